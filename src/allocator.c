@@ -154,7 +154,7 @@ xseg_status xseg_record_stream(struct xseg_allocator *allocator, void *ptr, xseg
 {
     XSEG_ENTRY_CHECK(allocator);
     xseg_allocator_gather(allocator, NULL);
-    return ptr == NULL ? XSEG_OK : xseg_allocator_use(allocator, ptr, stream);
+    return ptr == NULL ? XSEG_OK : xseg_allocator_record_stream(allocator, ptr, stream);
 }
 
 xseg_status xseg_free_after(struct xseg_allocator *allocator, void *ptr, const xseg_event *events,
@@ -178,7 +178,7 @@ xseg_status xseg_stream_synchronized(struct xseg_allocator *allocator, int ordin
     else if (status == XSEG_OK)
         known = xseg_streams_find(&device->streams, stream);
     if (status == XSEG_OK && known != NULL)
-        xseg_pending_passed(device->pending, known);
+        xseg_pending_stream_synchronized(device->pending, known);
     return status;
 }
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "src/base/error.h"
-#include "src/base/ledger.h"
+#include "src/base/shared_budget.h"
 #include "src/entry.h"
 
 /* "5d0ba3ff-1234-5678-9abc-def012345678", and its terminator. */
@@ -15,7 +15,7 @@ static void print_uuid(const uint8_t *uuid, char text[UUID_TEXT])
 {
     size_t at = 0;
 
-    for (unsigned i = 0; i < XSEG_LEDGER_UUID; i++) {
+    for (unsigned i = 0; i < XSEG_SHARED_BUDGET_UUID; i++) {
         const bool has_dash = i == 4 || i == 6 || i == 8 || i == 10;
 
         at += (size_t)snprintf(text + at, UUID_TEXT - at, "%s%02x", has_dash ? "-" : "", uuid[i]);
@@ -23,7 +23,8 @@ static void print_uuid(const uint8_t *uuid, char text[UUID_TEXT])
 }
 
 /* Visit the devices of a process.  Returns false if that was the end. */
-static bool visit_process(const struct xseg_ledger_record *record, struct xseg_budget_entry *entry,
+static bool visit_process(const struct xseg_shared_budget_record *record,
+                          struct xseg_budget_entry *entry,
                           bool (*visit)(void *context, const struct xseg_budget_entry *entry),
                           void *context)
 {
@@ -36,7 +37,7 @@ static bool visit_process(const struct xseg_ledger_record *record, struct xseg_b
     if (record->device_count == 0)
         return visit(context, entry);
     for (unsigned i = 0; goes_on && i < record->device_count; i++) {
-        const struct xseg_ledger_device *device = &record->devices[i];
+        const struct xseg_shared_budget_device *device = &record->devices[i];
 
         print_uuid(device->uuid, uuid);
         entry->uuid = uuid;
@@ -51,19 +52,19 @@ static bool visit_process(const struct xseg_ledger_record *record, struct xseg_b
     return goes_on;
 }
 
-static void visit_all(const struct xseg_ledger *ledger,
+static void visit_all(const struct xseg_shared_budget *ledger,
                       bool (*visit)(void *context, const struct xseg_budget_entry *entry),
                       void *context)
 {
     bool goes_on = true;
 
-    for (unsigned slot = 0; goes_on && slot < XSEG_LEDGER_SLOTS; slot++) {
-        const struct xseg_ledger_entry *seen = &ledger->seen[slot];
+    for (unsigned slot = 0; goes_on && slot < XSEG_SHARED_BUDGET_SLOTS; slot++) {
+        const struct xseg_shared_budget_entry *seen = &ledger->seen[slot];
         struct xseg_budget_entry entry = {.struct_size = sizeof(entry), .slot = slot};
 
-        if (seen->state == XSEG_LEDGER_FRESH)
+        if (seen->state == XSEG_SHARED_BUDGET_FRESH)
             goes_on = visit_process(&seen->record, &entry, visit, context);
-        else if (seen->state != XSEG_LEDGER_FREE)
+        else if (seen->state != XSEG_SHARED_BUDGET_FREE)
             goes_on = visit(context, &entry);
     }
 }
@@ -72,18 +73,18 @@ xseg_status xseg_budget_members(const char *name,
                                 bool (*visit)(void *context, const struct xseg_budget_entry *entry),
                                 void *context)
 {
-    char path[XSEG_LEDGER_PATH];
+    char path[XSEG_SHARED_BUDGET_PATH];
 
     XSEG_OPERATION(__func__);
     XSEG_ENTRY_REQUIRE(name != NULL, "name is NULL");
     XSEG_ENTRY_REQUIRE(visit != NULL, "visit is NULL");
-    xseg_status status = xseg_ledger_path(name, path);
+    xseg_status status = xseg_shared_budget_path(name, path);
     if (status != XSEG_OK)
         return status;
-    struct xseg_ledger *ledger = malloc(sizeof(*ledger));
+    struct xseg_shared_budget *ledger = malloc(sizeof(*ledger));
     if (ledger == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, copy of the budget file");
-    status = xseg_ledger_look(ledger, path);
+    status = xseg_shared_budget_scan(ledger, path);
     if (status == XSEG_OK)
         visit_all(ledger, visit, context);
     free(ledger);

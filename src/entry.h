@@ -61,15 +61,15 @@
  *   - A member that an older caller lacks has its default in arguments and is not written in results.
  *   - A member that only a newer caller has must be zero in arguments and stays unchanged in results.
  */
-enum { XSEG_ENTRY_STRUCT_MOST = 4096 }; /* a larger size is invalid */
+enum { XSEG_ENTRY_STRUCT_MAX = 4096 }; /* a larger size is invalid */
 
-static inline bool xseg_entry_understands(const void *given, size_t known, size_t least)
+static inline bool xseg_entry_understands(const void *given, size_t known, size_t min)
 {
     const size_t bytes = *(const size_t *)given;
 
     if (__builtin_expect(bytes == known, 1))
         return true;
-    if (bytes < least || bytes > XSEG_ENTRY_STRUCT_MOST || bytes % sizeof(size_t) != 0)
+    if (bytes < min || bytes > XSEG_ENTRY_STRUCT_MAX || bytes % sizeof(size_t) != 0)
         return false;
     for (size_t i = known; i < bytes; i++)
         if (((const char *)given)[i] != 0)
@@ -128,8 +128,8 @@ static inline void xseg_entry_fill(void *out, size_t known, const void *from)
 #define XSEG_ENTRY_TAKE(chosen, given) \
     xseg_entry_take((chosen), sizeof(*(chosen)), 1 ? (given) : (chosen))
 /* Whether a structure can be filled in, up to the caller's size; and do so. */
-#define XSEG_ENTRY_FILLS(out)                                                                \
-    ((out)->struct_size >= sizeof(size_t) && (out)->struct_size <= XSEG_ENTRY_STRUCT_MOST && \
+#define XSEG_ENTRY_FILLS(out)                                                               \
+    ((out)->struct_size >= sizeof(size_t) && (out)->struct_size <= XSEG_ENTRY_STRUCT_MAX && \
      (out)->struct_size % sizeof(size_t) == 0)
 #define XSEG_ENTRY_FILL(out, from) xseg_entry_fill((out), sizeof(*(from)), 1 ? (from) : (out))
 

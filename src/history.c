@@ -15,7 +15,7 @@
 
 /* Read the history of one device, or of all; the caller ends the merge in any case. */
 static xseg_status read_all(struct xseg_allocator *allocator, int device,
-                            struct xseg_history_reading *reading)
+                            struct xseg_history_reader *reading)
 {
     xseg_status status = XSEG_OK;
 
@@ -31,7 +31,7 @@ static xseg_status read_all(struct xseg_allocator *allocator, int device,
     return status;
 }
 
-static void sum_up(struct xseg_allocator *allocator, const struct xseg_history_reading *reading,
+static void sum_up(struct xseg_allocator *allocator, const struct xseg_history_reader *reading,
                    struct xseg_history_summary *out)
 {
     const struct xseg_stack_depot *depot = xseg_history_store_depot(&allocator->history);
@@ -62,7 +62,7 @@ xseg_status xseg_for_each_event(struct xseg_allocator *allocator, int device,
                                               const struct xseg_history_entry *entry),
                                 void *context, struct xseg_history_summary *summary)
 {
-    struct xseg_history_reading reading = {.count = 0};
+    struct xseg_history_reader reading = {.count = 0};
     const struct xseg_history_event *event;
     struct xseg_history_entry entry;
 
@@ -139,7 +139,7 @@ const char *xseg_history_stack_method(struct xseg_allocator *allocator)
 {
     if (allocator != NULL &&
         (xseg_fork_is_child(&allocator->fork) ||
-         !xseg_history_settings_take(xseg_history_store_settings(&allocator->history))))
+         !xseg_history_settings_capture(xseg_history_store_settings(&allocator->history))))
         return NULL;
     return xseg_stack_prepare() ? XSEG_STACK_QUICK : "backtrace";
 }
@@ -197,7 +197,7 @@ xseg_status xseg_snapshot(struct xseg_allocator *allocator, const char *path,
         .has_history = !chosen.without_events,
         .asks = true,
         .host_bytes = chosen.host_bytes,
-        .most_bytes = UINT64_MAX,
+        .max_bytes = UINT64_MAX,
         .deadline_ns = xseg_snapshot_deadline(chosen.max_ms),
     };
     return xseg_snapshot_file_write(allocator, &plan, path);

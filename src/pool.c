@@ -46,9 +46,9 @@ xseg_status xseg_alloc_at(struct xseg_pool *pool, size_t bytes, xseg_stream stre
 
     XSEG_ENTRY_POOL(pool);
     XSEG_ENTRY_REQUIRE(out != NULL, "out is NULL");
-    XSEG_ENTRY_REQUIRE(at != 0 && at % XSEG_SIZE_QUANTUM == 0,
+    XSEG_ENTRY_REQUIRE(at != 0 && at % XSEG_SIZE_UNIT == 0,
                        "address is NULL or not aligned, %p; use a multiple of %u", address,
-                       (unsigned)XSEG_SIZE_QUANTUM);
+                       (unsigned)XSEG_SIZE_UNIT);
     XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool), "pool has been released");
     if (bytes == 0) {
         *out = NULL;
@@ -79,14 +79,14 @@ xseg_status xseg_pool_set(struct xseg_pool *pool, enum xseg_pool_setting setting
     if (setting == XSEG_POOL_NO_SPLIT)
         atomic_store_explicit(&pool->no_split, on, memory_order_relaxed);
     else
-        atomic_store_explicit(&pool->lends, on, memory_order_relaxed);
+        atomic_store_explicit(&pool->allows_fallback, on, memory_order_relaxed);
     return XSEG_OK;
 }
 
 xseg_status xseg_pool_retain(struct xseg_pool *pool)
 {
     XSEG_ENTRY_POOL(pool);
-    XSEG_ENTRY_REQUIRE(xseg_pool_hold(pool), "pool has been released");
+    XSEG_ENTRY_REQUIRE(xseg_pool_try_retain(pool), "pool has been released");
     return XSEG_OK;
 }
 

@@ -53,7 +53,7 @@ static xseg_status get_pool(struct xseg_device *device, const struct xseg_range_
                        options->exportable ? "exportable"
                        : options->rdma     ? "rdma"
                                            : "name");
-    XSEG_ENTRY_REQUIRE(xseg_pool_hold(options->pool), "pool has been released");
+    XSEG_ENTRY_REQUIRE(xseg_pool_try_retain(options->pool), "pool has been released");
     *out = options->pool;
     return XSEG_OK;
 }
@@ -96,7 +96,7 @@ xseg_status xseg_range_commit(struct xseg_range *range, uint64_t offset, uint64_
     struct xseg_commit_oom oom = {.arena = NULL};
     const xseg_status status = xseg_commit(range, offset, bytes, stream, &oom);
     if (oom.arena != NULL)
-        xseg_oom_report(oom.arena, &oom.need, status, false);
+        xseg_oom_report(oom.arena, &oom.params, status, false);
     if (oom.retained != NULL)
         (void)xseg_release_pool(oom.retained);
     return end_call(range, status);
@@ -131,7 +131,7 @@ xseg_status xseg_range_unhold(struct xseg_range *range, uint64_t offset, uint64_
                               xseg_stream stream)
 {
     ENTRY_RANGE(range);
-    return end_call(range, xseg_decommit_let_go(range, offset, bytes, stream));
+    return end_call(range, xseg_decommit_unhold(range, offset, bytes, stream));
 }
 
 xseg_status xseg_range_alias(struct xseg_range *range, uint64_t offset, uint64_t bytes,
@@ -148,7 +148,7 @@ xseg_status xseg_range_query(struct xseg_range *range, struct xseg_range_info *o
 
     ENTRY_RANGE(range);
     XSEG_ENTRY_OUT(out);
-    const xseg_status status = xseg_ranges_tell(range, &info);
+    const xseg_status status = xseg_ranges_describe(range, &info);
     if (status == XSEG_OK)
         XSEG_ENTRY_FILL(out, &info);
     return status;

@@ -30,9 +30,9 @@ static xseg_status trim_device(struct xseg_device *device, const struct xseg_sco
     if (status != XSEG_OK)
         return status;
     plan.stream = stream;
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     status = xseg_trim_device(device, &plan, done);
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     xseg_pools_notify(device);
     return status;
 }

@@ -13,13 +13,14 @@ xseg_status xseg_dmabuf_open(struct xseg_allocator *allocator, const void *addre
     XSEG_ENTRY_REQUIRE((flags & ~(unsigned)(XSEG_DMABUF_PIN | XSEG_DMABUF_PCIE)) == 0,
                        "unknown flags, %#x; use XSEG_DMABUF_PIN and XSEG_DMABUF_PCIE", flags);
     XSEG_ENTRY_MEMORY(address, bytes);
-    return xseg_dmabuf_get(allocator->registrations, (uintptr_t)address, bytes, flags, fd, offset);
+    return xseg_dmabuf_acquire(allocator->registrations, (uintptr_t)address, bytes, flags, fd,
+                               offset);
 }
 
 xseg_status xseg_dmabuf_close(struct xseg_allocator *allocator, int fd)
 {
     XSEG_ENTRY(allocator);
-    return xseg_dmabuf_put(allocator->registrations, fd);
+    return xseg_dmabuf_release(allocator->registrations, fd);
 }
 
 xseg_status xseg_register(struct xseg_allocator *allocator, const void *address, size_t bytes,

@@ -112,7 +112,7 @@ static void read_free(const struct xseg_device *device, uint64_t now,
     uint64_t others = 0, age = 0;
 
     figures->free_bytes = figures->free_age_ms = UINT64_MAX;
-    if (!xseg_dated_read(&device->used_elsewhere, now, &others, &age))
+    if (!xseg_timestamped_read(&device->used_elsewhere, now, &others, &age))
         return;
     figures->free_bytes =
         figures->total_bytes - xseg_min(figures->total_bytes, others + figures->physical_bytes);
@@ -135,7 +135,7 @@ static void read_figures(struct xseg_allocator *allocator, int ordinal, uint64_t
     figures->total_bytes = device->context.total_bytes;
     figures->limit_bytes = xseg_device_limit(device);
     figures->physical_bytes =
-        counters.reserved + page_cache + xseg_leftovers_bytes(&device->leftovers);
+        counters.reserved + page_cache + xseg_unreleased_bytes(&device->unreleased);
     figures->reserved_bytes = counters.reserved;
     figures->allocated_bytes = counters.allocated;
     figures->pending_bytes = counters.pending;
@@ -151,7 +151,7 @@ xseg_status xseg_device_stats_get(struct xseg_allocator *allocator,
 
     XSEG_ENTRY_CHECK(allocator);
     XSEG_ENTRY_REQUIRE(devices != NULL || capacity == 0, "devices is NULL, capacity %zu", capacity);
-    XSEG_ENTRY_REQUIRE(entry_bytes >= sizeof(size_t) && entry_bytes <= XSEG_ENTRY_STRUCT_MOST &&
+    XSEG_ENTRY_REQUIRE(entry_bytes >= sizeof(size_t) && entry_bytes <= XSEG_ENTRY_STRUCT_MAX &&
                            entry_bytes % sizeof(size_t) == 0,
                        "entry_bytes is unknown, %zu; set it to sizeof(struct xseg_device_stats)",
                        entry_bytes);
@@ -341,7 +341,7 @@ static xseg_status explain_all(struct xseg_allocator *allocator, const struct xs
         if (scope->pool != NULL || scope->one_stream)
             continue;
         sums->page_cache += xseg_pages_bytes(&device->pages);
-        sums->unreleased += xseg_leftovers_bytes(&device->leftovers);
+        sums->unreleased += xseg_unreleased_bytes(&device->unreleased);
     }
     return status;
 }

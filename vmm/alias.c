@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "src/base/demand_zero.h"
 #include "src/base/error.h"
-#include "src/base/zeroed.h"
 #include "vmm/segment_page.h"
 
 /* Count the memory of a page as stuck exactly if it has memory that no granule can use. */
@@ -15,7 +15,7 @@ static void settle(const struct xseg_segment *segment, struct xseg_physical_page
     const bool is_stuck = page->handle != 0 && page->count.mapped == 0 && page->count.mappings != 0;
 
     if (is_stuck != page->is_stuck)
-        atomic_fetch_add_explicit(&segment->pages->leftovers->stuck,
+        atomic_fetch_add_explicit(&segment->pages->unreleased->unknown,
                                   is_stuck ? segment->granule_bytes : 0 - segment->granule_bytes,
                                   memory_order_relaxed);
     page->is_stuck = is_stuck;
@@ -24,7 +24,7 @@ static void settle(const struct xseg_segment *segment, struct xseg_physical_page
 static void count_state(struct xseg_mapping_counts *count, unsigned state, uint32_t more)
 {
     count->mapped += state == XSEG_PAGE_MAPPED ? more : 0;
-    count->evicted += state >= XSEG_PAGE_AWAY ? more : 0;
+    count->evicted += state >= XSEG_PAGE_EVICTED ? more : 0;
     count->fresh += state == XSEG_PAGE_FRESH || state == XSEG_PAGE_FRESH_MAPPED ? more : 0;
 }
 
@@ -75,8 +75,8 @@ void xseg_alias_set_state(struct xseg_segment *segment, uint32_t granule,
         uncharge(segment, page);
     if (!xseg_segment_has_page(before) && xseg_segment_has_page(state))
         charge(segment, page);
-    segment->stuck += ((uint64_t)(state == XSEG_PAGE_STUCK) - (before == XSEG_PAGE_STUCK)) *
-                      segment->granule_bytes;
+    segment->unknown += ((uint64_t)(state == XSEG_PAGE_UNKNOWN) - (before == XSEG_PAGE_UNKNOWN)) *
+                        segment->granule_bytes;
     settle(segment, page);
 }
 
@@ -92,7 +92,7 @@ uint64_t xseg_alias_remove(struct xseg_segment *segment, uint32_t granule, bool 
 {
     struct xseg_physical_page *page = segment->physical[granule];
 
-    xseg_alias_set_state(segment, granule, XSEG_PAGE_HOLE);
+    xseg_alias_set_state(segment, granule, XSEG_PAGE_UNMAPPED);
     segment->physical[granule] = NULL;
     segment->length[granule] = 0;
     page->was_exported |= *was_exported;
@@ -114,7 +114,7 @@ void xseg_alias_free(struct xseg_segment *segment)
         if (page != NULL && --page->count.mappings == 0)
             free_record(segment, page);
     }
-    xseg_zeroed_give(segment->physical, segment->granules * sizeof(*segment->physical));
+    xseg_demand_zero_free(segment->physical, segment->granules * sizeof(*segment->physical));
     segment->physical = NULL;
 }
 
@@ -123,7 +123,7 @@ void xseg_alias_free(struct xseg_segment *segment)
 static bool has_table(struct xseg_segment *segment)
 {
     if (segment->physical == NULL)
-        segment->physical = xseg_zeroed_take(segment->granules * sizeof(*segment->physical));
+        segment->physical = xseg_demand_zero_alloc(segment->granules * sizeof(*segment->physical));
     return segment->physical != NULL;
 }
 
@@ -148,7 +148,7 @@ static bool has_record(struct xseg_segment *segment, uint32_t granule)
 static xseg_status map_one(struct xseg_segment *segment, uint32_t granule,
                            struct xseg_physical_page *page)
 {
-    XSEG_ASSERT(segment->state[granule] == XSEG_PAGE_HOLE && page->handle != 0);
+    XSEG_ASSERT(segment->state[granule] == XSEG_PAGE_UNMAPPED && page->handle != 0);
     const xseg_status status =
         xseg_driver_map(segment->context, xseg_segment_address(segment, granule),
                         segment->granule_bytes, page->handle);
@@ -158,7 +158,7 @@ static xseg_status map_one(struct xseg_segment *segment, uint32_t granule,
     segment->physical[granule] = page;
     segment->length[granule] = 1;
     page->count.mappings++;
-    xseg_alias_set_state(segment, granule, XSEG_PAGE_STUCK);
+    xseg_alias_set_state(segment, granule, XSEG_PAGE_UNKNOWN);
     return XSEG_OK;
 }
 
@@ -202,7 +202,7 @@ xseg_status xseg_alias_map(struct xseg_segment *segment, uint32_t first, uint32_
         xseg_segment_count_mapped_page(segment, granule, true);
         segment->physical[granule]->count.live++;
     }
-    xseg_segment_note_change(segment, first, count, ++segment->pages->generation);
+    xseg_segment_record_change(segment, first, count, ++segment->pages->generation);
     XSEG_AUDIT(xseg_segment_audit, segment);
     return XSEG_OK;
 }

@@ -19,7 +19,7 @@
  *   ALIAS-2  `alias_bytes` of a segment is the bytes of its mapped or evicted granules with a record, less one granule for
  *            each record that is charged to the segment.
  *
- * Locking: GROWTH of the device.
+ * Locking: the device memory lock of the device.
  */
 #ifndef XSEG_VMM_ALIAS_H
 #define XSEG_VMM_ALIAS_H

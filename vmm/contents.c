@@ -33,8 +33,8 @@ static void free_pieces(struct xseg_contents *contents)
 {
     for (size_t i = 0; i < contents->pieces; i++)
         if (contents->piece[i] != NULL)
-            (void)xseg_leftovers_give(contents->leftovers, XSEG_LEFTOVER_HOST,
-                                      (uintptr_t)contents->piece[i], contents->piece_bytes);
+            (void)xseg_unreleased_release(contents->unreleased, XSEG_UNRELEASED_HOST,
+                                          (uintptr_t)contents->piece[i], contents->piece_bytes);
     free(contents->piece);
     contents->piece = NULL;
     contents->pieces = 0;
@@ -166,15 +166,15 @@ static bool is_zero(const char *block, uint64_t bytes)
 }
 
 /* How many bytes from `at` on are of one kind: blocks of zeros, or blocks with contents. */
-static uint64_t measure(const char *buffer, uint64_t at, uint64_t bytes, bool *is_hole)
+static uint64_t measure(const char *buffer, uint64_t at, uint64_t bytes, bool *is_unmapped)
 {
     uint64_t end = at + xseg_min(BLOCK, bytes - at);
 
-    *is_hole = is_zero(buffer + at, end - at);
+    *is_unmapped = is_zero(buffer + at, end - at);
     while (end < bytes) {
         const uint64_t block = xseg_min(BLOCK, bytes - end);
 
-        if (is_zero(buffer + end, block) != *is_hole)
+        if (is_zero(buffer + end, block) != *is_unmapped)
             break;
         end += block;
     }
@@ -185,11 +185,11 @@ static xseg_status save_buffer(struct xseg_contents *contents, uint64_t offset, 
 {
     const char *buffer = contents->piece[0];
     xseg_status status = XSEG_OK;
-    bool is_hole = false;
+    bool is_unmapped = false;
 
     for (uint64_t at = 0, length; status == XSEG_OK && at < bytes; at += length) {
-        length = measure(buffer, at, bytes, &is_hole);
-        if (!is_hole)
+        length = measure(buffer, at, bytes, &is_unmapped);
+        if (!is_unmapped)
             status = write_all(contents, buffer + at, length, offset + at);
     }
     return status;
@@ -223,8 +223,8 @@ static uint64_t find_part(const struct xseg_contents *contents, uint64_t *offset
         *offset = end;
     else if (data >= 0)
         *offset = xseg_min((uint64_t)data, end);
-    const off_t hole = *offset < end ? lseek(contents->file, (off_t)*offset, SEEK_HOLE) : -1;
-    return hole < 0 ? end : xseg_min((uint64_t)hole, end);
+    const off_t unmapped = *offset < end ? lseek(contents->file, (off_t)*offset, SEEK_HOLE) : -1;
+    return unmapped < 0 ? end : xseg_min((uint64_t)unmapped, end);
 }
 
 /* Read a part of the file to its place in the buffer, and copy it on to the device. */
@@ -279,16 +279,16 @@ static xseg_status load_from_file(struct xseg_contents *contents, uint64_t offse
 
 /* --- Pinned memory and files alike. --- */
 
-xseg_status xseg_contents_open(struct xseg_contents *contents, struct xseg_leftovers *leftovers,
-                               xseg_stream stream, enum xseg_keep keep, const char *path,
-                               uint64_t bytes)
+xseg_status xseg_contents_open(struct xseg_contents *contents,
+                               struct xseg_unreleased_list *unreleased, xseg_stream stream,
+                               enum xseg_keep keep, const char *path, uint64_t bytes)
 {
     const bool has_file = keep == XSEG_KEEP_FILE;
     xseg_status status = XSEG_OK;
 
     *contents = (struct xseg_contents){
-        .context = leftovers->context,
-        .leftovers = leftovers,
+        .context = unreleased->context,
+        .unreleased = unreleased,
         .stream = stream,
         .keep = keep,
         .bytes = bytes,

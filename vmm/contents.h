@@ -13,17 +13,18 @@
  * Copies are work of a stream of their own.  They are complete once the stream has been waited for; a file is
  * written and read within the calls.
  *
- * Locking: GROWTH of the device.
+ * Locking: the device memory lock of the device.
  */
 #ifndef XSEG_VMM_CONTENTS_H
 #define XSEG_VMM_CONTENTS_H
 
-#include "vmm/leftovers.h"
+#include "vmm/unreleased.h"
 #include "xseg/pool.h"
 
 struct xseg_contents {
     struct xseg_context *context;
-    struct xseg_leftovers *leftovers; /* for pinned memory that the driver does not take back */
+    struct xseg_unreleased_list
+        *unreleased; /* for pinned memory that the driver does not take back */
     xseg_stream stream;
     enum xseg_keep keep;
     uint64_t bytes;
@@ -46,9 +47,9 @@ struct xseg_contents {
  *          XSEG_ERR_DRIVER; then nothing is left behind
  * Cost:    one cuMemHostAlloc a GiB; one for a file
  */
-xseg_status xseg_contents_open(struct xseg_contents *contents, struct xseg_leftovers *leftovers,
-                               xseg_stream stream, enum xseg_keep keep, const char *path,
-                               uint64_t bytes);
+xseg_status xseg_contents_open(struct xseg_contents *contents,
+                               struct xseg_unreleased_list *unreleased, xseg_stream stream,
+                               enum xseg_keep keep, const char *path, uint64_t bytes);
 
 /* Free the saved contents.  The file is removed from the folder in which it was made, unless it has been
  * moved or its name belongs to another file by now. */

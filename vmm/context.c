@@ -7,87 +7,87 @@
 #include "src/base/error.h"
 
 /* Pages of the trial: one shows that a mapping works, two that one call works over both. */
-#define TRIAL_PAGES 2u
+#define PROBE_PAGES 2u
 
-struct trial {
+struct probe {
     struct xseg_context *context;
     unsigned properties; /* of the pages */
     uint64_t base, page_bytes;
-    uint64_t handle[TRIAL_PAGES];
+    uint64_t handle[PROBE_PAGES];
     unsigned created, mapped;
 };
 
-static xseg_status fill(struct trial *trial)
+static xseg_status fill(struct probe *probe)
 {
-    struct xseg_context *context = trial->context;
+    struct xseg_context *context = probe->context;
     xseg_status status = XSEG_OK;
 
-    while (trial->created < TRIAL_PAGES && status == XSEG_OK) {
-        status = xseg_driver_create(context, trial->page_bytes, trial->properties,
-                                    &trial->handle[trial->created]);
-        trial->created += status == XSEG_OK;
+    while (probe->created < PROBE_PAGES && status == XSEG_OK) {
+        status = xseg_driver_create(context, probe->page_bytes, probe->properties,
+                                    &probe->handle[probe->created]);
+        probe->created += status == XSEG_OK;
     }
-    while (trial->mapped < TRIAL_PAGES && status == XSEG_OK) {
-        status = xseg_driver_map(context, trial->base + trial->mapped * trial->page_bytes,
-                                 trial->page_bytes, trial->handle[trial->mapped]);
-        trial->mapped += status == XSEG_OK;
+    while (probe->mapped < PROBE_PAGES && status == XSEG_OK) {
+        status = xseg_driver_map(context, probe->base + probe->mapped * probe->page_bytes,
+                                 probe->page_bytes, probe->handle[probe->mapped]);
+        probe->mapped += status == XSEG_OK;
     }
     return status;
 }
 
-static xseg_status try_access(struct trial *trial)
+static xseg_status try_access(struct probe *probe)
 {
-    struct xseg_context *context = trial->context;
+    struct xseg_context *context = probe->context;
     xseg_status status = XSEG_OK;
 
     context->batches_access =
-        xseg_driver_set_access(context, trial->base, TRIAL_PAGES * trial->page_bytes) == XSEG_OK;
+        xseg_driver_set_access(context, probe->base, PROBE_PAGES * probe->page_bytes) == XSEG_OK;
     if (context->batches_access)
         return XSEG_OK;
-    for (unsigned page = 0; page < TRIAL_PAGES && status == XSEG_OK; page++)
-        status = xseg_driver_set_access(context, trial->base + page * trial->page_bytes,
-                                        trial->page_bytes);
+    for (unsigned page = 0; page < PROBE_PAGES && status == XSEG_OK; page++)
+        status = xseg_driver_set_access(context, probe->base + page * probe->page_bytes,
+                                        probe->page_bytes);
     return status;
 }
 
-static xseg_status try_unmap(struct trial *trial)
+static xseg_status try_unmap(struct probe *probe)
 {
-    struct xseg_context *context = trial->context;
+    struct xseg_context *context = probe->context;
     xseg_status status = XSEG_OK;
 
     context->batches_unmap =
-        xseg_driver_unmap(context, trial->base, TRIAL_PAGES * trial->page_bytes) == XSEG_OK;
+        xseg_driver_unmap(context, probe->base, PROBE_PAGES * probe->page_bytes) == XSEG_OK;
     if (context->batches_unmap)
-        trial->mapped = 0;
-    while (trial->mapped > 0 && status == XSEG_OK) {
-        status = xseg_driver_unmap(context, trial->base + (trial->mapped - 1) * trial->page_bytes,
-                                   trial->page_bytes);
-        trial->mapped -= status == XSEG_OK;
+        probe->mapped = 0;
+    while (probe->mapped > 0 && status == XSEG_OK) {
+        status = xseg_driver_unmap(context, probe->base + (probe->mapped - 1) * probe->page_bytes,
+                                   probe->page_bytes);
+        probe->mapped -= status == XSEG_OK;
     }
     return status;
 }
 
 /* Give back the memory and the addresses of the trial; what the driver refuses is a leftover. */
-static void clean_up(struct trial *trial, struct xseg_leftovers *leftovers)
+static void clean_up(struct probe *probe, struct xseg_unreleased_list *unreleased)
 {
-    for (unsigned page = 0; page < trial->created; page++) {
-        const uint64_t address = trial->base + page * trial->page_bytes;
+    for (unsigned page = 0; page < probe->created; page++) {
+        const uint64_t address = probe->base + page * probe->page_bytes;
 
-        (void)xseg_leftovers_give_mapped(leftovers, trial->handle[page],
-                                         page < trial->mapped ? address : 0, trial->page_bytes);
+        (void)xseg_unreleased_release_mapped(unreleased, probe->handle[page],
+                                             page < probe->mapped ? address : 0, probe->page_bytes);
     }
-    (void)xseg_leftovers_give(leftovers, XSEG_LEFTOVER_RANGE, trial->base,
-                              TRIAL_PAGES * trial->page_bytes);
+    (void)xseg_unreleased_release(unreleased, XSEG_UNRELEASED_RANGE, probe->base,
+                                  PROBE_PAGES * probe->page_bytes);
 }
 
 /* Whether network cards may reach the pages: a driver may take the property for a wish. */
-static xseg_status try_reach(const struct trial *trial)
+static xseg_status try_reach(const struct probe *probe)
 {
     bool is_reachable = true;
     xseg_status status = XSEG_OK;
 
-    if ((trial->properties & XSEG_PAGE_RDMA) != 0)
-        status = xseg_driver_is_reachable(trial->context, trial->base, &is_reachable);
+    if ((probe->properties & XSEG_PAGE_RDMA) != 0)
+        status = xseg_driver_is_reachable(probe->context, probe->base, &is_reachable);
     if (status != XSEG_OK || is_reachable)
         return status;
     return xseg_fail(XSEG_ERR_UNSUPPORTED,
@@ -95,24 +95,24 @@ static xseg_status try_reach(const struct trial *trial)
                      "(CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE is 0)");
 }
 
-static xseg_status try_pages(struct xseg_context *context, struct xseg_leftovers *leftovers,
+static xseg_status try_pages(struct xseg_context *context, struct xseg_unreleased_list *unreleased,
                              unsigned properties)
 {
-    struct trial trial = {
+    struct probe probe = {
         .context = context, .properties = properties, .page_bytes = context->granularity};
     xseg_status status =
-        xseg_driver_reserve(context, TRIAL_PAGES * trial.page_bytes, 0, &trial.base);
+        xseg_driver_reserve(context, PROBE_PAGES * probe.page_bytes, 0, &probe.base);
 
     if (status != XSEG_OK)
         return status;
-    status = fill(&trial);
+    status = fill(&probe);
     if (status == XSEG_OK)
-        status = try_access(&trial);
+        status = try_access(&probe);
     if (status == XSEG_OK)
-        status = try_reach(&trial);
+        status = try_reach(&probe);
     if (status == XSEG_OK)
-        status = try_unmap(&trial);
-    clean_up(&trial, leftovers);
+        status = try_unmap(&probe);
+    clean_up(&probe, unreleased);
     return status;
 }
 
@@ -122,7 +122,7 @@ static xseg_status give_up(struct xseg_context *context, xseg_status status)
     char reason[256];
 
     (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
-    xseg_driver_let_go_or_keep(context);
+    xseg_driver_release_context_or_keep(context);
     return xseg_fail(status, "%s", reason);
 }
 
@@ -139,14 +139,14 @@ bool xseg_context_has_plenty(struct xseg_context *context, uint64_t bytes, uint6
 }
 
 /* Allocate as much as a trial takes, and give it back. */
-static bool can_allocate(struct xseg_context *context, struct xseg_leftovers *leftovers)
+static bool can_allocate(struct xseg_context *context, struct xseg_unreleased_list *unreleased)
 {
-    const uint64_t bytes = TRIAL_PAGES * context->granularity;
+    const uint64_t bytes = PROBE_PAGES * context->granularity;
     uint64_t address = 0;
 
     if (xseg_driver_alloc(context, bytes, &address) != XSEG_OK)
         return false;
-    (void)xseg_leftovers_give(leftovers, XSEG_LEFTOVER_ALLOCATION, address, bytes);
+    (void)xseg_unreleased_release(unreleased, XSEG_UNRELEASED_ALLOCATION, address, bytes);
     return true;
 }
 
@@ -156,26 +156,26 @@ static bool can_allocate(struct xseg_context *context, struct xseg_leftovers *le
  *
  * status: of the second trial, if it was made
  */
-static bool is_no_shortage(struct xseg_context *context, struct xseg_leftovers *leftovers,
+static bool is_no_shortage(struct xseg_context *context, struct xseg_unreleased_list *unreleased,
                            xseg_status *status, char *why, size_t why_bytes)
 {
     uint64_t free = 0;
 
-    if (!xseg_context_has_plenty(context, TRIAL_PAGES * context->granularity, &free))
+    if (!xseg_context_has_plenty(context, PROBE_PAGES * context->granularity, &free))
         return false;
-    *status = try_pages(context, leftovers, 0);
+    *status = try_pages(context, unreleased, 0);
     if (*status != XSEG_ERR_NO_MEMORY)
         return false;
     (void)snprintf(why, why_bytes, "%s with %" PRIu64 " MiB free, while cuMemAlloc works",
                    xseg_fail_detail(), free >> 20);
-    if (can_allocate(context, leftovers))
+    if (can_allocate(context, unreleased))
         return true;
     why[0] = '\0';
     return false;
 }
 
 xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *driver, int ordinal,
-                              struct xseg_leftovers *leftovers, char *why, size_t why_bytes)
+                              struct xseg_unreleased_list *unreleased, char *why, size_t why_bytes)
 {
     xseg_status status;
 
@@ -192,9 +192,9 @@ xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *
                        "CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED is 0");
         return XSEG_OK;
     }
-    status = try_pages(context, leftovers, 0);
+    status = try_pages(context, unreleased, 0);
     if (status == XSEG_ERR_NO_MEMORY &&
-        is_no_shortage(context, leftovers, &status, why, why_bytes)) {
+        is_no_shortage(context, unreleased, &status, why, why_bytes)) {
         context->has_vmm = false;
     } else if (status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_NO_ADDRESSES) {
         /* On a full device, or without addresses, the trial shows nothing: assume that batches work.  Growth falls
@@ -209,11 +209,11 @@ xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *
     return XSEG_OK;
 }
 
-xseg_status xseg_context_try(struct xseg_context *context, struct xseg_leftovers *leftovers,
+xseg_status xseg_context_try(struct xseg_context *context, struct xseg_unreleased_list *unreleased,
                              unsigned properties)
 {
     const bool access = context->batches_access, unmap = context->batches_unmap;
-    const xseg_status status = try_pages(context, leftovers, properties);
+    const xseg_status status = try_pages(context, unreleased, properties);
 
     /* What the trial of the opening has shown of batches stays. */
     context->batches_access = access;
@@ -223,11 +223,11 @@ xseg_status xseg_context_try(struct xseg_context *context, struct xseg_leftovers
 
 xseg_status xseg_context_close(struct xseg_context *context)
 {
-    return xseg_driver_let_go(context);
+    return xseg_driver_release_context(context);
 }
 
 void xseg_context_reopen(struct xseg_context *context)
 {
     if (context->primary == NULL && xseg_driver_retain(context) != XSEG_OK)
-        xseg_driver_note_lost(context, "context could not be retained");
+        xseg_driver_mark_lost(context, "context could not be retained");
 }

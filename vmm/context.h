@@ -14,7 +14,7 @@
 #ifndef XSEG_VMM_CONTEXT_H
 #define XSEG_VMM_CONTEXT_H
 
-#include "vmm/leftovers.h"
+#include "vmm/unreleased.h"
 
 /*
  * Open a device.
@@ -24,7 +24,7 @@
  * Cost:    primary context retained; two pages are created, mapped, unmapped and released
  */
 xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *driver, int ordinal,
-                              struct xseg_leftovers *leftovers, char *why, size_t why_bytes);
+                              struct xseg_unreleased_list *unreleased, char *why, size_t why_bytes);
 
 /*
  * Try whether pages of some properties can be made, mapped and used.
@@ -33,7 +33,7 @@ xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *
  * Returns: XSEG_OK; XSEG_ERR_NO_MEMORY, XSEG_ERR_NO_ADDRESSES: it was not found out; another status: they cannot
  * Cost:    one reserve and its end; two creates, maps and releases; set-access and unmap, one or two each
  */
-xseg_status xseg_context_try(struct xseg_context *context, struct xseg_leftovers *leftovers,
+xseg_status xseg_context_try(struct xseg_context *context, struct xseg_unreleased_list *unreleased,
                              unsigned properties);
 
 /* Free memory beside which a want of memory for `bytes` is not believed: a driver may keep some for itself. */

@@ -24,7 +24,7 @@ static const struct {
 #undef TYPED
 };
 
-_Static_assert(XSEG_ENTRY_COUNT <= XSEG_DRIVER_CALLS_MOST, "arrays of other files have room");
+_Static_assert(XSEG_ENTRY_COUNT <= XSEG_DRIVER_CALLS_MAX, "arrays of other files have room");
 
 CUresult xseg_driver_counted(struct xseg_driver *driver, enum xseg_entry entry, CUresult result,
                              uint64_t begun)
@@ -94,7 +94,7 @@ xseg_status xseg_driver_status(struct xseg_driver *driver, struct xseg_context *
     /* A retained context that cannot be pushed is gone; elsewhere a wrong context is the caller's. */
     if (context != NULL && (means_lost(result) || (entry == XSEG_ENTRY_CtxPushCurrent &&
                                                    result == CUDA_ERROR_INVALID_CONTEXT))) {
-        xseg_driver_note_lost(context, result_name(driver, result));
+        xseg_driver_mark_lost(context, result_name(driver, result));
         status = XSEG_ERR_DEVICE_LOST;
     }
     if (context != NULL && status == XSEG_ERR_DRIVER && makes_pages(entry))
@@ -108,7 +108,7 @@ xseg_status xseg_driver_status(struct xseg_driver *driver, struct xseg_context *
     return status;
 }
 
-void xseg_driver_note_lost(struct xseg_context *context, const char *why)
+void xseg_driver_mark_lost(struct xseg_context *context, const char *why)
 {
     const char *none = NULL;
 
@@ -316,13 +316,13 @@ int xseg_driver_device_count(const struct xseg_driver *driver)
     return driver->devices;
 }
 
-/* The calls of an entry point that are counted by device (struct xseg_driver_asked). */
+/* The calls of an entry point that are counted by device (struct xseg_driver_entry_queried). */
 static uint64_t asked(const struct xseg_driver *driver, size_t entry)
 {
     uint64_t sum = 0;
 
     for (int i = 0; i < driver->devices; i++) {
-        const struct xseg_driver_asked *device = &driver->asked[i];
+        const struct xseg_driver_entry_queried *device = &driver->asked[i];
 
         if (entry == XSEG_ENTRY_EventQuery)
             sum += atomic_load_explicit(&device->events, memory_order_relaxed);

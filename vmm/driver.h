@@ -2,7 +2,7 @@
 /*
  * The seam: the CUDA driver's binary interface, opened by name at run time.
  *
- * There is one function per entry point, without state, policy or retry; only xseg_driver_ask(), a question
+ * There is one function per entry point, without state, policy or retry; only xseg_driver_query(), a question
  * about an event, also changes the thread's capture mode and back.  Each function counts its call, turns the
  * driver's result into a status, and after a failure leaves an error text with the call and the result.  Entry
  * points are resolved through cuGetProcAddress, each with the version whose signature is used here; the oldest
@@ -30,7 +30,7 @@
 #include "xseg/stats.h"
 
 struct xseg_driver;
-struct xseg_driver_asked;
+struct xseg_driver_entry_queried;
 
 typedef struct CUgraphNode_st *xseg_node;
 
@@ -56,15 +56,15 @@ enum xseg_page_property {
 /* A device in use.  Filled by xseg_context_open() (context.h). */
 struct xseg_context {
     struct xseg_driver *driver;
-    struct xseg_driver_asked *asked; /* counts of questions */
-    int ordinal;                     /* as the user counts devices */
-    int device;                      /* CUdevice */
-    void *primary;                   /* CUcontext, retained; NULL: let go */
-    uint64_t total_bytes;            /* memory of the device */
-    uint64_t granularity;            /* of physical memory and mappings, bytes; 0 without VMM */
-    bool has_vmm;                    /* virtual memory management works here */
-    bool batches_access;             /* one set-access may cover several mappings */
-    bool batches_unmap;              /* one unmap may cover several mappings */
+    struct xseg_driver_entry_queried *asked; /* counts of questions */
+    int ordinal;                             /* as the user counts devices */
+    int device;                              /* CUdevice */
+    void *primary;                           /* CUcontext, retained; NULL: let go */
+    uint64_t total_bytes;                    /* memory of the device */
+    uint64_t granularity; /* of physical memory and mappings, bytes; 0 without VMM */
+    bool has_vmm;         /* virtual memory management works here */
+    bool batches_access;  /* one set-access may cover several mappings */
+    bool batches_unmap;   /* one unmap may cover several mappings */
     bool has_fabric; /* exportable memory is made with fabric handles as well; found by a trial */
     bool has_rdma;   /* pages can be made for XSEG_PAGE_RDMA; found by a trial */
     /* The error after which nothing on this device works, by the driver's name; NULL: none. */
@@ -95,7 +95,7 @@ static inline bool xseg_context_is_lost(const struct xseg_context *context)
 }
 
 /* Note that the device is lost, and why; the first reason stays. */
-void xseg_driver_note_lost(struct xseg_context *context, const char *why);
+void xseg_driver_mark_lost(struct xseg_context *context, const char *why);
 
 /* Fail because the device is lost: writes the error text, and returns XSEG_ERR_DEVICE_LOST. */
 xseg_status xseg_driver_fail_lost(const struct xseg_context *context);
@@ -111,7 +111,7 @@ xseg_status xseg_driver_open(const char *library, struct xseg_driver **out);
 void xseg_driver_close(struct xseg_driver *driver);
 
 /* No driver has more entry points. */
-#define XSEG_DRIVER_CALLS_MOST 64u
+#define XSEG_DRIVER_CALLS_MAX 64u
 
 /* How many devices the driver shows. */
 int xseg_driver_device_count(const struct xseg_driver *driver);
@@ -134,14 +134,14 @@ xseg_status xseg_driver_retain(struct xseg_context *context); /* device, primary
 xseg_status
 xseg_driver_describe(struct xseg_context *context); /* total_bytes, has_vmm, granularity */
 /* Release the primary context; nothing happens if it is released already. */
-xseg_status xseg_driver_let_go(struct xseg_context *context);
+xseg_status xseg_driver_release_context(struct xseg_context *context);
 
 /* Release the primary context of a device whose opening has failed; if the driver refuses, the context is kept for the
  * next opening. */
-void xseg_driver_let_go_or_keep(struct xseg_context *context);
+void xseg_driver_release_context_or_keep(struct xseg_context *context);
 
 /* Release all contexts that are kept.  Returns: XSEG_OK; else the first error, and refused ones are still kept */
-xseg_status xseg_driver_let_go_kept(struct xseg_driver *driver);
+xseg_status xseg_driver_release_kept(struct xseg_driver *driver);
 
 /* --- Memory.  Sizes and addresses are bytes. --- */
 
@@ -281,12 +281,12 @@ xseg_status xseg_driver_event_wait(struct xseg_context *context, xseg_event even
 
 /*
  * Questions about the events of a device, one after the other.  The first question changes the thread's capture
- * mode (see xseg_driver_relax()); a no to the last one changes it back, and so does xseg_driver_ask_end().  One
+ * mode (see xseg_driver_relax()); a no to the last one changes it back, and so does xseg_driver_query_end().  One
  * function does all of that, since most looks have one question: 110 instructions from the entry point to the
  * driver and back instead of 160.  The caller holds a lock of the device, so calls are counted without a locked
  * instruction.
  */
-struct xseg_driver_questions {
+struct xseg_driver_queries {
     struct xseg_context *context;
     bool is_open; /* the mode is changed */
     int was;      /* the thread's own mode */
@@ -297,13 +297,13 @@ enum xseg_driver_answer {
     XSEG_DRIVER_NO,
     XSEG_DRIVER_YES,
     XSEG_DRIVER_FAILED,
-    XSEG_DRIVER_UNASKED
+    XSEG_DRIVER_UNQUERIED
 };
 
 /* Ask whether an event is complete.  is_last: after a no, no more questions follow */
-enum xseg_driver_answer xseg_driver_ask(struct xseg_driver_questions *questions, xseg_event event,
-                                        bool is_last);
-void xseg_driver_ask_end(struct xseg_driver_questions *questions);
+enum xseg_driver_answer xseg_driver_query(struct xseg_driver_queries *questions, xseg_event event,
+                                          bool is_last);
+void xseg_driver_query_end(struct xseg_driver_queries *questions);
 
 /* --- Captures. --- */
 

@@ -83,8 +83,8 @@ enum xseg_entry {
         XSEG_ENTRY_COUNT
 };
 
-/* Counts of the calls of xseg_driver_ask() for one device: in a cache line of its own, with one writer at a time. */
-struct xseg_driver_asked {
+/* Counts of the calls of xseg_driver_query() for one device: in a cache line of its own, with one writer at a time. */
+struct xseg_driver_entry_queried {
     atomic_uint_fast64_t modes, events;
     uint64_t rest_of_line[6];
 };
@@ -92,7 +92,7 @@ struct xseg_driver_asked {
 struct xseg_driver {
     void *library;
     int devices;
-    struct xseg_driver_asked *asked; /* [devices]; not in `count` */
+    struct xseg_driver_entry_queried *asked; /* [devices]; not in `count` */
     /* [devices]: the primary context that the driver did not release when an opening had failed; NULL: none. */
     CUcontext *kept;
     atomic_uint_fast64_t count[XSEG_ENTRY_COUNT], failed[XSEG_ENTRY_COUNT];

@@ -26,7 +26,7 @@ xseg_status xseg_driver_retain(struct xseg_context *context)
     return status;
 }
 
-xseg_status xseg_driver_let_go(struct xseg_context *context)
+xseg_status xseg_driver_release_context(struct xseg_context *context)
 {
     xseg_status status = XSEG_OK;
 
@@ -38,14 +38,14 @@ xseg_status xseg_driver_let_go(struct xseg_context *context)
 }
 
 /* The context of a lost device is gone, so it is not kept. */
-void xseg_driver_let_go_or_keep(struct xseg_context *context)
+void xseg_driver_release_context_or_keep(struct xseg_context *context)
 {
-    if (xseg_driver_let_go(context) != XSEG_OK && !xseg_context_is_lost(context))
+    if (xseg_driver_release_context(context) != XSEG_OK && !xseg_context_is_lost(context))
         context->driver->kept[context->ordinal] = context->primary;
     context->primary = NULL;
 }
 
-xseg_status xseg_driver_let_go_kept(struct xseg_driver *driver)
+xseg_status xseg_driver_release_kept(struct xseg_driver *driver)
 {
     xseg_status result = XSEG_OK;
 
@@ -57,7 +57,7 @@ xseg_status xseg_driver_let_go_kept(struct xseg_driver *driver)
             continue;
         status = xseg_driver_retain(&context); /* the driver gives the context that is kept */
         if (status == XSEG_OK)
-            status = xseg_driver_let_go(&context);
+            status = xseg_driver_release_context(&context);
         if (context.primary != NULL && !xseg_context_is_lost(&context))
             driver->kept[i] = context.primary;
         if (result == XSEG_OK && driver->kept[i] != NULL)

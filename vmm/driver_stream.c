@@ -177,8 +177,8 @@ static inline void give_mode(const struct xseg_context *context, CUstreamCapture
     (void)exchange(context, &mode);
 }
 
-enum xseg_driver_answer xseg_driver_ask(struct xseg_driver_questions *questions, xseg_event event,
-                                        bool is_last)
+enum xseg_driver_answer xseg_driver_query(struct xseg_driver_queries *questions, xseg_event event,
+                                          bool is_last)
 {
     struct xseg_context *context = questions->context;
     CUstreamCaptureMode was = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -192,7 +192,7 @@ enum xseg_driver_answer xseg_driver_ask(struct xseg_driver_questions *questions,
         count_guarded(&context->asked->modes, result == CUDA_SUCCESS ? 2 : 1);
         if (__builtin_expect(result != CUDA_SUCCESS, 0)) {
             ask_failed(context, XSEG_ENTRY_ThreadExchangeStreamCaptureMode, result);
-            return XSEG_DRIVER_UNASKED;
+            return XSEG_DRIVER_UNQUERIED;
         }
     }
     count_guarded(&context->asked->events, 1);
@@ -210,7 +210,7 @@ enum xseg_driver_answer xseg_driver_ask(struct xseg_driver_questions *questions,
     return XSEG_DRIVER_FAILED;
 }
 
-void xseg_driver_ask_end(struct xseg_driver_questions *questions)
+void xseg_driver_query_end(struct xseg_driver_queries *questions)
 {
     if (questions->is_open)
         give_mode(questions->context, (CUstreamCaptureMode)questions->was);

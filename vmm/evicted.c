@@ -17,7 +17,7 @@ static bool is_mapped(const struct xseg_segment *segment, uint32_t page)
 /* Whether a page is mapped on its way back. */
 static bool is_coming(const struct xseg_segment *segment, uint32_t page)
 {
-    return segment->state[page] == XSEG_PAGE_AWAY_MAPPED ||
+    return segment->state[page] == XSEG_PAGE_EVICTED_MAPPED ||
            segment->state[page] == XSEG_PAGE_FRESH_MAPPED;
 }
 
@@ -117,7 +117,7 @@ static xseg_status unmap_run(struct xseg_segment *segment, uint32_t first, uint3
             settle_page(segment, page, is_known);
         result = result == XSEG_OK ? status : result;
     }
-    xseg_segment_note_change(segment, first, count, ++segment->pages->generation);
+    xseg_segment_record_change(segment, first, count, ++segment->pages->generation);
     return result;
 }
 
@@ -127,11 +127,11 @@ static xseg_status unmap_run(struct xseg_segment *segment, uint32_t first, uint3
 static void settle_left(struct xseg_segment *segment, uint32_t page, bool is_known)
 {
     xseg_segment_count_mapped_page(segment, page, false);
-    xseg_segment_count_stuck_page(segment, page, true);
-    set(segment, page, is_known ? XSEG_PAGE_AWAY : XSEG_PAGE_AWAY_MAPPED);
+    xseg_segment_count_unknown_page(segment, page, true);
+    set(segment, page, is_known ? XSEG_PAGE_EVICTED : XSEG_PAGE_EVICTED_MAPPED);
 }
 
-xseg_status xseg_evicted_leave(struct xseg_segment *segment)
+xseg_status xseg_evicted_unmap(struct xseg_segment *segment)
 {
     xseg_status status = XSEG_OK;
 
@@ -164,23 +164,23 @@ static void release(struct xseg_segment *segment, uint32_t page)
 {
     const uint64_t handle = xseg_alias_handle(segment, page);
 
-    set(segment, page, XSEG_PAGE_AWAY);
+    set(segment, page, XSEG_PAGE_EVICTED);
     if (handle == 0 || is_in_use(segment, page))
         return;
-    (void)xseg_segment_forget_shown(segment, page);
-    xseg_segment_count_stuck_page(segment, page, false);
+    (void)xseg_segment_invalidate_token(segment, page);
+    xseg_segment_count_unknown_page(segment, page, false);
     set_handle(segment, page, 0);
     /* A page that the driver refuses is a leftover. */
-    (void)xseg_pages_put(segment->pages,
-                         xseg_segment_kind(segment, xseg_segment_page_bytes(segment, page)), handle,
-                         segment->owner, false);
+    (void)xseg_pages_return(segment->pages,
+                            xseg_segment_kind(segment, xseg_segment_page_bytes(segment, page)),
+                            handle, segment->owner, false);
 }
 
-void xseg_evicted_drop(struct xseg_segment *segment)
+void xseg_evicted_release(struct xseg_segment *segment)
 {
     for (uint32_t at = 0, count; (count = next_run(segment, is_evicted, &at)) != 0; at += count)
         for (uint32_t page = at; page < at + count; page += segment->length[page])
-            if (segment->state[page] == XSEG_PAGE_AWAY)
+            if (segment->state[page] == XSEG_PAGE_EVICTED)
                 release(segment, page);
     XSEG_AUDIT(xseg_segment_audit, segment);
 }
@@ -191,7 +191,7 @@ static bool lacks_memory(const struct xseg_segment *segment, uint32_t page)
 {
     const struct xseg_physical_page *aliased = xseg_alias_page(segment, page);
 
-    return segment->state[page] == XSEG_PAGE_AWAY &&
+    return segment->state[page] == XSEG_PAGE_EVICTED &&
            (xseg_alias_handle(segment, page) == 0 ||
             (aliased != NULL && aliased->count.fresh != 0));
 }
@@ -199,7 +199,7 @@ static bool lacks_memory(const struct xseg_segment *segment, uint32_t page)
 /* Whether a page without memory is to get some, and is visited at this granule. */
 static bool is_visited_missing(const struct xseg_segment *segment, uint32_t page)
 {
-    return segment->state[page] == XSEG_PAGE_AWAY && xseg_alias_handle(segment, page) == 0 &&
+    return segment->state[page] == XSEG_PAGE_EVICTED && xseg_alias_handle(segment, page) == 0 &&
            is_visited(segment, page);
 }
 
@@ -207,7 +207,7 @@ static xseg_status supply_page(struct xseg_segment *segment, uint32_t page)
 {
     const uint64_t bytes = xseg_segment_page_bytes(segment, page);
     /* Pages of other pools are left out: their contents could show. */
-    const struct xseg_page_taker taker = {segment->owner, segment->properties, NULL};
+    const struct xseg_page_filter filter = {segment->owner, segment->properties, NULL};
     struct xseg_page idle = {.handle = 0};
     xseg_status status = XSEG_OK;
 
@@ -216,17 +216,17 @@ static xseg_status supply_page(struct xseg_segment *segment, uint32_t page)
         set(segment, page, XSEG_PAGE_FRESH);
         return XSEG_OK;
     }
-    if (!xseg_pages_take(segment->pages, bytes, &taker, &idle))
+    if (!xseg_pages_acquire(segment->pages, bytes, &filter, &idle))
         status = xseg_driver_create(segment->context, bytes, segment->properties, &idle.handle);
     if (status != XSEG_OK)
         return status;
     set_handle(segment, page, idle.handle);
     set(segment, page, XSEG_PAGE_FRESH);
-    xseg_segment_count_stuck_page(segment, page, true);
+    xseg_segment_count_unknown_page(segment, page, true);
     return XSEG_OK;
 }
 
-xseg_status xseg_evicted_supply(struct xseg_segment *segment)
+xseg_status xseg_evicted_create(struct xseg_segment *segment)
 {
     xseg_status status = XSEG_OK;
 
@@ -255,7 +255,7 @@ static xseg_status look_at_coming(struct xseg_segment *segment)
             if (!mapped)
                 set(segment, page,
                     segment->state[page] == XSEG_PAGE_FRESH_MAPPED ? XSEG_PAGE_FRESH
-                                                                   : XSEG_PAGE_AWAY);
+                                                                   : XSEG_PAGE_EVICTED);
         }
     return status;
 }
@@ -273,7 +273,7 @@ static xseg_status enter_page(struct xseg_segment *segment, uint32_t page)
     if (status == XSEG_OK)
         set(segment, page,
             segment->state[page] == XSEG_PAGE_FRESH ? XSEG_PAGE_FRESH_MAPPED
-                                                    : XSEG_PAGE_AWAY_MAPPED);
+                                                    : XSEG_PAGE_EVICTED_MAPPED);
     return status;
 }
 
@@ -282,7 +282,7 @@ static bool has_memory(const struct xseg_segment *segment, uint32_t page)
     return xseg_segment_is_evicted(segment, page) && xseg_alias_handle(segment, page) != 0;
 }
 
-xseg_status xseg_evicted_enter(struct xseg_segment *segment)
+xseg_status xseg_evicted_map(struct xseg_segment *segment)
 {
     xseg_status status = look_at_coming(segment);
 
@@ -297,17 +297,17 @@ xseg_status xseg_evicted_enter(struct xseg_segment *segment)
     return status;
 }
 
-void xseg_evicted_arrive(struct xseg_segment *segment)
+void xseg_evicted_finish(struct xseg_segment *segment)
 {
     const uint64_t generation = ++segment->pages->generation;
 
     for (uint32_t at = 0, count; (count = next_run(segment, is_coming, &at)) != 0; at += count) {
         for (uint32_t page = at; page < at + count; page += segment->length[page]) {
-            xseg_segment_count_stuck_page(segment, page, false);
+            xseg_segment_count_unknown_page(segment, page, false);
             xseg_segment_count_mapped_page(segment, page, true);
             set(segment, page, XSEG_PAGE_MAPPED);
         }
-        xseg_segment_note_change(segment, at, count, generation);
+        xseg_segment_record_change(segment, at, count, generation);
     }
     XSEG_AUDIT(xseg_segment_audit, segment);
 }
@@ -318,8 +318,8 @@ static void settle_back(struct xseg_segment *segment, uint32_t page, bool is_kno
 {
     if (!is_known)
         return;
-    if (segment->state[page] == XSEG_PAGE_AWAY_MAPPED)
-        set(segment, page, XSEG_PAGE_AWAY);
+    if (segment->state[page] == XSEG_PAGE_EVICTED_MAPPED)
+        set(segment, page, XSEG_PAGE_EVICTED);
     else
         release(segment, page);
 }
@@ -329,7 +329,7 @@ static bool is_fresh(const struct xseg_segment *segment, uint32_t page)
     return segment->state[page] == XSEG_PAGE_FRESH;
 }
 
-xseg_status xseg_evicted_withdraw(struct xseg_segment *segment)
+xseg_status xseg_evicted_roll_back(struct xseg_segment *segment)
 {
     xseg_status result = XSEG_OK;
 

@@ -20,7 +20,7 @@
  * supplied once: the other granules become FRESH with it.  Sums and runs visit such a page at one of its granules, which
  * xseg_evicted_choose() selects.
  *
- * Locking: GROWTH of the device.
+ * Locking: the device memory lock of the device.
  */
 #ifndef XSEG_VMM_EVICTED_H
 #define XSEG_VMM_EVICTED_H
@@ -36,14 +36,14 @@ void xseg_evicted_choose(struct xseg_segment *segment);
  * Returns: XSEG_OK; or the driver's error, and some pages are evicted
  * Cost:    one unmap a run of pages (one a page where the driver wants that)
  */
-xseg_status xseg_evicted_leave(struct xseg_segment *segment);
+xseg_status xseg_evicted_unmap(struct xseg_segment *segment);
 
 /*
  * Give the memory of evicted pages back to the driver.
  *
  * Cost: one release a page; memory that the driver refuses is a leftover
  */
-void xseg_evicted_drop(struct xseg_segment *segment);
+void xseg_evicted_release(struct xseg_segment *segment);
 
 /*
  * Get new memory for evicted pages without memory.
@@ -51,7 +51,7 @@ void xseg_evicted_drop(struct xseg_segment *segment);
  * Returns: XSEG_OK; XSEG_ERR_NO_MEMORY, XSEG_ERR_DRIVER, and some pages may have memory
  * Cost:    one create for each page that is not idle
  */
-xseg_status xseg_evicted_supply(struct xseg_segment *segment);
+xseg_status xseg_evicted_create(struct xseg_segment *segment);
 
 /*
  * Map evicted pages that have memory, and let the device use them.
@@ -59,17 +59,17 @@ xseg_status xseg_evicted_supply(struct xseg_segment *segment);
  * Returns: XSEG_OK; or the driver's error, and some pages may be mapped
  * Cost:    one map a page, one set-access a run
  */
-xseg_status xseg_evicted_enter(struct xseg_segment *segment);
+xseg_status xseg_evicted_map(struct xseg_segment *segment);
 
 /* Make pages that are mapped on their way back usable: they are MAPPED again. */
-void xseg_evicted_arrive(struct xseg_segment *segment);
+void xseg_evicted_finish(struct xseg_segment *segment);
 
 /*
  * Undo supply and enter: unmap the pages again, and release their new memory.
  *
  * Returns: the first error; pages that the driver refused to unmap stay mapped, with their memory
  */
-xseg_status xseg_evicted_withdraw(struct xseg_segment *segment);
+xseg_status xseg_evicted_roll_back(struct xseg_segment *segment);
 
 /* Evicted pages that do not come back are taken away with xseg_segment_unmap(), as other pages. */
 

@@ -67,7 +67,7 @@ xseg_status xseg_fences_record(struct xseg_fences *fences, xseg_stream stream, x
     return status;
 }
 
-void xseg_fences_put(struct xseg_fences *fences, xseg_event event)
+void xseg_fences_return(struct xseg_fences *fences, xseg_event event)
 {
     XSEG_ASSERT(fences->count < fences->made);
     fences->idle[fences->count++] = event;

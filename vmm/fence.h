@@ -34,6 +34,6 @@ void xseg_fences_abandon(struct xseg_fences *fences);
 xseg_status xseg_fences_record(struct xseg_fences *fences, xseg_stream stream, xseg_event *out);
 
 /* Give an event back for reuse.  Room for it was made when it was created. */
-void xseg_fences_put(struct xseg_fences *fences, xseg_event event);
+void xseg_fences_return(struct xseg_fences *fences, xseg_event event);
 
 #endif

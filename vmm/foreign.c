@@ -16,12 +16,12 @@ static void withdraw(struct xseg_foreign *foreign, size_t pages, uint64_t bytes)
     uint64_t address = foreign->base;
 
     for (size_t i = 0; i < pages && !together; i++) {
-        (void)xseg_leftovers_give(foreign->leftovers, XSEG_LEFTOVER_MAPPING, address,
-                                  foreign->page_bytes[i]);
+        (void)xseg_unreleased_release(foreign->unreleased, XSEG_UNRELEASED_MAPPING, address,
+                                      foreign->page_bytes[i]);
         address += foreign->page_bytes[i];
     }
-    (void)xseg_leftovers_give(foreign->leftovers, XSEG_LEFTOVER_RANGE, foreign->base,
-                              foreign->bytes);
+    (void)xseg_unreleased_release(foreign->unreleased, XSEG_UNRELEASED_RANGE, foreign->base,
+                                  foreign->bytes);
 }
 
 void xseg_foreign_unmap(struct xseg_foreign *foreign)
@@ -44,12 +44,12 @@ static xseg_status map_page(struct xseg_foreign *foreign, uint64_t address, uint
     status = xseg_driver_map(foreign->context, address, bytes, handle);
     /* The memory is another process's, so a leftover handle counts 0 bytes. */
     if (status == XSEG_OK) {
-        (void)xseg_leftovers_give(foreign->leftovers, XSEG_LEFTOVER_PAGE, handle, 0);
+        (void)xseg_unreleased_release(foreign->unreleased, XSEG_UNRELEASED_PAGE, handle, 0);
         return XSEG_OK;
     }
     char reason[256];
     (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
-    (void)xseg_leftovers_give(foreign->leftovers, XSEG_LEFTOVER_PAGE, handle, 0);
+    (void)xseg_unreleased_release(foreign->unreleased, XSEG_UNRELEASED_PAGE, handle, 0);
     return xseg_fail(status, "%s", reason);
 }
 

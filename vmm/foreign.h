@@ -9,17 +9,17 @@
  * A handle is released as soon as it is mapped, since the mapping keeps the memory.  So an unmap ends the use of
  * the memory in this process, whatever other processes do.
  *
- * Locking: GROWTH of the device.
+ * Locking: the device memory lock of the device.
  */
 #ifndef XSEG_VMM_FOREIGN_H
 #define XSEG_VMM_FOREIGN_H
 
-#include "vmm/leftovers.h"
+#include "vmm/unreleased.h"
 #include "xseg/share.h"
 
 struct xseg_foreign {
     struct xseg_context *context;
-    struct xseg_leftovers *leftovers;
+    struct xseg_unreleased_list *unreleased;
     uint64_t base, bytes;
     const uint64_t *page_bytes; /* [pages], multiples of the granularity: the owner's */
     size_t pages;

@@ -9,11 +9,11 @@
 #include "src/base/error.h"
 
 void xseg_pages_init(struct xseg_pages *pages, struct xseg_context *context,
-                     struct xseg_leftovers *leftovers)
+                     struct xseg_unreleased_list *unreleased)
 {
     memset(pages, 0, sizeof(*pages));
     pages->context = context;
-    pages->leftovers = leftovers;
+    pages->unreleased = unreleased;
 }
 
 static size_t count_stacks(const struct xseg_pages *pages)
@@ -42,9 +42,9 @@ static bool is_of_kind(const struct xseg_page_stack *stack, struct xseg_page_kin
            stack->kind.prepared_for == kind.prepared_for;
 }
 
-static uint32_t *bucket_of(const struct xseg_pages *pages, const void *taker)
+static uint32_t *bucket_of(const struct xseg_pages *pages, const void *filter)
 {
-    const uint64_t hash = (uint64_t)(uintptr_t)taker * 0x9e3779b97f4a7c15u;
+    const uint64_t hash = (uint64_t)(uintptr_t)filter * 0x9e3779b97f4a7c15u;
 
     return &pages->bucket[(size_t)(hash >> 32) & (pages->buckets - 1)];
 }
@@ -221,30 +221,31 @@ static void release_at(struct xseg_pages *pages, struct xseg_page_stack *stack, 
     const struct xseg_page page = take_at(pages, stack, at);
 
     /* A page that the driver refuses is a leftover. */
-    (void)xseg_leftovers_give(pages->leftovers, XSEG_LEFTOVER_PAGE, page.handle, stack->kind.bytes);
+    (void)xseg_unreleased_release(pages->unreleased, XSEG_UNRELEASED_PAGE, page.handle,
+                                  stack->kind.bytes);
 }
 
 /* --- Taking and putting. --- */
 
-static bool is_usable(const struct xseg_page *page, const struct xseg_page_taker *taker)
+static bool is_usable(const struct xseg_page *page, const struct xseg_page_filter *filter)
 {
-    return taker->only_of == NULL || page->owner == NULL || page->owner == taker->only_of;
+    return filter->only_of == NULL || page->owner == NULL || page->owner == filter->only_of;
 }
 
 uint64_t xseg_pages_idle(const struct xseg_pages *pages, uint64_t page_bytes,
-                         const struct xseg_page_taker *taker)
+                         const struct xseg_page_filter *filter)
 {
-    const struct xseg_page_kind kind = {page_bytes, taker->properties, NULL};
-    const struct xseg_page_kind prepared = {page_bytes, taker->properties, taker->prepared_for};
+    const struct xseg_page_kind kind = {page_bytes, filter->properties, NULL};
+    const struct xseg_page_kind prepared = {page_bytes, filter->properties, filter->prepared_for};
     const struct xseg_page_stack *stack = find_stack(pages, kind);
-    uint64_t bytes = taker->prepared_for == NULL ? 0 : xseg_pages_of_kind(pages, prepared);
+    uint64_t bytes = filter->prepared_for == NULL ? 0 : xseg_pages_of_kind(pages, prepared);
 
     if (stack == NULL)
         return bytes;
-    if (taker->only_of == NULL)
+    if (filter->only_of == NULL)
         return bytes + stack->count * page_bytes;
     for (size_t i = 0; i < stack->count; i++)
-        bytes += is_usable(&stack->page[i], taker) ? page_bytes : 0;
+        bytes += is_usable(&stack->page[i], filter) ? page_bytes : 0;
     return bytes;
 }
 
@@ -256,9 +257,9 @@ uint64_t xseg_pages_of_kind(const struct xseg_pages *pages, struct xseg_page_kin
 }
 
 static bool take_prepared(struct xseg_pages *pages, uint64_t page_bytes,
-                          const struct xseg_page_taker *taker, struct xseg_page *out)
+                          const struct xseg_page_filter *filter, struct xseg_page *out)
 {
-    const struct xseg_page_kind kind = {page_bytes, taker->properties, taker->prepared_for};
+    const struct xseg_page_kind kind = {page_bytes, filter->properties, filter->prepared_for};
     struct xseg_page_stack *stack = find_stack(pages, kind);
 
     if (stack == NULL || stack->count == 0)
@@ -267,18 +268,18 @@ static bool take_prepared(struct xseg_pages *pages, uint64_t page_bytes,
     return true;
 }
 
-bool xseg_pages_take(struct xseg_pages *pages, uint64_t page_bytes,
-                     const struct xseg_page_taker *taker, struct xseg_page *out)
+bool xseg_pages_acquire(struct xseg_pages *pages, uint64_t page_bytes,
+                        const struct xseg_page_filter *filter, struct xseg_page *out)
 {
-    const struct xseg_page_kind kind = {page_bytes, taker->properties, NULL};
+    const struct xseg_page_kind kind = {page_bytes, filter->properties, NULL};
     struct xseg_page_stack *stack = find_stack(pages, kind);
 
-    if (taker->prepared_for != NULL && take_prepared(pages, page_bytes, taker, out))
+    if (filter->prepared_for != NULL && take_prepared(pages, page_bytes, filter, out))
         return true;
     if (stack == NULL || stack->count == 0)
         return false;
     size_t at = stack->count;
-    while (at > 0 && !is_usable(&stack->page[at - 1], taker))
+    while (at > 0 && !is_usable(&stack->page[at - 1], filter))
         at--;
     if (at == 0)
         return false;
@@ -286,7 +287,7 @@ bool xseg_pages_take(struct xseg_pages *pages, uint64_t page_bytes,
     return true;
 }
 
-xseg_status xseg_pages_make(struct xseg_pages *pages, struct xseg_page_kind kind)
+xseg_status xseg_pages_create(struct xseg_pages *pages, struct xseg_page_kind kind)
 {
     struct xseg_page_stack *stack = make_room(pages, kind);
     uint64_t handle = 0;
@@ -300,8 +301,8 @@ xseg_status xseg_pages_make(struct xseg_pages *pages, struct xseg_page_kind kind
     return status;
 }
 
-xseg_status xseg_pages_put(struct xseg_pages *pages, struct xseg_page_kind kind, uint64_t handle,
-                           const void *owner, bool keep)
+xseg_status xseg_pages_return(struct xseg_pages *pages, struct xseg_page_kind kind, uint64_t handle,
+                              const void *owner, bool keep)
 {
     struct xseg_page_stack *stack = keep ? make_room(pages, kind) : NULL;
 
@@ -309,7 +310,7 @@ xseg_status xseg_pages_put(struct xseg_pages *pages, struct xseg_page_kind kind,
         add(pages, stack, handle, owner);
         return XSEG_OK;
     }
-    return xseg_leftovers_give(pages->leftovers, XSEG_LEFTOVER_PAGE, handle, kind.bytes);
+    return xseg_unreleased_release(pages->unreleased, XSEG_UNRELEASED_PAGE, handle, kind.bytes);
 }
 
 bool xseg_pages_unprepare(struct xseg_pages *pages, struct xseg_page_kind kind)
@@ -344,11 +345,11 @@ static struct xseg_page_stack *find_largest(const struct xseg_pages *pages, bool
     return largest;
 }
 
-uint64_t xseg_pages_shrink(struct xseg_pages *pages, uint64_t bytes, uint64_t most)
+uint64_t xseg_pages_shrink(struct xseg_pages *pages, uint64_t bytes, uint64_t max)
 {
     uint64_t count = 0;
 
-    for (; xseg_pages_bytes(pages) > bytes && count < most; count++) {
+    for (; xseg_pages_bytes(pages) > bytes && count < max; count++) {
         struct xseg_page_stack *stack = find_largest(pages, true);
 
         release_at(pages, stack, stack->count - 1);
@@ -356,7 +357,7 @@ uint64_t xseg_pages_shrink(struct xseg_pages *pages, uint64_t bytes, uint64_t mo
     return count;
 }
 
-void xseg_pages_fit(struct xseg_pages *pages, uint64_t bytes)
+void xseg_pages_shrink_to(struct xseg_pages *pages, uint64_t bytes)
 {
     while (xseg_pages_bytes(pages) - xseg_pages_prepared(pages) > bytes) {
         struct xseg_page_stack *stack = find_largest(pages, false);
@@ -387,11 +388,11 @@ void xseg_pages_set_time(struct xseg_pages *pages, uint64_t now)
 
 /* Release pages of one stack that have been idle since `before` or longer, up to `most` bytes.  Returns the bytes. */
 static uint64_t release_old(struct xseg_pages *pages, struct xseg_page_stack *stack,
-                            uint64_t before, uint64_t most)
+                            uint64_t before, uint64_t max)
 {
     uint64_t bytes = 0;
 
-    for (size_t at = 0; at < stack->count && bytes < most;)
+    for (size_t at = 0; at < stack->count && bytes < max;)
         if (stack->page[at].since <= before) {
             release_at(pages, stack, at);
             bytes += stack->kind.bytes;
@@ -401,22 +402,22 @@ static uint64_t release_old(struct xseg_pages *pages, struct xseg_page_stack *st
     return bytes;
 }
 
-uint64_t xseg_pages_release_old(struct xseg_pages *pages, uint64_t before, uint64_t most)
+uint64_t xseg_pages_release_old(struct xseg_pages *pages, uint64_t before, uint64_t max)
 {
     uint64_t bytes = 0;
 
-    for (size_t i = 0; i < count_stacks(pages) && bytes < most; i++)
-        bytes += release_old(pages, xseg_pages_stack(pages, i), before, most - bytes);
+    for (size_t i = 0; i < count_stacks(pages) && bytes < max; i++)
+        bytes += release_old(pages, xseg_pages_stack(pages, i), before, max - bytes);
     return bytes;
 }
 
-uint64_t xseg_pages_release_prepared(struct xseg_pages *pages, uint64_t before, uint64_t most)
+uint64_t xseg_pages_release_prepared(struct xseg_pages *pages, uint64_t before, uint64_t max)
 {
     uint64_t count = 0;
 
-    for (size_t i = 0; i < pages->prepared_kinds && count < most; i++) {
+    for (size_t i = 0; i < pages->prepared_kinds && count < max; i++) {
         struct xseg_page_stack *stack = &pages->prepared_stack[i];
-        const uint64_t left = xseg_min(most - count, stack->count) * stack->kind.bytes;
+        const uint64_t left = xseg_min(max - count, stack->count) * stack->kind.bytes;
 
         count += release_old(pages, stack, before, left) / stack->kind.bytes;
     }

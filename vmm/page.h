@@ -16,12 +16,12 @@
  * Invariants:
  *   PAGES-1  `bytes` is the sum of the sizes of the idle pages, `prepared` of those of them that are prepared.
  *
- * Locking: GROWTH of the device; `bytes` and `prepared` may be read without it.
+ * Locking: the device memory lock of the device; `bytes` and `prepared` may be read without it.
  */
 #ifndef XSEG_VMM_PAGE_H
 #define XSEG_VMM_PAGE_H
 
-#include "vmm/leftovers.h"
+#include "vmm/unreleased.h"
 
 /* What pages must have in common to replace each other. */
 struct xseg_page_kind {
@@ -46,7 +46,7 @@ struct xseg_page_stack {
 
 struct xseg_pages {
     struct xseg_context *context;
-    struct xseg_leftovers *leftovers; /* for pages that the driver does not take back */
+    struct xseg_unreleased_list *unreleased; /* for pages that the driver does not take back */
     struct xseg_page_stack
         *stack; /* [kinds]: one for each kind for any taker that has ever been idle */
     size_t kinds;
@@ -60,11 +60,11 @@ struct xseg_pages {
     uint64_t now;    /* the owner's clock; 0 until it is known */
     atomic_uint_fast64_t bytes, prepared;
     atomic_uint_fast64_t record_bytes; /* host memory of records of aliased pages (alias.h) */
-    uint64_t generation; /* the last one that a segment of the device has drawn */
+    uint64_t generation;               /* the last one that a segment of the device has drawn */
 };
 
 /* A filter of idle pages. */
-struct xseg_page_taker {
+struct xseg_page_filter {
     const void
         *only_of; /* pages whose last owner is this one, and pages without owner; NULL: any */
     unsigned properties;      /* that the pages must have, these and no others */
@@ -72,7 +72,7 @@ struct xseg_page_taker {
 };
 
 void xseg_pages_init(struct xseg_pages *pages, struct xseg_context *context,
-                     struct xseg_leftovers *leftovers);
+                     struct xseg_unreleased_list *unreleased);
 
 /* Free the tables; on a lost device pages may be in them. */
 void xseg_pages_fini(struct xseg_pages *pages);
@@ -103,11 +103,11 @@ bool xseg_pages_unprepare(struct xseg_pages *pages, struct xseg_page_kind kind);
 
 /* Bytes of the idle pages of one size that a taker may have. */
 uint64_t xseg_pages_idle(const struct xseg_pages *pages, uint64_t page_bytes,
-                         const struct xseg_page_taker *taker);
+                         const struct xseg_page_filter *filter);
 
 /* Take an idle page of a size, a prepared one first; false if there is none that the taker may have. */
-bool xseg_pages_take(struct xseg_pages *pages, uint64_t page_bytes,
-                     const struct xseg_page_taker *taker, struct xseg_page *out);
+bool xseg_pages_acquire(struct xseg_pages *pages, uint64_t page_bytes,
+                        const struct xseg_page_filter *filter, struct xseg_page *out);
 
 /*
  * Make a new idle page, of the driver.
@@ -115,7 +115,7 @@ bool xseg_pages_take(struct xseg_pages *pages, uint64_t page_bytes,
  *          XSEG_ERR_UNSUPPORTED (of properties that the driver refuses)
  * Cost:    one create
  */
-xseg_status xseg_pages_make(struct xseg_pages *pages, struct xseg_page_kind kind);
+xseg_status xseg_pages_create(struct xseg_pages *pages, struct xseg_page_kind kind);
 
 /*
  * Put a page that is not mapped any more here: keep it as idle, or release it.
@@ -124,8 +124,8 @@ xseg_status xseg_pages_make(struct xseg_pages *pages, struct xseg_page_kind kind
  * Returns: XSEG_OK; or the driver's error, and the page is a leftover
  * Cost:    none if the page is kept (without host memory for that it is released); one release
  */
-xseg_status xseg_pages_put(struct xseg_pages *pages, struct xseg_page_kind kind, uint64_t handle,
-                           const void *owner, bool keep);
+xseg_status xseg_pages_return(struct xseg_pages *pages, struct xseg_page_kind kind, uint64_t handle,
+                              const void *owner, bool keep);
 
 /*
  * Release idle pages, the largest and of these the latest first, until no more than `bytes` are idle,
@@ -133,10 +133,10 @@ xseg_status xseg_pages_put(struct xseg_pages *pages, struct xseg_page_kind kind,
  *
  * Returns: how many
  */
-uint64_t xseg_pages_shrink(struct xseg_pages *pages, uint64_t bytes, uint64_t most);
+uint64_t xseg_pages_shrink(struct xseg_pages *pages, uint64_t bytes, uint64_t max);
 
 /* Release idle pages that are not prepared, in that order, until these are no more than `bytes`. */
-void xseg_pages_fit(struct xseg_pages *pages, uint64_t bytes);
+void xseg_pages_shrink_to(struct xseg_pages *pages, uint64_t bytes);
 
 /* Release one idle page of a kind; false if there is none. */
 bool xseg_pages_release(struct xseg_pages *pages, struct xseg_page_kind kind);
@@ -146,10 +146,10 @@ void xseg_pages_set_time(struct xseg_pages *pages, uint64_t now);
 
 /* Release the pages that have been idle since `before` or longer, up to `most` bytes.  Returns the
  * bytes. */
-uint64_t xseg_pages_release_old(struct xseg_pages *pages, uint64_t before, uint64_t most);
+uint64_t xseg_pages_release_old(struct xseg_pages *pages, uint64_t before, uint64_t max);
 
 /* Release the prepared pages that have been idle since `before` or longer, up to `most` of them.  Returns how many. */
-uint64_t xseg_pages_release_prepared(struct xseg_pages *pages, uint64_t before, uint64_t most);
+uint64_t xseg_pages_release_prepared(struct xseg_pages *pages, uint64_t before, uint64_t max);
 
 bool xseg_pages_audit(const struct xseg_pages *pages, struct xseg_finding *finding);
 

@@ -3,7 +3,7 @@
  * Peers: the rights of another device on memory that is mapped already.  What is mapped later gets them with the
  * rights of its own device, in one call (xseg_driver_set_access()).
  *
- * Locking: GROWTH of the device that has the memory.
+ * Locking: the device memory lock of the device that has the memory.
  */
 #ifndef XSEG_VMM_PEER_H
 #define XSEG_VMM_PEER_H

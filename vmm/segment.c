@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "src/base/align.h"
+#include "src/base/demand_zero.h"
 #include "src/base/error.h"
-#include "src/base/zeroed.h"
 #include "vmm/segment_page.h"
 
 /* Alignment of every block, and so of every segment. */
@@ -43,7 +43,7 @@ static void free_tables(struct xseg_segment *segment)
 {
     xseg_segment_free_retains(segment);
     xseg_alias_free(segment);
-    xseg_zeroed_give(segment->handle, segment->granules * XSEG_SEGMENT_TABLES_BYTES);
+    xseg_demand_zero_free(segment->handle, segment->granules * XSEG_SEGMENT_TABLES_BYTES);
     segment->since = &segment->since_whole;
     segment->generation = &segment->generation_whole;
     segment->handle = NULL;
@@ -64,7 +64,7 @@ static xseg_status reserve(struct xseg_segment *segment, const struct xseg_segme
     segment->page_bytes = wanted->page_bytes;
     segment->granule_bytes = granule;
     segment->reserved_bytes = segment->bytes + wanted->behind;
-    void *memory = xseg_zeroed_take(granules * XSEG_SEGMENT_TABLES_BYTES);
+    void *memory = xseg_demand_zero_alloc(granules * XSEG_SEGMENT_TABLES_BYTES);
     if (memory == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, table of %" PRIu32 " granules",
                          granules);
@@ -142,9 +142,11 @@ static xseg_status ask_owner(struct xseg_context *context, uint64_t bytes,
                                     "memory function returned NULL, %" PRIu64 " bytes", bytes);
 }
 
-xseg_status xseg_segment_borrow(struct xseg_segment *segment, struct xseg_context *context,
-                                struct xseg_pages *pages, uint64_t bytes,
-                                const struct xseg_pool_memory *memory, xseg_stream stream)
+xseg_status xseg_segment_allocate_from_callback(struct xseg_segment *segment,
+                                                struct xseg_context *context,
+                                                struct xseg_pages *pages, uint64_t bytes,
+                                                const struct xseg_pool_memory *memory,
+                                                xseg_stream stream)
 {
     void *pointer = NULL;
     const xseg_status status = ask_owner(context, bytes, memory, stream, &pointer);
@@ -170,25 +172,25 @@ xseg_status xseg_segment_borrow(struct xseg_segment *segment, struct xseg_contex
 static void put_page(struct xseg_segment *segment, uint32_t page, bool keep)
 {
     const uint64_t bytes = xseg_segment_page_bytes(segment, page);
-    bool was_shown = xseg_segment_forget_shown(segment, page);
+    bool was_shown = xseg_segment_invalidate_token(segment, page);
     uint64_t handle = segment->handle[page];
 
     if (xseg_alias_page(segment, page) != NULL) {
         handle = xseg_alias_remove(segment, page, &was_shown);
     } else {
-        xseg_segment_set_state(segment, page, XSEG_PAGE_HOLE);
+        xseg_segment_set_state(segment, page, XSEG_PAGE_UNMAPPED);
         segment->handle[page] = 0;
         segment->length[page] = 0;
     }
     if (handle != 0) /* a page that the driver refuses is a leftover */
-        (void)xseg_pages_put(segment->pages, xseg_segment_kind(segment, bytes), handle,
-                             segment->owner, keep && !was_shown);
+        (void)xseg_pages_return(segment->pages, xseg_segment_kind(segment, bytes), handle,
+                                segment->owner, keep && !was_shown);
 }
 
 xseg_status xseg_segment_unmap_page(struct xseg_segment *segment, uint32_t page, bool *is_known)
 {
-    return xseg_leftovers_unmap(segment->context, xseg_segment_address(segment, page),
-                                xseg_segment_page_bytes(segment, page), is_known);
+    return xseg_unreleased_unmap(segment->context, xseg_segment_address(segment, page),
+                                 xseg_segment_page_bytes(segment, page), is_known);
 }
 
 /* Take the memory of a page that is not mapped any more away, and update the counts. */
@@ -197,7 +199,7 @@ static void clear_page(struct xseg_segment *segment, uint32_t page, bool keep)
     if (segment->state[page] == XSEG_PAGE_MAPPED)
         xseg_segment_count_mapped_page(segment, page, false);
     else if (segment->handle[page] != 0)
-        xseg_segment_count_stuck_page(segment, page, false);
+        xseg_segment_count_unknown_page(segment, page, false);
     put_page(segment, page, keep);
 }
 
@@ -206,12 +208,12 @@ static void stick_page(struct xseg_segment *segment, uint32_t page)
 {
     if (segment->state[page] == XSEG_PAGE_MAPPED) {
         xseg_segment_count_mapped_page(segment, page, false);
-        xseg_segment_count_stuck_page(segment, page, true);
+        xseg_segment_count_unknown_page(segment, page, true);
     }
-    xseg_segment_set_state(segment, page, XSEG_PAGE_STUCK);
+    xseg_segment_set_state(segment, page, XSEG_PAGE_UNKNOWN);
 }
 
-void xseg_segment_stick(struct xseg_segment *segment, uint32_t first, uint32_t count)
+void xseg_segment_mark_unknown(struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
     for (uint32_t page = first; page < first + count; page += segment->length[page])
         stick_page(segment, page);
@@ -231,7 +233,7 @@ static bool are_all_mapped(const struct xseg_segment *segment, uint32_t first, u
 /* Whether a page is not mapped: it was evicted, and its pool was forgotten. */
 static bool is_nowhere(const struct xseg_segment *segment, uint32_t page)
 {
-    return segment->state[page] == XSEG_PAGE_AWAY || segment->state[page] == XSEG_PAGE_FRESH;
+    return segment->state[page] == XSEG_PAGE_EVICTED || segment->state[page] == XSEG_PAGE_FRESH;
 }
 
 xseg_status xseg_segment_unmap(struct xseg_segment *segment, uint32_t first, uint32_t count,
@@ -264,7 +266,7 @@ xseg_status xseg_segment_unmap(struct xseg_segment *segment, uint32_t first, uin
             stick_page(segment, page);
         *done += length;
     }
-    xseg_segment_note_change(segment, first, *done, ++segment->pages->generation);
+    xseg_segment_record_change(segment, first, *done, ++segment->pages->generation);
     XSEG_AUDIT(xseg_segment_audit, segment);
     return result;
 }
@@ -280,7 +282,7 @@ uint32_t xseg_segment_whole_pages(const struct xseg_segment *segment, uint64_t b
     while (from < to && segment->length[from] == 0)
         from++;
     while (from < to && to < segment->granules && segment->length[to] == 0 &&
-           segment->state[to] != XSEG_PAGE_HOLE)
+           segment->state[to] != XSEG_PAGE_UNMAPPED)
         to--;
     *first = from;
     return from < to ? to - from : 0;
@@ -289,7 +291,7 @@ uint32_t xseg_segment_whole_pages(const struct xseg_segment *segment, uint64_t b
 uint32_t xseg_segment_page_end(const struct xseg_segment *segment, uint32_t granule)
 {
     while (granule < segment->granules && segment->length[granule] == 0 &&
-           segment->state[granule] != XSEG_PAGE_HOLE)
+           segment->state[granule] != XSEG_PAGE_UNMAPPED)
         granule++;
     return granule;
 }
@@ -302,7 +304,7 @@ static bool has_room(const struct xseg_segment *segment, uint32_t at, uint32_t e
     if (end - at < length)
         return false;
     for (uint32_t granule = at; granule < at + length; granule++)
-        if (segment->state[granule] != XSEG_PAGE_HOLE)
+        if (segment->state[granule] != XSEG_PAGE_UNMAPPED)
             return false;
     return true;
 }
@@ -311,32 +313,33 @@ static bool has_room(const struct xseg_segment *segment, uint32_t at, uint32_t e
  * that fits and is wanted; else a small one.  Where small pages are wanted, an idle full page is used wherever it
  * fits. */
 static uint32_t choose_length(const struct xseg_segment *segment, uint32_t at, uint32_t end,
-                              const struct xseg_supply *supply, uint64_t idle_full)
+                              const struct xseg_page_source *source, uint64_t idle_full)
 {
     const uint32_t full = (uint32_t)(segment->page_bytes / segment->granule_bytes);
-    const bool is_wanted = supply->small ? idle_full != 0 : at % full == 0;
+    const bool is_wanted = source->small ? idle_full != 0 : at % full == 0;
     uint32_t length = full;
 
     if (!is_wanted || !has_room(segment, at, end, full))
         return 1;
-    while (!supply->small && 2 * length * segment->granule_bytes <= supply->longest &&
+    while (!source->small && 2 * length * segment->granule_bytes <= source->longest &&
            has_room(segment, at, end, 2 * length))
         length *= 2;
     return length;
 }
 
 uint64_t xseg_segment_covered(const struct xseg_segment *segment, uint32_t first, uint32_t count,
-                              const struct xseg_supply *supply, uint64_t *full, uint64_t *small)
+                              const struct xseg_page_source *source, uint64_t *full,
+                              uint64_t *small)
 {
     const uint32_t end = first + count;
     uint64_t covered = 0;
 
     for (uint32_t at = first, length; at < end; at += length) {
-        if (segment->state[at] != XSEG_PAGE_HOLE) {
+        if (segment->state[at] != XSEG_PAGE_UNMAPPED) {
             length = segment->length[at];
             continue;
         }
-        length = choose_length(segment, at, end, supply, *full);
+        length = choose_length(segment, at, end, source, *full);
         uint64_t *idle = length == 1 ? small : full;
         const uint64_t bytes = length * segment->granule_bytes;
         if (*idle >= bytes && bytes <= segment->page_bytes) {
@@ -350,20 +353,21 @@ uint64_t xseg_segment_covered(const struct xseg_segment *segment, uint32_t first
 /* A run of holes that is being mapped. */
 struct growth {
     struct xseg_segment *segment;
-    const struct xseg_supply *supply;
+    const struct xseg_page_source *source;
     uint32_t first, end;
 };
 
 static xseg_status get_page(struct growth *growth, uint32_t at)
 {
     struct xseg_segment *segment = growth->segment;
-    const struct xseg_page_taker taker = {NULL, segment->properties, growth->supply->prepared_for};
+    const struct xseg_page_filter filter = {NULL, segment->properties,
+                                            growth->source->prepared_for};
     const uint64_t idle_full =
-        growth->supply->small ? xseg_pages_idle(segment->pages, segment->page_bytes, &taker) : 0;
+        growth->source->small ? xseg_pages_idle(segment->pages, segment->page_bytes, &filter) : 0;
     struct xseg_page page;
 
-    segment->length[at] = choose_length(segment, at, growth->end, growth->supply, idle_full);
-    if (xseg_pages_take(segment->pages, xseg_segment_page_bytes(segment, at), &taker, &page)) {
+    segment->length[at] = choose_length(segment, at, growth->end, growth->source, idle_full);
+    if (xseg_pages_acquire(segment->pages, xseg_segment_page_bytes(segment, at), &filter, &page)) {
         segment->handle[at] = page.handle;
         return XSEG_OK;
     }
@@ -383,13 +387,13 @@ static xseg_status get_run(struct growth *growth)
     for (uint32_t at = growth->first; at < growth->end; at += segment->length[at]) {
         xseg_status status = XSEG_OK;
 
-        if (segment->state[at] == XSEG_PAGE_HOLE)
+        if (segment->state[at] == XSEG_PAGE_UNMAPPED)
             status = get_page(growth, at);
         if (status == XSEG_OK)
             continue;
         for (uint32_t page = growth->first, next; page < at; page = next) {
             next = page + segment->length[page];
-            if (segment->state[page] == XSEG_PAGE_HOLE)
+            if (segment->state[page] == XSEG_PAGE_UNMAPPED)
                 put_page(segment, page, false);
         }
         return status;
@@ -401,15 +405,15 @@ static xseg_status get_run(struct growth *growth)
 static xseg_status map_run(struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
     for (uint32_t page = first; page < first + count; page += segment->length[page]) {
-        if (segment->state[page] != XSEG_PAGE_HOLE)
+        if (segment->state[page] != XSEG_PAGE_UNMAPPED)
             continue;
         const xseg_status status =
             xseg_driver_map(segment->context, xseg_segment_address(segment, page),
                             xseg_segment_page_bytes(segment, page), segment->handle[page]);
         if (status != XSEG_OK)
             return status;
-        xseg_segment_set_state(segment, page, XSEG_PAGE_STUCK);
-        xseg_segment_count_stuck(segment, (int64_t)xseg_segment_page_bytes(segment, page));
+        xseg_segment_set_state(segment, page, XSEG_PAGE_UNKNOWN);
+        xseg_segment_count_unknown(segment, (int64_t)xseg_segment_page_bytes(segment, page));
     }
     return XSEG_OK;
 }
@@ -421,18 +425,18 @@ static void withdraw_run(struct xseg_segment *segment, uint32_t first, uint32_t 
 
     for (uint32_t page = first, next; page < first + count; page = next) {
         next = page + segment->length[page];
-        if (segment->state[page] == XSEG_PAGE_HOLE)
+        if (segment->state[page] == XSEG_PAGE_UNMAPPED)
             put_page(segment, page, false);
-        else if (segment->state[page] == XSEG_PAGE_STUCK &&
+        else if (segment->state[page] == XSEG_PAGE_UNKNOWN &&
                  xseg_segment_unmap_page(segment, page, &is_known) == XSEG_OK)
             clear_page(segment, page, false);
     }
 }
 
 xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint32_t count,
-                             const struct xseg_supply *supply)
+                             const struct xseg_page_source *source)
 {
-    struct growth growth = {segment, supply, first, first + count};
+    struct growth growth = {segment, source, first, first + count};
     char reason[256];
 
     XSEG_ASSERT(count > 0 && first + count <= segment->granules);
@@ -451,20 +455,21 @@ xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint3
     }
     const uint64_t bytes = count * segment->granule_bytes;
     memset(&segment->state[first], XSEG_PAGE_MAPPED, count);
-    xseg_segment_note_change(segment, first, count, ++segment->pages->generation);
-    xseg_segment_count_stuck(segment, -(int64_t)bytes);
+    xseg_segment_record_change(segment, first, count, ++segment->pages->generation);
+    xseg_segment_count_unknown(segment, -(int64_t)bytes);
     atomic_fetch_add_explicit(&segment->mapped, bytes, memory_order_relaxed);
     XSEG_AUDIT(xseg_segment_audit, segment);
     return XSEG_OK;
 }
 
-xseg_status xseg_segment_unstick_run(struct xseg_segment *segment, uint32_t first, uint32_t count)
+xseg_status xseg_segment_retry_unknown_run(struct xseg_segment *segment, uint32_t first,
+                                           uint32_t count)
 {
     xseg_status result = XSEG_OK;
     bool is_known = true;
 
-    for (uint32_t page = first; segment->stuck != 0 && page < first + count; page++) {
-        if (segment->state[page] != XSEG_PAGE_STUCK)
+    for (uint32_t page = first; segment->unknown != 0 && page < first + count; page++) {
+        if (segment->state[page] != XSEG_PAGE_UNKNOWN)
             continue;
         const xseg_status status = xseg_segment_unmap_page(segment, page, &is_known);
         if (status == XSEG_OK)
@@ -475,9 +480,9 @@ xseg_status xseg_segment_unstick_run(struct xseg_segment *segment, uint32_t firs
     return result;
 }
 
-xseg_status xseg_segment_unstick(struct xseg_segment *segment)
+xseg_status xseg_segment_retry_unknown(struct xseg_segment *segment)
 {
-    return xseg_segment_unstick_run(segment, 0, segment->granules);
+    return xseg_segment_retry_unknown_run(segment, 0, segment->granules);
 }
 
 xseg_status xseg_segment_end(struct xseg_segment *segment)
@@ -489,12 +494,12 @@ xseg_status xseg_segment_end(struct xseg_segment *segment)
     }
     if (!xseg_segment_is_expandable(segment)) {
         free_tables(segment);
-        return xseg_leftovers_give(segment->pages->leftovers, XSEG_LEFTOVER_ALLOCATION,
-                                   segment->base, segment->bytes);
+        return xseg_unreleased_release(segment->pages->unreleased, XSEG_UNRELEASED_ALLOCATION,
+                                       segment->base, segment->bytes);
     }
-    XSEG_ASSERT(atomic_load(&segment->mapped) == 0 && segment->stuck == 0);
-    const xseg_status status = xseg_leftovers_give(segment->pages->leftovers, XSEG_LEFTOVER_RANGE,
-                                                   segment->base, segment->reserved_bytes);
+    XSEG_ASSERT(atomic_load(&segment->mapped) == 0 && segment->unknown == 0);
+    const xseg_status status = xseg_unreleased_release(
+        segment->pages->unreleased, XSEG_UNRELEASED_RANGE, segment->base, segment->reserved_bytes);
     xseg_segment_abandon(segment);
     return status;
 }
@@ -508,7 +513,9 @@ void xseg_segment_abandon(struct xseg_segment *segment)
 
 size_t xseg_segment_host_bytes(const struct xseg_segment *segment)
 {
-    return xseg_zeroed_resident(segment->handle, segment->granules * XSEG_SEGMENT_TABLES_BYTES) +
+    return xseg_demand_zero_resident(segment->handle,
+                                     segment->granules * XSEG_SEGMENT_TABLES_BYTES) +
            xseg_segment_retains_host_bytes(segment) +
-           xseg_zeroed_resident(segment->physical, segment->granules * sizeof(*segment->physical));
+           xseg_demand_zero_resident(segment->physical,
+                                     segment->granules * sizeof(*segment->physical));
 }

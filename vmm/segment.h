@@ -40,7 +40,7 @@
  *   SEG-5  retained granules are mapped, and counted for each retainer.
  *   SEG-6  exported granules are whole pages of an exportable segment.
  *
- * Locking: GROWTH of the device; `mapped` may be read without it.
+ * Locking: the device memory lock of the device; `mapped` may be read without it.
  */
 #ifndef XSEG_VMM_SEGMENT_H
 #define XSEG_VMM_SEGMENT_H
@@ -51,13 +51,13 @@
 #include "xseg/pool.h"
 
 enum xseg_page_state {
-    XSEG_PAGE_HOLE,
-    XSEG_PAGE_STUCK,
+    XSEG_PAGE_UNMAPPED,
+    XSEG_PAGE_UNKNOWN,
     XSEG_PAGE_MAPPED,
-    XSEG_PAGE_AWAY,        /* evicted and not mapped, with its memory or without */
-    XSEG_PAGE_AWAY_MAPPED, /* mapped on its way back, with its memory of before */
-    XSEG_PAGE_FRESH,       /* has new memory, not mapped */
-    XSEG_PAGE_FRESH_MAPPED /* mapped on its way back, with new memory */
+    XSEG_PAGE_EVICTED,        /* evicted and not mapped, with its memory or without */
+    XSEG_PAGE_EVICTED_MAPPED, /* mapped on its way back, with its memory of before */
+    XSEG_PAGE_FRESH,          /* has new memory, not mapped */
+    XSEG_PAGE_FRESH_MAPPED    /* mapped on its way back, with new memory */
 };
 
 /* Whether a granule in a state is mapped, or was evicted and will be mapped again. */
@@ -91,20 +91,20 @@ struct xseg_segment {
     struct xseg_context *context;
     struct xseg_pages *pages; /* the idle pages of the device */
     uint64_t base;
-    uint64_t bytes;                 /* usable addresses */
-    uint64_t reserved_bytes;        /* addresses of the reservation; 0 for a classic segment */
-    uint64_t page_bytes;            /* of a full page; 0 for a classic segment */
-    uint64_t granule_bytes;         /* the driver's granularity, or a multiple of it */
-    uint32_t granules;              /* 0 for a classic segment */
-    atomic_uint_fast64_t mapped;    /* bytes the device may use */
-    uint64_t stuck;                 /* bytes in stuck pages, and of stuck granules of aliased pages */
-    const void *owner;              /* owner of the pages, set by the floor above; NULL: none */
-    unsigned properties;            /* of all pages; set by the floor above before the first map */
+    uint64_t bytes;              /* usable addresses */
+    uint64_t reserved_bytes;     /* addresses of the reservation; 0 for a classic segment */
+    uint64_t page_bytes;         /* of a full page; 0 for a classic segment */
+    uint64_t granule_bytes;      /* the driver's granularity, or a multiple of it */
+    uint32_t granules;           /* 0 for a classic segment */
+    atomic_uint_fast64_t mapped; /* bytes the device may use */
+    uint64_t unknown;            /* bytes in stuck pages, and of stuck granules of aliased pages */
+    const void *owner;           /* owner of the pages, set by the floor above; NULL: none */
+    unsigned properties;         /* of all pages; set by the floor above before the first map */
     struct xseg_pool_memory memory; /* functions that gave it; NULL: the driver did */
     xseg_stream stream;             /* for which the functions were asked */
-    uint64_t *handle;               /* [granules], of the page that starts there; see xseg_alias_handle() */
-    uint32_t *length;               /* [granules], of the page that starts there; 0 elsewhere */
-    uint8_t *state;                 /* [granules], enum xseg_page_state */
+    uint64_t *handle; /* [granules], of the page that starts there; see xseg_alias_handle() */
+    uint32_t *length; /* [granules], of the page that starts there; 0 elsewhere */
+    uint8_t *state;   /* [granules], enum xseg_page_state */
     /* [granules], or one of a classic segment: a number of the floor above (idle.h); 0 at first. */
     uint64_t *since;
     uint64_t since_whole;             /* where `since` of a classic segment points */
@@ -117,9 +117,10 @@ struct xseg_segment {
     /* [granules]: the records of pages that are or were aliased (alias.h); NULL before the first alias.  The pointer may be
      * read without the lock. */
     _Atomic(struct xseg_physical_page **) physical;
-    uint64_t alias_bytes; /* bytes of mapped or evicted granules that are not charged to the segment (alias.h) */
-    uint64_t unmapped;    /* bytes of all pages that lost their last mapping in this segment */
-    uint64_t let_go; /* how often references were released */
+    uint64_t
+        alias_bytes; /* bytes of mapped or evicted granules that are not charged to the segment (alias.h) */
+    uint64_t unmapped; /* bytes of all pages that lost their last mapping in this segment */
+    uint64_t let_go;   /* how often references were released */
 };
 
 static inline bool xseg_segment_is_expandable(const struct xseg_segment *segment)
@@ -178,9 +179,11 @@ xseg_status xseg_segment_allocate(struct xseg_segment *segment, struct xseg_cont
  *          512 bytes, and it is given back; XSEG_ERR_DRIVER: they were not called
  * Cost:    two calls that change the mode
  */
-xseg_status xseg_segment_borrow(struct xseg_segment *segment, struct xseg_context *context,
-                                struct xseg_pages *pages, uint64_t bytes,
-                                const struct xseg_pool_memory *memory, xseg_stream stream);
+xseg_status xseg_segment_allocate_from_callback(struct xseg_segment *segment,
+                                                struct xseg_context *context,
+                                                struct xseg_pages *pages, uint64_t bytes,
+                                                const struct xseg_pool_memory *memory,
+                                                xseg_stream stream);
 
 /*
  * End a segment: addresses go back to the driver, or become leftovers.
@@ -194,10 +197,10 @@ xseg_status xseg_segment_end(struct xseg_segment *segment);
 void xseg_segment_abandon(struct xseg_segment *segment);
 
 /* The pages with which a segment grows. */
-struct xseg_supply {
+struct xseg_page_source {
     bool small;       /* small pages, and full ones that are idle already */
     uint64_t longest; /* bytes of the longest page; beyond a full page, doubles of it are tried */
-    const void *prepared_for; /* as in struct xseg_page_taker */
+    const void *prepared_for; /* as in struct xseg_page_filter */
 };
 
 /*
@@ -208,7 +211,7 @@ struct xseg_supply {
  *          the driver wants that)
  */
 xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint32_t count,
-                             const struct xseg_supply *supply);
+                             const struct xseg_page_source *source);
 
 /*
  * How many of the bytes that xseg_segment_map() would map can come from idle pages.
@@ -217,7 +220,8 @@ xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint3
  *              counted
  */
 uint64_t xseg_segment_covered(const struct xseg_segment *segment, uint32_t first, uint32_t count,
-                              const struct xseg_supply *supply, uint64_t *full, uint64_t *small);
+                              const struct xseg_page_source *source, uint64_t *full,
+                              uint64_t *small);
 
 /*
  * Take the memory of the granules [first, first + count) away, which are whole pages, all mapped or evicted, and
@@ -248,7 +252,7 @@ static inline bool xseg_segment_is_mapped(const struct xseg_segment *segment, ui
 /* Whether a granule belongs to a page that is evicted, or on its way back. */
 static inline bool xseg_segment_is_evicted(const struct xseg_segment *segment, uint32_t granule)
 {
-    return segment->state[granule] >= XSEG_PAGE_AWAY;
+    return segment->state[granule] >= XSEG_PAGE_EVICTED;
 }
 
 static inline bool xseg_segment_has(const struct xseg_segment *segment,
@@ -327,12 +331,13 @@ struct xseg_segment_held xseg_segment_held(const struct xseg_segment *segment, u
 struct xseg_segment_held xseg_segment_all_held(const struct xseg_segment *segment);
 
 /* Mark mapped pages as stuck: they were to be unmapped again after a failure, and the driver has refused. */
-void xseg_segment_stick(struct xseg_segment *segment, uint32_t first, uint32_t count);
+void xseg_segment_mark_unknown(struct xseg_segment *segment, uint32_t first, uint32_t count);
 
 /* Try again to unmap the stuck pages that start in [first, first + count), or all.  Returns the first error; pages that are
  * refused stay stuck. */
-xseg_status xseg_segment_unstick_run(struct xseg_segment *segment, uint32_t first, uint32_t count);
-xseg_status xseg_segment_unstick(struct xseg_segment *segment);
+xseg_status xseg_segment_retry_unknown_run(struct xseg_segment *segment, uint32_t first,
+                                           uint32_t count);
+xseg_status xseg_segment_retry_unknown(struct xseg_segment *segment);
 
 /* Host bytes of the segment's tables. */
 size_t xseg_segment_host_bytes(const struct xseg_segment *segment);

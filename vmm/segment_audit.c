@@ -12,7 +12,7 @@ static bool audit_pages(const struct xseg_segment *segment, struct xseg_finding 
         const uint32_t length = segment->length[at];
         const uint8_t state = segment->state[at];
 
-        XSEG_HOLDS(finding, "SEG-4", (length == 0) == (state == XSEG_PAGE_HOLE),
+        XSEG_HOLDS(finding, "SEG-4", (length == 0) == (state == XSEG_PAGE_UNMAPPED),
                    "granule %" PRIu32 " is in state %d with length %" PRIu32, at, state, length);
         for (uint32_t i = at + 1; i < at + length; i++)
             XSEG_HOLDS(finding, "SEG-4",
@@ -27,7 +27,7 @@ static bool audit_pages(const struct xseg_segment *segment, struct xseg_finding 
 /* Bytes of a page's memory that is neither in use nor given back; of an aliased page those of a stuck granule. */
 static uint64_t stuck_bytes(const struct xseg_segment *segment, uint32_t page)
 {
-    const bool is_held = segment->state[page] == XSEG_PAGE_STUCK ||
+    const bool is_held = segment->state[page] == XSEG_PAGE_UNKNOWN ||
                          (xseg_segment_is_evicted(segment, page) && segment->handle[page] != 0);
 
     return segment->length[page] != 0 && is_held ? xseg_segment_page_bytes(segment, page) : 0;
@@ -36,7 +36,7 @@ static uint64_t stuck_bytes(const struct xseg_segment *segment, uint32_t page)
 bool xseg_segment_audit(const struct xseg_segment *segment, struct xseg_finding *finding)
 {
     const uint64_t mapped = atomic_load(&segment->mapped);
-    uint64_t backed = 0, stuck = 0;
+    uint64_t backed = 0, unknown = 0;
 
     if (!xseg_segment_is_expandable(segment))
         return true;
@@ -46,12 +46,12 @@ bool xseg_segment_audit(const struct xseg_segment *segment, struct xseg_finding 
                "base %#" PRIx64 " with %" PRIu64 " bytes", segment->base, segment->reserved_bytes);
     for (uint32_t at = 0; at < segment->granules; at++) {
         backed += segment->state[at] == XSEG_PAGE_MAPPED ? segment->granule_bytes : 0;
-        stuck += stuck_bytes(segment, at);
+        unknown += stuck_bytes(segment, at);
     }
-    XSEG_HOLDS(finding, "SEG-2", mapped == backed && segment->stuck == stuck,
+    XSEG_HOLDS(finding, "SEG-2", mapped == backed && segment->unknown == unknown,
                "mapped is %" PRIu64 ", pages have %" PRIu64 "; stuck is %" PRIu64
                ", pages have %" PRIu64,
-               mapped, backed, segment->stuck, stuck);
+               mapped, backed, segment->unknown, unknown);
     XSEG_HOLDS(
         finding, "SEG-3", segment->reserved_bytes >= segment->granules * segment->granule_bytes,
         "%" PRIu32 " granules in %" PRIu64 " bytes", segment->granules, segment->reserved_bytes);

@@ -2,7 +2,7 @@
 /*
  * Single pages of a segment, and driver calls for them: for segment*.c, alias.c, evicted.c and peer.c only.
  *
- * Locking: GROWTH.
+ * Locking: the device memory lock.
  */
 #ifndef XSEG_VMM_SEGMENT_PAGE_H
 #define XSEG_VMM_SEGMENT_PAGE_H
@@ -34,21 +34,21 @@ static inline void xseg_segment_set_state(struct xseg_segment *segment, uint32_t
     memset(&segment->state[page], (int)state, segment->length[page]);
 }
 
-static inline void xseg_segment_count_stuck(struct xseg_segment *segment, int64_t bytes)
+static inline void xseg_segment_count_unknown(struct xseg_segment *segment, int64_t bytes)
 {
-    segment->stuck += (uint64_t)bytes;
-    atomic_fetch_add_explicit(&segment->pages->leftovers->stuck, (uint64_t)bytes,
+    segment->unknown += (uint64_t)bytes;
+    atomic_fetch_add_explicit(&segment->pages->unreleased->unknown, (uint64_t)bytes,
                               memory_order_relaxed);
 }
 
 /* Count the memory of a page as stuck, or no longer; that of an aliased page counts by its record. */
-static inline void xseg_segment_count_stuck_page(struct xseg_segment *segment, uint32_t page,
-                                                 bool is_stuck)
+static inline void xseg_segment_count_unknown_page(struct xseg_segment *segment, uint32_t page,
+                                                   bool is_stuck)
 {
     const int64_t bytes = (int64_t)xseg_segment_page_bytes(segment, page);
 
     if (xseg_alias_page(segment, page) == NULL)
-        xseg_segment_count_stuck(segment, is_stuck ? bytes : -bytes);
+        xseg_segment_count_unknown(segment, is_stuck ? bytes : -bytes);
 }
 
 /* Count a page as mapped, or no longer. */
@@ -62,15 +62,15 @@ static inline void xseg_segment_count_mapped_page(struct xseg_segment *segment, 
 }
 
 /* Note that some granules have other memory from here on, or none: they get a new generation. */
-static inline void xseg_segment_note_change(struct xseg_segment *segment, uint32_t first,
-                                            uint32_t count, uint64_t generation)
+static inline void xseg_segment_record_change(struct xseg_segment *segment, uint32_t first,
+                                              uint32_t count, uint64_t generation)
 {
     for (uint32_t at = first; at < first + count; at++)
         atomic_store_explicit(&segment->generation[at], generation, memory_order_relaxed);
 }
 
 /* Clear the mark of a page that it was ever exported, as its memory goes; returns the mark. */
-static inline bool xseg_segment_forget_shown(struct xseg_segment *segment, uint32_t page)
+static inline bool xseg_segment_invalidate_token(struct xseg_segment *segment, uint32_t page)
 {
     const bool was_shown = segment->shown != NULL && segment->shown[page] != 0;
 
@@ -86,7 +86,7 @@ void xseg_segment_free_retains(struct xseg_segment *segment);
 /* Check the invariants SEG-5 and SEG-6. */
 bool xseg_segment_audit_held(const struct xseg_segment *segment, struct xseg_finding *finding);
 
-/* Unmap one page, as xseg_leftovers_unmap() does. */
+/* Unmap one page, as xseg_unreleased_unmap() does. */
 xseg_status xseg_segment_unmap_page(struct xseg_segment *segment, uint32_t page, bool *is_known);
 
 /* Let the device read and write the pages of a run: in one call where the driver accepts that. */

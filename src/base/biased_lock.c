@@ -3,7 +3,7 @@
 
 #include "src/base/barrier.h"
 
-#if XSEG_BIASED_LOCK_IS_PLAIN
+#if XSEG_BIASED_LOCK_IS_ATOMIC
 
 #include <sched.h>
 
@@ -37,7 +37,7 @@ bool xseg_biased_lock_is_free(struct xseg_biased_lock *lock)
     return true;
 }
 
-void xseg_biased_lock_take_plain(struct xseg_biased_lock *lock)
+void xseg_biased_lock_lock_atomic(struct xseg_biased_lock *lock)
 {
     while (atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) != 0)
         (void)sched_yield();
@@ -63,7 +63,7 @@ void xseg_biased_lock_init(struct xseg_biased_lock *lock, enum xseg_lock_rank ra
     atomic_init(&lock->taken, 0);
     atomic_init(&lock->sleepers, 0);
     lock->has_barrier = xseg_barrier_register();
-    atomic_init(&lock->owner, lock->has_barrier ? 0 : XSEG_BIASED_LOCK_NOBODYS);
+    atomic_init(&lock->owner, lock->has_barrier ? 0 : XSEG_BIASED_LOCK_UNOWNED);
     lock->rank = rank;
 }
 
@@ -126,14 +126,14 @@ void xseg_biased_lock_settle_owner(struct xseg_biased_lock *lock, uintptr_t self
 {
     const uintptr_t owner = atomic_load(&lock->owner);
 
-    XSEG_ASSERT(atomic_load(&lock->taken) == 1 && owner != XSEG_BIASED_LOCK_NOBODYS);
+    XSEG_ASSERT(atomic_load(&lock->taken) == 1 && owner != XSEG_BIASED_LOCK_UNOWNED);
     XSEG_ASSERT(lock->has_barrier);
     if (owner == 0) {
         /* The caller has this lock by the exchange, and takes it as the owner from the next time on. */
         atomic_store(&lock->owner, self);
         return;
     }
-    atomic_store(&lock->owner, XSEG_BIASED_LOCK_NOBODYS);
+    atomic_store(&lock->owner, XSEG_BIASED_LOCK_UNOWNED);
     xseg_barrier_pass();
     for (unsigned i = 0; atomic_load_explicit(&lock->held, memory_order_acquire) != 0; i++) {
         pause_briefly();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A biased lock: the lock of the hot path.  Its rank is one of the table in lock.h.
+ * A biased lock: the lock of the hot path.  Its rank is one of the table in mutex.h.
  *
  * Most biased locks are taken by one thread only, that of a stream.  So the first thread that takes a biased lock
  * becomes its owner.  The owner takes the lock with two plain stores and gives it with one: 1 ns a pair, where an
@@ -25,36 +25,36 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "src/base/lock.h"
-#include "src/base/word.h"
+#include "src/base/mutex.h"
+#include "src/base/single_writer.h"
 
 /* Whether it has no owner, ever. */
-#define XSEG_BIASED_LOCK_IS_PLAIN XSEG_HAS_THREAD_SANITIZER
+#define XSEG_BIASED_LOCK_IS_ATOMIC XSEG_HAS_THREAD_SANITIZER
 
 struct XSEG_CAPABILITY xseg_biased_lock {
-#if XSEG_BIASED_LOCK_IS_PLAIN
+#if XSEG_BIASED_LOCK_IS_ATOMIC
     atomic_uint taken;
 #else
     /* Members that hardly ever change: their cache line stays with each thread that takes the lock in turn. */
-    atomic_uintptr_t owner; /* a thread; 0: none so far; XSEG_BIASED_LOCK_NOBODYS: none any more */
+    atomic_uintptr_t owner; /* a thread; 0: none so far; XSEG_BIASED_LOCK_UNOWNED: none any more */
     bool has_barrier;       /* the kernel's */
 #endif
     enum xseg_lock_rank rank;
-#if !XSEG_BIASED_LOCK_IS_PLAIN
+#if !XSEG_BIASED_LOCK_IS_ATOMIC
     atomic_uint held;     /* the owner holds the lock; only the owner writes this */
     atomic_uint as_owner; /* the holder took the lock as its owner; only the holder writes this */
     atomic_uint taken, sleepers;
 #endif
 };
 
-#define XSEG_BIASED_LOCK_NOBODYS ((uintptr_t)1)
+#define XSEG_BIASED_LOCK_UNOWNED ((uintptr_t)1)
 
 /* A biased lock is best laid across two cache lines: the second begins here, with the members that holders write. */
-#if !XSEG_BIASED_LOCK_IS_PLAIN
+#if !XSEG_BIASED_LOCK_IS_ATOMIC
 #define XSEG_BIASED_LOCK_BORDER offsetof(struct xseg_biased_lock, held)
 
 _Static_assert(sizeof(atomic_uint) == 4, "the kernel sleeps on words of 32 bits");
-_Static_assert(_Alignof(max_align_t) > XSEG_BIASED_LOCK_NOBODYS,
+_Static_assert(_Alignof(max_align_t) > XSEG_BIASED_LOCK_UNOWNED,
                "no thread has its control block at the address that stands for no owner");
 #endif
 
@@ -74,8 +74,8 @@ static inline bool xseg_biased_lock_is_held(struct xseg_biased_lock *lock)
     return !xseg_biased_lock_is_free(lock);
 }
 
-#if XSEG_BIASED_LOCK_IS_PLAIN
-void xseg_biased_lock_take_plain(struct xseg_biased_lock *lock);
+#if XSEG_BIASED_LOCK_IS_ATOMIC
+void xseg_biased_lock_lock_atomic(struct xseg_biased_lock *lock);
 #else
 
 /* Take a lock that another thread holds: spin, then sleep. */
@@ -104,15 +104,15 @@ static inline uintptr_t xseg_biased_lock_self(void)
 }
 
 /* Take a lock as its owner; false if the calling thread is not the owner. */
-static inline bool xseg_biased_lock_take_own(struct xseg_biased_lock *lock, uintptr_t self)
+static inline bool xseg_biased_lock_try_owner(struct xseg_biased_lock *lock, uintptr_t self)
 {
     /* Only the thread itself writes this value.  An acquire would wait on ARM for the release of the last give. */
-    if (__builtin_expect(!xseg_word_is_in_place(&lock->owner, self), 0))
+    if (__builtin_expect(!xseg_atomic_equals_in_memory(&lock->owner, self), 0))
         return false;
     XSEG_ASSERT(atomic_load_explicit(&lock->held, memory_order_relaxed) == 0);
     atomic_store_explicit(&lock->held, 1, memory_order_relaxed);
     atomic_signal_fence(memory_order_seq_cst);
-    if (__builtin_expect(!xseg_word_is_in_place(&lock->owner, self), 0)) {
+    if (__builtin_expect(!xseg_atomic_equals_in_memory(&lock->owner, self), 0)) {
         atomic_store_explicit(&lock->held, 0, memory_order_release);
         return false;
     }
@@ -121,12 +121,12 @@ static inline bool xseg_biased_lock_take_own(struct xseg_biased_lock *lock, uint
 }
 
 /* Take a lock that any thread may hold. */
-static inline void xseg_biased_lock_take_shared(struct xseg_biased_lock *lock, uintptr_t self)
+static inline void xseg_biased_lock_lock_shared(struct xseg_biased_lock *lock, uintptr_t self)
 {
     if (__builtin_expect(atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) != 0, 0))
         xseg_biased_lock_wait(lock);
     if (__builtin_expect(atomic_load_explicit(&lock->owner, memory_order_relaxed) !=
-                             XSEG_BIASED_LOCK_NOBODYS,
+                             XSEG_BIASED_LOCK_UNOWNED,
                          0))
         xseg_biased_lock_settle_owner(lock, self);
     XSEG_ASSERT(atomic_load_explicit(&lock->taken, memory_order_relaxed) == 1);
@@ -134,7 +134,7 @@ static inline void xseg_biased_lock_take_shared(struct xseg_biased_lock *lock, u
 }
 
 /* Give a lock that was taken by an exchange. */
-static inline void xseg_biased_lock_give_shared(struct xseg_biased_lock *lock)
+static inline void xseg_biased_lock_unlock_shared(struct xseg_biased_lock *lock)
 {
     XSEG_ASSERT(atomic_load_explicit(&lock->taken, memory_order_relaxed) == 1);
     atomic_store_explicit(&lock->taken, 0, memory_order_release);
@@ -149,83 +149,83 @@ static inline void xseg_biased_lock_give_shared(struct xseg_biased_lock *lock)
 #endif
 
 /* Take a lock of which the rank is noted. */
-static inline void xseg_biased_lock_take_noted(struct xseg_biased_lock *lock)
+static inline void xseg_biased_lock_lock_unranked(struct xseg_biased_lock *lock)
     XSEG_ACQUIRES(*lock) XSEG_UNCHECKED
 {
-#if XSEG_BIASED_LOCK_IS_PLAIN
-    xseg_biased_lock_take_plain(lock);
+#if XSEG_BIASED_LOCK_IS_ATOMIC
+    xseg_biased_lock_lock_atomic(lock);
 #else
     const uintptr_t self = xseg_biased_lock_self();
 
-    if (!xseg_biased_lock_take_own(lock, self))
-        xseg_biased_lock_take_shared(lock, self);
+    if (!xseg_biased_lock_try_owner(lock, self))
+        xseg_biased_lock_lock_shared(lock, self);
 #endif
 }
 
-static inline void xseg_biased_lock_take(struct xseg_biased_lock *lock)
+static inline void xseg_biased_lock_lock(struct xseg_biased_lock *lock)
     XSEG_ACQUIRES(*lock) XSEG_UNCHECKED
 {
 #if XSEG_CHECKS >= 1
-    xseg_lock_note_rank_taken(lock->rank);
+    xseg_lock_rank_acquired(lock->rank);
 #endif
-    xseg_biased_lock_take_noted(lock);
+    xseg_biased_lock_lock_unranked(lock);
 }
 
-/* Take a lock beside others of its rank: lock.h says where that is allowed. */
-static inline void xseg_biased_lock_take_beside(struct xseg_biased_lock *lock)
+/* Take a lock beside others of its rank: mutex.h says where that is allowed. */
+static inline void xseg_biased_lock_lock_nested(struct xseg_biased_lock *lock)
     XSEG_ACQUIRES(*lock) XSEG_UNCHECKED
 {
 #if XSEG_CHECKS >= 1
-    xseg_lock_note_rank_taken_beside(lock->rank);
+    xseg_lock_rank_acquired_nested(lock->rank);
 #endif
-    xseg_biased_lock_take_noted(lock);
+    xseg_biased_lock_lock_unranked(lock);
 }
 
 /* Take a lock if the calling thread is its owner.  Either function below gives it back. */
-static inline bool xseg_biased_lock_try_own(struct xseg_biased_lock *lock)
+static inline bool xseg_biased_lock_trylock_owner(struct xseg_biased_lock *lock)
     XSEG_TRIES(*lock) XSEG_UNCHECKED
 {
-#if XSEG_BIASED_LOCK_IS_PLAIN
-    xseg_biased_lock_take_plain(lock);
+#if XSEG_BIASED_LOCK_IS_ATOMIC
+    xseg_biased_lock_lock_atomic(lock);
 #else
-    if (__builtin_expect(!xseg_biased_lock_take_own(lock, xseg_biased_lock_self()), 0))
+    if (__builtin_expect(!xseg_biased_lock_try_owner(lock, xseg_biased_lock_self()), 0))
         return false;
 #endif
 #if XSEG_CHECKS >= 1
-    xseg_lock_note_rank_taken(lock->rank);
+    xseg_lock_rank_acquired(lock->rank);
 #endif
     return true;
 }
 
 /* Give a lock that was taken without an exchange. */
-static inline void xseg_biased_lock_give_own(struct xseg_biased_lock *lock)
+static inline void xseg_biased_lock_unlock_owner(struct xseg_biased_lock *lock)
     XSEG_RELEASES(*lock) XSEG_UNCHECKED
 {
-#if XSEG_BIASED_LOCK_IS_PLAIN
+#if XSEG_BIASED_LOCK_IS_ATOMIC
     atomic_store_explicit(&lock->taken, 0, memory_order_release);
 #else
     XSEG_ASSERT(atomic_load_explicit(&lock->held, memory_order_relaxed) == 1);
     atomic_store_explicit(&lock->held, 0, memory_order_release);
 #endif
 #if XSEG_CHECKS >= 1
-    xseg_lock_note_rank_given(lock->rank);
+    xseg_lock_rank_released(lock->rank);
 #endif
 }
 
-static inline void xseg_biased_lock_give(struct xseg_biased_lock *lock)
+static inline void xseg_biased_lock_unlock(struct xseg_biased_lock *lock)
     XSEG_RELEASES(*lock) XSEG_UNCHECKED
 {
     XSEG_ASSERT(xseg_biased_lock_is_held(lock));
-#if XSEG_BIASED_LOCK_IS_PLAIN
+#if XSEG_BIASED_LOCK_IS_ATOMIC
     atomic_store_explicit(&lock->taken, 0, memory_order_release);
 #else
     if (__builtin_expect(atomic_load_explicit(&lock->as_owner, memory_order_relaxed) != 0, 1))
         atomic_store_explicit(&lock->held, 0, memory_order_release);
     else
-        xseg_biased_lock_give_shared(lock);
+        xseg_biased_lock_unlock_shared(lock);
 #endif
 #if XSEG_CHECKS >= 1
-    xseg_lock_note_rank_given(lock->rank);
+    xseg_lock_rank_released(lock->rank);
 #endif
 }
 

@@ -12,7 +12,7 @@
 
 bool xseg_bump_init(struct xseg_bump *bump, size_t bytes)
 {
-    XSEG_ASSERT(bytes != 0 && bytes <= XSEG_BUMP_MOST_BYTES);
+    XSEG_ASSERT(bytes != 0 && bytes <= XSEG_BUMP_MAX_BYTES);
     memset(bump, 0, sizeof(*bump));
     bytes = xseg_round_up(bytes, (size_t)sysconf(_SC_PAGESIZE));
     void *base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -44,7 +44,7 @@ static bool open_up_to(struct xseg_bump *bump, size_t end)
     return true;
 }
 
-void *xseg_bump_take(struct xseg_bump *bump, size_t bytes)
+void *xseg_bump_alloc(struct xseg_bump *bump, size_t bytes)
 {
     const size_t used = atomic_load_explicit(&bump->used, memory_order_relaxed);
 

@@ -9,7 +9,7 @@
  * Invariants:
  *   BUMP-1  first <= used <= open <= bytes, and used is a multiple of XSEG_BUMP_UNIT.
  *
- * Locking: the owner's lock covers xseg_bump_take(); everything else takes none.
+ * Locking: the owner's lock covers xseg_bump_alloc(); everything else takes none.
  */
 #ifndef XSEG_BASE_BUMP_H
 #define XSEG_BASE_BUMP_H
@@ -22,8 +22,8 @@
 #include "src/base/check.h"
 
 /* What records are aligned to, and the unit of handles. */
-#define XSEG_BUMP_UNIT       ((size_t)8)
-#define XSEG_BUMP_MOST_BYTES ((size_t)UINT32_MAX * XSEG_BUMP_UNIT)
+#define XSEG_BUMP_UNIT      ((size_t)8)
+#define XSEG_BUMP_MAX_BYTES ((size_t)UINT32_MAX * XSEG_BUMP_UNIT)
 
 struct xseg_bump {
     char *base;
@@ -33,15 +33,15 @@ struct xseg_bump {
     atomic_bool was_full; /* a record did not fit in what is reserved */
 };
 
-/* bytes: at most XSEG_BUMP_MOST_BYTES; rounded up to whole pages.  Returns: false without host memory */
+/* bytes: at most XSEG_BUMP_MAX_BYTES; rounded up to whole pages.  Returns: false without host memory */
 bool xseg_bump_init(struct xseg_bump *bump, size_t bytes);
 void xseg_bump_fini(struct xseg_bump *bump);
 
 /* A record of zeros.  Returns: NULL if it does not fit in what is reserved, or there is no host memory */
-void *xseg_bump_take(struct xseg_bump *bump, size_t bytes);
+void *xseg_bump_alloc(struct xseg_bump *bump, size_t bytes);
 
 /* What is left for records. */
-static inline size_t xseg_bump_left(const struct xseg_bump *bump)
+static inline size_t xseg_bump_remaining(const struct xseg_bump *bump)
 {
     return bump->bytes - atomic_load_explicit(&bump->used, memory_order_relaxed);
 }

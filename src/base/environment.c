@@ -6,12 +6,12 @@
 #include <unistd.h>
 
 #include "src/base/align.h"
-#include "src/base/nearest.h"
+#include "src/base/closest_match.h"
 
 #define PREFIX "XSEG_"
 
 /* More is hardly mistyped. */
-enum { WARNINGS_MOST = 8 };
+enum { WARNINGS_MAX = 8 };
 
 static const char *const known[] = {
 #define X(name, reader, meaning) name,
@@ -29,15 +29,15 @@ static bool is_known(const char *name, size_t length)
 
 static void warn(const struct xseg_log *log, const char *name, size_t length)
 {
-    struct xseg_nearest nearest;
+    struct xseg_closest_match closest;
 
-    xseg_nearest_init(&nearest, name, length);
+    xseg_closest_match_init(&closest, name, length);
     for (size_t i = 0; i < XSEG_COUNT_OF(known); i++)
-        xseg_nearest_offer(&nearest, known[i]);
-    if (nearest.name != NULL)
+        xseg_closest_match_consider(&closest, known[i]);
+    if (closest.name != NULL)
         xseg_log_line(log, XSEG_LOG_WARNING,
                       "environment: unknown variable, " PREFIX "%.*s; did you mean " PREFIX "%s?",
-                      (int)length, name, nearest.name);
+                      (int)length, name, closest.name);
     else
         xseg_log_line(log, XSEG_LOG_WARNING,
                       "environment: unknown variable, " PREFIX
@@ -58,12 +58,12 @@ void xseg_environment_check(const struct xseg_log *log)
         if (strncmp(*variable, PREFIX, strlen(PREFIX)) != 0)
             continue;
         const size_t length = xseg_min(strcspn(name, "="), 256);
-        if (!is_known(name, length) && ++warnings <= WARNINGS_MOST)
+        if (!is_known(name, length) && ++warnings <= WARNINGS_MAX)
             warn(log, name, length);
     }
-    if (warnings > WARNINGS_MOST)
+    if (warnings > WARNINGS_MAX)
         xseg_log_line(log, XSEG_LOG_WARNING,
                       "environment: more unknown variables, %u with the prefix " PREFIX
                       "; see docs/environment.md for all names",
-                      warnings - WARNINGS_MOST);
+                      warnings - WARNINGS_MAX);
 }

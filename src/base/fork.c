@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "src/base/root.h"
+#include "src/base/lsan_root.h"
 
 static size_t page_bytes(void)
 {
@@ -18,7 +18,7 @@ void *xseg_fork_wiped(size_t bytes, bool *is_wiped)
     if (memory == MAP_FAILED)
         return NULL;
     *is_wiped = madvise(memory, bytes, MADV_WIPEONFORK) == 0;
-    xseg_root_add(memory, bytes);
+    xseg_lsan_root_add(memory, bytes);
     return memory;
 }
 
@@ -26,7 +26,7 @@ void xseg_fork_unmap(void *memory, size_t bytes)
 {
     if (memory == NULL)
         return;
-    xseg_root_remove(memory, bytes);
+    xseg_lsan_root_remove(memory, bytes);
     (void)munmap(memory, bytes);
 }
 

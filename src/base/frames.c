@@ -55,7 +55,7 @@ static uint32_t keep_text(struct xseg_frames *frames, const char *text, size_t l
         if (strncmp(kept, text, length) == 0 && kept[length] == '\0')
             return handle;
     }
-    char *kept = xseg_bump_take(frames->memory, length + 1);
+    char *kept = xseg_bump_alloc(frames->memory, length + 1);
     if (kept == NULL)
         return 0;
     memcpy(kept, text, length);
@@ -68,7 +68,7 @@ bool xseg_frames_keep(struct xseg_frames *frames, const void *pc,
 {
     if (xseg_frames_find(frames, pc, placement) != NULL)
         return true;
-    struct xseg_frame *frame = xseg_bump_take(frames->memory, sizeof(*frame));
+    struct xseg_frame *frame = xseg_bump_alloc(frames->memory, sizeof(*frame));
     if (frame == NULL)
         return false;
     frame->pc = pc;
@@ -77,8 +77,8 @@ bool xseg_frames_keep(struct xseg_frames *frames, const void *pc,
                                  xseg_bump_handle(frames->memory, frame));
 }
 
-void xseg_frames_note(struct xseg_frames *frames, const struct xseg_frame *frame,
-                      const struct xseg_stack_source *source)
+void xseg_frames_record(struct xseg_frames *frames, const struct xseg_frame *frame,
+                        const struct xseg_stack_source *source)
 {
     struct xseg_frame *record =
         xseg_bump_at(frames->memory, xseg_bump_handle(frames->memory, frame));

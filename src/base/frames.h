@@ -12,7 +12,7 @@
  *   FRAMES-1  each frame is found by its address and placement; no two are of the same.
  *   FRAMES-2  a frame on no placement has no source.
  *
- * Locking: the owner's lock covers xseg_frames_keep() and xseg_frames_note(); reading takes none.  Records
+ * Locking: the owner's lock covers xseg_frames_keep() and xseg_frames_record(); reading takes none.  Records
  * end with their memory.
  */
 #ifndef XSEG_BASE_FRAMES_H
@@ -84,8 +84,8 @@ bool xseg_frames_keep(struct xseg_frames *frames, const void *pc,
  * Record the source of a frame on a placement.  Strings are copied; one for which the memory has no room stays unknown.
  * Does nothing if a source has been recorded before.
  */
-void xseg_frames_note(struct xseg_frames *frames, const struct xseg_frame *frame,
-                      const struct xseg_stack_source *source);
+void xseg_frames_record(struct xseg_frames *frames, const struct xseg_frame *frame,
+                        const struct xseg_stack_source *source);
 
 /* What is known of a frame. */
 void xseg_frames_read(const struct xseg_frames *frames, const struct xseg_frame *frame,

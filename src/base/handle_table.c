@@ -7,7 +7,7 @@
 static struct xseg_handle_slots *make_slots(struct xseg_bump *memory, uint64_t count)
 {
     struct xseg_handle_slots *slots =
-        xseg_bump_take(memory, sizeof(*slots) + count * sizeof(slots->slot[0]));
+        xseg_bump_alloc(memory, sizeof(*slots) + count * sizeof(slots->slot[0]));
 
     if (slots != NULL)
         slots->mask = (uint32_t)(count - 1);

@@ -100,7 +100,7 @@ static bool read_module(const struct dl_phdr_info *info, struct found *found)
 static const char *keep_text(struct xseg_modules *modules, const char *text)
 {
     const size_t bytes = strlen(text) + 1;
-    char *kept = xseg_bump_take(modules->memory, bytes);
+    char *kept = xseg_bump_alloc(modules->memory, bytes);
 
     if (kept != NULL)
         memcpy(kept, text, bytes);
@@ -139,7 +139,7 @@ static struct xseg_module *module_of(struct xseg_modules *modules, const struct 
         module = module->next;
     if (module != NULL)
         return module;
-    module = xseg_bump_take(modules->memory, sizeof(*module));
+    module = xseg_bump_alloc(modules->memory, sizeof(*module));
     if (module == NULL)
         return NULL;
     module->name = keep_text(modules, found->name);
@@ -168,7 +168,7 @@ static struct xseg_module_placement *placement_of(struct xseg_modules *modules,
     struct xseg_module *module = module_of(modules, found);
     if (module == NULL)
         return NULL;
-    placement = xseg_bump_take(modules->memory, sizeof(*placement));
+    placement = xseg_bump_alloc(modules->memory, sizeof(*placement));
     if (placement == NULL)
         return NULL;
     placement->module = module;
@@ -219,8 +219,8 @@ static bool make_room(struct xseg_modules *modules)
         count += placement->was_seen;
     if (count <= modules->loaded_room)
         return true;
-    const struct xseg_module_placement **loaded =
-        xseg_bump_take(modules->memory, 2 * (size_t)count * sizeof(struct xseg_module_placement *));
+    const struct xseg_module_placement **loaded = xseg_bump_alloc(
+        modules->memory, 2 * (size_t)count * sizeof(struct xseg_module_placement *));
     if (loaded == NULL)
         return false;
     modules->loaded = loaded;

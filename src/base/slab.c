@@ -62,16 +62,16 @@ bool xseg_slab_refill(struct xseg_slab *slab, struct xseg_slab_batch *batch)
         struct xseg_slab_record *record = at(batch, slab->record_bytes, i);
 
         record->owner = slab->owner;
-        xseg_slab_put(slab, record);
+        xseg_slab_free(slab, record);
     }
     XSEG_ASSERT(slab->free_count >= batch->records);
     return true;
 }
 
-void *xseg_slab_take(struct xseg_slab *slab)
+void *xseg_slab_alloc(struct xseg_slab *slab)
 {
     XSEG_ASSERT(slab->free_count > 0);
-    struct xseg_slab_record *record = xseg_slab_take_as_is(slab);
+    struct xseg_slab_record *record = xseg_slab_alloc_uninitialized(slab);
 
     memset(record + 1, 0, slab->record_bytes - sizeof(*record));
     return record;

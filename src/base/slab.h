@@ -24,7 +24,7 @@
 
 #include "src/base/align.h"
 #include "src/base/check.h"
-#include "src/base/either.h"
+#include "src/base/select.h"
 
 /*
  * Records in the first batch, and in a large one.  A batch has as many records as the slab had before, within these
@@ -62,7 +62,7 @@ struct xseg_slab {
     struct xseg_slab_batch *batches; /* the newest first */
     uint64_t host_bytes;
     struct xseg_slab_idle
-        none; /* where xseg_slab_put_both_if() writes for a record that stays taken */
+        none; /* where xseg_slab_free_both_if() writes for a record that stays taken */
 };
 
 /* record_bytes is the size of the user's structure, which starts with struct xseg_slab_record. */
@@ -82,10 +82,10 @@ struct xseg_slab_batch *xseg_slab_make_batch(size_t record_bytes, uint32_t recor
 bool xseg_slab_refill(struct xseg_slab *slab, struct xseg_slab_batch *batch);
 
 /* Take a zeroed record; free_count must not be 0. */
-void *xseg_slab_take(struct xseg_slab *slab);
+void *xseg_slab_alloc(struct xseg_slab *slab);
 
 /* Take a record with undefined contents behind its owner: the caller sets all of them. */
-static inline void *xseg_slab_take_as_is(struct xseg_slab *slab)
+static inline void *xseg_slab_alloc_uninitialized(struct xseg_slab *slab)
 {
     struct xseg_slab_idle *idle = slab->free;
 
@@ -97,7 +97,7 @@ static inline void *xseg_slab_take_as_is(struct xseg_slab *slab)
 }
 
 /* Put a record back; its contents are gone. */
-static inline void xseg_slab_put(struct xseg_slab *slab, void *record)
+static inline void xseg_slab_free(struct xseg_slab *slab, void *record)
 {
     struct xseg_slab_idle *idle = record;
 
@@ -112,21 +112,21 @@ static inline void xseg_slab_put(struct xseg_slab *slab, void *record)
  * Put back each of two records if its flag says so.  There is no branch, because which neighbours of a freed
  * block merge cannot be predicted.
  */
-static inline void xseg_slab_put_both_if(struct xseg_slab *slab, void *first, bool first_goes,
-                                         void *second, bool second_goes)
+static inline void xseg_slab_free_both_if(struct xseg_slab *slab, void *first, bool first_goes,
+                                          void *second, bool second_goes)
 {
     struct xseg_slab_idle *none = &slab->none, *head = slab->free;
-    struct xseg_slab_idle *one = xseg_either(first_goes, first, none);
-    struct xseg_slab_idle *other = xseg_either(second_goes, second, none);
+    struct xseg_slab_idle *one = xseg_select(first_goes, first, none);
+    struct xseg_slab_idle *other = xseg_select(second_goes, second, none);
 
     XSEG_ASSERT(!first_goes || one->record.owner == slab->owner);
     XSEG_ASSERT(!second_goes || other->record.owner == slab->owner);
     XSEG_ASSERT(slab->free_count + first_goes + second_goes <= slab->made);
     XSEG_ASSERT(!first_goes || !second_goes || one != other);
     one->next = head;
-    head = xseg_either(first_goes, first, head);
+    head = xseg_select(first_goes, first, head);
     other->next = head;
-    slab->free = xseg_either(second_goes, second, head);
+    slab->free = xseg_select(second_goes, second, head);
     slab->free_count += (uint32_t)first_goes + second_goes;
 }
 

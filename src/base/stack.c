@@ -14,7 +14,7 @@
 /* The most frames of this file, and of a sanitizer that stands before backtrace(), in a walk. */
 #define OWN_FRAMES 5u
 
-typedef int walk_function(void **frames, int most);
+typedef int walk_function(void **frames, int max);
 
 /* Who walks a stack; NULL before the first xseg_stack_prepare(). */
 static _Atomic(walk_function *) unwinder;
@@ -30,7 +30,7 @@ struct frame_record {
 /* The calling thread's stack; {0, 0} before it is known. */
 static _Thread_local struct {
     uintptr_t low, high;
-} bounds;
+} limits;
 
 static void find_bounds(void)
 {
@@ -41,8 +41,8 @@ static void find_bounds(void)
     if (pthread_getattr_np(pthread_self(), &attributes) != 0)
         return;
     if (pthread_attr_getstack(&attributes, &low, &bytes) == 0) {
-        bounds.low = (uintptr_t)low;
-        bounds.high = (uintptr_t)low + bytes;
+        limits.low = (uintptr_t)low;
+        limits.high = (uintptr_t)low + bytes;
     }
     (void)pthread_attr_destroy(&attributes);
 }
@@ -51,8 +51,8 @@ static bool is_on_the_stack(const struct frame_record *record)
 {
     const uintptr_t address = (uintptr_t)record;
 
-    return address % sizeof(void *) == 0 && address >= bounds.low && address < bounds.high &&
-           bounds.high - address >= sizeof(*record);
+    return address % sizeof(void *) == 0 && address >= limits.low && address < limits.high &&
+           limits.high - address >= sizeof(*record);
 }
 
 /* A return address without the signature that processors with pointer authentication put into it. */
@@ -64,14 +64,14 @@ static void *without_signature(void *address)
     return link;
 }
 
-static __attribute__((noinline)) int walk_records(void **frames, int most)
+static __attribute__((noinline)) int walk_records(void **frames, int max)
 {
     const struct frame_record *record = __builtin_frame_address(0);
     int count = 0;
 
-    if (bounds.high == 0)
+    if (limits.high == 0)
         find_bounds();
-    while (count < most && is_on_the_stack(record) && record->return_address != NULL) {
+    while (count < max && is_on_the_stack(record) && record->return_address != NULL) {
         const struct frame_record *caller = record->caller;
 
         frames[count++] = without_signature(record->return_address);
@@ -131,7 +131,7 @@ bool xseg_stack_prepare(void)
  * all: room for all frames, with ours
  */
 static uint32_t walk_by(walk_function *walk, void *caller, void **all, uint32_t room, void **frames,
-                        uint32_t most)
+                        uint32_t max)
 {
     const int walked = walk(all, (int)room);
     const uint32_t count = walked > 0 ? (uint32_t)walked : 0;
@@ -141,38 +141,37 @@ static uint32_t walk_by(walk_function *walk, void *caller, void **all, uint32_t 
         own++;
     if (own == count || all[own] != caller)
         return 0;
-    const uint32_t taken = (uint32_t)xseg_min(count - own, most);
+    const uint32_t taken = (uint32_t)xseg_min(count - own, max);
     memcpy(frames, all + own, taken * sizeof(*frames));
-    return taken | (count - own > most ? XSEG_STACK_CUT : 0);
+    return taken | (count - own > max ? XSEG_STACK_TRUNCATED : 0);
 }
 
 /* The quick way may fail where backtrace() does not: libunwind at a frame, frame records on the stack of a fibre. */
-static uint32_t walk_from(void *caller, void **all, uint32_t room, void **frames, uint32_t most)
+static uint32_t walk_from(void *caller, void **all, uint32_t room, void **frames, uint32_t max)
 {
     walk_function *walk = atomic_load_explicit(&unwinder, memory_order_acquire);
-    const uint32_t taken =
-        walk_by(walk != NULL ? walk : backtrace, caller, all, room, frames, most);
+    const uint32_t taken = walk_by(walk != NULL ? walk : backtrace, caller, all, room, frames, max);
 
     return taken == 0 && walk != NULL && walk != backtrace
-               ? walk_by(backtrace, caller, all, room, frames, most)
+               ? walk_by(backtrace, caller, all, room, frames, max)
                : taken;
 }
 
 /* A function of its own, so that usual stacks do not need the room of the deepest. */
-static __attribute__((noinline)) uint32_t take_deep(void *caller, void **frames, uint32_t most)
+static __attribute__((noinline)) uint32_t take_deep(void *caller, void **frames, uint32_t max)
 {
-    void *all[XSEG_STACK_FRAMES_MOST + OWN_FRAMES + 1];
+    void *all[XSEG_STACK_FRAMES_MAX + OWN_FRAMES + 1];
 
-    return walk_from(caller, all, most + OWN_FRAMES + 1, frames, most);
+    return walk_from(caller, all, max + OWN_FRAMES + 1, frames, max);
 }
 
-__attribute__((noinline)) uint32_t xseg_stack_take(void **frames, uint32_t most)
+__attribute__((noinline)) uint32_t xseg_stack_capture(void **frames, uint32_t max)
 {
     void *caller = __builtin_extract_return_addr(__builtin_return_address(0));
     void *all[XSEG_STACK_FRAMES + OWN_FRAMES + 1];
 
-    XSEG_ASSERT(most != 0 && most <= XSEG_STACK_FRAMES_MOST);
-    if (most > XSEG_STACK_FRAMES)
-        return take_deep(caller, frames, (uint32_t)xseg_min(most, XSEG_STACK_FRAMES_MOST));
-    return walk_from(caller, all, most + OWN_FRAMES + 1, frames, most);
+    XSEG_ASSERT(max != 0 && max <= XSEG_STACK_FRAMES_MAX);
+    if (max > XSEG_STACK_FRAMES)
+        return take_deep(caller, frames, (uint32_t)xseg_min(max, XSEG_STACK_FRAMES_MAX));
+    return walk_from(caller, all, max + OWN_FRAMES + 1, frames, max);
 }

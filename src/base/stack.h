@@ -11,7 +11,7 @@
  *
  * Terms:
  *   frame    a return address.  The innermost comes first.
- *   taken    what xseg_stack_take() returns: the number of frames, with XSEG_STACK_CUT added if the stack
+ *   taken    what xseg_stack_capture() returns: the number of frames, with XSEG_STACK_TRUNCATED added if the stack
  *            has more
  *
  * Limits of libunwind (up to 1.8): its memory is one table a thread, and return addresses are never
@@ -37,20 +37,20 @@
 #endif
 
 /* How many frames of a stack are kept: by default, and at most. */
-#define XSEG_STACK_FRAMES      64u
-#define XSEG_STACK_FRAMES_MOST 1024u
+#define XSEG_STACK_FRAMES     64u
+#define XSEG_STACK_FRAMES_MAX 1024u
 
 /* Added to a number of frames: these are the innermost, and the stack has more. */
-#define XSEG_STACK_CUT (1u << 31)
+#define XSEG_STACK_TRUNCATED (1u << 31)
 
 static inline uint32_t xseg_stack_frames(uint32_t taken)
 {
-    return taken & ~XSEG_STACK_CUT;
+    return taken & ~XSEG_STACK_TRUNCATED;
 }
 
-static inline bool xseg_stack_was_cut(uint32_t taken)
+static inline bool xseg_stack_was_truncated(uint32_t taken)
 {
-    return (taken & XSEG_STACK_CUT) != 0;
+    return (taken & XSEG_STACK_TRUNCATED) != 0;
 }
 
 /*
@@ -68,14 +68,14 @@ bool xseg_stack_prepare(void);
  * Take the stack of the calling thread, from the caller of this function on.
  *
  * frames: room for `most` of them
- * most: 1 to XSEG_STACK_FRAMES_MOST
+ * most: 1 to XSEG_STACK_FRAMES_MAX
  *
  * Threads: any.  May be called with locks held.  Before xseg_stack_prepare() it works, but slowly.
  * Cost: some 20 ns and 6 ns a frame with libunwind, for frames that this thread has walked over before; no
  * allocation then, and no lock.  Without libunwind some 100 ns a frame.
  *
- * Returns: the number of frames taken, see `taken` above; XSEG_STACK_CUT | most if there are more
+ * Returns: the number of frames taken, see `taken` above; XSEG_STACK_TRUNCATED | most if there are more
  */
-uint32_t xseg_stack_take(void **frames, uint32_t most);
+uint32_t xseg_stack_capture(void **frames, uint32_t max);
 
 #endif

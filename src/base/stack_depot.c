@@ -11,7 +11,7 @@
 /* A stack.  It begins with what a search compares. */
 struct stack {
     uint32_t id;
-    uint32_t taken; /* frames, with XSEG_STACK_CUT */
+    uint32_t taken; /* frames, with XSEG_STACK_TRUNCATED */
     const struct xseg_stack_ground *ground;
     void *frames[];
 };
@@ -22,22 +22,22 @@ struct xseg_stack_ground {
     const struct xseg_module_placement *on[]; /* each once, by address of the record */
 };
 
-bool xseg_stack_depot_init(struct xseg_stack_depot *depot, size_t most_bytes)
+bool xseg_stack_depot_init(struct xseg_stack_depot *depot, size_t max_bytes)
 {
-    const size_t bytes = most_bytes == 0 ? XSEG_STACK_DEPOT_BYTES : most_bytes;
+    const size_t bytes = max_bytes == 0 ? XSEG_STACK_DEPOT_BYTES : max_bytes;
 
     memset(depot, 0, sizeof(*depot));
     if (!xseg_fork_init(&depot->guard))
         return false;
-    if (!xseg_bump_init(&depot->memory, xseg_min(xseg_max(bytes, XSEG_STACK_DEPOT_LEAST_BYTES),
-                                                 XSEG_STACK_DEPOT_MOST_BYTES))) {
+    if (!xseg_bump_init(&depot->memory, xseg_min(xseg_max(bytes, XSEG_STACK_DEPOT_MIN_BYTES),
+                                                 XSEG_STACK_DEPOT_MAX_BYTES))) {
         xseg_fork_fini(&depot->guard);
         return false;
     }
     struct xseg_bump *memory = &depot->memory;
     depot->new_ground =
-        xseg_bump_take(memory, sizeof(struct xseg_stack_ground) +
-                                   XSEG_STACK_FRAMES_MOST * sizeof(struct xseg_module_placement *));
+        xseg_bump_alloc(memory, sizeof(struct xseg_stack_ground) +
+                                    XSEG_STACK_FRAMES_MAX * sizeof(struct xseg_module_placement *));
     xseg_modules_init(&depot->modules, memory);
     if (depot->new_ground == NULL || !xseg_handle_table_init(&depot->stacks, memory) ||
         !xseg_frames_init(&depot->frames, memory) ||
@@ -46,13 +46,13 @@ bool xseg_stack_depot_init(struct xseg_stack_depot *depot, size_t most_bytes)
         xseg_fork_fini(&depot->guard);
         return false;
     }
-    xseg_lock_init(&depot->lock, XSEG_RANK_LEAF);
+    xseg_mutex_init(&depot->lock, XSEG_RANK_LEAF);
     return true;
 }
 
 void xseg_stack_depot_fini(struct xseg_stack_depot *depot)
 {
-    xseg_lock_fini(&depot->lock);
+    xseg_mutex_fini(&depot->lock);
     xseg_bump_fini(&depot->memory);
     xseg_fork_fini(&depot->guard);
 }
@@ -122,7 +122,7 @@ static const struct xseg_stack_ground *keep_ground(struct xseg_stack_depot *depo
         if (ground->count == new_ground->count && memcmp(ground->on, new_ground->on, on_bytes) == 0)
             return ground;
     }
-    struct xseg_stack_ground *ground = xseg_bump_take(&depot->memory, sizeof(*ground) + on_bytes);
+    struct xseg_stack_ground *ground = xseg_bump_alloc(&depot->memory, sizeof(*ground) + on_bytes);
     if (ground == NULL)
         return NULL;
     ground->count = new_ground->count;
@@ -194,8 +194,8 @@ static bool number_stack(struct xseg_stack_depot *depot, struct stack *stack)
 
     XSEG_ASSERT(list < XSEG_STACK_DEPOT_LISTS);
     if (handles == NULL) {
-        handles = xseg_bump_take(&depot->memory,
-                                 ((size_t)XSEG_STACK_DEPOT_FIRST << list) * sizeof(*handles));
+        handles = xseg_bump_alloc(&depot->memory,
+                                  ((size_t)XSEG_STACK_DEPOT_FIRST << list) * sizeof(*handles));
         if (handles == NULL)
             return false;
         atomic_store_explicit(&depot->list[list], handles, memory_order_release);
@@ -234,7 +234,7 @@ static void add_new(struct wanted *wanted)
         return;
     const struct xseg_stack_ground *ground = keep_ground(depot);
     struct stack *stack =
-        ground != NULL ? xseg_bump_take(&depot->memory, sizeof(*stack) + bytes) : NULL;
+        ground != NULL ? xseg_bump_alloc(&depot->memory, sizeof(*stack) + bytes) : NULL;
     if (stack == NULL || !xseg_handle_table_reserve(&depot->stacks, &depot->memory) ||
         !number_stack(depot, stack))
         return;
@@ -273,9 +273,9 @@ static __attribute__((noinline)) uint32_t add_slowly(struct wanted *wanted)
 
     if (!atomic_load_explicit(&depot->memory.was_full, memory_order_relaxed) &&
         !xseg_fork_is_child(&depot->guard)) {
-        xseg_lock_take(&depot->lock);
+        xseg_mutex_lock(&depot->lock);
         xseg_modules_hold(&depot->modules, find_or_add, wanted);
-        xseg_lock_give(&depot->lock);
+        xseg_mutex_unlock(&depot->lock);
 #if XSEG_CHECKS >= 3
         if (xseg_is_power_of_two(wanted->id))
             XSEG_AUDIT(xseg_stack_depot_audit, depot);
@@ -290,8 +290,8 @@ uint32_t xseg_stack_depot_add(struct xseg_stack_depot *depot, void *const *frame
 {
     if (xseg_stack_frames(taken) == 0)
         return 0;
-    if (xseg_stack_frames(taken) > XSEG_STACK_FRAMES_MOST)
-        taken = XSEG_STACK_FRAMES_MOST | XSEG_STACK_CUT;
+    if (xseg_stack_frames(taken) > XSEG_STACK_FRAMES_MAX)
+        taken = XSEG_STACK_FRAMES_MAX | XSEG_STACK_TRUNCATED;
     const uint32_t hash = (uint32_t)xseg_hash_words(frames, xseg_stack_frames(taken), taken);
     const struct stack *stack = find(depot, frames, taken, hash);
 
@@ -312,7 +312,7 @@ bool xseg_stack_depot_get(const struct xseg_stack_depot *depot, uint32_t id,
         return false;
     out->frames = stack->frames;
     out->count = xseg_stack_frames(stack->taken);
-    out->was_cut = xseg_stack_was_cut(stack->taken);
+    out->was_cut = xseg_stack_was_truncated(stack->taken);
     return true;
 }
 
@@ -342,16 +342,16 @@ bool xseg_stack_depot_frame(const struct xseg_stack_depot *depot, uint32_t id, u
     return true;
 }
 
-void xseg_stack_depot_note(struct xseg_stack_depot *depot, uint32_t id, uint32_t index,
-                           const struct xseg_stack_source *source)
+void xseg_stack_depot_record(struct xseg_stack_depot *depot, uint32_t id, uint32_t index,
+                             const struct xseg_stack_source *source)
 {
     const struct xseg_frame *frame = frame_of(depot, id, index);
 
     if (frame == NULL || frame->placement == NULL || xseg_fork_is_child(&depot->guard))
         return;
-    xseg_lock_take(&depot->lock);
-    xseg_frames_note(&depot->frames, frame, source);
-    xseg_lock_give(&depot->lock);
+    xseg_mutex_lock(&depot->lock);
+    xseg_frames_record(&depot->frames, frame, source);
+    xseg_mutex_unlock(&depot->lock);
 }
 
 static const char *name_of_file(const char *path)
@@ -370,11 +370,11 @@ static void describe_frame(const struct xseg_stack_frame *frame, struct xseg_tex
 }
 
 void xseg_stack_depot_describe(const struct xseg_stack_depot *depot, uint32_t id, unsigned skip,
-                               unsigned most, struct xseg_text *text)
+                               unsigned max, struct xseg_text *text)
 {
     struct xseg_stack_frame frame;
 
-    for (uint32_t i = 0; i < most && xseg_stack_depot_frame(depot, id, skip + i, &frame); i++) {
+    for (uint32_t i = 0; i < max && xseg_stack_depot_frame(depot, id, skip + i, &frame); i++) {
         xseg_text_add(text, i == 0 ? "" : " < ");
         describe_frame(&frame, text);
     }
@@ -454,8 +454,8 @@ static bool audit_held(struct xseg_stack_depot *depot, struct xseg_finding *find
 
 bool xseg_stack_depot_audit(struct xseg_stack_depot *depot, struct xseg_finding *finding)
 {
-    xseg_lock_take(&depot->lock);
+    xseg_mutex_lock(&depot->lock);
     const bool holds = audit_held(depot, finding);
-    xseg_lock_give(&depot->lock);
+    xseg_mutex_unlock(&depot->lock);
     return holds;
 }

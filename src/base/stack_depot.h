@@ -43,21 +43,21 @@
 #include "src/base/fork.h"
 #include "src/base/frames.h"
 #include "src/base/handle_table.h"
-#include "src/base/lock.h"
 #include "src/base/modules.h"
+#include "src/base/mutex.h"
 #include "src/base/text.h"
 
 /* What a depot may grow to if nothing else is said, and the least and most that may be said. */
-#define XSEG_STACK_DEPOT_BYTES       ((size_t)64 << 20)
-#define XSEG_STACK_DEPOT_LEAST_BYTES ((size_t)128 << 10)
-#define XSEG_STACK_DEPOT_MOST_BYTES  XSEG_BUMP_MOST_BYTES
+#define XSEG_STACK_DEPOT_BYTES     ((size_t)64 << 20)
+#define XSEG_STACK_DEPOT_MIN_BYTES ((size_t)128 << 10)
+#define XSEG_STACK_DEPOT_MAX_BYTES XSEG_BUMP_MAX_BYTES
 
 /* Lists of stacks by id: list k has XSEG_STACK_DEPOT_FIRST << k of them. */
 #define XSEG_STACK_DEPOT_FIRST 256u
 #define XSEG_STACK_DEPOT_LISTS 24u
 
 struct xseg_stack_depot {
-    struct xseg_lock lock;   /* DEPOT */
+    struct xseg_mutex lock;  /* DEPOT */
     struct xseg_fork guard;  /* a child adds nothing */
     struct xseg_bump memory; /* of everything below */
     struct xseg_modules modules;
@@ -85,14 +85,14 @@ struct xseg_stack_view {
  *
  * Returns: false without host memory; there is nothing to end then
  */
-bool xseg_stack_depot_init(struct xseg_stack_depot *depot, size_t most_bytes);
+bool xseg_stack_depot_init(struct xseg_stack_depot *depot, size_t max_bytes);
 void xseg_stack_depot_fini(struct xseg_stack_depot *depot);
 
 /*
  * The id of a stack, which is added if it is new.
  *
- * frames, taken: as xseg_stack_take() gave them.  Stacks of the same frames, one cut and the other not, are
- *                two.  Of more than XSEG_STACK_FRAMES_MOST frames the innermost are kept.
+ * frames, taken: as xseg_stack_capture() gave them.  Stacks of the same frames, one cut and the other not, are
+ *                two.  Of more than XSEG_STACK_FRAMES_MAX frames the innermost are kept.
  *
  * Locks: may be called with any lock below DEPOT held, ARENA among them.
  * Threads: any.
@@ -119,8 +119,8 @@ bool xseg_stack_depot_frame(const struct xseg_stack_depot *depot, uint32_t id, u
  *
  * Locks: DEPOT.  Threads: any.
  */
-void xseg_stack_depot_note(struct xseg_stack_depot *depot, uint32_t id, uint32_t index,
-                           const struct xseg_stack_source *source);
+void xseg_stack_depot_record(struct xseg_stack_depot *depot, uint32_t id, uint32_t index,
+                             const struct xseg_stack_source *source);
 
 /*
  * Print frames of a stack as module and offset, `liba.so+0x12 < program+0x34`, and as an address where a frame is in no
@@ -132,7 +132,7 @@ void xseg_stack_depot_note(struct xseg_stack_depot *depot, uint32_t id, uint32_t
  * Nothing is printed of an unknown id, or if no frame is left.  Threads: any, no lock.
  */
 void xseg_stack_depot_describe(const struct xseg_stack_depot *depot, uint32_t id, unsigned skip,
-                               unsigned most, struct xseg_text *text);
+                               unsigned max, struct xseg_text *text);
 
 /* Host bytes held; how many stacks there are; how many additions failed.  Threads: any, no lock. */
 size_t xseg_stack_depot_bytes(const struct xseg_stack_depot *depot);

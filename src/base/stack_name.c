@@ -340,7 +340,7 @@ void xseg_stack_name_stack(struct xseg_stack_name *name, uint32_t id)
         const struct xseg_stack_name_file *file = file_of(name, &frame);
         if (file != NULL)
             find_source(name->calls, file, &frame, &source);
-        xseg_stack_depot_note(name->depot, id, i, &source);
+        xseg_stack_depot_record(name->depot, id, i, &source);
     }
 }
 

@@ -4,7 +4,7 @@
 #include <sched.h>
 #include <sys/mount.h>
 
-#include "src/base/ledger.h"
+#include "src/base/shared_budget.h"
 #include "tests/support/members.h"
 #include "tests/support/namespaces.h"
 
@@ -12,11 +12,11 @@
 #define SLOTS_AT 4096
 #define SLOT     8192
 
-static struct xseg_ledger ledger;
+static struct xseg_shared_budget ledger;
 
 static int end(void **state)
 {
-    xseg_ledger_close(&ledger);
+    xseg_shared_budget_close(&ledger);
     return members_end(state);
 }
 
@@ -108,8 +108,8 @@ static void a_full_file_system_is_said(void **state)
 static void a_newer_version_is_left_alone(void **state)
 {
     (void)state;
-    assert_int_equal(xseg_ledger_open(&ledger, members.ledger), XSEG_OK);
-    xseg_ledger_close(&ledger);
+    assert_int_equal(xseg_shared_budget_open(&ledger, members.ledger), XSEG_OK);
+    xseg_shared_budget_close(&ledger);
     put(16, "\x63", 1);
     expect_alone(member_start(""), "does not match, 99 in ");
 }
@@ -202,15 +202,15 @@ static uint64_t read_clock(void)
 }
 
 /* Be a process that says figures of the device that members have, which it takes from what one of them says. */
-static struct xseg_ledger_device begin_to_say(void)
+static struct xseg_shared_budget_device begin_to_say(void)
 {
-    assert_int_equal(xseg_ledger_open(&ledger, members.ledger), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&ledger, members.ledger), XSEG_OK);
     for (unsigned tries = 0; tries < 3000; tries++) {
-        assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
-        for (unsigned slot = 0; slot < XSEG_LEDGER_SLOTS; slot++)
-            if (ledger.seen[slot].state == XSEG_LEDGER_FRESH &&
+        assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
+        for (unsigned slot = 0; slot < XSEG_SHARED_BUDGET_SLOTS; slot++)
+            if (ledger.seen[slot].state == XSEG_SHARED_BUDGET_FRESH &&
                 ledger.seen[slot].record.device_count == 1) {
-                struct xseg_ledger_device figures = {.taken = 0};
+                struct xseg_shared_budget_device figures = {.taken = 0};
 
                 memcpy(figures.uuid, ledger.seen[slot].record.devices[0].uuid,
                        sizeof(figures.uuid));
@@ -219,7 +219,7 @@ static struct xseg_ledger_device begin_to_say(void)
         (void)usleep(10000);
     }
     fail_msg("no member says anything");
-    return (struct xseg_ledger_device){.taken = 0};
+    return (struct xseg_shared_budget_device){.taken = 0};
 }
 
 /* Another clock may be ahead, and a process may be stopped as it wants memory: its want ends, by the readers' clocks. */
@@ -231,13 +231,13 @@ static void a_want_of_the_future_ends(void **state)
 
     (void)state;
     EXPECT_OK(member_ask(one, 'a', 0, 600 * MIB));
-    struct xseg_ledger_device figures = begin_to_say();
+    struct xseg_shared_budget_device figures = begin_to_say();
     figures.wanted = 400 * MIB;
     figures.wanted_since = read_clock() + UINT64_C(3600) * 1000000000;
     /* It has its share and more: while another waits for its own, it is refused what is free. */
     do {
         figures.wanted_since++;
-        assert_int_equal(xseg_ledger_write(&ledger, &figures, 1), XSEG_OK);
+        assert_int_equal(xseg_shared_budget_write(&ledger, &figures, 1), XSEG_OK);
         EXPECT_OK(member_ask(one, 't', 0, 0));
         (void)usleep(100000);
         answer = member_ask(one, 'a', 1, 300 * MIB);
@@ -293,11 +293,12 @@ static void large_numbers_do_no_harm(void **state)
     (void)state;
     EXPECT_OK(member_ask(one, 'a', 0, 100 * MIB));
     EXPECT_OK(member_ask(one, 'f', 0, 0));
-    struct xseg_ledger_device figures = begin_to_say();
-    figures.taken = figures.idle = figures.floor = figures.wanted = XSEG_LEDGER_BYTES_BOUND - 1;
+    struct xseg_shared_budget_device figures = begin_to_say();
+    figures.taken = figures.idle = figures.floor = figures.wanted =
+        XSEG_SHARED_BUDGET_BYTES_BOUND - 1;
     figures.wanted_since = figures.returned = UINT64_MAX;
-    figures.share = XSEG_LEDGER_WHOLE_SHARE;
-    assert_int_equal(xseg_ledger_write(&ledger, &figures, 1), XSEG_OK);
+    figures.share = XSEG_SHARED_BUDGET_WHOLE_SHARE;
+    assert_int_equal(xseg_shared_budget_write(&ledger, &figures, 1), XSEG_OK);
     (void)usleep(300000);
     EXPECT_OK(member_ask(one, 'a', 0, 900 * MIB));
     const struct member_answer refused = member_ask(one, 'a', 1, 300 * MIB);
@@ -318,8 +319,8 @@ static void numbers_beyond_a_ledger_are_cut(void **state)
     assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
     EXPECT_OK(member_ask(one, 'a', 0, 100 * MIB));
     (void)begin_to_say();
-    for (unsigned slot = 0; slot < XSEG_LEDGER_SLOTS; slot++)
-        assert_int_not_equal(ledger.seen[slot].state, XSEG_LEDGER_UNREADABLE);
+    for (unsigned slot = 0; slot < XSEG_SHARED_BUDGET_SLOTS; slot++)
+        assert_int_not_equal(ledger.seen[slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
     EXPECT_OK(member_configure(one, "budget_min_mb:0"));
     EXPECT_OK(member_ask(one, 'f', 0, 0));
     expect_lending(one, other);

@@ -4,7 +4,7 @@
 #include <grp.h>
 #include <sys/prctl.h>
 
-#include "src/base/ledger.h"
+#include "src/base/shared_budget.h"
 #include "tests/support/members.h"
 #include "tests/support/namespaces.h"
 
@@ -12,11 +12,11 @@
 #define CLONE_NEWTIME 0x80
 #endif
 
-static struct xseg_ledger ledger;
+static struct xseg_shared_budget ledger;
 
 static int end(void **state)
 {
-    xseg_ledger_close(&ledger);
+    xseg_shared_budget_close(&ledger);
     return members_end(state);
 }
 
@@ -89,9 +89,9 @@ static unsigned count_slots(void)
 {
     unsigned count = 0;
 
-    assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
-    for (unsigned i = 0; i < XSEG_LEDGER_SLOTS; i++)
-        count += ledger.seen[i].state != XSEG_LEDGER_FREE;
+    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
+    for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
+        count += ledger.seen[i].state != XSEG_SHARED_BUDGET_FREE;
     return count;
 }
 
@@ -106,7 +106,7 @@ static void containers_lend_and_end(void **state)
     const unsigned one = member_start(""), other = member_start("");
     expect_lending(one, other);
     expect_lending(other, one);
-    assert_int_equal(xseg_ledger_open(&ledger, members.ledger), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&ledger, members.ledger), XSEG_OK);
     assert_int_equal(count_slots(), 3);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(ledger.seen[i].record.pid, 1);

@@ -6,7 +6,7 @@
 
 #include "src/core/device/allocator.h"
 #include "src/core/front/device_audit.h"
-#include "src/core/pending/poison.h"
+#include "src/core/pending/debug_fill.h"
 #include "tests/fault/host.h"
 #include "tests/support/due.h"
 

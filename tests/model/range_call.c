@@ -63,7 +63,7 @@ static bool has_pending_alias(const struct call *call)
     bool has = false;
 
     for (unsigned at = call->first; at < call->first + call->count; at++)
-        has = has || (use_of(call->range, at) == XSEG_ELASTIC_LEAVING &&
+        has = has || (use_of(call->range, at) == XSEG_ELASTIC_UNMAPPING &&
                       xseg_alias_is_any(&body_of(call->range)->extent->segment, at));
     return has;
 }
@@ -72,9 +72,9 @@ static bool has_pending_alias(const struct call *call)
 static unsigned allow_address(const struct call *call, bool pending)
 {
     switch (use_of(call->range, call->first)) {
-    case XSEG_ELASTIC_LIVE:
+    case XSEG_ELASTIC_ALLOCATED:
         return OK;
-    case XSEG_ELASTIC_LEAVING:
+    case XSEG_ELASTIC_UNMAPPING:
         return pending ? OK : NOT_ALLOCATED;
     case XSEG_ELASTIC_CLAIMED:
         return BUSY;
@@ -87,7 +87,7 @@ static unsigned allow_release(const struct call *call)
 {
     const unsigned range = call->range;
 
-    if (count_uses(range, 0, GRANULES, XSEG_ELASTIC_LIVE) != 0 ||
+    if (count_uses(range, 0, GRANULES, XSEG_ELASTIC_ALLOCATED) != 0 ||
         count_uses(range, 0, GRANULES, XSEG_ELASTIC_CLAIMED) != 0 || is_retained_somewhere(range))
         return BUSY;
     return OK;
@@ -102,15 +102,17 @@ static unsigned allow_pool(const struct call *call)
         if (pool_of(range) == pool_of(call->range) && !world.is_released[range])
             claimed += count_uses(range, 0, GRANULES, XSEG_ELASTIC_CLAIMED);
     if (call->what == RESUME)
-        return state == XSEG_POOL_RUNS ? ARGUMENT : state == XSEG_POOL_MOVES ? PAUSED : OK | SHORT;
-    if (state != XSEG_POOL_RUNS)
+        return state == XSEG_POOL_RUNNING      ? ARGUMENT
+               : state == XSEG_POOL_TRANSITION ? PAUSED
+                                               : OK | SHORT;
+    if (state != XSEG_POOL_RUNNING)
         return PAUSED;
     return claimed != 0 ? BUSY : OK | BUSY;
 }
 
 static bool is_running(unsigned range)
 {
-    return world.pool[pool_of(range)]->state == XSEG_POOL_RUNS;
+    return world.pool[pool_of(range)]->state == XSEG_POOL_RUNNING;
 }
 
 static unsigned allow_in_range(const struct call *call)
@@ -142,16 +144,16 @@ static unsigned allow_in_range(const struct call *call)
     if (call->what == RELEASE)
         return allow_release(call);
     if (call->what == DECOMMIT) {
-        refused = refuse(range, first, count, XSEG_ELASTIC_LIVE, XSEG_ELASTIC_LIVE);
+        refused = refuse(range, first, count, XSEG_ELASTIC_ALLOCATED, XSEG_ELASTIC_ALLOCATED);
         return refused != 0 ? refused : OK;
     }
     if (call->what == COMMIT) {
-        refused = refuse(range, first, count, XSEG_ELASTIC_EMPTY, XSEG_ELASTIC_LEAVING);
+        refused = refuse(range, first, count, XSEG_ELASTIC_EMPTY, XSEG_ELASTIC_UNMAPPING);
         return refused != 0 ? refused : (OK | SHORT | (has_pending_alias(call) ? BUSY : 0u));
     }
     if (pool_of(range) != pool_of(call->from))
         return ARGUMENT;
-    refused = refuse(call->from, call->at, count, XSEG_ELASTIC_LIVE, XSEG_ELASTIC_LIVE);
+    refused = refuse(call->from, call->at, count, XSEG_ELASTIC_ALLOCATED, XSEG_ELASTIC_ALLOCATED);
     if (refused == 0)
         refused = refuse(range, first, count, XSEG_ELASTIC_EMPTY, XSEG_ELASTIC_EMPTY);
     return refused != 0 ? refused : OK;
@@ -483,14 +485,14 @@ static bool is_no_registration(unsigned slot)
 /* The granules of the block that a live granule is in. */
 static bool draw_export(struct call *call)
 {
-    draw_granules(call, XSEG_ELASTIC_LIVE);
+    draw_granules(call, XSEG_ELASTIC_ALLOCATED);
     call->range = 2;
     if (world.is_released[2])
         return false;
     const enum xseg_elastic_use use = use_of(2, call->first);
-    while (use == XSEG_ELASTIC_LIVE && call->first > 0 && use_of(2, call->first - 1) == use)
+    while (use == XSEG_ELASTIC_ALLOCATED && call->first > 0 && use_of(2, call->first - 1) == use)
         call->first--;
-    for (call->count = 1; use == XSEG_ELASTIC_LIVE && call->first + call->count < GRANULES &&
+    for (call->count = 1; use == XSEG_ELASTIC_ALLOCATED && call->first + call->count < GRANULES &&
                           use_of(2, call->first + call->count) == use;)
         call->count++;
     return world.exports[place_of(2, call->first)] == 0;
@@ -509,7 +511,7 @@ static bool draw_export_close(struct call *call)
 
 static bool draw_register(struct call *call)
 {
-    draw_granules(call, XSEG_ELASTIC_LIVE);
+    draw_granules(call, XSEG_ELASTIC_ALLOCATED);
     call->count = 1 + (unsigned)below(GRANULES - call->first);
     call->bytes = below(3) == 0; /* whether it pins */
     return draw_slot(call, REGISTRATIONS, is_no_registration);
@@ -520,13 +522,13 @@ static bool draw_arguments(struct call *call)
 {
     switch (call->what) {
     case COMMIT:
-        draw_granules(call, below(3) == 0 ? XSEG_ELASTIC_LEAVING : XSEG_ELASTIC_EMPTY);
+        draw_granules(call, below(3) == 0 ? XSEG_ELASTIC_UNMAPPING : XSEG_ELASTIC_EMPTY);
         return true;
     case DECOMMIT:
-        draw_granules(call, XSEG_ELASTIC_LIVE);
+        draw_granules(call, XSEG_ELASTIC_ALLOCATED);
         return true;
     case ALIAS:
-        draw_granules(call, XSEG_ELASTIC_LIVE);
+        draw_granules(call, XSEG_ELASTIC_ALLOCATED);
         call->from = call->range;
         call->at = call->first;
         for (unsigned tries = 0; tries < 4; tries++) {
@@ -538,7 +540,7 @@ static bool draw_arguments(struct call *call)
         return true;
     case PIN:
     case UNPIN:
-        draw_granules(call, XSEG_ELASTIC_LIVE);
+        draw_granules(call, XSEG_ELASTIC_ALLOCATED);
         for (unsigned tries = 0; call->what == UNPIN && tries < 16; tries++)
             if (world.pins[place_of(call->range, call->first)] == 0)
                 draw_run(call);
@@ -553,7 +555,7 @@ static bool draw_arguments(struct call *call)
         call->count = 1;
         return true;
     case DMABUF:
-        draw_granules(call, XSEG_ELASTIC_LIVE);
+        draw_granules(call, XSEG_ELASTIC_ALLOCATED);
         call->count = 1;
         return draw_slot(call, DESCRIPTORS, is_no_descriptor);
     case DMABUF_CLOSE:
@@ -596,7 +598,7 @@ bool call_draw(struct call *call)
     for (at = below(sum); at >= weights[call->what]; call->what++)
         at -= weights[call->what];
     call->stream = (unsigned)below(STREAMS);
-    xseg_lock_take(&world.device->growth_lock);
+    xseg_mutex_lock(&world.device->growth_lock);
     (void)pthread_mutex_lock(&lock);
     const bool is_drawn = draw_arguments(call);
     if (is_drawn) {
@@ -604,6 +606,6 @@ bool call_draw(struct call *call)
         call_reserve_slot(call);
     }
     (void)pthread_mutex_unlock(&lock);
-    xseg_lock_give(&world.device->growth_lock);
+    xseg_mutex_unlock(&world.device->growth_lock);
     return is_drawn;
 }

@@ -163,7 +163,7 @@ static inline unsigned pool_of(unsigned range)
     return range == 2 ? 1 : 0;
 }
 
-static inline const struct xseg_range_body *body_of(unsigned range)
+static inline const struct xseg_range_state *body_of(unsigned range)
 {
     return world.range[range]->body;
 }

@@ -206,7 +206,7 @@ static uint64_t *word_of(unsigned place)
 
 static bool runs(unsigned place)
 {
-    return world.pool[pool_of(place / GRANULES)]->state == XSEG_POOL_RUNS;
+    return world.pool[pool_of(place / GRANULES)]->state == XSEG_POOL_RUNNING;
 }
 
 /* Forget the contents of a granule that has other memory. */
@@ -246,7 +246,7 @@ static void check_granule(unsigned place)
     const enum xseg_elastic_use use = use_of(range, at);
 
     PROMISE(use != XSEG_ELASTIC_CLAIMED, "granule %u of range %u is claimed", at, range);
-    PROMISE(world.committed[place] == (use == XSEG_ELASTIC_LIVE),
+    PROMISE(world.committed[place] == (use == XSEG_ELASTIC_ALLOCATED),
             "granule %u of range %u was committed %d times, and is in use %d", at, range,
             world.committed[place], (int)use);
     PROMISE(body_of(range)->elastic.holds[at] == (uint32_t)world.holds[place],
@@ -267,7 +267,7 @@ static void check_granule(unsigned place)
                 "granule %u of range %u: registration %u has entered %d, mapped %d", at, range, i,
                 registration->entered[place], is_mapped);
     }
-    if (use == XSEG_ELASTIC_LIVE && is_mapped)
+    if (use == XSEG_ELASTIC_ALLOCATED && is_mapped)
         check_contents(place);
 }
 
@@ -278,7 +278,7 @@ static void check(void)
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
-    xseg_lock_take(&world.device->growth_lock);
+    xseg_mutex_lock(&world.device->growth_lock);
     for (unsigned i = 0; i < POOLS; i++) {
         if (world.was_armed) /* a pause whose undo failed leaves the pool paused */
             world.paused[i] = world.pool[i]->state == XSEG_POOL_PAUSED;
@@ -292,7 +292,7 @@ static void check(void)
     for (unsigned place = 0; place < PLACES; place++)
         if (!world.is_released[place / GRANULES])
             check_granule(place);
-    xseg_lock_give(&world.device->growth_lock);
+    xseg_mutex_unlock(&world.device->growth_lock);
     PROMISE(xseg_device_audit(world.device, &finding), "%s: %s", finding.tag, finding.text);
     PROMISE(xseg_stats_get(world.allocator, &where, &stats) == XSEG_OK, "no statistics");
     PROMISE(stats.physical_bytes == xseg_sim_used(0), "%llu bytes in use, %llu of the driver",
@@ -353,7 +353,7 @@ static void take_step(void)
     disarm();
     check();
     for (unsigned range = 0; range < RANGES; range++)
-        if (world.is_released[range] && world.pool[pool_of(range)]->state == XSEG_POOL_RUNS)
+        if (world.is_released[range] && world.pool[pool_of(range)]->state == XSEG_POOL_RUNNING)
             reserve(range);
 }
 

@@ -172,7 +172,7 @@ static struct page *page_at(unsigned place)
 
 static bool is_live(unsigned place)
 {
-    return world.granule[place].use == XSEG_ELASTIC_LIVE;
+    return world.granule[place].use == XSEG_ELASTIC_ALLOCATED;
 }
 
 static bool runs(unsigned place)
@@ -264,7 +264,7 @@ static bool may_go(unsigned place, unsigned batch)
 {
     const struct granule *granule = &world.granule[place];
 
-    return granule->use == XSEG_ELASTIC_LEAVING && granule->batch == batch && granule->holds == 0;
+    return granule->use == XSEG_ELASTIC_UNMAPPING && granule->batch == batch && granule->holds == 0;
 }
 
 /* Take away what may go of a batch; whether the batch has ended. */
@@ -329,7 +329,7 @@ static void adopt(void)
     for (unsigned place = 0; place < PLACES; place++) {
         const struct granule *granule = &world.granule[place];
 
-        if (granule->use != XSEG_ELASTIC_LEAVING ||
+        if (granule->use != XSEG_ELASTIC_UNMAPPING ||
             elastic_of(place / GRANULES)->use[place % GRANULES] != XSEG_ELASTIC_EMPTY)
             continue;
         assert_int_equal(world.marks, 0);
@@ -401,8 +401,8 @@ static struct xseg_statistics stats_of(struct xseg_pool *pool)
 static void check_range(unsigned range)
 {
     const struct xseg_range_info info = info_of(range);
-    const uint64_t live = count_use(range, XSEG_ELASTIC_LIVE),
-                   leaving = count_use(range, XSEG_ELASTIC_LEAVING);
+    const uint64_t live = count_use(range, XSEG_ELASTIC_ALLOCATED),
+                   leaving = count_use(range, XSEG_ELASTIC_UNMAPPING);
 
     assert_int_equal(info.committed_bytes, live);
     assert_int_equal(info.pending_unmap_bytes, leaving);
@@ -475,8 +475,8 @@ static void check_block(unsigned place)
     const struct xseg_block_info info = scene_block(world.allocator, word_of(place, 1));
     assert_int_equal((uintptr_t)info.base, base);
     assert_int_equal(info.bytes, (end - first) * segment->granule_bytes);
-    assert_int_equal(info.state,
-                     use == XSEG_ELASTIC_LIVE ? XSEG_BLOCK_ALLOCATED : XSEG_BLOCK_PENDING_FREE);
+    assert_int_equal(info.state, use == XSEG_ELASTIC_ALLOCATED ? XSEG_BLOCK_ALLOCATED
+                                                               : XSEG_BLOCK_PENDING_FREE);
 }
 
 static void check_device(bool audits)
@@ -582,7 +582,7 @@ static void retake(unsigned place, unsigned stream)
         wait_for(stream, &batch->behind);
     }
     leave_batch(place);
-    granule->use = XSEG_ELASTIC_LIVE;
+    granule->use = XSEG_ELASTIC_ALLOCATED;
     world.retaken[place / GRANULES]++;
     tally.retaken++;
 }
@@ -591,7 +591,7 @@ static void have_page(unsigned place)
 {
     struct granule *granule = &world.granule[place];
 
-    granule->use = XSEG_ELASTIC_LIVE;
+    granule->use = XSEG_ELASTIC_ALLOCATED;
     memset(&granule->user, 0, sizeof(granule->user));
     for (granule->page = 0; world.page[granule->page].places != 0;)
         granule->page++;
@@ -623,7 +623,7 @@ static void expect_no_room(unsigned range, uint64_t missing, uint64_t used_befor
         return;
     assert_true(used + missing + promised_to_others(range, missing) > world.limit);
     for (unsigned place = 0; world.marks == 0 && place < PLACES; place++)
-        assert_true(world.granule[place].use != XSEG_ELASTIC_LEAVING ||
+        assert_true(world.granule[place].use != XSEG_ELASTIC_UNMAPPING ||
                     world.granule[place].holds != 0 || world.granule[place].batch == NONE);
 }
 
@@ -650,7 +650,7 @@ static void part(unsigned range, unsigned first, unsigned count, const uint64_t 
         const bool has_gone =
             is_committed ? now[i] != before[i] : elastic->use[first + i] == XSEG_ELASTIC_EMPTY;
 
-        if (world.granule[place].use != XSEG_ELASTIC_LEAVING || !has_gone)
+        if (world.granule[place].use != XSEG_ELASTIC_UNMAPPING || !has_gone)
             continue;
         assert_int_equal(world.marks, 0);
         assert_true(has_passed(&world.batch[world.granule[place].batch].behind));
@@ -663,9 +663,10 @@ static void part(unsigned range, unsigned first, unsigned count, const uint64_t 
 static void claim(unsigned range, unsigned first, unsigned count, bool is_claimed)
 {
     for (unsigned at = first; at < first + count; at++)
-        granule_of(range, at)->use = is_claimed                             ? XSEG_ELASTIC_CLAIMED
-                                     : granule_of(range, at)->batch == NONE ? XSEG_ELASTIC_EMPTY
-                                                                            : XSEG_ELASTIC_LEAVING;
+        granule_of(range, at)->use = is_claimed ? XSEG_ELASTIC_CLAIMED
+                                     : granule_of(range, at)->batch == NONE
+                                         ? XSEG_ELASTIC_EMPTY
+                                         : XSEG_ELASTIC_UNMAPPING;
 }
 
 static void step_commit(void)
@@ -675,9 +676,9 @@ static void step_commit(void)
     bool is_free = world.is_known[stream], may_fail = false, must_fail = false;
 
     draw_run(&range, &first, &count);
-    while (below(8) != 0 && granule_of(range, first)->use != XSEG_ELASTIC_LEAVING)
+    while (below(8) != 0 && granule_of(range, first)->use != XSEG_ELASTIC_UNMAPPING)
         draw_run(&range, &first, &count);
-    if (!cut_run(range, first, &count, XSEG_ELASTIC_EMPTY, XSEG_ELASTIC_LEAVING))
+    if (!cut_run(range, first, &count, XSEG_ELASTIC_EMPTY, XSEG_ELASTIC_UNMAPPING))
         return;
     if (world.is_paused[range]) {
         assert_int_equal(xseg_range_commit(world.range[range], offset_of(range, first),
@@ -688,7 +689,7 @@ static void step_commit(void)
     }
     for (unsigned place = range * GRANULES + first, i = 0; i < count; i++, place++) {
         const struct granule *granule = &world.granule[place];
-        const bool leaves = granule->use == XSEG_ELASTIC_LEAVING;
+        const bool leaves = granule->use == XSEG_ELASTIC_UNMAPPING;
         const bool is_other = leaves && (page_at(place)->places > 1);
 
         empty += !leaves || is_other;
@@ -752,7 +753,7 @@ static void step_commit(void)
         assert_true(xseg_sim_calls("cuMemCreate") - creates <=
                     empty - xseg_min(empty, was.prepared_bytes / was.page_bytes));
     for (unsigned place = range * GRANULES + first, i = 0; i < count; i++, place++)
-        if (world.granule[place].use == XSEG_ELASTIC_LEAVING) {
+        if (world.granule[place].use == XSEG_ELASTIC_UNMAPPING) {
             assert_true(page_at(place)->places == 1);
             retake(place, stream);
         } else {
@@ -772,7 +773,7 @@ static void decommit(unsigned range, unsigned first, unsigned count, unsigned st
                      XSEG_OK);
     world.is_known[stream] = true;
     for (unsigned at = first; at < first + count; at++)
-        granule_of(range, at)->use = XSEG_ELASTIC_LEAVING;
+        granule_of(range, at)->use = XSEG_ELASTIC_UNMAPPING;
     add_batch(range, first, count, stream);
     look();
 }
@@ -783,7 +784,7 @@ static void step_decommit(void)
     const unsigned stream = (unsigned)below(STREAMS);
 
     draw_run(&range, &first, &count);
-    if (!cut_run(range, first, &count, XSEG_ELASTIC_LIVE, XSEG_ELASTIC_LIVE))
+    if (!cut_run(range, first, &count, XSEG_ELASTIC_ALLOCATED, XSEG_ELASTIC_ALLOCATED))
         return;
     if (!world.is_paused[range]) {
         decommit(range, first, count, stream);
@@ -812,7 +813,7 @@ static bool is_let_go(unsigned range, unsigned at)
 {
     const struct granule *granule = granule_of(range, at);
 
-    return granule->use == XSEG_ELASTIC_LEAVING && granule->holds == 1;
+    return granule->use == XSEG_ELASTIC_UNMAPPING && granule->holds == 1;
 }
 
 static void step_let_go(void)
@@ -868,13 +869,13 @@ static void step_share(void)
     while (below(8) != 0 && granule_of(range, first)->use != XSEG_ELASTIC_EMPTY)
         draw_run(&range, &first, &count);
     draw_run(&from, &at, &(unsigned){0});
-    while (below(8) != 0 && (granule_of(from, at)->use != XSEG_ELASTIC_LIVE ||
+    while (below(8) != 0 && (granule_of(from, at)->use != XSEG_ELASTIC_ALLOCATED ||
                              kinds[from].page_bytes != kinds[range].page_bytes))
         draw_run(&from, &at, &(unsigned){0});
     if (count > GRANULES - at)
         count = GRANULES - at;
-    if (!cut_run(from, at, &count, XSEG_ELASTIC_LIVE, XSEG_ELASTIC_LIVE) || world.is_paused[from] ||
-        world.is_paused[range])
+    if (!cut_run(from, at, &count, XSEG_ELASTIC_ALLOCATED, XSEG_ELASTIC_ALLOCATED) ||
+        world.is_paused[from] || world.is_paused[range])
         return;
     const bool fits =
         kinds[range].page_bytes == kinds[from].page_bytes &&
@@ -895,7 +896,7 @@ static void step_share(void)
         struct granule *granule = granule_of(range, first + i);
 
         granule->page = granule_of(from, at + i)->page;
-        granule->use = XSEG_ELASTIC_LIVE;
+        granule->use = XSEG_ELASTIC_ALLOCATED;
         memset(&granule->user, 0, sizeof(granule->user));
         world.page[granule->page].places++;
         tally.shares++;
@@ -994,7 +995,7 @@ static bool leave_surplus(void)
             if (count == 0)
                 continue;
             for (unsigned i = 0; i < count; i++)
-                world.granule[base + i].use = XSEG_ELASTIC_LEAVING;
+                world.granule[base + i].use = XSEG_ELASTIC_UNMAPPING;
             add_batch(range, first, count, 0);
             any = true;
         }
@@ -1058,7 +1059,7 @@ static void step_work(void)
     /* What is held may be used by a graph when it has been decommitted. */
     if (granule_of(range, first)->holds != 0 && granule_of(range, first)->page != NONE)
         count = 1;
-    else if (!cut_run(range, first, &count, XSEG_ELASTIC_LIVE, XSEG_ELASTIC_LIVE))
+    else if (!cut_run(range, first, &count, XSEG_ELASTIC_ALLOCATED, XSEG_ELASTIC_ALLOCATED))
         return;
     launch(stream, range, first, count);
 }
@@ -1122,7 +1123,7 @@ static void step_trim(void)
     assert_int_equal(xseg_trim(world.allocator, NULL, &how, &done), XSEG_OK);
     adopt();
     for (unsigned place = 0; how.wait && world.marks == 0 && place < PLACES; place++)
-        assert_true(world.granule[place].use != XSEG_ELASTIC_LEAVING ||
+        assert_true(world.granule[place].use != XSEG_ELASTIC_UNMAPPING ||
                     world.granule[place].holds != 0);
 }
 
@@ -1186,7 +1187,7 @@ static bool has_pages(unsigned range)
     bool has = false;
 
     for (unsigned i = 0; i < RANGES; i++)
-        has = has || (is_same_pool(i, range) && count_use(i, XSEG_ELASTIC_LIVE) != 0);
+        has = has || (is_same_pool(i, range) && count_use(i, XSEG_ELASTIC_ALLOCATED) != 0);
     return has;
 }
 
@@ -1195,7 +1196,7 @@ static bool stays(unsigned place)
 {
     const struct granule *granule = &world.granule[place];
 
-    return granule->use == XSEG_ELASTIC_LEAVING &&
+    return granule->use == XSEG_ELASTIC_UNMAPPING &&
            (granule->holds != 0 || !has_passed(&world.batch[granule->batch].behind));
 }
 
@@ -1313,7 +1314,7 @@ static void step_bad_input(void)
     draw_run(&range, &first, &count);
     const unsigned run = count;
     if (!world.is_known[0] || world.is_paused[range] ||
-        cut_run(range, first, &count, XSEG_ELASTIC_LEAVING, XSEG_ELASTIC_EMPTY) == (count == run))
+        cut_run(range, first, &count, XSEG_ELASTIC_UNMAPPING, XSEG_ELASTIC_EMPTY) == (count == run))
         return;
     assert_int_equal(xseg_range_commit(world.range[range], offset_of(range, first),
                                        run * kinds[range].page_bytes, world.stream[0]),
@@ -1339,8 +1340,8 @@ static void reserve(unsigned range)
 static void step_again(void)
 {
     const unsigned range = (unsigned)below(RANGES);
-    const uint64_t live = count_use(range, XSEG_ELASTIC_LIVE),
-                   leaving = count_use(range, XSEG_ELASTIC_LEAVING);
+    const uint64_t live = count_use(range, XSEG_ELASTIC_ALLOCATED),
+                   leaving = count_use(range, XSEG_ELASTIC_UNMAPPING);
     bool is_held = false;
 
     for (unsigned at = 0; at < GRANULES; at++)
@@ -1483,7 +1484,7 @@ static void decommit_all(void)
         assert_int_equal(xseg_range_decommit(world.range[range], offset_of(range, place % GRANULES),
                                              kinds[range].page_bytes, world.stream[0]),
                          XSEG_OK);
-        world.granule[place].use = XSEG_ELASTIC_LEAVING;
+        world.granule[place].use = XSEG_ELASTIC_UNMAPPING;
     }
 }
 

@@ -26,7 +26,7 @@
 #include <unistd.h>
 
 #include "src/base/align.h"
-#include "src/base/ledger.h"
+#include "src/base/shared_budget.h"
 #include "src/core/budget/budget_split.h"
 #include "tests/stress/budget/member.h"
 #include "tests/support/draw.h"
@@ -44,7 +44,7 @@ int cuCtxPopCurrent_v2(void **context);
 int cuMemGetInfo_v2(size_t *free, size_t *total);
 
 static struct budget_board *board;
-static struct xseg_ledger ledger;
+static struct xseg_shared_budget ledger;
 static void *context;
 static char folder[64];
 static unsigned seats, round_number;
@@ -166,12 +166,12 @@ static void read_card(uint64_t *used, uint64_t *total)
 }
 
 /* What the ledger says of a member; NULL: nothing yet. */
-static const struct xseg_ledger_device *said_by(unsigned seat)
+static const struct xseg_shared_budget_device *said_by(unsigned seat)
 {
-    for (unsigned slot = 0; slot < XSEG_LEDGER_SLOTS; slot++) {
-        const struct xseg_ledger_entry *entry = &ledger.seen[slot];
+    for (unsigned slot = 0; slot < XSEG_SHARED_BUDGET_SLOTS; slot++) {
+        const struct xseg_shared_budget_entry *entry = &ledger.seen[slot];
 
-        if (entry->state == XSEG_LEDGER_FRESH && entry->record.pid == pid[seat] &&
+        if (entry->state == XSEG_SHARED_BUDGET_FRESH && entry->record.pid == pid[seat] &&
             entry->record.device_count == 1)
             return &entry->record.devices[0];
     }
@@ -186,13 +186,13 @@ static bool agrees(const uint64_t *share, char *text, size_t bytes)
 
     order_all(ORDER_LOOK);
     read_card(&used, &total);
-    assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
-    for (unsigned slot = 0; slot < XSEG_LEDGER_SLOTS; slot++)
-        held += ledger.seen[slot].state != XSEG_LEDGER_FREE;
+    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
+    for (unsigned slot = 0; slot < XSEG_SHARED_BUDGET_SLOTS; slot++)
+        held += ledger.seen[slot].state != XSEG_SHARED_BUDGET_FREE;
     for (unsigned i = 0; i < seats; i++) {
         if (pid[i] == 0)
             continue;
-        const struct xseg_ledger_device *said = said_by(i);
+        const struct xseg_shared_budget_device *said = said_by(i);
         living++;
         sum += board->seat[i].bytes;
         if (said == NULL || said->taken != board->seat[i].bytes || said->wanted != 0 ||
@@ -225,24 +225,24 @@ static void expect_agreement(const uint64_t *share)
 /* The share of a member, by what the ledger says; *is_above: for each one, whether it has borrowed. */
 static uint64_t find_share(unsigned seat, bool *is_above)
 {
-    struct xseg_budget_party party[SEATS];
+    struct xseg_budget_participant party[SEATS];
     uint64_t used = 0, total = 0, share = 0;
     unsigned at[SEATS] = {0}, count = 0;
 
     read_card(&used, &total);
     for (unsigned i = 0; i < seats; i++) {
-        const struct xseg_ledger_device *said = pid[i] != 0 ? said_by(i) : NULL;
+        const struct xseg_shared_budget_device *said = pid[i] != 0 ? said_by(i) : NULL;
 
         if (said == NULL)
             continue;
-        party[count] = (struct xseg_budget_party){
+        party[count] = (struct xseg_budget_participant){
             .taken = said->taken, .idle = said->idle, .named_share = said->share};
         at[count++] = i;
     }
     for (unsigned i = 0; i < count; i++) {
         const struct xseg_budget_split split = xseg_budget_split(party, count, i, total, 0);
 
-        is_above[at[i]] = split.borrowed != 0;
+        is_above[at[i]] = split.above_share != 0;
         if (at[i] == seat)
             share = split.share;
     }
@@ -286,7 +286,7 @@ static uint64_t configure(unsigned seat)
     (void)snprintf(board->seat[seat].text, sizeof(board->seat[seat].text),
                    "budget_file:%s,budget_wait_ms:2000,budget_min_mb:0,budget_share:%.2f",
                    board->ledger, named / 100.0);
-    return (uint64_t)named * (XSEG_LEDGER_WHOLE_SHARE / 100);
+    return (uint64_t)named * (XSEG_SHARED_BUDGET_WHOLE_SHARE / 100);
 }
 
 static void rest(void)
@@ -392,7 +392,7 @@ static int end(void **state)
 {
     (void)state;
     end_all();
-    xseg_ledger_close(&ledger);
+    xseg_shared_budget_close(&ledger);
     (void)unlink(board->ledger);
     (void)munmap(board, sizeof(*board));
     return rmdir(folder);
@@ -428,7 +428,7 @@ static void play_with(unsigned members, uint64_t memory)
     assert_int_equal(xseg_sim_reset(&board->machine), XSEG_OK);
     assert_int_equal(cuInit(0), 0);
     assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 0);
-    assert_int_equal(xseg_ledger_open(&ledger, board->ledger), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&ledger, board->ledger), XSEG_OK);
     for (unsigned i = 0; i < seats; i++)
         start(i);
     play();

@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "src/core/pending/poison.h"
+#include "src/core/pending/debug_fill.h"
 #include "tests/support/draw.h"
 #include "tests/support/scene.h"
 
@@ -52,14 +52,14 @@ static void open_gate(void)
 
 /* A free that fills its block has let go of the block's arena, and has not cached the block yet. */
 /* NOLINTBEGIN(bugprone-reserved-identifier) */
-void __real_xseg_poison_busy(struct xseg_block *block);
-void __wrap_xseg_poison_busy(struct xseg_block *block);
+void __real_xseg_debug_fill_claimed(struct xseg_block *block);
+void __wrap_xseg_debug_fill_claimed(struct xseg_block *block);
 /* NOLINTEND(bugprone-reserved-identifier) */
 
-void __wrap_xseg_poison_busy(struct xseg_block *block)
+void __wrap_xseg_debug_fill_claimed(struct xseg_block *block)
 {
     stop_at_gate();
-    __real_xseg_poison_busy(block);
+    __real_xseg_debug_fill_claimed(block);
 }
 
 /* --- One thread against one hand-over. --- */

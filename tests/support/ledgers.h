@@ -21,7 +21,7 @@
 #include <cmocka.h>
 
 #include "src/base/error.h"
-#include "src/base/ledger.h"
+#include "src/base/shared_budget.h"
 
 /* Where what is in the file. */
 #define LEDGER_SLOTS_AT  4096
@@ -53,9 +53,9 @@ static inline int ledgers_end(void **state)
 }
 
 /* Figures of one device by one number. */
-static inline struct xseg_ledger_device ledger_figures(uint64_t number)
+static inline struct xseg_shared_budget_device ledger_figures(uint64_t number)
 {
-    return (struct xseg_ledger_device){
+    return (struct xseg_shared_budget_device){
         .uuid = {'G', 'P', 'U'},
         .taken = 1000 + number,
         .idle = number,
@@ -67,18 +67,18 @@ static inline struct xseg_ledger_device ledger_figures(uint64_t number)
     };
 }
 
-static inline bool ledger_says(const struct xseg_ledger_record *record, uint64_t number)
+static inline bool ledger_says(const struct xseg_shared_budget_record *record, uint64_t number)
 {
-    const struct xseg_ledger_device wanted = ledger_figures(number);
+    const struct xseg_shared_budget_device wanted = ledger_figures(number);
 
     return record->device_count == 1 && memcmp(&record->devices[0], &wanted, sizeof(wanted)) == 0;
 }
 
-static inline xseg_status ledger_say(struct xseg_ledger *ledger, uint64_t number)
+static inline xseg_status ledger_say(struct xseg_shared_budget *ledger, uint64_t number)
 {
-    const struct xseg_ledger_device figures = ledger_figures(number);
+    const struct xseg_shared_budget_device figures = ledger_figures(number);
 
-    return xseg_ledger_write(ledger, &figures, 1);
+    return xseg_shared_budget_write(ledger, &figures, 1);
 }
 
 /* Put bytes into the file. */
@@ -92,12 +92,12 @@ static inline void ledger_put(off_t at, const void *bytes, size_t count)
 }
 
 /* How many slots are not free. */
-static inline unsigned ledger_count(const struct xseg_ledger *ledger)
+static inline unsigned ledger_count(const struct xseg_shared_budget *ledger)
 {
     unsigned count = 0;
 
-    for (unsigned i = 0; i < XSEG_LEDGER_SLOTS; i++)
-        count += ledger->seen[i].state != XSEG_LEDGER_FREE;
+    for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
+        count += ledger->seen[i].state != XSEG_SHARED_BUDGET_FREE;
     return count;
 }
 
@@ -122,20 +122,21 @@ struct peer {
  * lives until the socket is closed, 'c' closes and ends. */
 static inline void peer_obey(int socket)
 {
-    static struct xseg_ledger ledger;
+    static struct xseg_shared_budget ledger;
     unsigned char order[2] = {0}, answer = 255;
 
-    if (xseg_ledger_open(&ledger, ledger_path) == XSEG_OK && ledger_say(&ledger, 0) == XSEG_OK)
+    if (xseg_shared_budget_open(&ledger, ledger_path) == XSEG_OK &&
+        ledger_say(&ledger, 0) == XSEG_OK)
         answer = (unsigned char)ledger.slot;
     while (write(socket, &answer, 1) == 1 && read(socket, order, 2) == 2) {
         answer = 255;
         if (order[0] == 'w' && ledger_say(&ledger, order[1]) == XSEG_OK)
             answer = 0;
-        if (order[0] == 'r' && xseg_ledger_read(&ledger) == XSEG_OK)
+        if (order[0] == 'r' && xseg_shared_budget_read(&ledger) == XSEG_OK)
             answer = (unsigned char)ledger_count(&ledger);
         if (order[0] == 'f') {
             if (fork() == 0) {
-                answer = xseg_ledger_is_own(&ledger);
+                answer = xseg_shared_budget_is_own(&ledger);
                 (void)!write(socket, &answer, 1);
                 (void)!read(socket, order, 1);
                 _exit(0);
@@ -144,7 +145,7 @@ static inline void peer_obey(int socket)
                 (void)pause();
         }
         if (order[0] == 'c') {
-            xseg_ledger_close(&ledger);
+            xseg_shared_budget_close(&ledger);
             _exit(0);
         }
     }
@@ -182,7 +183,7 @@ static inline struct peer peer_start(void)
     (void)close(sockets[1]);
     peer.socket = sockets[0];
     peer.slot = peer_answer(&peer);
-    assert_true(peer.slot < XSEG_LEDGER_SLOTS);
+    assert_true(peer.slot < XSEG_SHARED_BUDGET_SLOTS);
     return peer;
 }
 

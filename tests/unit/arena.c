@@ -36,9 +36,9 @@ static void find_arena(struct fixture *f)
 {
     f->device = xseg_allocator_open_device(f->allocator, 0);
     assert_non_null(f->device);
-    xseg_lock_take(&f->device->growth_lock);
+    xseg_mutex_lock(&f->device->growth_lock);
     xseg_device_visit_arenas(f->device, pick, &f->arena);
-    xseg_lock_give(&f->device->growth_lock);
+    xseg_mutex_unlock(&f->device->growth_lock);
     assert_non_null(f->arena);
 }
 
@@ -142,7 +142,7 @@ static void a_block_without_memory_is_found(void **state)
     f.hole->mapped = true;
     expect(&f, "BLK-4");
     f.hole->mapped = false;
-    f.cached->flags = XSEG_BLOCK_LENT;
+    f.cached->flags = XSEG_BLOCK_FALLBACK;
     expect(&f, "BLK-6");
     f.cached->flags = 0;
     tear_down(&f);
@@ -157,9 +157,9 @@ static void trees_that_miss_a_block_are_found(void **state)
     xseg_free_index_remove(&f.arena->free_index, f.cached);
     expect(&f, "ARENA-1");
     xseg_free_index_insert(&f.arena->free_index, f.cached);
-    xseg_tree_remove(&f.arena->holes, f.hole);
+    xseg_tree_remove(&f.arena->unmapped_blocks, f.hole);
     expect(&f, "ARENA-2");
-    xseg_tree_insert(&f.arena->holes, f.hole);
+    xseg_tree_insert(&f.arena->unmapped_blocks, f.hole);
     tear_down(&f);
 }
 
@@ -173,17 +173,17 @@ static void the_rest_of_a_cut_is_the_victim(void **state)
     void *head = scene_alloc(f.allocator, 2 * MIB - 512, NULL);
     struct xseg_block *rest = f.cached->next;
     assert_int_equal(rest->bytes, 2 * MIB + 512);
-    assert_ptr_equal(f.arena->victim, rest);
-    f.arena->victim = &f.arena->edge;
+    assert_ptr_equal(f.arena->last_remainder, rest);
+    f.arena->last_remainder = &f.arena->sentinel;
     expect(&f, "ARENA-1");
-    f.arena->victim = f.live;
+    f.arena->last_remainder = f.live;
     expect(&f, "ARENA-1");
-    f.arena->victim = rest;
+    f.arena->last_remainder = rest;
     xseg_free_index_insert(&f.arena->free_index, rest);
     expect(&f, "ARENA-1");
     xseg_free_index_remove(&f.arena->free_index, rest);
     scene_free(f.allocator, head);
-    assert_ptr_equal(f.arena->victim, f.cached);
+    assert_ptr_equal(f.arena->last_remainder, f.cached);
     assert_int_equal(f.cached->bytes, 4 * MIB);
     tear_down(&f);
 }
@@ -200,14 +200,14 @@ static void a_whole_segment_that_is_freed_is_the_victim(void **state)
     find_arena(&f);
     for (size_t i = 0; i < COUNT_OF(block); i++) {
         scene_free(f.allocator, block[i]);
-        assert_int_equal(f.arena->victim->base, (uint64_t)(uintptr_t)block[i]);
+        assert_int_equal(f.arena->last_remainder->base, (uint64_t)(uintptr_t)block[i]);
         const struct xseg_block *shelved = xseg_free_index_find(&f.arena->free_index, 12 * MIB);
         assert_true(i == 0 ? shelved == NULL : shelved->base == (uint64_t)(uintptr_t)block[0]);
     }
     /* All the same, the one at the lowest address is handed out. */
     for (size_t i = 0; i < COUNT_OF(block); i++)
         assert_ptr_equal(scene_alloc(f.allocator, 12 * MIB, NULL), block[i]);
-    assert_ptr_equal(f.arena->victim, &f.arena->edge);
+    assert_ptr_equal(f.arena->last_remainder, &f.arena->sentinel);
     f.held[0] = block[0];
     f.held[1] = block[1];
     scene_free(f.allocator, block[2]);
@@ -225,7 +225,7 @@ static void a_scrap_is_on_no_shelf(void **state)
         void *head = scene_alloc(f.allocator, 4 * MIB - bytes, NULL);
         struct xseg_block *rest = f.cached->next;
         assert_int_equal(rest->bytes, bytes);
-        assert_ptr_equal(f.arena->victim, bytes <= MIB ? &f.arena->edge : rest);
+        assert_ptr_equal(f.arena->last_remainder, bytes <= MIB ? &f.arena->sentinel : rest);
         assert_int_equal(f.arena->free_index.used.top, 0);
         if (bytes <= MIB) {
             xseg_free_index_insert(&f.arena->free_index, rest);
@@ -257,9 +257,9 @@ static void wrong_counts_are_found(void **state)
         expect(&f, row[i].tag);
         atomic_fetch_sub(&f.arena->counts.row[row[i].what].down, 1);
     }
-    f.arena->lent.up[XSEG_COUNT_ACTIVE]++;
+    f.arena->fallback.up[XSEG_COUNT_ACTIVE]++;
     expect(&f, "ARENA-5");
-    f.arena->lent.up[XSEG_COUNT_ACTIVE]--;
+    f.arena->fallback.up[XSEG_COUNT_ACTIVE]--;
     atomic_fetch_add(&f.device->reserved, 512);
     expect(&f, "DEVICE-1");
     atomic_fetch_sub(&f.device->reserved, 512);

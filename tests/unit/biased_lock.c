@@ -27,14 +27,14 @@ static void *count_up(void *self)
     struct fixture *f = self;
 
     for (unsigned i = 0; i < ROUNDS; i++) {
-        xseg_biased_lock_take(&f->lock);
+        xseg_biased_lock_lock(&f->lock);
         f->collisions += f->inside != 0;
         f->inside = 1;
         f->count++;
         if (f->rests && i % 500 == 0)
             (void)nanosleep(&moment, NULL);
         f->inside = 0;
-        xseg_biased_lock_give(&f->lock);
+        xseg_biased_lock_unlock(&f->lock);
     }
     return NULL;
 }
@@ -45,10 +45,10 @@ static void count_together(bool rests, bool without_barrier)
     pthread_t thread[THREADS];
 
     xseg_biased_lock_init(&f.lock, XSEG_RANK_ARENA);
-#if !XSEG_BIASED_LOCK_IS_PLAIN
+#if !XSEG_BIASED_LOCK_IS_ATOMIC
     if (without_barrier) {
         f.lock.has_barrier = false;
-        f.lock.owner = XSEG_BIASED_LOCK_NOBODYS;
+        f.lock.owner = XSEG_BIASED_LOCK_UNOWNED;
     }
 #else
     (void)without_barrier;
@@ -82,7 +82,7 @@ static void it_works_without_the_barrier(void **state)
     count_together(true, true);
 }
 
-#if !XSEG_BIASED_LOCK_IS_PLAIN
+#if !XSEG_BIASED_LOCK_IS_ATOMIC
 
 /* A biased lock, and one thread that owns it. */
 struct owned {
@@ -101,11 +101,11 @@ static void wait_for_turn(struct owned *f, unsigned turn)
 static void use(struct owned *f, unsigned rounds)
 {
     for (unsigned i = 0; i < rounds; i++) {
-        xseg_biased_lock_take(&f->lock);
+        xseg_biased_lock_lock(&f->lock);
         atomic_fetch_add(&f->collisions, f->inside != 0);
         f->inside = 1;
         f->inside = 0;
-        xseg_biased_lock_give(&f->lock);
+        xseg_biased_lock_unlock(&f->lock);
     }
 }
 
@@ -119,7 +119,7 @@ static void *own(void *self)
     /* The other thread takes it away while this one goes on. */
     use(f, 200000);
     wait_for_turn(f, 2);
-    assert_true(atomic_load(&f->lock.owner) == XSEG_BIASED_LOCK_NOBODYS);
+    assert_true(atomic_load(&f->lock.owner) == XSEG_BIASED_LOCK_UNOWNED);
     use(f, 10);
     return NULL;
 }
@@ -163,12 +163,12 @@ static void *write_unless_asked(void *self)
     struct noted *f = self;
 
     while (!atomic_load(&f->is_over)) {
-        xseg_biased_lock_take(&f->lock);
+        xseg_biased_lock_lock(&f->lock);
         if (atomic_load_explicit(&f->note, memory_order_acquire) % 2 == 0) {
             f->first++;
             f->second++;
         }
-        xseg_biased_lock_give(&f->lock);
+        xseg_biased_lock_unlock(&f->lock);
     }
     return NULL;
 }
@@ -212,7 +212,7 @@ int main(void)
         cmocka_unit_test(one_at_a_time),
         cmocka_unit_test(sleepers_are_woken),
         cmocka_unit_test(it_works_without_the_barrier),
-#if !XSEG_BIASED_LOCK_IS_PLAIN
+#if !XSEG_BIASED_LOCK_IS_ATOMIC
         cmocka_unit_test(an_owner_gives_way),
 #endif
         cmocka_unit_test(behind_a_barrier_a_free_lock_stays_as_asked),

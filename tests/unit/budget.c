@@ -5,17 +5,17 @@
 
 #include "src/core/budget/budget.h"
 #include "src/core/device/allocator.h"
-#include "src/core/grow/refusal.h"
+#include "src/core/grow/oom_cause.h"
 #include "tests/support/ledgers.h"
 #include "tests/support/scene.h"
 
-static struct xseg_ledger seen;
+static struct xseg_shared_budget seen;
 
 /* Expect what the only process says that it wants, and of that, for what it makes pages; MiB. */
 static void expect_said(uint64_t wanted, uint64_t growing)
 {
-    assert_int_equal(xseg_ledger_look(&seen, ledger_path), XSEG_OK);
-    assert_int_equal(seen.seen[0].state, XSEG_LEDGER_FRESH);
+    assert_int_equal(xseg_shared_budget_scan(&seen, ledger_path), XSEG_OK);
+    assert_int_equal(seen.seen[0].state, XSEG_SHARED_BUDGET_FRESH);
     assert_int_equal(seen.seen[0].record.device_count, 1);
     assert_int_equal(seen.seen[0].record.devices[0].wanted, wanted * MIB);
     assert_int_equal(seen.seen[0].record.devices[0].growing, growing * MIB);
@@ -31,20 +31,20 @@ static void wants_are_written_at_once(void **state)
     scene_free(allocator, scene_alloc(allocator, 4096, NULL));
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
     expect_said(0, 0);
-    assert_false(xseg_budget_want(device, 100 * MIB));
+    assert_false(xseg_budget_request(device, 100 * MIB));
     expect_said(100, 0);
     xseg_budget_grow(device, 100 * MIB);
     expect_said(100, 100);
-    (void)xseg_budget_want(device, 30 * MIB);
+    (void)xseg_budget_request(device, 30 * MIB);
     expect_said(130, 100);
-    xseg_budget_grow_no_more(device, 100 * MIB);
+    xseg_budget_grow_end(device, 100 * MIB);
     expect_said(130, 0);
     xseg_budget_grow(device, 30 * MIB);
-    xseg_budget_want_no_more(device, 30 * MIB);
+    xseg_budget_request_end(device, 30 * MIB);
     expect_said(100, 30);
-    xseg_budget_grow_no_more(device, 30 * MIB);
+    xseg_budget_grow_end(device, 30 * MIB);
     expect_said(100, 0);
-    xseg_budget_want_no_more(device, 100 * MIB);
+    xseg_budget_request_end(device, 100 * MIB);
     expect_said(0, 0);
     scene_close(allocator);
 }
@@ -134,8 +134,8 @@ static void each_of_64_devices_is_a_member(void **state)
 
         assert_true(xseg_budget_has_part(device));
         /* There is no other process, so a request does not wait. */
-        assert_false(xseg_budget_want(device, 4096));
-        xseg_budget_want_no_more(device, 4096);
+        assert_false(xseg_budget_request(device, 4096));
+        xseg_budget_request_end(device, 4096);
         assert_int_equal(xseg_free(allocator, block[i]), XSEG_OK);
     }
     assert_int_equal(heard.lines, 0);
@@ -178,14 +178,14 @@ static void expect_no_part(struct xseg_allocator *allocator, struct scene_heard 
 }
 
 /* A device of another process, which would be asked. */
-static struct xseg_ledger other;
+static struct xseg_shared_budget other;
 
 static void a_device_without_a_part_waits_for_no_process(void **state)
 {
     struct scene_heard heard = {.lines = 0};
 
     (void)state;
-    assert_int_equal(xseg_ledger_open(&other, ledger_path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&other, ledger_path), XSEG_OK);
     for (unsigned way = 0; way < 2; way++) {
         struct xseg_allocator *allocator = open_devices(2, &heard);
         void *block = NULL;
@@ -194,7 +194,7 @@ static void a_device_without_a_part_waits_for_no_process(void **state)
         if (way == 0)
             nameless = 1;
         else
-            atomic_store(&allocator->budget->members, XSEG_LEDGER_DEVICES - 1);
+            atomic_store(&allocator->budget->members, XSEG_SHARED_BUDGET_DEVICES - 1);
         assert_int_equal(xseg_alloc(allocator, 0, 4096, NULL, &block), XSEG_OK);
         assert_int_equal(metric(allocator, "xseg_budget_member", 0), 1);
         expect_no_part(allocator, &heard, way == 0 ? "no UUID is reported" : "is reached, 64");
@@ -204,35 +204,35 @@ static void a_device_without_a_part_waits_for_no_process(void **state)
         nameless = -1;
         scene_close(allocator);
     }
-    xseg_ledger_close(&other);
+    xseg_shared_budget_close(&other);
 }
 
 /* The log and the metrics report a process that finds no slot; it joins when another process leaves. */
 static void a_process_without_a_slot_joins_later(void **state)
 {
-    struct xseg_ledger *many = calloc(XSEG_LEDGER_SLOTS, sizeof(*many));
+    struct xseg_shared_budget *many = calloc(XSEG_SHARED_BUDGET_SLOTS, sizeof(*many));
     struct scene_heard heard = {.lines = 0};
     void *block = NULL;
 
     (void)state;
     assert_non_null(many);
-    for (unsigned i = 0; i < XSEG_LEDGER_SLOTS; i++)
-        assert_int_equal(xseg_ledger_open(&many[i], ledger_path), XSEG_OK);
+    for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
+        assert_int_equal(xseg_shared_budget_open(&many[i], ledger_path), XSEG_OK);
     struct xseg_allocator *allocator = open_devices(1, &heard);
     assert_int_equal(xseg_alloc(allocator, 0, 4096, NULL, &block), XSEG_OK);
     assert_int_equal(heard.lines, 1);
     assert_non_null(strstr(heard.line, "64 processes have \""));
     assert_int_equal(metric(allocator, "xseg_budget_member", 0), 0);
     assert_int_equal(metric(allocator, "xseg_budget_demand_bytes", 0), -1);
-    xseg_ledger_close(&many[20]);
+    xseg_shared_budget_close(&many[20]);
     /* Turns are rare with the longest time; a turn a millisecond later is due. */
     assert_int_equal(xseg_config_set(allocator, "budget_wait_ms:8"), XSEG_OK);
     for (unsigned tries = 0; tries < 3000 && metric(allocator, "xseg_budget_member", 0) != 1;
          tries++)
         (void)usleep(10000);
     assert_int_equal(metric(allocator, "xseg_budget_member", 0), 1);
-    for (unsigned i = 0; i < XSEG_LEDGER_SLOTS; i++)
-        xseg_ledger_close(&many[i]);
+    for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
+        xseg_shared_budget_close(&many[i]);
     free(many);
     assert_int_equal(xseg_free(allocator, block), XSEG_OK);
     scene_close(allocator);
@@ -247,8 +247,8 @@ static void a_limit_is_known_by_its_value(void **state)
     scene_free(allocator, scene_alloc(allocator, 4096, NULL));
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
     assert_int_equal(xseg_device_allowance(device), 500 * MIB);
-    assert_int_equal(xseg_refusal_of_limit(device, 500 * MIB), XSEG_REFUSER_HARD_LIMIT);
-    assert_int_equal(xseg_refusal_of_limit(device, 400 * MIB), XSEG_REFUSER_BUDGET);
+    assert_int_equal(xseg_oom_cause_of_limit(device, 500 * MIB), XSEG_OOM_CAUSE_HARD_LIMIT);
+    assert_int_equal(xseg_oom_cause_of_limit(device, 400 * MIB), XSEG_OOM_CAUSE_BUDGET);
     scene_close(allocator);
 }
 

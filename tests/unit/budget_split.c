@@ -9,17 +9,17 @@
 #define TOTAL (64 * GIB)
 #define MOST  8u
 
-static struct xseg_budget_party party(uint64_t taken, uint64_t idle, uint64_t wanted,
-                                      uint64_t share, uint64_t floor)
+static struct xseg_budget_participant party(uint64_t taken, uint64_t idle, uint64_t wanted,
+                                            uint64_t share, uint64_t floor)
 {
-    return (struct xseg_budget_party){.taken = taken * GIB,
-                                      .idle = idle * GIB,
-                                      .wanted = wanted * GIB,
-                                      .named_share = share,
-                                      .floor = floor * GIB};
+    return (struct xseg_budget_participant){.taken = taken * GIB,
+                                            .idle = idle * GIB,
+                                            .wanted = wanted * GIB,
+                                            .named_share = share,
+                                            .floor = floor * GIB};
 }
 
-static uint64_t give(const struct xseg_budget_party *parties, unsigned count, unsigned own,
+static uint64_t give(const struct xseg_budget_participant *parties, unsigned count, unsigned own,
                      uint64_t free)
 {
     return xseg_budget_split(parties, count, own, TOTAL, free).give;
@@ -27,17 +27,18 @@ static uint64_t give(const struct xseg_budget_party *parties, unsigned count, un
 
 static void shares_that_are_named_are_kept(void **state)
 {
-    const struct xseg_budget_party two[] = {party(10, 0, 0, 750000, 0), party(20, 0, 0, 0, 0)};
-    const struct xseg_budget_party three[] = {party(0, 0, 0, 500000, 0), party(0, 0, 0, 0, 0),
-                                              party(0, 0, 0, 0, 0)};
-    const struct xseg_budget_party more[] = {party(0, 0, 0, 1000000, 0), party(0, 0, 0, 600000, 0),
-                                             party(0, 0, 0, 0, 0)};
+    const struct xseg_budget_participant two[] = {party(10, 0, 0, 750000, 0),
+                                                  party(20, 0, 0, 0, 0)};
+    const struct xseg_budget_participant three[] = {party(0, 0, 0, 500000, 0), party(0, 0, 0, 0, 0),
+                                                    party(0, 0, 0, 0, 0)};
+    const struct xseg_budget_participant more[] = {party(0, 0, 0, 1000000, 0),
+                                                   party(0, 0, 0, 600000, 0), party(0, 0, 0, 0, 0)};
 
     (void)state;
     assert_int_equal(xseg_budget_split(two, 2, 0, TOTAL, 0).share, 48 * GIB);
     assert_int_equal(xseg_budget_split(two, 2, 1, TOTAL, 0).share, 16 * GIB);
-    assert_int_equal(xseg_budget_split(two, 2, 1, TOTAL, 0).borrowed, 4 * GIB);
-    assert_int_equal(xseg_budget_split(two, 2, 0, TOTAL, 0).borrowed, 0);
+    assert_int_equal(xseg_budget_split(two, 2, 1, TOTAL, 0).above_share, 4 * GIB);
+    assert_int_equal(xseg_budget_split(two, 2, 0, TOTAL, 0).above_share, 0);
     assert_int_equal(xseg_budget_split(three, 3, 2, TOTAL, 0).share, 16 * GIB);
     assert_int_equal(xseg_budget_split(more, 3, 0, TOTAL, 0).share, 40 * GIB);
     assert_int_equal(xseg_budget_split(more, 3, 1, TOTAL, 0).share, 24 * GIB);
@@ -49,8 +50,8 @@ static void shares_that_are_named_are_kept(void **state)
 /* What is wanted up to a share comes of what is borrowed, whoever has most of it most; idle memory within shares stays. */
 static void borrowed_memory_goes_first(void **state)
 {
-    const struct xseg_budget_party parties[] = {party(10, 0, 4, 0, 0), party(30, 12, 0, 0, 0),
-                                                party(24, 24, 0, 0, 0), party(0, 0, 0, 0, 0)};
+    const struct xseg_budget_participant parties[] = {party(10, 0, 4, 0, 0), party(30, 12, 0, 0, 0),
+                                                      party(24, 24, 0, 0, 0), party(0, 0, 0, 0, 0)};
 
     (void)state;
     /* Shares of 16 GiB; 12 and 8 GiB of idle memory are borrowed. */
@@ -70,8 +71,8 @@ static void borrowed_memory_goes_first(void **state)
 /* Beyond a share idle memory is lent down to the floor, but not by who wants some itself. */
 static void idle_memory_is_lent_down_to_the_floor(void **state)
 {
-    struct xseg_budget_party parties[] = {party(40, 0, 9, 0, 0), party(20, 18, 0, 0, 15),
-                                          party(4, 4, 0, 0, 0)};
+    struct xseg_budget_participant parties[] = {party(40, 0, 9, 0, 0), party(20, 18, 0, 0, 15),
+                                                party(4, 4, 0, 0, 0)};
 
     (void)state;
     assert_int_equal(give(parties, 3, 1, 0), 5 * GIB);
@@ -85,7 +86,7 @@ static void idle_memory_is_lent_down_to_the_floor(void **state)
 /* Pages that are being made are not given once more; they are kept for the one that makes them. */
 static void what_makes_pages_is_given_nothing(void **state)
 {
-    struct xseg_budget_party parties[] = {party(10, 0, 12, 0, 0), party(40, 30, 0, 0, 0)};
+    struct xseg_budget_participant parties[] = {party(10, 0, 12, 0, 0), party(40, 30, 0, 0, 0)};
 
     (void)state;
     assert_in_range(give(parties, 2, 1, 2 * GIB), 10 * GIB, 10 * GIB + 2);
@@ -100,8 +101,8 @@ static void what_makes_pages_is_given_nothing(void **state)
 /* Two that want memory beyond their shares do not hold each other up where there is enough for both. */
 static void who_crosses_its_share_takes_what_is_spare(void **state)
 {
-    const struct xseg_budget_party parties[] = {party(20, 0, 10, 0, 0), party(20, 0, 10, 0, 0),
-                                                party(4, 0, 0, 0, 0)};
+    const struct xseg_budget_participant parties[] = {party(20, 0, 10, 0, 0),
+                                                      party(20, 0, 10, 0, 0), party(4, 0, 0, 0, 0)};
 
     (void)state;
     for (unsigned i = 0; i < 2; i++) {
@@ -115,8 +116,8 @@ static void who_crosses_its_share_takes_what_is_spare(void **state)
 
 static void nobody_gives_without_need(void **state)
 {
-    const struct xseg_budget_party alone[] = {party(60, 60, 0, 0, 0)};
-    const struct xseg_budget_party two[] = {party(60, 60, 0, 0, 0), party(1, 1, 0, 0, 0)};
+    const struct xseg_budget_participant alone[] = {party(60, 60, 0, 0, 0)};
+    const struct xseg_budget_participant two[] = {party(60, 60, 0, 0, 0), party(1, 1, 0, 0, 0)};
 
     (void)state;
     assert_int_equal(give(alone, 1, 0, 0), 0);
@@ -133,14 +134,14 @@ static void needs_are_met_in_some_turns(void **state)
 
     (void)state;
     for (unsigned round = 0; round < 20000; round++) {
-        struct xseg_budget_party parties[MOST];
+        struct xseg_budget_participant parties[MOST];
         const unsigned count = 2 + (unsigned)(draw_next(&random) % (MOST - 1));
         uint64_t free = 0, lendable = 0, want = 0;
 
         for (unsigned i = 0; i < count; i++) {
             const uint64_t taken = draw_next(&random) % (TOTAL / count);
 
-            parties[i] = (struct xseg_budget_party){
+            parties[i] = (struct xseg_budget_participant){
                 .taken = taken,
                 .idle = draw_next(&random) % (taken + 1),
                 .named_share = draw_next(&random) % 3 == 0 ? draw_next(&random) % 1000001 : 0,

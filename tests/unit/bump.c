@@ -67,7 +67,7 @@ static void records_are_apart_and_zero(void **state)
     (void)state;
     assert_true(xseg_bump_init(&bump, (size_t)8 << 20));
     for (size_t bytes = 1; bytes < 3000; bytes++) {
-        unsigned char *record = xseg_bump_take(&bump, bytes);
+        unsigned char *record = xseg_bump_alloc(&bump, bytes);
 
         assert_non_null(record);
         assert_int_equal((uintptr_t)record % XSEG_BUMP_UNIT, 0);
@@ -94,14 +94,14 @@ static void what_does_not_fit_is_refused(void **state)
     (void)state;
     assert_true(xseg_bump_init(&bump, 1));
     assert_int_equal(bump.bytes, page);
-    assert_int_equal(xseg_bump_left(&bump), page - XSEG_BUMP_UNIT);
-    assert_null(xseg_bump_take(&bump, page));
-    assert_null(xseg_bump_take(&bump, SIZE_MAX));
+    assert_int_equal(xseg_bump_remaining(&bump), page - XSEG_BUMP_UNIT);
+    assert_null(xseg_bump_alloc(&bump, page));
+    assert_null(xseg_bump_alloc(&bump, SIZE_MAX));
     assert_true(bump.was_full);
-    assert_non_null(xseg_bump_take(&bump, page - 2 * XSEG_BUMP_UNIT));
-    assert_non_null(xseg_bump_take(&bump, XSEG_BUMP_UNIT - 1));
-    assert_int_equal(xseg_bump_left(&bump), 0);
-    assert_null(xseg_bump_take(&bump, 1));
+    assert_non_null(xseg_bump_alloc(&bump, page - 2 * XSEG_BUMP_UNIT));
+    assert_non_null(xseg_bump_alloc(&bump, XSEG_BUMP_UNIT - 1));
+    assert_int_equal(xseg_bump_remaining(&bump), 0);
+    assert_null(xseg_bump_alloc(&bump, 1));
     assert_audit(&bump);
     xseg_bump_fini(&bump);
 }
@@ -117,11 +117,11 @@ static void without_host_memory_nothing_is_taken(void **state)
     mappings_left = -1;
     assert_true(xseg_bump_init(&bump, (size_t)4 << 20));
     openings_left = 0;
-    assert_null(xseg_bump_take(&bump, 100));
+    assert_null(xseg_bump_alloc(&bump, 100));
     openings_left = -1;
     assert_false(bump.was_full);
     assert_audit(&bump);
-    assert_non_null(xseg_bump_take(&bump, 100));
+    assert_non_null(xseg_bump_alloc(&bump, 100));
     assert_audit(&bump);
     xseg_bump_fini(&bump);
 }
@@ -133,7 +133,7 @@ static void the_audit_names_the_broken_invariant(void **state)
 
     (void)state;
     assert_true(xseg_bump_init(&bump, 1 << 20));
-    assert_non_null(xseg_bump_take(&bump, 100));
+    assert_non_null(xseg_bump_alloc(&bump, 100));
     bump.used = bump.open + XSEG_BUMP_UNIT;
     assert_false(xseg_bump_audit(&bump, &finding));
     assert_string_equal(finding.tag, "BUMP-1");

@@ -17,7 +17,7 @@
 struct fixture {
     struct xseg_driver *driver;
     struct xseg_context context;
-    struct xseg_leftovers leftovers;
+    struct xseg_unreleased_list leftovers;
     struct xseg_pages pages;
     struct xseg_segment segment;
     xseg_stream stream;
@@ -26,7 +26,7 @@ struct fixture {
 
 static void set_up(struct fixture *f)
 {
-    struct xseg_supply plain = {.small = false};
+    struct xseg_page_source plain = {.small = false};
     struct xseg_sim_settings settings = {sizeof(settings)};
     char why[128];
 
@@ -34,7 +34,7 @@ static void set_up(struct fixture *f)
     settings.real_bytes = true;
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
     assert_int_equal(xseg_driver_open(scene_driver(), &f->driver), XSEG_OK);
-    assert_int_equal(xseg_leftovers_init(&f->leftovers, &f->context), XSEG_OK);
+    assert_int_equal(xseg_unreleased_init(&f->leftovers, &f->context), XSEG_OK);
     assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->leftovers, why, sizeof(why)),
                      XSEG_OK);
     xseg_pages_init(&f->pages, &f->context, &f->leftovers);
@@ -57,9 +57,9 @@ static void tear_down(struct fixture *f)
     assert_int_equal(xseg_driver_stream_destroy(&f->context, f->stream), XSEG_OK);
     xseg_pages_fini(&f->pages);
     assert_int_equal(xseg_segment_end(&f->segment), XSEG_OK);
-    assert_int_equal(xseg_leftovers_retry(&f->leftovers), XSEG_OK);
+    assert_int_equal(xseg_unreleased_retry(&f->leftovers), XSEG_OK);
     assert_int_equal(xseg_context_close(&f->context), XSEG_OK);
-    xseg_leftovers_fini(&f->leftovers);
+    xseg_unreleased_fini(&f->leftovers);
     xseg_driver_close(f->driver);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
@@ -159,7 +159,7 @@ static void pinned_memory_that_is_not_taken_back_is_a_leftover(void **state)
     assert_int_equal(xseg_sim_fail("cuMemFreeHost", 1, 999), XSEG_OK);
     xseg_contents_close(&contents);
     assert_int_equal(f.leftovers.count, 1);
-    assert_int_equal(xseg_leftovers_bytes(&f.leftovers), 0); /* not the device's */
+    assert_int_equal(xseg_unreleased_bytes(&f.leftovers), 0); /* not the device's */
     tear_down(&f);
 }
 

@@ -64,12 +64,12 @@ static void step(struct xseg_counts *counts, struct model *model, unsigned membe
     const uint64_t amount = 1 + random / 16 % 100;
 
     if (random % 16 < 8 || model->value[member] < amount) {
-        xseg_counts_up(&counts[member], WHAT, amount);
+        xseg_counts_increase(&counts[member], WHAT, amount);
         model->value[member] += amount;
         model->up[XSEG_STAT_ALL] += amount;
         model->up[group] += amount;
     } else {
-        xseg_counts_down(&counts[member], WHAT, amount);
+        xseg_counts_decrease(&counts[member], WHAT, amount);
         model->value[member] -= amount;
         model->down[XSEG_STAT_ALL] += amount;
         model->down[group] += amount;
@@ -136,7 +136,7 @@ static void step_blocks(struct xseg_counts *counts, struct blocks *mine, unsigne
         xseg_counts_alloc(counts, 10, 7);
         mine->live++;
     } else if (random % 8 == 4 && mine->live > 0) {
-        xseg_counts_pend(counts, 1, 10);
+        xseg_counts_mark_pending(counts, 1, 10);
         mine->live--;
         mine->pending++;
     } else if (random % 8 == 5 && mine->pending > 0) {
@@ -219,8 +219,8 @@ static void resets_start_again(void **state)
     (void)state;
     xseg_totals_init(&totals);
     xseg_counts_init(&counts, &totals, false);
-    xseg_counts_up(&counts, WHAT, 100);
-    xseg_counts_down(&counts, WHAT, 60);
+    xseg_counts_increase(&counts, WHAT, 100);
+    xseg_counts_decrease(&counts, WHAT, 60);
 
     xseg_totals_reset_peaks(&totals);
     stat = xseg_totals_read(&totals, XSEG_STAT_LARGE, WHAT);
@@ -229,7 +229,7 @@ static void resets_start_again(void **state)
     assert_int_equal(stat.freed, 60);
 
     xseg_totals_reset_accumulated(&totals);
-    xseg_counts_up(&counts, WHAT, 7);
+    xseg_counts_increase(&counts, WHAT, 7);
     stat = xseg_totals_read(&totals, XSEG_STAT_ALL, WHAT);
     assert_int_equal(stat.current, 47);
     assert_int_equal(stat.peak, 47);
@@ -242,8 +242,8 @@ static void resets_start_again(void **state)
 static void *count_up_and_down(void *counts)
 {
     for (unsigned i = 0; i < 100000; i++) {
-        xseg_counts_up(counts, WHAT, 10);
-        xseg_counts_down(counts, WHAT, 10);
+        xseg_counts_increase(counts, WHAT, 10);
+        xseg_counts_decrease(counts, WHAT, 10);
     }
     return NULL;
 }
@@ -328,13 +328,13 @@ static void open_owner(struct owner *owner, struct xseg_totals *totals, bool is_
     memset(owner, 0, sizeof(*owner));
     xseg_biased_lock_init(&owner->lock, XSEG_RANK_ARENA);
     xseg_counts_init(&owner->counts, totals, is_small);
-    xseg_counts_let_rest(&owner->counts, &owner->lock, &owner->notes);
+    xseg_counts_suspend(&owner->counts, &owner->lock, &owner->notes);
 }
 
 /* Count one block more, or one less, as an arena does it. */
 static void add_block(struct owner *owner, bool frees) XSEG_UNCHECKED
 {
-    xseg_biased_lock_take(&owner->lock);
+    xseg_biased_lock_lock(&owner->lock);
     if (!frees) {
         xseg_counts_alloc(&owner->counts, 10, 7);
         owner->live++;
@@ -342,9 +342,9 @@ static void add_block(struct owner *owner, bool frees) XSEG_UNCHECKED
         xseg_counts_free(&owner->counts, 10, 7);
         owner->live--;
         if (atomic_load(&owner->notes) != 0)
-            xseg_counts_wake(&owner->counts);
+            xseg_counts_resume(&owner->counts);
     }
-    xseg_biased_lock_give(&owner->lock);
+    xseg_biased_lock_unlock(&owner->lock);
 }
 
 static void expect_audits(struct owner *owners, struct xseg_totals *totals) XSEG_UNCHECKED
@@ -352,9 +352,9 @@ static void expect_audits(struct owner *owners, struct xseg_totals *totals) XSEG
     struct xseg_finding finding = {0};
 
     for (unsigned i = 0; i < ARENAS; i++) {
-        xseg_biased_lock_take(&owners[i].lock);
+        xseg_biased_lock_lock(&owners[i].lock);
         assert_true(xseg_counts_audit(&owners[i].counts, &finding));
-        xseg_biased_lock_give(&owners[i].lock);
+        xseg_biased_lock_unlock(&owners[i].lock);
     }
     assert_true(xseg_totals_audit(totals, &finding));
 }
@@ -409,7 +409,7 @@ static void peaks_are_exact_while_many_rest(void **state)
 /* As another thread would, so that the ranks of this one's locks are as they were. */
 static void hold(struct xseg_biased_lock *lock, bool is_held) XSEG_UNCHECKED
 {
-#if XSEG_BIASED_LOCK_IS_PLAIN
+#if XSEG_BIASED_LOCK_IS_ATOMIC
     atomic_store(&lock->taken, is_held);
 #else
     atomic_store(&lock->held, is_held);

@@ -83,8 +83,8 @@ static void what_is_noted_stays(void **state)
     assert_false(out.was_asked);
     assert_null(out.symbol);
     assert_null(out.file);
-    xseg_frames_note(&f.frames, frame, &first);
-    xseg_frames_note(&f.frames, frame, &second);
+    xseg_frames_record(&f.frames, frame, &first);
+    xseg_frames_record(&f.frames, frame, &second);
     xseg_frames_read(&f.frames, frame, &out);
     assert_true(out.was_asked);
     assert_string_equal(out.symbol, "function");
@@ -105,8 +105,8 @@ static void nothing_may_be_noted(void **state)
     (void)state;
     begin(&f);
     const struct xseg_frame *frame = keep(&f, 65536 + 100, &f.placement[0]);
-    xseg_frames_note(&f.frames, frame, &nothing);
-    xseg_frames_note(&f.frames, frame, &something);
+    xseg_frames_record(&f.frames, frame, &nothing);
+    xseg_frames_record(&f.frames, frame, &something);
     xseg_frames_read(&f.frames, frame, &out);
     assert_true(out.was_asked);
     assert_null(out.symbol);
@@ -128,7 +128,7 @@ static void texts_are_kept_once(void **state)
         const struct xseg_stack_source source = {"function", i, "made-up.c", i};
         const struct xseg_frame *frame = keep(&f, 65536 + 100 + i, &f.placement[0]);
 
-        xseg_frames_note(&f.frames, frame, &source);
+        xseg_frames_record(&f.frames, frame, &source);
         xseg_frames_read(&f.frames, frame, &out);
         assert_int_equal(out.line, i);
         assert_int_equal(out.symbol_offset, i);
@@ -141,7 +141,7 @@ static void texts_are_kept_once(void **state)
     /* One text that begins as another does. */
     const struct xseg_stack_source shorter = {NULL, 0, "made-up", 1};
     const struct xseg_frame *frame = keep(&f, 65536 + 100, &f.placement[0]);
-    xseg_frames_note(&f.frames, frame, &shorter);
+    xseg_frames_record(&f.frames, frame, &shorter);
     xseg_frames_read(&f.frames, frame, &out);
     assert_string_equal(out.file, "made-up");
     end(&f);
@@ -161,7 +161,7 @@ static void names_belong_to_modules(void **state)
     for (unsigned i = 0; i < 2; i++) {
         const struct xseg_frame *frame = keep(&f, f.placement[i].base + 100, &f.placement[i]);
 
-        xseg_frames_note(&f.frames, frame, &source[i]);
+        xseg_frames_record(&f.frames, frame, &source[i]);
         xseg_frames_read(&f.frames, frame, &out);
         assert_string_equal(out.symbol, source[i].symbol);
     }
@@ -179,9 +179,9 @@ static void without_room_less_is_known(void **state)
 
         begin(&f);
         const struct xseg_frame *frame = keep(&f, 65536 + 100, &f.placement[0]);
-        const size_t used = xseg_bump_left(&f.memory) - left;
-        assert_non_null(xseg_bump_take(&f.memory, used));
-        xseg_frames_note(&f.frames, frame, &source);
+        const size_t used = xseg_bump_remaining(&f.memory) - left;
+        assert_non_null(xseg_bump_alloc(&f.memory, used));
+        xseg_frames_record(&f.frames, frame, &source);
         xseg_frames_read(&f.frames, frame, &out);
         assert_true(out.symbol == NULL || strcmp(out.symbol, "function") == 0);
         assert_true(out.file == NULL || strcmp(out.file, "made-up.c") == 0);
@@ -203,7 +203,7 @@ static void the_audit_names_the_broken_invariant(void **state)
     begin(&f);
     struct xseg_frame *frame =
         xseg_bump_at(&f.memory, xseg_bump_handle(&f.memory, keep(&f, 65536 + 100, f.placement)));
-    xseg_frames_note(&f.frames, frame, &source);
+    xseg_frames_record(&f.frames, frame, &source);
     frame->pc = (const void *)(uintptr_t)7;
     assert_false(xseg_frames_audit(&f.frames, &finding));
     assert_string_equal(finding.tag, "FRAMES-1");

@@ -173,7 +173,7 @@ static unsigned longest_gap(uint64_t distance)
     for (unsigned i = 1; i <= 4096; i++) {
         const struct xseg_block block = {.base = i * distance};
 
-        gap = xseg_free_index_is_mark(&block) ? 0 : gap + 1;
+        gap = xseg_free_index_is_tree_node(&block) ? 0 : gap + 1;
         longest = gap > longest ? gap : longest;
     }
     return longest;
@@ -250,7 +250,7 @@ static void the_audit_can_fail(void **state)
     mark->higher->lower = mark->lower;
     expect(f, "INDEX-4");
     mark->lower->higher = mark->higher->lower = mark;
-    xseg_bits_remove(&f->free_index.used, 2);
+    xseg_bitmap_clear(&f->free_index.used, 2);
     expect(f, "INDEX-1");
     free(f);
 }

@@ -79,23 +79,23 @@ static void enough_that_was_freed_meanwhile_serves(void **state)
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     void *held[] = {scene_alloc(allocator, MIB, NULL), scene_alloc(allocator, 960 * 1024, NULL)};
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
-    const struct xseg_need need = {.config = xseg_allocator_config(allocator),
-                                   .requested = 1000,
-                                   .bytes = 1024,
-                                   .alignment = 512,
-                                   .span = 1024,
-                                   .segment_bytes = 2 * MIB,
-                                   .is_small = true,
-                                   .expandable = true};
-    struct xseg_grant grant = {.base = 0};
+    const struct xseg_alloc_params need = {.config = xseg_allocator_config(allocator),
+                                           .requested = 1000,
+                                           .bytes = 1024,
+                                           .alignment = 512,
+                                           .span = 1024,
+                                           .segment_bytes = 2 * MIB,
+                                           .is_small = true,
+                                           .expandable = true};
+    struct xseg_alloc_result grant = {.base = 0};
     struct xseg_arena *arena = NULL;
 
     (void)state;
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     xseg_device_visit_arenas(device, pick_small, &arena);
     assert_non_null(arena);
-    assert_int_equal(xseg_growth_grow(arena, &need, &grant), XSEG_OK);
-    xseg_lock_give(&device->growth_lock);
+    assert_int_equal(xseg_growth_run(arena, &need, &grant), XSEG_OK);
+    xseg_mutex_unlock(&device->growth_lock);
     assert_int_equal(grant.base, (uintptr_t)held[0] + MIB + 960 * 1024);
     assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 2 * MIB);
     scene_free(allocator, (void *)(uintptr_t)grant.base); /* NOLINT(performance-no-int-to-ptr) */

@@ -149,7 +149,7 @@ static void readers_find_while_it_grows(void **state)
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(pthread_create(&thread[i], NULL, read_all, shared), 0);
     for (uint32_t i = 1; i <= 5000; i++) {
-        uint32_t *record = xseg_bump_take(&shared->memory, sizeof(*record));
+        uint32_t *record = xseg_bump_alloc(&shared->memory, sizeof(*record));
 
         assert_non_null(record);
         *record = i;

@@ -174,14 +174,14 @@ static void no_shortcut_is_taken_past_a_route_that_has_begun(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = scene_pool(allocator);
-    struct request request = {allocator, &allocator->shortcuts.lock->os, NULL, KIB, 0};
+    struct request request = {allocator, &allocator->stream_cache.lock->os, NULL, KIB, 0};
     pthread_t asks;
 
     (void)state;
     reset();
     /* The first request makes the arena; from then on a request may take the shortcut. */
     scene_free(allocator, scene_alloc(allocator, KIB, NULL));
-    xseg_shortcuts_drop_all(&allocator->shortcuts, -1);
+    xseg_stream_cache_drop_all(&allocator->stream_cache, -1);
     assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
     wait_until(&is_parked);
     assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
@@ -323,7 +323,7 @@ static void an_unobserve_waits_for_calls_under_way(void **state)
 
 /* --- A miss. --- */
 
-/* A thread has missed and is about to wait for GROWTH; what fits is freed before it gets there. */
+/* A thread has missed and is about to wait for the device memory lock; what fits is freed before it gets there. */
 static void a_miss_searches_again_for_what_was_freed_meanwhile(void **state)
 {
     /* A growth of an expandable segment would begin with what is cached all the same. */
@@ -346,7 +346,7 @@ static void a_miss_searches_again_for_what_was_freed_meanwhile(void **state)
     scene_close(allocator);
 }
 
-#if !XSEG_BIASED_LOCK_IS_PLAIN
+#if !XSEG_BIASED_LOCK_IS_ATOMIC
 
 /* --- Locks: not under ThreadSanitizer, where they are mutexes. --- */
 
@@ -358,11 +358,11 @@ struct owned {
 
 static void use(struct owned *owned)
 {
-    xseg_biased_lock_take(&owned->lock);
+    xseg_biased_lock_lock(&owned->lock);
     if (atomic_fetch_add_explicit(&owned->inside, 1, memory_order_relaxed) != 0)
         atomic_fetch_add(&owned->collisions, 1);
     atomic_fetch_sub_explicit(&owned->inside, 1, memory_order_relaxed);
-    xseg_biased_lock_give(&owned->lock);
+    xseg_biased_lock_unlock(&owned->lock);
 }
 
 static void *own_and_leave(void *self)
@@ -409,14 +409,14 @@ static void a_thread_sleeps_at_a_latch_behind_a_barrier(void **state)
     xseg_biased_lock_init(&owned.lock, XSEG_RANK_ARENA);
     if (!owned.lock.has_barrier)
         return;
-    atomic_store(&owned.lock.owner, XSEG_BIASED_LOCK_NOBODYS);
-    xseg_biased_lock_take(&owned.lock);
+    atomic_store(&owned.lock.owner, XSEG_BIASED_LOCK_UNOWNED);
+    xseg_biased_lock_lock(&owned.lock);
     const unsigned before = atomic_load(&barriers), slept = atomic_load(&sleeps);
     assert_int_equal(pthread_create(&sleeper, NULL, use_once, &owned), 0);
     while (atomic_load(&sleeps) == slept)
         (void)__real_sched_yield();
     assert_int_equal(atomic_load(&barriers), before + 1);
-    xseg_biased_lock_give(&owned.lock);
+    xseg_biased_lock_unlock(&owned.lock);
     assert_int_equal(pthread_join(sleeper, NULL), 0);
     assert_int_equal(owned.collisions, 0);
     xseg_biased_lock_fini(&owned.lock);
@@ -429,12 +429,12 @@ static void *own_and_stay(void *self)
 
     use(owned);
     use(owned);
-    xseg_biased_lock_take(&owned->lock);
+    xseg_biased_lock_lock(&owned->lock);
     atomic_fetch_add(&owned->inside, 1);
     atomic_store(&owned->is_owned, true);
     park();
     atomic_fetch_sub(&owned->inside, 1);
-    xseg_biased_lock_give(&owned->lock);
+    xseg_biased_lock_unlock(&owned->lock);
     return NULL;
 }
 
@@ -470,7 +470,7 @@ int main(void)
         cmocka_unit_test(two_threads_that_meet_a_stream_know_one),
         cmocka_unit_test(an_unobserve_waits_for_calls_under_way),
         cmocka_unit_test(a_miss_searches_again_for_what_was_freed_meanwhile),
-#if !XSEG_BIASED_LOCK_IS_PLAIN
+#if !XSEG_BIASED_LOCK_IS_ATOMIC
         cmocka_unit_test(a_latch_is_taken_from_its_owner_behind_a_barrier),
         cmocka_unit_test(a_latch_is_not_taken_from_an_owner_that_holds_it),
         cmocka_unit_test(a_thread_sleeps_at_a_latch_behind_a_barrier),

@@ -29,9 +29,9 @@ static int tear_down(void **state)
 static enum xseg_history_labels_outcome try_add(struct xseg_history_labels *labels,
                                                 const char *text, uint32_t *label)
 {
-    xseg_lock_take(&labels->lock);
+    xseg_mutex_lock(&labels->lock);
     const enum xseg_history_labels_outcome outcome = xseg_history_labels_add(labels, text, label);
-    xseg_lock_give(&labels->lock);
+    xseg_mutex_unlock(&labels->lock);
     return outcome;
 }
 
@@ -56,9 +56,9 @@ static void expect_audit(struct xseg_history_labels *labels, const char *tag)
 {
     struct xseg_finding finding = {0};
 
-    xseg_lock_take(&labels->lock);
+    xseg_mutex_lock(&labels->lock);
     const bool holds = xseg_history_labels_audit(labels, &finding);
-    xseg_lock_give(&labels->lock);
+    xseg_mutex_unlock(&labels->lock);
     if (tag == NULL && !holds)
         fail_msg("%s: %s", finding.tag, finding.text);
     if (tag != NULL) {
@@ -70,19 +70,19 @@ static void expect_audit(struct xseg_history_labels *labels, const char *tag)
 /* A sweep that finds these labels in use. */
 static void sweep(struct xseg_history_labels *labels, const uint32_t *used, size_t count)
 {
-    xseg_lock_take(&labels->lock);
+    xseg_mutex_lock(&labels->lock);
     xseg_history_labels_begin(labels);
     for (size_t i = 0; i < count; i++)
         xseg_history_labels_mark(labels, used[i]);
     xseg_history_labels_drop(labels);
-    xseg_lock_give(&labels->lock);
+    xseg_mutex_unlock(&labels->lock);
 }
 
 static bool is_due(struct xseg_history_labels *labels)
 {
-    xseg_lock_take(&labels->lock);
+    xseg_mutex_lock(&labels->lock);
     const bool due = xseg_history_labels_is_due(labels);
-    xseg_lock_give(&labels->lock);
+    xseg_mutex_unlock(&labels->lock);
     return due;
 }
 
@@ -161,10 +161,10 @@ static void unmarked_labels_are_dropped(void **state)
     expect_audit(labels, NULL);
     /* 0 is no label, and a label that has been dropped is not marked. */
     sweep(labels, kept, 1);
-    xseg_lock_take(&labels->lock);
+    xseg_mutex_lock(&labels->lock);
     xseg_history_labels_mark(labels, 0);
     xseg_history_labels_mark(labels, kept[5]);
-    xseg_lock_give(&labels->lock);
+    xseg_mutex_unlock(&labels->lock);
     assert_int_equal(labels->count, 1);
     assert_int_equal(try_add(labels, "request 50", &label), XSEG_HISTORY_LABELS_ADDED);
     expect_audit(labels, NULL);
@@ -176,14 +176,14 @@ static void labels_given_during_a_sweep_are_kept(void **state)
     struct xseg_history_labels *labels = *state;
     const uint32_t old = add(labels, "old"), found = add(labels, "found");
 
-    xseg_lock_take(&labels->lock);
+    xseg_mutex_lock(&labels->lock);
     xseg_history_labels_begin(labels);
-    xseg_lock_give(&labels->lock);
+    xseg_mutex_unlock(&labels->lock);
     const uint32_t fresh = add(labels, "new");
     assert_int_equal(add(labels, "found"), found);
-    xseg_lock_take(&labels->lock);
+    xseg_mutex_lock(&labels->lock);
     xseg_history_labels_drop(labels);
-    xseg_lock_give(&labels->lock);
+    xseg_mutex_unlock(&labels->lock);
     assert_int_equal(labels->count, 2);
     assert_int_equal(add(labels, "new"), fresh);
     assert_int_equal(add(labels, "old"), old); /* its record was free */

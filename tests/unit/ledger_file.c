@@ -5,7 +5,7 @@
 
 #include "tests/support/ledgers.h"
 
-static struct xseg_ledger ledger;
+static struct xseg_shared_budget ledger;
 
 /* The file's bytes, for the caller to free. */
 static unsigned char *take_bytes(size_t *count)
@@ -26,44 +26,45 @@ static unsigned char *take_bytes(size_t *count)
 static int without_a_file(void **state)
 {
     (void)state;
-    xseg_ledger_close(&ledger);
+    xseg_shared_budget_close(&ledger);
     (void)unlink(ledger_path);
     return 0;
 }
 
 static void a_name_leads_to_a_path(void **state)
 {
-    char path[XSEG_LEDGER_PATH], wanted[XSEG_LEDGER_PATH], name[XSEG_LEDGER_PATH + 1];
+    char path[XSEG_SHARED_BUDGET_PATH], wanted[XSEG_SHARED_BUDGET_PATH],
+        name[XSEG_SHARED_BUDGET_PATH + 1];
 
     (void)state;
-    assert_int_equal(xseg_ledger_path("a-team_1.x", path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_path("a-team_1.x", path), XSEG_OK);
     (void)snprintf(wanted, sizeof(wanted), "/dev/shm/xseg-%u-a-team_1.x", (unsigned)geteuid());
     assert_string_equal(path, wanted);
     for (const char **at = (const char *[]){"/", "./x", "/some/where", "../x", NULL}; *at; at++) {
-        assert_int_equal(xseg_ledger_path(*at, path), XSEG_OK);
+        assert_int_equal(xseg_shared_budget_path(*at, path), XSEG_OK);
         assert_string_equal(path, *at);
     }
     for (const char **at = (const char *[]){"", ".", "..", "a b", "a\n", "\xc3\xa4", NULL}; *at;
          at++) {
-        assert_int_equal(xseg_ledger_path(*at, path), XSEG_ERR_ARGUMENT);
+        assert_int_equal(xseg_shared_budget_path(*at, path), XSEG_ERR_ARGUMENT);
         assert_said("name of the shared budget file");
         assert_string_equal(path, "");
     }
     memset(name, 'a', sizeof(name));
-    name[XSEG_LEDGER_NAME] = '\0';
-    assert_int_equal(xseg_ledger_path(name, path), XSEG_OK);
-    name[XSEG_LEDGER_NAME] = 'a';
-    name[XSEG_LEDGER_NAME + 1] = '\0';
-    assert_int_equal(xseg_ledger_path(name, path), XSEG_ERR_ARGUMENT);
+    name[XSEG_SHARED_BUDGET_NAME] = '\0';
+    assert_int_equal(xseg_shared_budget_path(name, path), XSEG_OK);
+    name[XSEG_SHARED_BUDGET_NAME] = 'a';
+    name[XSEG_SHARED_BUDGET_NAME + 1] = '\0';
+    assert_int_equal(xseg_shared_budget_path(name, path), XSEG_ERR_ARGUMENT);
     memset(name, '/', sizeof(name));
-    name[XSEG_LEDGER_PATH - 1] = '\0';
-    assert_int_equal(xseg_ledger_path(name, path), XSEG_OK);
-    name[XSEG_LEDGER_PATH - 1] = '/';
-    name[XSEG_LEDGER_PATH] = '\0';
-    assert_int_equal(xseg_ledger_path(name, path), XSEG_ERR_ARGUMENT);
-    assert_int_equal(xseg_ledger_open(&ledger, name), XSEG_ERR_ARGUMENT);
-    assert_int_equal(xseg_ledger_open(&ledger, ""), XSEG_ERR_ARGUMENT);
-    assert_false(xseg_ledger_is_own(&ledger));
+    name[XSEG_SHARED_BUDGET_PATH - 1] = '\0';
+    assert_int_equal(xseg_shared_budget_path(name, path), XSEG_OK);
+    name[XSEG_SHARED_BUDGET_PATH - 1] = '/';
+    name[XSEG_SHARED_BUDGET_PATH] = '\0';
+    assert_int_equal(xseg_shared_budget_path(name, path), XSEG_ERR_ARGUMENT);
+    assert_int_equal(xseg_shared_budget_open(&ledger, name), XSEG_ERR_ARGUMENT);
+    assert_int_equal(xseg_shared_budget_open(&ledger, ""), XSEG_ERR_ARGUMENT);
+    assert_false(xseg_shared_budget_is_own(&ledger));
 }
 
 static void a_file_is_made_for_owner_and_group(void **state)
@@ -72,28 +73,28 @@ static void a_file_is_made_for_owner_and_group(void **state)
     struct stat status;
 
     (void)state;
-    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
     (void)umask(before);
-    assert_true(xseg_ledger_is_own(&ledger));
+    assert_true(xseg_shared_budget_is_own(&ledger));
     assert_int_equal(ledger.slot, 0);
     assert_int_equal(stat(ledger_path, &status), 0);
     assert_int_equal(status.st_mode, S_IFREG | 0660);
     assert_int_equal(status.st_size, LEDGER_BYTES);
     assert_true(status.st_blocks * 512 >= LEDGER_BYTES);
     assert_int_equal(fcntl(ledger.file.descriptor, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
-    assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
     assert_int_equal(ledger_count(&ledger), 1);
-    assert_int_equal(ledger.seen[0].state, XSEG_LEDGER_FRESH);
+    assert_int_equal(ledger.seen[0].state, XSEG_SHARED_BUDGET_FRESH);
     assert_int_equal(ledger.seen[0].record.device_count, 0);
     assert_int_equal(ledger.seen[0].record.pid, getpid());
     assert_true(ledger.seen[0].record.name[0] != '\0');
-    xseg_ledger_close(&ledger);
-    xseg_ledger_close(&ledger);
-    assert_int_equal(xseg_ledger_read(&ledger), XSEG_ERR_FORKED);
+    xseg_shared_budget_close(&ledger);
+    xseg_shared_budget_close(&ledger);
+    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_ERR_FORKED);
     assert_int_equal(ledger_say(&ledger, 1), XSEG_ERR_FORKED);
     assert_int_equal(stat(ledger_path, &status), 0);
     assert_int_equal(status.st_size, LEDGER_BYTES);
-    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
     assert_int_equal(ledger.slot, 0);
 }
 
@@ -105,8 +106,8 @@ static void assert_refused(const char *words)
     unsigned char *old = take_bytes(&bytes_before);
 
     assert_int_equal(stat(ledger_path, &before), 0);
-    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_ERR_FILE);
-    assert_false(xseg_ledger_is_own(&ledger));
+    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_ERR_FILE);
+    assert_false(xseg_shared_budget_is_own(&ledger));
     assert_said(words);
     assert_said(ledger_path);
     assert_int_equal(stat(ledger_path, &after), 0);
@@ -122,10 +123,10 @@ static void assert_refused(const char *words)
 static void leave_a_ledger(void)
 {
     (void)unlink(ledger_path);
-    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
     const struct peer peer = peer_start();
     peer_kill(&peer);
-    xseg_ledger_close(&ledger);
+    xseg_shared_budget_close(&ledger);
 }
 
 static void files_of_other_contents_are_refused(void **state)
@@ -166,11 +167,11 @@ static void files_of_another_kind_are_refused(void **state)
     (void)state;
     (void)snprintf(second, sizeof(second), "%s.2", ledger_path);
     assert_int_equal(mkdir(ledger_path, 0700), 0);
-    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_ERR_FILE);
+    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_ERR_FILE);
     assert_said("directory");
     assert_int_equal(rmdir(ledger_path), 0);
     assert_int_equal(mkfifo(ledger_path, 0600), 0);
-    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_ERR_FILE);
+    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_ERR_FILE);
     assert_said("is not a regular file");
     leave_a_ledger();
     assert_int_equal(link(ledger_path, second), 0);
@@ -180,9 +181,9 @@ static void files_of_another_kind_are_refused(void **state)
     assert_refused("symbolic link");
     assert_int_equal(unlink(second), 0);
     /* One that leads nowhere makes no file there. */
-    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_ERR_FILE);
+    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_ERR_FILE);
     assert_int_equal(access(second, F_OK), -1);
-    assert_int_equal(xseg_ledger_open(&ledger, "./no-folder/ledger"), XSEG_ERR_FILE);
+    assert_int_equal(xseg_shared_budget_open(&ledger, "./no-folder/ledger"), XSEG_ERR_FILE);
     assert_said("./no-folder/ledger");
 }
 
@@ -203,7 +204,7 @@ static void files_of_other_modes_are_refused(void **state)
         /* The superuser may open it. */
         if (geteuid() == 0 && (chmod(ledger_folder, 0711) != 0 || seteuid(65534) != 0))
             _exit(0);
-        status = xseg_ledger_open(&ledger, ledger_path);
+        status = xseg_shared_budget_open(&ledger, ledger_path);
         (void)xseg_error_message(text, sizeof(text));
         _exit(status == XSEG_ERR_FILE && strstr(text, "allow this process") != NULL ? 0 : 1);
     }
@@ -223,7 +224,7 @@ static void an_unfinished_file_is_finished(void **state)
         assert_true(file >= 0);
         assert_int_equal(ftruncate(file, sizes[i]), 0);
         assert_int_equal(close(file), 0);
-        assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+        assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
         assert_int_equal(stat(ledger_path, &status), 0);
         assert_int_equal(status.st_size, LEDGER_BYTES);
         assert_int_equal(status.st_mode, S_IFREG | 0660);
@@ -242,11 +243,11 @@ static void a_file_may_be_cut_under_way(void **state)
     for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         const bool has_header = sizes[i] >= LEDGER_SLOTS_AT;
 
-        assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+        assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
         const struct peer peer = peer_start();
-        assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
+        assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
         assert_int_equal(truncate(ledger_path, sizes[i]), 0);
-        assert_int_equal(xseg_ledger_read(&ledger), XSEG_ERR_FILE);
+        assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_ERR_FILE);
         assert_said("has changed to ");
         assert_int_equal(ledger_count(&ledger), 2);
         assert_int_equal(ledger_say(&ledger, 3), XSEG_ERR_FILE);
@@ -258,25 +259,25 @@ static void a_file_may_be_cut_under_way(void **state)
         assert_int_equal(peer_tell(&peer, 'w', 0), has_header ? 0 : 255);
         assert_int_equal(ledger_say(&ledger, 3), has_header ? XSEG_OK : XSEG_ERR_FILE);
         if (has_header) {
-            assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
+            assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
             assert_true(ledger_says(&ledger.seen[peer.slot].record, 0));
-            assert_int_equal(ledger.seen[peer.slot].state, XSEG_LEDGER_FRESH);
+            assert_int_equal(ledger.seen[peer.slot].state, XSEG_SHARED_BUDGET_FRESH);
         } else {
             /* A file of zeros becomes a ledger again when a process opens it; one with a part of a header does not. */
-            xseg_ledger_close(&ledger);
-            assert_int_equal(xseg_ledger_open(&ledger, ledger_path),
+            xseg_shared_budget_close(&ledger);
+            assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path),
                              sizes[i] == 0 ? XSEG_OK : XSEG_ERR_FILE);
             assert_int_equal(peer_tell(&peer, 'w', 0), sizes[i] == 0 ? 0 : 255);
             if (sizes[i] != 0) {
                 (void)unlink(ledger_path);
-                assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+                assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
             }
         }
         assert_int_equal(unlink(ledger_path), 0);
-        assert_int_equal(xseg_ledger_read(&ledger), XSEG_ERR_FILE);
+        assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_ERR_FILE);
         assert_said("has been removed");
         assert_int_equal(ledger_say(&ledger, 4), XSEG_ERR_FILE);
-        xseg_ledger_close(&ledger);
+        xseg_shared_budget_close(&ledger);
         peer_end(&peer);
     }
 }
@@ -407,7 +408,7 @@ static void a_file_that_became_foreign_is_never_written(void **state)
     (void)state;
     (void)snprintf(second_path, sizeof(second_path), "%s.2", ledger_path);
     for (unsigned i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
-        assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+        assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
         assert_int_equal(ledger_say(&ledger, 1), XSEG_OK);
         const struct peer peer = peer_start();
         ways[i].becomes();
@@ -416,11 +417,11 @@ static void a_file_that_became_foreign_is_never_written(void **state)
         assert_int_equal(ledger_say(&ledger, 2), XSEG_ERR_FILE);
         assert_said(ledger_path);
         assert_said(ways[i].words);
-        assert_int_equal(xseg_ledger_read(&ledger), XSEG_ERR_FILE);
+        assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_ERR_FILE);
         assert_int_equal(peer_tell(&peer, 'w', 3), 255);
         peer_end(&peer);
         (void)xseg_fail(XSEG_ERR_ARGUMENT, "an earlier message");
-        xseg_ledger_close(&ledger);
+        xseg_shared_budget_close(&ledger);
         assert_said("an earlier message");
         if (sum_files() != before)
             fail_msg("a file that became foreign in way %u was written", i);
@@ -437,11 +438,11 @@ static void a_descriptor_may_be_closed(void **state)
 
     (void)state;
     (void)snprintf(other_path, sizeof(other_path), "%s.2", ledger_path);
-    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
     const int file = open(other_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     assert_true(file >= 0);
     assert_int_equal(dup2(file, ledger.file.descriptor), ledger.file.descriptor);
-    assert_int_equal(xseg_ledger_read(&ledger), XSEG_ERR_FILE);
+    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_ERR_FILE);
     assert_said("has been closed by the program");
     assert_int_equal(ledger_say(&ledger, 1), XSEG_ERR_FILE);
     const pid_t child = fork();
@@ -450,15 +451,15 @@ static void a_descriptor_may_be_closed(void **state)
         _exit(fcntl(ledger.file.descriptor, F_GETFD) >= 0 ? 0 : 1);
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
-    xseg_ledger_close(&ledger);
-    assert_false(xseg_ledger_is_own(&ledger));
+    xseg_shared_budget_close(&ledger);
+    assert_false(xseg_shared_budget_is_own(&ledger));
     assert_int_equal(close(ledger.file.descriptor), 0);
     assert_int_equal(pread(file, &byte, 1, 0), 0);
     assert_int_equal(close(file), 0);
     assert_int_equal(unlink(other_path), 0);
-    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
     assert_int_equal(close(ledger.file.descriptor), 0);
-    assert_int_equal(xseg_ledger_read(&ledger), XSEG_ERR_FILE);
+    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_ERR_FILE);
 }
 
 int main(void)

@@ -148,12 +148,12 @@ ssize_t __wrap_pwrite64(int file, const void *bytes, size_t count, off_t at)
     return __wrap_pwrite(file, bytes, count, at);
 }
 
-static struct xseg_ledger ledger, other;
+static struct xseg_shared_budget ledger, other;
 
 static int without_a_file(void **state)
 {
     (void)state;
-    xseg_ledger_close(&ledger);
+    xseg_shared_budget_close(&ledger);
     (void)unlink(ledger_path);
     return 0;
 }
@@ -161,12 +161,12 @@ static int without_a_file(void **state)
 /* All that a process does with a ledger. */
 static void live(void)
 {
-    if (xseg_ledger_open(&other, ledger_path) == XSEG_OK) {
+    if (xseg_shared_budget_open(&other, ledger_path) == XSEG_OK) {
         (void)ledger_say(&other, 1);
-        (void)xseg_ledger_read(&other);
+        (void)xseg_shared_budget_read(&other);
         (void)ledger_say(&other, 2);
     }
-    xseg_ledger_close(&other);
+    xseg_shared_budget_close(&other);
 }
 
 /* A child that gets a signal before its n-th call. */
@@ -188,14 +188,14 @@ static pid_t start(unsigned nth, int number)
 /* Whoever comes after it has the ledger to itself, one bystander aside, and finds nothing of it. */
 static void assert_usable(unsigned others)
 {
-    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
     assert_int_equal(ledger.slot, others);
     assert_int_equal(ledger_say(&ledger, 9), XSEG_OK);
-    assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
     assert_int_equal(ledger_count(&ledger), 1 + others);
     for (unsigned i = 0; i < 1 + others; i++)
-        assert_int_equal(ledger.seen[i].state, XSEG_LEDGER_FRESH);
-    xseg_ledger_close(&ledger);
+        assert_int_equal(ledger.seen[i].state, XSEG_SHARED_BUDGET_FRESH);
+    xseg_shared_budget_close(&ledger);
 }
 
 /* Kill a process at each call; returns how many there were. */
@@ -249,7 +249,7 @@ static void a_stop_at_each_call_keeps_nobody_waiting(void **state)
         assert_int_equal(waitpid(child, &status, WUNTRACED), child);
         is_at_end = WIFEXITED(status);
         wait_count = 0;
-        const xseg_status opened = xseg_ledger_open(&ledger, ledger_path);
+        const xseg_status opened = xseg_shared_budget_open(&ledger, ledger_path);
         if (opened == XSEG_ERR_BUSY) {
             assert_said("is being created by another process");
             assert_int_equal(wait_count, 199);
@@ -257,11 +257,11 @@ static void a_stop_at_each_call_keeps_nobody_waiting(void **state)
         } else {
             assert_int_equal(opened, XSEG_OK);
             assert_int_equal(wait_count, 0);
-            assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
-            assert_int_equal(ledger.seen[ledger.slot].state, XSEG_LEDGER_FRESH);
-            for (unsigned i = 0; i < XSEG_LEDGER_SLOTS; i++)
-                assert_int_not_equal(ledger.seen[i].state, XSEG_LEDGER_UNREADABLE);
-            xseg_ledger_close(&ledger);
+            assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
+            assert_int_equal(ledger.seen[ledger.slot].state, XSEG_SHARED_BUDGET_FRESH);
+            for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
+                assert_int_not_equal(ledger.seen[i].state, XSEG_SHARED_BUDGET_UNREADABLE);
+            xseg_shared_budget_close(&ledger);
         }
         if (!is_at_end) {
             assert_int_equal(kill(child, SIGKILL), 0);
@@ -325,26 +325,26 @@ static void each_call_may_fail(void **state)
         assert_int_equal(__real_close(next), 0);
         with_error = EIO;
         until = nth;
-        const xseg_status opened = xseg_ledger_open(&other, ledger_path);
+        const xseg_status opened = xseg_shared_budget_open(&other, ledger_path);
         if (opened != XSEG_OK) {
             assert_int_equal(opened, XSEG_ERR_FILE);
             assert_said(ledger_path);
             assert_said("Input/output error");
-            assert_false(xseg_ledger_is_own(&other));
+            assert_false(xseg_shared_budget_is_own(&other));
         } else {
             if (ledger_say(&other, 1) != XSEG_OK)
                 assert_said("Input/output error");
-            if (xseg_ledger_read(&other) != XSEG_OK)
+            if (xseg_shared_budget_read(&other) != XSEG_OK)
                 assert_said("Input/output error");
             /* What has not been written is written by the next call. */
             const unsigned left = until;
             until = 0;
             assert_int_equal(ledger_say(&other, 1), XSEG_OK);
-            assert_int_equal(xseg_ledger_read(&other), XSEG_OK);
+            assert_int_equal(xseg_shared_budget_read(&other), XSEG_OK);
             until = left;
             assert_true(ledger_says(&other.seen[other.slot].record, 1));
         }
-        xseg_ledger_close(&other);
+        xseg_shared_budget_close(&other);
         is_at_end = until > 0;
         until = 0;
         with_error = 0;
@@ -360,7 +360,7 @@ static void a_full_file_system_is_said(void **state)
 {
     (void)state;
     is_no_room = true;
-    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_ERR_FILE);
+    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_ERR_FILE);
     is_no_room = false;
     assert_said("(No space left on device); free 528384 bytes");
     assert_usable(0);
@@ -372,7 +372,7 @@ static _Noreturn void open_at_once(int begin, int opened, int end)
     char byte = 0;
 
     (void)!read(begin, &byte, 1);
-    byte = xseg_ledger_open(&other, ledger_path) == XSEG_OK ? 'y' : 'n';
+    byte = xseg_shared_budget_open(&other, ledger_path) == XSEG_OK ? 'y' : 'n';
     (void)!write(opened, &byte, 1);
     (void)!read(end, &byte, 1);
     _exit(0);
@@ -403,9 +403,9 @@ static void processes_that_open_at_once_meet(void **state)
             assert_int_equal(read(opened[0], &byte, 1), 1);
             assert_int_equal(byte, 'y');
         }
-        assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+        assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
         assert_int_equal(ledger.slot, PROCESSES);
-        assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
+        assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
         assert_int_equal(ledger_count(&ledger), PROCESSES + 1);
         (void)close(end[1]);
         for (unsigned i = 0; i < PROCESSES; i++)
@@ -424,20 +424,20 @@ static void no_record_is_torn(void **state)
     uint64_t last = 0;
 
     (void)state;
-    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        if (xseg_ledger_open(&other, ledger_path) != XSEG_OK)
+        if (xseg_shared_budget_open(&other, ledger_path) != XSEG_OK)
             _exit(1);
         for (uint64_t i = 1;; i++)
             (void)ledger_say(&other, i);
     }
     for (unsigned i = 0; i < 100000 && last < 2000; i++) {
-        const struct xseg_ledger_entry *entry = &ledger.seen[1];
+        const struct xseg_shared_budget_entry *entry = &ledger.seen[1];
 
-        assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
-        if (entry->state != XSEG_LEDGER_FRESH || entry->record.device_count == 0)
+        assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
+        if (entry->state != XSEG_SHARED_BUDGET_FRESH || entry->record.device_count == 0)
             continue;
         assert_true(ledger_says(&entry->record, entry->record.devices[0].idle));
         assert_true(entry->record.devices[0].idle >= last);
@@ -451,14 +451,14 @@ static void no_record_is_torn(void **state)
 static void a_process_may_leave_while_others_read(void **state)
 {
     (void)state;
-    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
     const struct peer peer = peer_start();
-    assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
-    assert_int_equal(ledger.seen[peer.slot].state, XSEG_LEDGER_FRESH);
+    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
+    assert_int_equal(ledger.seen[peer.slot].state, XSEG_SHARED_BUDGET_FRESH);
     leaving = &peer;
-    assert_int_equal(xseg_ledger_read(&ledger), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
     assert_null(leaving);
-    assert_int_equal(ledger.seen[peer.slot].state, XSEG_LEDGER_FREE);
+    assert_int_equal(ledger.seen[peer.slot].state, XSEG_SHARED_BUDGET_FREE);
 }
 
 /* Put random bytes somewhere, at times in the whole file, and change its size at times. */
@@ -486,27 +486,27 @@ static void any_bytes_may_be_in_the_file(void **state)
     unsigned unreadable = 0;
 
     (void)state;
-    assert_int_equal(xseg_ledger_open(&ledger, ledger_path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
     const struct peer peer = peer_start();
     const int file = __real_open(ledger_path, O_RDWR | O_CLOEXEC, 0);
     assert_true(file >= 0);
     assert_int_equal(__real_pread(file, header, sizeof(header), 0), sizeof(header));
     for (unsigned round = 0; round < 500; round++) {
         spoil(file, &random);
-        if (xseg_ledger_read(&ledger) == XSEG_OK) {
-            const enum xseg_ledger_state found = ledger.seen[peer.slot].state;
+        if (xseg_shared_budget_read(&ledger) == XSEG_OK) {
+            const enum xseg_shared_budget_state found = ledger.seen[peer.slot].state;
 
             assert_int_equal(ledger_count(&ledger), 2);
-            assert_true(found == XSEG_LEDGER_UNREADABLE ||
+            assert_true(found == XSEG_SHARED_BUDGET_UNREADABLE ||
                         ledger_says(&ledger.seen[peer.slot].record, 0) ||
                         ledger_says(&ledger.seen[peer.slot].record, round - 1));
-            unreadable += found != XSEG_LEDGER_FRESH;
+            unreadable += found != XSEG_SHARED_BUDGET_FRESH;
         }
         (void)ledger_say(&ledger, round);
-        if (xseg_ledger_open(&other, ledger_path) == XSEG_OK) {
-            assert_int_equal(xseg_ledger_read(&other), XSEG_OK);
+        if (xseg_shared_budget_open(&other, ledger_path) == XSEG_OK) {
+            assert_int_equal(xseg_shared_budget_read(&other), XSEG_OK);
             assert_int_equal(ledger_count(&other), 3);
-            xseg_ledger_close(&other);
+            xseg_shared_budget_close(&other);
         }
         /* Now and then all is well again. */
         if (round % 10 == 9) {

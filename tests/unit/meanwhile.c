@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "src/core/cache/arena_blocks.h"
-#include "src/core/pending/poison.h"
+#include "src/core/pending/debug_fill.h"
 #include "tests/support/scene.h"
 
 /* --- Where threads park. --- */
@@ -45,32 +45,32 @@ static void wait_for(struct gate *gate)
 }
 
 /* NOLINTBEGIN(bugprone-reserved-identifier) */
-xseg_status __real_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
-                                    struct xseg_grant *out);
-xseg_status __wrap_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
-                                    struct xseg_grant *out);
-xseg_status __real_xseg_poison_hand_out(const struct xseg_grant *grant, bool zeroed,
-                                        bool *is_paused);
-xseg_status __wrap_xseg_poison_hand_out(const struct xseg_grant *grant, bool zeroed,
-                                        bool *is_paused);
+xseg_status __real_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *need,
+                                    struct xseg_alloc_result *out);
+xseg_status __wrap_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *need,
+                                    struct xseg_alloc_result *out);
+xseg_status __real_xseg_debug_fill_allocated(const struct xseg_alloc_result *grant, bool zeroed,
+                                             bool *is_paused);
+xseg_status __wrap_xseg_debug_fill_allocated(const struct xseg_alloc_result *grant, bool zeroed,
+                                             bool *is_paused);
 xseg_status __real_xseg_driver_fill(struct xseg_context *context, uint64_t address, uint64_t bytes,
                                     uint32_t word, xseg_stream stream);
 xseg_status __wrap_xseg_driver_fill(struct xseg_context *context, uint64_t address, uint64_t bytes,
                                     uint32_t word, xseg_stream stream);
 /* NOLINTEND(bugprone-reserved-identifier) */
 
-xseg_status __wrap_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
-                                    struct xseg_grant *out)
+xseg_status __wrap_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *need,
+                                    struct xseg_alloc_result *out)
 {
     pass(&at_arena);
     return __real_xseg_arena_alloc(arena, need, out);
 }
 
-xseg_status __wrap_xseg_poison_hand_out(const struct xseg_grant *grant, bool zeroed,
-                                        bool *is_paused)
+xseg_status __wrap_xseg_debug_fill_allocated(const struct xseg_alloc_result *grant, bool zeroed,
+                                             bool *is_paused)
 {
     pass(&at_hand_out);
-    return __real_xseg_poison_hand_out(grant, zeroed, is_paused);
+    return __real_xseg_debug_fill_allocated(grant, zeroed, is_paused);
 }
 
 xseg_status __wrap_xseg_driver_fill(struct xseg_context *context, uint64_t address, uint64_t bytes,

@@ -220,7 +220,8 @@ static void without_room_some_modules_are_missing(void **state)
         struct table table;
 
         assert_true(xseg_bump_init(&table.memory, 16384));
-        assert_non_null(xseg_bump_take(&table.memory, xseg_bump_left(&table.memory) - left - 8));
+        assert_non_null(
+            xseg_bump_alloc(&table.memory, xseg_bump_remaining(&table.memory) - left - 8));
         xseg_modules_init(&table.modules, &table.memory);
         look(&table);
         look(&table);

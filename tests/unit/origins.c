@@ -48,8 +48,8 @@ static void each_place_has_its_own(void **state)
         for (size_t i = 0; i < COUNT_OF(at); i++)
             assert_true(age(extent, at[i] * units[small], TICK_NS) == XSEG_ORIGINS_UNKNOWN);
         for (size_t i = 0; i < COUNT_OF(at); i++)
-            xseg_origins_note(extent, extent->segment.base + at[i] * units[small],
-                              (i + 1) * 1000 * TICK_NS, NULL);
+            xseg_origins_record(extent, extent->segment.base + at[i] * units[small],
+                                (i + 1) * 1000 * TICK_NS, NULL);
         for (size_t i = 0; i < COUNT_OF(at); i++)
             assert_int_equal(age(extent, at[i] * units[small], 6000 * TICK_NS),
                              (5 - i) * 1000 * TICK_NS / 1000000);
@@ -63,8 +63,8 @@ static void a_new_block_has_a_new_age(void **state)
     struct xseg_extent *extent = make(true, 2 * MIB);
 
     (void)state;
-    xseg_origins_note(extent, extent->segment.base, 1000 * TICK_NS, NULL);
-    xseg_origins_note(extent, extent->segment.base, 3000 * TICK_NS, NULL);
+    xseg_origins_record(extent, extent->segment.base, 1000 * TICK_NS, NULL);
+    xseg_origins_record(extent, extent->segment.base, 3000 * TICK_NS, NULL);
     assert_int_equal(age(extent, 0, 4000 * TICK_NS), 1000 * TICK_NS / 1000000);
     /* Without a time there is no age. */
     assert_true(age(extent, 0, 0) == XSEG_ORIGINS_UNKNOWN);
@@ -79,8 +79,8 @@ static void a_cleared_place_has_no_origin(void **state)
 
     (void)state;
     assert_false(xseg_origins_clear(extent, extent->segment.base));
-    assert_true(xseg_origins_note(extent, extent->segment.base, TICK_NS, &origin));
-    assert_false(xseg_origins_note(extent, extent->segment.base, TICK_NS, &origin));
+    assert_true(xseg_origins_record(extent, extent->segment.base, TICK_NS, &origin));
+    assert_false(xseg_origins_record(extent, extent->segment.base, TICK_NS, &origin));
     const struct xseg_origin of = xseg_origins_of(extent, extent->segment.base);
     assert_memory_equal(&of, &origin, sizeof(of));
     assert_false(xseg_origins_clear(extent, extent->segment.base + 512));
@@ -89,7 +89,7 @@ static void a_cleared_place_has_no_origin(void **state)
     const struct xseg_origin none = xseg_origins_of(extent, extent->segment.base);
     assert_int_equal(none.stack | none.frames | none.label, 0);
     assert_true(age(extent, 0, TICK_NS) == XSEG_ORIGINS_UNKNOWN);
-    assert_true(xseg_origins_note(extent, extent->segment.base, TICK_NS, NULL));
+    assert_true(xseg_origins_record(extent, extent->segment.base, TICK_NS, NULL));
     end(extent);
 }
 
@@ -105,7 +105,7 @@ static void stamps_start_over_and_ages_go_on(void **state)
             struct xseg_extent *extent = make(false, 20 * MIB);
             const uint64_t expected = later[at] * TICK_NS / 1000000;
 
-            xseg_origins_note(extent, extent->segment.base + MIB, born[i], NULL);
+            xseg_origins_record(extent, extent->segment.base + MIB, born[i], NULL);
             const uint64_t got = age(extent, MIB, born[i] + later[at] * TICK_NS);
             /* Stamp 0 is told as 1, since 0 means unknown: an age may be a tick short. */
             assert_true(got <= expected && got + 17 >= expected);
@@ -119,7 +119,7 @@ static void nothing_is_younger_than_new(void **state)
     struct xseg_extent *extent = make(false, 20 * MIB);
 
     (void)state;
-    xseg_origins_note(extent, extent->segment.base, 1000 * TICK_NS, NULL);
+    xseg_origins_record(extent, extent->segment.base, 1000 * TICK_NS, NULL);
     assert_int_equal(age(extent, 0, 999 * TICK_NS), 0);
     end(extent);
 }
@@ -131,12 +131,12 @@ static void tables_are_counted(void **state)
 
     (void)state;
     assert_int_equal(xseg_origins_host_bytes(extent), 0);
-    xseg_origins_note(extent, extent->segment.base, TICK_NS, NULL);
+    xseg_origins_record(extent, extent->segment.base, TICK_NS, NULL);
     const uint64_t one = xseg_origins_host_bytes(extent);
     assert_true(one >= chunk && one < 2 * chunk);
-    xseg_origins_note(extent, extent->segment.base + 512, TICK_NS, NULL);
+    xseg_origins_record(extent, extent->segment.base + 512, TICK_NS, NULL);
     assert_int_equal(xseg_origins_host_bytes(extent), one);
-    xseg_origins_note(extent, extent->segment.base + 2 * MIB, TICK_NS, NULL);
+    xseg_origins_record(extent, extent->segment.base + 2 * MIB, TICK_NS, NULL);
     assert_int_equal(xseg_origins_host_bytes(extent), one + chunk);
     /* 4 bytes for 512, and the table of chunks. */
     assert_true(2 * chunk * 100 <= 4 * MIB);
@@ -160,14 +160,14 @@ static void each_place_has_its_own_word(void **state)
         for (size_t i = 0; i < COUNT_OF(at); i++)
             assert_int_equal(user(extent, at[i] * units[small]), 0);
         for (size_t i = 0; i < COUNT_OF(at); i++)
-            xseg_origins_note_user(extent, extent->segment.base + at[i] * units[small],
-                                   UINT64_MAX - i);
+            xseg_origins_record_user(extent, extent->segment.base + at[i] * units[small],
+                                     UINT64_MAX - i);
         for (size_t i = 0; i < COUNT_OF(at); i++)
             assert_true(user(extent, at[i] * units[small]) == UINT64_MAX - i);
         assert_int_equal(user(extent, 2 * units[small]), 0);
         /* A word is no age, and a block without a word does not keep that of the one before. */
         assert_true(age(extent, 0, TICK_NS) == XSEG_ORIGINS_UNKNOWN);
-        xseg_origins_note_user(extent, extent->segment.base, 0);
+        xseg_origins_record_user(extent, extent->segment.base, 0);
         assert_int_equal(user(extent, 0), 0);
         assert_true(user(extent, units[small]) == UINT64_MAX - 1);
         end(extent);
@@ -181,14 +181,14 @@ static void words_are_counted(void **state)
     const uint64_t chunk = XSEG_ORIGINS_CHUNK * sizeof(uint64_t);
 
     (void)state;
-    xseg_origins_note_user(extent, extent->segment.base, 0);
+    xseg_origins_record_user(extent, extent->segment.base, 0);
     assert_int_equal(xseg_origins_host_bytes(extent), 0);
-    xseg_origins_note_user(extent, extent->segment.base, 1);
+    xseg_origins_record_user(extent, extent->segment.base, 1);
     const uint64_t one = xseg_origins_host_bytes(extent);
     assert_true(one >= chunk && one < chunk + 1000);
-    xseg_origins_note_user(extent, extent->segment.base + 2 * MIB, 0);
+    xseg_origins_record_user(extent, extent->segment.base + 2 * MIB, 0);
     assert_int_equal(xseg_origins_host_bytes(extent), one);
-    xseg_origins_note_user(extent, extent->segment.base + 2 * MIB, 1);
+    xseg_origins_record_user(extent, extent->segment.base + 2 * MIB, 1);
     assert_int_equal(xseg_origins_host_bytes(extent), one + chunk);
     end(extent);
 }
@@ -202,13 +202,13 @@ static void words_and_ages_are_forgotten_apart(void **state)
     memset(&arena, 0, sizeof(arena));
     xseg_list_init(&arena.extents);
     xseg_list_insert(&arena.extents, &extent->link);
-    xseg_origins_note(extent, extent->segment.base, TICK_NS, NULL);
-    xseg_origins_note_user(extent, extent->segment.base, 5);
+    xseg_origins_record(extent, extent->segment.base, TICK_NS, NULL);
+    xseg_origins_record_user(extent, extent->segment.base, 5);
     assert_true(xseg_origins_clear(extent, extent->segment.base));
     assert_true(age(extent, 0, TICK_NS) == XSEG_ORIGINS_UNKNOWN);
     assert_int_equal(user(extent, 0), 5);
-    xseg_origins_note(extent, extent->segment.base, TICK_NS, NULL);
-    xseg_origins_forget_users(&arena);
+    xseg_origins_record(extent, extent->segment.base, TICK_NS, NULL);
+    xseg_origins_discard_users(&arena);
     assert_int_equal(user(extent, 0), 0);
     assert_int_equal(age(extent, 0, TICK_NS), 0);
     end(extent);

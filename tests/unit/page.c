@@ -14,7 +14,7 @@
 struct fixture {
     struct xseg_driver *driver;
     struct xseg_context context;
-    struct xseg_leftovers leftovers;
+    struct xseg_unreleased_list leftovers;
     struct xseg_pages pages;
 };
 
@@ -29,7 +29,7 @@ static void set_up(struct fixture *f)
     memset(f, 0, sizeof(*f));
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
     assert_int_equal(xseg_driver_open(scene_driver(), &f->driver), XSEG_OK);
-    assert_int_equal(xseg_leftovers_init(&f->leftovers, &f->context), XSEG_OK);
+    assert_int_equal(xseg_unreleased_init(&f->leftovers, &f->context), XSEG_OK);
     assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->leftovers, why, sizeof(why)),
                      XSEG_OK);
     xseg_pages_init(&f->pages, &f->context, &f->leftovers);
@@ -48,9 +48,9 @@ static void tear_down(struct fixture *f)
     audit(f);
     (void)xseg_pages_shrink(&f->pages, 0, UINT64_MAX);
     xseg_pages_fini(&f->pages);
-    assert_int_equal(xseg_leftovers_retry(&f->leftovers), XSEG_OK);
+    assert_int_equal(xseg_unreleased_retry(&f->leftovers), XSEG_OK);
     assert_int_equal(xseg_context_close(&f->context), XSEG_OK);
-    xseg_leftovers_fini(&f->leftovers);
+    xseg_unreleased_fini(&f->leftovers);
     xseg_driver_close(f->driver);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
@@ -62,7 +62,7 @@ static uint64_t put_kind(struct fixture *f, struct xseg_page_kind kind, const vo
 
     assert_int_equal(xseg_driver_create(&f->context, kind.bytes, kind.properties, &handle),
                      XSEG_OK);
-    assert_int_equal(xseg_pages_put(&f->pages, kind, handle, owner, true), XSEG_OK);
+    assert_int_equal(xseg_pages_return(&f->pages, kind, handle, owner, true), XSEG_OK);
     return handle;
 }
 
@@ -73,10 +73,10 @@ static uint64_t put(struct fixture *f, uint64_t bytes, const void *owner)
 
 static void expect_take(struct fixture *f, uint64_t bytes, const void *only_of, uint64_t handle)
 {
-    const struct xseg_page_taker taker = {only_of, false, NULL};
+    const struct xseg_page_filter taker = {only_of, false, NULL};
     struct xseg_page page = {0};
 
-    assert_int_equal(xseg_pages_take(&f->pages, bytes, &taker, &page), handle != 0);
+    assert_int_equal(xseg_pages_acquire(&f->pages, bytes, &taker, &page), handle != 0);
     assert_int_equal(page.handle, handle);
     if (handle != 0)
         assert_int_equal(xseg_driver_release(&f->context, handle), XSEG_OK);
@@ -85,7 +85,7 @@ static void expect_take(struct fixture *f, uint64_t bytes, const void *only_of, 
 
 static void sizes_do_not_stand_for_each_other(void **state)
 {
-    const struct xseg_page_taker anyone = {NULL, false, NULL};
+    const struct xseg_page_filter anyone = {NULL, false, NULL};
     struct fixture f;
 
     (void)state;
@@ -105,7 +105,7 @@ static void sizes_do_not_stand_for_each_other(void **state)
 static void exportable_pages_are_another_kind(void **state)
 {
     const struct xseg_page_kind kind = {SMALL, true, NULL};
-    const struct xseg_page_taker plain = {NULL, false, NULL}, exporter = {NULL, true, NULL};
+    const struct xseg_page_filter plain = {NULL, false, NULL}, exporter = {NULL, true, NULL};
     struct xseg_page page = {0};
     struct fixture f;
     int file = -1;
@@ -116,14 +116,14 @@ static void exportable_pages_are_another_kind(void **state)
     const uint64_t handle = put_kind(&f, kind, &first);
     assert_int_equal(xseg_pages_idle(&f.pages, SMALL, &plain), SMALL);
     assert_int_equal(xseg_pages_idle(&f.pages, SMALL, &exporter), SMALL);
-    assert_true(xseg_pages_take(&f.pages, SMALL, &exporter, &page));
+    assert_true(xseg_pages_acquire(&f.pages, SMALL, &exporter, &page));
     assert_int_equal(page.handle, handle);
-    assert_false(xseg_pages_take(&f.pages, SMALL, &exporter, &page));
+    assert_false(xseg_pages_acquire(&f.pages, SMALL, &exporter, &page));
     assert_int_equal(xseg_driver_export(&f.context, page.handle, &file), XSEG_OK);
     (void)close(file);
     assert_int_equal(xseg_driver_release(&f.context, page.handle), XSEG_OK);
-    assert_int_equal(xseg_pages_make(&f.pages, kind), XSEG_OK);
-    assert_true(xseg_pages_take(&f.pages, SMALL, &plain, &page));
+    assert_int_equal(xseg_pages_create(&f.pages, kind), XSEG_OK);
+    assert_true(xseg_pages_acquire(&f.pages, SMALL, &plain, &page));
     assert_int_equal(xseg_driver_export(&f.context, page.handle, &file), XSEG_ERR_DRIVER);
     assert_int_equal(xseg_driver_release(&f.context, page.handle), XSEG_OK);
     assert_false(xseg_pages_release(&f.pages, (struct xseg_page_kind){SMALL, false, NULL}));
@@ -139,7 +139,7 @@ static void a_taker_may_exclude_pages_of_other_owners(void **state)
     set_up(&f);
     const uint64_t own = put(&f, SMALL, &first), fresh = put(&f, SMALL, NULL),
                    other = put(&f, SMALL, &second), last = put(&f, SMALL, &second);
-    const struct xseg_page_taker only = {&first, false, NULL};
+    const struct xseg_page_filter only = {&first, false, NULL};
 
     assert_int_equal(xseg_pages_idle(&f.pages, SMALL, &only), 2 * SMALL);
     expect_take(&f, SMALL, NULL, last);
@@ -200,35 +200,35 @@ static void refused_pages_are_leftovers(void **state)
     assert_int_equal(xseg_sim_fail("cuMemRelease", 1, 999), XSEG_OK);
     assert_int_equal(xseg_pages_shrink(&f.pages, 0, UINT64_MAX), 2);
     assert_int_equal(xseg_pages_bytes(&f.pages), 0);
-    assert_int_equal(xseg_leftovers_bytes(&f.leftovers), SMALL);
-    assert_int_equal(xseg_leftovers_retry(&f.leftovers), XSEG_OK);
+    assert_int_equal(xseg_unreleased_bytes(&f.leftovers), SMALL);
+    assert_int_equal(xseg_unreleased_retry(&f.leftovers), XSEG_OK);
     tear_down(&f);
 }
 
 static void prepared_pages_are_left_to_their_taker(void **state)
 {
     const struct xseg_page_kind kind = {SMALL, 0, &second};
-    const struct xseg_page_taker anyone = {NULL, 0, NULL}, taker = {&first, 0, &second};
+    const struct xseg_page_filter anyone = {NULL, 0, NULL}, taker = {&first, 0, &second};
     struct xseg_page page = {0};
     struct fixture f;
 
     (void)state;
     set_up(&f);
-    assert_int_equal(xseg_pages_make(&f.pages, kind), XSEG_OK);
-    assert_int_equal(xseg_pages_make(&f.pages, kind), XSEG_OK);
+    assert_int_equal(xseg_pages_create(&f.pages, kind), XSEG_OK);
+    assert_int_equal(xseg_pages_create(&f.pages, kind), XSEG_OK);
     put(&f, FULL, &first);
     assert_int_equal(xseg_pages_prepared(&f.pages), 2 * SMALL);
     assert_int_equal(xseg_pages_of_kind(&f.pages, kind), 2 * SMALL);
     assert_int_equal(xseg_pages_idle(&f.pages, SMALL, &anyone), 0);
     assert_int_equal(xseg_pages_idle(&f.pages, SMALL, &taker), 2 * SMALL);
-    assert_false(xseg_pages_take(&f.pages, SMALL, &anyone, &page));
-    xseg_pages_fit(&f.pages, 0); /* the page cache alone is bounded */
+    assert_false(xseg_pages_acquire(&f.pages, SMALL, &anyone, &page));
+    xseg_pages_shrink_to(&f.pages, 0); /* the page cache alone is bounded */
     assert_int_equal(xseg_pages_bytes(&f.pages), 2 * SMALL);
     assert_true(xseg_pages_unprepare(&f.pages, kind));
     assert_int_equal(xseg_pages_idle(&f.pages, SMALL, &anyone), SMALL);
     audit(&f);
     const uint64_t common = put(&f, SMALL, &first);
-    assert_true(xseg_pages_take(&f.pages, SMALL, &taker, &page));
+    assert_true(xseg_pages_acquire(&f.pages, SMALL, &taker, &page));
     assert_int_not_equal(page.handle, common);
     assert_int_equal(xseg_pages_prepared(&f.pages), 0);
     assert_int_equal(xseg_driver_release(&f.context, page.handle), XSEG_OK);

@@ -22,10 +22,10 @@
 struct trace {
     struct xseg_history_event *events; /* [MOST] */
     size_t count;
-    struct xseg_picture picture;
-    struct xseg_picture_run runs[4];
-    struct xseg_picture_run *list[4];
-    struct xseg_picture_block blocks[4][8];
+    struct xseg_block_snapshot picture;
+    struct xseg_block_snapshot_run runs[4];
+    struct xseg_block_snapshot_run *list[4];
+    struct xseg_block_snapshot_block blocks[4][8];
     struct xseg_history_merge merge;
     struct xseg_snapshot_paused paused;
     char seen[256]; /* the live blocks of the last visit, as letters */
@@ -56,7 +56,7 @@ static void add(struct trace *trace, enum xseg_history_action action, uint64_t f
 /* Memory as it is at the end. */
 static void add_run(struct trace *trace, uint64_t from, uint64_t units, bool is_away)
 {
-    struct xseg_picture_run *run = &trace->runs[trace->picture.count];
+    struct xseg_block_snapshot_run *run = &trace->runs[trace->picture.count];
 
     run->base = PLACE + from * UNIT;
     run->bytes = units * UNIT;
@@ -68,9 +68,9 @@ static void add_run(struct trace *trace, uint64_t from, uint64_t units, bool is_
 static void add_block(struct trace *trace, uint64_t from, uint64_t units, uint8_t state)
 {
     const size_t last = trace->picture.count - 1;
-    struct xseg_picture_run *run = trace->list[last];
+    struct xseg_block_snapshot_run *run = trace->list[last];
 
-    trace->blocks[last][run->count++] = (struct xseg_picture_block){
+    trace->blocks[last][run->count++] = (struct xseg_block_snapshot_block){
         .base = PLACE + from * UNIT, .bytes = units * UNIT, .state = state};
 }
 
@@ -182,7 +182,7 @@ static void what_was_away_all_the_time_does_not_show(void **state)
     add(&trace, XSEG_HISTORY_FREE_REQUESTED, 0, 1);
     add(&trace, XSEG_HISTORY_FREE_COMPLETED, 0, 1);
     add(&trace, XSEG_HISTORY_FREE_REQUESTED, 4, 1);
-    trace.events[0].flags = trace.events[1].flags = XSEG_HISTORY_AWAY;
+    trace.events[0].flags = trace.events[1].flags = XSEG_HISTORY_EVICTED;
     find(&trace);
     expect_shown(&trace, "001");
     end(&trace);

@@ -125,10 +125,10 @@ static void an_event_is_what_its_words_say(void **state)
 static void note(struct xseg_history_ring *ring, uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++) {
-        const uint64_t number = atomic_load(&ring->noted);
+        const uint64_t number = atomic_load(&ring->recorded);
         const struct xseg_history_event event = event_of(number);
 
-        xseg_history_ring_note_with(ring, &event, user_of(number));
+        xseg_history_ring_append_with(ring, &event, user_of(number));
     }
 }
 
@@ -281,9 +281,9 @@ static void users_begin_with_the_next_event(void **state)
     for (uint64_t number = 9; number < 30; number++) {
         event = event_of(number);
         if (number % 2 != 0)
-            xseg_history_ring_note_with(ring, &event, 0);
+            xseg_history_ring_append_with(ring, &event, 0);
         else
-            xseg_history_ring_note(ring, &event);
+            xseg_history_ring_append(ring, &event);
         assert_true(xseg_history_ring_read_with(ring, number, &event, &user));
         assert_true(is_event(&event, user, number, false));
     }
@@ -306,14 +306,14 @@ static void any_sequence_keeps_what_it_should(void **state)
                 assert_true(xseg_history_ring_resize(ring, 1 + draw_next(&random) % 80));
                 break;
             case 1:
-                cleared += draw_next(&random) % (atomic_load(&ring->noted) - cleared + 1);
+                cleared += draw_next(&random) % (atomic_load(&ring->recorded) - cleared + 1);
                 xseg_history_ring_clear(ring, cleared);
                 break;
             default:
                 note(ring, draw_next(&random) % 30);
                 break;
             }
-            const uint64_t noted = atomic_load(&ring->noted);
+            const uint64_t noted = atomic_load(&ring->recorded);
             first = xseg_max(first, noted - xseg_min(noted, ring->capacity));
             first = xseg_max(first, cleared);
             expect_kept(ring, first, noted, first - cleared);
@@ -366,7 +366,7 @@ static void *write_on(void *self)
                 t->torn++;
             (void)pthread_mutex_unlock(&t->history);
         }
-        xseg_history_ring_note_with(t->ring, &event, user_of(number));
+        xseg_history_ring_append_with(t->ring, &event, user_of(number));
     }
     return NULL;
 }
@@ -386,7 +386,7 @@ static void look(struct together *t)
         } else {
             t->misses++;
             /* It was not to be had only if so many came after it. */
-            t->early += atomic_load(&t->ring->noted) - number <= t->ring->capacity;
+            t->early += atomic_load(&t->ring->recorded) - number <= t->ring->capacity;
         }
     }
     t->moments++;
@@ -401,13 +401,13 @@ static void read_together(uint64_t capacity, bool resizes, bool has_users)
     (void)pthread_mutex_init(&t.history, NULL);
     assert_int_equal(pthread_create(&writer, NULL, write_on, &t), 0);
     /* The writer may come round as often as it likes: then nothing is read, and all is missed. */
-    while (t.reads + t.misses < 100000 || atomic_load(&t.ring->noted) < 500000)
+    while (t.reads + t.misses < 100000 || atomic_load(&t.ring->recorded) < 500000)
         look(&t);
     atomic_store(&t.over, true);
     assert_int_equal(pthread_join(writer, NULL), 0);
     assert_int_equal(t.torn, 0);
     assert_int_equal(t.early, 0);
-    const uint64_t noted = atomic_load(&t.ring->noted);
+    const uint64_t noted = atomic_load(&t.ring->recorded);
     uint64_t first = 0, end = 0;
     xseg_history_ring_range(t.ring, &first, &end);
     assert_int_equal(end, noted);
@@ -461,7 +461,7 @@ static void the_audit_names_what_is_wrong(void **state)
     atomic_store(&ring->dropped, 7);
     expect(ring, "RING-1");
     atomic_store(&ring->dropped, 0);
-    xseg_history_ring_note(ring, &early);
+    xseg_history_ring_append(ring, &early);
     expect(ring, "RING-2");
     /* Behind a clear nothing is left to be wrong. */
     xseg_history_ring_clear(ring, 7);

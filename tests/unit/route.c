@@ -13,21 +13,21 @@
 #include "src/core/device/device.h"
 #include "src/core/device/route.h"
 
-static struct xseg_lock table_lock;
+static struct xseg_mutex table_lock;
 static struct xseg_routes routes;
 static struct xseg_known_stream stream; /* the legacy one: no driver is asked */
 
 static void set_up(void)
 {
     memset(&stream, 0, sizeof(stream));
-    xseg_lock_init(&table_lock, XSEG_RANK_TABLE);
+    xseg_mutex_init(&table_lock, XSEG_RANK_TABLE);
     xseg_routes_init(&routes, NULL, &table_lock);
 }
 
 static void tear_down(void)
 {
     xseg_routes_fini(&routes);
-    xseg_lock_fini(&table_lock);
+    xseg_mutex_fini(&table_lock);
 }
 
 static struct xseg_pool *find(void)

@@ -20,7 +20,7 @@
 struct fixture {
     struct xseg_driver *driver;
     struct xseg_context context;
-    struct xseg_leftovers leftovers;
+    struct xseg_unreleased_list leftovers;
     struct xseg_pages pages;
     struct xseg_segment segment;
 };
@@ -34,7 +34,7 @@ static void set_up_with(struct fixture *f, uint64_t memory, uint64_t full_page)
     settings.memory_bytes = memory;
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
     assert_int_equal(xseg_driver_open(scene_driver(), &f->driver), XSEG_OK);
-    assert_int_equal(xseg_leftovers_init(&f->leftovers, &f->context), XSEG_OK);
+    assert_int_equal(xseg_unreleased_init(&f->leftovers, &f->context), XSEG_OK);
     assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->leftovers, why, sizeof(why)),
                      XSEG_OK);
     assert_true(f->context.has_vmm);
@@ -61,18 +61,18 @@ static void tear_down(struct fixture *f)
     (void)xseg_pages_shrink(&f->pages, 0, UINT64_MAX);
     xseg_pages_fini(&f->pages);
     assert_int_equal(xseg_segment_end(&f->segment), XSEG_OK);
-    assert_int_equal(xseg_leftovers_retry(&f->leftovers), XSEG_OK);
+    assert_int_equal(xseg_unreleased_retry(&f->leftovers), XSEG_OK);
     assert_int_equal(xseg_context_close(&f->context), XSEG_OK);
-    xseg_leftovers_fini(&f->leftovers);
+    xseg_unreleased_fini(&f->leftovers);
     xseg_driver_close(f->driver);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 
-static const struct xseg_page_taker anyone = {NULL, false, NULL};
+static const struct xseg_page_filter anyone = {NULL, false, NULL};
 
 static xseg_status map(struct xseg_segment *segment, uint32_t first, uint32_t count, bool small)
 {
-    struct xseg_supply supply = {.small = small};
+    struct xseg_page_source supply = {.small = small};
 
     return xseg_segment_map(segment, first, count, &supply);
 }
@@ -142,9 +142,9 @@ static void map_undoes_itself_at_every_failure(void **state)
 /* As if a growth had failed, and so had the unmap that was to undo it. */
 static void make_stuck(struct fixture *f, uint32_t page)
 {
-    f->segment.state[page] = XSEG_PAGE_STUCK;
-    f->segment.stuck += PAGE;
-    atomic_fetch_add(&f->leftovers.stuck, PAGE);
+    f->segment.state[page] = XSEG_PAGE_UNKNOWN;
+    f->segment.unknown += PAGE;
+    atomic_fetch_add(&f->leftovers.unknown, PAGE);
     atomic_fetch_sub(&f->segment.mapped, PAGE);
 }
 
@@ -159,20 +159,20 @@ static void a_failed_undo_loses_nothing(void **state)
     assert_int_equal(xseg_sim_fail("cuMemSetAccess", 2, 999), XSEG_OK);
     assert_int_equal(map(&f.segment, 0, 4, false), XSEG_ERR_DRIVER);
     assert_int_equal(mapped(&f), 0);
-    assert_int_equal(f.segment.stuck, 0);
+    assert_int_equal(f.segment.unknown, 0);
 
     assert_int_equal(map(&f.segment, 1, 1, false), XSEG_OK);
     make_stuck(&f, 1);
-    assert_int_equal(xseg_leftovers_bytes(&f.leftovers), PAGE);
+    assert_int_equal(xseg_unreleased_bytes(&f.leftovers), PAGE);
     const uint64_t creates = xseg_sim_calls("cuMemCreate");
     assert_int_equal(map(&f.segment, 0, 3, false), XSEG_OK);
     assert_int_equal(xseg_sim_calls("cuMemCreate") - creates, 2);
-    assert_int_equal(f.segment.stuck, 0);
+    assert_int_equal(f.segment.unknown, 0);
     assert_int_equal(mapped(&f), 3 * PAGE);
 
     make_stuck(&f, 1);
-    assert_int_equal(xseg_segment_unstick(&f.segment), XSEG_OK);
-    assert_int_equal(f.segment.stuck, 0);
+    assert_int_equal(xseg_segment_retry_unknown(&f.segment), XSEG_OK);
+    assert_int_equal(f.segment.unknown, 0);
     assert_int_equal(xseg_sim_used(0), 2 * PAGE);
     tear_down(&f);
 }
@@ -214,12 +214,12 @@ static void releases_that_fail_are_leftovers(void **state)
     assert_int_equal(f.leftovers.count, 1);
     assert_int_equal(atomic_load(&f.leftovers.physical), PAGE);
     assert_int_equal(xseg_sim_used(0), PAGE);
-    assert_true(xseg_leftovers_audit(&f.leftovers, &finding));
+    assert_true(xseg_unreleased_audit(&f.leftovers, &finding));
     f.leftovers.kept[0].bytes++;
-    assert_false(xseg_leftovers_audit(&f.leftovers, &finding));
+    assert_false(xseg_unreleased_audit(&f.leftovers, &finding));
     assert_string_equal(finding.tag, "LEFT-1");
     f.leftovers.kept[0].bytes--;
-    assert_int_equal(xseg_leftovers_retry(&f.leftovers), XSEG_OK);
+    assert_int_equal(xseg_unreleased_retry(&f.leftovers), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), 0);
     tear_down(&f);
 }
@@ -266,7 +266,7 @@ static void long_pages_where_they_fit(void **state)
     static const struct {
         uint32_t at, length;
     } wanted[] = {{1, 1}, {2, 8}, {10, 8}, {18, 4}, {22, 2}, {24, 1}};
-    struct xseg_supply supply = {.longest = 9 * PAGE};
+    struct xseg_page_source supply = {.longest = 9 * PAGE};
     struct fixture f;
     uint32_t done = 0, first = 0;
 
@@ -467,27 +467,27 @@ static void pages_leave_and_come_back(void **state)
         assert_int_equal(map(&f.segment, 0, FULL, false), XSEG_OK);
         assert_int_equal(map(&f.segment, FULL, 3, true), XSEG_OK);
         const uint64_t generation = xseg_segment_generation(&f.segment, 0, PAGE);
-        assert_int_equal(xseg_evicted_leave(&f.segment), XSEG_OK);
+        assert_int_equal(xseg_evicted_unmap(&f.segment), XSEG_OK);
         assert_int_equal(mapped(&f), 0);
-        assert_int_equal(xseg_leftovers_bytes(&f.leftovers), (FULL + 3) * PAGE);
+        assert_int_equal(xseg_unreleased_bytes(&f.leftovers), (FULL + 3) * PAGE);
         assert_int_equal(xseg_evicted_missing(&f.segment), 0);
-        xseg_evicted_drop(&f.segment);
-        assert_int_equal(xseg_leftovers_bytes(&f.leftovers), 0);
+        xseg_evicted_release(&f.segment);
+        assert_int_equal(xseg_unreleased_bytes(&f.leftovers), 0);
         assert_int_equal(xseg_sim_used(0), 0);
         assert_int_equal(xseg_evicted_bytes(&f.segment), (FULL + 3) * PAGE);
         assert_int_equal(xseg_sim_fail(NULL, n, 999), XSEG_OK);
-        xseg_status status = xseg_evicted_supply(&f.segment);
+        xseg_status status = xseg_evicted_create(&f.segment);
         if (status == XSEG_OK)
-            status = xseg_evicted_enter(&f.segment);
+            status = xseg_evicted_map(&f.segment);
         assert_int_equal(xseg_sim_fail(NULL, 0, 0), XSEG_OK);
         if (status != XSEG_OK) {
-            assert_int_equal(xseg_evicted_withdraw(&f.segment), XSEG_OK);
+            assert_int_equal(xseg_evicted_roll_back(&f.segment), XSEG_OK);
             assert_int_equal(xseg_sim_used(0), 0);
             assert_int_equal(xseg_evicted_missing(&f.segment), (FULL + 3) * PAGE);
-            assert_int_equal(xseg_evicted_supply(&f.segment), XSEG_OK);
-            assert_int_equal(xseg_evicted_enter(&f.segment), XSEG_OK);
+            assert_int_equal(xseg_evicted_create(&f.segment), XSEG_OK);
+            assert_int_equal(xseg_evicted_map(&f.segment), XSEG_OK);
         }
-        xseg_evicted_arrive(&f.segment);
+        xseg_evicted_finish(&f.segment);
         assert_int_equal(mapped(&f), (FULL + 3) * PAGE);
         assert_int_equal(f.segment.length[0], FULL);
         assert_true(xseg_segment_generation(&f.segment, 0, PAGE) > generation);
@@ -570,14 +570,14 @@ static void a_stuck_alias_keeps_its_page(void **state)
     assert_int_equal(xseg_sim_fault_set(1, &fault), XSEG_OK);
     assert_int_equal(xseg_alias_map(&f.segment, 10, 1, &f.segment, 0), XSEG_ERR_DRIVER);
     assert_int_equal(xseg_sim_fault_set(1, NULL), XSEG_OK);
-    assert_int_equal(f.segment.stuck, PAGE);
-    assert_int_equal(xseg_leftovers_bytes(&f.leftovers), 0);
+    assert_int_equal(f.segment.unknown, PAGE);
+    assert_int_equal(xseg_unreleased_bytes(&f.leftovers), 0);
     assert_int_equal(xseg_segment_unmap(&f.segment, 0, 1, true, &done), XSEG_OK);
     assert_int_equal(xseg_pages_bytes(&f.pages), 0);
-    assert_int_equal(xseg_leftovers_bytes(&f.leftovers), PAGE);
+    assert_int_equal(xseg_unreleased_bytes(&f.leftovers), PAGE);
     assert_int_equal(xseg_sim_used(0), PAGE);
-    assert_int_equal(xseg_segment_unstick(&f.segment), XSEG_OK);
-    assert_int_equal(xseg_leftovers_bytes(&f.leftovers), 0);
+    assert_int_equal(xseg_segment_retry_unknown(&f.segment), XSEG_OK);
+    assert_int_equal(xseg_unreleased_bytes(&f.leftovers), 0);
     assert_int_equal(xseg_sim_used(0), 0);
     tear_down(&f);
 }
@@ -622,9 +622,9 @@ static void aliases_undo_themselves_at_every_failure(void **state)
         assert_int_equal(status == XSEG_OK, n > (twice ? 10 : 3));
         assert_int_equal(xseg_sim_fail(NULL, 0, 999), XSEG_OK);
         assert_int_equal(xseg_sim_fault_set(1, NULL), XSEG_OK);
-        assert_int_equal(xseg_segment_unstick(&f.segment), XSEG_OK);
+        assert_int_equal(xseg_segment_retry_unknown(&f.segment), XSEG_OK);
         assert_int_equal(xseg_sim_used(0), 3 * PAGE);
-        assert_int_equal(xseg_leftovers_bytes(&f.leftovers), 0);
+        assert_int_equal(xseg_unreleased_bytes(&f.leftovers), 0);
         tear_down(&f);
     }
 }

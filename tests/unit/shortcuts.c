@@ -11,7 +11,7 @@
 
 static bool has(struct xseg_allocator *allocator, xseg_stream stream)
 {
-    return xseg_shortcuts_find(&allocator->shortcuts, 0, stream) != NULL;
+    return xseg_stream_cache_find(&allocator->stream_cache, 0, stream) != NULL;
 }
 
 /* Plain requests: the first one grows, the second one is a hit, by which the stream gets a shortcut. */
@@ -31,7 +31,7 @@ static void the_first_hit_makes_one(void **state)
     assert_false(has(allocator, NULL));
     scene_free(allocator, scene_alloc(allocator, BYTES, NULL));
     assert_true(has(allocator, NULL));
-    assert_null(xseg_shortcuts_find(&allocator->shortcuts, 1, NULL));
+    assert_null(xseg_stream_cache_find(&allocator->stream_cache, 1, NULL));
     /* Handles of which the driver has to be asked. */
     warm(allocator, (xseg_stream)1);
     warm(allocator, (xseg_stream)2);
@@ -131,7 +131,7 @@ static void each_device_has_its_own(void **state)
         assert_int_equal(xseg_free(allocator, ptr), XSEG_OK);
     }
     for (int i = 0; i < 4; i++)
-        assert_non_null(xseg_shortcuts_find(&allocator->shortcuts, i, NULL));
+        assert_non_null(xseg_stream_cache_find(&allocator->stream_cache, i, NULL));
     scene_close(allocator);
 }
 
@@ -154,7 +154,7 @@ static void streams_may_share_a_place(void **state)
             warm(allocator, stream[i]);
             with += has(allocator, stream[i]);
         }
-        assert_true(with > 100 && with <= XSEG_SHORTCUTS);
+        assert_true(with > 100 && with <= XSEG_STREAM_CACHE_ENTRIES);
     }
     for (unsigned i = 0; i < MANY; i++) {
         assert_int_equal(xseg_stream_retire(allocator, 0, stream[i]), XSEG_OK);
@@ -215,7 +215,7 @@ static void where_nothing_is_wiped_there_is_none(void **state)
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
 
     (void)state;
-    allocator->shortcuts.are_wiped = false;
+    allocator->stream_cache.are_wiped = false;
     allocator->frees_are_wiped = false;
     xseg_fork_fini(&allocator->fork);
     assert_int_equal(xseg_config_set(allocator, "expandable_segments:True"), XSEG_OK);

@@ -70,7 +70,7 @@ static void every_record_is_its_owners(void **state)
     for (uint32_t i = 0; i < COUNT; i++) {
         if (slab.free_count == 0)
             fill(&slab);
-        taken[i] = xseg_slab_take(&slab);
+        taken[i] = xseg_slab_alloc(&slab);
         assert_true(is_zero(taken[i]));
         memset(taken[i]->rest, (int)i, sizeof(taken[i]->rest));
         taken[i]->number = i;
@@ -91,15 +91,15 @@ static void a_record_that_was_put_back_comes_again_zeroed(void **state)
     (void)state;
     xseg_slab_init(&slab, sizeof(struct record), &owner);
     fill(&slab);
-    struct record *const record = xseg_slab_take(&slab);
+    struct record *const record = xseg_slab_alloc(&slab);
 
     record->number = 7;
     memset(record->rest, 0xff, sizeof(record->rest));
-    xseg_slab_put(&slab, record);
+    xseg_slab_free(&slab, record);
     assert_int_equal(slab.free_count, XSEG_SLAB_FIRST);
     assert_ptr_equal(record->record.owner, &owner);
 
-    struct record *const again = xseg_slab_take(&slab);
+    struct record *const again = xseg_slab_alloc(&slab);
     assert_ptr_equal(again, record);
     assert_ptr_equal(again->record.owner, &owner);
     assert_true(is_zero(again));
@@ -113,7 +113,7 @@ static void records_stay_where_they_are_while_batches_are_added(void **state)
     (void)state;
     xseg_slab_init(&slab, sizeof(struct record), &owner);
     fill(&slab);
-    struct record *const record = xseg_slab_take(&slab);
+    struct record *const record = xseg_slab_alloc(&slab);
 
     record->number = 99;
     for (unsigned i = 0; i < 100; i++)
@@ -142,14 +142,14 @@ static void takes_and_puts_in_any_order_keep_count(void **state)
 
         if (*slot != NULL) {
             assert_int_equal((*slot)->rest[0], (unsigned char)(*slot)->number);
-            xseg_slab_put(&slab, *slot);
+            xseg_slab_free(&slab, *slot);
             *slot = NULL;
             live--;
             continue;
         }
         if (slab.free_count == 0)
             fill(&slab);
-        *slot = xseg_slab_take(&slab);
+        *slot = xseg_slab_alloc(&slab);
         (*slot)->number = step;
         (*slot)->rest[0] = (unsigned char)step;
         live++;
@@ -169,8 +169,8 @@ static void host_bytes_cover_every_record(void **state)
     xseg_slab_init(&slab, sizeof(struct record), &owner);
     for (unsigned i = 1; i <= 3; i++) {
         fill(&slab);
-        assert_int_equal(slab.host_bytes, sizeof(struct record) * slab.made +
-                                              i * sizeof(struct xseg_slab_batch));
+        assert_int_equal(slab.host_bytes,
+                         sizeof(struct record) * slab.made + i * sizeof(struct xseg_slab_batch));
     }
     xseg_slab_fini(&slab);
 }
@@ -183,25 +183,25 @@ static void a_record_goes_only_if_it_is_said_to(void **state)
     (void)state;
     xseg_slab_init(&slab, sizeof(struct record), &owner);
     fill(&slab);
-    struct record *const stays = xseg_slab_take(&slab), *const goes = xseg_slab_take(&slab);
+    struct record *const stays = xseg_slab_alloc(&slab), *const goes = xseg_slab_alloc(&slab);
     memset(stays->rest, 0xff, sizeof(stays->rest));
     const struct record before = *stays;
-    xseg_slab_put_both_if(&slab, stays, false, stays, false);
+    xseg_slab_free_both_if(&slab, stays, false, stays, false);
     assert_int_equal(slab.free_count, XSEG_SLAB_FIRST - 2);
     assert_memory_equal(stays, &before, sizeof(before));
     assert_audit(&slab);
     for (unsigned which = 0; which < 2; which++) {
-        xseg_slab_put_both_if(&slab, which == 0 ? goes : stays, which == 0,
-                              which == 0 ? stays : goes, which == 1);
+        xseg_slab_free_both_if(&slab, which == 0 ? goes : stays, which == 0,
+                               which == 0 ? stays : goes, which == 1);
         assert_int_equal(slab.free_count, XSEG_SLAB_FIRST - 1);
         assert_memory_equal(stays, &before, sizeof(before));
         assert_audit(&slab);
-        assert_ptr_equal(xseg_slab_take(&slab), goes);
+        assert_ptr_equal(xseg_slab_alloc(&slab), goes);
     }
-    xseg_slab_put_both_if(&slab, stays, true, goes, true);
+    xseg_slab_free_both_if(&slab, stays, true, goes, true);
     assert_int_equal(slab.free_count, XSEG_SLAB_FIRST);
     assert_audit(&slab);
-    assert_ptr_equal(xseg_slab_take(&slab), goes);
+    assert_ptr_equal(xseg_slab_alloc(&slab), goes);
     xseg_slab_fini(&slab);
 }
 
@@ -256,7 +256,7 @@ static void the_audit_names_the_broken_invariant(void **state)
     assert_string_equal(finding.tag, "SLAB-1");
     slab.made++;
     assert_audit(&slab);
-    struct record *const record = xseg_slab_take(&slab);
+    struct record *const record = xseg_slab_alloc(&slab);
     record->record.owner = NULL;
     assert_false(xseg_slab_audit(&slab, &finding));
     assert_string_equal(finding.tag, "SLAB-2");

@@ -35,8 +35,8 @@ static void set_up(struct fixture *f)
     f->cells = &f->extent->cells;
     f->live = xseg_cell_quantum_of(f->extent, (uintptr_t)f->held[1]);
     f->cached = xseg_cell_quantum_of(f->extent, (uintptr_t)middle);
-    f->victim = f->arena->small.victim.quantum;
-    assert_true(f->arena->small.victim.quanta >= XSEG_CELLS_WIDE);
+    f->victim = f->arena->small.last_remainder.quantum;
+    assert_true(f->arena->small.last_remainder.quanta >= XSEG_CELLS_WIDE);
 }
 
 static void expect(struct fixture *f, const char *tag)
@@ -75,9 +75,9 @@ static void wrong_bits_are_found(void **state)
     const uint32_t last = f.live - 1;
     struct xseg_chunk_map *chunk = xseg_cells_chunk(f.cells, f.cached);
     expect_bit(&f, &chunk->starts, f.cached / 64, "CELL-1");
-    xseg_bits_remove(&f.cells->used, 0);
+    xseg_bitmap_clear(&f.cells->used, 0);
     expect(&f, "CELL-1");
-    xseg_bits_add(&f.cells->used, 0);
+    xseg_bitmap_set(&f.cells->used, 0);
     /* The last quantum of a cached cell; one inside it, and inside of a live one. */
     expect_bit(&f, &xseg_cells_word(f.cells, last)->free, last, "CELL-2");
     expect_bit(&f, &xseg_cells_word(f.cells, last - 1)->free, last - 1, "CELL-2");
@@ -105,12 +105,12 @@ static void neighbours_and_nodes_that_are_wrong_are_found(void **state)
         ~(xseg_cells_bit(inside) | xseg_cells_bit(inside - 1));
     xseg_cells_remove_start(f.cells, inside);
     /* A wide cell that is neither the victim nor in the free index; then one that is not what it says. */
-    const struct xseg_cell victim = f.arena->small.victim;
+    const struct xseg_cell victim = f.arena->small.last_remainder;
     struct xseg_block *node = xseg_cells_node(f.cells, f.victim);
     memset(node, 0, sizeof(*node));
-    f.arena->small.victim.quanta = 0;
+    f.arena->small.last_remainder.quanta = 0;
     expect(&f, "SMALL-2");
-    f.arena->small.victim = victim;
+    f.arena->small.last_remainder = victim;
     node = xseg_small_from(f.arena, 0, 0); /* it comes in the free index */
     assert_int_equal(node->bytes, xseg_cell_bytes_of(victim.quanta));
     expect(&f, NULL);
@@ -133,7 +133,7 @@ static void wrong_tracts_are_found(void **state)
     assert_int_equal(tract->state, XSEG_BLOCK_TRACT);
     /* Cut in two, where a cell begins. */
     xseg_arena_lock(f.arena);
-    assert_true(xseg_arena_stock(f.arena, &f.arena->blocks, 4));
+    assert_true(xseg_arena_reserve_records(f.arena, &f.arena->blocks, 4));
     struct xseg_block *isolated = xseg_tract_isolate(f.arena, f.extent, f.live);
     xseg_arena_unlock(f.arena);
     expect(&f, NULL);
@@ -197,7 +197,7 @@ static void cached_cells_keep_the_requested_size(void **state)
     assert_int_equal(f.arena->free_index.used.top != 0, true);
     assert_int_equal(requested_at(&f, (uintptr_t)block[1] - f.extent->segment.base), wide + 512);
     block[1] = scene_alloc(f.allocator, 150000, NULL);
-    assert_int_equal(f.arena->small.victim.quanta < XSEG_CELLS_WIDE, false);
+    assert_int_equal(f.arena->small.last_remainder.quanta < XSEG_CELLS_WIDE, false);
     assert_int_equal(requested_at(&f, (uintptr_t)block[1] + 150016 - f.extent->segment.base),
                      wide + 512);
     scene_free(f.allocator, block[0]);

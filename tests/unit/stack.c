@@ -7,8 +7,8 @@
 #include <string.h>
 #include <ucontext.h>
 
+#include "src/base/single_writer.h"
 #include "src/base/stack.h"
-#include "src/base/word.h"
 #include "tests/support/child.h"
 
 /* Whether the quick way takes libunwind. */
@@ -33,18 +33,18 @@ void *__wrap_dlopen(const char *name, int mode)
 /* --- Stacks of a known depth. --- */
 
 struct taking {
-    void *frames[XSEG_STACK_FRAMES_MOST];
+    void *frames[XSEG_STACK_FRAMES_MAX];
     uint32_t most, taken;
     void *returns_to; /* of the function that takes the stack */
-    void *reference[XSEG_STACK_FRAMES_MOST + 8];
+    void *reference[XSEG_STACK_FRAMES_MAX + 8];
     int reference_count; /* what backtrace() says, from the same function */
 };
 
 static __attribute__((noinline)) void take(struct taking *taking)
 {
     taking->returns_to = __builtin_return_address(0);
-    taking->reference_count = backtrace(taking->reference, XSEG_STACK_FRAMES_MOST + 8);
-    taking->taken = xseg_stack_take(taking->frames, taking->most);
+    taking->reference_count = backtrace(taking->reference, XSEG_STACK_FRAMES_MAX + 8);
+    taking->taken = xseg_stack_capture(taking->frames, taking->most);
 }
 
 static __attribute__((noinline)) uint32_t descend(unsigned depth, struct taking *taking)
@@ -104,9 +104,9 @@ static void use_without_libunwind(void)
     expect(xseg_stack_prepare() == !BY_LIBRARY);
     for (unsigned depth = 0; depth < 100; depth += 9)
         expect(is_as_it_should_be(take_at(depth, 64)));
-    expect(xseg_stack_was_cut(take_at(100, 64)->taken));
-    expect(!xseg_stack_was_cut(take_at(990, XSEG_STACK_FRAMES_MOST)->taken));
-    expect(xseg_stack_frames(take_at(990, XSEG_STACK_FRAMES_MOST)->taken) > 990);
+    expect(xseg_stack_was_truncated(take_at(100, 64)->taken));
+    expect(!xseg_stack_was_truncated(take_at(990, XSEG_STACK_FRAMES_MAX)->taken));
+    expect(xseg_stack_frames(take_at(990, XSEG_STACK_FRAMES_MAX)->taken) > 990);
 }
 
 static int note_libunwind(struct dl_phdr_info *info, size_t bytes, void *context)
@@ -156,14 +156,14 @@ static void stacks_begin_with_the_caller(void **state)
 {
     (void)state;
     for (unsigned depth = 0; depth < 300; depth += 7)
-        assert_true(is_as_it_should_be(take_at(depth, XSEG_STACK_FRAMES_MOST)));
+        assert_true(is_as_it_should_be(take_at(depth, XSEG_STACK_FRAMES_MAX)));
 }
 
 static ucontext_t main_context, fibre_context;
 
 static void run_fibre(void)
 {
-    assert_true(is_as_it_should_be(take_at(30, XSEG_STACK_FRAMES_MOST)));
+    assert_true(is_as_it_should_be(take_at(30, XSEG_STACK_FRAMES_MAX)));
 }
 
 static void a_fibre_has_a_stack_of_its_own(void **state)
@@ -180,27 +180,27 @@ static void a_fibre_has_a_stack_of_its_own(void **state)
     fibre_context.uc_link = &main_context;
     makecontext(&fibre_context, run_fibre, 0);
     assert_int_equal(swapcontext(&main_context, &fibre_context), 0);
-    assert_true(is_as_it_should_be(take_at(30, XSEG_STACK_FRAMES_MOST)));
+    assert_true(is_as_it_should_be(take_at(30, XSEG_STACK_FRAMES_MAX)));
 }
 
 static void the_innermost_frames_are_kept(void **state)
 {
-    void *all[XSEG_STACK_FRAMES_MOST];
+    void *all[XSEG_STACK_FRAMES_MAX];
 
     (void)state;
-    const uint32_t count = take_at(990, XSEG_STACK_FRAMES_MOST)->taken;
-    assert_false(xseg_stack_was_cut(count));
+    const uint32_t count = take_at(990, XSEG_STACK_FRAMES_MAX)->taken;
+    assert_false(xseg_stack_was_truncated(count));
     assert_true(count > 990);
-    memcpy(all, take_at(990, XSEG_STACK_FRAMES_MOST)->frames, sizeof(all));
-    for (uint32_t most = 1; most <= count + 1 && most <= XSEG_STACK_FRAMES_MOST; most++) {
+    memcpy(all, take_at(990, XSEG_STACK_FRAMES_MAX)->frames, sizeof(all));
+    for (uint32_t most = 1; most <= count + 1 && most <= XSEG_STACK_FRAMES_MAX; most++) {
         const struct taking *taking = take_at(990, most);
 
-        assert_int_equal(xseg_stack_was_cut(taking->taken), most < count);
+        assert_int_equal(xseg_stack_was_truncated(taking->taken), most < count);
         assert_int_equal(xseg_stack_frames(taking->taken), most < count ? most : count);
         /* But for where take_at() was called from. */
         const uint32_t same = most < 990 ? most : 990;
         assert_memory_equal(taking->frames, all, same * sizeof(*all));
-        for (uint32_t i = most; i < XSEG_STACK_FRAMES_MOST; i++)
+        for (uint32_t i = most; i < XSEG_STACK_FRAMES_MAX; i++)
             assert_null(taking->frames[i]);
     }
 }
@@ -208,8 +208,8 @@ static void the_innermost_frames_are_kept(void **state)
 static void a_stack_that_is_too_deep_is_cut(void **state)
 {
     (void)state;
-    const struct taking *taking = take_at(2 * XSEG_STACK_FRAMES_MOST, XSEG_STACK_FRAMES_MOST);
-    assert_int_equal(taking->taken, XSEG_STACK_FRAMES_MOST | XSEG_STACK_CUT);
+    const struct taking *taking = take_at(2 * XSEG_STACK_FRAMES_MAX, XSEG_STACK_FRAMES_MAX);
+    assert_int_equal(taking->taken, XSEG_STACK_FRAMES_MAX | XSEG_STACK_TRUNCATED);
     assert_ptr_equal(taking->frames[1], taking->returns_to);
 }
 
@@ -219,7 +219,7 @@ static void *prepare_and_take(void *self)
 
     (void)xseg_stack_prepare();
     for (unsigned i = 0; i < 1000; i++)
-        if (xseg_stack_frames(xseg_stack_take(frames, XSEG_STACK_FRAMES)) == 0) {
+        if (xseg_stack_frames(xseg_stack_capture(frames, XSEG_STACK_FRAMES)) == 0) {
             (void)fprintf(stderr, "stack %u has no frame\n", i);
             *(bool *)self = false;
         }

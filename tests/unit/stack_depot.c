@@ -128,20 +128,20 @@ static void each_stack_is_there_once(void **state)
 /* A stack and its beginning, and the same cut and whole, are different stacks. */
 static void stacks_of_different_lengths_differ(void **state)
 {
-    void *frames[XSEG_STACK_FRAMES_MOST + 1];
+    void *frames[XSEG_STACK_FRAMES_MAX + 1];
     struct xseg_stack_depot depot;
     struct xseg_stack_view view;
 
     (void)state;
     begin(&depot);
-    for (uintptr_t i = 0; i <= XSEG_STACK_FRAMES_MOST; i++)
+    for (uintptr_t i = 0; i <= XSEG_STACK_FRAMES_MAX; i++)
         frames[i] = (void *)(4096 + i);
     assert_int_equal(xseg_stack_depot_add(&depot, frames, 0), 0);
-    assert_int_equal(xseg_stack_depot_add(&depot, frames, XSEG_STACK_CUT), 0);
+    assert_int_equal(xseg_stack_depot_add(&depot, frames, XSEG_STACK_TRUNCATED), 0);
     assert_int_equal(xseg_stack_depot_lost(&depot), 0);
-    for (uint32_t count = 1; count <= XSEG_STACK_FRAMES_MOST; count += 33) {
+    for (uint32_t count = 1; count <= XSEG_STACK_FRAMES_MAX; count += 33) {
         const uint32_t id = xseg_stack_depot_add(&depot, frames, count);
-        const uint32_t cut = xseg_stack_depot_add(&depot, frames, count | XSEG_STACK_CUT);
+        const uint32_t cut = xseg_stack_depot_add(&depot, frames, count | XSEG_STACK_TRUNCATED);
 
         assert_int_equal(cut, id + 1);
         assert_int_equal(xseg_stack_depot_count(&depot), cut);
@@ -155,9 +155,9 @@ static void stacks_of_different_lengths_differ(void **state)
         assert_memory_equal(view.frames, frames, count * sizeof(*frames));
     }
     /* More than is kept. */
-    const uint32_t id = xseg_stack_depot_add(&depot, frames, XSEG_STACK_FRAMES_MOST + 1);
+    const uint32_t id = xseg_stack_depot_add(&depot, frames, XSEG_STACK_FRAMES_MAX + 1);
     assert_true(xseg_stack_depot_get(&depot, id, &view));
-    assert_int_equal(view.count, XSEG_STACK_FRAMES_MOST);
+    assert_int_equal(view.count, XSEG_STACK_FRAMES_MAX);
     assert_true(view.was_cut);
     end(&depot);
 }
@@ -202,7 +202,7 @@ static __attribute__((noinline)) void take(void *context)
 {
     struct taking *taking = context;
 
-    taking->taken = xseg_stack_take(taking->frames, XSEG_STACK_FRAMES);
+    taking->taken = xseg_stack_capture(taking->frames, XSEG_STACK_FRAMES);
     taking->id = xseg_stack_depot_add(taking->depot, taking->frames, taking->taken);
 }
 
@@ -397,7 +397,7 @@ static void deep_stacks_are_cut(void **state)
     for (unsigned depth = 0; depth <= 1000; depth += 10) {
         descend(depth, &taking);
         assert_true(xseg_stack_depot_get(&depot, taking.id, &view));
-        assert_int_equal(view.was_cut, xseg_stack_was_cut(taking.taken));
+        assert_int_equal(view.was_cut, xseg_stack_was_truncated(taking.taken));
         assert_int_equal(view.count, xseg_stack_frames(taking.taken));
         if (depth <= XSEG_STACK_FRAMES)
             continue;
@@ -421,7 +421,7 @@ static void a_full_depot_counts_what_it_loses(void **state)
     while (add_made_up(&depot, count) != 0)
         assert_int_equal(xseg_stack_depot_count(&depot), ++count);
     assert_true(count > 100);
-    assert_true(xseg_stack_depot_bytes(&depot) <= XSEG_STACK_DEPOT_LEAST_BYTES);
+    assert_true(xseg_stack_depot_bytes(&depot) <= XSEG_STACK_DEPOT_MIN_BYTES);
     assert_int_equal(xseg_stack_depot_lost(&depot), 1);
     for (uint32_t i = 0; i < 100; i++)
         assert_int_equal(add_made_up(&depot, count + i), 0);
@@ -447,7 +447,8 @@ static void a_depot_may_be_full_anywhere(void **state)
         struct taking taking = {.depot = &depot};
 
         assert_true(xseg_stack_depot_init(&depot, 1));
-        assert_non_null(xseg_bump_take(&depot.memory, xseg_bump_left(&depot.memory) - left - 8));
+        assert_non_null(
+            xseg_bump_alloc(&depot.memory, xseg_bump_remaining(&depot.memory) - left - 8));
         plugin.call(take, &taking);
         assert_int_equal(xseg_stack_depot_count(&depot), taking.id);
         assert_int_equal(xseg_stack_depot_lost(&depot), taking.id == 0);
@@ -612,9 +613,9 @@ static void a_child_reads_and_adds_nothing(void **state)
     (void)state;
     begin(&depot);
     const struct forked forked = {&depot, add_made_up(&depot, 7)};
-    xseg_lock_take(&depot.lock);
+    xseg_mutex_lock(&depot.lock);
     const int status = child_run(use_in_a_child, &forked, said, sizeof(said));
-    xseg_lock_give(&depot.lock);
+    xseg_mutex_unlock(&depot.lock);
     assert_int_equal(status, 0);
     assert_int_equal(add_made_up(&depot, 8), 2);
     assert_int_equal(xseg_stack_depot_lost(&depot), 0);
@@ -624,19 +625,19 @@ static void a_child_reads_and_adds_nothing(void **state)
 static void it_may_be_used_under_other_locks(void **state)
 {
     struct xseg_stack_depot depot;
-    struct xseg_lock arena, observers;
+    struct xseg_mutex arena, observers;
 
     (void)state;
     begin(&depot);
-    xseg_lock_init(&arena, XSEG_RANK_ARENA);
-    xseg_lock_init(&observers, XSEG_RANK_OBSERVERS);
-    xseg_lock_take(&arena);
-    xseg_lock_take(&observers);
+    xseg_mutex_init(&arena, XSEG_RANK_ARENA);
+    xseg_mutex_init(&observers, XSEG_RANK_OBSERVERS);
+    xseg_mutex_lock(&arena);
+    xseg_mutex_lock(&observers);
     assert_int_equal(add_made_up(&depot, 1), 1);
-    xseg_lock_give(&observers);
-    xseg_lock_give(&arena);
-    xseg_lock_fini(&observers);
-    xseg_lock_fini(&arena);
+    xseg_mutex_unlock(&observers);
+    xseg_mutex_unlock(&arena);
+    xseg_mutex_fini(&observers);
+    xseg_mutex_fini(&arena);
     end(&depot);
 }
 

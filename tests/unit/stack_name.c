@@ -35,7 +35,7 @@ static __attribute__((noinline)) void take(void *context)
     void *frames[XSEG_STACK_FRAMES];
 
     taking->id =
-        xseg_stack_depot_add(taking->depot, frames, xseg_stack_take(frames, XSEG_STACK_FRAMES));
+        xseg_stack_depot_add(taking->depot, frames, xseg_stack_capture(frames, XSEG_STACK_FRAMES));
 }
 
 static uint32_t take_in(struct xseg_stack_depot *depot, const struct plugin *plugin)

@@ -12,7 +12,7 @@
 #include "tests/support/scene.h"
 
 /* ThreadSanitizer delivers no signal in between, and locks are mutexes there. */
-#if defined(__x86_64__) && !XSEG_BIASED_LOCK_IS_PLAIN
+#if defined(__x86_64__) && !XSEG_BIASED_LOCK_IS_ATOMIC
 
 #include <pthread.h>
 #include <sched.h>
@@ -134,10 +134,10 @@ static void enter_and_leave(void *self)
 {
     struct guarded *guarded = self;
 
-    xseg_biased_lock_take(&guarded->lock);
+    xseg_biased_lock_lock(&guarded->lock);
     if (atomic_load_explicit(&guarded->is_other_inside, memory_order_relaxed))
         atomic_store(&guarded->has_collided, true);
-    xseg_biased_lock_give(&guarded->lock);
+    xseg_biased_lock_unlock(&guarded->lock);
 }
 
 /* Take the lock from its owner, who then comes to it, and sleeps there or gets in; or has left it. */
@@ -147,13 +147,13 @@ static void take_from_owner(void *self)
 
     if (!xseg_biased_lock_is_free(&guarded->lock))
         return;
-    xseg_biased_lock_take(&guarded->lock);
+    xseg_biased_lock_lock(&guarded->lock);
     atomic_store(&guarded->is_other_inside, true);
     go_on();
     while (atomic_load(&guarded->lock.sleepers) == 0 && !atomic_load(&has_ended))
         (void)sched_yield();
     atomic_store(&guarded->is_other_inside, false);
-    xseg_biased_lock_give(&guarded->lock);
+    xseg_biased_lock_unlock(&guarded->lock);
     assert_false(atomic_load(&guarded->has_collided));
 }
 

@@ -53,7 +53,7 @@ static void expect_settings(struct xseg_history_store *store, const struct xseg_
     for (unsigned i = 0; i < XSEG_HISTORY_ACTIONS; i++) {
         const enum xseg_history_action action = (enum xseg_history_action)i;
 
-        assert_int_equal(xseg_history_settings_note(settings, action), is_noted(config, action));
+        assert_int_equal(xseg_history_settings_record(settings, action), is_noted(config, action));
         assert_int_equal(xseg_history_settings_stack(settings, action), has_stack(config, action));
         takes = takes || has_stack(config, action);
         is_any = is_any || is_noted(config, action);
@@ -62,7 +62,7 @@ static void expect_settings(struct xseg_history_store *store, const struct xseg_
     assert_int_equal((settings & XSEG_HISTORY_ORIGIN_STACK) != 0, origin_stack);
     assert_int_equal((settings & XSEG_HISTORY_TRACED) != 0, config->traced);
     assert_int_equal((settings & XSEG_HISTORY_USERS) != 0, config->block_user);
-    assert_int_equal(xseg_history_settings_take(settings), takes);
+    assert_int_equal(xseg_history_settings_capture(settings), takes);
     assert_int_equal((settings & XSEG_HISTORY_GATHERS) != 0, takes || config->block_user);
     assert_int_equal(settings != 0, is_any);
     /* A note that finds itself wanted must find room, too. */
@@ -154,17 +154,17 @@ static void each_call_has_its_own_word(void **state)
     /* Words alone take no stacks. */
     assert_null(xseg_history_store_depot(&store));
     assert_int_equal(context->gathered.stack, 0);
-    const struct xseg_history_gathered gathered = xseg_history_put_aside();
+    const struct xseg_history_gathered gathered = xseg_history_defer();
     assert_false(xseg_history_gather(&store, NULL));
     assert_int_equal(xseg_history_user_of(context, settings), 0);
-    xseg_history_take_up(&gathered);
+    xseg_history_resume(&gathered);
     assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&word);
-    xseg_history_give_user(&store, (uintptr_t)&other);
+    xseg_history_set_user(&store, (uintptr_t)&other);
     assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&other);
     config.history = XSEG_HISTORY_STATE;
     xseg_history_store_follow(&store, &config);
     assert_int_equal(xseg_history_user_of(context, xseg_history_store_settings(&store)), 0);
-    xseg_history_give_user(&store, (uintptr_t)&word);
+    xseg_history_set_user(&store, (uintptr_t)&word);
     assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&other);
     config.block_user = false;
     xseg_history_store_follow(&store, &config);
@@ -270,9 +270,9 @@ static void the_users_clock_is_taken_as_it_is(void **state)
 
 static uint32_t set_label(struct xseg_history_store *store, uint32_t label)
 {
-    xseg_lock_take(&store->labels.lock);
+    xseg_mutex_lock(&store->labels.lock);
     const uint32_t last = xseg_history_set_label(store, label, NULL, false);
-    xseg_lock_give(&store->labels.lock);
+    xseg_mutex_unlock(&store->labels.lock);
     return last;
 }
 
@@ -396,11 +396,11 @@ static void frames_of_each_depth_are_shown(void **state)
     hook.context = &drawn;
     assert_true(xseg_history_store_set_hook(&store, &hook));
     assert_false(xseg_history_gather(&store, NULL));
-    const struct xseg_history_gathered outer = xseg_history_put_aside();
+    const struct xseg_history_gathered outer = xseg_history_defer();
     assert_false(xseg_history_gather(&store, NULL));
     xseg_history_contexts_visit(&store, note_frames, &shown);
     assert_int_equal(shown & (1u << 10 | 1u << 11), 1u << 10 | 1u << 11);
-    xseg_history_take_up(&outer);
+    xseg_history_resume(&outer);
     xseg_history_store_fini(&store);
 }
 

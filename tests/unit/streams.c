@@ -19,8 +19,8 @@ static const xseg_stream per_thread = (xseg_stream)(uintptr_t)2;
 struct fixture {
     struct xseg_driver *driver;
     struct xseg_context context;
-    struct xseg_leftovers leftovers;
-    struct xseg_lock table_lock;
+    struct xseg_unreleased_list leftovers;
+    struct xseg_mutex table_lock;
     struct xseg_streams streams;
 };
 
@@ -31,19 +31,19 @@ static void set_up(struct fixture *f)
     memset(f, 0, sizeof(*f));
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     assert_int_equal(xseg_driver_open(scene_driver(), &f->driver), XSEG_OK);
-    assert_int_equal(xseg_leftovers_init(&f->leftovers, &f->context), XSEG_OK);
+    assert_int_equal(xseg_unreleased_init(&f->leftovers, &f->context), XSEG_OK);
     assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->leftovers, why, sizeof(why)),
                      XSEG_OK);
-    xseg_lock_init(&f->table_lock, XSEG_RANK_TABLE);
+    xseg_mutex_init(&f->table_lock, XSEG_RANK_TABLE);
     xseg_streams_init(&f->streams, &f->context, &f->table_lock);
 }
 
 static void tear_down(struct fixture *f)
 {
     xseg_streams_fini(&f->streams);
-    xseg_lock_fini(&f->table_lock);
+    xseg_mutex_fini(&f->table_lock);
     assert_int_equal(xseg_context_close(&f->context), XSEG_OK);
-    xseg_leftovers_fini(&f->leftovers);
+    xseg_unreleased_fini(&f->leftovers);
     xseg_driver_close(f->driver);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
@@ -183,9 +183,9 @@ static void many_streams_are_found_at_once(void **state)
     for (unsigned i = 0; i < MANY; i++) {
         struct xseg_known_stream *known = get(&f, stream[i]);
 
-        xseg_streams_note_leaving(&f.streams, known);
+        xseg_streams_mark_retiring(&f.streams, known);
         assert_null(xseg_streams_find(&f.streams, stream[i]));
-        xseg_streams_note_gone(&f.streams, known);
+        xseg_streams_mark_retired(&f.streams, known);
         scene_stream_destroy(stream[i]);
     }
     for (unsigned i = 0; i < MANY; i++) {
@@ -214,7 +214,7 @@ static void *read_on(void *argument)
 
     while (!atomic_load(&reading->ends)) {
         const struct xseg_known_stream *plain =
-            xseg_streams_find_plain(&reading->f->streams, reading->stream);
+            xseg_streams_find_uncaptured(&reading->f->streams, reading->stream);
         const struct xseg_known_stream *known =
             xseg_streams_find(&reading->f->streams, reading->stream);
 
@@ -241,7 +241,7 @@ static void a_reader_finds_its_stream_while_others_come_and_go(void **state)
             (void)get(&f, stream[i]);
         }
         for (unsigned i = 0; i < COUNT_OF(stream); i++) {
-            xseg_streams_note_gone(&f.streams, get(&f, stream[i]));
+            xseg_streams_mark_retired(&f.streams, get(&f, stream[i]));
             scene_stream_destroy(stream[i]);
         }
     }

@@ -24,8 +24,8 @@ enum { STREAMS = 4, RELAXED = 2 };
 struct fixture {
     struct xseg_driver *driver;
     struct xseg_context context;
-    struct xseg_leftovers leftovers;
-    struct xseg_lock table_lock;
+    struct xseg_unreleased_list leftovers;
+    struct xseg_mutex table_lock;
     struct xseg_streams streams;
     struct xseg_known_stream *stream[STREAMS]; /* 0 is the origin */
     struct xseg_topology topology;
@@ -38,10 +38,10 @@ static void set_up(struct fixture *f)
     memset(f, 0, sizeof(*f));
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     assert_int_equal(xseg_driver_open(scene_driver(), &f->driver), XSEG_OK);
-    assert_int_equal(xseg_leftovers_init(&f->leftovers, &f->context), XSEG_OK);
+    assert_int_equal(xseg_unreleased_init(&f->leftovers, &f->context), XSEG_OK);
     assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->leftovers, why, sizeof(why)),
                      XSEG_OK);
-    xseg_lock_init(&f->table_lock, XSEG_RANK_TABLE);
+    xseg_mutex_init(&f->table_lock, XSEG_RANK_TABLE);
     xseg_streams_init(&f->streams, &f->context, &f->table_lock);
     for (unsigned i = 0; i < STREAMS; i++)
         assert_int_equal(xseg_streams_get(&f->streams, scene_stream(), &f->stream[i]), XSEG_OK);
@@ -62,9 +62,9 @@ static void tear_down(struct fixture *f)
     for (unsigned i = 0; i < STREAMS; i++)
         scene_stream_destroy(f->stream[i]->handle);
     xseg_streams_fini(&f->streams);
-    xseg_lock_fini(&f->table_lock);
+    xseg_mutex_fini(&f->table_lock);
     assert_int_equal(xseg_context_close(&f->context), XSEG_OK);
-    xseg_leftovers_fini(&f->leftovers);
+    xseg_unreleased_fini(&f->leftovers);
     xseg_driver_close(f->driver);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }

@@ -319,8 +319,8 @@ static void reading_takes_no_lock_of_an_allocation(void **state) XSEG_UNCHECKED
     assert_non_null(large);
     assert_non_null(small);
     const uint64_t calls = xseg_sim_calls(NULL);
-    xseg_lock_take(&allocator->open_lock);
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&allocator->open_lock);
+    xseg_mutex_lock(&device->growth_lock);
     for (unsigned i = 0; i < 2; i++) {
         struct xseg_arena *held = i == 0 ? large : small;
 
@@ -341,8 +341,8 @@ static void reading_takes_no_lock_of_an_allocation(void **state) XSEG_UNCHECKED
                              frame.pools[k].live);
         assert_in_range(needed, 1000, sizeof(page));
     }
-    xseg_lock_give(&device->growth_lock);
-    xseg_lock_give(&allocator->open_lock);
+    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&allocator->open_lock);
     assert_int_equal(xseg_sim_calls(NULL), calls);
     scene_free(allocator, a);
     scene_free(allocator, b);

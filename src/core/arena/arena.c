@@ -4,17 +4,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/demand_zero.h"
 #include "src/base/error.h"
-#include "src/base/zeroed.h"
 #include "src/core/arena/origins.h"
 #include "src/core/config/size.h"
 
 struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan)
 {
-    _Static_assert(sizeof(struct xseg_arena) >= XSEG_ZEROED_LARGE,
+    _Static_assert(sizeof(struct xseg_arena) >= XSEG_DEMAND_ZERO_LARGE,
                    "an arena begins with a cache line");
     /* Most of an arena is bins of the free index that are never touched. */
-    struct xseg_arena *arena = xseg_zeroed_take(sizeof(*arena));
+    struct xseg_arena *arena = xseg_demand_zero_alloc(sizeof(*arena));
 
     if (arena == NULL)
         return NULL;
@@ -31,12 +31,12 @@ struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan)
     arena->is_small = plan->is_small;
     arena->is_private = plan->is_private;
     arena->is_guarded = plan->is_guarded;
-    atomic_init(&arena->notes, plan->is_guarded ? XSEG_ARENA_GENERALLY : 0);
+    atomic_init(&arena->notes, plan->is_guarded ? XSEG_ARENA_SLOW_PATH : 0);
     arena->has_cells = plan->has_cells;
     xseg_biased_lock_init(&arena->lock, XSEG_RANK_ARENA);
     xseg_free_index_init(&arena->free_index);
-    arena->edge.state = XSEG_BLOCK_CLAIMED;
-    arena->victim = &arena->edge;
+    arena->sentinel.state = XSEG_BLOCK_CLAIMED;
+    arena->last_remainder = &arena->sentinel;
     xseg_list_init(&arena->extents);
     return arena;
 }
@@ -49,10 +49,10 @@ void xseg_arena_destroy(struct xseg_arena *arena)
     xseg_bins_fini(&arena->small.bins);
     xseg_chunk_maps_fini(&arena->small.chunks);
     xseg_biased_lock_fini(&arena->lock);
-    xseg_zeroed_give(arena, sizeof(*arena));
+    xseg_demand_zero_free(arena, sizeof(*arena));
 }
 
-bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t count)
+bool xseg_arena_reserve_records(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t count)
 {
     XSEG_ASSERT(slab == &arena->blocks || slab == &arena->uses);
     XSEG_ASSERT(count > 0 && xseg_biased_lock_is_held(&arena->lock));
@@ -69,7 +69,7 @@ bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t
     return true;
 }
 
-xseg_status xseg_arena_fail_to_stock(void)
+xseg_status xseg_arena_fail_host_memory(void)
 {
     return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, block record");
 }
@@ -92,11 +92,11 @@ static void stamp_granules(const struct xseg_arena *arena, struct xseg_extent *e
         segment->since[at] = now;
 }
 
-void xseg_arena_note_free(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t base,
-                          uint64_t bytes)
+void xseg_arena_record_free(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t base,
+                            uint64_t bytes)
 {
     XSEG_ASSERT(bytes > 0 && base >= extent->segment.base);
-    xseg_counts_wake(&arena->counts);
+    xseg_counts_resume(&arena->counts);
     if ((atomic_load_explicit(&arena->notes, memory_order_relaxed) & XSEG_ARENA_ORIGINS) != 0 &&
         xseg_origins_clear(extent, base) && --arena->origins == 0)
         (void)atomic_fetch_and(&arena->notes, ~XSEG_ARENA_ORIGINS);

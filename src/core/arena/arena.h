@@ -37,13 +37,13 @@
 #include "src/core/stream/streams.h"
 
 /* In the notes of an arena: large.h must not free large blocks, since the arena is guarded or has lent blocks. */
-#define XSEG_ARENA_GENERALLY ((uint64_t)1 << 62)
+#define XSEG_ARENA_SLOW_PATH ((uint64_t)1 << 62)
 
 /* In the notes of an arena: a free clears the origin of its block, see origins.h. */
 #define XSEG_ARENA_ORIGINS ((uint64_t)1 << 61)
 
 /* The bits of the notes that are no clock. */
-#define XSEG_ARENA_FLAGS (XSEG_COUNTS_REST | XSEG_ARENA_GENERALLY | XSEG_ARENA_ORIGINS)
+#define XSEG_ARENA_FLAGS (XSEG_COUNTS_REST | XSEG_ARENA_SLOW_PATH | XSEG_ARENA_ORIGINS)
 
 struct xseg_device;
 struct xseg_history;
@@ -53,7 +53,7 @@ struct xseg_pool;
 
 /* The cells of an arena that has them, see small.h. */
 struct xseg_small {
-    struct xseg_cell victim; /* or zeros; in a cache line with the sizes of the bins */
+    struct xseg_cell last_remainder; /* or zeros; in a cache line with the sizes of the bins */
     struct xseg_bins bins;
     bool is_plain; /* best fit is the only rule of a hit; false before the first chunk map */
     struct xseg_chunk_maps chunks;
@@ -79,26 +79,28 @@ struct xseg_arena {
     struct xseg_biased_lock lock;
     struct xseg_counts counts;
     struct xseg_list extents;
-    struct xseg_block *holes; /* tree */
+    struct xseg_block *unmapped_blocks; /* tree */
     /* Bytes of blocks whose pages are evicted, see pause.h; written under the lock, read without. */
     atomic_uint_fast64_t evicted;
     _Alignas(64) struct xseg_small small;
     struct xseg_slab blocks;        /* struct xseg_block */
     struct xseg_slab uses;          /* struct xseg_stream_use */
     struct xseg_page_map *page_map; /* the allocator's */
-    atomic_uint *searches;     /* of the device's default pool, while garbage is collected by age */
-    struct xseg_block *victim; /* without cells; see cached.h */
+    atomic_uint *searches; /* of the device's default pool, while garbage is collected by age */
+    struct xseg_block *last_remainder; /* without cells; see cached.h */
     struct xseg_block
-        edge; /* the neighbour of both ends of a segment, and the victim if there is none */
+        sentinel; /* the neighbour of both ends of a segment, and the victim if there is none */
     struct xseg_free_index free_index;
-    /* Guarded by GROWTH: an event on the stream, or NULL, and when it was recorded.  Blocks that were cached before
+    /* Guarded by the device memory lock: an event on the stream, or NULL, and when it was recorded.  Blocks that were cached before
      * `passed` have no queued work any more. */
     xseg_event fence;
     uint64_t fenced, passed;
-    struct xseg_lent lent;
-    uint32_t fills;       /* new blocks that are being written or checked; guarded by the lock */
-    uint32_t quarantined; /* of a guarded arena: segments that ended; guarded by GROWTH */
-    struct xseg_arena *held_next; /* see xseg_device_hold_arenas(); guarded by GROWTH */
+    struct xseg_fallback_counts fallback;
+    uint32_t fills; /* new blocks that are being written or checked; guarded by the lock */
+    uint32_t
+        quarantined; /* of a guarded arena: segments that ended; guarded by the device memory lock */
+    struct xseg_arena
+        *held_next; /* see xseg_device_retain_arenas(); guarded by the device memory lock */
     /* Sums of the arena's increases and decreases when it came to its pool from another one, or when the pool's
      * totals were reset; without those of lent blocks.  Written under the lock, read without. */
     atomic_uint_fast64_t up_before[XSEG_COUNTS], down_before[XSEG_COUNTS];
@@ -108,7 +110,7 @@ struct xseg_arena {
     uint32_t pool_number;           /* of `pool`, for notes; 0: the default pool */
 };
 
-#if !XSEG_BIASED_LOCK_IS_PLAIN
+#if !XSEG_BIASED_LOCK_IS_ATOMIC
 _Static_assert((offsetof(struct xseg_arena, lock) + XSEG_BIASED_LOCK_BORDER) % 64 == 0 &&
                    offsetof(struct xseg_arena, counts.row[XSEG_COUNT_SEGMENT]) % 64 == 0 &&
                    offsetof(struct xseg_arena, counts.limit) % 64 == 0 &&
@@ -119,15 +121,15 @@ _Static_assert((offsetof(struct xseg_arena, lock) + XSEG_BIASED_LOCK_BORDER) % 6
 /* Records that one step of a growth or a trim may take: a claim, and the cuts after it. */
 #define XSEG_ARENA_RECORDS 4u
 
-_Static_assert((XSEG_ARENA_GENERALLY & XSEG_COUNTS_REST) == 0, "each note has a bit");
+_Static_assert((XSEG_ARENA_SLOW_PATH & XSEG_COUNTS_REST) == 0, "each note has a bit");
 _Static_assert(XSEG_ARENA_RECORDS <= XSEG_SLAB_FIRST, "one batch is enough for a step");
 
 /* The needs of an allocation, computed once. */
-struct xseg_need {
+struct xseg_alloc_params {
     const struct xseg_config *config;
     uint64_t requested;     /* as the user said */
     uint64_t bytes;         /* rounded */
-    uint64_t alignment;     /* of the address; at least XSEG_SIZE_QUANTUM, a power of two */
+    uint64_t alignment;     /* of the address; at least XSEG_SIZE_UNIT, a power of two */
     uint64_t span;          /* bytes that a block must have for the alignment to fit in it */
     uint64_t segment_bytes; /* of a classic segment for it */
     bool is_small;
@@ -138,15 +140,15 @@ struct xseg_need {
     bool no_split;   /* a block that is found is handed out whole */
     bool is_single;  /* one page alone, which is handed out whole (single_page of pool.h) */
     bool keep;       /* memory is to be ready, not handed out: a block that is found stays cached */
-    bool is_lent;    /* the block is lent to the default pool, see flags.h */
+    bool is_fallback; /* the block is lent to the default pool, see flags.h */
 };
 
 /* The block that serves a request; none while `base` is 0. */
-struct xseg_grant {
+struct xseg_alloc_result {
     struct xseg_arena *arena;
     uint64_t base, bytes;
     uint64_t requested;
-    bool lent; /* the block is lent to the default pool, see flags.h */
+    bool fallback; /* the block is lent to the default pool, see flags.h */
 };
 
 static inline struct xseg_known_stream *xseg_arena_stream(const struct xseg_arena *arena)
@@ -189,28 +191,28 @@ void xseg_arena_destroy(struct xseg_arena *arena);
 
 static inline void xseg_arena_lock(struct xseg_arena *arena) XSEG_ACQUIRES(arena->lock)
 {
-    xseg_biased_lock_take(&arena->lock);
+    xseg_biased_lock_lock(&arena->lock);
 }
 
 static inline void xseg_arena_unlock(struct xseg_arena *arena) XSEG_RELEASES(arena->lock)
 {
-    xseg_biased_lock_give(&arena->lock);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 /*
  * Make sure that a slab of the arena has `count` records to take.  May let go of the lock and take
  * it again.  Returns false without host memory, the lock held all the same.
  */
-bool xseg_arena_stock(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t count)
+bool xseg_arena_reserve_records(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t count)
     XSEG_REQUIRES(arena->lock);
 
-/* Fail because xseg_arena_stock() has returned false for block records. */
-xseg_status xseg_arena_fail_to_stock(void);
+/* Fail because xseg_arena_reserve_records() has returned false for block records. */
+xseg_status xseg_arena_fail_host_memory(void);
 
 /* Whether a free has notes to make. */
-static inline bool xseg_arena_has_notes(const struct xseg_arena *arena)
+static inline bool xseg_arena_has_flags(const struct xseg_arena *arena)
 {
-    return !xseg_word_is_just(&arena->notes, 0);
+    return !xseg_single_writer_equals_relaxed(&arena->notes, 0);
 }
 
 /* The clock of the last look at idle memory; the arena's lock is held. */
@@ -227,25 +229,26 @@ static inline void xseg_arena_set_now(struct xseg_arena *arena, uint64_t now)
 }
 
 /* Set whether large blocks are freed in the general path; the arena's lock is held. */
-static inline void xseg_arena_set_generally(struct xseg_arena *arena, bool generally)
+static inline void xseg_arena_set_slow_path(struct xseg_arena *arena, bool generally)
 {
     if (generally)
-        (void)atomic_fetch_or(&arena->notes, XSEG_ARENA_GENERALLY);
+        (void)atomic_fetch_or(&arena->notes, XSEG_ARENA_SLOW_PATH);
     else
-        (void)atomic_fetch_and(&arena->notes, ~XSEG_ARENA_GENERALLY);
+        (void)atomic_fetch_and(&arena->notes, ~XSEG_ARENA_SLOW_PATH);
 }
 
 /* Note a free of some bytes of an extent, in an arena that has notes. */
-void xseg_arena_note_free(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t base,
-                          uint64_t bytes);
+void xseg_arena_record_free(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t base,
+                            uint64_t bytes);
 
 /* Note a free of some bytes of an extent, if the arena has notes: when memory became idle, that counts fell, and that an
  * origin ended. */
-static inline void xseg_arena_stamp(struct xseg_arena *arena, struct xseg_extent *extent,
-                                    uint64_t base, uint64_t bytes)
+static inline void xseg_arena_record_free_if_enabled(struct xseg_arena *arena,
+                                                     struct xseg_extent *extent, uint64_t base,
+                                                     uint64_t bytes)
 {
-    if (__builtin_expect(xseg_arena_has_notes(arena), 0))
-        xseg_arena_note_free(arena, extent, base, bytes);
+    if (__builtin_expect(xseg_arena_has_flags(arena), 0))
+        xseg_arena_record_free(arena, extent, base, bytes);
 }
 
 #endif

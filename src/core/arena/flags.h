@@ -3,8 +3,8 @@
  * Flags: special properties of a few blocks, so that frees of all others test one byte.
  *
  * XSEG_BLOCK_OVERSIZE  the block is counted as an oversize allocation
- * XSEG_BLOCK_LENT      the default pool holds the block, but its memory belongs to a private pool, which
- *                      lent it when memory was short (ladder.h).  A small block is isolated (tract.h),
+ * XSEG_BLOCK_FALLBACK      the default pool holds the block, but its memory belongs to a private pool, which
+ *                      lent it when memory was short (fallback_chain.h).  A small block is isolated (tract.h),
  *                      because a cell has no room for flags
  *
  * The arena of a lent block counts it like its other blocks: totals of a device are sums over arenas.
@@ -22,17 +22,17 @@ struct xseg_arena;
 
 /* Sums of the blocks that an arena lent and got back, by quantity; current values are the differences.  Written under the
  * lock of the arena, read without. */
-struct xseg_lent {
+struct xseg_fallback_counts {
     atomic_uint_fast64_t up[XSEG_COUNTS], down[XSEG_COUNTS];
 };
 
 /* Lend a live block to the default pool. */
-void xseg_flags_lend(struct xseg_arena *arena, struct xseg_block *block);
+void xseg_flags_mark_fallback(struct xseg_arena *arena, struct xseg_block *block);
 
 /* Count the end of a block with flags: a free at once; a free that leaves it pending; the end of being pending. */
 void xseg_flags_free(struct xseg_arena *arena, struct xseg_block *block);
-void xseg_flags_pend(struct xseg_arena *arena, struct xseg_block *block);
-void xseg_flags_take_back(struct xseg_arena *arena, struct xseg_block *block);
+void xseg_flags_mark_pending(struct xseg_arena *arena, struct xseg_block *block);
+void xseg_flags_free_pending(struct xseg_arena *arena, struct xseg_block *block);
 
 /* Take back the flags of a block that is oversize and not lent.  Inline for the shortest path of a free, which wakes
  * the counts if need be. */
@@ -43,9 +43,9 @@ static inline void xseg_flags_end_oversize(struct xseg_counts *counts, struct xs
     block->flags = 0;
 }
 
-static inline bool xseg_block_is_lent(const struct xseg_block *block)
+static inline bool xseg_block_is_fallback(const struct xseg_block *block)
 {
-    return (block->flags & XSEG_BLOCK_LENT) != 0;
+    return (block->flags & XSEG_BLOCK_FALLBACK) != 0;
 }
 
 #endif

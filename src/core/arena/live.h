@@ -13,14 +13,14 @@
 #include "src/core/config/size.h"
 
 /* Whether an address lies in an extent, whose arena's lock is held. */
-static inline bool xseg_live_lies_in(const struct xseg_extent *extent, uint64_t address)
+static inline bool xseg_extent_contains(const struct xseg_extent *extent, uint64_t address)
 {
     return address - extent->segment.base < extent->segment.bytes;
 }
 
 /* Lock the arena of an address; returns the extent.  NULL, and no arena is locked, if the address is in no segment. */
-static inline struct xseg_extent *xseg_live_lock_extent(struct xseg_page_map *page_map,
-                                                        uint64_t address) XSEG_UNCHECKED
+static inline struct xseg_extent *xseg_extent_lock_at(struct xseg_page_map *page_map,
+                                                      uint64_t address) XSEG_UNCHECKED
 {
     for (;;) {
         struct xseg_extent *extent = xseg_page_map_find(page_map, address);
@@ -31,7 +31,7 @@ static inline struct xseg_extent *xseg_live_lock_extent(struct xseg_page_map *pa
         xseg_arena_lock(arena);
         /* An extent that belongs to its arena and has blocks has not ended. */
         if (__builtin_expect(extent->arena == arena && extent->first != NULL &&
-                                 xseg_live_lies_in(extent, address),
+                                 xseg_extent_contains(extent, address),
                              1))
             return extent;
         const bool is_free =
@@ -49,10 +49,10 @@ static inline bool xseg_live_find_cell(const struct xseg_extent *extent, uint64_
 {
     const uint64_t offset = address - extent->segment.base;
 
-    XSEG_ASSERT(extent->has_cells && xseg_live_lies_in(extent, address));
+    XSEG_ASSERT(extent->has_cells && xseg_extent_contains(extent, address));
     *quantum = (uint32_t)(offset >> XSEG_CELLS_SHIFT);
     const struct xseg_chunk_map *chunk = xseg_cells_chunk(&extent->cells, *quantum);
-    if (offset % XSEG_SIZE_QUANTUM != 0 || chunk == NULL)
+    if (offset % XSEG_SIZE_UNIT != 0 || chunk == NULL)
         return false;
     return xseg_cells_is_live(&chunk->word[*quantum / 64 % XSEG_CELLS_WORDS], *quantum);
 }

@@ -168,8 +168,8 @@ static void note_call(struct call *call, const struct xseg_origin *origin)
     atomic_store_explicit(&call->label, origin->label, memory_order_relaxed);
 }
 
-bool xseg_origins_note(struct xseg_extent *extent, uint64_t address, uint64_t now,
-                       const struct xseg_origin *origin)
+bool xseg_origins_record(struct xseg_extent *extent, uint64_t address, uint64_t now,
+                         const struct xseg_origin *origin)
 {
     const uint64_t place = place_of(extent, address), number = place / XSEG_ORIGINS_CHUNK;
     struct xseg_origins *origins = get_table(extent);
@@ -215,13 +215,14 @@ uint64_t xseg_origins_age(const struct xseg_extent *extent, uint64_t address, ui
                        ? NULL
                        : atomic_load_explicit(&origins->chunk[place / XSEG_ORIGINS_CHUNK].stamps,
                                               memory_order_acquire);
-    const uint32_t born = stamps == NULL ? 0
-                                         : atomic_load_explicit(&stamps[place % XSEG_ORIGINS_CHUNK],
-                                                                memory_order_relaxed);
-    const uint32_t ticks = tick_of(now) - born;
+    const uint32_t gc_count_base =
+        stamps == NULL
+            ? 0
+            : atomic_load_explicit(&stamps[place % XSEG_ORIGINS_CHUNK], memory_order_relaxed);
+    const uint32_t ticks = tick_of(now) - gc_count_base;
 
     XSEG_ASSERT(origins == NULL || place / XSEG_ORIGINS_CHUNK < origins->chunks);
-    if (born == 0)
+    if (gc_count_base == 0)
         return XSEG_ORIGINS_UNKNOWN;
     return ticks > UINT32_MAX - TICKS_AHEAD ? 0
                                             : ((uint64_t)ticks << TICK_SHIFT) / UINT64_C(1000000);
@@ -260,7 +261,7 @@ static user_word *users_at(const struct xseg_extent *extent, uint64_t address)
                      memory_order_acquire);
 }
 
-void xseg_origins_note_user(struct xseg_extent *extent, uint64_t address, uint64_t user)
+void xseg_origins_record_user(struct xseg_extent *extent, uint64_t address, uint64_t user)
 {
     const uint64_t place = place_of(extent, address);
     /* To note 0 no table is made, but where there is one, the number of an earlier block must not stay in it. */
@@ -284,7 +285,7 @@ uint64_t xseg_origins_user(const struct xseg_extent *extent, uint64_t address)
 
 /* --- Forgetting. --- */
 
-void xseg_origins_forget_users(struct xseg_arena *arena)
+void xseg_origins_discard_users(struct xseg_arena *arena)
 {
     XSEG_LIST_FOR(node, &arena->extents)
     {

@@ -13,7 +13,7 @@
  * there are any, its notes have XSEG_ARENA_ORIGINS.  Users are cleared when block_user is turned on.
  *
  * Locking: none; stamps, calls and users are atomic.  A table ends with its extent: a caller prevents that by a live
- * block, ARENA or GROWTH.
+ * block, ARENA or the device memory lock.
  */
 #ifndef XSEG_CORE_ORIGINS_H
 #define XSEG_CORE_ORIGINS_H
@@ -47,8 +47,8 @@ uint64_t xseg_origins_now_by(const struct xseg_clock *clock, const struct xseg_c
  * origin:  NULL while neither stacks nor labels are kept
  * Returns: whether the block has a stamp now and there was none at the address before
  */
-bool xseg_origins_note(struct xseg_extent *extent, uint64_t address, uint64_t now,
-                       const struct xseg_origin *origin);
+bool xseg_origins_record(struct xseg_extent *extent, uint64_t address, uint64_t now,
+                         const struct xseg_origin *origin);
 
 /* Clear the stamp and the call of the block at an address.  Returns: whether it had a stamp. */
 bool xseg_origins_clear(const struct xseg_extent *extent, uint64_t address);
@@ -60,17 +60,17 @@ uint64_t xseg_origins_age(const struct xseg_extent *extent, uint64_t address, ui
 struct xseg_origin xseg_origins_of(const struct xseg_extent *extent, uint64_t address);
 
 /* Note the word of the request of a block; 0: none.  Without host memory the block has none. */
-void xseg_origins_note_user(struct xseg_extent *extent, uint64_t address, uint64_t user);
+void xseg_origins_record_user(struct xseg_extent *extent, uint64_t address, uint64_t user);
 
 /* The word of the request of the block at an address; 0: none. */
 uint64_t xseg_origins_user(const struct xseg_extent *extent, uint64_t address);
 
-/* Visit the frames and labels of an arena's blocks, 0 where a block has none.  GROWTH is held. */
+/* Visit the frames and labels of an arena's blocks, 0 where a block has none.  The device memory lock is held. */
 void xseg_origins_visit(const struct xseg_arena *arena,
                         void (*visit)(void *self, uint32_t frames, uint32_t label), void *self);
 
-/* Forget the words of all blocks of an arena.  GROWTH is held. */
-void xseg_origins_forget_users(struct xseg_arena *arena);
+/* Forget the words of all blocks of an arena.  The device memory lock is held. */
+void xseg_origins_discard_users(struct xseg_arena *arena);
 
 void xseg_origins_fini(struct xseg_extent *extent);
 

@@ -196,7 +196,7 @@ bool xseg_bins_has_none(const struct xseg_bins *bins, uint32_t quanta)
 static struct xseg_cell lowest_in(const struct xseg_chunk_map *chunk, uint32_t quanta,
                                   uint32_t from)
 {
-    uint64_t words = xseg_bits_from(chunk->bin[quanta], from / 64);
+    uint64_t words = xseg_bitmap_from(chunk->bin[quanta], from / 64);
     struct xseg_cell none = {0};
 
     XSEG_ASSERT(quanta < XSEG_CELLS_WIDE && from < XSEG_CELLS_CHUNK);
@@ -205,7 +205,7 @@ static struct xseg_cell lowest_in(const struct xseg_chunk_map *chunk, uint32_t q
         uint64_t starts = xseg_bins_starts(chunk, word, quanta);
 
         if (word == from / 64)
-            starts = xseg_bits_from(starts, from % 64);
+            starts = xseg_bitmap_from(starts, from % 64);
         if (starts != 0)
             return (struct xseg_cell){chunk->extent,
                                       chunk->number * XSEG_CELLS_CHUNK + word * 64 +

@@ -16,7 +16,7 @@
  *   BINS-2  a bit is set exactly when there is a cell of that size below it.
  *   BINS-3  the bin of size 0 is empty: it is the start of the word behind a chunk map's last (cells.h).
  *
- * Locking: ARENA.  `capacity` changes under GROWTH as well.
+ * Locking: ARENA.  `capacity` changes under the device memory lock as well.
  */
 #ifndef XSEG_CORE_BINS_H
 #define XSEG_CORE_BINS_H
@@ -50,7 +50,7 @@ _Static_assert(XSEG_CELLS_WIDE % 64 == 0, "words of sizes are whole");
 _Static_assert(64 % sizeof(struct xseg_bins_level) == 0, "a level lies in one cache line");
 
 /*
- * Make room for more chunk maps.  GROWTH is held, no other lock.
+ * Make room for more chunk maps.  The device memory lock is held, no other lock.
  *
  * room:    set to memory for xseg_bins_take_room(), or to NULL if the bins have room already
  * Returns: false without host memory

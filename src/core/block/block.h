@@ -38,17 +38,18 @@ struct xseg_stream_use;
 struct xseg_known_stream;
 
 #define XSEG_BLOCK_OVERSIZE 1u
-#define XSEG_BLOCK_LENT     2u
+#define XSEG_BLOCK_FALLBACK 2u
 
 struct xseg_block {
     struct xseg_slab_record record; /* its owner is the arena */
     uint8_t state;                  /* enum xseg_block_state */
     bool mapped;
-    uint8_t flags; /* live, pending and busy: XSEG_BLOCK_OVERSIZE, XSEG_BLOCK_LENT; flags.h */
+    uint8_t flags; /* live, pending and busy: XSEG_BLOCK_OVERSIZE, XSEG_BLOCK_FALLBACK; flags.h */
     uint8_t spare; /* 0: written with the three before it as one word */
     union {
         uint32_t waits; /* pending: events that the block waits for */
-        uint32_t born;  /* cached: searches of the pool before the block came in the free index */
+        uint32_t
+            gc_count_base; /* cached: searches of the pool before the block came in the free index */
     };
     uint64_t base, bytes;
     /* The requested size, by PyTorch's rules.  A cached or unmapped block keeps it.  The remainder of a split inherits it.
@@ -105,11 +106,11 @@ static inline bool xseg_block_can_grow(const struct xseg_block *block)
  * Cut a block in two parts of these sizes; returns the new block behind.  Every member is set on its own: for an assignment
  * of the whole record compilers choose an instruction that takes as long as the rest of a hit.
  */
-static inline struct xseg_block *xseg_block_cut(struct xseg_slab *slab, struct xseg_block *block,
-                                                uint64_t bytes, uint64_t rest_bytes, uint8_t state,
-                                                bool mapped)
+static inline struct xseg_block *xseg_block_split(struct xseg_slab *slab, struct xseg_block *block,
+                                                  uint64_t bytes, uint64_t rest_bytes,
+                                                  uint8_t state, bool mapped)
 {
-    struct xseg_block *rest = xseg_slab_take_as_is(slab);
+    struct xseg_block *rest = xseg_slab_alloc_uninitialized(slab);
 
     XSEG_ASSERT(rest != block && bytes > 0 && rest_bytes > 0);
     XSEG_ASSERT(bytes + rest_bytes == block->bytes);
@@ -117,7 +118,7 @@ static inline struct xseg_block *xseg_block_cut(struct xseg_slab *slab, struct x
     rest->mapped = mapped;
     rest->flags = 0;
     rest->spare = 0;
-    rest->born = 0;
+    rest->gc_count_base = 0;
     rest->base = block->base + bytes;
     rest->bytes = rest_bytes;
     rest->requested = block->requested;

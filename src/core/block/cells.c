@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "src/base/zeroed.h"
+#include "src/base/demand_zero.h"
 
 _Static_assert(sizeof(struct xseg_block) <= (XSEG_CELLS_WIDE / 2 - 2) * sizeof(xseg_cells_size),
                "a node fits into the entries of half a wide cell");
@@ -16,22 +16,22 @@ bool xseg_cells_init(struct xseg_cells *cells, uint64_t bytes)
         return false;
     cells->quanta = (uint32_t)(bytes >> XSEG_CELLS_SHIFT);
     cells->chunks = (cells->quanta + XSEG_CELLS_CHUNK - 1) / XSEG_CELLS_CHUNK;
-    const size_t words = xseg_bits_words(cells->chunks);
+    const size_t words = xseg_bitmap_words(cells->chunks);
     cells->host_bytes = cells->chunks * sizeof(*cells->chunk) + words * sizeof(uint64_t);
-    char *memory = xseg_zeroed_take(cells->host_bytes);
+    char *memory = xseg_demand_zero_alloc(cells->host_bytes);
     if (memory == NULL)
         return false;
     cells->memory = memory;
     cells->chunk = (struct xseg_chunk_map **)(void *)memory;
-    xseg_bits_init(&cells->used,
-                   (uint64_t *)(void *)(memory + cells->chunks * sizeof(*cells->chunk)),
-                   cells->chunks);
+    xseg_bitmap_init(&cells->used,
+                     (uint64_t *)(void *)(memory + cells->chunks * sizeof(*cells->chunk)),
+                     cells->chunks);
     return true;
 }
 
 void xseg_cells_fini(struct xseg_cells *cells)
 {
-    xseg_zeroed_give(cells->memory, cells->host_bytes);
+    xseg_demand_zero_free(cells->memory, cells->host_bytes);
     memset(cells, 0, sizeof(*cells));
 }
 
@@ -45,15 +45,15 @@ uint32_t xseg_cells_next_far(const struct xseg_cells *cells, uint32_t quantum)
     uint64_t words = 0;
 
     if (chunk != NULL) {
-        const uint64_t bits = xseg_bits_from(chunk->word[word].start, quantum % 64);
+        const uint64_t bits = xseg_bitmap_from(chunk->word[word].start, quantum % 64);
 
         if (bits != 0)
             return quantum / 64 * 64 + (uint32_t)__builtin_ctzll(bits);
-        words = xseg_bits_from(chunk->starts, word + 1);
+        words = xseg_bitmap_from(chunk->starts, word + 1);
     }
     if (words == 0) {
-        number = xseg_bits_next(&cells->used, number + 1);
-        if (number == XSEG_BITS_NONE)
+        number = xseg_bitmap_next(&cells->used, number + 1);
+        if (number == XSEG_BITMAP_NONE)
             return cells->quanta;
         chunk = cells->chunk[number];
         words = chunk->starts;
@@ -69,11 +69,11 @@ uint32_t xseg_cells_last_far(const struct xseg_cells *cells, uint32_t quantum)
     uint32_t number = quantum / XSEG_CELLS_CHUNK;
     struct xseg_chunk_map *chunk = cells->chunk[number];
     XSEG_ASSERT(number < cells->chunks && chunk != NULL);
-    uint64_t words = xseg_bits_below(chunk->starts, quantum / 64 % XSEG_CELLS_WORDS);
+    uint64_t words = xseg_bitmap_below(chunk->starts, quantum / 64 % XSEG_CELLS_WORDS);
 
     if (words == 0) {
-        number = xseg_bits_prev(&cells->used, number);
-        XSEG_ASSERT(number != XSEG_BITS_NONE);
+        number = xseg_bitmap_prev(&cells->used, number);
+        XSEG_ASSERT(number != XSEG_BITMAP_NONE);
         chunk = cells->chunk[number];
         words = chunk->starts;
     }

@@ -35,12 +35,12 @@
  *   CELL-2  free bits are set at the first and last quantum of cached cells, and nowhere else.
  *   CELL-3  a cached cell is open exactly when a hole is behind it.
  *
- * Locking: ARENA.  Chunk maps are made under GROWTH and seen under ARENA.
+ * Locking: ARENA.  Chunk maps are made under the device memory lock and seen under ARENA.
  */
 #ifndef XSEG_CORE_CELLS_H
 #define XSEG_CORE_CELLS_H
 
-#include "src/base/bits.h"
+#include "src/base/bitmap.h"
 #include "src/core/block/block.h"
 
 #define XSEG_CELLS_SHIFT 9u
@@ -49,7 +49,7 @@
 #define XSEG_CELLS_WIDE  256u /* quanta: cached cells from here on are in the free index */
 
 /* The longest extent: what the bitmap over the chunk maps can hold. */
-#define XSEG_CELLS_MAX ((uint64_t)XSEG_BITS_MAX * XSEG_CELLS_CHUNK << XSEG_CELLS_SHIFT)
+#define XSEG_CELLS_MAX ((uint64_t)XSEG_BITMAP_MAX * XSEG_CELLS_CHUNK << XSEG_CELLS_SHIFT)
 
 _Static_assert(XSEG_CELLS_WORDS * 64 == XSEG_CELLS_CHUNK && XSEG_CELLS_CHUNK % XSEG_CELLS_WIDE == 0,
                "words tile a chunk map");
@@ -97,8 +97,8 @@ _Static_assert(offsetof(struct xseg_chunk_map, requested) % _Alignof(struct xseg
 struct xseg_cells {
     struct xseg_chunk_map **chunk; /* [chunks], each NULL until memory is mapped there */
     uint32_t chunks;
-    uint32_t quanta;       /* of the extent */
-    struct xseg_bits used; /* chunk maps that have a start */
+    uint32_t quanta;         /* of the extent */
+    struct xseg_bitmap used; /* chunk maps that have a start */
     size_t host_bytes;
     void *memory; /* of the tables */
 };
@@ -201,7 +201,7 @@ static inline void xseg_cells_add_start(struct xseg_cells *cells, uint32_t quant
 
     XSEG_ASSERT(chunk != NULL && chunk->number == quantum / XSEG_CELLS_CHUNK);
     if (__builtin_expect(chunk->starts == 0, 0))
-        xseg_bits_add(&cells->used, quantum / XSEG_CELLS_CHUNK);
+        xseg_bitmap_set(&cells->used, quantum / XSEG_CELLS_CHUNK);
     chunk->starts |= (uint64_t)1 << word;
     chunk->word[word].start |= xseg_cells_bit(quantum);
 }
@@ -218,7 +218,7 @@ static inline void xseg_cells_remove_start_in(struct xseg_cells *cells,
     if (__builtin_expect(chunk->word[word].start == 0, 0)) {
         chunk->starts &= ~((uint64_t)1 << word);
         if (chunk->starts == 0)
-            xseg_bits_remove(&cells->used, quantum / XSEG_CELLS_CHUNK);
+            xseg_bitmap_clear(&cells->used, quantum / XSEG_CELLS_CHUNK);
     }
 }
 

@@ -7,7 +7,7 @@
  * touches five places in 26 MB of chunk maps.  With pages of 4 KiB each place misses the translation cache as well,
  * which took a third of the free's time.  The first few chunk maps of an arena are allocated one by one.
  *
- * Locking: GROWTH; a chunk map is put back under ARENA, too.
+ * Locking: the device memory lock; a chunk map is put back under ARENA, too.
  */
 #ifndef XSEG_CORE_CHUNK_MAPS_H
 #define XSEG_CORE_CHUNK_MAPS_H

@@ -19,7 +19,7 @@
  *   ELASTIC-3  `live` and `leaving` are the granules in those uses; `own` is the bytes of these, less `alias_bytes`
  *              of the segment.
  *
- * Locking: GROWTH, and ARENA of the extent's arena as well for changes of `use`; either suffices for reading.
+ * Locking: the device memory lock, and ARENA of the extent's arena as well for changes of `use`; either suffices for reading.
  */
 #ifndef XSEG_CORE_ELASTIC_H
 #define XSEG_CORE_ELASTIC_H
@@ -31,26 +31,26 @@
 
 #include "src/base/list.h"
 
-struct xseg_range_body;
+struct xseg_range_state;
 
 enum xseg_elastic_use {
-    XSEG_ELASTIC_EMPTY,   /* no memory is to be here */
-    XSEG_ELASTIC_LIVE,    /* committed */
-    XSEG_ELASTIC_LEAVING, /* decommitted; goes once its stream has passed */
-    XSEG_ELASTIC_CLAIMED  /* a call works on it, and lets locks go meanwhile */
+    XSEG_ELASTIC_EMPTY,     /* no memory is to be here */
+    XSEG_ELASTIC_ALLOCATED, /* committed */
+    XSEG_ELASTIC_UNMAPPING, /* decommitted; goes once its stream has passed */
+    XSEG_ELASTIC_CLAIMED    /* a call works on it, and lets locks go meanwhile */
 };
 
 struct xseg_elastic {
-    struct xseg_range_body *range;
+    struct xseg_range_state *range;
     uint8_t *use;    /* [granules] */
     uint32_t *batch; /* [granules]: number of the batch that it leaves with; 0: none */
     uint32_t *holds; /* [granules]: how often it is held by captures */
-    uint32_t live, leaving;   /* granules in these uses */
-    uint64_t own;             /* bytes of physical pages that the range is charged for */
-    uint64_t coming;          /* bytes that a commit is getting */
-    uint64_t quota, promised; /* see xseg_elastic_set_own() */
+    uint32_t live, pending_unmaps; /* granules in these uses */
+    uint64_t own;                  /* bytes of physical pages that the range is charged for */
+    uint64_t coming;               /* bytes that a commit is getting */
+    uint64_t quota, promised;      /* see xseg_elastic_set_bytes() */
     /* Batches whose granules are all held, pinned or exported, and the place of this extent among those with such batches
-     * (leaving.h). */
+     * (pending_unmap.h). */
     struct xseg_list parked, parked_link;
     uint64_t
         parked_at; /* a count of released references, as of the time when the first batch was parked */
@@ -62,8 +62,8 @@ struct xseg_elastic {
  *
  * all: what is promised on the device
  */
-static inline void xseg_elastic_set_own(struct xseg_elastic *elastic, uint64_t own, uint64_t coming,
-                                        uint64_t *all)
+static inline void xseg_elastic_set_bytes(struct xseg_elastic *elastic, uint64_t own,
+                                          uint64_t coming, uint64_t *all)
 {
     const uint64_t used = own + coming;
     const uint64_t promised = elastic->quota - xseg_min(elastic->quota, used);

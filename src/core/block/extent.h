@@ -3,7 +3,7 @@
  * An extent: a segment as its arena sees it.  It has the segment of the floor below, and the chain of blocks
  * that tiles it; in a small arena, also cells.  The slots of the page map say where live blocks begin (slot.h).
  *
- * Locking: ARENA of its arena guards blocks; GROWTH the segment.
+ * Locking: ARENA of its arena guards blocks; the device memory lock the segment.
  */
 #ifndef XSEG_CORE_EXTENT_H
 #define XSEG_CORE_EXTENT_H
@@ -29,10 +29,11 @@ struct xseg_extent {
     uint64_t position; /* of the segment's first byte; see xseg_extent_position() */
     struct xseg_segment segment;
     struct xseg_cells cells;
-    struct xseg_block *records;   /* with cells: tree of tracts and isolated cells, see tract.h */
-    struct xseg_list link;        /* in its arena */
-    uint32_t registered;          /* registrations that hold its addresses; guarded by GROWTH */
-    struct xseg_elastic *elastic; /* of an elastic extent, see elastic.h; else NULL */
+    struct xseg_block *records; /* with cells: tree of tracts and isolated cells, see tract.h */
+    struct xseg_list link;      /* in its arena */
+    uint32_t
+        registered; /* registrations that hold its addresses; guarded by the device memory lock */
+    struct xseg_elastic *elastic;           /* of an elastic extent, see elastic.h; else NULL */
     _Atomic(struct xseg_origins *) origins; /* NULL while none is noted; see origins.h */
 };
 

@@ -9,7 +9,7 @@
 void xseg_free_index_init(struct xseg_free_index *free_index)
 {
     XSEG_ASSERT(free_index->storage[0] == 0 && free_index->bin[0] == NULL);
-    xseg_bits_init(&free_index->used, free_index->storage, XSEG_FREE_INDEX_BINS);
+    xseg_bitmap_init(&free_index->used, free_index->storage, XSEG_FREE_INDEX_BINS);
 }
 
 struct xseg_block *xseg_free_index_find_among(struct xseg_block *first, uint64_t bytes,
@@ -39,7 +39,7 @@ static void insert_first(struct xseg_block **bin, struct xseg_block *block)
     struct xseg_block *second = *bin, *marks = second->left;
 
     XSEG_ASSERT(xseg_free_index_is_below(block, second->bytes, xseg_block_position(second)));
-    if (xseg_free_index_is_mark(second))
+    if (xseg_free_index_is_tree_node(second))
         xseg_tree_insert(&marks, second);
     block->left = marks;
     block->lower = second->lower;
@@ -72,7 +72,7 @@ void xseg_free_index_insert_among(struct xseg_block **bin, struct xseg_block *bl
         higher->lower->higher = block;
         higher->lower = block;
     }
-    if (xseg_free_index_is_mark(block))
+    if (xseg_free_index_is_tree_node(block))
         xseg_tree_insert(&first->left, block);
 }
 
@@ -84,7 +84,7 @@ void xseg_free_index_remove_among(struct xseg_block *first, struct xseg_block *b
     XSEG_ASSERT((higher == NULL ? first : higher)->lower == block);
     lower->higher = higher;
     (higher == NULL ? first : higher)->lower = lower;
-    if (xseg_free_index_is_mark(block))
+    if (xseg_free_index_is_tree_node(block))
         xseg_tree_remove(&first->left, block);
 }
 
@@ -103,7 +103,7 @@ static bool audit_bin(uint32_t bin, struct xseg_block *first, struct xseg_findin
                        (block->lower == last &&
                         xseg_free_index_is_below(last, block->bytes, xseg_block_position(block))),
                    "bin %" PRIu32 " is out of order at %#" PRIx64, bin, block->base);
-        if (last != NULL && xseg_free_index_is_mark(block)) {
+        if (last != NULL && xseg_free_index_is_tree_node(block)) {
             XSEG_HOLDS(finding, "INDEX-4", block == mark,
                        "the mark at %#" PRIx64 " is not in the tree of bin %" PRIu32, block->base,
                        bin);
@@ -135,7 +135,7 @@ static bool audit_bins(const struct xseg_free_index *free_index, uint32_t bin,
     for (const uint32_t end = bin + 64; bin < end; bin++) {
         struct xseg_block *first = free_index->bin[bin];
 
-        XSEG_HOLDS(finding, "INDEX-1", xseg_bits_has(&free_index->used, bin) == (first != NULL),
+        XSEG_HOLDS(finding, "INDEX-1", xseg_bitmap_test(&free_index->used, bin) == (first != NULL),
                    "bin %" PRIu32 " and its bit differ", bin);
         if (first != NULL && !audit_bin(bin, first, finding))
             return false;

@@ -23,7 +23,7 @@
 #define XSEG_CORE_FREE_INDEX_H
 
 #include "src/base/align.h"
-#include "src/base/bits.h"
+#include "src/base/bitmap.h"
 #include "src/core/block/extent.h"
 
 #define XSEG_FREE_INDEX_EXACT   2048u /* bins of 512 bytes below 1 MiB */
@@ -32,14 +32,14 @@
 #define XSEG_FREE_INDEX_WORDS   ((XSEG_FREE_INDEX_BINS + 63) / 64)
 
 struct xseg_free_index {
-    struct xseg_bits used;
+    struct xseg_bitmap used;
     uint64_t storage[XSEG_FREE_INDEX_WORDS + (XSEG_FREE_INDEX_WORDS + 63) / 64];
     struct xseg_block *bin[XSEG_FREE_INDEX_BINS];
 };
 
 _Static_assert((uint64_t)XSEG_FREE_INDEX_EXACT * 512 == XSEG_MIB, "exact bins end at 1 MiB");
 _Static_assert(XSEG_FREE_INDEX_BINS % 64 == 0, "an audit looks at 64 bins at a time");
-_Static_assert(XSEG_FREE_INDEX_BINS <= XSEG_BITS_MAX, "one bitmap holds a bit for each bin");
+_Static_assert(XSEG_FREE_INDEX_BINS <= XSEG_BITMAP_MAX, "one bitmap holds a bit for each bin");
 
 /* Initialize a free index, which must be zeroed. */
 void xseg_free_index_init(struct xseg_free_index *free_index);
@@ -62,7 +62,7 @@ static inline bool xseg_free_index_is_below(const struct xseg_block *block, uint
 }
 
 /* Whether the hash makes a block a mark, unless it is the first of its bin. */
-static inline bool xseg_free_index_is_mark(const struct xseg_block *block)
+static inline bool xseg_free_index_is_tree_node(const struct xseg_block *block)
 {
     return xseg_block_hash(block) >> 60 == 0;
 }
@@ -91,11 +91,11 @@ static inline void xseg_free_index_insert(struct xseg_free_index *free_index,
         xseg_free_index_insert_among(&free_index->bin[bin], block);
         return;
     }
-    xseg_bits_add(&free_index->used, bin);
+    xseg_bitmap_set(&free_index->used, bin);
     block->left = block->higher = NULL;
     block->lower = block;
     free_index->bin[bin] = block;
-    XSEG_ASSERT(xseg_bits_has(&free_index->used, bin));
+    XSEG_ASSERT(xseg_bitmap_test(&free_index->used, bin));
 }
 
 /* Remove a block, which must be in this free index. */
@@ -105,7 +105,7 @@ static inline void xseg_free_index_remove(struct xseg_free_index *free_index,
     const uint32_t bin = xseg_free_index_bin_of(block->bytes);
     struct xseg_block *first = free_index->bin[bin], *second = block->higher;
 
-    XSEG_ASSERT(first != NULL && xseg_bits_has(&free_index->used, bin));
+    XSEG_ASSERT(first != NULL && xseg_bitmap_test(&free_index->used, bin));
     XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED);
     if (first != block) {
         xseg_free_index_remove_among(first, block);
@@ -113,10 +113,10 @@ static inline void xseg_free_index_remove(struct xseg_free_index *free_index,
         free_index->bin[bin] = second;
         if (second == NULL) {
             XSEG_ASSERT(block->left == NULL && block->lower == block);
-            xseg_bits_remove(&free_index->used, bin);
+            xseg_bitmap_clear(&free_index->used, bin);
         } else {
             XSEG_ASSERT(second->lower == block);
-            if (block->left != NULL && xseg_free_index_is_mark(second))
+            if (block->left != NULL && xseg_free_index_is_tree_node(second))
                 xseg_tree_remove(&block->left, second);
             second->left = block->left;
             second->lower = block->lower;
@@ -131,10 +131,10 @@ static inline void xseg_free_index_remove(struct xseg_free_index *free_index,
 static inline struct xseg_block *
 xseg_free_index_first_above(const struct xseg_free_index *free_index, uint32_t bin)
 {
-    const uint32_t next = xseg_bits_next(&free_index->used, bin + 1);
+    const uint32_t next = xseg_bitmap_next(&free_index->used, bin + 1);
 
-    XSEG_ASSERT(next == XSEG_BITS_NONE || free_index->bin[next] != NULL);
-    return next == XSEG_BITS_NONE ? NULL : free_index->bin[next];
+    XSEG_ASSERT(next == XSEG_BITMAP_NONE || free_index->bin[next] != NULL);
+    return next == XSEG_BITMAP_NONE ? NULL : free_index->bin[next];
 }
 
 /* The first block that is not below (bytes, position), or NULL. */
@@ -160,9 +160,9 @@ static inline struct xseg_block *xseg_free_index_find(const struct xseg_free_ind
                                                       uint64_t bytes)
 {
     const uint32_t bin = xseg_free_index_bin_of(bytes);
-    const uint32_t next = xseg_bits_next(&free_index->used, bin);
+    const uint32_t next = xseg_bitmap_next(&free_index->used, bin);
 
-    if (next == XSEG_BITS_NONE)
+    if (next == XSEG_BITMAP_NONE)
         return NULL;
     XSEG_ASSERT(free_index->bin[next] != NULL);
     return next == bin ? xseg_free_index_from(free_index, bytes, 0) : free_index->bin[next];

@@ -15,7 +15,7 @@ bool xseg_page_map_init(struct xseg_page_map *page_map)
     page_map->first = XSEG_PAGE_MAP_ROOTS;
     page_map->end = 0;
     page_map->spare = NULL;
-    xseg_lock_init(&page_map->lock, XSEG_RANK_TABLE);
+    xseg_mutex_init(&page_map->lock, XSEG_RANK_TABLE);
     page_map->root = xseg_fork_wiped(ROOT_BYTES, &is_wiped);
     return page_map->root != NULL;
 }
@@ -47,7 +47,7 @@ void xseg_page_map_fini(struct xseg_page_map *page_map)
     }
     xseg_fork_unmap(page_map->root, ROOT_BYTES);
     page_map->root = NULL;
-    xseg_lock_fini(&page_map->lock);
+    xseg_mutex_fini(&page_map->lock);
 }
 
 /* Whether the extent's addresses are whole GiB that no other segment can share. */

@@ -16,7 +16,7 @@
  *           that it lies outside of.
  *
  * Locking: insert and remove are covered by TABLE, and by the lock of the extent's arena; making leaves for
- * an extent that was inserted, by TABLE and GROWTH; finding needs no lock.  An extent that was found may
+ * an extent that was inserted, by TABLE and the device memory lock; finding needs no lock.  An extent that was found may
  * be about to end if the address is not that of a live block: look again under the arena's lock.
  */
 #ifndef XSEG_CORE_PAGE_MAP_H
@@ -25,7 +25,7 @@
 #include <stdatomic.h>
 
 #include "src/base/align.h"
-#include "src/base/lock.h"
+#include "src/base/mutex.h"
 #include "src/core/block/slot.h"
 
 /* Device addresses fit in 49 bits on every GPU so far; other addresses lead to no extent. */
@@ -54,7 +54,7 @@ struct xseg_page_map {
     atomic_uintptr_t *root; /* [XSEG_PAGE_MAP_ROOTS] */
     uint64_t first, end;    /* the range of entries that were ever set; guarded by TABLE */
     struct xseg_page_map_leaf *spare; /* leaves for reuse; guarded by TABLE */
-    struct xseg_lock lock;            /* TABLE */
+    struct xseg_mutex lock;           /* TABLE */
 };
 
 _Static_assert((XSEG_PAGE_MAP_ROOTS & (XSEG_PAGE_MAP_ROOTS - 1)) == 0 &&

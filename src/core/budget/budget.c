@@ -25,8 +25,8 @@
 #define PATIENCE 4u
 
 /* The processes of a device, as one turn sees them. */
-struct parties {
-    struct xseg_budget_party party[XSEG_LEDGER_SLOTS];
+struct participants {
+    struct xseg_budget_participant participant[XSEG_SHARED_BUDGET_SLOTS];
     unsigned count, own;
     bool is_wanted; /* another one wants memory */
 };
@@ -34,7 +34,7 @@ struct parties {
 void xseg_budget_init(struct xseg_budget *budget)
 {
     memset(budget, 0, sizeof(*budget));
-    xseg_lock_init(&budget->lock, XSEG_RANK_FIRST);
+    xseg_mutex_init(&budget->lock, XSEG_RANK_FIRST);
     atomic_init(&budget->is_open, false);
     atomic_init(&budget->members, 0);
 }
@@ -57,7 +57,7 @@ uint64_t xseg_budget_interval(struct xseg_allocator *allocator)
 }
 
 /* How old a want may be, in nanoseconds. */
-static uint64_t patience_of(const struct xseg_config *config)
+static uint64_t timeout_of(const struct xseg_config *config)
 {
     return PATIENCE * config->budget_wait_ms * MILLISECOND;
 }
@@ -68,7 +68,7 @@ static void leave(struct xseg_budget *budget)
 {
     atomic_store_explicit(&budget->is_open, false, memory_order_release);
     if (budget->book != NULL)
-        xseg_ledger_close(&budget->book->ledger);
+        xseg_shared_budget_close(&budget->book->ledger);
     free(budget->book);
     budget->book = NULL;
 }
@@ -76,16 +76,16 @@ static void leave(struct xseg_budget *budget)
 void xseg_budget_fini(struct xseg_budget *budget)
 {
     leave(budget);
-    xseg_lock_fini(&budget->lock);
+    xseg_mutex_fini(&budget->lock);
 }
 
 static xseg_status open_book(struct xseg_budget *budget)
 {
-    struct xseg_budget_book *book = calloc(1, sizeof(*book));
+    struct xseg_budget_file_entry *book = calloc(1, sizeof(*book));
 
     if (book == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, shared budget");
-    const xseg_status status = xseg_ledger_open(&book->ledger, budget->path);
+    const xseg_status status = xseg_shared_budget_open(&book->ledger, budget->path);
     if (status != XSEG_OK) {
         free(book);
         return status;
@@ -143,27 +143,26 @@ static uint64_t idle_of(struct xseg_device *device, uint64_t taken)
 }
 
 /* Note that idle memory cannot be given, as far as it looks so. */
-static void note_kept(struct xseg_device *device, uint64_t patience)
+static void note_kept(struct xseg_device *device, uint64_t timeout)
 {
     struct xseg_budget_device *budget = device->budget;
 
     atomic_store_explicit(&budget->kept_until, 0, memory_order_relaxed);
     atomic_store_explicit(&budget->kept, idle_of(device, xseg_device_physical(device)),
                           memory_order_relaxed);
-    atomic_store_explicit(&budget->kept_until, xseg_clock_system() + patience,
-                          memory_order_relaxed);
+    atomic_store_explicit(&budget->kept_until, xseg_clock_system() + timeout, memory_order_relaxed);
 }
 
-static struct xseg_ledger_device figures_of(struct xseg_device *device,
-                                            const struct xseg_config *config)
+static struct xseg_shared_budget_device figures_of(struct xseg_device *device,
+                                                   const struct xseg_config *config)
 {
     const struct xseg_budget_device *budget = device->budget;
-    struct xseg_ledger_device figures = {
+    struct xseg_shared_budget_device figures = {
         .taken = xseg_device_physical(device),
         .wanted = xseg_min(atomic_load_explicit(&budget->wanted, memory_order_relaxed),
-                           XSEG_LEDGER_BYTES_BOUND - 1),
-        .share = (uint64_t)(config->budget_share * XSEG_LEDGER_WHOLE_SHARE + 0.5),
-        .floor = xseg_min(config->budget_min_bytes, XSEG_LEDGER_BYTES_BOUND - 1),
+                           XSEG_SHARED_BUDGET_BYTES_BOUND - 1),
+        .share = (uint64_t)(config->budget_share * XSEG_SHARED_BUDGET_WHOLE_SHARE + 0.5),
+        .floor = xseg_min(config->budget_min_bytes, XSEG_SHARED_BUDGET_BYTES_BOUND - 1),
         .returned = atomic_load_explicit(&budget->returned, memory_order_relaxed),
     };
 
@@ -180,7 +179,7 @@ static struct xseg_ledger_device figures_of(struct xseg_device *device,
 static xseg_status write_figures(struct xseg_allocator *allocator)
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
-    struct xseg_ledger_device devices[XSEG_LEDGER_DEVICES];
+    struct xseg_shared_budget_device devices[XSEG_SHARED_BUDGET_DEVICES];
     unsigned count = 0;
 
     for (int i = 0; i < allocator->device_count; i++) {
@@ -188,20 +187,20 @@ static xseg_status write_figures(struct xseg_allocator *allocator)
 
         if (device == NULL || !atomic_load(&device->budget->is_member))
             continue;
-        XSEG_ASSERT(count < XSEG_LEDGER_DEVICES);
+        XSEG_ASSERT(count < XSEG_SHARED_BUDGET_DEVICES);
         devices[count++] = figures_of(device, config);
     }
-    return xseg_ledger_write(&allocator->budget->book->ledger, devices, count);
+    return xseg_shared_budget_write(&allocator->budget->book->ledger, devices, count);
 }
 
 /* Reserve a place in the record. */
 static xseg_status take_member(struct xseg_budget *budget)
 {
-    if (atomic_fetch_add(&budget->members, 1) < XSEG_LEDGER_DEVICES)
+    if (atomic_fetch_add(&budget->members, 1) < XSEG_SHARED_BUDGET_DEVICES)
         return XSEG_OK;
     atomic_fetch_sub(&budget->members, 1);
     return xseg_fail(XSEG_ERR_BUSY, "limit of shared devices of a process is reached, %u",
-                     XSEG_LEDGER_DEVICES);
+                     XSEG_SHARED_BUDGET_DEVICES);
 }
 
 /* Make a device a member, once: threads that see is_member read the UUID without a lock. */
@@ -214,7 +213,7 @@ static void name_device(struct xseg_device *device)
     if (atomic_load_explicit(&budget->is_member, memory_order_acquire))
         return;
     xseg_fail_keep(&kept);
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     if (!atomic_load(&budget->is_member)) {
         status = xseg_driver_uuid(&device->context, budget->uuid);
         if (status == XSEG_OK)
@@ -222,7 +221,7 @@ static void name_device(struct xseg_device *device)
         if (status == XSEG_OK)
             atomic_store_explicit(&budget->is_member, true, memory_order_release);
     }
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     if (status != XSEG_OK && !atomic_exchange(&budget->has_said, true))
         xseg_log_line(&device->allocator->log, XSEG_LOG_WARNING,
                       "budget_file: device %d is excluded, %s", device->context.ordinal,
@@ -244,7 +243,7 @@ static void name_devices(struct xseg_allocator *allocator)
 void xseg_budget_follow(struct xseg_allocator *allocator)
 {
     struct xseg_budget *budget = allocator->budget;
-    char path[XSEG_LEDGER_PATH] = "", said[512] = "";
+    char path[XSEG_SHARED_BUDGET_PATH] = "", said[512] = "";
     struct xseg_fail_kept kept;
     bool says = false;
 
@@ -252,11 +251,12 @@ void xseg_budget_follow(struct xseg_allocator *allocator)
         return;
     xseg_fail_keep(&kept);
     name_devices(allocator);
-    xseg_lock_take(&budget->lock);
+    xseg_mutex_lock(&budget->lock);
     /* Read behind the lock: of two threads that configure, the later one follows what is in force. */
     const struct xseg_config *config = xseg_allocator_config(allocator);
-    xseg_status status =
-        config->budget_file[0] == '\0' ? XSEG_OK : xseg_ledger_path(config->budget_file, path);
+    xseg_status status = config->budget_file[0] == '\0'
+                             ? XSEG_OK
+                             : xseg_shared_budget_path(config->budget_file, path);
     if (strcmp(path, budget->path) != 0 || config->budget_file[0] == '\0') {
         leave(budget);
         /* What another ledger said of others counts no more. */
@@ -271,7 +271,7 @@ void xseg_budget_follow(struct xseg_allocator *allocator)
         status = write_figures(allocator);
     if (status != XSEG_OK)
         says = note_failure(budget, said, sizeof(said));
-    xseg_lock_give(&budget->lock);
+    xseg_mutex_unlock(&budget->lock);
     xseg_fail_restore(&kept);
     if (says)
         say_failure(allocator, said);
@@ -283,10 +283,10 @@ static void publish(struct xseg_allocator *allocator)
     struct xseg_fail_kept kept;
 
     xseg_fail_keep(&kept);
-    xseg_lock_take(&allocator->budget->lock);
+    xseg_mutex_lock(&allocator->budget->lock);
     if (allocator->budget->book != NULL)
         (void)write_figures(allocator);
-    xseg_lock_give(&allocator->budget->lock);
+    xseg_mutex_unlock(&allocator->budget->lock);
     xseg_fail_restore(&kept);
 }
 
@@ -299,20 +299,21 @@ void xseg_budget_add(struct xseg_device *device)
 }
 
 /* Whether a want still counts. */
-static bool is_fresh(struct xseg_budget_seen *seen, uint64_t since, uint64_t now, uint64_t patience)
+static bool is_fresh(struct xseg_budget_seen *seen, uint64_t since, uint64_t now, uint64_t timeout)
 {
     if (seen->since != since)
         *seen = (struct xseg_budget_seen){since, now};
-    return now - seen->first <= patience;
+    return now - seen->first <= timeout;
 }
 
 /* Add what a process says of a device. */
-static void add_party(struct parties *parties, const struct xseg_ledger_device *figures,
-                      bool is_own, bool is_fresh_want)
+static void add_party(struct participants *participants,
+                      const struct xseg_shared_budget_device *figures, bool is_own,
+                      bool is_fresh_want)
 {
-    struct xseg_budget_party *party = &parties->party[parties->count];
+    struct xseg_budget_participant *participant = &participants->participant[participants->count];
 
-    *party = (struct xseg_budget_party){
+    *participant = (struct xseg_budget_participant){
         .taken = figures->taken,
         .idle = figures->idle,
         .wanted = is_own || is_fresh_want ? figures->wanted : 0,
@@ -321,36 +322,36 @@ static void add_party(struct parties *parties, const struct xseg_ledger_device *
         .floor = figures->floor,
     };
     if (is_own)
-        parties->own = parties->count;
+        participants->own = participants->count;
     else
-        parties->is_wanted |= party->wanted != 0;
-    parties->count++;
+        participants->is_wanted |= participant->wanted != 0;
+    participants->count++;
 }
 
 /* Collect the processes that have a device; returns whether this one has said so itself, which it may not have yet.
  * BUDGET is held; the ledger has been read. */
-static bool collect(struct xseg_budget_book *book, const struct xseg_device *device,
-                    uint64_t patience, struct parties *parties)
+static bool collect(struct xseg_budget_file_entry *book, const struct xseg_device *device,
+                    uint64_t timeout, struct participants *participants)
 {
     const uint64_t now = xseg_clock_system();
 
-    parties->count = 0;
-    parties->own = XSEG_BUDGET_UNKNOWN;
-    parties->is_wanted = false;
-    for (unsigned slot = 0; slot < XSEG_LEDGER_SLOTS; slot++) {
-        const struct xseg_ledger_entry *entry = &book->ledger.seen[slot];
+    participants->count = 0;
+    participants->own = XSEG_BUDGET_UNKNOWN;
+    participants->is_wanted = false;
+    for (unsigned slot = 0; slot < XSEG_SHARED_BUDGET_SLOTS; slot++) {
+        const struct xseg_shared_budget_entry *entry = &book->ledger.seen[slot];
 
-        if (entry->state != XSEG_LEDGER_FRESH && entry->state != XSEG_LEDGER_KEPT)
+        if (entry->state != XSEG_SHARED_BUDGET_FRESH && entry->state != XSEG_SHARED_BUDGET_KEPT)
             continue;
         for (unsigned i = 0; i < entry->record.device_count; i++) {
-            const struct xseg_ledger_device *figures = &entry->record.devices[i];
+            const struct xseg_shared_budget_device *figures = &entry->record.devices[i];
 
             if (memcmp(figures->uuid, device->budget->uuid, sizeof(figures->uuid)) == 0)
-                add_party(parties, figures, slot == book->ledger.slot,
-                          is_fresh(&book->seen[slot][i], figures->wanted_since, now, patience));
+                add_party(participants, figures, slot == book->ledger.slot,
+                          is_fresh(&book->seen[slot][i], figures->wanted_since, now, timeout));
         }
     }
-    return parties->own != XSEG_BUDGET_UNKNOWN;
+    return participants->own != XSEG_BUDGET_UNKNOWN;
 }
 
 /* --- Giving. --- */
@@ -370,15 +371,15 @@ static uint64_t ask_free(struct xseg_device *device)
 {
     uint64_t free = 0, total = 0;
 
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     if (xseg_context_is_lost(&device->context) ||
         xseg_device_memory(device, &free, &total) != XSEG_OK)
         free = 0;
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     return free;
 }
 
-/* Whether idle memory can be given back now.  GROWTH is held. */
+/* Whether idle memory can be given back now.  The device memory lock is held. */
 static bool can_give(const struct xseg_device *device)
 {
     return !xseg_context_is_lost(&device->context) && !xseg_pending_captures(device->pending);
@@ -390,60 +391,62 @@ static uint64_t give_slice(struct xseg_device *device, const struct xseg_config 
 {
     uint64_t given = 0;
 
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     if (can_give(device))
-        given = xseg_decay_give(device, config, bytes);
-    xseg_lock_give(&device->growth_lock);
+        given = xseg_decay_release(device, config, bytes);
+    xseg_mutex_unlock(&device->growth_lock);
     return given;
 }
 
 /* Give so much idle memory back; returns the bytes that went. */
 static uint64_t give(struct xseg_device *device, const struct xseg_config *config, uint64_t part,
-                     uint64_t patience)
+                     uint64_t timeout)
 {
     uint64_t given = 0, slice = 1;
 
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     part = can_give(device) ? part : 0;
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     while (given < part && slice != 0) {
         slice = give_slice(device, config, xseg_min(part - given, SLICE));
         given += slice;
     }
     if (given < part)
-        note_kept(device, patience);
+        note_kept(device, timeout);
     atomic_fetch_add_explicit(&device->budget->returned, given, memory_order_relaxed);
     return given;
 }
 
 /* Note what a turn finds of a device; returns the idle bytes that others want of this process.  BUDGET is held. */
-static uint64_t note(struct xseg_device *device, const struct parties *parties, bool *exceeds)
+static uint64_t note(struct xseg_device *device, const struct participants *participants,
+                     bool *exceeds)
 {
     struct xseg_budget_device *budget = device->budget;
-    const uint64_t free = parties->is_wanted ? ask_free(device) : 0;
-    const struct xseg_budget_split split = xseg_budget_split(
-        parties->party, parties->count, parties->own, device->context.total_bytes, free);
+    const uint64_t free = participants->is_wanted ? ask_free(device) : 0;
+    const struct xseg_budget_split split =
+        xseg_budget_split(participants->participant, participants->count, participants->own,
+                          device->context.total_bytes, free);
 
     atomic_store_explicit(&budget->share, split.share, memory_order_relaxed);
-    atomic_store_explicit(&budget->others, parties->count - 1, memory_order_relaxed);
+    atomic_store_explicit(&budget->others, participants->count - 1, memory_order_relaxed);
     atomic_store_explicit(&budget->others_idle, split.others_idle, memory_order_relaxed);
     *exceeds = *exceeds || split.exceeds;
     set_allowance(device, &split);
-    return parties->is_wanted ? split.give : 0;
+    return participants->is_wanted ? split.give : 0;
 }
 
 /* Look at what the ledger says of a device, if there still is one that has the device in the own slot; returns the idle
  * bytes that others want. */
-static uint64_t look_at(struct xseg_device *device, uint64_t patience, struct parties *parties,
-                        bool *exceeds)
+static uint64_t look_at(struct xseg_device *device, uint64_t timeout,
+                        struct participants *participants, bool *exceeds)
 {
     struct xseg_budget *budget = device->allocator->budget;
     uint64_t part = 0;
 
-    xseg_lock_take(&budget->lock);
-    if (budget->book != NULL && collect(budget->book, device, patience, parties))
-        part = note(device, parties, exceeds);
-    xseg_lock_give(&budget->lock);
+    xseg_mutex_lock(&budget->lock);
+    if (budget->book != NULL && collect(budget->book, device, timeout, participants))
+        part = note(device, participants, exceeds);
+    xseg_mutex_unlock(&budget->lock);
     return part;
 }
 
@@ -452,7 +455,7 @@ static xseg_status exchange(struct xseg_allocator *allocator)
 {
     const xseg_status status = write_figures(allocator);
 
-    return status == XSEG_OK ? xseg_ledger_read(&allocator->budget->book->ledger) : status;
+    return status == XSEG_OK ? xseg_shared_budget_read(&allocator->budget->book->ledger) : status;
 }
 
 /* Begin a turn: exchange figures, with a ledger that is opened again if need be.  Returns whether there is one. */
@@ -463,7 +466,7 @@ static bool begin(struct xseg_allocator *allocator)
     char said[512] = "";
     bool says = false;
 
-    xseg_lock_take(&budget->lock);
+    xseg_mutex_lock(&budget->lock);
     if (budget->book == NULL && budget->path[0] != '\0' && xseg_clock_system() >= budget->again)
         status = open_book(budget);
     if (status == XSEG_OK && budget->book != NULL)
@@ -475,7 +478,7 @@ static bool begin(struct xseg_allocator *allocator)
     const bool is_open = budget->book != NULL;
     if (!is_open)
         forget_shares(allocator);
-    xseg_lock_give(&budget->lock);
+    xseg_mutex_unlock(&budget->lock);
     if (says)
         say_failure(allocator, said);
     return is_open;
@@ -485,10 +488,10 @@ static void say_exceeded(struct xseg_allocator *allocator)
 {
     struct xseg_budget *budget = allocator->budget;
 
-    xseg_lock_take(&budget->lock);
+    xseg_mutex_lock(&budget->lock);
     const bool has_said = budget->has_said_share;
     budget->has_said_share = true;
-    xseg_lock_give(&budget->lock);
+    xseg_mutex_unlock(&budget->lock);
     if (has_said)
         return;
     xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
@@ -496,11 +499,11 @@ static void say_exceeded(struct xseg_allocator *allocator)
                   "sum; lower some shares");
 }
 
-void xseg_budget_turn(struct xseg_allocator *allocator)
+void xseg_budget_round(struct xseg_allocator *allocator)
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
-    const uint64_t patience = patience_of(config);
-    struct parties parties;
+    const uint64_t timeout = timeout_of(config);
+    struct participants participants;
     uint64_t given = 0;
     bool exceeds = false, is_wanted = false;
 
@@ -514,10 +517,10 @@ void xseg_budget_turn(struct xseg_allocator *allocator)
 
         if (device == NULL || !atomic_load(&device->budget->is_member))
             continue;
-        parties.is_wanted = false;
-        const uint64_t part = look_at(device, patience, &parties, &exceeds);
-        given += part != 0 ? give(device, config, part, patience) : 0;
-        is_wanted |= parties.is_wanted;
+        participants.is_wanted = false;
+        const uint64_t part = look_at(device, timeout, &participants, &exceeds);
+        given += part != 0 ? give(device, config, part, timeout) : 0;
+        is_wanted |= participants.is_wanted;
     }
     if (is_wanted)
         allocator->budget->hurries = xseg_clock_system() + config->budget_wait_ms * MILLISECOND;
@@ -539,22 +542,22 @@ bool xseg_budget_is_open(const struct xseg_device *device)
 static bool look_now(struct xseg_device *device)
 {
     struct xseg_allocator *allocator = device->allocator;
-    const uint64_t patience = patience_of(xseg_allocator_config(allocator));
+    const uint64_t timeout = timeout_of(xseg_allocator_config(allocator));
     struct xseg_fail_kept kept;
-    struct parties parties;
+    struct participants participants;
     bool exceeds = false;
 
     xseg_fail_keep(&kept);
-    xseg_lock_take(&allocator->budget->lock);
+    xseg_mutex_lock(&allocator->budget->lock);
     const bool is_read = allocator->budget->book != NULL && exchange(allocator) == XSEG_OK;
-    xseg_lock_give(&allocator->budget->lock);
+    xseg_mutex_unlock(&allocator->budget->lock);
     if (is_read)
-        (void)look_at(device, patience, &parties, &exceeds);
+        (void)look_at(device, timeout, &participants, &exceeds);
     xseg_fail_restore(&kept);
     return is_read;
 }
 
-bool xseg_budget_want(struct xseg_device *device, uint64_t bytes)
+bool xseg_budget_request(struct xseg_device *device, uint64_t bytes)
 {
     struct xseg_budget_device *budget = device->budget;
 
@@ -569,7 +572,7 @@ bool xseg_budget_want(struct xseg_device *device, uint64_t bytes)
     return true;
 }
 
-void xseg_budget_want_no_more(struct xseg_device *device, uint64_t bytes)
+void xseg_budget_request_end(struct xseg_device *device, uint64_t bytes)
 {
     atomic_fetch_sub(&device->budget->wanted, bytes);
     publish(device->allocator);
@@ -581,13 +584,13 @@ void xseg_budget_grow(struct xseg_device *device, uint64_t bytes)
     publish(device->allocator);
 }
 
-void xseg_budget_grow_no_more(struct xseg_device *device, uint64_t bytes)
+void xseg_budget_grow_end(struct xseg_device *device, uint64_t bytes)
 {
     atomic_fetch_sub(&device->budget->growing, bytes);
     publish(device->allocator);
 }
 
-uint64_t xseg_budget_borrowed(const struct xseg_device *device)
+uint64_t xseg_budget_above_share(const struct xseg_device *device)
 {
     const uint64_t share = atomic_load_explicit(&device->budget->share, memory_order_relaxed);
     const uint64_t taken = xseg_device_physical(device);

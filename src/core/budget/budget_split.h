@@ -26,7 +26,7 @@
 #include <stdint.h>
 
 /* A process, as far as one device goes; in bytes. */
-struct xseg_budget_party {
+struct xseg_budget_participant {
     uint64_t taken, idle;     /* idle <= taken */
     uint64_t wanted, growing; /* growing <= wanted: pages are being made */
     uint64_t named_share;     /* parts of a million; 0: it has named none */
@@ -36,7 +36,7 @@ struct xseg_budget_party {
 /* What a process finds for itself. */
 struct xseg_budget_split {
     uint64_t share;       /* bytes */
-    uint64_t borrowed;    /* taken above the share */
+    uint64_t above_share; /* taken above the share */
     uint64_t give;        /* idle bytes to be given back now */
     uint64_t others_idle; /* that others could give it */
     /* Free beyond what others want up to their shares; UINT64_MAX: they want none. */
@@ -52,7 +52,8 @@ struct xseg_budget_split {
  * free:  what the driver has free
  * Cost:  a few steps a party
  */
-struct xseg_budget_split xseg_budget_split(const struct xseg_budget_party *party, unsigned count,
-                                           unsigned own, uint64_t total, uint64_t free);
+struct xseg_budget_split xseg_budget_split(const struct xseg_budget_participant *participant,
+                                           unsigned count, unsigned own, uint64_t total,
+                                           uint64_t free);
 
 #endif

@@ -13,9 +13,9 @@
 #include "vmm/alias.h"
 
 struct tally {
-    uint64_t live, live_bytes, active, active_bytes, mapped, holes;
-    uint64_t lent, lent_bytes, lent_active, lent_active_bytes, origins;
-    uint64_t victims,
+    uint64_t live, live_bytes, active, active_bytes, mapped, unmapped_blocks;
+    uint64_t fallback, fallback_bytes, fallback_active, fallback_active_bytes, origins;
+    uint64_t last_remainders,
         to_index; /* cached: the victim; blocks that are neither the victim nor scraps */
 };
 
@@ -27,22 +27,22 @@ static void tally_up(const struct xseg_arena *arena, const struct xseg_extent *e
         const bool live = part.state == XSEG_BLOCK_ALLOCATED;
         const bool active = live || part.state == XSEG_BLOCK_PENDING_FREE;
         const bool cached = part.state == XSEG_BLOCK_CACHED && !arena->has_cells &&
-                            !xseg_cached_is_scrap(arena, part.record);
+                            !xseg_cached_is_unindexed(arena, part.record);
 
         tally->live += live;
         tally->live_bytes += live ? part.bytes : 0;
         tally->active += active;
         tally->active_bytes += active ? part.bytes : 0;
-        tally->lent += live && part.is_lent;
-        tally->lent_bytes += live && part.is_lent ? part.bytes : 0;
-        tally->lent_active += active && part.is_lent;
-        tally->lent_active_bytes += active && part.is_lent ? part.bytes : 0;
+        tally->fallback += live && part.is_fallback;
+        tally->fallback_bytes += live && part.is_fallback ? part.bytes : 0;
+        tally->fallback_active += active && part.is_fallback;
+        tally->fallback_active_bytes += active && part.is_fallback ? part.bytes : 0;
         tally->origins +=
             active && xseg_origins_age(part.extent, part.base, 1) != XSEG_ORIGINS_UNKNOWN;
         tally->mapped += part.record->mapped ? part.bytes : 0;
-        tally->victims += cached && part.record == arena->victim;
-        tally->to_index += cached && part.record != arena->victim;
-        tally->holes += part.state == XSEG_BLOCK_UNMAPPED;
+        tally->last_remainders += cached && part.record == arena->last_remainder;
+        tally->to_index += cached && part.record != arena->last_remainder;
+        tally->unmapped_blocks += part.state == XSEG_BLOCK_UNMAPPED;
     }
 }
 
@@ -70,11 +70,11 @@ static bool tally_elastic(const struct xseg_extent *extent, struct tally *tally,
 {
     const struct xseg_segment *segment = &extent->segment;
     const struct xseg_elastic *elastic = extent->elastic;
-    uint64_t live = 0, leaving = 0, alias_bytes = 0;
+    uint64_t live = 0, pending_unmaps = 0, alias_bytes = 0;
 
     for (uint32_t at = 0; at < segment->granules; at++) {
-        const bool is_live = elastic->use[at] == XSEG_ELASTIC_LIVE;
-        const bool is_used = is_live || elastic->use[at] == XSEG_ELASTIC_LEAVING;
+        const bool is_live = elastic->use[at] == XSEG_ELASTIC_ALLOCATED;
+        const bool is_used = is_live || elastic->use[at] == XSEG_ELASTIC_UNMAPPING;
         const bool has_page =
             xseg_segment_is_mapped(segment, at) || xseg_segment_is_evicted(segment, at);
 
@@ -82,21 +82,22 @@ static bool tally_elastic(const struct xseg_extent *extent, struct tally *tally,
                    "granule %" PRIu32 " in state %d, for %d", at, segment->state[at],
                    elastic->use[at]);
         XSEG_HOLDS(finding, "ELASTIC-2",
-                   (elastic->batch[at] != 0) == (elastic->use[at] == XSEG_ELASTIC_LEAVING),
+                   (elastic->batch[at] != 0) == (elastic->use[at] == XSEG_ELASTIC_UNMAPPING),
                    "granule %" PRIu32 " in batch %" PRIu32, at, elastic->batch[at]);
         live += is_live;
-        leaving += is_used && !is_live;
+        pending_unmaps += is_used && !is_live;
         alias_bytes += tally_page(segment, at, is_live, tally);
     }
-    const uint64_t own = (live + leaving) * segment->granule_bytes - alias_bytes;
+    const uint64_t own = (live + pending_unmaps) * segment->granule_bytes - alias_bytes;
     XSEG_HOLDS(finding, "ALIAS-2", alias_bytes == segment->alias_bytes,
                "alias_bytes says %" PRIu64 ", granules %" PRIu64, segment->alias_bytes,
                alias_bytes);
     XSEG_HOLDS(finding, "ELASTIC-3",
-               live == elastic->live && leaving == elastic->leaving && own == elastic->own,
+               live == elastic->live && pending_unmaps == elastic->pending_unmaps &&
+                   own == elastic->own,
                "live says %" PRIu32 ", there are %" PRIu64 "; leaving %" PRIu32 ", %" PRIu64
                "; own %" PRIu64 ", %" PRIu64,
-               elastic->live, live, elastic->leaving, leaving, elastic->own, own);
+               elastic->live, live, elastic->pending_unmaps, pending_unmaps, elastic->own, own);
     return true;
 }
 
@@ -149,21 +150,21 @@ static bool has_busy(const struct xseg_arena *arena)
 }
 
 /* How much of a quantity is lent now. */
-static uint64_t lent_of(const struct xseg_arena *arena, enum xseg_count what)
+static uint64_t fallback_of(const struct xseg_arena *arena, enum xseg_count what)
 {
-    return arena->lent.up[what] - arena->lent.down[what];
+    return arena->fallback.up[what] - arena->fallback.down[what];
 }
 
-static bool audit_lent(const struct xseg_arena *arena, const struct tally *tally,
-                       struct xseg_finding *finding)
+static bool audit_fallback(const struct xseg_arena *arena, const struct tally *tally,
+                           struct xseg_finding *finding)
 {
     XSEG_HOLDS(finding, "ARENA-5",
-               lent_of(arena, XSEG_COUNT_ALLOCATION) == tally->lent &&
-                   lent_of(arena, XSEG_COUNT_ALLOCATED_BYTES) == tally->lent_bytes &&
-                   lent_of(arena, XSEG_COUNT_ACTIVE) == tally->lent_active &&
-                   lent_of(arena, XSEG_COUNT_ACTIVE_BYTES) == tally->lent_active_bytes,
+               fallback_of(arena, XSEG_COUNT_ALLOCATION) == tally->fallback &&
+                   fallback_of(arena, XSEG_COUNT_ALLOCATED_BYTES) == tally->fallback_bytes &&
+                   fallback_of(arena, XSEG_COUNT_ACTIVE) == tally->fallback_active &&
+                   fallback_of(arena, XSEG_COUNT_ACTIVE_BYTES) == tally->fallback_active_bytes,
                "counted %" PRIu64 " lent, there are %" PRIu64,
-               lent_of(arena, XSEG_COUNT_ALLOCATION), tally->lent);
+               fallback_of(arena, XSEG_COUNT_ALLOCATION), tally->fallback);
     return true;
 }
 
@@ -185,8 +186,8 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *findi
         else if (!has_claimed(extent) && !tally_elastic(extent, &tally, finding))
             return false;
     }
-    for (uint32_t bin = xseg_bits_next(&arena->free_index.used, 0); bin != XSEG_BITS_NONE;
-         bin = xseg_bits_next(&arena->free_index.used, bin + 1))
+    for (uint32_t bin = xseg_bitmap_next(&arena->free_index.used, 0); bin != XSEG_BITMAP_NONE;
+         bin = xseg_bitmap_next(&arena->free_index.used, bin + 1))
         for (const struct xseg_block *block = arena->free_index.bin[bin]; block != NULL;
              block = block->higher)
             indexed++;
@@ -194,10 +195,11 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *findi
         return false;
     XSEG_HOLDS(finding, "ARENA-1", arena->has_cells || indexed == tally.to_index,
                "%" PRIu64 " in the free index, %" PRIu64 " cached", indexed, tally.to_index);
-    XSEG_HOLDS(finding, "ARENA-1", tally.victims == xseg_cached_has_victim(arena),
-               "%" PRIu64 " cached blocks are the victim", tally.victims);
-    XSEG_HOLDS(finding, "ARENA-2", tree_count(arena->holes) == tally.holes,
-               "%" PRIu64 " in the tree, %" PRIu64 " holes", tree_count(arena->holes), tally.holes);
+    XSEG_HOLDS(finding, "ARENA-1", tally.last_remainders == xseg_cached_has_last_remainder(arena),
+               "%" PRIu64 " cached blocks are the victim", tally.last_remainders);
+    XSEG_HOLDS(finding, "ARENA-2", tree_count(arena->unmapped_blocks) == tally.unmapped_blocks,
+               "%" PRIu64 " in the tree, %" PRIu64 " holes", tree_count(arena->unmapped_blocks),
+               tally.unmapped_blocks);
     if (!xseg_free_index_audit(&arena->free_index, finding) || !xseg_counts_audit(counts, finding))
         return false;
     if (has_busy(arena))
@@ -218,5 +220,5 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *findi
                arena->origins == tally.origins &&
                    ((atomic_load(&arena->notes) & XSEG_ARENA_ORIGINS) != 0) == (tally.origins != 0),
                "counted %" PRIu64 " origins, there are %" PRIu64, arena->origins, tally.origins);
-    return audit_aliases(arena, finding) && audit_lent(arena, &tally, finding);
+    return audit_aliases(arena, finding) && audit_fallback(arena, &tally, finding);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/cache/arena_blocks.h"
 
-#include "src/base/zeroed.h"
+#include "src/base/demand_zero.h"
 #include "src/core/arena/flags.h"
-#include "src/core/arena/notes.h"
+#include "src/core/arena/recorder.h"
 #include "src/core/block/page_map.h"
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/cache/walk.h"
@@ -16,13 +16,13 @@
 
 /* --- Blocks. --- */
 
-struct xseg_block *xseg_arena_cut(struct xseg_arena *arena, struct xseg_block *block,
-                                  uint64_t bytes)
+struct xseg_block *xseg_arena_split_block(struct xseg_arena *arena, struct xseg_block *block,
+                                          uint64_t bytes)
 {
-    XSEG_ASSERT(bytes > 0 && bytes < block->bytes && bytes % XSEG_SIZE_QUANTUM == 0);
+    XSEG_ASSERT(bytes > 0 && bytes < block->bytes && bytes % XSEG_SIZE_UNIT == 0);
     XSEG_ASSERT(block->extent->arena == arena && xseg_biased_lock_is_held(&arena->lock));
-    struct xseg_block *rest = xseg_block_cut(&arena->blocks, block, bytes, block->bytes - bytes,
-                                             block->state, block->mapped);
+    struct xseg_block *rest = xseg_block_split(&arena->blocks, block, bytes, block->bytes - bytes,
+                                               block->state, block->mapped);
     if (arena->has_cells)
         xseg_tract_mark(rest);
     return rest;
@@ -40,14 +40,14 @@ static void join(struct xseg_arena *arena, struct xseg_block *block)
     block->next = next->next;
     if (block->next != NULL)
         block->next->prev = block;
-    xseg_slab_put(&arena->blocks, next);
+    xseg_slab_free(&arena->blocks, next);
 }
 
 /* Put a cached block or a hole where searches find it. */
 static void insert(struct xseg_arena *arena, struct xseg_block *block)
 {
     if (block->state == XSEG_BLOCK_UNMAPPED)
-        xseg_tree_insert(&arena->holes, block);
+        xseg_tree_insert(&arena->unmapped_blocks, block);
     else
         xseg_cached_add(arena, block);
 }
@@ -57,7 +57,7 @@ static void erase(struct xseg_arena *arena, struct xseg_block *block)
 {
     XSEG_ASSERT(block->state == XSEG_BLOCK_UNMAPPED || block->state == XSEG_BLOCK_CACHED);
     if (block->state == XSEG_BLOCK_UNMAPPED)
-        xseg_tree_remove(&arena->holes, block);
+        xseg_tree_remove(&arena->unmapped_blocks, block);
     else
         xseg_cached_remove(arena, block);
 }
@@ -98,97 +98,102 @@ static struct xseg_block *cut_head(struct xseg_arena *arena, struct xseg_block *
 
     if (__builtin_expect(head == 0, 1))
         return block;
-    struct xseg_block *rest = xseg_arena_cut(arena, block, head);
+    struct xseg_block *rest = xseg_arena_split_block(arena, block, head);
     block->requested = head;
     xseg_cached_add(arena, block);
     if (!xseg_extent_is_expandable(block->extent))
-        xseg_fragments_cut_head(&arena->counts, was_split, head + rest->bytes);
+        xseg_fragments_split_head(&arena->counts, was_split, head + rest->bytes);
     return rest;
 }
 
-static struct xseg_grant hand_out(struct xseg_arena *arena, struct xseg_block *block, uint64_t base,
-                                  const struct xseg_need *need)
+static struct xseg_alloc_result hand_out(struct xseg_arena *arena, struct xseg_block *block,
+                                         uint64_t base, const struct xseg_alloc_params *params)
 {
     struct xseg_counts *counts = &arena->counts;
 
     XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED && xseg_biased_lock_is_held(&arena->lock));
-    XSEG_ASSERT(base >= block->base && base + need->bytes <= xseg_block_end(block));
-    XSEG_ASSERT(base % need->alignment == 0 && need->requested <= need->bytes);
+    XSEG_ASSERT(base >= block->base && base + params->bytes <= xseg_block_end(block));
+    XSEG_ASSERT(base % params->alignment == 0 && params->requested <= params->bytes);
     xseg_cached_remove(arena, block);
     block = cut_head(arena, block, base);
     const bool was_split = xseg_block_is_split(block);
-    const uint64_t rest = xseg_cached_rest(block, need);
+    const uint64_t rest = xseg_cached_rest(block, params);
     if (rest != 0)
-        xseg_cached_add_victim(arena, xseg_arena_cut(arena, block, need->bytes));
+        xseg_cached_add_last_remainder(arena, xseg_arena_split_block(arena, block, params->bytes));
     if (!xseg_extent_is_expandable(block->extent))
-        xseg_fragments_cut_any(counts, was_split, block->bytes, rest);
+        xseg_fragments_split_any(counts, was_split, block->bytes, rest);
     block->state = XSEG_BLOCK_ALLOCATED;
-    block->requested = need->requested;
+    block->requested = params->requested;
     xseg_slot_add(xseg_page_map_slot(arena->page_map, block->base), block);
-    xseg_counts_alloc(counts, block->bytes, need->requested);
-    block->flags = block->bytes >= need->config->max_split_bytes ? XSEG_BLOCK_OVERSIZE : 0;
+    xseg_counts_alloc(counts, block->bytes, params->requested);
+    block->flags = block->bytes >= params->config->max_split_bytes ? XSEG_BLOCK_OVERSIZE : 0;
     if (block->flags != 0)
-        xseg_counts_up(counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
-    return (struct xseg_grant){arena, block->base, block->bytes, block->requested, false};
+        xseg_counts_increase(counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
+    return (struct xseg_alloc_result){arena, block->base, block->bytes, block->requested, false};
 }
 
 /* Note a grant, if anything is noted.  Returns the grant. */
-static inline struct xseg_grant noted(struct xseg_grant grant, const struct xseg_need *need)
+static inline struct xseg_alloc_result recorded(struct xseg_alloc_result result,
+                                                const struct xseg_alloc_params *params)
 {
-    if (xseg_notes_are_kept(grant.arena))
-        xseg_notes_alloc(grant.arena, &(struct xseg_noted_block){grant.base, grant.bytes,
-                                                                 grant.requested, need->is_lent});
-    return grant;
+    if (xseg_recorder_is_enabled(result.arena))
+        xseg_recorder_alloc(result.arena,
+                            &(struct xseg_recorded_block){result.base, result.bytes,
+                                                          result.requested, params->is_fallback});
+    return result;
 }
 
-struct xseg_grant xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_block *block,
-                                      const struct xseg_need *need)
+struct xseg_alloc_result xseg_arena_allocate_block(struct xseg_arena *arena,
+                                                   struct xseg_block *block,
+                                                   const struct xseg_alloc_params *params)
 {
-    const uint64_t base = xseg_round_up(block->base, need->alignment);
+    const uint64_t base = xseg_round_up(block->base, params->alignment);
 
-    if (need->keep)
-        return (struct xseg_grant){.arena = arena, .base = block->base, .bytes = block->bytes};
+    if (params->keep)
+        return (struct xseg_alloc_result){
+            .arena = arena, .base = block->base, .bytes = block->bytes};
     if (arena->has_cells)
-        return noted(xseg_small_hand_out_at(arena, block->extent, base, need), need);
-    return noted(hand_out(arena, block, base, need), need);
+        return recorded(xseg_small_hand_out_at(arena, block->extent, base, params), params);
+    return recorded(hand_out(arena, block, base, params), params);
 }
 
-struct xseg_grant xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_extent *extent,
-                                         uint64_t base, const struct xseg_need *need)
+struct xseg_alloc_result xseg_arena_allocate_at(struct xseg_arena *arena,
+                                                struct xseg_extent *extent, uint64_t base,
+                                                const struct xseg_alloc_params *params)
 {
     if (arena->has_cells)
-        return noted(xseg_small_hand_out_at(arena, extent, base, need), need);
+        return recorded(xseg_small_hand_out_at(arena, extent, base, params), params);
     struct xseg_block *block = xseg_extent_block_over(extent, base);
     XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED);
-    return noted(hand_out(arena, block, base, need), need);
+    return recorded(hand_out(arena, block, base, params), params);
 }
 
-void xseg_arena_alloc_cell(struct xseg_arena *arena, const struct xseg_need *need,
-                           struct xseg_grant *out)
+void xseg_arena_alloc_cell(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                           struct xseg_alloc_result *out)
 {
-    if (xseg_small_alloc(arena, need, out) && !need->keep)
-        (void)noted(*out, need);
+    if (xseg_small_alloc(arena, params, out) && !params->keep)
+        (void)recorded(*out, params);
 }
 
 /* Serve a request of an arena without cells.  Returns false without host memory. */
-static inline bool alloc_large(struct xseg_arena *arena, const struct xseg_need *need,
-                               struct xseg_grant *out) XSEG_REQUIRES(arena->lock)
+static inline bool alloc_large(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                               struct xseg_alloc_result *out) XSEG_REQUIRES(arena->lock)
 {
     struct xseg_block *block = NULL;
-    const bool stocked = xseg_arena_stock(arena, &arena->blocks, 2);
-    if (__builtin_expect(need->ages, 0) && !arena->is_small && !arena->is_private)
+    const bool stocked = xseg_arena_reserve_records(arena, &arena->blocks, 2);
+    if (__builtin_expect(params->ages, 0) && !arena->is_small && !arena->is_private)
         atomic_fetch_add_explicit(arena->searches, 1, memory_order_relaxed);
-    if (stocked && __builtin_expect(need->is_single, 0))
-        block = xseg_cached_find_single(arena, need);
+    if (stocked && __builtin_expect(params->is_single, 0))
+        block = xseg_cached_find_single(arena, params);
     else if (stocked)
-        block = xseg_cached_choose(arena, need);
+        block = xseg_cached_choose(arena, params);
     if (block != NULL)
-        *out = xseg_arena_hand_out(arena, block, need);
+        *out = xseg_arena_allocate_block(arena, block, params);
     return stocked;
 }
 
-xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
-                             struct xseg_grant *out)
+xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                             struct xseg_alloc_result *out)
 {
     bool stocked = true;
 
@@ -198,12 +203,12 @@ xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *n
         return XSEG_OK;
     }
     if (arena->has_cells)
-        xseg_arena_alloc_cell(arena, need, out);
+        xseg_arena_alloc_cell(arena, params, out);
     else
-        stocked = alloc_large(arena, need, out);
+        stocked = alloc_large(arena, params, out);
     xseg_arena_unlock(arena);
     if (!stocked)
-        return xseg_arena_fail_to_stock();
+        return xseg_arena_fail_host_memory();
     return XSEG_OK;
 }
 
@@ -218,26 +223,27 @@ static struct xseg_block *record_of(struct xseg_arena *arena, uint64_t base)
     return xseg_extent_block_at(extent, base);
 }
 
-xseg_status xseg_arena_lend(struct xseg_arena *arena, const struct xseg_need *need,
-                            struct xseg_grant *out)
+xseg_status xseg_arena_alloc_fallback(struct xseg_arena *arena,
+                                      const struct xseg_alloc_params *params,
+                                      struct xseg_alloc_result *out)
 {
     bool stocked = true;
 
     xseg_arena_lock(arena);
     if (!arena->is_paused && arena->has_cells) {
-        stocked = xseg_arena_stock(arena, &arena->blocks, XSEG_TRACT_RECORDS);
+        stocked = xseg_arena_reserve_records(arena, &arena->blocks, XSEG_TRACT_RECORDS);
         if (stocked)
-            xseg_arena_alloc_cell(arena, need, out);
+            xseg_arena_alloc_cell(arena, params, out);
     } else if (!arena->is_paused) {
-        stocked = alloc_large(arena, need, out);
+        stocked = alloc_large(arena, params, out);
     }
     if (out->base != 0) {
-        xseg_flags_lend(arena, record_of(arena, out->base));
-        out->lent = true;
+        xseg_flags_mark_fallback(arena, record_of(arena, out->base));
+        out->fallback = true;
     }
     xseg_arena_unlock(arena);
     if (!stocked)
-        return xseg_arena_fail_to_stock();
+        return xseg_arena_fail_host_memory();
     return XSEG_OK;
 }
 
@@ -267,7 +273,7 @@ static void put_back(struct xseg_arena *arena, struct xseg_block *block)
 
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && extent->arena == arena);
     XSEG_ASSERT(block->mapped && block->flags == 0);
-    xseg_arena_stamp(arena, extent, block->base, block->bytes);
+    xseg_arena_record_free_if_enabled(arena, extent, block->base, block->bytes);
     if (arena->has_cells) {
         xseg_tract_take_back(arena, block);
         return;
@@ -289,18 +295,18 @@ void xseg_arena_free(struct xseg_arena *arena, struct xseg_block *block)
     put_back(arena, block);
 }
 
-void xseg_arena_note_pending(struct xseg_arena *arena, struct xseg_block *block)
+void xseg_arena_mark_pending(struct xseg_arena *arena, struct xseg_block *block)
 {
-    xseg_counts_pend(&arena->counts, 1, block->bytes);
+    xseg_counts_mark_pending(&arena->counts, 1, block->bytes);
     if (__builtin_expect(block->flags != 0, 0))
-        xseg_flags_pend(arena, block);
+        xseg_flags_mark_pending(arena, block);
 }
 
-void xseg_arena_take_back(struct xseg_arena *arena, struct xseg_block *block)
+void xseg_arena_free_pending(struct xseg_arena *arena, struct xseg_block *block)
 {
     xseg_counts_end_pending(&arena->counts, 1, block->bytes, block->requested);
     if (__builtin_expect(block->flags != 0, 0))
-        xseg_flags_take_back(arena, block);
+        xseg_flags_free_pending(arena, block);
     put_back(arena, block);
 }
 
@@ -308,7 +314,7 @@ void xseg_arena_take_back(struct xseg_arena *arena, struct xseg_block *block)
 
 struct xseg_block *xseg_arena_add_extent(struct xseg_arena *arena, struct xseg_extent *extent)
 {
-    struct xseg_block *block = xseg_slab_take(&arena->blocks);
+    struct xseg_block *block = xseg_slab_alloc(&arena->blocks);
 
     XSEG_ASSERT(extent->arena == arena && extent->has_cells == arena->has_cells);
     XSEG_ASSERT(extent->first == NULL && xseg_biased_lock_is_held(&arena->lock));
@@ -328,7 +334,7 @@ void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *exte
 {
     XSEG_ASSERT(extent->first->state == XSEG_BLOCK_CLAIMED && extent->first->next == NULL);
     XSEG_ASSERT(extent->arena == arena && xseg_biased_lock_is_held(&arena->lock));
-    xseg_slab_put(&arena->blocks, extent->first);
+    xseg_slab_free(&arena->blocks, extent->first);
     extent->first = NULL;
     xseg_list_remove(&extent->link);
 }
@@ -372,6 +378,6 @@ struct xseg_block *xseg_arena_settle(struct xseg_arena *arena, struct xseg_block
 
 uint64_t xseg_arena_host_bytes(const struct xseg_arena *arena)
 {
-    return xseg_zeroed_resident(arena, sizeof(*arena)) + arena->small.bins.host_bytes +
+    return xseg_demand_zero_resident(arena, sizeof(*arena)) + arena->small.bins.host_bytes +
            arena->small.chunks.host_bytes + arena->blocks.host_bytes + arena->uses.host_bytes;
 }

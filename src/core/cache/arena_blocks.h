@@ -17,42 +17,45 @@
  *
  * Returns: XSEG_OK, with *out unchanged for a miss and while the pool is paused; XSEG_ERR_HOST_MEMORY
  */
-xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_need *need,
-                             struct xseg_grant *out);
+xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                             struct xseg_alloc_result *out);
 
 /* Serve a request of the default pool from an arena of a private pool, as xseg_arena_alloc() does: the block
  * is lent. */
-xseg_status xseg_arena_lend(struct xseg_arena *arena, const struct xseg_need *need,
-                            struct xseg_grant *out);
+xseg_status xseg_arena_alloc_fallback(struct xseg_arena *arena,
+                                      const struct xseg_alloc_params *params,
+                                      struct xseg_alloc_result *out);
 
 /*
  * Hand out a cached block, and take it out of the free index: its head becomes live, the rest stays cached if
  * the rules say so, and so does the part before an aligned address.  Two block records must be in stock.
  * For a need that only wants memory ready, the block stays cached.
  */
-struct xseg_grant xseg_arena_hand_out(struct xseg_arena *arena, struct xseg_block *block,
-                                      const struct xseg_need *need);
+struct xseg_alloc_result xseg_arena_allocate_block(struct xseg_arena *arena,
+                                                   struct xseg_block *block,
+                                                   const struct xseg_alloc_params *params);
 
-/* xseg_arena_hand_out() at an address in the cached block that covers all of the request; the part before the
+/* xseg_arena_allocate_block() at an address in the cached block that covers all of the request; the part before the
  * address stays cached. */
-struct xseg_grant xseg_arena_hand_out_at(struct xseg_arena *arena, struct xseg_extent *extent,
-                                         uint64_t base, const struct xseg_need *need);
+struct xseg_alloc_result xseg_arena_allocate_at(struct xseg_arena *arena,
+                                                struct xseg_extent *extent, uint64_t base,
+                                                const struct xseg_alloc_params *params);
 
 /* Set the requested size of the block that covers an address, if the block is cached. */
 void xseg_arena_set_requested(struct xseg_extent *extent, uint64_t address, uint64_t requested);
 
 /* Serve a request of an arena with cells; *out stays as it is for a miss. */
-void xseg_arena_alloc_cell(struct xseg_arena *arena, const struct xseg_need *need,
-                           struct xseg_grant *out);
+void xseg_arena_alloc_cell(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                           struct xseg_alloc_result *out);
 
 /* Free a live block at once: it becomes cached and merges with its neighbours. */
 void xseg_arena_free(struct xseg_arena *arena, struct xseg_block *block);
 
 /* Count a live block that its user has freed as pending; the block itself does not change. */
-void xseg_arena_note_pending(struct xseg_arena *arena, struct xseg_block *block);
+void xseg_arena_mark_pending(struct xseg_arena *arena, struct xseg_block *block);
 
 /* Free a block that was pending: it becomes cached and merges with its neighbours. */
-void xseg_arena_take_back(struct xseg_arena *arena, struct xseg_block *block);
+void xseg_arena_free_pending(struct xseg_arena *arena, struct xseg_block *block);
 
 /* --- Claims, for growth and trims. --- */
 
@@ -76,8 +79,8 @@ struct xseg_block *xseg_arena_cached_from(struct xseg_arena *arena, uint64_t byt
 struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block *block);
 
 /* Cut a busy block in two at `bytes`; returns the new block behind.  A record must be in stock. */
-struct xseg_block *xseg_arena_cut(struct xseg_arena *arena, struct xseg_block *block,
-                                  uint64_t bytes);
+struct xseg_block *xseg_arena_split_block(struct xseg_arena *arena, struct xseg_block *block,
+                                          uint64_t bytes);
 
 /* Make a busy block cached, or a hole if it is not mapped, and merge it; returns the merged block, or NULL for a
  * cell without a node. */

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "src/base/zeroed.h"
+#include "src/base/demand_zero.h"
 #include "src/core/arena/arena.h"
 #include "src/core/arena/origins.h"
 #include "src/core/block/page_map.h"
@@ -13,7 +13,7 @@
 
 bool xseg_extent_init(struct xseg_extent *extent)
 {
-    XSEG_ASSERT(extent->segment.bytes > 0 && extent->segment.bytes % XSEG_SIZE_QUANTUM == 0);
+    XSEG_ASSERT(extent->segment.bytes > 0 && extent->segment.bytes % XSEG_SIZE_UNIT == 0);
     extent->has_cells = extent->arena->has_cells;
     extent->records = NULL;
     atomic_store(&extent->origins, NULL);
@@ -46,17 +46,18 @@ bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
     if (!xseg_extent_is_expandable(extent))
         return true;
     struct xseg_page_map *page_map = page_map_of(extent);
-    xseg_lock_take(&page_map->lock);
+    xseg_mutex_lock(&page_map->lock);
     const bool is_covered = xseg_page_map_cover(page_map, extent, begin, end);
-    xseg_lock_give(&page_map->lock);
+    xseg_mutex_unlock(&page_map->lock);
     return is_covered;
 }
 
 uint64_t xseg_extent_host_bytes(const struct xseg_extent *extent)
 {
     return xseg_origins_host_bytes(extent) + xseg_page_map_host_bytes(page_map_of(extent), extent) +
-           (extent->has_cells ? xseg_zeroed_resident(extent->cells.memory, extent->cells.host_bytes)
-                              : 0);
+           (extent->has_cells
+                ? xseg_demand_zero_resident(extent->cells.memory, extent->cells.host_bytes)
+                : 0);
 }
 
 /* The isolated cell that begins at an address, or NULL.  Other cells have no record. */
@@ -117,7 +118,7 @@ static bool audit_block(const struct xseg_extent *extent, const struct xseg_bloc
                next == NULL || next->state != block->state ||
                    (block->state != XSEG_BLOCK_CACHED && block->state != XSEG_BLOCK_UNMAPPED),
                "two neighbours in state %d at %#" PRIx64, block->state, block->base);
-    XSEG_HOLDS(finding, "BLK-3", block->bytes != 0 && block->bytes % XSEG_SIZE_QUANTUM == 0,
+    XSEG_HOLDS(finding, "BLK-3", block->bytes != 0 && block->bytes % XSEG_SIZE_UNIT == 0,
                "%" PRIu64 " bytes at %#" PRIx64, block->bytes, block->base);
     XSEG_HOLDS(finding, "BLK-4",
                block->state == XSEG_BLOCK_CLAIMED ||

@@ -11,7 +11,7 @@ bool xseg_extent_init(struct xseg_extent *extent);
 void xseg_extent_fini(struct xseg_extent *extent);
 
 /* Have tables for offsets [begin, end), where memory is mapped.  An extent without cells must be in the page map.
- * GROWTH is held, no other lock.  Returns false without host memory. */
+ * The device memory lock is held, no other lock.  Returns false without host memory. */
 bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end);
 
 /* Host bytes of the tables. */

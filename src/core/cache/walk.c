@@ -18,7 +18,7 @@ static struct xseg_part part_of_record(const struct xseg_block *record)
     part.state = (enum xseg_block_state)record->state;
     /* The uses of a freed block are guarded by PENDING, not by ARENA. */
     part.has_uses = part.state == XSEG_BLOCK_ALLOCATED && record->uses != NULL;
-    part.is_lent = xseg_block_is_lent(record);
+    part.is_fallback = xseg_block_is_fallback(record);
     part.record = record;
     return part;
 }
@@ -44,9 +44,9 @@ static struct xseg_part part_of_cell(const struct xseg_block *tract, uint32_t qu
 static enum xseg_block_state state_of_use(enum xseg_elastic_use use)
 {
     switch (use) {
-    case XSEG_ELASTIC_LIVE:
+    case XSEG_ELASTIC_ALLOCATED:
         return XSEG_BLOCK_ALLOCATED;
-    case XSEG_ELASTIC_LEAVING:
+    case XSEG_ELASTIC_UNMAPPING:
         return XSEG_BLOCK_PENDING_FREE;
     case XSEG_ELASTIC_CLAIMED:
         return XSEG_BLOCK_CLAIMED;

@@ -6,7 +6,7 @@
  *     XSEG_WALK(part, extent)
  *         bytes += part.state == XSEG_BLOCK_ALLOCATED ? part.bytes : 0;
  *
- * Explain, snapshots and the out-of-memory report walk whole devices (xseg_device_walk(), picture.h).
+ * Explain, snapshots and the out-of-memory report walk whole devices (xseg_device_walk(), block_snapshot.h).
  *
  * Locking: ARENA of the extent's arena is held from the first part to the last.
  */
@@ -21,8 +21,8 @@ struct xseg_part {
     uint64_t base, bytes;
     uint64_t requested; /* requested size, see block.h; 0 of an unmapped range */
     enum xseg_block_state state;
-    bool has_uses; /* the block is live, and other streams use it, or did */
-    bool is_lent;  /* live, pending or busy: the default pool holds the block, see flags.h */
+    bool has_uses;    /* the block is live, and other streams use it, or did */
+    bool is_fallback; /* live, pending or busy: the default pool holds the block, see flags.h */
     const struct xseg_block *record; /* of the block, or of the tract that it lies in */
 };
 

@@ -127,9 +127,9 @@ static bool read_mib(const struct parser *parser, uint64_t *out)
         *out = UINT64_MAX;
         return true;
     }
-    if (!xseg_config_token_whole(&parser->token, &mib) || mib < row->least)
+    if (!xseg_config_token_whole(&parser->token, &mib) || mib < row->min)
         return false;
-    if (row->most != 0 && mib > row->most)
+    if (row->max != 0 && mib > row->max)
         return false;
     if (mib > UINT64_MAX / XSEG_MIB && row->unset != NULL)
         *out = UINT64_MAX;
@@ -142,9 +142,9 @@ static bool read_number(const struct parser *parser, uint32_t *out)
 {
     uint64_t value;
 
-    XSEG_ASSERT(parser->row->most <= UINT32_MAX);
-    if (!xseg_config_token_whole(&parser->token, &value) || value < parser->row->least ||
-        value > parser->row->most)
+    XSEG_ASSERT(parser->row->max <= UINT32_MAX);
+    if (!xseg_config_token_whole(&parser->token, &value) || value < parser->row->min ||
+        value > parser->row->max)
         return false;
     *out = (uint32_t)value;
     return true;
@@ -300,8 +300,8 @@ static bool read_period(const struct parser *parser, int64_t *out)
     uint64_t value = 0;
     const bool never = xseg_config_token_is_text(&parser->token, "-1");
 
-    XSEG_ASSERT(parser->row->type == XSEG_CONFIG_PERIOD && parser->row->most <= INT64_MAX);
-    if (!never && (!xseg_config_token_whole(&parser->token, &value) || value > parser->row->most))
+    XSEG_ASSERT(parser->row->type == XSEG_CONFIG_PERIOD && parser->row->max <= INT64_MAX);
+    if (!never && (!xseg_config_token_whole(&parser->token, &value) || value > parser->row->max))
         return false;
     *out = never ? -1 : (int64_t)value;
     return true;
@@ -608,16 +608,16 @@ void xseg_config_sum_up(struct xseg_config *config)
     config->ends_with_work = config->follows_calls || config->publish;
     config->notes_blocks =
         config->traced || config->block_user || config->history != XSEG_HISTORY_NOTHING;
-    config->has_plain_frees =
+    config->has_fast_frees =
         !config->watches_frees && !config->follows_calls && !config->notes_blocks;
-    config->has_plain_hits = !config->follows_calls && !config->debug_fill &&
-                             !config->unmap_on_free && !config->guard_page &&
-                             !(config->garbage_collection_threshold > 0 &&
-                               (config->memory_fraction < 1.0 || config->fraction_by_device));
+    config->has_fast_allocs = !config->follows_calls && !config->debug_fill &&
+                              !config->unmap_on_free && !config->guard_page &&
+                              !(config->garbage_collection_threshold > 0 &&
+                                (config->memory_fraction < 1.0 || config->fraction_by_device));
     for (unsigned i = 0; i < XSEG_CONFIG_INTERVALS; i++)
-        config->has_plain_hits = config->has_plain_hits && config->roundup_divisions[i] <= 1;
+        config->has_fast_allocs = config->has_fast_allocs && config->roundup_divisions[i] <= 1;
     XSEG_ASSERT(!config->decays_on_calls || config->decays);
-    XSEG_ASSERT(!config->has_plain_frees || (!config->follows_calls && !config->watches_frees));
-    XSEG_ASSERT(!config->has_plain_hits || !config->follows_calls);
-    XSEG_ASSERT(!config->has_plain_frees || !config->notes_blocks);
+    XSEG_ASSERT(!config->has_fast_frees || (!config->follows_calls && !config->watches_frees));
+    XSEG_ASSERT(!config->has_fast_allocs || !config->follows_calls);
+    XSEG_ASSERT(!config->has_fast_frees || !config->notes_blocks);
 }

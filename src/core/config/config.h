@@ -137,9 +137,9 @@ struct xseg_config {
     bool watches_frees;   /* derived: a free has work to do without the arena's lock */
     bool ends_with_work;  /* derived: the end of a call on the general path has work */
     bool follows_calls;   /* derived: the end of an allocation or free has such work */
-    bool notes_blocks;    /* derived: something is noted of each block, see arena/notes.h */
-    bool has_plain_frees; /* derived: freeing a block without uses takes the plain path */
-    bool has_plain_hits;  /* derived: allocations take the plain path, see hit.h */
+    bool notes_blocks;    /* derived: something is noted of each block, see arena/recorder.h */
+    bool has_fast_frees;  /* derived: freeing a block without uses takes the plain path */
+    bool has_fast_allocs; /* derived: allocations take the plain path, see hit.h */
     bool debug_fill;
     bool unmap_on_free;
     bool guard_page;

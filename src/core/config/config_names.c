@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "src/base/check.h"
+#include "src/base/closest_match.h"
 #include "src/base/error.h"
-#include "src/base/nearest.h"
 
 const char *const xseg_config_ignored[XSEG_CONFIG_IGNORED] = {
     "backend",
@@ -74,18 +74,18 @@ const char *xseg_config_names_ignored_value(const struct xseg_config *config, co
 
 void xseg_config_names_suggest(const char *name, size_t length)
 {
-    struct xseg_nearest nearest;
+    struct xseg_closest_match closest;
 
     XSEG_ASSERT(name != NULL && length != 0);
-    xseg_nearest_init(&nearest, name, length);
+    xseg_closest_match_init(&closest, name, length);
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++) {
         XSEG_ASSERT(xseg_config_table[key].name != NULL);
-        xseg_nearest_offer(&nearest, xseg_config_table[key].name);
+        xseg_closest_match_consider(&closest, xseg_config_table[key].name);
     }
     for (unsigned i = 0; i < XSEG_CONFIG_IGNORED; i++)
-        xseg_nearest_offer(&nearest, xseg_config_ignored[i]);
-    if (nearest.name != NULL)
-        xseg_fail_add("; did you mean %s?", nearest.name);
+        xseg_closest_match_consider(&closest, xseg_config_ignored[i]);
+    if (closest.name != NULL)
+        xseg_fail_add("; did you mean %s?", closest.name);
     else
         xseg_fail_add("; run `xseg config --keys` for a list");
 }

@@ -49,7 +49,7 @@ static void print_divisions(const uint32_t *divisions, struct xseg_text *text)
 
 static bool print_mib(const struct xseg_config_row *row, uint64_t bytes, struct xseg_text *text)
 {
-    if (bytes == UINT64_MAX || bytes < row->least * XSEG_MIB)
+    if (bytes == UINT64_MAX || bytes < row->min * XSEG_MIB)
         return false;
     xseg_text_add(text, "%" PRIu64, bytes / XSEG_MIB);
     return true;

@@ -28,8 +28,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(large_segment_bytes),
             .start = 20,
-            .least = 11,
-            .most = 1048576,
+            .min = 11,
+            .max = 1048576,
             .accepts =
                 ANY_MIB " from 11 to 1048576 (an even number if expandable_segments is True)",
             .sentence =
@@ -231,8 +231,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(history_events),
             .start = 65536,
-            .least = 16,
-            .most = 16777216,
+            .min = 16,
+            .max = 16777216,
             .accepts = "an integer from 16 to 16777216",
             .sentence = "The history keeps this number of events for each stream of a pool, "
                         "separately for small and large blocks. An event takes 64 bytes of host "
@@ -254,7 +254,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_PERIOD,
             .offset = MEMBER(idle_ms),
             .start = XSEG_CONFIG_UNSET,
-            .most = 1209600000,
+            .max = 1209600000,
             .accepts = "a whole number of milliseconds from 0 to 1209600000, or -1 (never)",
             .sentence = "Idle memory is released to the driver gradually from a quarter of this "
                         "age on, and completely at this age. With -1, memory is never released "
@@ -275,7 +275,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "JuliaGPU/CuArrays.jl#83",
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(keep_window_s),
-            .most = 1209600,
+            .max = 1209600,
             .accepts = "a whole number of seconds from 0 to 1209600",
             .sentence = "Decay by idle_ms keeps the peak of the memory in use within this number "
                         "of seconds reserved on a device. 0 disables the window.",
@@ -287,8 +287,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(reclaim_us_per_s),
             .start = 10000,
-            .least = 1,
-            .most = 1000000,
+            .min = 1,
+            .max = 1000000,
             .accepts = "a whole number of microseconds from 1 to 1000000",
             .sentence =
                 "Decay spends at most this much time per second and device in driver calls.",
@@ -402,8 +402,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(oom_snapshot_ms),
             .start = 2000,
-            .least = 1,
-            .most = 3600000,
+            .min = 1,
+            .max = 3600000,
             .accepts = "a whole number of milliseconds from 1 to 3600000",
             .sentence = "Events that cannot be written within this time are omitted from a "
                         "snapshot of oom_snapshot, the oldest first. All allocated and cached "
@@ -476,8 +476,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(budget_wait_ms),
             .start = 200,
-            .least = 8,
-            .most = 60000,
+            .min = 8,
+            .max = 60000,
             .accepts = "a whole number of milliseconds from 8 to 60000",
             .sentence =
                 "With budget_file, a request waits at most this long for idle memory of other "

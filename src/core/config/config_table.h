@@ -33,7 +33,7 @@ struct xseg_config_row {
     bool takes_minus_one;  /* -1 is unlimited, as PyTorch reports it */
     bool is_open;          /* values equal to low or high are refused */
     size_t offset;         /* of the member of struct xseg_config */
-    uint64_t least, most;  /* bounds in the unit of the string; most is 0 where there is none */
+    uint64_t min, max;     /* bounds in the unit of the string; most is 0 where there is none */
     uint64_t start;        /* the default in the unit of the string, or XSEG_CONFIG_UNSET */
     double low, high;      /* bounds of a real number */
     double smallest;       /* real numbers above low and below it are rejected */

@@ -26,18 +26,18 @@ static uint64_t round_to_division(uint64_t bytes, uint32_t divisions)
 
 uint64_t xseg_size_round(const struct xseg_config *config, uint64_t bytes)
 {
-    XSEG_ASSERT(bytes != 0 && bytes <= XSEG_SIZE_ABSURD);
-    if (bytes < XSEG_SIZE_QUANTUM)
-        return XSEG_SIZE_QUANTUM;
+    XSEG_ASSERT(bytes != 0 && bytes <= XSEG_SIZE_MAX);
+    if (bytes < XSEG_SIZE_UNIT)
+        return XSEG_SIZE_UNIT;
     const uint32_t divisions = config->roundup_divisions[interval_of(bytes)];
-    if (divisions > 1 && bytes > XSEG_SIZE_QUANTUM * divisions)
+    if (divisions > 1 && bytes > XSEG_SIZE_UNIT * divisions)
         return round_to_division(bytes, divisions);
-    return xseg_round_up(bytes, XSEG_SIZE_QUANTUM);
+    return xseg_round_up(bytes, XSEG_SIZE_UNIT);
 }
 
 uint64_t xseg_size_segment(const struct xseg_config *config, uint64_t rounded)
 {
-    XSEG_ASSERT(rounded != 0 && rounded % XSEG_SIZE_QUANTUM == 0);
+    XSEG_ASSERT(rounded != 0 && rounded % XSEG_SIZE_UNIT == 0);
     if (xseg_size_is_small(rounded))
         return XSEG_SIZE_SMALL_SEGMENT;
     if (rounded < XSEG_SIZE_OWN_SEGMENT)

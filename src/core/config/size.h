@@ -11,7 +11,7 @@
 #include "src/core/config/config.h"
 
 /* Every block is a multiple of this, and no smaller remainder is split off. */
-#define XSEG_SIZE_QUANTUM ((uint64_t)512)
+#define XSEG_SIZE_UNIT ((uint64_t)512)
 /* The largest rounded size that the small pool serves. */
 #define XSEG_SIZE_SMALL_MAX XSEG_MIB
 /* A small segment, and a page under small blocks. */
@@ -20,13 +20,13 @@
 #define XSEG_SIZE_OWN_SEGMENT  (10 * XSEG_MIB)
 #define XSEG_SIZE_SEGMENT_STEP (2 * XSEG_MIB)
 /* A request above this size always fails: PyTorch's "1EB". */
-#define XSEG_SIZE_ABSURD ((uint64_t)1 << 60)
+#define XSEG_SIZE_MAX ((uint64_t)1 << 60)
 
 _Static_assert(XSEG_SIZE_SMALL_MAX <= XSEG_SIZE_SMALL_SEGMENT &&
-                   XSEG_SIZE_SMALL_MAX % XSEG_SIZE_QUANTUM == 0,
+                   XSEG_SIZE_SMALL_MAX % XSEG_SIZE_UNIT == 0,
                "a small segment holds every small block");
 
-/* The size of a block for a request: a multiple of the quantum.  bytes: 1 to XSEG_SIZE_ABSURD. */
+/* The size of a block for a request: a multiple of the quantum.  bytes: 1 to XSEG_SIZE_MAX. */
 uint64_t xseg_size_round(const struct xseg_config *config, uint64_t bytes);
 
 /* The size of the classic segment that is allocated for a rounded size. */

@@ -39,9 +39,9 @@ struct xseg_allocator {
     struct xseg_log log;
     struct xseg_clock clock;
     struct xseg_fork fork;
-    struct xseg_lock open_lock; /* DRIVER */
+    struct xseg_mutex open_lock; /* DRIVER */
     struct xseg_page_map page_map;
-    struct xseg_shortcuts shortcuts;
+    struct xseg_stream_cache stream_cache;
     /* Whether the configuration has plain frees.  A forked child, whose frees are refused, gets
      * this wiped. */
     atomic_bool *frees_plainly;

@@ -71,7 +71,7 @@ static struct xseg_stat *stat_of(struct xseg_statistics *stats, enum xseg_count 
 /* The sums of an arena without lent blocks.  Sums only grow: what is subtracted is read first. */
 static struct xseg_counts_value read_own(const struct xseg_arena *arena, enum xseg_count what)
 {
-    const uint64_t down = load(&arena->lent.down[what]), up = load(&arena->lent.up[what]);
+    const uint64_t down = load(&arena->fallback.down[what]), up = load(&arena->fallback.up[what]);
     struct xseg_counts_value value = xseg_counts_read(&arena->counts, what);
 
     value.up -= up;
@@ -141,7 +141,7 @@ static void reset_peaks(struct xseg_pool *pool)
 {
     uint64_t all = 0;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     for (unsigned i = 0; i < 2; i++) {
         const uint64_t part = atomic_load_explicit(&pool->reserved_part[i], memory_order_relaxed);
 
@@ -156,12 +156,12 @@ void xseg_counters_reset_pool(struct xseg_pool *pool, unsigned what)
 {
     struct xseg_device *device = pool->device;
 
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     if ((what & XSEG_RESET_PEAK) != 0)
         reset_peaks(pool);
     if ((what & XSEG_RESET_ACCUMULATED) != 0)
         xseg_pool_visit_arenas(pool, reset_arena, NULL);
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
 }
 
 /* --- Statistics of a device. --- */
@@ -182,7 +182,7 @@ void xseg_counters_read_device(struct xseg_device *device, struct xseg_statistic
     out->device_bytes = device->context.total_bytes;
     out->limit_bytes = xseg_device_limit(device);
     out->physical_bytes = xseg_device_physical(device);
-    out->unreleased_bytes = xseg_leftovers_bytes(&device->leftovers);
+    out->unreleased_bytes = xseg_unreleased_bytes(&device->unreleased);
     out->address_bytes = load(&device->addresses);
     out->idle_page_bytes = xseg_pages_bytes(&device->pages);
     out->paused_bytes = load(&device->evicted);

@@ -9,7 +9,7 @@
  * Memory counts for the pool to which it belongs.  A block that a pool lends (use_on_oom) is in the sums of struct
  * xseg_counters of that pool; the statistics of the pool leave it out, because the pool's holder did not allocate it.
  *
- * Locking: TABLE for each pool that is visited; statistics of a device take STATS; a reset takes GROWTH and ARENA.
+ * Locking: TABLE for each pool that is visited; statistics of a device take STATS; a reset takes the device memory lock and ARENA.
  */
 #ifndef XSEG_CORE_COUNTERS_H
 #define XSEG_CORE_COUNTERS_H

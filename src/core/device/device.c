@@ -38,31 +38,31 @@ static void hold_arena(void *self, struct xseg_arena *arena) XSEG_UNCHECKED
 {
     struct xseg_arena **first = self;
 
-    xseg_biased_lock_take_beside(&arena->lock);
+    xseg_biased_lock_lock_nested(&arena->lock);
     arena->held_next = *first;
     *first = arena;
 }
 
-struct xseg_arena *xseg_device_hold_arenas(struct xseg_device *device)
+struct xseg_arena *xseg_device_retain_arenas(struct xseg_device *device)
 {
     struct xseg_arena *first = NULL;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     xseg_device_visit_arenas(device, hold_arena, &first);
     return first;
 }
 
-void xseg_device_let_arenas_go(struct xseg_arena *first) XSEG_UNCHECKED
+void xseg_device_release_arenas(struct xseg_arena *first) XSEG_UNCHECKED
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     for (struct xseg_arena *arena = first; arena != NULL; arena = arena->held_next)
         xseg_arena_unlock(arena);
 }
 
 uint64_t xseg_device_limit(const struct xseg_device *device)
 {
-    const uint64_t hard = xseg_bounds_hard(&device->bounds);
-    const double fraction = xseg_bounds_fraction(&device->bounds);
+    const uint64_t hard = xseg_device_limits_hard(&device->limits);
+    const double fraction = xseg_device_limits_fraction(&device->limits);
 
     XSEG_ASSERT(fraction >= 0);
     if (fraction >= 1.0)
@@ -79,7 +79,7 @@ uint64_t xseg_device_allowance(const struct xseg_device *device)
 uint64_t xseg_device_physical(const struct xseg_device *device)
 {
     return atomic_load_explicit(&device->reserved, memory_order_relaxed) +
-           xseg_pages_bytes(&device->pages) + xseg_leftovers_bytes(&device->leftovers);
+           xseg_pages_bytes(&device->pages) + xseg_unreleased_bytes(&device->unreleased);
 }
 
 xseg_status xseg_device_memory(struct xseg_device *device, uint64_t *free, uint64_t *total)
@@ -89,14 +89,14 @@ xseg_status xseg_device_memory(struct xseg_device *device, uint64_t *free, uint6
     if (status != XSEG_OK)
         return status;
     const uint64_t used = *total - xseg_min(*total, *free), taken = xseg_device_physical(device);
-    xseg_dated_note(&device->used_elsewhere, xseg_clock_coarse(&device->allocator->clock),
-                    used - xseg_min(used, taken));
+    xseg_timestamped_set(&device->used_elsewhere, xseg_clock_coarse(&device->allocator->clock),
+                         used - xseg_min(used, taken));
     return XSEG_OK;
 }
 
 xseg_status xseg_device_make_copier(struct xseg_device *device)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     return device->copier == NULL ? xseg_driver_stream_create(&device->context, &device->copier)
                                   : XSEG_OK;
 }

@@ -5,7 +5,7 @@
  * Rooms above work on devices: device_open.h opens and closes them, device_alloc.h serves requests,
  * growth.h gets memory, and trim.h gives it back.
  *
- * Locking: see src/base/lock.h for the order.  growth_lock guards everything that talks to the
+ * Locking: see src/base/mutex.h for the order.  growth_lock guards everything that talks to the
  * driver about memory; table_lock the insertion of streams, arenas and pools.
  */
 #ifndef XSEG_CORE_DEVICE_H
@@ -14,18 +14,18 @@
 #include "src/base/fork.h"
 #include "src/core/block/page_map.h"
 #include "src/core/cache/walk.h"
-#include "src/core/device/bounds.h"
+#include "src/core/device/device_limits.h"
 #include "src/core/device/pools.h"
 #include "src/core/device/route.h"
 #include "src/core/history/history.h"
-#include "src/core/stats/dated.h"
+#include "src/core/stats/timestamped.h"
 #include "vmm/context.h"
 
 struct xseg_allocator;
 struct xseg_budget_device;
 struct xseg_decay;
-struct xseg_leaving;
-struct xseg_poison;
+struct xseg_pending_unmap;
+struct xseg_debug_fill;
 struct xseg_pending;
 struct xseg_ranges;
 struct xseg_sharing;
@@ -42,41 +42,41 @@ struct xseg_sharing;
 
 struct xseg_device {
     struct xseg_context context;
-    struct xseg_leftovers leftovers;
-    /* Memory has been short, and little of it is free: new pages are small.  Guarded by GROWTH. */
+    struct xseg_unreleased_list unreleased;
+    /* Memory has been short, and little of it is free: new pages are small.  Guarded by the device memory lock. */
     bool is_short;
-    /* A classic segment replaced one that got no addresses; guarded by GROWTH. */
+    /* A classic segment replaced one that got no addresses; guarded by the device memory lock. */
     bool lacks_addresses;
     /* Pages could not be made, for another reason than a shortage, so new segments are classic (unpaged.h).  Set under
-     * GROWTH, never cleared. */
+     * the device memory lock, never cleared. */
     atomic_bool is_unpaged;
     /* Memory has been short once: events of pending blocks are queried where that may serve. */
     atomic_bool asks_late;
-    /* Bytes that quotas of ranges promise beyond what these have.  Guarded by GROWTH. */
+    /* Bytes that quotas of ranges promise beyond what these have.  Guarded by the device memory lock. */
     uint64_t promised;
     /* Bytes that may be taken while other processes wait for what is theirs (budget.h); UINT64_MAX: any number. */
     atomic_uint_fast64_t allowance;
-    /* enum xseg_refuser of the last growth that was refused.  Guarded by GROWTH. */
+    /* enum xseg_oom_cause of the last growth that was refused.  Guarded by the device memory lock. */
     unsigned refuser;
-    struct xseg_pages pages; /* unmapped physical memory; guarded by GROWTH */
+    struct xseg_pages pages; /* unmapped physical memory; guarded by the device memory lock */
     struct xseg_allocator *allocator;
     const struct xseg_fork *fork;   /* the allocator's */
     struct xseg_page_map *page_map; /* the allocator's */
-    struct xseg_lock growth_lock;   /* GROWTH */
-    struct xseg_lock table_lock;    /* TABLE */
+    struct xseg_mutex growth_lock;  /* The device memory lock */
+    struct xseg_mutex table_lock;   /* TABLE */
     struct xseg_streams streams;
     struct xseg_routes routes;
     /* State that rooms above keep for a device. */
     struct xseg_pending *pending;
-    struct xseg_poison *poison;
+    struct xseg_debug_fill *fill;
     struct xseg_decay *decay;
-    struct xseg_leaving *leaving;
+    struct xseg_pending_unmap *pending_unmaps;
     struct xseg_sharing *sharing;
     struct xseg_ranges *ranges;
     struct xseg_budget_device *budget;
-    /* Stream that waits for users' events; NULL until needed; guarded by GROWTH. */
+    /* Stream that waits for users' events; NULL until needed; guarded by the device memory lock. */
     xseg_stream side;
-    /* Stream that copies contents of paused pools; NULL until needed; guarded by GROWTH. */
+    /* Stream that copies contents of paused pools; NULL until needed; guarded by the device memory lock. */
     xseg_stream copier;
     struct xseg_totals totals;
     struct xseg_pool pool;   /* the default pool */
@@ -85,9 +85,9 @@ struct xseg_device {
     _Atomic(struct xseg_pool *) guarded_pool;
     /* Searches of the default pool while garbage is collected by age: the clock of ages. */
     atomic_uint searches;
-    struct xseg_bounds bounds;
+    struct xseg_device_limits limits;
     struct xseg_history history;
-    /* The position of the segment that is registered next (extent.h); guarded by GROWTH. */
+    /* The position of the segment that is registered next (extent.h); guarded by the device memory lock. */
     uint64_t next_position;
     /* Ended extents, for reuse: concurrent lookups may still read them. */
     struct xseg_list spare_extents;
@@ -96,7 +96,7 @@ struct xseg_device {
     atomic_uint_fast64_t addresses; /* bytes of reserved ranges */
     /* stranded: cached bytes on pages that blocks in use share, by the last explain or look of decay; memory of pools that
      * are held is left out.  used_elsewhere: what others have of the device, by the driver's last answer. */
-    struct xseg_dated stranded, used_elsewhere;
+    struct xseg_timestamped stranded, used_elsewhere;
 #define XSEG_DEVICE_COUNTER(name, member) atomic_uint_fast64_t name;
     XSEG_DEVICE_COUNTERS(XSEG_DEVICE_COUNTER)
 #undef XSEG_DEVICE_COUNTER
@@ -134,7 +134,7 @@ uint64_t xseg_device_physical(const struct xseg_device *device);
  */
 xseg_status xseg_device_memory(struct xseg_device *device, uint64_t *free, uint64_t *total);
 
-/* Have the stream that copies (`copier`).  GROWTH is held.  Cost: one stream is made, once */
+/* Have the stream that copies (`copier`).  The device memory lock is held.  Cost: one stream is made, once */
 xseg_status xseg_device_make_copier(struct xseg_device *device);
 
 /* Visit every arena of the device. */
@@ -145,15 +145,15 @@ void xseg_device_visit_arenas(struct xseg_device *device,
 void xseg_device_walk(struct xseg_device *device, xseg_walk_visitor *visit, void *self);
 
 /*
- * Take the locks of all arenas of the device, so that what is read of them is of one moment.  GROWTH is held, and no
+ * Take the locks of all arenas of the device, so that what is read of them is of one moment.  The device memory lock is held, and no
  * other lock.  Hits wait meanwhile.
  *
  * Returns: the first arena; the others follow by `held_next`.  An arena that is made meanwhile is not among them, and
  *          has no memory
  */
-struct xseg_arena *xseg_device_hold_arenas(struct xseg_device *device);
+struct xseg_arena *xseg_device_retain_arenas(struct xseg_device *device);
 
-/* Give these locks.  The arenas can be gone through until GROWTH is given. */
-void xseg_device_let_arenas_go(struct xseg_arena *first);
+/* Give these locks.  The arenas can be gone through until the device memory lock is given. */
+void xseg_device_release_arenas(struct xseg_arena *first);
 
 #endif

@@ -32,7 +32,7 @@ void xseg_pool_init(struct xseg_pool *pool, struct xseg_device *device,
     pool->device = device;
     pool->options = options != NULL ? *options : plain;
     pool->serial = atomic_fetch_add(&device->pools.serials, 1);
-    pool->state = XSEG_POOL_RUNS;
+    pool->state = XSEG_POOL_RUNNING;
     pool->is_private = options != NULL;
     pool->has_own_memory = pool->options.memory.alloc != NULL;
     pool->visitors = 1;
@@ -40,7 +40,7 @@ void xseg_pool_init(struct xseg_pool *pool, struct xseg_device *device,
     atomic_init(&pool->limit,
                 pool->options.limit_bytes == 0 ? UINT64_MAX : pool->options.limit_bytes);
     atomic_init(&pool->no_split, pool->options.no_split);
-    atomic_init(&pool->lends, pool->options.use_on_oom);
+    atomic_init(&pool->allows_fallback, pool->options.use_on_oom);
     atomic_init(&pool->is_single, pool->options.single_page);
     atomic_init(&pool->holders, 1);
     atomic_init(&pool->references, 1);
@@ -63,11 +63,11 @@ xseg_status xseg_pool_set_single(struct xseg_pool *pool, bool is_single)
     struct xseg_device *device = pool->device;
 
     /* Arenas are added under the same lock. */
-    xseg_lock_take(&device->table_lock);
+    xseg_mutex_lock(&device->table_lock);
     const bool is_new = atomic_load(&pool->arenas) == NULL;
     if (is_new)
         atomic_store_explicit(&pool->is_single, is_single, memory_order_relaxed);
-    xseg_lock_give(&device->table_lock);
+    xseg_mutex_unlock(&device->table_lock);
     return is_new ? XSEG_OK
                   : xseg_fail(
                         XSEG_ERR_BUSY,
@@ -119,7 +119,7 @@ static void reuse(struct xseg_arena *arena, struct xseg_pool *pool,
     arena->pool = pool;
     arena->pool_number = pool->number;
     atomic_store_explicit(&arena->stream, stream, memory_order_release);
-    memset(&arena->lent, 0, sizeof(arena->lent));
+    memset(&arena->fallback, 0, sizeof(arena->fallback));
     for (unsigned i = 0; i < XSEG_COUNTS; i++) {
         const uint64_t up = xseg_counts_increases(&arena->counts, (enum xseg_count)i);
 
@@ -138,7 +138,7 @@ static struct xseg_arena *get(struct xseg_pool *pool, struct xseg_known_stream *
     struct xseg_arena *arena = NULL;
 
     if (pool->is_private && !pool->is_guarded)
-        arena = xseg_pools_take_arena(device, is_small);
+        arena = xseg_pools_acquire_arena(device, is_small);
     if (arena == NULL)
         return xseg_arena_create(&(struct xseg_arena_plan){
             .device = device,
@@ -164,7 +164,7 @@ static void unget(struct xseg_arena *arena)
     if (arena->counts.totals == NULL)
         xseg_arena_destroy(arena);
     else
-        xseg_pools_put_arena(arena);
+        xseg_pools_release_arena(arena);
 }
 
 /* Add an arena to its pool.  Returns the arena that another thread added first, if any did.  TABLE is held. */
@@ -173,12 +173,12 @@ static struct xseg_arena *add(struct xseg_pool *pool, struct xseg_arena *arena)
     struct xseg_known_stream *stream = xseg_arena_stream(arena);
     struct xseg_arena *other = find(pool, stream, arena->is_small);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_TABLE));
     if (other != NULL)
         return other;
     if (arena->counts.totals == NULL) {
         xseg_counts_init(&arena->counts, &pool->device->totals, arena->is_small);
-        xseg_counts_let_rest(&arena->counts, &arena->lock, &arena->notes);
+        xseg_counts_suspend(&arena->counts, &arena->lock, &arena->notes);
     }
     atomic_store(&arena->next, atomic_load(&pool->arenas));
     atomic_store_explicit(&pool->arenas, arena, memory_order_release);
@@ -196,9 +196,9 @@ static xseg_status make(struct xseg_pool *pool, struct xseg_known_stream *stream
 
     if (made == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, arena of a pool");
-    xseg_lock_take(&device->table_lock);
+    xseg_mutex_lock(&device->table_lock);
     struct xseg_arena *arena = add(pool, made);
-    xseg_lock_give(&device->table_lock);
+    xseg_mutex_unlock(&device->table_lock);
     if (arena != made)
         unget(made);
     XSEG_ASSERT(arena->is_small == is_small && xseg_arena_stream(arena) == stream);
@@ -219,8 +219,8 @@ xseg_status xseg_pool_arena(struct xseg_pool *pool, struct xseg_known_stream *st
 
 xseg_status xseg_pool_check_running(const struct xseg_pool *pool)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    if (pool->state == XSEG_POOL_RUNS)
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    if (pool->state == XSEG_POOL_RUNNING)
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_PAUSED,
                      pool->state == XSEG_POOL_PAUSED
@@ -251,14 +251,14 @@ static void raise_peak(atomic_uint_fast64_t *peak, uint64_t value)
         atomic_store_explicit(peak, value, memory_order_relaxed);
 }
 
-void xseg_pool_note_growth(struct xseg_arena *arena, uint64_t bytes)
+void xseg_pool_record_growth(struct xseg_arena *arena, uint64_t bytes)
 {
     struct xseg_pool *pool = arena->pool;
     const unsigned part = !arena->is_small;
     const uint64_t own =
         atomic_fetch_add_explicit(&pool->reserved_part[part], bytes, memory_order_relaxed) + bytes;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     const uint64_t reserved =
         atomic_fetch_add_explicit(&pool->reserved, bytes, memory_order_relaxed) + bytes;
     atomic_fetch_add_explicit(&pool->device->reserved, bytes, memory_order_relaxed);
@@ -268,12 +268,12 @@ void xseg_pool_note_growth(struct xseg_arena *arena, uint64_t bytes)
     atomic_fetch_add_explicit(&pool->device->grown, 1, memory_order_relaxed);
 }
 
-void xseg_pool_note_shrink(struct xseg_arena *arena, uint64_t bytes)
+void xseg_pool_record_shrink(struct xseg_arena *arena, uint64_t bytes)
 {
     struct xseg_pool *pool = arena->pool;
     const unsigned part = !arena->is_small;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_ASSERT(atomic_load(&pool->reserved_part[part]) >= bytes);
     XSEG_ASSERT(atomic_load(&pool->device->reserved) >= bytes);
     atomic_fetch_sub_explicit(&pool->reserved, bytes, memory_order_relaxed);
@@ -282,7 +282,7 @@ void xseg_pool_note_shrink(struct xseg_arena *arena, uint64_t bytes)
     atomic_fetch_add_explicit(&pool->device->shrunk, 1, memory_order_relaxed);
 }
 
-bool xseg_pool_hold(struct xseg_pool *pool)
+bool xseg_pool_try_retain(struct xseg_pool *pool)
 {
     unsigned holders = atomic_load(&pool->holders);
 

@@ -8,7 +8,7 @@
  * together as one, and each segment; at 0 the pool is destroyed.
  *
  * Locking: TABLE guards the list of arenas, which is read without a lock.  An arena stays in its pool's list until the
- * pool is freed.  A thread reads a pool while it holds the pool, holds GROWTH or the lock of an arena with a segment of
+ * pool is freed.  A thread reads a pool while it holds the pool, holds the device memory lock or the lock of an arena with a segment of
  * the pool, or visits the pool (pools.h).
  */
 #ifndef XSEG_CORE_POOL_H
@@ -20,22 +20,23 @@
 
 /* States of a pool; see pause.h. */
 enum xseg_pool_state {
-    XSEG_POOL_RUNS,
-    XSEG_POOL_MOVES, /* memory is being taken away, or brought back */
+    XSEG_POOL_RUNNING,
+    XSEG_POOL_TRANSITION, /* memory is being taken away, or brought back */
     XSEG_POOL_PAUSED
 };
 
 struct xseg_pool {
     struct xseg_device *device; /* fixed */
     _Atomic(struct xseg_arena *) arenas;
-    atomic_bool no_split, lends; /* as its options say, or xseg_pool_set() */
-    atomic_bool is_single;       /* single_page; fixed from the first arena on */
+    atomic_bool no_split, allows_fallback; /* as its options say, or xseg_pool_set() */
+    atomic_bool is_single;                 /* single_page; fixed from the first arena on */
     bool is_private;
     bool is_guarded;         /* the device's own, for blocks with a segment each: guarded.h */
     bool has_own_memory;     /* memory comes from the user's own functions */
     atomic_bool is_captured; /* a capture went to it, or took memory of it */
-    bool is_full;            /* the pool's own limit refused the last growth; guarded by GROWTH */
-    enum xseg_pool_state state; /* guarded by GROWTH */
+    bool
+        is_full; /* the pool's own limit refused the last growth; guarded by the device memory lock */
+    enum xseg_pool_state state; /* guarded by the device memory lock */
     uint32_t number; /* of the users' pools, from 1 on; 0: the default pool, or the guarded one */
     /* Unique among all pools that the device ever had: the owner of pages (vmm/page.h). */
     uint64_t serial;
@@ -48,10 +49,10 @@ struct xseg_pool {
     uint32_t visitors;          /* see pools.h; guarded by TABLE */
     struct xseg_list link;      /* in the list of the device; guarded by TABLE */
     struct xseg_pool *notified; /* the next destroyed pool whose callback is due; see pools.h */
-    /* Saved contents of a paused pool, or NULL; guarded by GROWTH. */
+    /* Saved contents of a paused pool, or NULL; guarded by the device memory lock. */
     struct xseg_contents *contents;
     /* Bytes mapped or allocated; of these the small and the large arenas'; and the peaks, by enum
-     * xseg_stat_group.  Written under GROWTH. */
+     * xseg_stat_group.  Written under the device memory lock. */
     atomic_uint_fast64_t reserved, reserved_part[2], reserved_peak[XSEG_STAT_GROUPS];
     atomic_uint_fast64_t addresses; /* bytes of reserved ranges */
 };
@@ -94,31 +95,31 @@ static inline const void *xseg_pool_owner(const struct xseg_pool *pool)
     return (const void *)(uintptr_t)(pool->serial + 1); /* NOLINT(performance-no-int-to-ptr) */
 }
 
-/* Whether memory can be allocated from a pool: XSEG_OK, XSEG_ERR_PAUSED.  GROWTH is held. */
+/* Whether memory can be allocated from a pool: XSEG_OK, XSEG_ERR_PAUSED.  The device memory lock is held. */
 xseg_status xseg_pool_check_running(const struct xseg_pool *pool);
 
-/* Whether the pool's cached memory may go back to the driver.  GROWTH is held. */
+/* Whether the pool's cached memory may go back to the driver.  The device memory lock is held. */
 static inline bool xseg_pool_may_shrink(const struct xseg_pool *pool)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    return pool->state == XSEG_POOL_RUNS &&
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    return pool->state == XSEG_POOL_RUNNING &&
            (!pool->is_private || pool->is_guarded || xseg_pool_is_retired(pool));
 }
 
 /* Whether a trim that names one pool may give the pool's cached memory back: the holder may ask
- * for that, unless a graph may use what is cached there.  GROWTH is held. */
+ * for that, unless a graph may use what is cached there.  The device memory lock is held. */
 static inline bool xseg_pool_may_trim(const struct xseg_pool *pool, const struct xseg_pool *named)
 {
     return xseg_pool_may_shrink(pool) ||
-           (pool == named && pool->state == XSEG_POOL_RUNS &&
+           (pool == named && pool->state == XSEG_POOL_RUNNING &&
             !atomic_load_explicit(&pool->is_captured, memory_order_relaxed));
 }
 
 /* Whether the pool's cached memory serves the default pool when memory is short: not memory that
  * a graph may use. */
-static inline bool xseg_pool_may_lend(const struct xseg_pool *pool)
+static inline bool xseg_pool_allows_fallback(const struct xseg_pool *pool)
 {
-    return atomic_load_explicit(&pool->lends, memory_order_relaxed) &&
+    return atomic_load_explicit(&pool->allows_fallback, memory_order_relaxed) &&
            !xseg_pool_is_retired(pool) &&
            !atomic_load_explicit(&pool->is_captured, memory_order_relaxed);
 }
@@ -187,9 +188,9 @@ struct xseg_arena *xseg_pool_find_arena(struct xseg_pool *pool,
 void xseg_pool_visit_arenas(struct xseg_pool *pool,
                             void (*visit)(void *self, struct xseg_arena *arena), void *self);
 
-/* Count memory that was taken for an arena of a pool, or given back.  GROWTH is held. */
-void xseg_pool_note_growth(struct xseg_arena *arena, uint64_t bytes);
-void xseg_pool_note_shrink(struct xseg_arena *arena, uint64_t bytes);
+/* Count memory that was taken for an arena of a pool, or given back.  The device memory lock is held. */
+void xseg_pool_record_growth(struct xseg_arena *arena, uint64_t bytes);
+void xseg_pool_record_shrink(struct xseg_arena *arena, uint64_t bytes);
 
 /*
  * The arena of a stream, created if there is none.  The caller holds the pool.
@@ -200,6 +201,6 @@ xseg_status xseg_pool_arena(struct xseg_pool *pool, struct xseg_known_stream *st
                             struct xseg_arena **out);
 
 /* Retain a pool.  False if the pool has no holder. */
-bool xseg_pool_hold(struct xseg_pool *pool);
+bool xseg_pool_try_retain(struct xseg_pool *pool);
 
 #endif

@@ -65,25 +65,25 @@ xseg_status xseg_pools_create(struct xseg_device *device, const struct xseg_pool
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, pool");
     }
     atomic_fetch_add(&device->pools.host_bytes, sizeof(*pool));
-    xseg_lock_take(&device->table_lock);
+    xseg_mutex_lock(&device->table_lock);
     xseg_list_insert(device->pools.list.next, &pool->link);
-    xseg_lock_give(&device->table_lock);
+    xseg_mutex_unlock(&device->table_lock);
     *out = pool;
     return XSEG_OK;
 }
 
 /* --- Free arenas. --- */
 
-struct xseg_arena *xseg_pools_take_arena(struct xseg_device *device, bool is_small)
+struct xseg_arena *xseg_pools_acquire_arena(struct xseg_device *device, bool is_small)
 {
     struct xseg_arena **first = &device->pools.free_arena[!is_small];
 
-    xseg_lock_take(&device->table_lock);
+    xseg_mutex_lock(&device->table_lock);
     struct xseg_arena *arena = *first;
     if (arena != NULL)
         *first = atomic_load(&arena->next);
     XSEG_ASSERT(arena == NULL || arena->is_small == is_small);
-    xseg_lock_give(&device->table_lock);
+    xseg_mutex_unlock(&device->table_lock);
     return arena;
 }
 
@@ -92,18 +92,18 @@ static void add_free(struct xseg_arena *arena)
 {
     struct xseg_arena **first = &arena->device->pools.free_arena[!arena->is_small];
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_TABLE));
     XSEG_ASSERT(xseg_list_is_empty(&arena->extents) && arena->fence == NULL);
     atomic_store(&arena->pool, NULL);
     atomic_store(&arena->next, *first);
     *first = arena;
 }
 
-void xseg_pools_put_arena(struct xseg_arena *arena)
+void xseg_pools_release_arena(struct xseg_arena *arena)
 {
-    xseg_lock_take(&arena->device->table_lock);
+    xseg_mutex_lock(&arena->device->table_lock);
     add_free(arena);
-    xseg_lock_give(&arena->device->table_lock);
+    xseg_mutex_unlock(&arena->device->table_lock);
 }
 
 uint64_t xseg_pools_host_bytes(struct xseg_device *device)
@@ -112,12 +112,12 @@ uint64_t xseg_pools_host_bytes(struct xseg_device *device)
     uint64_t bytes = atomic_load(&pools->host_bytes);
 
     /* No thread works in a free arena, so its sizes can be read without its lock. */
-    xseg_lock_take(&device->table_lock);
+    xseg_mutex_lock(&device->table_lock);
     for (unsigned i = 0; i < 2; i++)
         for (const struct xseg_arena *arena = pools->free_arena[i]; arena != NULL;
              arena = atomic_load(&arena->next))
             bytes += xseg_arena_host_bytes(arena);
-    xseg_lock_give(&device->table_lock);
+    xseg_mutex_unlock(&device->table_lock);
     return bytes;
 }
 
@@ -128,7 +128,7 @@ static struct xseg_pool *remove_visitor(struct xseg_pool *pool)
 {
     struct xseg_arena *arena = atomic_load(&pool->arenas), *next;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE) && pool->visitors > 0);
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_TABLE) && pool->visitors > 0);
     if (--pool->visitors != 0)
         return NULL;
     XSEG_ASSERT(atomic_load(&pool->references) == 0);
@@ -145,9 +145,9 @@ void xseg_pool_end_visit(struct xseg_pool *pool)
 {
     struct xseg_device *device = pool->device;
 
-    xseg_lock_take(&device->table_lock);
+    xseg_mutex_lock(&device->table_lock);
     struct xseg_pool *unused = remove_visitor(pool);
-    xseg_lock_give(&device->table_lock);
+    xseg_mutex_unlock(&device->table_lock);
     free(unused);
 }
 
@@ -156,7 +156,7 @@ struct xseg_pool *xseg_pools_next(struct xseg_device *device, struct xseg_pool *
     struct xseg_list *list = &device->pools.list;
     struct xseg_pool *next = NULL, *unused = NULL;
 
-    xseg_lock_take(&device->table_lock);
+    xseg_mutex_lock(&device->table_lock);
     struct xseg_list *node = pool == NULL ? list->next : pool->link.next;
     while (node != list && atomic_load(&pool_of(node)->references) == 0)
         node = node->next;
@@ -166,7 +166,7 @@ struct xseg_pool *xseg_pools_next(struct xseg_device *device, struct xseg_pool *
     }
     if (pool != NULL)
         unused = remove_visitor(pool);
-    xseg_lock_give(&device->table_lock);
+    xseg_mutex_unlock(&device->table_lock);
     free(unused);
     return next;
 }
@@ -213,11 +213,11 @@ bool xseg_pool_drop_reference(struct xseg_pool *pool)
 {
     const unsigned before = atomic_fetch_sub(&pool->references, 1);
 
-    XSEG_ASSERT(before != 0 && !xseg_lock_is_held(XSEG_RANK_ARENA));
+    XSEG_ASSERT(before != 0 && !xseg_lock_rank_is_held(XSEG_RANK_ARENA));
     return before == 1;
 }
 
-bool xseg_pool_let_go(struct xseg_pool *pool, bool *is_last)
+bool xseg_pool_release_last(struct xseg_pool *pool, bool *is_last)
 {
     unsigned holders = atomic_load(&pool->holders);
 
@@ -235,7 +235,7 @@ static void notify(struct xseg_pool *pool)
 {
     struct xseg_statistics last;
 
-    XSEG_ASSERT(!xseg_lock_is_any_held());
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     xseg_counters_read_pool(pool, &last);
     pool->options.on_destroy(pool->options.on_destroy_context, &last);
 }
@@ -262,15 +262,15 @@ void xseg_pools_notify(struct xseg_device *device)
 {
     struct xseg_fail_kept kept;
 
-    XSEG_ASSERT(!xseg_lock_is_any_held());
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     if (__builtin_expect(
             atomic_load_explicit(&device->pools.destroyed, memory_order_relaxed) == NULL, 1))
         return;
     /* The calling function may have failed or be repeated, and a callback may use this or another allocator. */
-    const struct xseg_history_gathered gathered = xseg_history_put_aside();
+    const struct xseg_history_gathered gathered = xseg_history_defer();
     xseg_fail_keep(&kept);
     notify_destroyed(device);
-    xseg_history_take_up(&gathered);
+    xseg_history_resume(&gathered);
     xseg_fail_restore(&kept);
 }
 

@@ -51,7 +51,7 @@ void xseg_pools_destroy(struct xseg_pool *pool);
 
 /* Remove a holder; `is_last` is set to whether none is left, and the caller then drops the holders' reference.  False if
  * the pool has no holder. */
-bool xseg_pool_let_go(struct xseg_pool *pool, bool *is_last);
+bool xseg_pool_release_last(struct xseg_pool *pool, bool *is_last);
 
 /* Call the callbacks of destroyed pools.  No lock is held. */
 void xseg_pools_notify(struct xseg_device *device);
@@ -67,8 +67,8 @@ struct xseg_pool *xseg_pools_next(struct xseg_device *device, struct xseg_pool *
 void xseg_pool_end_visit(struct xseg_pool *pool);
 
 /* Take an arena from the free list, or NULL; put one there that is in no list. */
-struct xseg_arena *xseg_pools_take_arena(struct xseg_device *device, bool is_small);
-void xseg_pools_put_arena(struct xseg_arena *arena);
+struct xseg_arena *xseg_pools_acquire_arena(struct xseg_device *device, bool is_small);
+void xseg_pools_release_arena(struct xseg_arena *arena);
 
 /* Host bytes of pools, and of arenas that belong to no pool. */
 uint64_t xseg_pools_host_bytes(struct xseg_device *device);

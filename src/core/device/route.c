@@ -10,7 +10,7 @@
 #include "src/core/device/pool.h"
 
 void xseg_routes_init(struct xseg_routes *routes, struct xseg_context *context,
-                      struct xseg_lock *table_lock)
+                      struct xseg_mutex *table_lock)
 {
     XSEG_ASSERT(table_lock->rank == XSEG_RANK_TABLE);
     memset(routes, 0, sizeof(*routes));
@@ -56,7 +56,7 @@ static void wait_for_readers(struct xseg_routes *routes)
 {
     const unsigned epoch = atomic_fetch_add(&routes->epoch, 1);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_TABLE));
     while (atomic_load(&routes->readers[epoch & 1]) != 0)
         (void)sched_yield();
 }
@@ -81,7 +81,7 @@ static const struct xseg_route *capture_on(struct xseg_routes *routes,
 {
     const struct xseg_route *route = atomic_load(&routes->latest);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_TABLE));
     while (route != NULL && route->captured != stream)
         route = atomic_load(&route->next);
     return route;
@@ -92,7 +92,7 @@ static xseg_status check(struct xseg_routes *routes, const struct xseg_route *wa
 {
     const struct xseg_route *other = atomic_load(link_of(routes, wanted->pool));
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_TABLE));
     if (other != NULL)
         return xseg_fail(XSEG_ERR_BUSY, "%s is already active, pool %s; end it first",
                          other->captured != NULL ? "capture" : "route",
@@ -113,13 +113,13 @@ xseg_status xseg_routes_begin(struct xseg_routes *routes, const struct xseg_rout
     if (route == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, route to a pool");
     *route = *wanted;
-    xseg_lock_take(routes->table_lock);
+    xseg_mutex_lock(routes->table_lock);
     const xseg_status status = check(routes, wanted);
     if (status == XSEG_OK) {
         atomic_store(&route->next, atomic_load(&routes->latest));
         atomic_store(&routes->latest, route);
     }
-    xseg_lock_give(routes->table_lock);
+    xseg_mutex_unlock(routes->table_lock);
     if (status != XSEG_OK)
         free(route);
     return status;
@@ -127,7 +127,7 @@ xseg_status xseg_routes_begin(struct xseg_routes *routes, const struct xseg_rout
 
 bool xseg_routes_end(struct xseg_routes *routes, const struct xseg_pool *pool, bool is_capture)
 {
-    xseg_lock_take(routes->table_lock);
+    xseg_mutex_lock(routes->table_lock);
     _Atomic(struct xseg_route *) *link = link_of(routes, pool);
     struct xseg_route *route = atomic_load(link);
     const bool found = route != NULL && (route->captured != NULL) == is_capture;
@@ -135,26 +135,26 @@ bool xseg_routes_end(struct xseg_routes *routes, const struct xseg_pool *pool, b
         atomic_store(link, atomic_load(&route->next));
         wait_for_readers(routes);
     }
-    xseg_lock_give(routes->table_lock);
+    xseg_mutex_unlock(routes->table_lock);
     if (found)
         free(route);
     return found;
 }
 
-void xseg_routes_note_capture(struct xseg_routes *routes)
+void xseg_routes_record_capture(struct xseg_routes *routes)
 {
-    xseg_lock_take(routes->table_lock);
+    xseg_mutex_lock(routes->table_lock);
     for (struct xseg_route *route = atomic_load(&routes->latest); route != NULL;
          route = atomic_load(&route->next))
         atomic_store_explicit(&route->pool->is_captured, true, memory_order_relaxed);
-    xseg_lock_give(routes->table_lock);
+    xseg_mutex_unlock(routes->table_lock);
 }
 
 bool xseg_routes_begin_on(struct xseg_routes *routes, const struct xseg_known_stream *stream)
 {
-    xseg_lock_take(routes->table_lock);
+    xseg_mutex_lock(routes->table_lock);
     const bool found = capture_on(routes, stream) != NULL;
-    xseg_lock_give(routes->table_lock);
+    xseg_mutex_unlock(routes->table_lock);
     return found;
 }
 
@@ -243,7 +243,7 @@ xseg_status xseg_routes_find(struct xseg_routes *routes, struct xseg_known_strea
     }
     *out = accepted ? route->pool : NULL;
     /* The route holds the pool until there are no readers. */
-    if (accepted && !xseg_pool_hold(route->pool))
+    if (accepted && !xseg_pool_try_retain(route->pool))
         XSEG_ASSERT(false);
     end_reading(routes, side);
     return status;

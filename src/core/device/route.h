@@ -33,13 +33,13 @@ struct xseg_route {
 /* The routes of a device. */
 struct xseg_routes {
     struct xseg_context *context;
-    struct xseg_lock *table_lock;        /* TABLE */
+    struct xseg_mutex *table_lock;       /* TABLE */
     _Atomic(struct xseg_route *) latest; /* NULL: none */
     atomic_uint epoch, readers[2];
 };
 
 void xseg_routes_init(struct xseg_routes *routes, struct xseg_context *context,
-                      struct xseg_lock *table_lock);
+                      struct xseg_mutex *table_lock);
 void xseg_routes_fini(struct xseg_routes *routes);
 
 /* Whether any route exists. */
@@ -60,7 +60,7 @@ xseg_status xseg_routes_begin(struct xseg_routes *routes, const struct xseg_rout
 bool xseg_routes_end(struct xseg_routes *routes, const struct xseg_pool *pool, bool is_capture);
 
 /* Note of every pool that has a route that it takes part in a capture. */
-void xseg_routes_note_capture(struct xseg_routes *routes);
+void xseg_routes_record_capture(struct xseg_routes *routes);
 
 /* Whether a capture that has not ended began on a stream. */
 bool xseg_routes_begin_on(struct xseg_routes *routes, const struct xseg_known_stream *stream);

@@ -14,19 +14,19 @@
 #include "src/core/front/housekeeping.h"
 #include "src/core/front/opened.h"
 #include "src/core/inspect/publisher.h"
-#include "src/core/pending/poison.h"
+#include "src/core/pending/debug_fill.h"
 #include "src/core/reclaim/trim.h"
 
-void xseg_allocator_put_in_force(struct xseg_allocator *allocator,
+void xseg_allocator_apply_config(struct xseg_allocator *allocator,
                                  struct xseg_config_version *version)
 {
     XSEG_ASSERT(version != NULL && allocator->versions != NULL);
     xseg_history_store_follow(&allocator->history, &version->config);
     atomic_store_explicit(&allocator->config, version, memory_order_release);
     atomic_store_explicit(allocator->frees_plainly,
-                          version->config.has_plain_frees && allocator->frees_are_wiped,
+                          version->config.has_fast_frees && allocator->frees_are_wiped,
                           memory_order_release);
-    xseg_shortcuts_drop_all(&allocator->shortcuts, -1);
+    xseg_stream_cache_drop_all(&allocator->stream_cache, -1);
 }
 
 void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t named)
@@ -69,7 +69,7 @@ static xseg_status follow_on_all(struct xseg_allocator *allocator, const struct 
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
         if (device != NULL)
-            status = xseg_bounds_follow(device, config, named, store);
+            status = xseg_device_limits_follow(device, config, named, store);
     }
     return status;
 }
@@ -80,7 +80,7 @@ static bool has_soft_by_device(struct xseg_allocator *allocator, const struct xs
     for (int i = 0; i < allocator->device_count; i++) {
         const struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
-        if (device != NULL && xseg_bounds_soft(&device->bounds) != config->soft_limit_bytes)
+        if (device != NULL && xseg_device_limits_soft(&device->limits) != config->soft_limit_bytes)
             return true;
     }
     return false;
@@ -93,7 +93,8 @@ static bool has_fraction_by_device(struct xseg_allocator *allocator,
     for (int i = 0; i < allocator->device_count; i++) {
         const struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
-        if (device != NULL && xseg_bounds_fraction(&device->bounds) != config->memory_fraction)
+        if (device != NULL &&
+            xseg_device_limits_fraction(&device->limits) != config->memory_fraction)
             return true;
     }
     return false;
@@ -102,7 +103,7 @@ static bool has_fraction_by_device(struct xseg_allocator *allocator,
 /* Make a copy of the configuration in force, as a new version; NULL without host memory. */
 static struct xseg_config_version *make_version(struct xseg_allocator *allocator)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_FIRST));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_FIRST));
     struct xseg_config_version *version = calloc(1, sizeof(*version));
 
     if (version == NULL) {
@@ -128,7 +129,7 @@ static struct xseg_config_version *find_equal(const struct xseg_allocator *alloc
 /* Put a version in force.  If an older version is equal, that one comes into force, and the new one is freed. */
 static void publish(struct xseg_allocator *allocator, struct xseg_config_version *version)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_FIRST) && version->older == NULL);
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_FIRST) && version->older == NULL);
     version->config.traced = xseg_observers_trace(&allocator->observers);
     version->config.soft_by_device = has_soft_by_device(allocator, &version->config);
     version->config.fraction_by_device = has_fraction_by_device(allocator, &version->config);
@@ -141,7 +142,7 @@ static void publish(struct xseg_allocator *allocator, struct xseg_config_version
         version->older = allocator->versions;
         allocator->versions = version;
     }
-    xseg_allocator_put_in_force(allocator, version);
+    xseg_allocator_apply_config(allocator, version);
 }
 
 static void apply_on_all(struct xseg_allocator *allocator)
@@ -150,14 +151,14 @@ static void apply_on_all(struct xseg_allocator *allocator)
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
         if (device != NULL)
-            xseg_trim_bounds(device);
+            xseg_trim_to_limits(device);
     }
 }
 
 static void forget_users(void *self, struct xseg_arena *arena)
 {
     (void)self;
-    xseg_origins_forget_users(arena);
+    xseg_origins_discard_users(arena);
 }
 
 static void forget_all_users(struct xseg_allocator *allocator)
@@ -167,9 +168,9 @@ static void forget_all_users(struct xseg_allocator *allocator)
 
         if (device == NULL)
             continue;
-        xseg_lock_take(&device->growth_lock);
+        xseg_mutex_lock(&device->growth_lock);
         xseg_device_visit_arenas(device, forget_users, NULL);
-        xseg_lock_give(&device->growth_lock);
+        xseg_mutex_unlock(&device->growth_lock);
     }
 }
 
@@ -179,7 +180,7 @@ static void forget_filled(struct xseg_allocator *allocator)
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
         if (device != NULL)
-            xseg_poison_forget(device->poison);
+            xseg_debug_fill_discard(device->fill);
     }
 }
 
@@ -215,9 +216,9 @@ xseg_status xseg_allocator_configure(struct xseg_allocator *allocator, const cha
 {
     uint64_t named = 0;
 
-    xseg_lock_take(&allocator->open_lock);
+    xseg_mutex_lock(&allocator->open_lock);
     const xseg_status status = configure(allocator, config, &named);
-    xseg_lock_give(&allocator->open_lock);
+    xseg_mutex_unlock(&allocator->open_lock);
     if (status != XSEG_OK)
         return status;
     xseg_allocator_log_idle_keys(allocator, named);
@@ -237,7 +238,7 @@ static xseg_status set_limits(struct xseg_allocator *allocator, struct xseg_devi
     xseg_status status = XSEG_ERR_HOST_MEMORY;
 
     if (version != NULL)
-        status = xseg_bounds_set(&device->bounds, set);
+        status = xseg_device_limits_set(&device->limits, set);
     /* Versions stay until the allocator closes, so a new one is only published if it differs. */
     if (status == XSEG_OK && (has_soft_by_device(allocator, &version->config) != had_soft ||
                               has_fraction_by_device(allocator, &version->config) != had_fraction))
@@ -251,20 +252,20 @@ void xseg_allocator_limits_get(struct xseg_allocator *allocator, const struct xs
                                struct xseg_limits *out)
 {
     XSEG_ASSERT(device->allocator == allocator && out != NULL);
-    xseg_lock_take(&allocator->open_lock);
-    xseg_bounds_read(&device->bounds, out);
-    xseg_lock_give(&allocator->open_lock);
+    xseg_mutex_lock(&allocator->open_lock);
+    xseg_device_limits_read(&device->limits, out);
+    xseg_mutex_unlock(&allocator->open_lock);
 }
 
 xseg_status xseg_allocator_limits_set(struct xseg_allocator *allocator, struct xseg_device *device,
                                       const struct xseg_limits *limits)
 {
     XSEG_ASSERT(device->allocator == allocator && limits != NULL);
-    xseg_lock_take(&allocator->open_lock);
+    xseg_mutex_lock(&allocator->open_lock);
     const xseg_status status = set_limits(allocator, device, limits);
-    xseg_lock_give(&allocator->open_lock);
+    xseg_mutex_unlock(&allocator->open_lock);
     if (status == XSEG_OK) {
-        xseg_trim_bounds(device);
+        xseg_trim_to_limits(device);
         xseg_housekeeping_end_call(allocator);
     }
     return status;
@@ -273,7 +274,7 @@ xseg_status xseg_allocator_limits_set(struct xseg_allocator *allocator, struct x
 /* Have the configuration say whether an observer traces. */
 static xseg_status follow_observers(struct xseg_allocator *allocator)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_FIRST));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_FIRST));
     if (xseg_observers_trace(&allocator->observers) == xseg_allocator_config(allocator)->traced)
         return XSEG_OK;
     struct xseg_config_version *version = make_version(allocator);
@@ -288,11 +289,11 @@ xseg_status xseg_allocator_observe(struct xseg_allocator *allocator,
 {
     uint64_t number = 0;
 
-    xseg_lock_take(&allocator->open_lock);
+    xseg_mutex_lock(&allocator->open_lock);
     xseg_status status = xseg_observers_add(&allocator->observers, observer, &number);
     if (status == XSEG_OK)
         status = follow_observers(allocator);
-    xseg_lock_give(&allocator->open_lock);
+    xseg_mutex_unlock(&allocator->open_lock);
     XSEG_ASSERT(status != XSEG_OK || number != 0);
     if (status == XSEG_OK)
         *id = number;
@@ -308,8 +309,8 @@ xseg_status xseg_allocator_unobserve(struct xseg_allocator *allocator, uint64_t 
     if (status != XSEG_OK)
         return status;
     /* Without host memory events are still noted, and dropped as they are delivered. */
-    xseg_lock_take(&allocator->open_lock);
+    xseg_mutex_lock(&allocator->open_lock);
     (void)follow_observers(allocator);
-    xseg_lock_give(&allocator->open_lock);
+    xseg_mutex_unlock(&allocator->open_lock);
     return XSEG_OK;
 }

@@ -9,7 +9,7 @@
 xseg_status xseg_allocator_configure(struct xseg_allocator *allocator, const char *config);
 
 /* Put a version, which is summed up, in force. */
-void xseg_allocator_put_in_force(struct xseg_allocator *allocator,
+void xseg_allocator_apply_config(struct xseg_allocator *allocator,
                                  struct xseg_config_version *version);
 
 /* Log the keys of a configuration string that are set and have no effect here.  named: set of the string's keys */

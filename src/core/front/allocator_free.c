@@ -5,7 +5,7 @@
 
 #include "src/base/error.h"
 #include "src/core/arena/live.h"
-#include "src/core/arena/notes.h"
+#include "src/core/arena/recorder.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/cache/walk.h"
@@ -14,8 +14,8 @@
 #include "src/core/front/history_sweep.h"
 #include "src/core/grow/guarded.h"
 #include "src/core/history/free_event.h"
+#include "src/core/pending/debug_fill.h"
 #include "src/core/pending/pending.h"
-#include "src/core/pending/poison.h"
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/small/cell.h"
 #include "src/core/small/small_free.h"
@@ -36,7 +36,7 @@ static xseg_status fail_not_live(const struct xseg_extent *extent, uint64_t addr
 {
     const struct xseg_part part = xseg_walk_at(extent, address);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
     XSEG_ASSERT((size_t)part.state < XSEG_COUNT_OF(state_text) && state_text[part.state] != NULL);
     *is_free = part.state != XSEG_BLOCK_ALLOCATED && extent->elastic == NULL;
     if (extent->elastic != NULL)
@@ -93,14 +93,14 @@ static inline bool lock_live(struct xseg_allocator *allocator, const void *point
                              struct live *live, xseg_status *status) XSEG_TRIES(live->arena->lock)
 {
     const uint64_t address = (uint64_t)(uintptr_t)pointer;
-    struct xseg_extent *extent = xseg_live_lock_extent(&allocator->page_map, address);
+    struct xseg_extent *extent = xseg_extent_lock_at(&allocator->page_map, address);
 
     if (__builtin_expect(extent == NULL, 0)) {
         (void)xseg_allocator_fail_foreign(address);
         *status = add_free(allocator, address);
         return false;
     }
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
     live->extent = extent;
     live->arena = extent->arena;
     live->record = NULL;
@@ -133,10 +133,10 @@ static bool lock_record(struct xseg_allocator *allocator, const void *pointer, s
             live->record = xseg_tract_isolate(live->arena, live->extent, live->quantum);
             return true;
         }
-        const bool stocked = xseg_arena_stock(live->arena, &live->arena->blocks, 2);
+        const bool stocked = xseg_arena_reserve_records(live->arena, &live->arena->blocks, 2);
         xseg_arena_unlock(live->arena);
         if (!stocked) {
-            *status = xseg_arena_fail_to_stock();
+            *status = xseg_arena_fail_host_memory();
             return false;
         }
     }
@@ -162,9 +162,9 @@ static xseg_status free_busy(struct xseg_block *block, const struct xseg_config 
     if (block->uses != NULL)
         return xseg_pending_free(arena->device->pending, block,
                                  config->graph_capture_record_stream_reuse);
-    xseg_poison_busy(block);
+    xseg_debug_fill_claimed(block);
     xseg_arena_lock(arena);
-    xseg_notes_free_of(arena, block);
+    xseg_recorder_free_of(arena, block);
     xseg_arena_free(arena, block);
     xseg_arena_unlock(arena);
     return XSEG_OK;
@@ -188,18 +188,18 @@ static xseg_status free_slowly(struct xseg_allocator *allocator, const void *poi
 /* Note that a live block is freed.  Its arena's lock is held. */
 static __attribute__((noinline)) void note_free(const struct live *live)
 {
-    struct xseg_noted_block block;
+    struct xseg_recorded_block block;
 
     if (live->record != NULL) {
-        xseg_notes_free_of(live->arena, live->record);
+        xseg_recorder_free_of(live->arena, live->record);
         return;
     }
     const struct xseg_cells *cells = &live->extent->cells;
     block.base = xseg_cell_address_of(live->extent, live->quantum);
     block.bytes = xseg_cell_bytes_of(xseg_cells_next(cells, live->quantum + 1) - live->quantum);
     block.requested = xseg_cells_requested(cells, live->quantum);
-    block.is_lent = false;
-    xseg_notes_free(live->arena, &block);
+    block.is_fallback = false;
+    xseg_recorder_free(live->arena, &block);
 }
 
 xseg_status xseg_allocator_free(struct xseg_allocator *allocator, const void *pointer)
@@ -217,7 +217,7 @@ xseg_status xseg_allocator_free(struct xseg_allocator *allocator, const void *po
         xseg_arena_unlock(live.arena);
         status = free_slowly(allocator, pointer, config);
     } else {
-        if (xseg_notes_are_kept(arena))
+        if (xseg_recorder_is_enabled(arena))
             note_free(&live);
         if (live.record == NULL) {
             const bool is_freed = xseg_small_free(live.arena, live.extent, live.quantum);
@@ -247,7 +247,7 @@ static xseg_status note_use(struct xseg_allocator *allocator, const void *pointe
             xseg_arena_unlock(live.arena);
             return XSEG_OK;
         }
-        const bool stocked = xseg_arena_stock(live.arena, &live.arena->uses, 1);
+        const bool stocked = xseg_arena_reserve_records(live.arena, &live.arena->uses, 1);
         xseg_arena_unlock(live.arena);
         if (!stocked)
             return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, stream use of a block");
@@ -256,7 +256,7 @@ static xseg_status note_use(struct xseg_allocator *allocator, const void *pointe
         const bool ready = live.arena->uses.free_count > 0;
         XSEG_ASSERT(live.record != NULL);
         if (ready)
-            xseg_pending_use(live.arena, live.record, stream, captured);
+            xseg_pending_record_stream(live.arena, live.record, stream, captured);
         xseg_arena_unlock(live.arena);
         if (ready)
             return XSEG_OK;
@@ -278,8 +278,8 @@ static xseg_status find_device(struct xseg_allocator *allocator, const void *poi
     return XSEG_OK;
 }
 
-xseg_status xseg_allocator_use(struct xseg_allocator *allocator, const void *pointer,
-                               xseg_stream stream)
+xseg_status xseg_allocator_record_stream(struct xseg_allocator *allocator, const void *pointer,
+                                         xseg_stream stream)
 {
     struct xseg_known_stream *known = NULL;
     struct xseg_device *device = NULL;

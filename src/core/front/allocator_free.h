@@ -16,7 +16,7 @@ xseg_status xseg_allocator_free_after(struct xseg_allocator *allocator, const vo
                                       const xseg_event *events, size_t count);
 
 /* Note a stream that uses a block: serves xseg_record_stream() of the public header. */
-xseg_status xseg_allocator_use(struct xseg_allocator *allocator, const void *pointer,
-                               xseg_stream stream);
+xseg_status xseg_allocator_record_stream(struct xseg_allocator *allocator, const void *pointer,
+                                         xseg_stream stream);
 
 #endif

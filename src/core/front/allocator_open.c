@@ -17,7 +17,7 @@
 #include "src/core/front/opened.h"
 #include "src/core/grow/guarded.h"
 #include "src/core/inspect/publisher.h"
-#include "src/core/pools/page_trial.h"
+#include "src/core/pools/page_probe.h"
 #include "src/core/pools/peers.h"
 #include "src/core/registration/registrations.h"
 #include "src/core/snapshot/oom.h"
@@ -50,7 +50,7 @@ static xseg_status load_config(struct xseg_allocator *allocator, const char *tex
     }
     XSEG_ASSERT(allocator->versions == NULL);
     allocator->versions = version;
-    xseg_allocator_put_in_force(allocator, version);
+    xseg_allocator_apply_config(allocator, version);
     return XSEG_OK;
 }
 
@@ -68,13 +68,13 @@ static void free_allocator(struct xseg_allocator *allocator)
     if (allocator->driver != NULL)
         xseg_driver_close(allocator->driver);
     free(allocator->device);
-    xseg_shortcuts_fini(&allocator->shortcuts);
+    xseg_stream_cache_fini(&allocator->stream_cache);
     xseg_page_map_fini(&allocator->page_map);
     xseg_fork_unmap(allocator->frees_plainly, sizeof(*allocator->frees_plainly));
     xseg_fork_fini(&allocator->fork);
     xseg_history_store_fini(&allocator->history);
     xseg_observers_fini(&allocator->observers);
-    xseg_lock_fini(&allocator->open_lock);
+    xseg_mutex_fini(&allocator->open_lock);
     free(allocator);
 }
 
@@ -108,14 +108,14 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
     init_parts(whole);
     allocator->log = *log;
     allocator->clock = *clock;
-    xseg_lock_init(&allocator->open_lock, XSEG_RANK_FIRST);
+    xseg_mutex_init(&allocator->open_lock, XSEG_RANK_FIRST);
     xseg_observers_init(&allocator->observers);
     xseg_history_store_init(&allocator->history, clock);
     allocator->frees_plainly =
         xseg_fork_wiped(sizeof(*allocator->frees_plainly), &allocator->frees_are_wiped);
     if (allocator->frees_plainly == NULL || !xseg_fork_init(&allocator->fork) ||
         !xseg_page_map_init(&allocator->page_map) ||
-        !xseg_shortcuts_init(&allocator->shortcuts, &allocator->page_map.lock)) {
+        !xseg_stream_cache_init(&allocator->stream_cache, &allocator->page_map.lock)) {
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, page map");
         goto free_all;
     }
@@ -179,17 +179,17 @@ xseg_status xseg_allocator_close(struct xseg_allocator *allocator)
     char reason[256];
 
     /* No device ends before all of them can: until then the handle stays usable. */
-    xseg_status status = on_all(allocator, xseg_device_expect_none_live);
+    xseg_status status = on_all(allocator, xseg_device_check_none_allocated);
     if (status == XSEG_OK)
-        status = xseg_registrations_expect_none(allocator->registrations);
+        status = xseg_registrations_check_none(allocator->registrations);
     if (status == XSEG_OK)
-        status = on_all(allocator, xseg_device_give_back);
+        status = on_all(allocator, xseg_device_release_memory);
     if (status != XSEG_OK)
         return status;
     xseg_background_end(allocator);
-    status = on_all(allocator, xseg_device_let_go);
+    status = on_all(allocator, xseg_device_release);
     if (status == XSEG_OK)
-        status = xseg_driver_let_go_kept(allocator->driver);
+        status = xseg_driver_release_kept(allocator->driver);
     if (status == XSEG_OK) {
         on_every(allocator, xseg_pools_notify_all);
         on_every(allocator, xseg_device_end);
@@ -197,7 +197,7 @@ xseg_status xseg_allocator_close(struct xseg_allocator *allocator)
         return XSEG_OK;
     }
     (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
-    on_every(allocator, xseg_device_hold_again);
+    on_every(allocator, xseg_device_retain);
     on_every(allocator, xseg_peers_renew);
     /* If the thread cannot be started again, idle memory goes back on calls of the user alone. */
     if (xseg_config_has_thread(xseg_allocator_config(allocator)))
@@ -215,14 +215,14 @@ static xseg_status open_device(struct xseg_allocator *allocator, int ordinal,
     char why[384] = "";
     xseg_status status = XSEG_OK;
 
-    xseg_lock_take(&allocator->open_lock);
+    xseg_mutex_lock(&allocator->open_lock);
     device = xseg_allocator_open_device(allocator, ordinal);
     if (device == NULL)
         status = xseg_device_open(allocator, ordinal, why, sizeof(why), &device);
     XSEG_ASSERT(status != XSEG_OK || device->context.ordinal == ordinal);
     if (status == XSEG_OK)
         atomic_store_explicit(&allocator->device[ordinal], device, memory_order_release);
-    xseg_lock_give(&allocator->open_lock);
+    xseg_mutex_unlock(&allocator->open_lock);
     if (status != XSEG_OK)
         return status;
     xseg_budget_add(device);
@@ -236,16 +236,16 @@ static xseg_status open_device(struct xseg_allocator *allocator, int ordinal,
     if (xseg_allocator_config(allocator)->exportable && !device->pool.options.exportable)
         xseg_log_line(
             &allocator->log, XSEG_LOG_WARNING, "device %d: exportable has no effect, %s", ordinal,
-            !device->context.has_vmm                   ? "virtual memory management is unavailable"
-            : xseg_page_trial_is_owed(device->sharing) ? "too little free memory for the driver "
-                                                         "test, repeated at the next growth"
-                                                       : device->sharing->exporting.why);
+            !device->context.has_vmm                  ? "virtual memory management is unavailable"
+            : xseg_page_probe_is_due(device->sharing) ? "too little free memory for the driver "
+                                                        "test, repeated at the next growth"
+                                                      : device->sharing->exporting.why);
     if (why[0] != '\0' && xseg_allocator_config(allocator)->expandable_segments)
         xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
                       "device %d: segments are classic%s, %s; set "
                       "expandable_segments:False to avoid this warning",
                       ordinal,
-                      xseg_guarded_is_asked(xseg_allocator_config(allocator))
+                      xseg_guarded_is_enabled(xseg_allocator_config(allocator))
                           ? ", unmap_on_free and guard_page have no effect"
                           : "",
                       why);

@@ -45,7 +45,7 @@ static void decay(struct xseg_allocator *allocator, const struct xseg_config *co
 
         /* The loss of a device is reported to the next call of the user. */
         if (device != NULL)
-            (void)xseg_decay_turn(device, config);
+            (void)xseg_decay_round(device, config);
     }
 }
 
@@ -57,7 +57,7 @@ static void *run(void *self)
     while (rest(allocator->background, interval(allocator))) {
         const struct xseg_config *config = xseg_allocator_config(allocator);
 
-        xseg_budget_turn(allocator);
+        xseg_budget_round(allocator);
         /* A budget has more turns than decay needs looks. */
         if (config->decays && xseg_clock_system() >= due) {
             decay(allocator, config);

@@ -4,7 +4,7 @@
  * program makes no calls, and calls of the user need not look; and the turns of budget.h.  It only exists with the key
  * background_thread or budget_file.
  *
- * During a look the thread holds GROWTH and no other lock; in turns BUDGET or GROWTH.  It takes no signals, and ends before the allocator
+ * During a look the thread holds the device memory lock and no other lock; in turns BUDGET or the device memory lock.  It takes no signals, and ends before the allocator
  * does.  A forked child has no background thread, and cannot use the allocator anyway.
  *
  * Locking: the allocator starts and ends the thread, under DRIVER while it is in use.

@@ -11,14 +11,14 @@
 #include "src/core/device/allocator.h"
 #include "src/core/front/allocator_free.h"
 #include "src/core/front/housekeeping.h"
+#include "src/core/grow/fallback_chain.h"
 #include "src/core/grow/guarded.h"
-#include "src/core/grow/ladder.h"
-#include "src/core/grow/refusal.h"
+#include "src/core/grow/oom_cause.h"
+#include "src/core/pending/debug_fill.h"
 #include "src/core/pending/deferred.h"
 #include "src/core/pending/pending.h"
-#include "src/core/pending/poison.h"
 #include "src/core/pending/stream_retirement.h"
-#include "src/core/pools/page_trial.h"
+#include "src/core/pools/page_probe.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/release.h"
 #include "src/core/snapshot/oom.h"
@@ -42,7 +42,7 @@ static xseg_status find_pool(struct xseg_device *device, const struct xseg_devic
 
 /* Compute the allocation parameters of a request, and find its arena. */
 static xseg_status prepare(struct xseg_device *device, const struct xseg_device_request *request,
-                           struct xseg_need *need, struct xseg_pool **routed,
+                           struct xseg_alloc_params *params, struct xseg_pool **routed,
                            struct xseg_arena **arena)
 {
     struct xseg_known_stream *stream = NULL;
@@ -50,7 +50,7 @@ static xseg_status prepare(struct xseg_device *device, const struct xseg_device_
 
     XSEG_ASSERT(request->bytes > 0 && request->config != NULL);
     XSEG_ASSERT((request->alignment & (request->alignment - 1)) == 0);
-    if (__builtin_expect(request->bytes >= XSEG_SIZE_ABSURD, 0)) {
+    if (__builtin_expect(request->bytes >= XSEG_SIZE_MAX, 0)) {
         atomic_fetch_add_explicit(&device->ooms, 1, memory_order_relaxed);
         return xseg_fail(XSEG_ERR_NO_MEMORY,
                          "requested size exceeds the maximum allocation size, %" PRIu64 " bytes",
@@ -67,27 +67,27 @@ static xseg_status prepare(struct xseg_device *device, const struct xseg_device_
         xseg_streams_claim(stream);
         atomic_store_explicit(&pool->is_captured, true, memory_order_relaxed);
     }
-    need->config = request->config;
-    need->requested = request->bytes;
-    need->bytes = xseg_size_round(request->config, request->bytes);
-    need->alignment = xseg_max(request->alignment, XSEG_SIZE_QUANTUM);
-    need->is_small = xseg_size_is_small(need->bytes);
-    status = xseg_pool_arena(pool, stream, need->is_small, arena);
+    params->config = request->config;
+    params->requested = request->bytes;
+    params->bytes = xseg_size_round(request->config, request->bytes);
+    params->alignment = xseg_max(request->alignment, XSEG_SIZE_UNIT);
+    params->is_small = xseg_size_is_small(params->bytes);
+    status = xseg_pool_arena(pool, stream, params->is_small, arena);
     if (status != XSEG_OK)
         return status;
-    need->expandable = request->config->expandable_segments && device->context.has_vmm &&
-                       !xseg_pool_has_own_memory(pool);
+    params->expandable = request->config->expandable_segments && device->context.has_vmm &&
+                         !xseg_pool_has_own_memory(pool);
     /* Fixed since the pool has an arena. */
-    need->is_single = xseg_pool_is_single(pool) && !need->is_small && need->expandable;
-    need->no_split = need->is_single || xseg_pool_is_whole(pool);
+    params->is_single = xseg_pool_is_single(pool) && !params->is_small && params->expandable;
+    params->no_split = params->is_single || xseg_pool_is_whole(pool);
     /* A single page has its alignment from the address at which it is mapped. */
-    need->span = need->bytes + (need->is_single ? 0 : need->alignment - XSEG_SIZE_QUANTUM);
-    need->ages = request->config->garbage_collection_threshold > 0 &&
-                 xseg_bounds_fraction(&device->bounds) < 1.0;
-    need->segment_bytes = xseg_max(xseg_size_segment(request->config, need->bytes),
-                                   xseg_round_up(need->span, XSEG_SIZE_SEGMENT_STEP));
-    XSEG_ASSERT(need->bytes >= need->requested && need->span >= need->bytes);
-    XSEG_ASSERT(need->segment_bytes >= need->span);
+    params->span = params->bytes + (params->is_single ? 0 : params->alignment - XSEG_SIZE_UNIT);
+    params->ages = request->config->garbage_collection_threshold > 0 &&
+                   xseg_device_limits_fraction(&device->limits) < 1.0;
+    params->segment_bytes = xseg_max(xseg_size_segment(request->config, params->bytes),
+                                     xseg_round_up(params->span, XSEG_SIZE_SEGMENT_STEP));
+    XSEG_ASSERT(params->bytes >= params->requested && params->span >= params->bytes);
+    XSEG_ASSERT(params->segment_bytes >= params->span);
     return XSEG_OK;
 }
 
@@ -96,7 +96,7 @@ static xseg_status prepare(struct xseg_device *device, const struct xseg_device_
  * memory has been short, its statistics need not be matched, and the question is left out where it cannot serve
  * this request, because no block of its arena is pending.  A miss asks in any case.
  */
-void xseg_device_look_at_pending(struct xseg_arena *arena, const struct xseg_config *config)
+void xseg_device_poll_pending(struct xseg_arena *arena, const struct xseg_config *config)
 {
     struct xseg_device *device = arena->device;
 
@@ -119,18 +119,18 @@ void xseg_device_follow(struct xseg_device *device, const struct xseg_config *co
 }
 
 /* Fail because the bytes at the requested address are not all cached memory of the arena. */
-static xseg_status fail_at(const struct xseg_arena *arena, const struct xseg_need *need,
+static xseg_status fail_at(const struct xseg_arena *arena, const struct xseg_alloc_params *params,
                            uint64_t at, const char *wrong)
 {
     return xseg_fail(XSEG_ERR_BUSY,
                      "%s, %" PRIu64 " bytes at %#" PRIx64
                      "; pass cached memory of pool %s, stream %p, in %s segments",
-                     wrong, need->bytes, at, xseg_pool_label(arena->pool),
+                     wrong, params->bytes, at, xseg_pool_label(arena->pool),
                      (void *)xseg_arena_stream(arena)->handle, arena->is_small ? "small" : "large");
 }
 
-static xseg_status take_at(struct xseg_arena *arena, const struct xseg_need *need, uint64_t at,
-                           struct xseg_grant *out) XSEG_REQUIRES(arena->lock)
+static xseg_status take_at(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                           uint64_t at, struct xseg_alloc_result *out) XSEG_REQUIRES(arena->lock)
 {
     static const char *const lies[] = {
         [XSEG_BLOCK_ALLOCATED] = "address is in an allocated block",
@@ -143,71 +143,71 @@ static xseg_status take_at(struct xseg_arena *arena, const struct xseg_need *nee
 
     if (extent == NULL || at < extent->segment.base ||
         at - extent->segment.base >= extent->segment.bytes)
-        return fail_at(arena, need, at, "address is in no segment of this allocator");
+        return fail_at(arena, params, at, "address is in no segment of this allocator");
     if (extent->arena != arena)
-        return fail_at(arena, need, at, "segment belongs to another pool, stream or kind");
-    if (!xseg_arena_stock(arena, &arena->blocks, 4))
-        return xseg_arena_fail_to_stock();
+        return fail_at(arena, params, at, "segment belongs to another pool, stream or kind");
+    if (!xseg_arena_reserve_records(arena, &arena->blocks, 4))
+        return xseg_arena_fail_host_memory();
     const struct xseg_part part = xseg_walk_at(extent, at);
-    if (part.state != XSEG_BLOCK_CACHED || xseg_part_end(&part) - at < need->bytes)
-        return fail_at(arena, need, at, lies[part.state]);
-    if (need->is_single && at != part.base)
-        return fail_at(arena, need, at, "address is not the start of a single page");
-    *out = xseg_arena_hand_out_at(arena, extent, at, need);
+    if (part.state != XSEG_BLOCK_CACHED || xseg_part_end(&part) - at < params->bytes)
+        return fail_at(arena, params, at, lies[part.state]);
+    if (params->is_single && at != part.base)
+        return fail_at(arena, params, at, "address is not the start of a single page");
+    *out = xseg_arena_allocate_at(arena, extent, at, params);
     return XSEG_OK;
 }
 
-/* Serve a request that names its address from cached memory of an arena.  GROWTH keeps segments where they are. */
-static xseg_status alloc_at(struct xseg_arena *arena, const struct xseg_need *need, uint64_t at,
-                            struct xseg_grant *out)
+/* Serve a request that names its address from cached memory of an arena.  The device memory lock keeps segments where they are. */
+static xseg_status alloc_at(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                            uint64_t at, struct xseg_alloc_result *out)
 {
     struct xseg_device *device = arena->device;
 
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     xseg_status status = xseg_pool_check_running(arena->pool);
     if (status == XSEG_OK) {
         xseg_arena_lock(arena);
-        status = take_at(arena, need, at, out);
+        status = take_at(arena, params, at, out);
         xseg_arena_unlock(arena);
     }
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     return status;
 }
 
 /* Serve a request that the cache does not serve. */
-static xseg_status miss(struct xseg_arena *arena, const struct xseg_need *need,
-                        struct xseg_grant *out)
+static xseg_status miss(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                        struct xseg_alloc_result *out)
 {
     struct xseg_device *device = arena->device;
 
-    if (xseg_page_trial_is_owed(device->sharing) && !xseg_pending_captures(device->pending))
-        xseg_page_trial_again(device);
+    if (xseg_page_probe_is_due(device->sharing) && !xseg_pending_captures(device->pending))
+        xseg_page_probe_again(device);
     bool rejected = false;
-    const xseg_status status = xseg_ladder_alloc(arena, need, out, &rejected);
-    if (xseg_refusal_is_shortage(status))
-        xseg_oom_report(arena, need, status, rejected);
+    const xseg_status status = xseg_fallback_chain_alloc(arena, params, out, &rejected);
+    if (xseg_oom_cause_is_memory_pressure(status))
+        xseg_oom_report(arena, params, status, rejected);
     return status;
 }
 
 /* Serve a prepared request. */
-static xseg_status serve_need(const struct xseg_device_request *request, struct xseg_arena *arena,
-                              struct xseg_need *need, struct xseg_grant *out)
+static xseg_status serve_params(const struct xseg_device_request *request, struct xseg_arena *arena,
+                                struct xseg_alloc_params *params, struct xseg_alloc_result *out)
 {
     struct xseg_device *device = arena->device;
     xseg_status status = XSEG_OK;
 
-    if (__builtin_expect(xseg_guarded_is_asked(request->config), 0) && request->at == 0)
-        status = xseg_guarded_choose(need, &arena);
+    if (__builtin_expect(xseg_guarded_is_enabled(request->config), 0) && request->at == 0)
+        status = xseg_guarded_choose(params, &arena);
     if (status != XSEG_OK)
         return status;
     if (!request->has_asked && xseg_pending_count(device->pending) != 0)
-        xseg_device_look_at_pending(arena, request->config);
+        xseg_device_poll_pending(arena, request->config);
     if (__builtin_expect(request->at != 0, 0))
-        return alloc_at(arena, need, request->at, out);
-    if (__builtin_expect(!need->is_guarded, 1))
-        status = xseg_arena_alloc(arena, need, out);
+        return alloc_at(arena, params, request->at, out);
+    if (__builtin_expect(!params->is_guarded, 1))
+        status = xseg_arena_alloc(arena, params, out);
     if (status == XSEG_OK && out->base == 0) {
-        status = miss(arena, need, out);
+        status = miss(arena, params, out);
         xseg_pools_notify(device);
     }
     return status;
@@ -215,16 +215,16 @@ static xseg_status serve_need(const struct xseg_device_request *request, struct 
 
 /* Serve a request.  With XSEG_OK and no base in *out, the request has to be prepared again. */
 static xseg_status serve(struct xseg_device *device, const struct xseg_device_request *request,
-                         struct xseg_grant *out)
+                         struct xseg_alloc_result *out)
 {
     struct xseg_arena *arena = NULL;
     struct xseg_pool *routed = NULL;
-    struct xseg_need need = {.keep = false};
+    struct xseg_alloc_params params = {.keep = false};
     XSEG_ASSERT(out->base == 0);
-    xseg_status status = prepare(device, request, &need, &routed, &arena);
+    xseg_status status = prepare(device, request, &params, &routed, &arena);
 
     if (status == XSEG_OK)
-        status = serve_need(request, arena, &need, out);
+        status = serve_params(request, arena, &params, out);
     if (routed != NULL)
         (void)xseg_release_pool(routed);
     return status;
@@ -232,36 +232,36 @@ static xseg_status serve(struct xseg_device *device, const struct xseg_device_re
 
 /* Free a block that was not handed to the user yet: it has no uses, so the free does not fail.  The free gathers a
  * context of its own; that of the request stays for another try. */
-static void give_back(const struct xseg_grant *grant)
+static void give_back(const struct xseg_alloc_result *result)
 {
-    const struct xseg_history_gathered gathered = xseg_history_put_aside();
+    const struct xseg_history_gathered gathered = xseg_history_defer();
 
-    XSEG_ASSERT(grant->base != 0 && grant->arena != NULL);
+    XSEG_ASSERT(result->base != 0 && result->arena != NULL);
     (void)xseg_allocator_free(
-        grant->arena->device->allocator,
-        (void *)(uintptr_t)grant->base); /* NOLINT(performance-no-int-to-ptr) */
-    xseg_history_take_up(&gathered);
+        result->arena->device->allocator,
+        (void *)(uintptr_t)result->base); /* NOLINT(performance-no-int-to-ptr) */
+    xseg_history_resume(&gathered);
 }
 
 /*
  * Check the debug pattern of a block, and zero the block if requested.  A block that cannot be zeroed is freed: the driver's
  * error is returned, or, if its pool has been paused since the block was taken, grant->base is 0.
  */
-static xseg_status hand_out(struct xseg_grant *grant, bool zeroed)
+static xseg_status hand_out(struct xseg_alloc_result *result, bool zeroed)
 {
     bool is_paused = false;
-    const xseg_status status = xseg_poison_hand_out(grant, zeroed, &is_paused);
+    const xseg_status status = xseg_debug_fill_allocated(result, zeroed, &is_paused);
     char reason[256];
 
-    XSEG_ASSERT(grant->base != 0);
+    XSEG_ASSERT(result->base != 0);
     if (status != XSEG_OK) {
         (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
-        give_back(grant);
+        give_back(result);
         return xseg_fail(status, "%s", reason);
     }
     if (is_paused && zeroed) {
-        give_back(grant);
-        *grant = (struct xseg_grant){.base = 0};
+        give_back(result);
+        *result = (struct xseg_alloc_result){.base = 0};
     }
     return XSEG_OK;
 }
@@ -269,17 +269,17 @@ static xseg_status hand_out(struct xseg_grant *grant, bool zeroed)
 xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_device_request *request,
                               void **out)
 {
-    struct xseg_grant grant = {.base = 0};
+    struct xseg_alloc_result result = {.base = 0};
     xseg_status status;
 
     do {
-        status = serve(device, request, &grant);
-        if (status == XSEG_OK && grant.base != 0 &&
+        status = serve(device, request, &result);
+        if (status == XSEG_OK && result.base != 0 &&
             __builtin_expect(request->config->debug_fill || request->zeroed, 0))
-            status = hand_out(&grant, request->zeroed);
-    } while (__builtin_expect(status == XSEG_OK && grant.base == 0, 0));
+            status = hand_out(&result, request->zeroed);
+    } while (__builtin_expect(status == XSEG_OK && result.base == 0, 0));
     if (status == XSEG_OK)
-        *out = (void *)(uintptr_t)grant.base; /* NOLINT(performance-no-int-to-ptr) */
+        *out = (void *)(uintptr_t)result.base; /* NOLINT(performance-no-int-to-ptr) */
     if (__builtin_expect(request->config->ends_with_work, 0))
         xseg_device_follow(device, request->config);
     return status;
@@ -289,16 +289,16 @@ xseg_status xseg_device_prewarm(struct xseg_device *device,
                                 const struct xseg_device_request *request)
 {
     struct xseg_arena *arena = NULL;
-    struct xseg_grant grant = {.base = 0};
-    struct xseg_need need = {.keep = true};
+    struct xseg_alloc_result result = {.base = 0};
+    struct xseg_alloc_params params = {.keep = true};
     xseg_status status;
 
     XSEG_ASSERT(request->pool != NULL);
     do {
-        status = prepare(device, request, &need, NULL, &arena);
+        status = prepare(device, request, &params, NULL, &arena);
         if (status == XSEG_OK)
-            status = miss(arena, &need, &grant);
-    } while (status == XSEG_OK && grant.base == 0);
+            status = miss(arena, &params, &result);
+    } while (status == XSEG_OK && result.base == 0);
     xseg_housekeeping_end_call(device->allocator);
     return status;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The general way of a request through a device: choose its pool and arena, look at pending blocks, and climb the
- * ladder (ladder.h) where no cached block fits.
+ * ladder (fallback_chain.h) where no cached block fits.
  */
 #ifndef XSEG_CORE_DEVICE_ALLOC_H
 #define XSEG_CORE_DEVICE_ALLOC_H
@@ -29,7 +29,7 @@ void xseg_device_follow(struct xseg_device *device, const struct xseg_config *co
 
 /* Take back pending blocks that are free by now, before a request is served from an arena; in a capture only blocks
  * that its graph allows.  Only called while blocks are pending. */
-void xseg_device_look_at_pending(struct xseg_arena *arena, const struct xseg_config *config);
+void xseg_device_poll_pending(struct xseg_arena *arena, const struct xseg_config *config);
 
 /* Have memory ready: serves xseg_prewarm() of the public header. */
 xseg_status xseg_device_prewarm(struct xseg_device *device,

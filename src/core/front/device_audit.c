@@ -6,12 +6,12 @@
 #include "src/core/cache/arena_audit.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
+#include "src/core/pending/debug_fill.h"
 #include "src/core/pending/pending.h"
-#include "src/core/pending/poison.h"
 #include "src/core/pools/share.h"
 #include "src/core/ranges/range.h"
 #include "src/core/reclaim/decay.h"
-#include "src/core/reclaim/leaving.h"
+#include "src/core/reclaim/pending_unmap.h"
 #include "src/core/stats/counts_audit.h"
 
 static void add_host_bytes(void *self, struct xseg_arena *arena)
@@ -34,9 +34,9 @@ static void add_host_bytes(void *self, struct xseg_arena *arena)
 
 uint64_t xseg_device_host_bytes(struct xseg_device *device)
 {
-    uint64_t bytes = sizeof(*device) + sizeof(*device->pending) + sizeof(*device->poison) +
+    uint64_t bytes = sizeof(*device) + sizeof(*device->pending) + sizeof(*device->fill) +
                      sizeof(*device->decay) + sizeof(*device->sharing) +
-                     xseg_leaving_host_bytes(device->leaving) +
+                     xseg_pending_unmap_host_bytes(device->pending_unmaps) +
                      atomic_load_explicit(&device->pages.record_bytes, memory_order_relaxed) +
                      xseg_history_host_bytes(&device->history) +
                      xseg_sharing_host_bytes(device->sharing) + xseg_pools_host_bytes(device) +
@@ -70,7 +70,7 @@ static bool audit_totals(struct xseg_device *device, const struct inspection *in
     const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
     const uint64_t evicted = atomic_load_explicit(&device->evicted, memory_order_relaxed);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
 
     XSEG_HOLDS(finding, "DEVICE-1", reserved == inspection->reserved,
                "reserved says %" PRIu64 ", arenas %" PRIu64, reserved, inspection->reserved);
@@ -78,14 +78,14 @@ static bool audit_totals(struct xseg_device *device, const struct inspection *in
                "away says %" PRIu64 ", arenas %" PRIu64, evicted, inspection->evicted);
     return xseg_totals_audit(&device->totals, finding) &&
            xseg_pages_audit(&device->pages, finding) &&
-           xseg_leftovers_audit(&device->leftovers, finding);
+           xseg_unreleased_audit(&device->unreleased, finding);
 }
 
 static bool audit_labels(struct xseg_history_labels *labels, struct xseg_finding *finding)
 {
-    xseg_lock_take(&labels->lock);
+    xseg_mutex_lock(&labels->lock);
     const bool holds = xseg_history_labels_audit(labels, finding);
-    xseg_lock_give(&labels->lock);
+    xseg_mutex_unlock(&labels->lock);
     return holds;
 }
 
@@ -93,10 +93,10 @@ bool xseg_device_audit(struct xseg_device *device, struct xseg_finding *finding)
 {
     struct inspection inspection = {.finding = finding, .holds = true};
 
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     xseg_device_visit_arenas(device, audit_arena, &inspection);
     if (inspection.holds)
         inspection.holds = audit_totals(device, &inspection, finding);
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     return inspection.holds && audit_labels(&device->history.store->labels, finding);
 }

@@ -12,18 +12,18 @@
 #include "src/core/budget/budget.h"
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/device/allocator.h"
+#include "src/core/pending/debug_fill.h"
 #include "src/core/pending/deferred.h"
 #include "src/core/pending/pending.h"
-#include "src/core/pending/poison.h"
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/pools/import.h"
-#include "src/core/pools/page_trial.h"
+#include "src/core/pools/page_probe.h"
 #include "src/core/ranges/range.h"
 #include "src/core/reclaim/decay.h"
-#include "src/core/reclaim/forget.h"
+#include "src/core/reclaim/discard.h"
 #include "src/core/reclaim/idle.h"
-#include "src/core/reclaim/leaving.h"
 #include "src/core/reclaim/mapping.h"
+#include "src/core/reclaim/pending_unmap.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
 
@@ -31,9 +31,9 @@
 struct whole {
     struct xseg_device device; /* first: free() gets its address */
     struct xseg_pending pending;
-    struct xseg_poison poison;
+    struct xseg_debug_fill fill;
     struct xseg_decay decay;
-    struct xseg_leaving leaving;
+    struct xseg_pending_unmap pending_unmaps;
     struct xseg_ranges ranges;
     struct xseg_sharing sharing;
     struct xseg_budget_device budget;
@@ -48,7 +48,7 @@ static xseg_status follow_config(struct xseg_device *device, bool *exportable)
 {
     if (!xseg_allocator_config(device->allocator)->exportable)
         return XSEG_OK;
-    const xseg_status status = xseg_page_trial_export(device, exportable);
+    const xseg_status status = xseg_page_probe_export(device, exportable);
     return status == XSEG_ERR_UNSUPPORTED ? XSEG_OK : status;
 }
 
@@ -60,7 +60,7 @@ static xseg_status try_pages(struct xseg_device *device)
 
     device->sharing->exporting.is_wanted = config->exportable;
     device->pool.options.rdma = config->rdma;
-    const xseg_status status = config->rdma ? xseg_page_trial_rdma(device) : XSEG_OK;
+    const xseg_status status = config->rdma ? xseg_page_probe_rdma(device) : XSEG_OK;
     return status == XSEG_OK ? follow_config(device, &works) : status;
 }
 
@@ -70,8 +70,8 @@ static xseg_status give_up(struct xseg_device *device, xseg_status status)
     char reason[256];
 
     (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
-    (void)xseg_leftovers_retry(&device->leftovers);
-    xseg_driver_let_go_or_keep(&device->context);
+    (void)xseg_unreleased_retry(&device->unreleased);
+    xseg_driver_release_context_or_keep(&device->context);
     xseg_device_end(device);
     return xseg_fail(status, "%s", reason);
 }
@@ -82,42 +82,42 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     struct whole *whole = calloc(1, sizeof(*whole));
     xseg_status status;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_FIRST) && ordinal >= 0);
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_FIRST) && ordinal >= 0);
     if (whole == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, device %d", ordinal);
     struct xseg_device *device = &whole->device;
     device->pending = &whole->pending;
-    device->poison = &whole->poison;
+    device->fill = &whole->fill;
     device->decay = &whole->decay;
-    device->leaving = &whole->leaving;
+    device->pending_unmaps = &whole->pending_unmaps;
     device->ranges = &whole->ranges;
     device->sharing = &whole->sharing;
     device->budget = &whole->budget;
-    status = xseg_leftovers_init(&device->leftovers, &device->context);
+    status = xseg_unreleased_init(&device->unreleased, &device->context);
     if (status != XSEG_OK)
         goto free_device;
-    status = xseg_context_open(&device->context, allocator->driver, ordinal, &device->leftovers,
+    status = xseg_context_open(&device->context, allocator->driver, ordinal, &device->unreleased,
                                why, why_bytes);
     if (status != XSEG_OK)
-        goto end_leftovers;
-    xseg_pages_init(&device->pages, &device->context, &device->leftovers);
+        goto release_unreleased;
+    xseg_pages_init(&device->pages, &device->context, &device->unreleased);
     device->allocator = allocator;
     device->fork = &allocator->fork;
     device->page_map = &allocator->page_map;
-    xseg_lock_init(&device->growth_lock, XSEG_RANK_GROWTH);
-    xseg_lock_init(&device->table_lock, XSEG_RANK_TABLE);
+    xseg_mutex_init(&device->growth_lock, XSEG_RANK_DEVICE_MEMORY);
+    xseg_mutex_init(&device->table_lock, XSEG_RANK_TABLE);
     xseg_streams_init(&device->streams, &device->context, &device->table_lock);
     xseg_pending_init(device->pending, &device->context);
     xseg_routes_init(&device->routes, &device->context, &device->table_lock);
     xseg_totals_init(&device->totals);
-    xseg_bounds_init(&device->bounds, xseg_allocator_config(allocator));
+    xseg_device_limits_init(&device->limits, xseg_allocator_config(allocator));
     xseg_pools_init(device);
     xseg_pool_init(&device->pool, device, NULL);
-    xseg_poison_init(device->poison, allocator);
+    xseg_debug_fill_init(device->fill, allocator);
     xseg_history_init(&device->history, &allocator->history, &allocator->observers,
                       device->context.ordinal);
     xseg_sharing_init(device, device->sharing);
-    xseg_leaving_init(device->leaving);
+    xseg_pending_unmap_init(device->pending_unmaps);
     xseg_ranges_init(device->ranges);
     xseg_budget_device_init(device->budget);
     atomic_init(&device->allowance, UINT64_MAX);
@@ -128,8 +128,8 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     *out = device;
     return XSEG_OK;
 
-end_leftovers:
-    xseg_leftovers_fini(&device->leftovers);
+release_unreleased:
+    xseg_unreleased_fini(&device->unreleased);
 free_device:
     free(whole);
     return status;
@@ -143,13 +143,13 @@ xseg_status xseg_device_make_pool(struct xseg_device *device,
     bool works = false;
 
     if (chosen.exportable)
-        status = xseg_page_trial_export(device, &works);
+        status = xseg_page_probe_export(device, &works);
     else if (chosen.memory.alloc == NULL)
         status = follow_config(device, &chosen.exportable);
     if (chosen.memory.alloc == NULL && xseg_allocator_config(device->allocator)->rdma)
         chosen.rdma = true;
     if (status == XSEG_OK && chosen.rdma)
-        status = xseg_page_trial_rdma(device);
+        status = xseg_page_probe_rdma(device);
     if (status != XSEG_OK)
         return status;
     return xseg_pools_create(device, &chosen, false, out);
@@ -186,7 +186,7 @@ static void end_extents(void *self, struct xseg_arena *arena)
 {
     bool *all = self;
 
-    *all = xseg_trim_end_holes(arena) && *all;
+    *all = xseg_trim_finish_unmapped_all(arena) && *all;
 }
 
 /* End a stream of the device's own. */
@@ -208,8 +208,9 @@ static xseg_status give_everything_back(struct xseg_device *device)
     bool all = true;
     xseg_status status = XSEG_OK;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && !xseg_context_is_lost(&device->context));
-    xseg_forget_all(device);
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
+                !xseg_context_is_lost(&device->context));
+    xseg_discard_all(device);
     status = xseg_trim_device(device, &everything, &done);
     if (status != XSEG_OK)
         return status;
@@ -220,7 +221,7 @@ static xseg_status give_everything_back(struct xseg_device *device)
                          "driver has not released all memory, %" PRIu64
                          " bytes on device %d; call xseg_close() again",
                          done.kept_failed, device->context.ordinal);
-    status = xseg_leftovers_retry(&device->leftovers);
+    status = xseg_unreleased_retry(&device->unreleased);
     if (status == XSEG_OK)
         status = end_stream(device, &device->side);
     if (status == XSEG_OK)
@@ -241,9 +242,9 @@ static void abandon_extents(void *self, struct xseg_arena *arena)
     {
         struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
 
-        xseg_lock_take(&arena->device->page_map->lock);
+        xseg_mutex_lock(&arena->device->page_map->lock);
         xseg_page_map_remove(arena->device->page_map, extent);
-        xseg_lock_give(&arena->device->page_map->lock);
+        xseg_mutex_unlock(&arena->device->page_map->lock);
         xseg_extent_fini(extent);
         xseg_segment_abandon(&extent->segment);
         extent->first = NULL;
@@ -263,21 +264,21 @@ void xseg_device_end(struct xseg_device *device)
     xseg_routes_fini(&device->routes);
     xseg_streams_fini(&device->streams);
     xseg_pending_fini(device->pending);
-    xseg_poison_fini(device->poison);
+    xseg_debug_fill_fini(device->fill);
     xseg_totals_fini(&device->totals);
     xseg_pages_fini(&device->pages);
     xseg_history_fini(&device->history);
     xseg_sharing_fini(device->sharing);
-    xseg_share_forget_imports(device->sharing);
-    xseg_leaving_fini(device->leaving);
+    xseg_share_discard_imports(device->sharing);
+    xseg_pending_unmap_fini(device->pending_unmaps);
     xseg_ranges_fini(device->ranges);
-    xseg_leftovers_fini(&device->leftovers);
-    xseg_lock_fini(&device->table_lock);
-    xseg_lock_fini(&device->growth_lock);
+    xseg_unreleased_fini(&device->unreleased);
+    xseg_mutex_fini(&device->table_lock);
+    xseg_mutex_fini(&device->growth_lock);
     free(device);
 }
 
-xseg_status xseg_device_expect_none_live(struct xseg_device *device)
+xseg_status xseg_device_check_none_allocated(struct xseg_device *device)
 {
     struct survivors live = {0};
 
@@ -286,11 +287,11 @@ xseg_status xseg_device_expect_none_live(struct xseg_device *device)
                          xseg_pending_captures(device->pending) ? "capture" : "route to a pool",
                          device->context.ordinal);
     xseg_text_init(&live.text, live.buffer, sizeof(live.buffer));
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     xseg_device_walk(device, note_live, &live);
     const uint64_t pinned = xseg_mapping_pinned(device);
     const uint64_t held = xseg_ranges_held_bytes(device);
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     if (live.count == 0 && held != 0 && !xseg_context_is_lost(&device->context))
         return xseg_fail(XSEG_ERR_BUSY,
                          "decommitted granules are held, %" PRIu64
@@ -302,7 +303,7 @@ xseg_status xseg_device_expect_none_live(struct xseg_device *device)
                          " bytes on device %d; call xseg_unpin() first",
                          pinned, device->context.ordinal);
     if (live.count == 0)
-        return xseg_share_expect_none(device);
+        return xseg_share_check_none(device);
     return xseg_fail(
         XSEG_ERR_BUSY, "blocks are allocated, %" PRIu64 " on device %d; free these first:%s%s",
         live.count, device->context.ordinal, live.buffer, live.count > 4 ? ", ..." : "");
@@ -313,38 +314,38 @@ static void pass(void *self, struct xseg_known_stream *stream)
 {
     struct xseg_device *device = self;
 
-    xseg_pending_passed(device->pending, stream);
+    xseg_pending_stream_synchronized(device->pending, stream);
 }
 
 /* Take the pending blocks of a lost device back, while their extents are still there. */
 static void abandon_pending(struct xseg_device *device)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     xseg_pending_lock(device->pending);
     xseg_deferred_settle(device->pending, NULL);
     xseg_pending_unlock(device->pending);
     xseg_streams_visit(&device->streams, pass, device);
 }
 
-xseg_status xseg_device_give_back(struct xseg_device *device)
+xseg_status xseg_device_release_memory(struct xseg_device *device)
 {
     xseg_status status = XSEG_OK;
 
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     if (!xseg_context_is_lost(&device->context))
         status = give_everything_back(device);
     if (xseg_context_is_lost(&device->context)) {
         abandon_pending(device);
-        xseg_forget_lost(device);
+        xseg_discard_lost(device);
         xseg_ranges_end_all(device);
         xseg_device_visit_arenas(device, abandon_extents, NULL);
         status = XSEG_OK;
     }
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     return status;
 }
 
-xseg_status xseg_device_let_go(struct xseg_device *device)
+xseg_status xseg_device_release(struct xseg_device *device)
 {
     const xseg_status status = xseg_context_close(&device->context);
 
@@ -352,7 +353,7 @@ xseg_status xseg_device_let_go(struct xseg_device *device)
     return xseg_context_is_lost(&device->context) ? XSEG_OK : status;
 }
 
-void xseg_device_hold_again(struct xseg_device *device)
+void xseg_device_retain(struct xseg_device *device)
 {
     if (!xseg_context_is_lost(&device->context))
         xseg_context_reopen(&device->context);

@@ -23,10 +23,10 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
  * hold_again:       retain the context again; the device is lost where that fails.
  * end:              free the device.
  */
-xseg_status xseg_device_expect_none_live(struct xseg_device *device);
-xseg_status xseg_device_give_back(struct xseg_device *device);
-xseg_status xseg_device_let_go(struct xseg_device *device);
-void xseg_device_hold_again(struct xseg_device *device);
+xseg_status xseg_device_check_none_allocated(struct xseg_device *device);
+xseg_status xseg_device_release_memory(struct xseg_device *device);
+xseg_status xseg_device_release(struct xseg_device *device);
+void xseg_device_retain(struct xseg_device *device);
 void xseg_device_end(struct xseg_device *device);
 
 /* Make a private pool, held once; XSEG_ERR_UNSUPPORTED where it is to be exportable and cannot. */

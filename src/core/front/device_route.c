@@ -13,7 +13,7 @@
 
 static xseg_status hold(struct xseg_pool *pool)
 {
-    return xseg_pool_hold(pool) ? XSEG_OK : xseg_pool_fail_released(pool);
+    return xseg_pool_try_retain(pool) ? XSEG_OK : xseg_pool_fail_released(pool);
 }
 
 /* Add a route to a pool; the route holds the pool as long as it lasts. */
@@ -28,8 +28,8 @@ static xseg_status add_route(const struct xseg_route *route)
     if (status != XSEG_OK)
         (void)xseg_release_pool(route->pool);
     else
-        xseg_shortcuts_drop_all(&route->pool->device->allocator->shortcuts,
-                                route->pool->device->context.ordinal);
+        xseg_stream_cache_drop_all(&route->pool->device->allocator->stream_cache,
+                                   route->pool->device->context.ordinal);
     return status;
 }
 
@@ -78,20 +78,20 @@ xseg_status xseg_device_end_route(struct xseg_pool *pool)
 /*
  * Make room for a capture, during which no memory can be taken away and no stream waited for.  Where memory
  * has been short, all idle memory goes back to the driver now, once its streams have finished, so that the
- * capture can grow.  PyTorch's torch.cuda.graph does so before every capture.  GROWTH is held.
+ * capture can grow.  PyTorch's torch.cuda.graph does so before every capture.  The device memory lock is held.
  */
 static void make_room(struct xseg_device *device)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (device->is_short && !xseg_pending_captures(device->pending))
-        (void)xseg_trim_everything(device, true);
+        (void)xseg_trim_all(device, true);
 }
 
 static xseg_status check_running(struct xseg_pool *pool)
 {
-    xseg_lock_take(&pool->device->growth_lock);
+    xseg_mutex_lock(&pool->device->growth_lock);
     const xseg_status status = xseg_pool_check_running(pool);
-    xseg_lock_give(&pool->device->growth_lock);
+    xseg_mutex_unlock(&pool->device->growth_lock);
     return status;
 }
 
@@ -118,12 +118,12 @@ xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle
     xseg_streams_claim(route.captured);
     atomic_store_explicit(&pool->is_captured, true, memory_order_relaxed);
     /* A trim, a growth or a poll of events that is under way ends before the capture begins. */
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     make_room(device);
     xseg_pending_lock(device->pending);
     atomic_fetch_add(&device->pending->captures, 1);
     xseg_pending_unlock(device->pending);
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     xseg_pools_notify(device);
     xseg_housekeeping_end_call(device->allocator);
     return XSEG_OK;
@@ -162,13 +162,13 @@ xseg_status xseg_device_mark(struct xseg_device *device)
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
     /* As for a capture.  No room is made: the driver may have begun already. */
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     xseg_pending_lock(pending);
     pending->marks++;
     atomic_fetch_add(&pending->captures, 1);
     xseg_pending_unlock(pending);
-    xseg_lock_give(&device->growth_lock);
-    xseg_routes_note_capture(&device->routes);
+    xseg_mutex_unlock(&device->growth_lock);
+    xseg_routes_record_capture(&device->routes);
     return XSEG_OK;
 }
 
@@ -205,12 +205,12 @@ xseg_status xseg_device_side_stream(struct xseg_device *device, struct xseg_know
 {
     xseg_status status = XSEG_OK;
 
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     if (device->side == NULL)
         status = xseg_driver_stream_create(&device->context, &device->side);
     if (status == XSEG_OK)
         status = xseg_streams_get(&device->streams, device->side, out);
     XSEG_ASSERT(status != XSEG_OK || (*out)->handle == device->side);
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     return status;
 }

@@ -63,28 +63,28 @@ static void mark_arena(void *self, struct xseg_arena *arena)
 /* Mark the events of a ring.  Events that are written meanwhile have marked labels. */
 static void mark_ring(struct sweep *sweep, const struct xseg_history_ring *ring)
 {
-    struct xseg_lock *lock = &sweep->allocator->history.lock;
-    const uint64_t last = atomic_load_explicit(&ring->noted, memory_order_acquire);
+    struct xseg_mutex *lock = &sweep->allocator->history.lock;
+    const uint64_t last = atomic_load_explicit(&ring->recorded, memory_order_acquire);
     struct xseg_history_event event;
     uint64_t number = 0, first, end;
 
     do {
-        xseg_lock_take(lock);
+        xseg_mutex_lock(lock);
         xseg_history_ring_range(ring, &first, &end);
         number = xseg_max(number, first);
         end = xseg_min(last, number + BATCH);
         for (; number < end; number++)
             if (xseg_history_ring_read(ring, number, &event))
                 mark(sweep, event.frames, event.label);
-        xseg_lock_give(lock);
+        xseg_mutex_unlock(lock);
     } while (number < last);
 }
 
 static void mark_device(struct sweep *sweep, struct xseg_device *device)
 {
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     xseg_device_visit_arenas(device, mark_arena, sweep);
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     for (const struct xseg_history_ring *ring = atomic_load(&device->history.rings); ring != NULL;
          ring = ring->next)
         mark_ring(sweep, ring);
@@ -97,11 +97,11 @@ static void mark_all(struct sweep *sweep)
     struct xseg_history_labels *labels = &allocator->history.labels;
 
     /* Under LABELS: a thread sets a new label in its context before it unlocks LABELS. */
-    xseg_lock_take(&labels->lock);
+    xseg_mutex_lock(&labels->lock);
     xseg_history_labels_begin(labels);
     sweep->has_labels = labels->count != 0;
     xseg_history_contexts_visit(&allocator->history, mark, sweep);
-    xseg_lock_give(&labels->lock);
+    xseg_mutex_unlock(&labels->lock);
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
@@ -160,13 +160,13 @@ static void sweep_with(struct xseg_allocator *allocator, const struct xseg_histo
     struct numbers numbers = {.count = 0};
     struct sweep sweep = {.allocator = allocator, .numbers = reports ? &numbers : NULL};
 
-    XSEG_ASSERT(!xseg_lock_is_any_held());
-    xseg_lock_take(&store->sweep_lock);
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
+    xseg_mutex_lock(&store->sweep_lock);
     mark_all(&sweep);
-    xseg_lock_take(&store->labels.lock);
+    xseg_mutex_lock(&store->labels.lock);
     xseg_history_labels_drop(&store->labels);
-    xseg_lock_give(&store->labels.lock);
-    xseg_lock_give(&store->sweep_lock);
+    xseg_mutex_unlock(&store->labels.lock);
+    xseg_mutex_unlock(&store->sweep_lock);
     if (reports) {
         report(store, hook, &numbers);
         atomic_store(&store->is_discarding, false);

@@ -13,7 +13,7 @@
  * O(events + places of blocks + labels), and both counts grow with what the last sweep kept, so the cost of each new label
  * is constant on average.
  *
- * Locking: none may be held.  SWEEP covers marking and dropping.  GROWTH is taken for the blocks of a device, HISTORY for
+ * Locking: none may be held.  SWEEP covers marking and dropping.  The device memory lock is taken for the blocks of a device, HISTORY for
  * a batch of events, LABELS to begin and to drop; no arena lock.  The hook is called with no lock held.
  */
 #ifndef XSEG_CORE_HISTORY_SWEEP_H

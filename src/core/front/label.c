@@ -19,18 +19,18 @@ static enum xseg_history_labels_outcome give_once(struct xseg_history_store *sto
 {
     enum xseg_history_labels_outcome outcome = XSEG_HISTORY_LABELS_FOUND;
 
-    xseg_lock_take(&store->labels.lock);
+    xseg_mutex_lock(&store->labels.lock);
     if (giving->text != NULL)
         outcome = xseg_history_labels_add(&store->labels, giving->text, &giving->label);
     giving->is_due = xseg_history_labels_is_due(&store->labels);
     if (outcome <= XSEG_HISTORY_LABELS_ADDED) {
         if (giving->is_aside)
-            xseg_history_keep_label(store, giving->label);
+            xseg_history_retain_label(store, giving->label);
         else
             giving->last =
                 xseg_history_set_label(store, giving->label, giving->text, giving->keeps_last);
     }
-    xseg_lock_give(&store->labels.lock);
+    xseg_mutex_unlock(&store->labels.lock);
     return outcome;
 }
 
@@ -73,13 +73,13 @@ xseg_status xseg_label_annotate(struct xseg_allocator *allocator, struct xseg_de
 {
     struct giving giving = {.text = text, .is_aside = true};
 
-    if (!xseg_history_settings_note(xseg_history_settings(&device->history),
-                                    XSEG_HISTORY_ANNOTATION))
+    if (!xseg_history_settings_record(xseg_history_settings(&device->history),
+                                      XSEG_HISTORY_ANNOTATION))
         return XSEG_OK;
     xseg_status status = give(allocator, &giving);
     if (status != XSEG_OK)
         return status;
     status = xseg_device_history_annotate(device, giving.label);
-    xseg_history_let_label_go(&allocator->history, giving.label);
+    xseg_history_release_label(&allocator->history, giving.label);
     return status;
 }

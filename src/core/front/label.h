@@ -3,7 +3,7 @@
  * Sets labels of threads and adds annotations to histories.  When the table of labels is full, labels that are not in use
  * are dropped (history_sweep.h); while all are in use, a new one becomes XSEG_HISTORY_LABELS_OTHER.
  *
- * Locking: none may be held, because a sweep takes GROWTH, HISTORY and LABELS.
+ * Locking: none may be held, because a sweep takes the device memory lock, HISTORY and LABELS.
  */
 #ifndef XSEG_CORE_LABEL_H
 #define XSEG_CORE_LABEL_H

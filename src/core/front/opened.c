@@ -60,7 +60,7 @@ void xseg_opened_log_stacks(const struct xseg_log *log, uint64_t settings)
 {
     static atomic_flag is_logged = ATOMIC_FLAG_INIT;
 
-    if (xseg_history_settings_take(settings) && !xseg_stack_prepare() &&
+    if (xseg_history_settings_capture(settings) && !xseg_stack_prepare() &&
         !atomic_flag_test_and_set(&is_logged))
         xseg_log_line(
             log, XSEG_LOG_WARNING,

@@ -9,7 +9,7 @@
 /* The largest alignment of an address that a request may ask for. */
 #define ALIGNMENT_MAX XSEG_GIB
 
-_Static_assert(ALIGNMENT_MAX >= XSEG_SIZE_QUANTUM && (ALIGNMENT_MAX & (ALIGNMENT_MAX - 1)) == 0,
+_Static_assert(ALIGNMENT_MAX >= XSEG_SIZE_UNIT && (ALIGNMENT_MAX & (ALIGNMENT_MAX - 1)) == 0,
                "the largest alignment is one itself");
 
 /* The device of a request: that of its pool, or the one of its ordinal. */

@@ -14,7 +14,7 @@ struct xseg_extent *xseg_extents_take(struct xseg_arena *arena)
     struct xseg_list *spare = &arena->device->spare_extents;
     struct xseg_extent *extent;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (xseg_list_is_empty(spare)) {
         extent = aligned_alloc(_Alignof(struct xseg_extent), sizeof(*extent));
         if (extent == NULL) {
@@ -54,7 +54,8 @@ void xseg_extents_register_again(struct xseg_extent *extent)
     const struct xseg_device *device = xseg_device_of(extent);
     const uint64_t end = extent->segment.base + extent->segment.bytes;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && xseg_lock_is_held(XSEG_RANK_ARENA));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
+                xseg_lock_rank_is_held(XSEG_RANK_ARENA));
     XSEG_ASSERT(!extent->first->mapped && xseg_block_is_whole(extent->first));
     if (xseg_extent_position(extent, end) == device->next_position)
         return;
@@ -69,7 +70,7 @@ xseg_status xseg_extents_announce(struct xseg_extent *extent, bool cover)
     struct xseg_device *device = arena->device;
     bool known = false;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && extent->segment.bytes > 0);
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && extent->segment.bytes > 0);
     if (!xseg_extent_init(extent))
         goto end_segment;
     take_positions(extent);
@@ -79,10 +80,10 @@ xseg_status xseg_extents_announce(struct xseg_extent *extent, bool cover)
     extent->segment.properties = xseg_pool_properties(arena->pool);
     atomic_store_explicit(&extent->base, extent->segment.base, memory_order_relaxed);
     xseg_arena_lock(arena);
-    if (xseg_arena_stock(arena, &arena->blocks, 2)) {
-        xseg_lock_take(&device->page_map->lock);
+    if (xseg_arena_reserve_records(arena, &arena->blocks, 2)) {
+        xseg_mutex_lock(&device->page_map->lock);
         known = xseg_page_map_insert(device->page_map, extent);
-        xseg_lock_give(&device->page_map->lock);
+        xseg_mutex_unlock(&device->page_map->lock);
     }
     if (known)
         (void)xseg_arena_add_extent(arena, extent);
@@ -128,7 +129,7 @@ xseg_status xseg_extents_reserve_elastic(struct xseg_arena *arena,
     struct xseg_device *device = arena->device;
     struct xseg_extent *extent = xseg_extents_take(arena);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (extent == NULL)
         return XSEG_ERR_HOST_MEMORY;
     extent->elastic = elastic;

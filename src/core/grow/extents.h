@@ -2,7 +2,7 @@
 /*
  * Extents: the records of new segments, and announcing these, so that their addresses lead to them.
  *
- * Locking: GROWTH is held by the caller, no other lock.
+ * Locking: the device memory lock is held by the caller, no other lock.
  */
 #ifndef XSEG_CORE_EXTENTS_H
 #define XSEG_CORE_EXTENTS_H
@@ -26,7 +26,7 @@ xseg_status xseg_extents_announce(struct xseg_extent *extent, bool cover);
 
 /*
  * Give an extent the next positions of its device again, before memory is mapped in an extent that is one hole.  PyTorch
- * destroys a segment that has lost all of its memory, and registers a new one.  GROWTH and ARENA are held.
+ * destroys a segment that has lost all of its memory, and registers a new one.  The device memory lock and ARENA are held.
  */
 void xseg_extents_register_again(struct xseg_extent *extent);
 

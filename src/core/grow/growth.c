@@ -7,16 +7,16 @@
 
 #include "src/base/error.h"
 #include "src/base/span.h"
-#include "src/core/arena/notes.h"
+#include "src/core/arena/recorder.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
 #include "src/core/grow/extents.h"
-#include "src/core/grow/refusal.h"
+#include "src/core/grow/oom_cause.h"
+#include "src/core/pending/debug_fill.h"
 #include "src/core/pending/pending.h"
-#include "src/core/pending/poison.h"
-#include "src/core/reclaim/notice.h"
+#include "src/core/reclaim/notify.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
 
@@ -30,11 +30,11 @@ xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more)
     const uint64_t limit = xseg_pool_limit(pool);
     const uint64_t has = atomic_load_explicit(&pool->reserved, memory_order_relaxed);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     pool->is_full = has > limit || more > limit - has;
     if (!pool->is_full)
         return XSEG_OK;
-    return xseg_refusal_fail(pool, XSEG_REFUSER_POOL, more);
+    return xseg_oom_cause_fail(pool, XSEG_OOM_CAUSE_POOL, more);
 }
 
 xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t covered)
@@ -51,18 +51,19 @@ xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t co
     more -= covered;
     /* More than the device has beside taken memory is refused at once, not tried page by page. */
     if (physical > total || more > total - physical)
-        return xseg_refusal_fail(pool, XSEG_REFUSER_DEVICE, more);
+        return xseg_oom_cause_fail(pool, XSEG_OOM_CAUSE_DEVICE, more);
     if (status != XSEG_OK)
         return status;
     if (physical > limit || more > limit - physical)
-        return xseg_refusal_fail(pool, xseg_refusal_of_limit(device, limit), more);
+        return xseg_oom_cause_fail(pool, xseg_oom_cause_of_limit(device, limit), more);
     if (xseg_allocator_config(device->allocator)->throw_on_cudamalloc_oom) {
-        const uint64_t most = (uint64_t)(xseg_bounds_rejection(&device->bounds) * (double)total);
+        const uint64_t max =
+            (uint64_t)(xseg_device_limits_rejection(&device->limits) * (double)total);
 
-        if (physical > most || more > most - physical)
-            return xseg_refusal_fail(pool, XSEG_REFUSER_REJECTION, more);
+        if (physical > max || more > max - physical)
+            return xseg_oom_cause_fail(pool, XSEG_OOM_CAUSE_REJECTION, more);
     }
-    device->refuser = XSEG_REFUSER_DRIVER;
+    device->refuser = XSEG_OOM_CAUSE_DRIVER;
     return XSEG_OK;
 }
 
@@ -77,10 +78,10 @@ static bool are_nobodys(const struct xseg_device *device, uint64_t base, uint64_
     XSEG_ASSERT(bytes > 0);
     if (last < base || last >> XSEG_PAGE_MAP_ADDRESS_BITS != 0)
         return false;
-    xseg_lock_take(&device->page_map->lock);
+    xseg_mutex_lock(&device->page_map->lock);
     for (uint64_t at = base; free && at <= last; at = (at | (2 * XSEG_MIB - 1)) + 1)
         free = !xseg_page_map_covers(device->page_map, at, xseg_min(last, at | (2 * XSEG_MIB - 1)));
-    xseg_lock_give(&device->page_map->lock);
+    xseg_mutex_unlock(&device->page_map->lock);
     return free;
 }
 
@@ -93,8 +94,9 @@ static xseg_status make_classic(struct xseg_arena *arena, struct xseg_segment *s
 
     if (!xseg_pool_has_own_memory(arena->pool))
         return xseg_segment_allocate(segment, &device->context, &device->pages, bytes);
-    status = xseg_segment_borrow(segment, &device->context, &device->pages, bytes,
-                                 &arena->pool->options.memory, xseg_arena_stream(arena)->handle);
+    status = xseg_segment_allocate_from_callback(segment, &device->context, &device->pages, bytes,
+                                                 &arena->pool->options.memory,
+                                                 xseg_arena_stream(arena)->handle);
     if (status != XSEG_OK)
         xseg_fail_add(", pool %s", xseg_pool_label(arena->pool));
     if (status != XSEG_OK || are_nobodys(device, segment->base, bytes))
@@ -108,11 +110,11 @@ static xseg_status make_classic(struct xseg_arena *arena, struct xseg_segment *s
     return status;
 }
 
-static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need *need,
-                                struct xseg_grant *out)
+static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                                struct xseg_alloc_result *out)
 {
-    const uint64_t bytes = need->segment_bytes;
-    XSEG_ASSERT(bytes >= need->span);
+    const uint64_t bytes = params->segment_bytes;
+    XSEG_ASSERT(bytes >= params->span);
     xseg_status status = xseg_pool_check_running(arena->pool);
 
     if (status == XSEG_OK)
@@ -130,24 +132,24 @@ static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_need
     status = xseg_extents_announce(extent, true);
     if (status != XSEG_OK)
         return status;
-    xseg_pool_note_growth(arena, bytes);
-    xseg_poison_busy(extent->first);
-    xseg_notice_come(extent, extent->segment.base, bytes);
+    xseg_pool_record_growth(arena, bytes);
+    xseg_debug_fill_claimed(extent->first);
+    xseg_notify_map(extent, extent->segment.base, bytes);
     xseg_arena_lock(arena);
-    if (xseg_notes_are_kept(arena))
-        xseg_notes_segment(extent, XSEG_HISTORY_SEGMENT_ALLOC, extent->segment.base, bytes);
-    extent->oversize = bytes >= need->config->max_split_bytes;
-    xseg_counts_up(&arena->counts, XSEG_COUNT_SEGMENT, 1);
-    xseg_counts_up(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
+    if (xseg_recorder_is_enabled(arena))
+        xseg_recorder_segment(extent, XSEG_HISTORY_SEGMENT_ALLOC, extent->segment.base, bytes);
+    extent->oversize = bytes >= params->config->max_split_bytes;
+    xseg_counts_increase(&arena->counts, XSEG_COUNT_SEGMENT, 1);
+    xseg_counts_increase(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
     if (extent->oversize)
-        xseg_counts_up(&arena->counts, XSEG_COUNT_OVERSIZE_SEGMENT, 1);
-    const bool stocked = xseg_arena_stock(arena, &arena->blocks, 2);
+        xseg_counts_increase(&arena->counts, XSEG_COUNT_OVERSIZE_SEGMENT, 1);
+    const bool stocked = xseg_arena_reserve_records(arena, &arena->blocks, 2);
     struct xseg_block *block = xseg_arena_settle(arena, extent->first);
     XSEG_ASSERT(!stocked || block != NULL);
     if (stocked)
-        *out = xseg_arena_hand_out(arena, block, need);
+        *out = xseg_arena_allocate_block(arena, block, params);
     xseg_arena_unlock(arena);
-    return stocked ? XSEG_OK : xseg_arena_fail_to_stock();
+    return stocked ? XSEG_OK : xseg_arena_fail_host_memory();
 }
 
 /* --- Expandable segments. --- */
@@ -164,19 +166,19 @@ static xseg_status check_page(const struct xseg_device *device, uint64_t page)
 
 /* Bytes of addresses that a segment should have, and the fewest that it must have; both in whole pages. */
 struct range {
-    uint64_t bytes, least;
+    uint64_t bytes, min;
 };
 
 /* Bytes that a segment reserves by the configuration, up to `most`. */
 static uint64_t wanted_range(const struct xseg_device *device, const struct xseg_config *config,
-                             uint64_t most)
+                             uint64_t max)
 {
     const struct xseg_config_reserve *reserve = &config->expandable_segments_reserve;
     const double unit = reserve->in_gib ? (double)XSEG_GIB : (double)device->context.total_bytes;
     const double bytes = reserve->amount * unit;
 
     /* Compared as a double: a number too large for an integer means the most. */
-    return reserve->amount == 0 || bytes >= (double)most ? most : (uint64_t)bytes;
+    return reserve->amount == 0 || bytes >= (double)max ? max : (uint64_t)bytes;
 }
 
 /*
@@ -185,47 +187,48 @@ static uint64_t wanted_range(const struct xseg_device *device, const struct xseg
  * full.  Where the budget of addresses runs short, each new segment takes an eighth of the rest.
  * expandable_segments_reserve makes segments smaller from the start, but never too short for the request.
  */
-static struct range choose_range(const struct xseg_device *device, const struct xseg_need *need,
-                                 uint64_t page, uint64_t most)
+static struct range choose_range(const struct xseg_device *device,
+                                 const struct xseg_alloc_params *params, uint64_t page,
+                                 uint64_t max)
 {
     const uint64_t total = device->context.total_bytes;
-    const uint64_t full = xseg_min(xseg_round_up(total + total / 8, page), most / page * page);
+    const uint64_t full = xseg_min(xseg_round_up(total + total / 8, page), max / page * page);
     const uint64_t used = atomic_load_explicit(&device->addresses, memory_order_relaxed);
     const uint64_t left = XSEG_GROWTH_ADDRESSES - xseg_min(used, XSEG_GROWTH_ADDRESSES);
-    const uint64_t wanted = xseg_round_up(wanted_range(device, need->config, full), page);
-    const uint64_t least =
-        xseg_min(xseg_round_up(xseg_max(need->span, xseg_min(wanted, XSEG_GIB / 2)), page), full);
+    const uint64_t wanted = xseg_round_up(wanted_range(device, params->config, full), page);
+    const uint64_t min =
+        xseg_min(xseg_round_up(xseg_max(params->span, xseg_min(wanted, XSEG_GIB / 2)), page), full);
 
-    XSEG_ASSERT(page > 0 && least > 0 && least % page == 0);
-    return (struct range){xseg_max(least, xseg_min(wanted, left / 8 / page * page)), least};
+    XSEG_ASSERT(page > 0 && min > 0 && min % page == 0);
+    return (struct range){xseg_max(min, xseg_min(wanted, left / 8 / page * page)), min};
 }
 
 /* Reserve a range; the shortest one if the driver has no addresses for it. */
 static xseg_status reserve(struct xseg_device *device, struct xseg_segment *segment,
                            const struct range *range, uint64_t page)
 {
-    XSEG_ASSERT(range->least <= range->bytes && range->bytes % page == 0);
+    XSEG_ASSERT(range->min <= range->bytes && range->bytes % page == 0);
     const xseg_status status =
         xseg_segment_reserve(segment, &device->context, &device->pages, range->bytes, page);
 
-    if (status != XSEG_ERR_NO_ADDRESSES || range->bytes == range->least)
+    if (status != XSEG_ERR_NO_ADDRESSES || range->bytes == range->min)
         return status;
-    return xseg_segment_reserve(segment, &device->context, &device->pages, range->least, page);
+    return xseg_segment_reserve(segment, &device->context, &device->pages, range->min, page);
 }
 
 /* Add one more segment to an arena; it is one hole. */
-static xseg_status add_segment(struct xseg_arena *arena, const struct xseg_need *need)
+static xseg_status add_segment(struct xseg_arena *arena, const struct xseg_alloc_params *params)
 {
     struct xseg_device *device = arena->device;
     const uint64_t page =
-        arena->is_small ? XSEG_SIZE_SMALL_SEGMENT : need->config->large_segment_bytes;
+        arena->is_small ? XSEG_SIZE_SMALL_SEGMENT : params->config->large_segment_bytes;
     const struct range range = choose_range(
-        device, need, page, arena->has_cells ? XSEG_CELLS_MAX : XSEG_PAGE_MAP_EXTENT_MAX);
+        device, params, page, arena->has_cells ? XSEG_CELLS_MAX : XSEG_PAGE_MAP_EXTENT_MAX);
     xseg_status status;
 
-    XSEG_ASSERT(need->expandable && !arena->is_guarded);
-    if (need->span > range.bytes)
-        return xseg_refusal_fail(arena->pool, XSEG_REFUSER_DEVICE, need->span);
+    XSEG_ASSERT(params->expandable && !arena->is_guarded);
+    if (params->span > range.bytes)
+        return xseg_oom_cause_fail(arena->pool, XSEG_OOM_CAUSE_DEVICE, params->span);
     status = check_page(device, page);
     if (status != XSEG_OK)
         return status;
@@ -242,56 +245,58 @@ static xseg_status add_segment(struct xseg_arena *arena, const struct xseg_need 
     return XSEG_OK;
 }
 
-xseg_status xseg_growth_claim(struct xseg_arena *arena, const struct xseg_need *need, bool small,
-                              struct xseg_stretch *stretch)
+xseg_status xseg_growth_claim(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                              bool small, struct xseg_candidate *candidate)
 {
-    struct xseg_stretch_place place;
+    struct xseg_candidate_placement place;
     xseg_status status = xseg_pool_check_running(arena->pool);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && need->span > 0);
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && params->span > 0);
     if (status != XSEG_OK)
         return status;
     for (;;) {
         xseg_arena_lock(arena);
-        const bool stocked = xseg_arena_stock(arena, &arena->blocks, XSEG_ARENA_RECORDS);
-        const bool found = stocked && (small ? xseg_stretch_find_cheapest(arena, need->span, &place)
-                                             : xseg_stretch_find_lowest(arena, need->span, &place));
+        const bool stocked = xseg_arena_reserve_records(arena, &arena->blocks, XSEG_ARENA_RECORDS);
+        const bool found =
+            stocked && (small ? xseg_candidate_find_cheapest(arena, params->span, &place)
+                              : xseg_candidate_find_lowest(arena, params->span, &place));
         if (found)
-            xseg_stretch_claim(arena, &place, need->span, small, stretch);
+            xseg_candidate_claim(arena, &place, params->span, small, candidate);
         xseg_arena_unlock(arena);
         if (!stocked)
-            return xseg_arena_fail_to_stock();
+            return xseg_arena_fail_host_memory();
         if (found)
             return XSEG_OK;
-        status = add_segment(arena, need);
+        status = add_segment(arena, params);
         if (status != XSEG_OK)
             return status;
     }
 }
 
-xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need *need,
-                               struct xseg_stretch *stretch, xseg_status status,
-                               struct xseg_grant *out)
+xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                               struct xseg_candidate *candidate, xseg_status status,
+                               struct xseg_alloc_result *out)
 {
     const bool is_allowed = status == XSEG_OK;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && stretch->first->extent->arena == arena);
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
+                candidate->first->extent->arena == arena);
     if (is_allowed)
-        status = xseg_stretch_map(stretch);
+        status = xseg_candidate_map(candidate);
     if (is_allowed)
-        xseg_stretch_tell(stretch);
+        xseg_candidate_notify(candidate);
     xseg_arena_lock(arena);
-    const bool stocked = xseg_arena_stock(arena, &arena->blocks, 2);
-    struct xseg_block *block = xseg_stretch_settle(arena, stretch, is_allowed);
+    const bool stocked = xseg_arena_reserve_records(arena, &arena->blocks, 2);
+    struct xseg_block *block = xseg_candidate_settle(arena, candidate, is_allowed);
     /* Another thread may have freed enough before the claim: then the stretch is one cell without a hole, which may
      * be narrow. */
     if (status == XSEG_OK && stocked && block == NULL)
-        xseg_arena_alloc_cell(arena, need, out);
+        xseg_arena_alloc_cell(arena, params, out);
     else if (status == XSEG_OK && stocked)
-        *out = xseg_arena_hand_out(arena, block, need);
+        *out = xseg_arena_allocate_block(arena, block, params);
     xseg_arena_unlock(arena);
     if (status == XSEG_OK && !stocked)
-        return xseg_arena_fail_to_stock();
+        return xseg_arena_fail_host_memory();
     return status;
 }
 
@@ -304,41 +309,42 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need 
  * grows with the number of pages.  No page is longer than a sixteenth of the growth, since a page goes back in
  * one piece.
  */
-static void choose_pages(struct xseg_device *device, const struct xseg_need *need,
-                         struct xseg_stretch *stretch)
+static void choose_pages(struct xseg_device *device, const struct xseg_alloc_params *params,
+                         struct xseg_candidate *candidate)
 {
-    const struct xseg_segment *segment = &stretch->first->extent->segment;
+    const struct xseg_segment *segment = &candidate->first->extent->segment;
     const uint64_t limit = xseg_min(xseg_device_allowance(device), device->context.total_bytes);
-    const uint64_t taken = xseg_device_physical(device) + stretch->missing;
+    const uint64_t taken = xseg_device_physical(device) + candidate->missing;
 
-    XSEG_ASSERT(stretch->first->extent->arena->device == device);
+    XSEG_ASSERT(candidate->first->extent->arena->device == device);
     device->is_short = device->is_short && taken > limit / 2;
-    stretch->small = device->is_short || need->config->page_sizes == XSEG_CONFIG_PAGES_SMALL;
-    if (need->config->page_sizes != XSEG_CONFIG_PAGES_AUTO)
+    candidate->small = device->is_short || params->config->page_sizes == XSEG_CONFIG_PAGES_SMALL;
+    if (params->config->page_sizes != XSEG_CONFIG_PAGES_AUTO)
         return;
-    if (taken > limit - limit / 16 && stretch->missing < 16 * segment->page_bytes)
-        stretch->small = true;
+    if (taken > limit - limit / 16 && candidate->missing < 16 * segment->page_bytes)
+        candidate->small = true;
     if (taken <= limit - limit / 4)
-        stretch->longest = xseg_min(stretch->missing / 16, 512 * XSEG_MIB);
+        candidate->longest = xseg_min(candidate->missing / 16, 512 * XSEG_MIB);
 }
 
-static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_need *need,
-                                   struct xseg_grant *out)
+static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                                   struct xseg_alloc_result *out)
 {
-    struct xseg_stretch stretch = {0};
-    const bool small = need->config->page_sizes == XSEG_CONFIG_PAGES_SMALL;
-    const xseg_status status = xseg_growth_claim(arena, need, small, &stretch);
+    struct xseg_candidate candidate = {0};
+    const bool small = params->config->page_sizes == XSEG_CONFIG_PAGES_SMALL;
+    const xseg_status status = xseg_growth_claim(arena, params, small, &candidate);
 
     if (status != XSEG_OK)
         return status;
-    XSEG_ASSERT(stretch.first != NULL && stretch.last != NULL);
-    XSEG_ASSERT(stretch.first->state == XSEG_BLOCK_CLAIMED &&
-                stretch.last->state == XSEG_BLOCK_CLAIMED);
-    choose_pages(arena->device, need, &stretch);
-    const struct xseg_page_taker taker = {.properties = stretch.first->extent->segment.properties};
-    const uint64_t covered = xseg_stretch_covered(&stretch, &taker);
-    return xseg_growth_finish(arena, need, &stretch,
-                              xseg_growth_check(arena->pool, stretch.missing, covered), out);
+    XSEG_ASSERT(candidate.first != NULL && candidate.last != NULL);
+    XSEG_ASSERT(candidate.first->state == XSEG_BLOCK_CLAIMED &&
+                candidate.last->state == XSEG_BLOCK_CLAIMED);
+    choose_pages(arena->device, params, &candidate);
+    const struct xseg_page_filter filter = {.properties =
+                                                candidate.first->extent->segment.properties};
+    const uint64_t covered = xseg_candidate_covered(&candidate, &filter);
+    return xseg_growth_finish(arena, params, &candidate,
+                              xseg_growth_check(arena->pool, candidate.missing, covered), out);
 }
 
 /* --- Segments for one block. --- */
@@ -368,151 +374,154 @@ static xseg_status add_exactly(struct xseg_arena *arena, const struct xseg_segme
 static struct xseg_block *claim_single_hole(struct xseg_arena *arena, uint64_t bytes,
                                             uint64_t alignment)
 {
-    struct xseg_block *hole = NULL;
+    struct xseg_block *unmapped = NULL;
 
     xseg_arena_lock(arena);
     XSEG_LIST_FOR(node, &arena->extents)
     {
         const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
 
-        if (hole == NULL && extent->first->state == XSEG_BLOCK_UNMAPPED &&
+        if (unmapped == NULL && extent->first->state == XSEG_BLOCK_UNMAPPED &&
             extent->segment.bytes == bytes && extent->segment.page_bytes == bytes &&
             extent->segment.base % alignment == 0)
-            hole = extent->first;
+            unmapped = extent->first;
     }
-    if (hole != NULL) {
-        (void)xseg_arena_claim(arena, hole);
-        xseg_extents_register_again(hole->extent);
+    if (unmapped != NULL) {
+        (void)xseg_arena_claim(arena, unmapped);
+        xseg_extents_register_again(unmapped->extent);
     }
     xseg_arena_unlock(arena);
-    return hole;
+    return unmapped;
 }
 
 /* Grow by one page for one block (single_page).  Segments of other sizes without memory give their addresses back before
  * a new one is reserved, so that they do not gather. */
-static xseg_status grow_single(struct xseg_arena *arena, const struct xseg_need *need,
-                               struct xseg_grant *out)
+static xseg_status grow_single(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                               struct xseg_alloc_result *out)
 {
     const uint64_t granule = arena->device->context.granularity;
     const struct xseg_segment_extent wanted = {
-        .bytes = xseg_round_up(need->bytes, granule),
-        .page_bytes = xseg_round_up(need->bytes, granule),
-        .alignment = xseg_max(granule, need->alignment),
+        .bytes = xseg_round_up(params->bytes, granule),
+        .page_bytes = xseg_round_up(params->bytes, granule),
+        .alignment = xseg_max(granule, params->alignment),
     };
-    struct xseg_stretch stretch = {.missing = wanted.bytes};
+    struct xseg_candidate candidate = {.missing = wanted.bytes};
     xseg_status status = xseg_pool_check_running(arena->pool);
 
     if (status != XSEG_OK)
         return status;
-    stretch.first = claim_single_hole(arena, wanted.bytes, wanted.alignment);
-    if (stretch.first == NULL && !xseg_pending_captures(arena->device->pending))
-        (void)xseg_trim_end_holes(arena);
-    if (stretch.first == NULL)
-        status = add_exactly(arena, &wanted, &stretch.first);
+    candidate.first = claim_single_hole(arena, wanted.bytes, wanted.alignment);
+    if (candidate.first == NULL && !xseg_pending_captures(arena->device->pending))
+        (void)xseg_trim_finish_unmapped_all(arena);
+    if (candidate.first == NULL)
+        status = add_exactly(arena, &wanted, &candidate.first);
     if (status != XSEG_OK)
         return status;
-    stretch.last = stretch.first;
-    struct xseg_extent *extent = stretch.first->extent;
-    const struct xseg_page_taker taker = {.properties = extent->segment.properties};
-    const uint64_t covered = xseg_stretch_covered(&stretch, &taker);
-    status = xseg_growth_finish(arena, need, &stretch,
+    candidate.last = candidate.first;
+    struct xseg_extent *extent = candidate.first->extent;
+    const struct xseg_page_filter filter = {.properties = extent->segment.properties};
+    const uint64_t covered = xseg_candidate_covered(&candidate, &filter);
+    status = xseg_growth_finish(arena, params, &candidate,
                                 xseg_growth_check(arena->pool, wanted.bytes, covered), out);
     if (status != XSEG_OK && !xseg_pending_captures(arena->device->pending))
-        (void)xseg_trim_end_hole(extent);
+        (void)xseg_trim_finish_unmapped(extent);
     return status;
 }
 
 /* Hand out the busy block of a guarded segment (guarded.h), at its start or at its end; the rest is cached. */
-static struct xseg_grant hand_out_guarded(struct xseg_arena *arena, struct xseg_block *block,
-                                          const struct xseg_need *need)
+static struct xseg_alloc_result hand_out_guarded(struct xseg_arena *arena, struct xseg_block *block,
+                                                 const struct xseg_alloc_params *params)
 {
-    XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && block->bytes >= need->bytes);
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && block->bytes >= params->bytes);
     const uint64_t offset =
-        need->at_end ? xseg_round_down(block->bytes - need->bytes, need->alignment) : 0;
+        params->at_end ? xseg_round_down(block->bytes - params->bytes, params->alignment) : 0;
 
     if (offset == 0)
-        return xseg_arena_hand_out(arena, xseg_arena_settle(arena, block), need);
-    struct xseg_block *rest = xseg_arena_cut(arena, block, offset);
-    const struct xseg_grant grant =
-        xseg_arena_hand_out(arena, xseg_arena_settle(arena, rest), need);
+        return xseg_arena_allocate_block(arena, xseg_arena_settle(arena, block), params);
+    struct xseg_block *rest = xseg_arena_split_block(arena, block, offset);
+    const struct xseg_alloc_result result =
+        xseg_arena_allocate_block(arena, xseg_arena_settle(arena, rest), params);
     (void)xseg_arena_settle(arena, block);
-    return grant;
+    return result;
 }
 
-static xseg_status grow_guarded(struct xseg_arena *arena, const struct xseg_need *need,
-                                struct xseg_grant *out)
+static xseg_status grow_guarded(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                                struct xseg_alloc_result *out)
 {
-    const uint64_t page = XSEG_SIZE_SMALL_SEGMENT, bytes = xseg_round_up(need->bytes, page);
-    const struct xseg_segment_extent wanted = {bytes, page, page, xseg_max(page, need->alignment),
+    const uint64_t page = XSEG_SIZE_SMALL_SEGMENT, bytes = xseg_round_up(params->bytes, page);
+    const struct xseg_segment_extent wanted = {bytes, page, page, xseg_max(page, params->alignment),
                                                0};
-    struct xseg_stretch stretch = {.missing = bytes, .small = true};
-    const struct xseg_page_taker taker = {.properties = xseg_pool_properties(arena->pool)};
+    struct xseg_candidate candidate = {.missing = bytes, .small = true};
+    const struct xseg_page_filter filter = {.properties = xseg_pool_properties(arena->pool)};
     const uint64_t idle =
-        xseg_pages_idle(&arena->device->pages, arena->device->context.granularity, &taker);
+        xseg_pages_idle(&arena->device->pages, arena->device->context.granularity, &filter);
     xseg_status status = xseg_growth_check(arena->pool, bytes, xseg_min(bytes, idle));
 
     XSEG_ASSERT(arena->is_guarded);
     if (status == XSEG_OK)
-        status = add_exactly(arena, &wanted, &stretch.first);
+        status = add_exactly(arena, &wanted, &candidate.first);
     if (status != XSEG_OK)
         return status;
-    struct xseg_block *block = stretch.last = stretch.first;
+    struct xseg_block *block = candidate.last = candidate.first;
     struct xseg_extent *extent = block->extent;
-    status = xseg_stretch_map(&stretch);
-    xseg_stretch_tell(&stretch);
+    status = xseg_candidate_map(&candidate);
+    xseg_candidate_notify(&candidate);
     xseg_arena_lock(arena);
-    const bool stocked = xseg_arena_stock(arena, &arena->blocks, 3);
+    const bool stocked = xseg_arena_reserve_records(arena, &arena->blocks, 3);
     if (status != XSEG_OK || !stocked) {
-        (void)xseg_stretch_settle(arena, &stretch, true);
+        (void)xseg_candidate_settle(arena, &candidate, true);
     } else {
         block->mapped = true;
-        xseg_counts_up(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
-        *out = hand_out_guarded(arena, block, need);
+        xseg_counts_increase(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
+        *out = hand_out_guarded(arena, block, params);
     }
     xseg_arena_unlock(arena);
     if (status != XSEG_OK)
-        (void)xseg_trim_end_hole(extent);
+        (void)xseg_trim_finish_unmapped(extent);
     else if (!stocked)
-        status = xseg_arena_fail_to_stock();
+        status = xseg_arena_fail_host_memory();
     return status;
 }
 
 /* What a request needs in a classic segment, where pages cannot be made. */
-static struct xseg_need classic_of(const struct xseg_arena *arena, const struct xseg_need *need)
+static struct xseg_alloc_params classic_of(const struct xseg_arena *arena,
+                                           const struct xseg_alloc_params *params)
 {
-    struct xseg_need classic = *need;
+    struct xseg_alloc_params classic = *params;
 
     classic.expandable = classic.is_single = false;
     classic.no_split = xseg_pool_is_whole(arena->pool);
-    classic.span = need->bytes + need->alignment - XSEG_SIZE_QUANTUM;
+    classic.span = params->bytes + params->alignment - XSEG_SIZE_UNIT;
     classic.segment_bytes =
-        xseg_max(need->segment_bytes, xseg_round_up(classic.span, XSEG_SIZE_SEGMENT_STEP));
+        xseg_max(params->segment_bytes, xseg_round_up(classic.span, XSEG_SIZE_SEGMENT_STEP));
     return classic;
 }
 
-static xseg_status grow(struct xseg_arena *arena, const struct xseg_need *need,
-                        struct xseg_grant *out)
+static xseg_status grow(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                        struct xseg_alloc_result *out)
 {
-    if (need->expandable && !need->is_guarded && !xseg_device_makes_pages(arena->device)) {
-        const struct xseg_need classic = classic_of(arena, need);
+    if (params->expandable && !params->is_guarded && !xseg_device_makes_pages(arena->device)) {
+        const struct xseg_alloc_params classic = classic_of(arena, params);
 
         return grow_classic(arena, &classic, out);
     }
-    if (need->is_guarded)
-        return grow_guarded(arena, need, out);
-    if (need->expandable && need->is_single)
-        return grow_single(arena, need, out);
-    return need->expandable ? grow_expandable(arena, need, out) : grow_classic(arena, need, out);
+    if (params->is_guarded)
+        return grow_guarded(arena, params, out);
+    if (params->expandable && params->is_single)
+        return grow_single(arena, params, out);
+    return params->expandable ? grow_expandable(arena, params, out)
+                              : grow_classic(arena, params, out);
 }
 
-xseg_status xseg_growth_grow(struct xseg_arena *arena, const struct xseg_need *need,
-                             struct xseg_grant *out)
+xseg_status xseg_growth_run(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                            struct xseg_alloc_result *out)
 {
     const int device = arena->device->context.ordinal;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && need->bytes >= need->requested);
-    XSEG_SPAN_BEGIN(growth, device, need->bytes);
-    const xseg_status status = grow(arena, need, out);
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
+                params->bytes >= params->requested);
+    XSEG_SPAN_BEGIN(growth, device, params->bytes);
+    const xseg_status status = grow(arena, params, out);
     XSEG_SPAN_END(growth, device, status);
     return status;
 }

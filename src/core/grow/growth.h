@@ -6,15 +6,15 @@
  * as PyTorch does: first fit by address, holes before the tail.  A new segment is reserved only when no
  * segment has the room.  A classic arena asks the driver for a segment.
  *
- * When the driver or a limit refuses, the ladder (ladder.h) decides what happens.
+ * When the driver or a limit refuses, the ladder (fallback_chain.h) decides what happens.
  *
- * Locking: GROWTH is held by the caller, no other lock.
+ * Locking: the device memory lock is held by the caller, no other lock.
  */
 #ifndef XSEG_CORE_GROWTH_H
 #define XSEG_CORE_GROWTH_H
 
 #include "src/core/device/device.h"
-#include "src/core/grow/stretch.h"
+#include "src/core/grow/candidate.h"
 
 /* The budget of addresses of a device: a quarter of the 47 bits that every GPU has.  That leaves room for other
  * users of addresses, and for 350 segments as long as PyTorch's on a device of 80 GiB. */
@@ -27,8 +27,8 @@
  *          XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT, XSEG_ERR_NO_ADDRESSES, XSEG_ERR_HOST_MEMORY,
  *          XSEG_ERR_DRIVER, XSEG_ERR_UNSUPPORTED, and nothing has changed
  */
-xseg_status xseg_growth_grow(struct xseg_arena *arena, const struct xseg_need *need,
-                             struct xseg_grant *out);
+xseg_status xseg_growth_run(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                            struct xseg_alloc_result *out);
 
 /*
  * The two halves of a growth of an expandable arena: claim a stretch, in a new segment if need be; map the
@@ -37,11 +37,11 @@ xseg_status xseg_growth_grow(struct xseg_arena *arena, const struct xseg_need *n
  * small:  claim the stretch that needs the fewest small pages; else the lowest stretch
  * status: XSEG_OK; or the error why no memory may be mapped, which is returned once the stretch is settled
  */
-xseg_status xseg_growth_claim(struct xseg_arena *arena, const struct xseg_need *need, bool small,
-                              struct xseg_stretch *stretch);
-xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_need *need,
-                               struct xseg_stretch *stretch, xseg_status status,
-                               struct xseg_grant *out);
+xseg_status xseg_growth_claim(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                              bool small, struct xseg_candidate *candidate);
+xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                               struct xseg_candidate *candidate, xseg_status status,
+                               struct xseg_alloc_result *out);
 
 /*
  * Whether a pool may have `more` bytes.

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/grow/guarded.h"
 
-#include "src/core/arena/notes.h"
+#include "src/core/arena/recorder.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
-#include "src/core/reclaim/notice.h"
+#include "src/core/reclaim/notify.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
 
@@ -20,7 +20,7 @@ static xseg_status get_pool(struct xseg_device *device, struct xseg_pool **out)
     /* A guarded block stands for one of the default pool, so its pages are as those. */
     plain.exportable = device->pool.options.exportable;
     plain.rdma = device->pool.options.rdma;
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     struct xseg_pool *pool = atomic_load_explicit(&device->guarded_pool, memory_order_relaxed);
     /* Another thread may have made the pool meanwhile. */
     if (pool == NULL) {
@@ -31,26 +31,26 @@ static xseg_status get_pool(struct xseg_device *device, struct xseg_pool **out)
     XSEG_ASSERT(status != XSEG_OK || pool->is_guarded);
     if (status == XSEG_OK)
         *out = pool;
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     return status;
 }
 
-xseg_status xseg_guarded_choose(struct xseg_need *need, struct xseg_arena **arena)
+xseg_status xseg_guarded_choose(struct xseg_alloc_params *params, struct xseg_arena **arena)
 {
     struct xseg_device *device = (*arena)->device;
     struct xseg_pool *pool = atomic_load_explicit(&device->guarded_pool, memory_order_acquire);
 
-    XSEG_ASSERT(!need->is_guarded && need->is_small == (*arena)->is_small);
-    if (!need->expandable || !xseg_device_makes_pages(device) || (*arena)->pool->is_private ||
+    XSEG_ASSERT(!params->is_guarded && params->is_small == (*arena)->is_small);
+    if (!params->expandable || !xseg_device_makes_pages(device) || (*arena)->pool->is_private ||
         !xseg_streams_is_open(&device->context, xseg_arena_stream(*arena)))
         return XSEG_OK;
     xseg_status status = pool != NULL ? XSEG_OK : get_pool(device, &pool);
     if (status == XSEG_OK)
-        status = xseg_pool_arena(pool, xseg_arena_stream(*arena), need->is_small, arena);
+        status = xseg_pool_arena(pool, xseg_arena_stream(*arena), params->is_small, arena);
     XSEG_ASSERT(status != XSEG_OK || (*arena)->is_guarded);
     if (status == XSEG_OK) {
-        need->is_guarded = true;
-        need->at_end = need->config->guard_page;
+        params->is_guarded = true;
+        params->at_end = params->config->guard_page;
     }
     return status;
 }
@@ -92,7 +92,7 @@ static xseg_status take_back(struct xseg_block *block, bool is_idle, struct xseg
         xseg_arena_lock(arena);
     } else {
         xseg_arena_lock(arena);
-        xseg_notes_free_of(arena, block);
+        xseg_recorder_free_of(arena, block);
         xseg_arena_free(arena, block);
     }
     block = extent->first;
@@ -116,19 +116,19 @@ xseg_status xseg_guarded_free(struct xseg_block *block)
     struct xseg_block *claimed = NULL;
 
     XSEG_ASSERT(arena->is_guarded && block->state == XSEG_BLOCK_CLAIMED);
-    xseg_lock_take(&arena->device->growth_lock);
+    xseg_mutex_lock(&arena->device->growth_lock);
     const bool is_idle = wait_for_all(block);
     const xseg_status status = take_back(block, is_idle, &claimed);
-    if (claimed != NULL && !xseg_notice_leave(arena->device, claimed))
-        xseg_trim_put_back(claimed);
+    if (claimed != NULL && !xseg_notify_unmap(arena->device, claimed))
+        xseg_trim_settle(claimed);
     else if (claimed != NULL)
-        (void)xseg_trim_give(claimed, cache != 0, XSEG_HISTORY_SEGMENT_UNMAP);
-    xseg_pages_fit(&arena->device->pages, cache);
+        (void)xseg_trim_release_pages(claimed, cache != 0, XSEG_HISTORY_SEGMENT_UNMAP);
+    xseg_pages_shrink_to(&arena->device->pages, cache);
     if (status == XSEG_OK && ++arena->quarantined > XSEG_GUARDED_QUARANTINE) {
-        xseg_trim_end_some_holes(arena, XSEG_GUARDED_QUARANTINE / 2);
+        xseg_trim_finish_unmapped_some(arena, XSEG_GUARDED_QUARANTINE / 2);
         arena->quarantined -= XSEG_GUARDED_QUARANTINE / 2;
     }
     XSEG_ASSERT(arena->quarantined <= XSEG_GUARDED_QUARANTINE);
-    xseg_lock_give(&arena->device->growth_lock);
+    xseg_mutex_unlock(&arena->device->growth_lock);
     return status;
 }

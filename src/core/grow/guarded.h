@@ -14,7 +14,7 @@
  * holes of such an arena: a segment serves one block.  growth.c makes the segments.  Pages that could not be
  * taken away (a stream is being captured, or there was an error) stay cached, and the next trim takes them.
  *
- * Locking: GROWTH guards quarantines.
+ * Locking: the device memory lock guards quarantines.
  */
 #ifndef XSEG_CORE_GUARDED_H
 #define XSEG_CORE_GUARDED_H
@@ -25,7 +25,7 @@
 #define XSEG_GUARDED_QUARANTINE 4096u
 
 /* Whether a configuration asks for guarded blocks. */
-static inline bool xseg_guarded_is_asked(const struct xseg_config *config)
+static inline bool xseg_guarded_is_enabled(const struct xseg_config *config)
 {
     return config->unmap_on_free || config->guard_page;
 }
@@ -35,7 +35,7 @@ static inline bool xseg_guarded_is_asked(const struct xseg_config *config)
  *
  * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
  */
-xseg_status xseg_guarded_choose(struct xseg_need *need, struct xseg_arena **arena);
+xseg_status xseg_guarded_choose(struct xseg_alloc_params *params, struct xseg_arena **arena);
 
 /*
  * Free a busy block of a guarded arena.  No lock is held.

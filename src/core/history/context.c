@@ -95,13 +95,13 @@ struct xseg_history_context *xseg_history_context(void)
     return __builtin_expect(context->thread == 0, 0) ? number(context) : context;
 }
 
-struct xseg_history_gathered xseg_history_put_aside(void)
+struct xseg_history_gathered xseg_history_defer(void)
 {
     here.depth++;
     return here.gathered;
 }
 
-void xseg_history_take_up(const struct xseg_history_gathered *gathered)
+void xseg_history_resume(const struct xseg_history_gathered *gathered)
 {
     XSEG_ASSERT(here.depth != 0);
     here.depth--;
@@ -157,21 +157,21 @@ uint32_t xseg_history_set_label(struct xseg_history_store *store, uint32_t label
     return last;
 }
 
-void xseg_history_keep_label(struct xseg_history_store *store, uint32_t label)
+void xseg_history_retain_label(struct xseg_history_store *store, uint32_t label)
 {
     (void)pthread_mutex_lock(&contexts.lock);
     push(store->serial, label);
     (void)pthread_mutex_unlock(&contexts.lock);
 }
 
-void xseg_history_let_label_go(struct xseg_history_store *store, uint32_t label)
+void xseg_history_release_label(struct xseg_history_store *store, uint32_t label)
 {
     (void)pthread_mutex_lock(&contexts.lock);
     pop(store->serial, label);
     (void)pthread_mutex_unlock(&contexts.lock);
 }
 
-void xseg_history_give_user(const struct xseg_history_store *store, uint64_t user)
+void xseg_history_set_user(const struct xseg_history_store *store, uint64_t user)
 {
     if (xseg_history_context_is_of(&here, xseg_history_store_settings(store)))
         here.gathered.user = user;
@@ -187,7 +187,7 @@ static inline __attribute__((always_inline)) uint32_t take_stack(struct xseg_his
         depot = xseg_history_store_make_depot(store);
     return depot == NULL
                ? 0
-               : xseg_stack_depot_add(depot, frames, xseg_stack_take(frames, XSEG_STACK_FRAMES));
+               : xseg_stack_depot_add(depot, frames, xseg_stack_capture(frames, XSEG_STACK_FRAMES));
 }
 
 /* Let others see the frames that this thread has gathered.  Who sees them instead of those before also sees the events
@@ -202,10 +202,10 @@ static void show(uint32_t frames)
 __attribute__((noinline)) bool xseg_history_gather_all(struct xseg_history_store *store,
                                                        uint64_t settings, uint64_t user)
 {
-    const bool takes = xseg_history_settings_take(settings);
+    const bool takes = xseg_history_settings_capture(settings);
     const struct xseg_history_hook *hook = takes ? xseg_history_store_hook(store) : NULL;
 
-    XSEG_ASSERT(!xseg_lock_is_any_held());
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     const uint32_t stack = takes ? take_stack(store) : 0;
     /* The hook may call another allocator, which gathers as well. */
     const uint32_t frames = hook == NULL ? 0 : hook->gather(hook->context);

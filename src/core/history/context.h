@@ -56,8 +56,8 @@ struct xseg_history_context {
 struct xseg_history_context *xseg_history_context(void);
 
 /* Put aside what the call under way has gathered, while an observer may make other calls; and take it up again. */
-struct xseg_history_gathered xseg_history_put_aside(void);
-void xseg_history_take_up(const struct xseg_history_gathered *gathered);
+struct xseg_history_gathered xseg_history_defer(void);
+void xseg_history_resume(const struct xseg_history_gathered *gathered);
 
 /*
  * Visit the numbers of frames that calls of all threads have gathered and may still record, and the labels of a store that
@@ -89,9 +89,9 @@ uint32_t xseg_history_set_label(struct xseg_history_store *store, uint32_t label
                                 bool keeps_last) XSEG_REQUIRES(store->labels.lock);
 
 /* Keep a label for the calling thread, which has joined, as if it had been given it to put back; and let it go. */
-void xseg_history_keep_label(struct xseg_history_store *store, uint32_t label)
+void xseg_history_retain_label(struct xseg_history_store *store, uint32_t label)
     XSEG_REQUIRES(store->labels.lock);
-void xseg_history_let_label_go(struct xseg_history_store *store, uint32_t label);
+void xseg_history_release_label(struct xseg_history_store *store, uint32_t label);
 
 /* The label of a store that a thread has, or 0. */
 static inline uint32_t xseg_history_label_of(const struct xseg_history_context *context,
@@ -105,7 +105,7 @@ static inline uint32_t xseg_history_label_of(const struct xseg_history_context *
 
 /* Give the call that the thread is in another word, for the blocks that it hands out from now on.  Does nothing if the
  * settings were others when the call gathered. */
-void xseg_history_give_user(const struct xseg_history_store *store, uint64_t user);
+void xseg_history_set_user(const struct xseg_history_store *store, uint64_t user);
 
 /* The word of the call that a thread is in, if it was gathered under these settings; 0: none. */
 static inline uint64_t xseg_history_user_of(const struct xseg_history_context *context,

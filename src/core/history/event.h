@@ -22,10 +22,10 @@
 #define XSEG_HISTORY_SIZE_MASK (((uint64_t)1 << 40) - 1)
 
 /* Flags of an event. */
-#define XSEG_HISTORY_LENT \
+#define XSEG_HISTORY_FALLBACK \
     1u /* the block is of the default pool, and lies in the named pool's memory */
 #define XSEG_HISTORY_HAS_USER 2u /* the ring has the event's `user`, beside the event */
-#define XSEG_HISTORY_AWAY     4u /* the block's memory is away: its pool is paused */
+#define XSEG_HISTORY_EVICTED  4u /* the block's memory is away: its pool is paused */
 /* From this bit on the device's number, which a reader adds: rings of several devices are merged. */
 #define XSEG_HISTORY_DEVICE_SHIFT 8u
 
@@ -37,7 +37,7 @@ struct xseg_history_event {
     __extension__ uint64_t size : 40; /* of the block, in 512 bytes */
     __extension__ uint64_t action : 8;
     __extension__ uint64_t flags : 16;
-    uint32_t order;  /* number drawn under GROWTH, see history.h; 0: none */
+    uint32_t order;  /* number drawn under the device memory lock, see history.h; 0: none */
     uint32_t pool;   /* number of the pool; 0: the default pool */
     uint32_t stack;  /* in the depot of stacks; 0: none was taken */
     uint32_t frames; /* as the user's hook numbered its own frames; 0: none */

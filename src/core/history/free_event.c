@@ -34,12 +34,12 @@ bool xseg_free_event_find(struct xseg_history *history, uint64_t address,
     bool found = false;
 
     *out = (struct xseg_history_event){.time = 0};
-    xseg_lock_take(&history->store->lock);
+    xseg_mutex_lock(&history->store->lock);
     for (const struct xseg_history_ring *ring =
              atomic_load_explicit(&history->rings, memory_order_acquire);
          ring != NULL; ring = ring->next)
         found = find_in_ring(ring, address, out) || found;
-    xseg_lock_give(&history->store->lock);
+    xseg_mutex_unlock(&history->store->lock);
     return found;
 }
 

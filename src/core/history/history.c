@@ -45,15 +45,15 @@ struct xseg_history_ring *xseg_history_fit_ring(struct xseg_history *history,
         *ring = make_ring(history, capacity);
         return *ring;
     }
-    xseg_lock_take(&history->store->lock);
+    xseg_mutex_lock(&history->store->lock);
     (void)xseg_history_ring_resize(*ring, capacity);
-    xseg_lock_give(&history->store->lock);
+    xseg_mutex_unlock(&history->store->lock);
     return *ring;
 }
 
-void xseg_history_note_with(struct xseg_history *history, struct xseg_history_ring **ring,
-                            uint64_t settings, const struct xseg_history_context *context,
-                            struct xseg_history_event *event, uint64_t user)
+void xseg_history_append_with(struct xseg_history *history, struct xseg_history_ring **ring,
+                              uint64_t settings, const struct xseg_history_context *context,
+                              struct xseg_history_event *event, uint64_t user)
 {
     const uint64_t capacity = atomic_load_explicit(&history->store->capacity, memory_order_relaxed);
 
@@ -63,24 +63,24 @@ void xseg_history_note_with(struct xseg_history *history, struct xseg_history_ri
     if (*ring == NULL)
         return;
     if ((*ring)->users == NULL && user != 0) {
-        xseg_lock_take(&history->store->lock);
+        xseg_mutex_lock(&history->store->lock);
         (void)xseg_history_ring_add_users(*ring);
-        xseg_lock_give(&history->store->lock);
+        xseg_mutex_unlock(&history->store->lock);
     }
     xseg_history_fill_in(history, settings, context, event);
-    xseg_history_ring_note_with(*ring, event, user);
+    xseg_history_ring_append_with(*ring, event, user);
 }
 
-bool xseg_history_note_aside(struct xseg_history *history, uint64_t capacity, uint64_t settings,
-                             struct xseg_history_event *event)
+bool xseg_history_append_deferred(struct xseg_history *history, uint64_t capacity,
+                                  uint64_t settings, struct xseg_history_event *event)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (history->annotations == NULL)
         history->annotations = make_ring(history, capacity);
     if (history->annotations == NULL)
         return false;
     xseg_history_fill_in(history, settings, xseg_history_context(), event);
-    xseg_history_ring_note(history->annotations, event);
+    xseg_history_ring_append(history->annotations, event);
     return true;
 }
 
@@ -88,10 +88,10 @@ uint64_t xseg_history_host_bytes(const struct xseg_history *history)
 {
     uint64_t bytes = 0;
 
-    xseg_lock_take(&history->store->lock);
+    xseg_mutex_lock(&history->store->lock);
     for (const struct xseg_history_ring *ring = atomic_load(&history->rings); ring != NULL;
          ring = ring->next)
         bytes += xseg_history_ring_host_bytes(ring);
-    xseg_lock_give(&history->store->lock);
+    xseg_mutex_unlock(&history->store->lock);
     return bytes;
 }

@@ -3,10 +3,10 @@
  * The history of a device: the rings of its arenas, and the numbers by which their events are put in order.
  *
  * Events of one arena are ordered by its lock.  Where memory passes from one arena to another, both sides hold
- * GROWTH and draw a number.  Events of several arenas are merged by these numbers first, and by time second
+ * the device memory lock and draw a number.  Events of several arenas are merged by these numbers first, and by time second
  * (merge.h).
  *
- * Locking: ARENA of the arena that an event is about, for noting.  GROWTH for drawing a number.
+ * Locking: ARENA of the arena that an event is about, for noting.  The device memory lock for drawing a number.
  */
 #ifndef XSEG_CORE_HISTORY_HISTORY_H
 #define XSEG_CORE_HISTORY_HISTORY_H
@@ -23,7 +23,7 @@ struct xseg_history {
     int device;
     /* The rings of all arenas that have had an event; a ring lives as long as the device. */
     _Atomic(struct xseg_history_ring *) rings;
-    struct xseg_history_ring *annotations; /* of no arena; written under GROWTH */
+    struct xseg_history_ring *annotations; /* of no arena; written under the device memory lock */
 };
 
 void xseg_history_init(struct xseg_history *history, struct xseg_history_store *store,
@@ -35,10 +35,10 @@ static inline uint64_t xseg_history_settings(const struct xseg_history *history)
     return xseg_history_store_settings(history->store);
 }
 
-/* Draw a number.  Numbers rise over all devices, so that their events can be merged.  GROWTH is held. */
+/* Draw a number.  Numbers rise over all devices, so that their events can be merged.  The device memory lock is held. */
 static inline uint32_t xseg_history_draw(struct xseg_history *history)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     return (uint32_t)(atomic_fetch_add_explicit(&history->store->order, 1, memory_order_relaxed) %
                       UINT32_MAX) +
            1;
@@ -85,9 +85,11 @@ static inline void xseg_history_fill_in(const struct xseg_history *history, uint
  * context: the calling thread's
  * then:    an action that happens to the same block at once, and is noted as well; XSEG_HISTORY_ACTIONS: none
  */
-static inline void xseg_history_note(struct xseg_history *history, struct xseg_history_ring **ring,
-                                     uint64_t settings, const struct xseg_history_context *context,
-                                     struct xseg_history_event event, enum xseg_history_action then)
+static inline void xseg_history_append(struct xseg_history *history,
+                                       struct xseg_history_ring **ring, uint64_t settings,
+                                       const struct xseg_history_context *context,
+                                       struct xseg_history_event event,
+                                       enum xseg_history_action then)
 {
     const uint64_t capacity = atomic_load_explicit(&history->store->capacity, memory_order_relaxed);
     struct xseg_history_ring *to = *ring;
@@ -98,24 +100,24 @@ static inline void xseg_history_note(struct xseg_history *history, struct xseg_h
     if (to == NULL)
         return;
     xseg_history_fill_in(history, settings, context, &event);
-    xseg_history_ring_note(to, &event);
+    xseg_history_ring_append(to, &event);
     if (then == XSEG_HISTORY_ACTIONS)
         return;
     event.action = (uint8_t)then;
     xseg_history_fill_in_stack(settings, context, &event);
-    xseg_history_ring_note(to, &event);
+    xseg_history_ring_append(to, &event);
 }
 
 /* Note an event with a `user`, or 0, in the ring of an arena, which gets its array of users.  Out of line, and without a
- * second action; else as xseg_history_note().  Without host memory for the array the event has no `user`. */
-void xseg_history_note_with(struct xseg_history *history, struct xseg_history_ring **ring,
-                            uint64_t settings, const struct xseg_history_context *context,
-                            struct xseg_history_event *event, uint64_t user);
+ * second action; else as xseg_history_append().  Without host memory for the array the event has no `user`. */
+void xseg_history_append_with(struct xseg_history *history, struct xseg_history_ring **ring,
+                              uint64_t settings, const struct xseg_history_context *context,
+                              struct xseg_history_event *event, uint64_t user);
 
-/* Note an event that is about no arena, in a ring of so many events.  GROWTH is held.  Returns false without host
+/* Note an event that is about no arena, in a ring of so many events.  The device memory lock is held.  Returns false without host
  * memory. */
-bool xseg_history_note_aside(struct xseg_history *history, uint64_t capacity, uint64_t settings,
-                             struct xseg_history_event *event);
+bool xseg_history_append_deferred(struct xseg_history *history, uint64_t capacity,
+                                  uint64_t settings, struct xseg_history_event *event);
 
 /* Host bytes of all rings.  HISTORY is taken inside. */
 uint64_t xseg_history_host_bytes(const struct xseg_history *history);

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "src/base/align.h"
+#include "src/base/demand_zero.h"
 #include "src/base/hash.h"
-#include "src/base/zeroed.h"
 
 #define BUCKETS      ((size_t)1 << 17)
 #define BUCKET_BYTES (BUCKETS * sizeof(uint32_t))
@@ -21,31 +21,31 @@ struct label {
 _Static_assert(sizeof(struct label) % XSEG_BUMP_UNIT == 0, "records lie side by side");
 
 /* Readers keep labels that would be dropped, so while there are any, texts may take twice the room. */
-#define MOST_BYTES   (2 * XSEG_HISTORY_LABELS_BYTES)
-#define MOST_RECORDS (MOST_BYTES / sizeof(uint64_t))
+#define MAX_BYTES   (2 * XSEG_HISTORY_LABELS_BYTES)
+#define MAX_RECORDS (MAX_BYTES / sizeof(uint64_t))
 
 void xseg_history_labels_init(struct xseg_history_labels *labels)
 {
     memset(labels, 0, sizeof(*labels));
-    xseg_lock_init(&labels->lock, XSEG_RANK_LEAF);
+    xseg_mutex_init(&labels->lock, XSEG_RANK_LEAF);
     labels->sweep = 1;
     labels->max_fresh = XSEG_HISTORY_LABELS_FRESH;
 }
 
 void xseg_history_labels_fini(struct xseg_history_labels *labels)
 {
-    xseg_zeroed_give(labels->bucket, BUCKET_BYTES);
+    xseg_demand_zero_free(labels->bucket, BUCKET_BYTES);
     labels->bucket = NULL;
     xseg_bump_fini(&labels->memory);
-    xseg_lock_fini(&labels->lock);
+    xseg_mutex_fini(&labels->lock);
 }
 
 static bool make(struct xseg_history_labels *labels)
 {
     if (labels->memory.base == NULL &&
-        !xseg_bump_init(&labels->memory, (MOST_RECORDS + 1) * sizeof(struct label)))
+        !xseg_bump_init(&labels->memory, (MAX_RECORDS + 1) * sizeof(struct label)))
         return false;
-    labels->bucket = xseg_zeroed_take(BUCKET_BYTES);
+    labels->bucket = xseg_demand_zero_alloc(BUCKET_BYTES);
     return labels->bucket != NULL;
 }
 
@@ -99,7 +99,7 @@ static uint32_t take_record(struct xseg_history_labels *labels)
         labels->free = at(labels, label)->next;
         return label;
     }
-    const struct label *record = xseg_bump_take(&labels->memory, sizeof(*record));
+    const struct label *record = xseg_bump_alloc(&labels->memory, sizeof(*record));
     return record == NULL ? 0 : xseg_bump_handle(&labels->memory, record);
 }
 
@@ -107,7 +107,7 @@ enum xseg_history_labels_outcome xseg_history_labels_add(struct xseg_history_lab
                                                          const char *text, uint32_t *label)
 {
     const struct wanted wanted = prepare(text);
-    const size_t most = labels->readers != 0 ? MOST_BYTES : XSEG_HISTORY_LABELS_BYTES;
+    const size_t max = labels->readers != 0 ? MAX_BYTES : XSEG_HISTORY_LABELS_BYTES;
 
     *label = 0;
     if (labels->bucket == NULL && !make(labels))
@@ -117,7 +117,7 @@ enum xseg_history_labels_outcome xseg_history_labels_add(struct xseg_history_lab
         set_mark(at(labels, *label), labels->sweep);
         return XSEG_HISTORY_LABELS_FOUND;
     }
-    if (labels->bytes + wanted.bytes > most && strcmp(text, XSEG_HISTORY_LABELS_OTHER) != 0)
+    if (labels->bytes + wanted.bytes > max && strcmp(text, XSEG_HISTORY_LABELS_OTHER) != 0)
         return XSEG_HISTORY_LABELS_FULL;
     *label = take_record(labels);
     if (*label == 0)
@@ -142,17 +142,17 @@ const char *xseg_history_labels_text(const struct xseg_history_labels *labels, u
 
 void xseg_history_labels_begin_reading(struct xseg_history_labels *labels)
 {
-    xseg_lock_take(&labels->lock);
+    xseg_mutex_lock(&labels->lock);
     labels->readers++;
-    xseg_lock_give(&labels->lock);
+    xseg_mutex_unlock(&labels->lock);
 }
 
 void xseg_history_labels_end_reading(struct xseg_history_labels *labels)
 {
-    xseg_lock_take(&labels->lock);
+    xseg_mutex_lock(&labels->lock);
     XSEG_ASSERT(labels->readers != 0);
     labels->readers--;
-    xseg_lock_give(&labels->lock);
+    xseg_mutex_unlock(&labels->lock);
 }
 
 /* --- A sweep. --- */

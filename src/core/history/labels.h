@@ -25,7 +25,7 @@
 #define XSEG_CORE_HISTORY_LABELS_H
 
 #include "src/base/bump.h"
-#include "src/base/lock.h"
+#include "src/base/mutex.h"
 
 /* A longer text is cut to one byte less. */
 #define XSEG_HISTORY_LABEL_BYTES 120u
@@ -45,7 +45,7 @@ enum xseg_history_labels_outcome {
 };
 
 struct xseg_history_labels {
-    struct xseg_lock lock;   /* LABELS */
+    struct xseg_mutex lock;  /* LABELS */
     struct xseg_bump memory; /* of records */
     uint32_t *bucket;        /* each the first label of a chain; NULL before the first label */
     uint32_t free;           /* first record that has no label any more; 0: none */

@@ -70,17 +70,17 @@ static bool is_numbered_before(const struct xseg_history_merge *merge, size_t le
 static void sift_down(struct xseg_history_merge *merge, compare_runs *is_before, size_t at)
 {
     for (;;) {
-        size_t least = at;
+        size_t min = at;
 
         for (size_t child = 2 * at + 1; child <= 2 * at + 2 && child < merge->heap_count; child++)
-            if (is_before(merge, merge->heap[child], merge->heap[least]))
-                least = child;
-        if (least == at)
+            if (is_before(merge, merge->heap[child], merge->heap[min]))
+                min = child;
+        if (min == at)
             return;
         const size_t run = merge->heap[at];
-        merge->heap[at] = merge->heap[least];
-        merge->heap[least] = run;
-        at = least;
+        merge->heap[at] = merge->heap[min];
+        merge->heap[min] = run;
+        at = min;
     }
 }
 
@@ -101,7 +101,7 @@ static void go_on(struct xseg_history_merge *merge, compare_runs *is_before, boo
 /* --- Times that do not fall. --- */
 
 /* Raise the times of a run's events up to one, which is raised to `least` as well.  Returns its time. */
-static uint64_t raise_to(struct xseg_history_run *run, size_t index, uint64_t least)
+static uint64_t raise_to(struct xseg_history_run *run, size_t index, uint64_t min)
 {
     for (; run->next <= index && run->next < run->count; run->next++) {
         const uint64_t before = run->next == 0 ? 0 : run->events[run->next - 1].time;
@@ -110,7 +110,7 @@ static uint64_t raise_to(struct xseg_history_run *run, size_t index, uint64_t le
     }
     struct xseg_history_event *event = &run->events[index];
     XSEG_ASSERT(index < run->count && run->next > index);
-    event->time = xseg_max(event->time, least);
+    event->time = xseg_max(event->time, min);
     return event->time;
 }
 

@@ -50,7 +50,7 @@ bool xseg_pool_ids_add(struct xseg_history_store *store, uint32_t number, const 
     struct xseg_pool_ids *ids = &store->pool_ids;
 
     XSEG_ASSERT(number != 0 && (id[0] | id[1]) != 0);
-    xseg_lock_take(&store->lock);
+    xseg_mutex_lock(&store->lock);
     const bool has_room = make_room(ids);
     if (has_room) {
         /* Pools of several devices draw numbers at the same time, so the last few may come late. */
@@ -60,7 +60,7 @@ bool xseg_pool_ids_add(struct xseg_history_store *store, uint32_t number, const 
             ids->known[at] = ids->known[at - 1];
         ids->known[at] = (struct xseg_pool_id){number, {id[0], id[1]}};
     }
-    xseg_lock_give(&store->lock);
+    xseg_mutex_unlock(&store->lock);
     return has_room;
 }
 
@@ -71,11 +71,11 @@ void xseg_pool_ids_find(struct xseg_history_store *store, uint32_t number, uint6
     id[0] = id[1] = 0;
     if (number == 0)
         return;
-    xseg_lock_take(&store->lock);
+    xseg_mutex_lock(&store->lock);
     const size_t at = place_of(ids, number);
     if (at < ids->count && ids->known[at].number == number) {
         id[0] = ids->known[at].id[0];
         id[1] = ids->known[at].id[1];
     }
-    xseg_lock_give(&store->lock);
+    xseg_mutex_unlock(&store->lock);
 }

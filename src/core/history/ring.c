@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "src/base/align.h"
-#include "src/base/zeroed.h"
+#include "src/base/demand_zero.h"
 
 #define LINE_BYTES ((size_t)64)
 
@@ -23,8 +23,8 @@ static size_t bytes_of_users(uint64_t capacity)
 /* Give back the arrays of a ring. */
 static void give(const struct xseg_history_ring *ring)
 {
-    xseg_zeroed_give(ring->events, bytes_of(ring->capacity));
-    xseg_zeroed_give(ring->users, bytes_of_users(ring->capacity));
+    xseg_demand_zero_free(ring->events, bytes_of(ring->capacity));
+    xseg_demand_zero_free(ring->users, bytes_of_users(ring->capacity));
 }
 
 struct xseg_history_ring *xseg_history_ring_create(uint64_t capacity)
@@ -36,7 +36,7 @@ struct xseg_history_ring *xseg_history_ring_create(uint64_t capacity)
     if (ring == NULL)
         return NULL;
     memset(ring, 0, sizeof(*ring));
-    ring->events = xseg_zeroed_take(bytes_of(capacity));
+    ring->events = xseg_demand_zero_alloc(bytes_of(capacity));
     ring->capacity = capacity;
     if (ring->events != NULL)
         return ring;
@@ -52,36 +52,36 @@ void xseg_history_ring_destroy(struct xseg_history_ring *ring)
     free(ring);
 }
 
-void xseg_history_ring_note_with(struct xseg_history_ring *ring,
-                                 const struct xseg_history_event *event, uint64_t user)
+void xseg_history_ring_append_with(struct xseg_history_ring *ring,
+                                   const struct xseg_history_event *event, uint64_t user)
 {
     struct xseg_history_event with = *event;
 
     if (ring->users != NULL && user != 0) {
-        /* As in xseg_history_ring_note(), of which this is a part. */
+        /* As in xseg_history_ring_append(), of which this is a part. */
         atomic_thread_fence(memory_order_release);
         atomic_store_explicit(&ring->users[ring->place], user, memory_order_relaxed);
         with.flags |= XSEG_HISTORY_HAS_USER;
     }
-    xseg_history_ring_note(ring, &with);
+    xseg_history_ring_append(ring, &with);
 }
 
 void xseg_history_ring_range(const struct xseg_history_ring *ring, uint64_t *first, uint64_t *end)
 {
-    const uint64_t noted = atomic_load_explicit(&ring->noted, memory_order_acquire);
-    const uint64_t kept = noted - xseg_min(noted, ring->capacity);
+    const uint64_t recorded = atomic_load_explicit(&ring->recorded, memory_order_acquire);
+    const uint64_t kept = recorded - xseg_min(recorded, ring->capacity);
     const uint64_t gone = atomic_load_explicit(&ring->dropped, memory_order_relaxed);
 
     *first =
         xseg_max(xseg_max(kept, gone), atomic_load_explicit(&ring->cleared, memory_order_relaxed));
-    *end = noted;
+    *end = recorded;
     *first = xseg_min(*first, *end);
 }
 
 bool xseg_history_ring_add_users(struct xseg_history_ring *ring)
 {
     XSEG_ASSERT(ring->users == NULL);
-    ring->users = xseg_zeroed_take(bytes_of_users(ring->capacity));
+    ring->users = xseg_demand_zero_alloc(bytes_of_users(ring->capacity));
     return ring->users != NULL;
 }
 
@@ -104,7 +104,7 @@ bool xseg_history_ring_resize(struct xseg_history_ring *ring, uint64_t capacity)
     uint64_t first, end;
 
     XSEG_ASSERT(capacity != 0);
-    to.events = xseg_zeroed_take(bytes_of(capacity));
+    to.events = xseg_demand_zero_alloc(bytes_of(capacity));
     if (to.events == NULL)
         return false;
     if (ring->users != NULL && !xseg_history_ring_add_users(&to)) {
@@ -144,13 +144,13 @@ bool xseg_history_ring_read_with(const struct xseg_history_ring *ring, uint64_t 
                                 : atomic_load_explicit(&ring->users[number % (ring->capacity + 1)],
                                                        memory_order_relaxed);
     atomic_thread_fence(memory_order_acquire);
-    const uint64_t noted = atomic_load_explicit(&ring->noted, memory_order_relaxed);
-    XSEG_ASSERT(number < noted);
+    const uint64_t recorded = atomic_load_explicit(&ring->recorded, memory_order_relaxed);
+    XSEG_ASSERT(number < recorded);
     *out = xseg_history_event_read(copy);
     if ((out->flags & XSEG_HISTORY_HAS_USER) == 0)
         *user = 0;
     /* The writer may be at event `noted`, in the place of the event so many before it. */
-    return (noted < ring->capacity + 1 || number > noted - (ring->capacity + 1)) &&
+    return (recorded < ring->capacity + 1 || number > recorded - (ring->capacity + 1)) &&
            number >= atomic_load_explicit(&ring->dropped, memory_order_relaxed);
 }
 
@@ -158,7 +158,7 @@ void xseg_history_ring_clear(struct xseg_history_ring *ring, uint64_t end)
 {
     uint64_t cleared = atomic_load_explicit(&ring->cleared, memory_order_relaxed);
 
-    XSEG_ASSERT(end <= atomic_load_explicit(&ring->noted, memory_order_relaxed));
+    XSEG_ASSERT(end <= atomic_load_explicit(&ring->recorded, memory_order_relaxed));
     while (cleared < end && !atomic_compare_exchange_weak(&ring->cleared, &cleared, end)) {
     }
 }
@@ -170,21 +170,21 @@ uint64_t xseg_history_ring_lost(const struct xseg_history_ring *ring, uint64_t f
 
 uint64_t xseg_history_ring_host_bytes(const struct xseg_history_ring *ring)
 {
-    return sizeof(*ring) + xseg_zeroed_resident(ring->events, bytes_of(ring->capacity)) +
+    return sizeof(*ring) + xseg_demand_zero_resident(ring->events, bytes_of(ring->capacity)) +
            (ring->users == NULL
                 ? 0
-                : xseg_zeroed_resident(ring->users, bytes_of_users(ring->capacity)));
+                : xseg_demand_zero_resident(ring->users, bytes_of_users(ring->capacity)));
 }
 
 bool xseg_history_ring_audit(const struct xseg_history_ring *ring, struct xseg_finding *finding)
 {
-    const uint64_t noted = atomic_load_explicit(&ring->noted, memory_order_relaxed);
+    const uint64_t recorded = atomic_load_explicit(&ring->recorded, memory_order_relaxed);
     const uint64_t cleared = atomic_load_explicit(&ring->cleared, memory_order_relaxed);
     const uint64_t dropped = atomic_load_explicit(&ring->dropped, memory_order_relaxed);
     uint64_t first, end, before = 0;
 
-    XSEG_HOLDS(finding, "RING-1", cleared <= noted && dropped <= noted,
-               "of %" PRIu64 " events %" PRIu64 " were cleared, %" PRIu64 " dropped", noted,
+    XSEG_HOLDS(finding, "RING-1", cleared <= recorded && dropped <= recorded,
+               "of %" PRIu64 " events %" PRIu64 " were cleared, %" PRIu64 " dropped", recorded,
                cleared, dropped);
     xseg_history_ring_range(ring, &first, &end);
     for (uint64_t number = first; number < end; number++) {

@@ -36,18 +36,20 @@
 
 /* What the writer changes has cache lines of its own (xseg_history_ring_create()). */
 struct xseg_history_ring {
-    atomic_uint_fast64_t noted;                               /* events so far */
+    atomic_uint_fast64_t recorded;                            /* events so far */
     uint64_t place;                                           /* of the next event */
     atomic_uint_fast64_t (*events)[XSEG_HISTORY_EVENT_WORDS]; /* [capacity + 1] */
     atomic_uint_fast64_t *users; /* [capacity + 1]; NULL: no event has a `user` */
     uint64_t capacity;
-    uint64_t coarse_ticks, coarse_ns; /* of the last reading of the coarse clock, see notes.c */
+    uint64_t coarse_ticks, coarse_ns; /* of the last reading of the coarse clock, see recorder.c */
     atomic_uint_fast64_t cleared;     /* events with lower numbers were cleared */
     atomic_uint_fast64_t dropped;     /* events with lower numbers went as the ring was resized */
     uint64_t
-        cut; /* number behind the last event of a moment, see device_history.h; guarded by GROWTH */
-    uint64_t cut_stream; /* handle of the arena's stream at that moment; guarded by GROWTH */
-    bool has_cut_stream; /* the arena was in a pool at that moment; guarded by GROWTH */
+        cut; /* number behind the last event of a moment, see device_history.h; guarded by the device memory lock */
+    uint64_t
+        cut_stream; /* handle of the arena's stream at that moment; guarded by the device memory lock */
+    bool
+        has_cut_stream; /* the arena was in a pool at that moment; guarded by the device memory lock */
     struct xseg_history_ring *next; /* in the device's list of rings */
 };
 
@@ -78,10 +80,10 @@ static inline atomic_uint_fast64_t (*xseg_history_ring_place(
 }
 
 /* Note an event without a `user`. */
-static inline void xseg_history_ring_note(struct xseg_history_ring *ring,
-                                          const struct xseg_history_event *event)
+static inline void xseg_history_ring_append(struct xseg_history_ring *ring,
+                                            const struct xseg_history_event *event)
 {
-    const uint64_t number = atomic_load_explicit(&ring->noted, memory_order_relaxed);
+    const uint64_t number = atomic_load_explicit(&ring->recorded, memory_order_relaxed);
     atomic_uint_fast64_t *words = ring->events[ring->place];
 
     XSEG_ASSERT(ring->capacity != 0 && words == *xseg_history_ring_place(ring, number));
@@ -90,12 +92,12 @@ static inline void xseg_history_ring_note(struct xseg_history_ring *ring,
     xseg_history_event_write(event, words);
     /* A division would take longer than all of this. */
     ring->place = ring->place == ring->capacity ? 0 : ring->place + 1;
-    atomic_store_explicit(&ring->noted, number + 1, memory_order_release);
+    atomic_store_explicit(&ring->recorded, number + 1, memory_order_release);
 }
 
 /* Note an event with its `user`, if the ring has users; 0: none. */
-void xseg_history_ring_note_with(struct xseg_history_ring *ring,
-                                 const struct xseg_history_event *event, uint64_t user);
+void xseg_history_ring_append_with(struct xseg_history_ring *ring,
+                                   const struct xseg_history_event *event, uint64_t user);
 
 /* The first and the number behind the last event that a reader can have now.  HISTORY is held. */
 void xseg_history_ring_range(const struct xseg_history_ring *ring, uint64_t *first, uint64_t *end);

@@ -70,9 +70,9 @@ void xseg_history_store_init(struct xseg_history_store *store, const struct xseg
     store->serial = atomic_fetch_add(&stores, 1) + 1;
     /* A thread may read new settings, and the capacity from before they changed. */
     atomic_init(&store->capacity, 1);
-    xseg_lock_init(&store->lock, XSEG_RANK_HISTORY);
+    xseg_mutex_init(&store->lock, XSEG_RANK_HISTORY);
     xseg_history_labels_init(&store->labels);
-    xseg_lock_init(&store->sweep_lock, XSEG_RANK_FIRST);
+    xseg_mutex_init(&store->sweep_lock, XSEG_RANK_FIRST);
     store->clock = *clock;
     store->counts_cycles = clock->read == NULL && has_steady_counter();
     atomic_init(&store->sweep_after, UINT64_MAX);
@@ -95,9 +95,9 @@ void xseg_history_store_fini(struct xseg_history_store *store)
         free(hook);
     }
     xseg_history_labels_fini(&store->labels);
-    xseg_lock_fini(&store->sweep_lock);
+    xseg_mutex_fini(&store->sweep_lock);
     xseg_pool_ids_fini(&store->pool_ids);
-    xseg_lock_fini(&store->lock);
+    xseg_mutex_fini(&store->lock);
 }
 
 static uint64_t settings_of(const struct xseg_config *config)
@@ -109,8 +109,8 @@ static uint64_t settings_of(const struct xseg_config *config)
         [XSEG_HISTORY_STACKS_ALL] = ALL,
     };
     const bool keeps_state = config->history != XSEG_HISTORY_NOTHING;
-    const uint32_t noted = config->history == XSEG_HISTORY_ALL ? ALL & ~config->history_skip : 0;
-    const uint32_t taken = keeps_state ? stacks[config->history_stacks] & noted : 0;
+    const uint32_t recorded = config->history == XSEG_HISTORY_ALL ? ALL & ~config->history_skip : 0;
+    const uint32_t taken = keeps_state ? stacks[config->history_stacks] & recorded : 0;
     uint64_t settings = 0;
 
     if (keeps_state)
@@ -121,8 +121,8 @@ static uint64_t settings_of(const struct xseg_config *config)
         settings |= XSEG_HISTORY_TRACED;
     if (config->block_user)
         settings |= XSEG_HISTORY_USERS;
-    settings |= noted | (uint64_t)taken << XSEG_HISTORY_STACKS_SHIFT;
-    if (config->block_user || xseg_history_settings_take(settings))
+    settings |= recorded | (uint64_t)taken << XSEG_HISTORY_STACKS_SHIFT;
+    if (config->block_user || xseg_history_settings_capture(settings))
         settings |= XSEG_HISTORY_GATHERS;
     return settings;
 }
@@ -160,7 +160,7 @@ struct xseg_stack_depot *xseg_history_store_make_depot(struct xseg_history_store
 {
     struct xseg_stack_depot *depot = malloc(sizeof(*depot)), *other = NULL;
 
-    XSEG_ASSERT(!xseg_lock_is_any_held());
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     (void)xseg_stack_prepare();
     if (depot == NULL || !xseg_stack_depot_init(depot, 0)) {
         free(depot);
@@ -206,7 +206,7 @@ bool xseg_history_store_set_hook(struct xseg_history_store *store,
 
     if (calls != NULL && hook == NULL)
         return false;
-    xseg_lock_take(&store->lock);
+    xseg_mutex_lock(&store->lock);
     if (hook != NULL) {
         *hook = (struct xseg_history_hooked){*calls, store->hooks};
         store->hooks = hook;
@@ -216,7 +216,7 @@ bool xseg_history_store_set_hook(struct xseg_history_store *store,
                           calls != NULL && calls->discard != NULL ? FIRST_SWEEP : UINT64_MAX,
                           memory_order_relaxed);
     atomic_store_explicit(&store->hook, hook, memory_order_release);
-    xseg_lock_give(&store->lock);
+    xseg_mutex_unlock(&store->lock);
     return true;
 }
 

@@ -20,7 +20,7 @@
 #include <stdbool.h>
 
 #include "src/base/clock.h"
-#include "src/base/lock.h"
+#include "src/base/mutex.h"
 #include "src/base/stack_depot.h"
 #include "src/core/history/labels.h"
 #include "src/core/history/pool_ids.h"
@@ -57,9 +57,9 @@ struct xseg_history_store {
     struct xseg_clock clock;        /* the user's, if clock.read is not NULL */
     bool counts_cycles;             /* ticks are those of the processor's counter */
     uint64_t first_ticks, first_ns; /* of one moment, when the store was made */
-    struct xseg_lock lock;          /* HISTORY */
+    struct xseg_mutex lock;         /* HISTORY */
     struct xseg_history_labels labels;
-    struct xseg_lock sweep_lock;                /* SWEEP */
+    struct xseg_mutex sweep_lock;               /* SWEEP */
     struct xseg_pool_ids pool_ids;              /* guarded by HISTORY */
     _Atomic(struct xseg_stack_depot *) depot;   /* NULL until stacks are switched on */
     _Atomic(struct xseg_history_hooked *) hook; /* the one in force, or NULL */
@@ -125,7 +125,7 @@ static inline uint32_t xseg_history_settings_version(uint64_t settings)
     return (uint32_t)(settings >> XSEG_HISTORY_VERSION_SHIFT);
 }
 
-static inline bool xseg_history_settings_note(uint64_t settings, enum xseg_history_action action)
+static inline bool xseg_history_settings_record(uint64_t settings, enum xseg_history_action action)
 {
     return (settings >> action & 1) != 0;
 }
@@ -136,7 +136,7 @@ static inline bool xseg_history_settings_stack(uint64_t settings, enum xseg_hist
 }
 
 /* Whether calls take stacks. */
-static inline bool xseg_history_settings_take(uint64_t settings)
+static inline bool xseg_history_settings_capture(uint64_t settings)
 {
     return (settings & (XSEG_HISTORY_ORIGIN_STACK | (((uint64_t)1 << XSEG_HISTORY_ACTIONS) - 1)
                                                         << XSEG_HISTORY_STACKS_SHIFT)) != 0;

@@ -55,8 +55,8 @@ XSEG_HIT_STEP leave_arena(struct xseg_arena *arena, void **out, size_t bytes)
 static inline xseg_status finish(struct xseg_arena *arena, void **out, size_t bytes, uint64_t base)
     XSEG_RELEASES(arena->lock)
 {
-    XSEG_ASSERT(base % XSEG_SIZE_QUANTUM == 0);
-    xseg_biased_lock_give_own(&arena->lock);
+    XSEG_ASSERT(base % XSEG_SIZE_UNIT == 0);
+    xseg_biased_lock_unlock_owner(&arena->lock);
     if (__builtin_expect(base == 0, 0))
         return leave_arena(arena, out, bytes);
     *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
@@ -75,7 +75,7 @@ XSEG_HIT_STEP small_generally(struct xseg_arena *arena, void **out, size_t bytes
 XSEG_HIT_STEP raise_limits(struct xseg_arena *arena) XSEG_RELEASES(arena->lock)
 {
     xseg_counts_reconcile_all(&arena->counts);
-    xseg_biased_lock_give_own(&arena->lock);
+    xseg_biased_lock_unlock_owner(&arena->lock);
     return XSEG_OK;
 }
 
@@ -89,7 +89,7 @@ finish_small(struct xseg_arena *arena, void **out, size_t bytes, bool expandable
     *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
     if (__builtin_expect(xseg_counts_are_past_limits(&arena->counts), 0))
         return raise_limits(arena);
-    xseg_biased_lock_give_own(&arena->lock);
+    xseg_biased_lock_unlock_owner(&arena->lock);
     return XSEG_OK;
 }
 
@@ -149,7 +149,7 @@ XSEG_HIT_STEP after_look(struct xseg_arena *arena, void **out, size_t bytes)
     uint64_t base = 0;
 
     xseg_allocator_gather(device->allocator, NULL);
-    xseg_device_look_at_pending(arena, xseg_allocator_config(device->allocator));
+    xseg_device_poll_pending(arena, xseg_allocator_config(device->allocator));
     xseg_arena_lock(arena);
     if (__builtin_expect(!xseg_context_is_lost(&device->context), 1))
         base = serve(arena, bytes);
@@ -181,7 +181,7 @@ by_shortcut(struct xseg_allocator *allocator, int ordinal, size_t bytes, xseg_st
             void **out, bool is_small)
 {
     const struct xseg_known_stream *stream =
-        xseg_shortcuts_find(&allocator->shortcuts, ordinal, handle);
+        xseg_stream_cache_find(&allocator->stream_cache, ordinal, handle);
 
     if (__builtin_expect(stream == NULL, 0))
         return leave(allocator, ordinal, bytes, handle, out);
@@ -190,19 +190,21 @@ by_shortcut(struct xseg_allocator *allocator, int ordinal, size_t bytes, xseg_st
     if (__builtin_expect(arena == NULL, 0))
         return leave(allocator, ordinal, bytes, handle, out);
     XSEG_ASSERT(arena->is_small == is_small && !arena->is_private);
-    const enum xseg_stream_way way = atomic_load_explicit(&stream->way, memory_order_relaxed);
-    if (__builtin_expect(!xseg_word_is(&arena->device->context.slow_path, 0), 0))
+    const enum xseg_fast_path_mode fast_path_mode =
+        atomic_load_explicit(&stream->fast_path_mode, memory_order_relaxed);
+    if (__builtin_expect(!xseg_single_writer_equals(&arena->device->context.slow_path, 0), 0))
         return after_look(arena, out, bytes);
-    if (__builtin_expect(way == XSEG_WAY_ASK, 0) || !xseg_biased_lock_try_own(&arena->lock))
+    if (__builtin_expect(fast_path_mode == XSEG_FAST_PATH_BY_CONFIG, 0) ||
+        !xseg_biased_lock_trylock_owner(&arena->lock))
         return from_shared(arena, out, bytes);
-    return is_small ? small(arena, out, bytes, way == XSEG_WAY_EXPANDABLE)
-                    : large(arena, out, bytes, way == XSEG_WAY_EXPANDABLE);
+    return is_small ? small(arena, out, bytes, fast_path_mode == XSEG_FAST_PATH_EXPANDABLE)
+                    : large(arena, out, bytes, fast_path_mode == XSEG_FAST_PATH_EXPANDABLE);
 }
 
 XSEG_HIT_STEP by_shortcut_large(struct xseg_allocator *allocator, int ordinal, size_t bytes,
                                 xseg_stream stream, void **out)
 {
-    if (__builtin_expect(bytes - 1 >= XSEG_SIZE_ABSURD - 1, 0))
+    if (__builtin_expect(bytes - 1 >= XSEG_SIZE_MAX - 1, 0))
         return leave(allocator, ordinal, bytes, stream, out);
     return by_shortcut(allocator, ordinal, bytes, stream, out, false);
 }

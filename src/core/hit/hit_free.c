@@ -25,7 +25,7 @@ XSEG_HIT_STEP leave(struct xseg_allocator *allocator, void *ptr)
 /* Give the lock back, and take the general path: no block begins at the address that this path can free. */
 XSEG_HIT_STEP leave_arena(struct xseg_arena *arena, void *ptr) XSEG_RELEASES(arena->lock)
 {
-    xseg_biased_lock_give_own(&arena->lock);
+    xseg_biased_lock_unlock_owner(&arena->lock);
     return leave(arena->device->allocator, ptr);
 }
 
@@ -36,7 +36,7 @@ XSEG_HIT_STEP cell_generally(struct xseg_arena *arena, struct xseg_extent *exten
     if (__builtin_expect(!xseg_small_free(arena, extent, quantum), 0))
         /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
         return leave_arena(arena, (void *)xseg_cell_address_of(extent, quantum));
-    xseg_biased_lock_give_own(&arena->lock);
+    xseg_biased_lock_unlock_owner(&arena->lock);
     return XSEG_OK;
 }
 
@@ -45,7 +45,7 @@ XSEG_HIT_STEP cell_merging(struct xseg_arena *arena, struct xseg_chunk_map *chun
                            uint32_t quanta) XSEG_RELEASES(arena->lock)
 {
     xseg_small_merge(arena, chunk, quantum, quanta);
-    xseg_biased_lock_give_own(&arena->lock);
+    xseg_biased_lock_unlock_owner(&arena->lock);
     return XSEG_OK;
 }
 
@@ -57,7 +57,7 @@ XSEG_HIT_STEP cell(struct xseg_arena *arena, struct xseg_extent *extent, void *p
     if (__builtin_expect(extent->arena != arena || extent->first == NULL, 0))
         return leave_arena(arena, ptr);
     const uint64_t offset = (uint64_t)(uintptr_t)ptr - extent->segment.base;
-    if (__builtin_expect(offset >= extent->segment.bytes || offset % XSEG_SIZE_QUANTUM != 0, 0))
+    if (__builtin_expect(offset >= extent->segment.bytes || offset % XSEG_SIZE_UNIT != 0, 0))
         return leave_arena(arena, ptr);
     XSEG_ASSERT(extent->has_cells);
     const uint64_t quantum = offset >> XSEG_CELLS_SHIFT, index = quantum % XSEG_CELLS_CHUNK;
@@ -66,7 +66,7 @@ XSEG_HIT_STEP cell(struct xseg_arena *arena, struct xseg_extent *extent, void *p
         return leave_arena(arena, ptr);
     bool is_lone = false;
     const uint64_t quanta = xseg_plain_live(chunk, index, &is_lone);
-    if (quanta == 0 || xseg_arena_has_notes(arena))
+    if (quanta == 0 || xseg_arena_has_flags(arena))
         return cell_generally(arena, extent, (uint32_t)quantum);
     xseg_plain_count_free(arena, chunk, index, quanta);
     if (!is_lone)
@@ -74,7 +74,7 @@ XSEG_HIT_STEP cell(struct xseg_arena *arena, struct xseg_extent *extent, void *p
     if (!xseg_extent_is_expandable(extent))
         xseg_fragments_add(&arena->counts, quanta << XSEG_CELLS_SHIFT);
     xseg_bins_put_lone(&arena->small.bins, chunk, index, quanta);
-    xseg_biased_lock_give_own(&arena->lock);
+    xseg_biased_lock_unlock_owner(&arena->lock);
     return XSEG_OK;
 }
 
@@ -84,7 +84,7 @@ XSEG_HIT_STEP at_victim(struct xseg_arena *arena, struct xseg_extent *extent, vo
 {
     if (!xseg_plain_join_victim(arena, extent, (uint64_t)(uintptr_t)ptr))
         return cell(arena, extent, ptr);
-    xseg_biased_lock_give_own(&arena->lock);
+    xseg_biased_lock_unlock_owner(&arena->lock);
     return XSEG_OK;
 }
 
@@ -94,8 +94,8 @@ XSEG_HIT_STEP at_victim(struct xseg_arena *arena, struct xseg_extent *extent, vo
 XSEG_HIT_STEP block_merging(struct xseg_arena *arena, struct xseg_block *block)
     XSEG_RELEASES(arena->lock)
 {
-    xseg_large_merge(arena, block);
-    xseg_biased_lock_give_own(&arena->lock);
+    xseg_large_coalesce(arena, block);
+    xseg_biased_lock_unlock_owner(&arena->lock);
     return XSEG_OK;
 }
 
@@ -107,13 +107,13 @@ XSEG_HIT_STEP block(struct xseg_arena *arena, xseg_slot *slot, void *ptr, uintpt
     struct xseg_block *block = xseg_slot_block(what);
 
     if (__builtin_expect(!xseg_slot_is_still(slot, what) ||
-                             !xseg_large_take_back(arena, slot, block, (uint64_t)(uintptr_t)ptr),
+                             !xseg_large_claim_free(arena, slot, block, (uint64_t)(uintptr_t)ptr),
                          0))
         return leave_arena(arena, ptr);
     if (xseg_block_is_split(block))
         return block_merging(arena, block);
-    xseg_large_put_whole(arena, block);
-    xseg_biased_lock_give_own(&arena->lock);
+    xseg_large_cache_whole(arena, block);
+    xseg_biased_lock_unlock_owner(&arena->lock);
     return XSEG_OK;
 }
 
@@ -127,7 +127,7 @@ XSEG_HIT_STEP by_slot(struct xseg_allocator *allocator, void *ptr, xseg_slot *sl
     if (__builtin_expect(what == 0, 0))
         return leave(allocator, ptr);
     struct xseg_arena *arena = xseg_slot_arena(what);
-    if (!xseg_biased_lock_try_own(&arena->lock))
+    if (!xseg_biased_lock_trylock_owner(&arena->lock))
         return leave(allocator, ptr);
     return xseg_slot_is_extent(what) ? cell(arena, xseg_slot_extent(what), ptr)
                                      : block(arena, slot, ptr, what);
@@ -148,7 +148,7 @@ xseg_status xseg_hit_free(struct xseg_allocator *allocator, void *ptr)
     if (__builtin_expect(extent == NULL, 0))
         return leave(allocator, ptr);
     struct xseg_arena *arena = extent->arena;
-    if (!xseg_biased_lock_try_own(&arena->lock))
+    if (!xseg_biased_lock_trylock_owner(&arena->lock))
         return leave(allocator, ptr);
     if (xseg_plain_is_near_victim(arena, extent, address))
         return at_victim(arena, extent, ptr);

@@ -17,17 +17,17 @@ static struct xseg_part beside(const struct xseg_part *part, bool before)
 }
 
 /* Count the cached bytes beside a block in one direction, and those of the hole beyond them. */
-static void look_beside(const struct xseg_part *part, bool before, size_t *cached, size_t *hole)
+static void look_beside(const struct xseg_part *part, bool before, size_t *cached, size_t *unmapped)
 {
     struct xseg_part next = beside(part, before);
 
-    *cached = *hole = 0;
+    *cached = *unmapped = 0;
     if (next.extent != NULL && next.state == XSEG_BLOCK_CACHED) {
         *cached = next.bytes;
         next = beside(&next, before);
     }
     if (next.extent != NULL && next.state == XSEG_BLOCK_UNMAPPED)
-        *hole = next.bytes;
+        *unmapped = next.bytes;
 }
 
 static void tell_origin(const struct xseg_part *part, uint64_t now, struct xseg_block_info *info)
@@ -51,13 +51,14 @@ static void tell_origin(const struct xseg_part *part, uint64_t now, struct xseg_
         info->user = (void *)(uintptr_t)user; /* NOLINT(performance-no-int-to-ptr) */
 }
 
-void xseg_allocator_tell(const struct xseg_part *part, uint64_t now, struct xseg_block_info *info)
+void xseg_allocator_describe_address(const struct xseg_part *part, uint64_t now,
+                                     struct xseg_block_info *info)
 {
     const struct xseg_extent *extent = part->extent;
     const struct xseg_arena *arena = extent->arena;
     const struct xseg_segment *segment = &extent->segment;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA) && part->bytes > 0);
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA) && part->bytes > 0);
     XSEG_ASSERT(part->base >= segment->base &&
                 xseg_part_end(part) <= segment->base + segment->bytes);
     info->base = (void *)(uintptr_t)part->base; /* NOLINT(performance-no-int-to-ptr) */
@@ -66,8 +67,8 @@ void xseg_allocator_tell(const struct xseg_part *part, uint64_t now, struct xseg
     info->state = part->state;
     info->device = arena->device->context.ordinal;
     info->stream = xseg_arena_stream(arena)->handle;
-    info->pool = part->is_lent ? NULL : xseg_pool_of(extent);
-    info->fallback_pool = part->is_lent ? arena->pool : NULL;
+    info->pool = part->is_fallback ? NULL : xseg_pool_of(extent);
+    info->fallback_pool = part->is_fallback ? arena->pool : NULL;
     info->is_small = arena->is_small;
     info->is_expandable = xseg_extent_is_expandable(extent);
     info->segment_base = (void *)(uintptr_t)segment->base; /* NOLINT(performance-no-int-to-ptr) */
@@ -88,13 +89,13 @@ xseg_status xseg_allocator_describe(struct xseg_allocator *allocator, const void
 {
     const uint64_t address = (uint64_t)(uintptr_t)pointer;
     const uint64_t now = xseg_origins_now_by(&allocator->clock, xseg_allocator_config(allocator));
-    struct xseg_extent *extent = xseg_live_lock_extent(&allocator->page_map, address);
+    struct xseg_extent *extent = xseg_extent_lock_at(&allocator->page_map, address);
 
     if (extent == NULL)
         return xseg_allocator_fail_foreign(address);
     const struct xseg_part part = xseg_walk_at(extent, address);
     XSEG_ASSERT(part.base <= address && address < xseg_part_end(&part));
-    xseg_allocator_tell(&part, now, out);
+    xseg_allocator_describe_address(&part, now, out);
     xseg_arena_unlock(extent->arena);
     return XSEG_OK;
 }

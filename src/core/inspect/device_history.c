@@ -19,7 +19,7 @@ void xseg_device_history_cut(struct xseg_arena *arena)
 
     if (ring == NULL)
         return;
-    ring->cut = atomic_load_explicit(&ring->noted, memory_order_relaxed);
+    ring->cut = atomic_load_explicit(&ring->recorded, memory_order_relaxed);
     ring->cut_stream = (uint64_t)(uintptr_t)xseg_arena_stream(arena)->handle;
     ring->has_cut_stream = true;
 }
@@ -28,11 +28,11 @@ void xseg_device_history_begin_cut(struct xseg_device *device, struct xseg_histo
 {
     const struct xseg_history *history = &device->history;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     ends->moment = xseg_history_store_moment(history->store);
     for (struct xseg_history_ring *ring = atomic_load(&history->rings); ring != NULL;
          ring = ring->next) {
-        ring->cut = atomic_load_explicit(&ring->noted, memory_order_acquire);
+        ring->cut = atomic_load_explicit(&ring->recorded, memory_order_acquire);
         ring->has_cut_stream = false;
     }
 }
@@ -46,7 +46,7 @@ static void cut_arena(void *self, struct xseg_arena *arena)
     xseg_arena_unlock(arena);
 }
 
-/* Find where each ring of a device ends for now; none of a ring that is made meanwhile is before the moment.  GROWTH
+/* Find where each ring of a device ends for now; none of a ring that is made meanwhile is before the moment.  The device memory lock
  * is held. */
 static void cut(struct xseg_device *device, struct xseg_history_ends *ends)
 {
@@ -59,7 +59,7 @@ bool xseg_device_history_list_ends(struct xseg_device *device, struct xseg_histo
     const struct xseg_history_ring *first = atomic_load(&device->history.rings);
     size_t rings = 0;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     for (const struct xseg_history_ring *ring = first; ring != NULL; ring = ring->next)
         rings++;
     ends->list = malloc((rings + 1) * sizeof(*ends->list));
@@ -82,7 +82,7 @@ void xseg_device_history_end(struct xseg_history_ends *ends)
     ends->count = 0;
 }
 
-/* How many of a ring's events are not later than the moment.  What drew a number is not, since GROWTH was held at the
+/* How many of a ring's events are not later than the moment.  What drew a number is not, since the device memory lock was held at the
  * moment, even if another processor's clock is ahead. */
 static size_t until(const struct xseg_history_event *events, size_t count, uint64_t latest)
 {
@@ -115,11 +115,11 @@ struct copy {
 /* Make room for a ring's events.  Returns false without host memory, with nothing allocated. */
 static bool make_room(const struct xseg_history_end *of, bool has_users, struct copy *copy)
 {
-    const size_t most = (size_t)(of->end - of->first) + 1;
+    const size_t max = (size_t)(of->end - of->first) + 1;
 
     has_users = has_users && of->ring->users != NULL;
-    copy->events = malloc(most * sizeof(*copy->events));
-    copy->users = has_users ? malloc(most * sizeof(*copy->users)) : NULL;
+    copy->events = malloc(max * sizeof(*copy->events));
+    copy->users = has_users ? malloc(max * sizeof(*copy->users)) : NULL;
     if (copy->events != NULL && (copy->users != NULL || !has_users))
         return true;
     free(copy->events);
@@ -163,18 +163,18 @@ static void find_first(struct xseg_history_end *of)
  * has_users: their users, too
  */
 static bool read_ring(struct xseg_device *device, struct xseg_history_end *of, uint64_t latest,
-                      bool has_users, struct xseg_history_reading *reading)
+                      bool has_users, struct xseg_history_reader *reading)
 {
     struct xseg_history_store *store = device->history.store;
     const uint64_t wanted = of->first;
     struct copy copy = {.count = 0};
 
-    xseg_lock_take(&store->lock);
+    xseg_mutex_lock(&store->lock);
     const bool has_room = make_room(of, has_users, &copy);
     if (has_room)
         copy_ring(of, device->context.ordinal, &copy);
     reading->lost += xseg_history_ring_lost(of->ring, of->first);
-    xseg_lock_give(&store->lock);
+    xseg_mutex_unlock(&store->lock);
     if (!has_room)
         return false;
     copy.count = until(copy.events, copy.count, latest);
@@ -191,19 +191,19 @@ static xseg_status fail_to_copy(void)
 }
 
 xseg_status xseg_device_history_read(struct xseg_device *device,
-                                     struct xseg_history_reading *reading)
+                                     struct xseg_history_reader *reading)
 {
     struct xseg_history_ends ends = {.count = 0};
 
-    XSEG_ASSERT(!xseg_lock_is_any_held());
-    xseg_lock_take(&device->growth_lock);
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
+    xseg_mutex_lock(&device->growth_lock);
     cut(device, &ends);
     bool has_room = xseg_device_history_list_ends(device, &ends);
-    xseg_lock_give(&device->growth_lock);
-    xseg_lock_take(&device->history.store->lock);
+    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_lock(&device->history.store->lock);
     for (size_t i = 0; has_room && i < ends.count; i++)
         find_first(&ends.list[i]);
-    xseg_lock_give(&device->history.store->lock);
+    xseg_mutex_unlock(&device->history.store->lock);
     for (size_t i = 0; has_room && i < ends.count; i++)
         ends.list[i].has_stream = false; /* events are told as they were */
     for (size_t i = 0; has_room && i < ends.count; i++)
@@ -260,16 +260,16 @@ static uint64_t find_whole(struct xseg_history_end *of, uint64_t moment)
 }
 
 /* The earliest time, not before `whole`, since which there are at most so many events. */
-static uint64_t choose_since(const struct xseg_history_ends *ends, uint64_t whole, uint64_t most)
+static uint64_t choose_since(const struct xseg_history_ends *ends, uint64_t whole, uint64_t max)
 {
     uint64_t early = whole, late = UINT64_MAX;
 
-    if (count_since(ends, early) <= most)
+    if (count_since(ends, early) <= max)
         return early;
     while (late - early > 1) {
         const uint64_t middle = early + (late - early) / 2;
 
-        if (count_since(ends, middle) <= most)
+        if (count_since(ends, middle) <= max)
             late = middle;
         else
             early = middle;
@@ -279,7 +279,7 @@ static uint64_t choose_since(const struct xseg_history_ends *ends, uint64_t whol
 
 /* Let the ends begin where the events begin that are to be copied.  HISTORY is held. */
 static uint64_t begin_since(const struct xseg_history_store *store, struct xseg_history_ends *ends,
-                            uint64_t most, uint64_t *left_out)
+                            uint64_t max, uint64_t *left_out)
 {
     uint64_t whole = atomic_load_explicit(&store->whole_since, memory_order_relaxed);
 
@@ -287,7 +287,7 @@ static uint64_t begin_since(const struct xseg_history_store *store, struct xseg_
         find_first(&ends->list[i]);
         whole = xseg_max(whole, find_whole(&ends->list[i], ends->moment.ticks));
     }
-    const uint64_t since = choose_since(ends, whole, most);
+    const uint64_t since = choose_since(ends, whole, max);
     for (size_t i = 0; i < ends->count; i++) {
         const uint64_t first = ends->list[i].first;
 
@@ -298,15 +298,15 @@ static uint64_t begin_since(const struct xseg_history_store *store, struct xseg_
 }
 
 xseg_status xseg_device_history_copy(struct xseg_device *device, struct xseg_history_ends *ends,
-                                     uint64_t most, struct xseg_history_reading *reading)
+                                     uint64_t max, struct xseg_history_reader *reading)
 {
     struct xseg_history_store *store = device->history.store;
     bool has_room = true;
 
-    XSEG_ASSERT(!xseg_lock_is_any_held());
-    xseg_lock_take(&store->lock);
-    reading->since = begin_since(store, ends, most, &reading->left_out);
-    xseg_lock_give(&store->lock);
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
+    xseg_mutex_lock(&store->lock);
+    reading->since = begin_since(store, ends, max, &reading->left_out);
+    xseg_mutex_unlock(&store->lock);
     for (size_t i = 0; has_room && i < ends->count; i++)
         has_room = read_ring(device, &ends->list[i], UINT64_MAX, false, reading);
     /* xseg_history_ring_lost() counts what is left out, too: all events before the first one that is copied. */
@@ -319,12 +319,12 @@ void xseg_device_history_clear(struct xseg_device *device)
 {
     struct xseg_history_ends ends;
 
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     cut(device, &ends);
     for (struct xseg_history_ring *ring = atomic_load(&device->history.rings); ring != NULL;
          ring = ring->next)
         xseg_history_ring_clear(ring, ring->cut);
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
 }
 
 void xseg_device_history_describe(struct xseg_allocator *allocator,
@@ -338,7 +338,7 @@ void xseg_device_history_describe(struct xseg_allocator *allocator,
         .device = (int)(event->flags >> XSEG_HISTORY_DEVICE_SHIFT),
         .stream = (xseg_stream)(uintptr_t)event->stream, /* NOLINT(performance-no-int-to-ptr) */
         .pool = event->pool,
-        .is_fallback = (event->flags & XSEG_HISTORY_LENT) != 0,
+        .is_fallback = (event->flags & XSEG_HISTORY_FALLBACK) != 0,
         .base = (void *)(uintptr_t)event->base, /* NOLINT(performance-no-int-to-ptr) */
         .bytes = xseg_history_event_bytes(event),
         .requested = event->requested,
@@ -360,11 +360,11 @@ xseg_status xseg_device_history_annotate(struct xseg_device *device, uint32_t la
     struct xseg_history *history = &device->history;
     struct xseg_history_event event = {.action = XSEG_HISTORY_ANNOTATION, .label = label};
 
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     event.order = xseg_history_draw(history);
     const bool has_room =
-        xseg_history_note_aside(history, ANNOTATIONS, xseg_history_settings(history), &event);
-    xseg_lock_give(&device->growth_lock);
+        xseg_history_append_deferred(history, ANNOTATIONS, xseg_history_settings(history), &event);
+    xseg_mutex_unlock(&device->growth_lock);
     return has_room
                ? XSEG_OK
                : xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, annotation in the history");

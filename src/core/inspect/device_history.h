@@ -3,7 +3,7 @@
  * The history of a device as a reader sees it: the events of one moment, those that were lost, and the user's numbers
  * that are still in use.
  *
- * Locking: GROWTH, ARENA and HISTORY are taken inside; none may be held.
+ * Locking: the device memory lock, ARENA and HISTORY are taken inside; none may be held.
  */
 #ifndef XSEG_CORE_DEVICE_HISTORY_H
 #define XSEG_CORE_DEVICE_HISTORY_H
@@ -12,7 +12,7 @@
 #include "src/core/history/merge.h"
 
 /* Events of one device, for merging with those of others; `lost` and `count` are added up over devices. */
-struct xseg_history_reading {
+struct xseg_history_reader {
     struct xseg_history_merge merge;
     uint64_t count, lost;
     uint64_t left_out;                 /* were there, and are not copied */
@@ -37,7 +37,7 @@ struct xseg_history_ends {
 
 /*
  * Find where the rings of a device end.  begin_cut() cuts all rings, which is right for those whose arena is gone;
- * cut() cuts an arena's again, with its lock held; list_ends() lists them.  GROWTH is held from the first to the last.
+ * cut() cuts an arena's again, with its lock held; list_ends() lists them.  The device memory lock is held from the first to the last.
  */
 void xseg_device_history_begin_cut(struct xseg_device *device, struct xseg_history_ends *ends);
 void xseg_device_history_cut(struct xseg_arena *arena);
@@ -52,7 +52,7 @@ void xseg_device_history_end(struct xseg_history_ends *ends);
  * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
  */
 xseg_status xseg_device_history_copy(struct xseg_device *device, struct xseg_history_ends *ends,
-                                     uint64_t most, struct xseg_history_reading *reading);
+                                     uint64_t max, struct xseg_history_reader *reading);
 
 /*
  * Copy the events that a device has had up to now.
@@ -60,7 +60,7 @@ xseg_status xseg_device_history_copy(struct xseg_device *device, struct xseg_his
  * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
  */
 xseg_status xseg_device_history_read(struct xseg_device *device,
-                                     struct xseg_history_reading *reading);
+                                     struct xseg_history_reader *reading);
 
 /* Forget the events that a device has had up to now. */
 void xseg_device_history_clear(struct xseg_device *device);

@@ -8,12 +8,12 @@
 #include "src/core/arena/origins.h"
 #include "src/core/cache/walk.h"
 #include "src/core/device/allocator.h"
+#include "src/core/inspect/above_share.h"
 #include "src/core/inspect/allocator_describe.h"
-#include "src/core/inspect/borrowed.h"
 #include "src/core/pending/deferred.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/idle.h"
-#include "src/core/reclaim/leaving.h"
+#include "src/core/reclaim/pending_unmap.h"
 #include "src/core/reclaim/trim_steps.h"
 #include "src/core/registration/registrations.h"
 
@@ -112,8 +112,8 @@ static void name_block(struct xseg_reason *reason, const struct xseg_part *part)
 {
     struct xseg_pool *pool = ((struct xseg_arena *)part->extent->arena)->pool;
 
-    reason->pool = part->is_lent ? NULL : xseg_pool_shown(pool);
-    reason->fallback_pool = part->is_lent ? pool : NULL;
+    reason->pool = part->is_fallback ? NULL : xseg_pool_shown(pool);
+    reason->fallback_pool = part->is_fallback ? pool : NULL;
     reason->block = (void *)(uintptr_t)part->base; /* NOLINT(performance-no-int-to-ptr) */
     reason->block_bytes = part->bytes;
     reason->block_requested = part->requested;
@@ -289,7 +289,7 @@ void xseg_explain_part(struct xseg_explaining *look, const struct xseg_part *par
 
 /* --- Why idle memory stays. --- */
 
-/* Why the idle memory of an arena stays; BORROWED is weighed further by xseg_borrowed_weigh(), DECAY by weigh_decay(). */
+/* Why the idle memory of an arena stays; BORROWED is weighed further by xseg_above_share_classify(), DECAY by weigh_decay(). */
 static enum xseg_reason_kind keeper_of(const struct xseg_explaining *look, struct xseg_arena *arena)
 {
     bool idle = false;
@@ -363,7 +363,7 @@ static int compare_waits(const void *left, const void *right)
 }
 
 /* Read which blocks wait for which streams, up to `most`.  Returns how many. */
-static size_t read_waits(struct xseg_pending *pending, struct wait *waits, size_t most)
+static size_t read_waits(struct xseg_pending *pending, struct wait *waits, size_t max)
 {
     size_t count = 0;
 
@@ -377,7 +377,7 @@ static size_t read_waits(struct xseg_pending *pending, struct wait *waits, size_
         {
             const struct xseg_stream_use *use = XSEG_CONTAINER(link, struct xseg_stream_use, link);
 
-            if (count < most)
+            if (count < max)
                 waits[count++] = (struct wait){use->block->base, stream->handle};
         }
     }
@@ -385,24 +385,24 @@ static size_t read_waits(struct xseg_pending *pending, struct wait *waits, size_
     {
         const struct xseg_block *block = XSEG_CONTAINER(node, struct xseg_deferred, link)->block;
 
-        if (count < most && block->uses != NULL)
+        if (count < max && block->uses != NULL)
             waits[count++] = (struct wait){block->base, block->uses->stream->handle};
     }
     xseg_pending_unlock(pending);
-    XSEG_ASSERT(count <= most);
+    XSEG_ASSERT(count <= max);
     return count;
 }
 
 static xseg_status name_streams(struct xseg_explaining *look, size_t first)
 {
     struct xseg_pending *pending = look->device->pending;
-    const size_t most = xseg_pending_count(pending);
-    struct wait *waits = calloc(most + 1, sizeof(*waits));
+    const size_t max = xseg_pending_count(pending);
+    struct wait *waits = calloc(max + 1, sizeof(*waits));
 
     if (waits == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY,
-                         "out of host memory, explanation of %zu pending blocks", most);
-    const size_t count = read_waits(pending, waits, most);
+                         "out of host memory, explanation of %zu pending blocks", max);
+    const size_t count = read_waits(pending, waits, max);
     qsort(waits, count, sizeof(*waits), compare_waits);
     for (size_t i = first; i < look->reasons->count; i++) {
         struct xseg_reason *reason = &look->reasons->list[i];
@@ -416,7 +416,7 @@ static xseg_status name_streams(struct xseg_explaining *look, size_t first)
         reason->waits_for = found != NULL ? found->stream : NULL;
         if (reason->kind == XSEG_REASON_PENDING && found == NULL)
             reason->has_waits_for =
-                xseg_leaving_stream(look->device, wanted.base, &reason->waits_for);
+                xseg_pending_unmap_stream(look->device, wanted.base, &reason->waits_for);
     }
     free(waits);
     return XSEG_OK;
@@ -444,10 +444,10 @@ static xseg_status weigh_decay(struct xseg_explaining *look, size_t first)
             young[found++] = &reasons->list[i];
     }
     XSEG_ASSERT(found <= count);
-    qsort(young, found, sizeof(struct xseg_reason *), xseg_borrowed_compare_ages);
-    const uint64_t most = found == 0 ? 0 : xseg_decay_kept(look->device, look->config, idle);
+    qsort(young, found, sizeof(struct xseg_reason *), xseg_above_share_compare_ages);
+    const uint64_t max = found == 0 ? 0 : xseg_decay_kept(look->device, look->config, idle);
     /* Without idle_ms only limits take memory; memory within the limits stays by policy. */
-    for (size_t i = 0; i < found && kept < most; i++) {
+    for (size_t i = 0; i < found && kept < max; i++) {
         young[i]->kind = look->config->idle_ms < 0 ? XSEG_REASON_POLICY : XSEG_REASON_KEEP;
         kept += young[i]->bytes;
     }
@@ -457,7 +457,7 @@ static xseg_status weigh_decay(struct xseg_explaining *look, size_t first)
 
 xseg_status xseg_explain_begin(struct xseg_explaining *look)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_ASSERT(look->reasons->count <= look->reasons->capacity);
     look->first = look->reasons->count;
     look->now = look->config->decays || look->config->budget_file[0] != '\0'
@@ -472,10 +472,10 @@ xseg_status xseg_explain_end(struct xseg_explaining *look)
 
     XSEG_ASSERT(look->page_count == 0);
     name_keepers(look);
-    xseg_status status = xseg_borrowed_weigh(look);
+    xseg_status status = xseg_above_share_classify(look);
     free(look->arenas);
-    xseg_dated_note(&device->stranded, xseg_clock_coarse(&device->allocator->clock),
-                    look->stranded);
+    xseg_timestamped_set(&device->stranded, xseg_clock_coarse(&device->allocator->clock),
+                         look->stranded);
     status = status == XSEG_OK ? name_streams(look, look->first) : status;
     /* What device_free_min_mb demands only the driver knows. */
     if (status != XSEG_OK || (!look->asks && look->config->device_free_min_bytes != 0))
@@ -496,13 +496,13 @@ xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_co
 
     XSEG_ASSERT(device->allocator != NULL);
     look.origins_now = xseg_origins_now_by(&device->allocator->clock, config);
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     xseg_status status = xseg_explain_begin(&look);
     if (status == XSEG_OK) {
         xseg_device_walk(device, visit, &look);
         status = xseg_explain_end(&look);
     }
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     return status;
 }
 
@@ -527,13 +527,13 @@ static const struct xseg_extent *extent_after(const struct xseg_arena *arena,
 }
 
 size_t xseg_explain_blocks(struct xseg_arena *arena, const struct xseg_pool *pool, uint64_t *cursor,
-                           uint64_t now, struct xseg_block_info *out, size_t most)
+                           uint64_t now, struct xseg_block_info *out, size_t max)
 {
     const struct xseg_extent *extent;
     size_t count = 0;
 
     xseg_arena_lock(arena);
-    while (count < most && (extent = extent_after(arena, pool, *cursor)) != NULL) {
+    while (count < max && (extent = extent_after(arena, pool, *cursor)) != NULL) {
         const uint64_t from = xseg_max(*cursor, extent->segment.base);
         struct xseg_part part = xseg_walk_at(extent, from);
 
@@ -541,10 +541,10 @@ size_t xseg_explain_blocks(struct xseg_arena *arena, const struct xseg_pool *poo
         *cursor = xseg_part_end(&part);
         if (part.base < from)
             part = xseg_walk_next(&part);
-        for (; part.extent != NULL && count < most; part = xseg_walk_next(&part)) {
+        for (; part.extent != NULL && count < max; part = xseg_walk_next(&part)) {
             out[count] = (struct xseg_block_info){.struct_size = sizeof(out[count])};
             XSEG_ASSERT(xseg_part_end(&part) >= *cursor);
-            xseg_allocator_tell(&part, now, &out[count++]);
+            xseg_allocator_describe_address(&part, now, &out[count++]);
             *cursor = xseg_part_end(&part);
         }
     }

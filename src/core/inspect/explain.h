@@ -4,10 +4,10 @@
  *
  * A page has one reason, the first of these that applies.  A block lies on it: a live one, a pending one, a
  * busy one.  Or idle memory is kept: by a registration, a pin, an export, the pool's holder, a capture, the stream's work;
- * it is borrowed (borrowed.h); or it is kept by the floor of decay, the time of decay, or by policy alone.  So the reasons
+ * it is borrowed (above_share.h); or it is kept by the floor of decay, the time of decay, or by policy alone.  So the reasons
  * of a device add up to its reserved bytes.
  *
- * Locking: GROWTH is held while a device is looked at, ARENA for each arena, then PENDING.
+ * Locking: the device memory lock is held while a device is looked at, ARENA for each arena, then PENDING.
  */
 #ifndef XSEG_CORE_EXPLAIN_H
 #define XSEG_CORE_EXPLAIN_H
@@ -63,7 +63,7 @@ xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_co
                                 struct xseg_reasons *reasons);
 
 /*
- * As xseg_explain_device(), in steps, between which GROWTH is held: begin; count each part of a walk over the device, with
+ * As xseg_explain_device(), in steps, between which the device memory lock is held: begin; count each part of a walk over the device, with
  * the lock of its arena held; end, with no other lock held.  Only what was begun is ended, and always.
  *
  * explaining: `device`, `config`, `reasons`, `origins_now` and `asks` are set, the rest is 0.  Unless it asks, no page has
@@ -87,6 +87,6 @@ xseg_status xseg_explain_fail(size_t pages);
  * Returns: how many; 0 at the end
  */
 size_t xseg_explain_blocks(struct xseg_arena *arena, const struct xseg_pool *pool, uint64_t *cursor,
-                           uint64_t now, struct xseg_block_info *out, size_t most);
+                           uint64_t now, struct xseg_block_info *out, size_t max);
 
 #endif

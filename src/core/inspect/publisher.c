@@ -33,7 +33,7 @@ void xseg_publisher_init(struct xseg_publisher *publisher)
     atomic_init(&publisher->is_open, false);
     atomic_init(&publisher->due_ns, 0);
     atomic_init(&publisher->changes, 0);
-    publisher->board = (struct xseg_board){.memory = NULL};
+    publisher->region = (struct xseg_shared_region){.memory = NULL};
 }
 
 /* When this process began, in the kernel's ticks; 0 where /proc does not say. */
@@ -107,9 +107,9 @@ static void publish(struct xseg_allocator *allocator)
     struct xseg_publisher *publisher = allocator->publisher;
     const uint64_t changes = count_changes(allocator), began = xseg_clock_system();
 
-    if (publisher->board.memory == NULL)
+    if (publisher->region.memory == NULL)
         return;
-    put(allocator, publisher->board.memory);
+    put(allocator, publisher->region.memory);
     const uint64_t ended = xseg_clock_system();
     atomic_store(&publisher->changes, changes);
     atomic_store(&publisher->due_ns, ended + xseg_max(AGE_NS, SHARE * (ended - began)));
@@ -118,12 +118,12 @@ static void publish(struct xseg_allocator *allocator)
 /* Begin to publish.  Returns 0 or an errno. */
 static int begin(struct xseg_publisher *publisher)
 {
-    const int error =
-        xseg_board_init(&publisher->board, XSEG_PUBLISHED_NAME, sizeof(struct xseg_published));
+    const int error = xseg_shared_region_init(&publisher->region, XSEG_PUBLISHED_NAME,
+                                              sizeof(struct xseg_published));
 
     if (error != 0)
         return error;
-    struct xseg_published *published = publisher->board.memory;
+    struct xseg_published *published = publisher->region.memory;
     memcpy(published->magic, XSEG_PUBLISHED_MAGIC, sizeof(published->magic));
     published->version = XSEG_PUBLISHED_VERSION;
     published->pid = (int32_t)getpid();
@@ -133,7 +133,7 @@ static int begin(struct xseg_publisher *publisher)
     return 0;
 }
 
-static void take_board(struct xseg_publisher *publisher)
+static void create_region(struct xseg_publisher *publisher)
 {
     while (atomic_exchange(&publisher->is_busy, true))
         (void)sched_yield();
@@ -144,16 +144,16 @@ void xseg_publisher_follow(struct xseg_allocator *allocator)
     struct xseg_publisher *publisher = allocator->publisher;
     int error = 0;
 
-    XSEG_ASSERT(!xseg_lock_is_any_held());
-    take_board(publisher);
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
+    create_region(publisher);
     const bool is_wanted = xseg_allocator_config(allocator)->publish;
-    if (is_wanted && publisher->board.memory == NULL)
+    if (is_wanted && publisher->region.memory == NULL)
         error = begin(publisher);
     if (is_wanted)
         publish(allocator);
     if (!is_wanted) {
         atomic_store(&publisher->is_open, false);
-        xseg_board_fini(&publisher->board);
+        xseg_shared_region_fini(&publisher->region);
     }
     atomic_store(&publisher->is_busy, false);
     if (error != 0)
@@ -166,9 +166,9 @@ void xseg_publisher_follow(struct xseg_allocator *allocator)
 
 void xseg_publisher_end(struct xseg_publisher *publisher)
 {
-    take_board(publisher);
+    create_region(publisher);
     atomic_store(&publisher->is_open, false);
-    xseg_board_fini(&publisher->board);
+    xseg_shared_region_fini(&publisher->region);
     atomic_store(&publisher->is_busy, false);
 }
 
@@ -189,7 +189,7 @@ void xseg_publisher_run(struct xseg_allocator *allocator)
 {
     struct xseg_publisher *publisher = allocator->publisher;
 
-    XSEG_ASSERT(!xseg_lock_is_any_held());
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     /* What changes while a thread publishes is seen by this loop of that thread; threads without end do not hold it. */
     for (unsigned turn = 0; turn < TURNS && is_due(allocator); turn++) {
         if (atomic_exchange(&publisher->is_busy, true))

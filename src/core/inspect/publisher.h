@@ -12,15 +12,15 @@
 #ifndef XSEG_CORE_PUBLISHER_H
 #define XSEG_CORE_PUBLISHER_H
 
-#include "src/base/board.h"
-#include "src/core/device/allocator.h"
 #include "src/base/published.h"
+#include "src/base/shared_region.h"
+#include "src/core/device/allocator.h"
 
 struct xseg_publisher {
     atomic_bool is_busy, is_open;
-    struct xseg_board board;      /* guarded by is_busy */
-    atomic_uint_fast64_t due_ns;  /* of CLOCK_MONOTONIC: when figures are old */
-    atomic_uint_fast64_t changes; /* how often memory had come and gone when they were read */
+    struct xseg_shared_region region; /* guarded by is_busy */
+    atomic_uint_fast64_t due_ns;      /* of CLOCK_MONOTONIC: when figures are old */
+    atomic_uint_fast64_t changes;     /* how often memory had come and gone when they were read */
 };
 
 void xseg_publisher_init(struct xseg_publisher *publisher);

@@ -33,29 +33,30 @@ static bool is_single(const struct xseg_block *block)
 }
 
 struct xseg_block *xseg_cached_find_single(const struct xseg_arena *arena,
-                                           const struct xseg_need *need)
+                                           const struct xseg_alloc_params *params)
 {
     /* Rounding to granules makes a page longer than its request in any case. */
     const uint64_t slack =
-        xseg_max(need->config->max_non_split_rounding_bytes, XSEG_SIZE_SMALL_SEGMENT);
-    struct xseg_block *block = xseg_cached_find(arena, need->bytes);
+        xseg_max(params->config->max_non_split_rounding_bytes, XSEG_SIZE_SMALL_SEGMENT);
+    struct xseg_block *block = xseg_cached_find(arena, params->bytes);
 
-    XSEG_ASSERT(need->is_single && need->no_split);
-    while (block != NULL && block->bytes - need->bytes < slack) {
-        if (is_single(block) && block->base % need->alignment == 0)
+    XSEG_ASSERT(params->is_single && params->no_split);
+    while (block != NULL && block->bytes - params->bytes < slack) {
+        if (is_single(block) && block->base % params->alignment == 0)
             return block;
         block = xseg_cached_next(arena, block);
     }
     return NULL;
 }
 
-struct xseg_block *xseg_cached_filter(const struct xseg_arena *arena, const struct xseg_need *need,
+struct xseg_block *xseg_cached_filter(const struct xseg_arena *arena,
+                                      const struct xseg_alloc_params *params,
                                       struct xseg_block *block)
 {
-    const struct xseg_config *config = need->config;
+    const struct xseg_config *config = params->config;
 
-    XSEG_ASSERT(block != NULL && block->bytes >= need->span);
-    if (need->expandable) {
+    XSEG_ASSERT(block != NULL && block->bytes >= params->span);
+    if (params->expandable) {
         block = xseg_cached_prefer_enclosed(arena, block);
     } else {
         while (block != NULL && xseg_extent_is_expandable(block->extent))
@@ -64,10 +65,10 @@ struct xseg_block *xseg_cached_filter(const struct xseg_arena *arena, const stru
             return NULL;
     }
     /* Oversize blocks are kept for oversize requests of nearly their size. */
-    if (need->bytes < config->max_split_bytes && block->bytes >= config->max_split_bytes)
+    if (params->bytes < config->max_split_bytes && block->bytes >= config->max_split_bytes)
         return NULL;
-    if (need->bytes >= config->max_split_bytes &&
-        block->bytes >= xseg_add_saturate(need->bytes, config->max_non_split_rounding_bytes))
+    if (params->bytes >= config->max_split_bytes &&
+        block->bytes >= xseg_add_saturate(params->bytes, config->max_non_split_rounding_bytes))
         return NULL;
     XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED);
     return block;

@@ -24,94 +24,98 @@ struct xseg_block *xseg_cached_prefer_enclosed(const struct xseg_arena *arena,
                                                struct xseg_block *block);
 
 /* The block that PyTorch's rules give a request whose best fit is `block`; or NULL. */
-struct xseg_block *xseg_cached_filter(const struct xseg_arena *arena, const struct xseg_need *need,
+struct xseg_block *xseg_cached_filter(const struct xseg_arena *arena,
+                                      const struct xseg_alloc_params *params,
                                       struct xseg_block *block);
 
 /* Whether a block is too small for every request of its arena. */
-static inline bool xseg_cached_is_scrap(const struct xseg_arena *arena,
-                                        const struct xseg_block *block)
+static inline bool xseg_cached_is_unindexed(const struct xseg_arena *arena,
+                                            const struct xseg_block *block)
 {
     return block->bytes <= XSEG_SIZE_SMALL_MAX && !arena->is_small;
 }
 
 /* Note when a block became cached, for garbage collection by age. */
-static inline void xseg_cached_note_born(const struct xseg_arena *arena, struct xseg_block *block)
+static inline void xseg_cached_record_gc_count(const struct xseg_arena *arena,
+                                               struct xseg_block *block)
 {
-    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED && block != &arena->edge);
-    block->born = atomic_load_explicit(arena->searches, memory_order_relaxed);
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED && block != &arena->sentinel);
+    block->gc_count_base = atomic_load_explicit(arena->searches, memory_order_relaxed);
 }
 
-static inline bool xseg_cached_has_victim(const struct xseg_arena *arena)
+static inline bool xseg_cached_has_last_remainder(const struct xseg_arena *arena)
 {
-    return arena->victim != &arena->edge;
+    return arena->last_remainder != &arena->sentinel;
 }
 
 /* Let searches find a cached block, which is no scrap and has its final size. */
-static inline void xseg_cached_show(struct xseg_arena *arena, struct xseg_block *block)
+static inline void xseg_cached_index(struct xseg_arena *arena, struct xseg_block *block)
 {
-    XSEG_ASSERT(!arena->has_cells && !xseg_cached_is_scrap(arena, block));
-    XSEG_ASSERT(block != arena->victim);
-    xseg_cached_note_born(arena, block);
+    XSEG_ASSERT(!arena->has_cells && !xseg_cached_is_unindexed(arena, block));
+    XSEG_ASSERT(block != arena->last_remainder);
+    xseg_cached_record_gc_count(arena, block);
     xseg_free_index_insert(&arena->free_index, block);
 }
 
 /* Make a cached block the victim: the rest of a block that was cut, the block that the victim has merged into, or
  * a whole segment that is free again. */
-static inline void xseg_cached_show_victim(struct xseg_arena *arena, struct xseg_block *block)
+static inline void xseg_cached_set_last_remainder(struct xseg_arena *arena,
+                                                  struct xseg_block *block)
 {
-    XSEG_ASSERT(!arena->has_cells && !xseg_cached_is_scrap(arena, block));
-    XSEG_ASSERT(block != arena->victim);
-    xseg_cached_note_born(arena, block);
-    if (xseg_cached_has_victim(arena))
-        xseg_free_index_insert(&arena->free_index, arena->victim);
-    arena->victim = block;
+    XSEG_ASSERT(!arena->has_cells && !xseg_cached_is_unindexed(arena, block));
+    XSEG_ASSERT(block != arena->last_remainder);
+    xseg_cached_record_gc_count(arena, block);
+    if (xseg_cached_has_last_remainder(arena))
+        xseg_free_index_insert(&arena->free_index, arena->last_remainder);
+    arena->last_remainder = block;
 }
 
 /* Let searches find a cached block no longer; its size must not have changed.  Returns whether it was the victim. */
-static inline bool xseg_cached_hide(struct xseg_arena *arena, struct xseg_block *block)
+static inline bool xseg_cached_unindex(struct xseg_arena *arena, struct xseg_block *block)
 {
-    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED && !xseg_cached_is_scrap(arena, block));
-    if (block == arena->victim) {
-        arena->victim = &arena->edge;
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED && !xseg_cached_is_unindexed(arena, block));
+    if (block == arena->last_remainder) {
+        arena->last_remainder = &arena->sentinel;
         return true;
     }
     xseg_free_index_remove(&arena->free_index, block);
     return false;
 }
 
-/* xseg_cached_show(), xseg_cached_show_victim() and xseg_cached_hide() for blocks that may be scraps. */
+/* xseg_cached_index(), xseg_cached_set_last_remainder() and xseg_cached_unindex() for blocks that may be scraps. */
 static inline void xseg_cached_add(struct xseg_arena *arena, struct xseg_block *block)
 {
-    if (!xseg_cached_is_scrap(arena, block))
-        xseg_cached_show(arena, block);
+    if (!xseg_cached_is_unindexed(arena, block))
+        xseg_cached_index(arena, block);
 }
 
-static inline void xseg_cached_add_victim(struct xseg_arena *arena, struct xseg_block *block)
+static inline void xseg_cached_add_last_remainder(struct xseg_arena *arena,
+                                                  struct xseg_block *block)
 {
-    if (!xseg_cached_is_scrap(arena, block))
-        xseg_cached_show_victim(arena, block);
+    if (!xseg_cached_is_unindexed(arena, block))
+        xseg_cached_set_last_remainder(arena, block);
 }
 
 static inline void xseg_cached_remove(struct xseg_arena *arena, struct xseg_block *block)
 {
-    if (!xseg_cached_is_scrap(arena, block))
-        (void)xseg_cached_hide(arena, block);
+    if (!xseg_cached_is_unindexed(arena, block))
+        (void)xseg_cached_unindex(arena, block);
 }
 
 /* The victim if it is not below (bytes, position) and comes before a block, which may be NULL; else the block. */
-static inline struct xseg_block *xseg_cached_or_victim(const struct xseg_arena *arena,
-                                                       struct xseg_block *block, uint64_t bytes,
-                                                       uint64_t position)
+static inline struct xseg_block *xseg_cached_or_last_remainder(const struct xseg_arena *arena,
+                                                               struct xseg_block *block,
+                                                               uint64_t bytes, uint64_t position)
 {
-    struct xseg_block *victim = arena->victim;
+    struct xseg_block *last_remainder = arena->last_remainder;
 
-    XSEG_ASSERT(bytes > 0 && victim != block);
-    if (xseg_free_index_is_below(victim, bytes, position))
+    XSEG_ASSERT(bytes > 0 && last_remainder != block);
+    if (xseg_free_index_is_below(last_remainder, bytes, position))
         return block;
-    if (block == NULL || victim->bytes < block->bytes ||
-        (__builtin_expect(victim->bytes == block->bytes, 0) &&
-         xseg_block_position(victim) < xseg_block_position(block)))
-        return victim;
+    if (block == NULL || last_remainder->bytes < block->bytes ||
+        (__builtin_expect(last_remainder->bytes == block->bytes, 0) &&
+         xseg_block_position(last_remainder) < xseg_block_position(block)))
+        return last_remainder;
     return block;
 }
 
@@ -123,7 +127,7 @@ static inline struct xseg_block *xseg_cached_from(const struct xseg_arena *arena
                                    ? NULL
                                    : xseg_free_index_from(&arena->free_index, bytes, position);
 
-    return xseg_cached_or_victim(arena, block, bytes, position);
+    return xseg_cached_or_last_remainder(arena, block, bytes, position);
 }
 
 /* The best fit for `bytes`, which is more than a scrap has; or NULL. */
@@ -133,7 +137,7 @@ static inline struct xseg_block *xseg_cached_find(const struct xseg_arena *arena
         arena->free_index.used.top == 0 ? NULL : xseg_free_index_find(&arena->free_index, bytes);
 
     XSEG_ASSERT(arena->is_small || bytes > XSEG_SIZE_SMALL_MAX);
-    return xseg_cached_or_victim(arena, block, bytes, 0);
+    return xseg_cached_or_last_remainder(arena, block, bytes, 0);
 }
 
 /* The block that comes after another, which a search can find; or NULL. */
@@ -149,37 +153,37 @@ static inline struct xseg_block *xseg_cached_next(const struct xseg_arena *arena
 
 /* The block that serves a request by all rules, or NULL. */
 static inline struct xseg_block *xseg_cached_choose(const struct xseg_arena *arena,
-                                                    const struct xseg_need *need)
+                                                    const struct xseg_alloc_params *params)
 {
-    struct xseg_block *block = xseg_cached_find(arena, need->span);
+    struct xseg_block *block = xseg_cached_find(arena, params->span);
 
     if (block == NULL)
         return NULL;
     /* Mostly the best fit is what the rules choose. */
     const bool is_odd =
-        need->expandable ? xseg_block_can_grow(block) : xseg_extent_is_expandable(block->extent);
-    if (__builtin_expect(!is_odd && block->bytes < need->config->max_split_bytes, 1))
+        params->expandable ? xseg_block_can_grow(block) : xseg_extent_is_expandable(block->extent);
+    if (__builtin_expect(!is_odd && block->bytes < params->config->max_split_bytes, 1))
         return block;
-    return xseg_cached_filter(arena, need, block);
+    return xseg_cached_filter(arena, params, block);
 }
 
 /* The best fit for a request of a single page: one that is cached whole, aligned, and longer than the request by less than
  * max_non_split_rounding_mb; or NULL. */
 struct xseg_block *xseg_cached_find_single(const struct xseg_arena *arena,
-                                           const struct xseg_need *need);
+                                           const struct xseg_alloc_params *params);
 
 /* How much of the block that serves a request stays cached. */
 static inline uint64_t xseg_cached_rest(const struct xseg_block *block,
-                                        const struct xseg_need *need)
+                                        const struct xseg_alloc_params *params)
 {
-    const uint64_t rest = block->bytes - need->bytes;
+    const uint64_t rest = block->bytes - params->bytes;
 
-    XSEG_ASSERT(need->bytes > 0 && block->bytes >= need->bytes);
-    if (need->no_split)
+    XSEG_ASSERT(params->bytes > 0 && block->bytes >= params->bytes);
+    if (params->no_split)
         return 0;
-    if (need->is_small || need->expandable)
+    if (params->is_small || params->expandable)
         return rest;
-    return need->bytes < need->config->max_split_bytes && rest > XSEG_SIZE_SMALL_MAX ? rest : 0;
+    return params->bytes < params->config->max_split_bytes && rest > XSEG_SIZE_SMALL_MAX ? rest : 0;
 }
 
 #endif

@@ -18,11 +18,11 @@ static inline __attribute__((always_inline)) uint64_t hand_out(struct xseg_arena
     XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED && block->record.owner == arena);
     XSEG_ASSERT(rest < block->bytes && requested > 0 && requested <= bytes);
     if (!xseg_extent_is_expandable(extent))
-        xseg_fragments_cut_any(&arena->counts, xseg_block_is_split(block), bytes, rest);
-    (void)xseg_cached_hide(arena, block);
+        xseg_fragments_split_any(&arena->counts, xseg_block_is_split(block), bytes, rest);
+    (void)xseg_cached_unindex(arena, block);
     if (rest != 0)
-        xseg_cached_add_victim(
-            arena, xseg_block_cut(&arena->blocks, block, bytes, rest, XSEG_BLOCK_CACHED, true));
+        xseg_cached_add_last_remainder(
+            arena, xseg_block_split(&arena->blocks, block, bytes, rest, XSEG_BLOCK_CACHED, true));
     block->state = XSEG_BLOCK_ALLOCATED;
     block->mapped = true;
     block->flags = oversize ? XSEG_BLOCK_OVERSIZE : 0;
@@ -33,26 +33,26 @@ static inline __attribute__((always_inline)) uint64_t hand_out(struct xseg_arena
     return base;
 }
 
-uint64_t xseg_large_hit(struct xseg_arena *arena, const struct xseg_need *need)
+uint64_t xseg_large_hit(struct xseg_arena *arena, const struct xseg_alloc_params *params)
 {
-    struct xseg_block *block = xseg_cached_choose(arena, need);
+    struct xseg_block *block = xseg_cached_choose(arena, params);
 
-    XSEG_ASSERT(need->bytes == need->span && need->requested <= need->bytes);
+    XSEG_ASSERT(params->bytes == params->span && params->requested <= params->bytes);
     if (block == NULL || arena->blocks.free_count == 0)
         return 0;
-    const uint64_t rest = xseg_cached_rest(block, need);
-    const bool oversize = block->bytes - rest >= need->config->max_split_bytes;
+    const uint64_t rest = xseg_cached_rest(block, params);
+    const bool oversize = block->bytes - rest >= params->config->max_split_bytes;
     if (oversize)
-        xseg_counts_up(&arena->counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
-    return hand_out(arena, block, rest, need->requested, oversize);
+        xseg_counts_increase(&arena->counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
+    return hand_out(arena, block, rest, params->requested, oversize);
 }
 
 uint64_t xseg_large_hit_plain(struct xseg_arena *arena, uint64_t requested, bool expandable)
 {
-    const uint64_t bytes = (requested + XSEG_SIZE_QUANTUM - 1) & ~(XSEG_SIZE_QUANTUM - 1);
+    const uint64_t bytes = (requested + XSEG_SIZE_UNIT - 1) & ~(XSEG_SIZE_UNIT - 1);
     struct xseg_block *block = xseg_cached_find(arena, bytes);
 
-    XSEG_ASSERT(requested > 0 && bytes - requested < XSEG_SIZE_QUANTUM);
+    XSEG_ASSERT(requested > 0 && bytes - requested < XSEG_SIZE_UNIT);
     if (block == NULL || arena->blocks.free_count == 0)
         return 0;
     if (expandable && xseg_block_can_grow(block))
@@ -66,17 +66,17 @@ uint64_t xseg_large_hit_plain(struct xseg_arena *arena, uint64_t requested, bool
 
 /* --- Free. --- */
 
-bool xseg_large_take_back_noting(struct xseg_arena *arena, xseg_slot *slot,
-                                 struct xseg_block *block, uint64_t address)
+bool xseg_large_claim_free_recording(struct xseg_arena *arena, xseg_slot *slot,
+                                     struct xseg_block *block, uint64_t address)
 {
-    XSEG_ASSERT(xseg_arena_has_notes(arena));
-    if ((atomic_load(&arena->notes) & XSEG_ARENA_GENERALLY) != 0 ||
+    XSEG_ASSERT(xseg_arena_has_flags(arena));
+    if ((atomic_load(&arena->notes) & XSEG_ARENA_SLOW_PATH) != 0 ||
         !xseg_large_is_plain(block, address))
         return false;
     xseg_counts_free(&arena->counts, block->bytes, block->requested);
     if (block->flags != 0)
         xseg_flags_end_oversize(&arena->counts, block);
-    xseg_arena_note_free(arena, block->extent, address, block->bytes);
+    xseg_arena_record_free(arena, block->extent, address, block->bytes);
     xseg_slot_remove(slot);
     return true;
 }

@@ -25,7 +25,7 @@ struct device_row {
     uint64_t pools;                              /* private pools */
     uint64_t has_part; /* whether the device takes part in a budget; NONE without budget_file */
     /* Bytes, and the number of other processes; NONE without a budget, or before the first round. */
-    uint64_t share, borrowed, wanted, others;
+    uint64_t share, above_share, wanted, others;
     uint64_t asks, served,
         given; /* counters: requests that waited, those that were served, bytes */
 };
@@ -41,7 +41,7 @@ struct metrics {
     struct device_row *device;        /* open devices */
     struct xseg_published_pool *pool; /* of all of them, those of a device together */
     size_t devices, pools;
-    struct call_row call[XSEG_DRIVER_CALLS_MOST]; /* entry points that were called */
+    struct call_row call[XSEG_DRIVER_CALLS_MAX]; /* entry points that were called */
     size_t calls;
 };
 
@@ -113,7 +113,7 @@ static const struct family of_devices[] = {
      "Absent without budget_file."},
     {"xseg_budget_share_bytes", GAUGE, NUMBER, offsetof(struct device_row, share),
      "Share of this process of the device. Absent without budget_file."},
-    {"xseg_budget_above_share_bytes", GAUGE, NUMBER, offsetof(struct device_row, borrowed),
+    {"xseg_budget_above_share_bytes", GAUGE, NUMBER, offsetof(struct device_row, above_share),
      "Physical memory of this process above its share."},
     {"xseg_budget_demand_bytes", GAUGE, NUMBER, offsetof(struct device_row, wanted),
      "Memory that waiting requests of this process demand."},
@@ -144,17 +144,18 @@ static uint64_t load(const atomic_uint_fast64_t *value)
     return atomic_load_explicit(value, memory_order_relaxed);
 }
 
-static void read_dated(const struct xseg_dated *dated, uint64_t now, uint64_t *bytes, uint64_t *age)
+static void read_dated(const struct xseg_timestamped *timestamped, uint64_t now, uint64_t *bytes,
+                       uint64_t *age)
 {
     *bytes = *age = NONE;
-    (void)xseg_dated_read(dated, now, bytes, age);
+    (void)xseg_timestamped_read(timestamped, now, bytes, age);
 }
 
 static void read_budget(const struct xseg_device *device, struct device_row *row)
 {
     struct xseg_budget_device *budget = device->budget;
 
-    row->share = row->borrowed = row->wanted = row->others = NONE;
+    row->share = row->above_share = row->wanted = row->others = NONE;
     row->asks = row->served = row->given = row->has_part = NONE;
     if (xseg_allocator_config(device->allocator)->budget_file[0] != '\0')
         row->has_part = xseg_budget_has_part(device);
@@ -167,7 +168,7 @@ static void read_budget(const struct xseg_device *device, struct device_row *row
     row->share = load(&budget->share);
     if (row->share == UINT64_MAX)
         return;
-    row->borrowed = xseg_budget_borrowed(device);
+    row->above_share = xseg_budget_above_share(device);
     const unsigned others = atomic_load_explicit(&budget->others, memory_order_relaxed);
     row->others = others == XSEG_BUDGET_UNKNOWN ? NONE : others;
 }
@@ -185,10 +186,10 @@ static void read_device(struct metrics *metrics, struct xseg_device *device, uin
 
 static void read_calls(struct xseg_driver *driver, struct metrics *metrics)
 {
-    struct xseg_driver_call counts[XSEG_DRIVER_CALLS_MOST];
-    const size_t calls = xseg_driver_call_counts(driver, counts, XSEG_DRIVER_CALLS_MOST);
+    struct xseg_driver_call counts[XSEG_DRIVER_CALLS_MAX];
+    const size_t calls = xseg_driver_call_counts(driver, counts, XSEG_DRIVER_CALLS_MAX);
 
-    XSEG_ASSERT(calls <= XSEG_DRIVER_CALLS_MOST);
+    XSEG_ASSERT(calls <= XSEG_DRIVER_CALLS_MAX);
     for (size_t i = 0; i < calls; i++) {
         struct call_row *row = &metrics->call[metrics->calls];
 
@@ -251,13 +252,13 @@ static void put_text(struct page *page, const char *text)
 }
 
 /* Write a number with at least so many digits. */
-static void put_number(struct page *page, uint64_t number, unsigned least)
+static void put_number(struct page *page, uint64_t number, unsigned min)
 {
     char digits[20];
     size_t at = sizeof(digits);
 
-    XSEG_ASSERT(least <= sizeof(digits));
-    while (number != 0 || sizeof(digits) - at < least) {
+    XSEG_ASSERT(min <= sizeof(digits));
+    while (number != 0 || sizeof(digits) - at < min) {
         digits[--at] = (char)('0' + number % 10);
         number /= 10;
     }

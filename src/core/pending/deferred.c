@@ -39,8 +39,8 @@ static bool mark_stream(struct xseg_context *context, const struct xseg_known_st
     struct xseg_capture_info info;
     bool can_name = true;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
-    if (stream->handle == NULL || !xseg_stream_is_there(stream) ||
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
+    if (stream->handle == NULL || !xseg_stream_is_known(stream) ||
         !xseg_streams_is_claimed(stream) ||
         xseg_streams_can_name(context, stream, &can_name) != XSEG_OK || !can_name ||
         xseg_driver_capture_info(context, stream->handle, &info) != XSEG_OK || info.id == 0 ||
@@ -73,7 +73,7 @@ xseg_status xseg_deferred_add(struct xseg_pending *pending, struct xseg_block *b
     struct marks marks = {0};
     struct xseg_topology_view *view = NULL;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && block->uses != NULL);
     XSEG_ASSERT(xseg_pending_captures(pending));
     if (by_topology)
@@ -103,7 +103,7 @@ xseg_status xseg_deferred_add(struct xseg_pending *pending, struct xseg_block *b
 
 static void end_deferred(struct xseg_pending *pending, struct xseg_deferred *deferred)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     xseg_list_remove(&deferred->waiter.link);
     xseg_list_remove(&deferred->link);
     xseg_pending_uncount_one(pending);
@@ -131,7 +131,7 @@ void xseg_deferred_reuse(struct xseg_pending *pending, struct xseg_known_stream 
 
             XSEG_ASSERT(deferred->waiter.missing == 0);
             xseg_arena_lock(arena);
-            xseg_pending_forget(arena, deferred->block);
+            xseg_pending_discard(arena, deferred->block);
             xseg_arena_unlock(arena);
             end_deferred(pending, deferred);
         }
@@ -143,7 +143,7 @@ void xseg_deferred_reuse(struct xseg_pending *pending, struct xseg_known_stream 
 
 void xseg_deferred_unmark(struct xseg_pending *pending)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     XSEG_ASSERT(!xseg_pending_captures(pending));
     XSEG_LIST_FOR(node, &pending->deferred)
     {
@@ -157,7 +157,7 @@ static void drop_captured(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_stream_use **place = &block->uses, *use;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
     XSEG_ASSERT(block->state == XSEG_BLOCK_PENDING_FREE);
     while ((use = *place) != NULL) {
         if (use->outside) {
@@ -165,7 +165,7 @@ static void drop_captured(struct xseg_arena *arena, struct xseg_block *block)
             place = &use->next;
         } else {
             *place = use->next;
-            xseg_slab_put(&arena->uses, use);
+            xseg_slab_free(&arena->uses, use);
         }
     }
 }
@@ -178,7 +178,7 @@ static xseg_status settle(struct xseg_pending *pending, struct xseg_block *block
     drop_captured(arena, block);
     const bool free = block->uses == NULL || xseg_context_is_lost(pending->fences.context);
     if (free)
-        xseg_pending_forget(arena, block);
+        xseg_pending_discard(arena, block);
     xseg_arena_unlock(arena);
     return free ? XSEG_OK : xseg_pending_record(pending, block);
 }
@@ -187,7 +187,7 @@ xseg_status xseg_deferred_settle(struct xseg_pending *pending, const struct xseg
 {
     xseg_status first = XSEG_OK;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     XSEG_ASSERT(!xseg_pending_captures(pending));
     XSEG_LIST_FOR_SAFE(node, &pending->deferred)
     {

@@ -5,10 +5,10 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/core/arena/notes.h"
+#include "src/core/arena/recorder.h"
 #include "src/core/cache/arena_blocks.h"
+#include "src/core/pending/debug_fill.h"
 #include "src/core/pending/deferred.h"
-#include "src/core/pending/poison.h"
 
 void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *context)
 {
@@ -37,24 +37,24 @@ void xseg_pending_fini(struct xseg_pending *pending)
     xseg_biased_lock_fini(&pending->lock);
 }
 
-void xseg_pending_put_event(struct xseg_pending *pending, xseg_event event)
+void xseg_pending_return_event(struct xseg_pending *pending, xseg_event event)
 {
     xseg_pending_lock(pending);
-    xseg_fences_put(&pending->fences, event);
+    xseg_fences_return(&pending->fences, event);
     xseg_pending_unlock(pending);
 }
 
-void xseg_pending_use(struct xseg_arena *arena, struct xseg_block *block,
-                      struct xseg_known_stream *stream, bool captured)
+void xseg_pending_record_stream(struct xseg_arena *arena, struct xseg_block *block,
+                                struct xseg_known_stream *stream, bool captured)
 {
     struct xseg_stream_use *use = block->uses;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
     XSEG_ASSERT(block->extent->arena == arena && block->state == XSEG_BLOCK_ALLOCATED);
     while (use != NULL && (use->stream != stream || !xseg_pending_is_current(use)))
         use = use->next;
     if (use == NULL) {
-        use = xseg_slab_take(&arena->uses);
+        use = xseg_slab_alloc(&arena->uses);
         XSEG_ASSERT(use != NULL);
         xseg_list_init(&use->link);
         use->stream = stream;
@@ -79,8 +79,8 @@ static xseg_status record_use(struct xseg_pending *pending, struct xseg_stream_u
     bool can_name = true;
     xseg_status status = XSEG_OK;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
-    use->is_shared = !xseg_pending_is_current(use) || !xseg_stream_is_there(use->stream);
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
+    use->is_shared = !xseg_pending_is_current(use) || !xseg_stream_is_known(use->stream);
     if (use->is_shared) {
         use->event = xseg_pending_is_current(use) ? use->stream->last : NULL; /* NULL: passed */
         return XSEG_OK;
@@ -94,9 +94,9 @@ static xseg_status record_use(struct xseg_pending *pending, struct xseg_stream_u
 /* Give back the event of a use. */
 static void put_event(struct xseg_pending *pending, const struct xseg_stream_use *use)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     if (!use->is_shared)
-        xseg_fences_put(&pending->fences, use->event);
+        xseg_fences_return(&pending->fences, use->event);
 }
 
 /* Record an event for each use of a block; on failure the recorded ones are idle again. */
@@ -128,7 +128,7 @@ static void wait_for(struct xseg_pending *pending, struct xseg_known_stream *str
 {
     struct xseg_list *place = pending->streams.next;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     if (!xseg_list_is_empty(&stream->waiting))
         return;
     /* The rank stays while the stream is listed, though the entry may become another stream's. */
@@ -143,23 +143,23 @@ static void wait_for(struct xseg_pending *pending, struct xseg_known_stream *str
 static void note(struct xseg_arena *arena, const struct xseg_block *block,
                  enum xseg_history_action action)
 {
-    if (xseg_notes_are_kept(arena))
-        xseg_notes_block(arena, block, action);
+    if (xseg_recorder_is_enabled(arena))
+        xseg_recorder_block(arena, block, action);
 }
 
-void xseg_pending_forget(struct xseg_arena *arena, struct xseg_block *block)
+void xseg_pending_discard(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_stream_use *use = block->uses, *next;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
     XSEG_ASSERT(block->extent->arena == arena);
     note(arena, block, XSEG_HISTORY_FREE_COMPLETED);
     for (; use != NULL; use = next) {
         next = use->next;
-        xseg_slab_put(&arena->uses, use);
+        xseg_slab_free(&arena->uses, use);
     }
     block->uses = NULL;
-    xseg_arena_take_back(arena, block);
+    xseg_arena_free_pending(arena, block);
 }
 
 static void queue_all(struct xseg_pending *pending, struct xseg_stream_use *use)
@@ -183,7 +183,7 @@ xseg_status xseg_pending_record(struct xseg_pending *pending, struct xseg_block 
     int mode = 0;
     xseg_status status = xseg_driver_relax(context, &mode);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     XSEG_ASSERT(block->uses != NULL);
     if (status != XSEG_OK)
         return status;
@@ -206,7 +206,8 @@ xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *b
     struct xseg_arena *arena = block->extent->arena;
     xseg_status status;
 
-    XSEG_ASSERT(!xseg_lock_is_held(XSEG_RANK_PENDING) && !xseg_lock_is_held(XSEG_RANK_ARENA));
+    XSEG_ASSERT(!xseg_lock_rank_is_held(XSEG_RANK_PENDING) &&
+                !xseg_lock_rank_is_held(XSEG_RANK_ARENA));
     XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && block->uses != NULL);
     xseg_pending_lock(pending);
     if (xseg_context_is_lost(pending->fences.context))
@@ -220,11 +221,11 @@ xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *b
     if (status == XSEG_OK || status == XSEG_ERR_DEVICE_LOST) {
         block->state = XSEG_BLOCK_PENDING_FREE;
         note(arena, block, XSEG_HISTORY_FREE_REQUESTED);
-        xseg_arena_note_pending(arena, block);
+        xseg_arena_mark_pending(arena, block);
     }
     /* On a lost device nothing runs any more, so a freed block is cached at once. */
     if (status == XSEG_ERR_DEVICE_LOST)
-        xseg_pending_forget(arena, block);
+        xseg_pending_discard(arena, block);
     xseg_arena_unlock(arena);
     xseg_pending_unlock(pending);
     return status == XSEG_ERR_DEVICE_LOST ? XSEG_OK : status;
@@ -236,21 +237,21 @@ static void finish(struct xseg_pending *pending, struct xseg_stream_use *use)
     struct xseg_block *block = use->block;
     struct xseg_arena *arena = block->extent->arena;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     XSEG_ASSERT(block->waits != 0 && block->state == XSEG_BLOCK_PENDING_FREE);
     xseg_list_remove(&use->link);
     xseg_pending_uncount_one(pending);
     put_event(pending, use);
     xseg_arena_lock(arena);
-    xseg_slab_put(&arena->uses, use);
+    xseg_slab_free(&arena->uses, use);
     if (block->waits == 1)
         note(arena, block, XSEG_HISTORY_FREE_COMPLETED);
-    if (--block->waits == 0 && __builtin_expect(xseg_poison_is_on(arena), 0)) {
+    if (--block->waits == 0 && __builtin_expect(xseg_debug_fill_is_on(arena), 0)) {
         block->state = XSEG_BLOCK_CLAIMED;
         block->ended = pending->ended;
         pending->ended = block;
     } else if (block->waits == 0) {
-        xseg_arena_take_back(arena, block);
+        xseg_arena_free_pending(arena, block);
     }
     xseg_arena_unlock(arena);
 }
@@ -264,12 +265,12 @@ static bool record_again(struct xseg_pending *pending, struct xseg_stream_use *u
 {
     xseg_event event;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     if (use->is_shared || !xseg_streams_is_open(pending->fences.context, use->stream) ||
         xseg_fences_record(&pending->fences, use->stream->handle, &event) != XSEG_OK)
         return false;
     XSEG_ASSERT(use->event != NULL);
-    xseg_fences_put(&pending->fences, use->event);
+    xseg_fences_return(&pending->fences, use->event);
     use->event = event;
     return true;
 }
@@ -288,7 +289,7 @@ static inline struct xseg_stream_use *first_use(struct xseg_list *node)
  * Returns: the stream to go on with
  */
 static __attribute__((noinline)) struct xseg_list *hear(struct xseg_pending *pending,
-                                                        struct xseg_driver_questions *questions,
+                                                        struct xseg_driver_queries *questions,
                                                         struct xseg_list *node,
                                                         enum xseg_driver_answer answer)
 {
@@ -298,7 +299,7 @@ static __attribute__((noinline)) struct xseg_list *hear(struct xseg_pending *pen
 
     XSEG_ASSERT(answer != XSEG_DRIVER_NO);
     if (answer == XSEG_DRIVER_FAILED && record_again(pending, use))
-        answer = xseg_driver_ask(questions, use->event, false);
+        answer = xseg_driver_query(questions, use->event, false);
     if (answer != XSEG_DRIVER_YES)
         return next;
     finish(pending, use);
@@ -311,10 +312,10 @@ static __attribute__((noinline)) struct xseg_list *hear(struct xseg_pending *pen
 /* Query the first event of each stream, and go on in its queue while events are complete. */
 static inline void poll(struct xseg_pending *pending)
 {
-    struct xseg_driver_questions questions = {.context = pending->fences.context};
+    struct xseg_driver_queries questions = {.context = pending->fences.context};
     struct xseg_list *node;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     XSEG_ASSERT(!xseg_pending_captures(pending));
     if (__builtin_expect(!xseg_list_is_empty(&pending->deferred), 0))
         (void)xseg_deferred_settle(pending, NULL);
@@ -323,14 +324,14 @@ static inline void poll(struct xseg_pending *pending)
         const xseg_event event = first_use(node)->event;
         const enum xseg_driver_answer answer =
             event == NULL ? XSEG_DRIVER_YES
-                          : xseg_driver_ask(&questions, event, node->next == &pending->streams);
+                          : xseg_driver_query(&questions, event, node->next == &pending->streams);
 
         node = __builtin_expect(answer == XSEG_DRIVER_NO, 1)
                    ? node->next
                    : hear(pending, &questions, node, answer);
     }
     if (questions.is_open)
-        xseg_driver_ask_end(&questions);
+        xseg_driver_query_end(&questions);
 }
 
 /* Release the lock, and poison the blocks whose uses have ended under it. */
@@ -341,7 +342,7 @@ static void give_lock(struct xseg_pending *pending) XSEG_UNCHECKED
     pending->ended = NULL;
     xseg_pending_unlock(pending);
     if (__builtin_expect(ended != NULL, 0))
-        xseg_poison_ended(ended);
+        xseg_debug_fill_freed(ended);
 }
 
 void xseg_pending_poll(struct xseg_pending *pending) XSEG_UNCHECKED
@@ -352,8 +353,8 @@ void xseg_pending_poll(struct xseg_pending *pending) XSEG_UNCHECKED
     give_lock(pending);
 }
 
-void xseg_pending_passed(struct xseg_pending *pending,
-                         struct xseg_known_stream *stream) XSEG_UNCHECKED
+void xseg_pending_stream_synchronized(struct xseg_pending *pending,
+                                      struct xseg_known_stream *stream) XSEG_UNCHECKED
 {
     xseg_pending_lock(pending);
     XSEG_LIST_FOR_SAFE(node, &stream->uses)

@@ -55,7 +55,7 @@ void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *contex
 void xseg_pending_fini(struct xseg_pending *pending);
 
 /* Give an event back for reuse.  Takes the lock. */
-void xseg_pending_put_event(struct xseg_pending *pending, xseg_event event);
+void xseg_pending_return_event(struct xseg_pending *pending, xseg_event event);
 
 /* The number of uses in queues and deferred blocks. */
 static inline uint64_t xseg_pending_count(const struct xseg_pending *pending)
@@ -79,16 +79,16 @@ static inline void xseg_pending_uncount_one(struct xseg_pending *pending)
 static inline void xseg_pending_lock(struct xseg_pending *pending)
     XSEG_ACQUIRES(pending->lock) XSEG_UNCHECKED
 {
-    xseg_biased_lock_take(&pending->lock);
+    xseg_biased_lock_lock(&pending->lock);
 }
 
 static inline void xseg_pending_unlock(struct xseg_pending *pending)
     XSEG_RELEASES(pending->lock) XSEG_UNCHECKED
 {
-    xseg_biased_lock_give(&pending->lock);
+    xseg_biased_lock_unlock(&pending->lock);
 }
 
-/* Whether a capture is under way on the device.  While GROWTH is held, none begins. */
+/* Whether a capture is under way on the device.  While the device memory lock is held, none begins. */
 static inline bool xseg_pending_captures(const struct xseg_pending *pending)
 {
     return __builtin_expect(atomic_load_explicit(&pending->captures, memory_order_relaxed) != 0, 0);
@@ -103,11 +103,11 @@ xseg_status xseg_pending_fail_capture(const struct xseg_pending *pending);
  *
  * captured: the stream is being captured
  */
-void xseg_pending_use(struct xseg_arena *arena, struct xseg_block *block,
-                      struct xseg_known_stream *stream, bool captured);
+void xseg_pending_record_stream(struct xseg_arena *arena, struct xseg_block *block,
+                                struct xseg_known_stream *stream, bool captured);
 
 /*
- * Free a busy block that has uses: the block becomes pending.  GROWTH may be held, no other lock.
+ * Free a busy block that has uses: the block becomes pending.  The device memory lock may be held, no other lock.
  *
  * by_topology: in a capture, the block may come back as soon as the graph allows
  * Returns: XSEG_OK; or the driver's error, and the block is live again, uses and all.  On a lost
@@ -123,7 +123,7 @@ xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *b
 void xseg_pending_poll(struct xseg_pending *pending);
 
 /*
- * Wait for the blocks that are pending now, and take them back.  GROWTH may be held, no other lock;
+ * Wait for the blocks that are pending now, and take them back.  The device memory lock may be held, no other lock;
  * no capture is under way.
  *
  * Returns: XSEG_OK, XSEG_ERR_DRIVER, XSEG_ERR_HOST_MEMORY
@@ -131,7 +131,8 @@ void xseg_pending_poll(struct xseg_pending *pending);
 xseg_status xseg_pending_wait(struct xseg_pending *pending);
 
 /* Take back the blocks that wait for a stream which is known to have passed, without a query. */
-void xseg_pending_passed(struct xseg_pending *pending, struct xseg_known_stream *stream);
+void xseg_pending_stream_synchronized(struct xseg_pending *pending,
+                                      struct xseg_known_stream *stream);
 
 /* --- For deferred.c; PENDING is held. --- */
 
@@ -144,7 +145,7 @@ void xseg_pending_passed(struct xseg_pending *pending, struct xseg_known_stream 
 xseg_status xseg_pending_record(struct xseg_pending *pending, struct xseg_block *block);
 
 /* Forget the uses of a freed block, and cache it. */
-void xseg_pending_forget(struct xseg_arena *arena, struct xseg_block *block)
+void xseg_pending_discard(struct xseg_arena *arena, struct xseg_block *block)
     XSEG_REQUIRES(arena->lock);
 
 #endif

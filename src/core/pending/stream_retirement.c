@@ -16,7 +16,7 @@ static xseg_status expect_no_capture(struct xseg_device *device,
     xseg_status status = XSEG_OK;
     bool captured = xseg_routes_begin_on(&device->routes, stream);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     /* A capture that the library was not told of counts, too: an event in it would never
      * complete. */
     if (!captured) {
@@ -34,7 +34,7 @@ static xseg_status leave(struct xseg_device *device, struct xseg_known_stream *s
     int mode = 0;
     xseg_status status = expect_no_capture(device, stream);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_ASSERT(stream->last == NULL);
     if (status == XSEG_OK)
         status = xseg_driver_relax(&device->context, &mode);
@@ -45,7 +45,7 @@ static xseg_status leave(struct xseg_device *device, struct xseg_known_stream *s
     if (status != XSEG_OK)
         return status;
     XSEG_ASSERT(stream->last != NULL);
-    xseg_streams_note_leaving(&device->streams, stream);
+    xseg_streams_mark_retiring(&device->streams, stream);
     return XSEG_OK;
 }
 
@@ -58,17 +58,17 @@ xseg_status xseg_stream_retirement_begin(struct xseg_device *device, xseg_stream
         return XSEG_OK;
     /* A thread that queries or waits for the stream holds one of these locks, so it finishes
      * first. */
-    XSEG_ASSERT(!xseg_lock_is_any_held());
-    xseg_lock_take(&device->growth_lock);
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
+    xseg_mutex_lock(&device->growth_lock);
     xseg_pending_lock(device->pending);
-    if (xseg_stream_is_there(stream) && xseg_context_is_lost(&device->context))
-        xseg_streams_note_gone(&device->streams, stream);
-    else if (xseg_stream_is_there(stream))
+    if (xseg_stream_is_known(stream) && xseg_context_is_lost(&device->context))
+        xseg_streams_mark_retired(&device->streams, stream);
+    else if (xseg_stream_is_known(stream))
         status = leave(device, stream);
     xseg_pending_unlock(device->pending);
-    xseg_lock_give(&device->growth_lock);
-    if (!xseg_stream_is_there(stream))
-        xseg_shortcuts_drop(&device->allocator->shortcuts, stream);
+    xseg_mutex_unlock(&device->growth_lock);
+    if (!xseg_stream_is_known(stream))
+        xseg_stream_cache_drop(&device->allocator->stream_cache, stream);
     return status;
 }
 
@@ -81,11 +81,11 @@ xseg_status xseg_stream_retirement_begin(struct xseg_device *device, xseg_stream
 /* Give back the last event of a stream, which is gone.  PENDING is held. */
 static void note_gone(struct xseg_device *device, struct xseg_known_stream *stream)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     XSEG_ASSERT(stream->last != NULL);
-    xseg_fences_put(&device->pending->fences, stream->last);
+    xseg_fences_return(&device->pending->fences, stream->last);
     stream->last = NULL;
-    xseg_streams_note_gone(&device->streams, stream);
+    xseg_streams_mark_retired(&device->streams, stream);
 }
 
 /* Whether a leaving stream has passed.  Uses in its queue share its last event, so that is kept
@@ -102,20 +102,20 @@ static bool has_passed(struct xseg_device *device, const struct xseg_known_strea
 /* Query the first of the leaving streams; a stream that still works goes to the end of the list. */
 static void ask_first(struct xseg_device *device)
 {
-    struct xseg_list *leaving = &device->streams.leaving;
+    struct xseg_list *pending_unmaps = &device->streams.pending_unmaps;
     unsigned left = atomic_load_explicit(&device->streams.leaving_count, memory_order_relaxed);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_PENDING));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     for (left = left < ASKED ? left : ASKED; left > 0; left--) {
-        XSEG_ASSERT(!xseg_list_is_empty(leaving));
+        XSEG_ASSERT(!xseg_list_is_empty(pending_unmaps));
         struct xseg_known_stream *stream =
-            XSEG_LIST_FIRST(leaving, struct xseg_known_stream, going);
+            XSEG_LIST_FIRST(pending_unmaps, struct xseg_known_stream, going);
 
         if (has_passed(device, stream)) {
             note_gone(device, stream);
         } else {
             xseg_list_remove(&stream->going);
-            xseg_list_insert(leaving, &stream->going);
+            xseg_list_insert(pending_unmaps, &stream->going);
         }
     }
 }
@@ -155,7 +155,7 @@ xseg_status xseg_stream_retirement_is_over(struct xseg_device *device,
     xseg_status status = XSEG_OK;
     xseg_event event;
 
-    XSEG_ASSERT(!xseg_lock_is_held(XSEG_RANK_PENDING));
+    XSEG_ASSERT(!xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     xseg_pending_lock(device->pending);
     event = stream->last;
     xseg_pending_unlock(device->pending);
@@ -172,9 +172,9 @@ xseg_status xseg_stream_retirement_is_over(struct xseg_device *device,
 
 void xseg_stream_retirement_end(struct xseg_device *device)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     xseg_pending_lock(device->pending);
-    XSEG_LIST_FOR_SAFE(node, &device->streams.leaving)
+    XSEG_LIST_FOR_SAFE(node, &device->streams.pending_unmaps)
     {
         note_gone(device, XSEG_CONTAINER(node, struct xseg_known_stream, going));
     }

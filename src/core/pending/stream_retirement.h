@@ -8,7 +8,7 @@
  *
  * Until a stream is GONE, a trim queries the event instead of the stream.
  *
- * Locking: GROWTH, PENDING and TABLE are taken inside; none may be held.
+ * Locking: the device memory lock, PENDING and TABLE are taken inside; none may be held.
  */
 #ifndef XSEG_CORE_STREAM_RETIREMENT_H
 #define XSEG_CORE_STREAM_RETIREMENT_H
@@ -33,12 +33,12 @@ xseg_status xseg_stream_retirement_get(struct xseg_device *device, xseg_stream h
                                        struct xseg_known_stream **out);
 
 /*
- * Whether a stream that has left has passed; with `wait` wait for it.  GROWTH may be held.
+ * Whether a stream that has left has passed; with `wait` wait for it.  The device memory lock may be held.
  */
 xseg_status xseg_stream_retirement_is_over(struct xseg_device *device,
                                            struct xseg_known_stream *stream, bool wait, bool *over);
 
-/* End all leaving streams, since the device closes.  GROWTH is held. */
+/* End all leaving streams, since the device closes.  The device memory lock is held. */
 void xseg_stream_retirement_end(struct xseg_device *device);
 
 #endif

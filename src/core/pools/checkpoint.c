@@ -7,16 +7,16 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/core/arena/notes.h"
 #include "src/core/arena/origins.h"
+#include "src/core/arena/recorder.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/cache/walk.h"
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
+#include "src/core/pools/blocker.h"
 #include "src/core/pools/checkpoint_ranges.h"
-#include "src/core/pools/obstacle.h"
 #include "src/core/pools/pause.h"
 #include "src/core/small/small_free.h"
 
@@ -44,9 +44,9 @@ static void harvest_cached(struct harvest *harvest, struct xseg_arena *arena,
 static void harvest_part(struct harvest *harvest, struct xseg_arena *arena,
                          const struct xseg_part *part)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
     /* A lent block is held by the default pool. */
-    if (part->is_lent)
+    if (part->is_fallback)
         return;
     harvest->pending += part->state == XSEG_BLOCK_PENDING_FREE || part->state == XSEG_BLOCK_CLAIMED;
     if (part->state == XSEG_BLOCK_CACHED)
@@ -67,7 +67,7 @@ static void harvest_pool(struct xseg_pool *pool, struct harvest *harvest)
 {
     struct xseg_arena *arena = atomic_load_explicit(&pool->arenas, memory_order_acquire);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     harvest->count = harvest->cached_count = harvest->pending = harvest->used = 0;
     for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_acquire)) {
         xseg_arena_lock(arena);
@@ -88,7 +88,7 @@ static void harvest_pool(struct xseg_pool *pool, struct harvest *harvest)
 }
 
 /* Collect the live blocks of a pool past `head` bytes of new memory, and past these the cached blocks and the words of live
- * blocks where they are wanted.  GROWTH is held, so only hits of other threads change them; after such a change the
+ * blocks where they are wanted.  The device memory lock is held, so only hits of other threads change them; after such a change the
  * memory is made anew. */
 static xseg_status harvest_all(struct xseg_pool *pool, size_t head, bool with_cached,
                                bool with_users, void **memory, struct harvest *harvest)
@@ -121,7 +121,7 @@ static xseg_status harvest_all(struct xseg_pool *pool, size_t head, bool with_ca
 /* Check that nothing prevents taking or restoring a checkpoint. */
 static xseg_status expect_quiet(struct xseg_pool *pool, const struct harvest *harvest)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (xseg_pending_captures(pool->device->pending))
         return xseg_pending_fail_capture(pool->device->pending);
     if (harvest->pending > 0)
@@ -145,14 +145,14 @@ xseg_status xseg_checkpoint_take(struct xseg_pool *pool, struct xseg_checkpoint 
     void *memory = NULL;
 
     xseg_pending_poll(device->pending);
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     xseg_status status =
         harvest_all(pool, sizeof(*checkpoint), true, with_users, &memory, &harvest);
     if (status == XSEG_OK)
         status = expect_quiet(pool, &harvest);
     if (status == XSEG_OK)
         status = xseg_checkpoint_ranges_take(pool, &ranges);
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     if (status != XSEG_OK) {
         free(memory);
         return status;
@@ -193,14 +193,14 @@ static struct xseg_extent *extent_of(const struct xseg_pool *pool, uint64_t addr
 /* Whether all bytes of a block of the checkpoint are still memory of its arena.
  * lent: set to a lent block that lies there, if there is one */
 static bool is_there(const struct xseg_pool *pool, const struct xseg_checkpoint_block *saved,
-                     struct xseg_part *lent)
+                     struct xseg_part *fallback)
 {
     struct xseg_extent *extent = extent_of(pool, saved->base);
     const uint64_t end = saved->base + saved->bytes;
     /* Where the segment of the block was, a range of the same arena may be now. */
     bool there = extent != NULL && extent->arena == saved->arena && extent->elastic == NULL;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (!there)
         return false;
     xseg_arena_lock(saved->arena);
@@ -208,8 +208,8 @@ static bool is_there(const struct xseg_pool *pool, const struct xseg_checkpoint_
     for (; there && part.extent != NULL && part.base < end; part = xseg_walk_next(&part)) {
         /* A busy block may be about to go. */
         there = part.state != XSEG_BLOCK_UNMAPPED && part.state != XSEG_BLOCK_CLAIMED;
-        if (part.is_lent)
-            *lent = part;
+        if (part.is_fallback)
+            *fallback = part;
     }
     there = there && end <= extent->segment.base + extent->segment.bytes;
     xseg_arena_unlock(saved->arena);
@@ -219,18 +219,18 @@ static bool is_there(const struct xseg_pool *pool, const struct xseg_checkpoint_
 static xseg_status check_place(const struct xseg_pool *pool,
                                const struct xseg_checkpoint_block *saved)
 {
-    struct xseg_part lent = {0};
-    const bool there = is_there(pool, saved, &lent);
+    struct xseg_part fallback = {0};
+    const bool there = is_there(pool, saved, &fallback);
 
-    if (lent.extent != NULL)
-        return xseg_obstacle_fail_lent(pool, lent.base, lent.bytes);
+    if (fallback.extent != NULL)
+        return xseg_blocker_fail_fallback(pool, fallback.base, fallback.bytes);
     return there ? XSEG_OK : xseg_checkpoint_fail_released(pool, saved->base);
 }
 
 /* Make sure that every arena of the pool has block records for the cuts: two a block. */
 static xseg_status stock(const struct xseg_checkpoint *checkpoint)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     for (size_t first = 0, end; first < checkpoint->count; first = end) {
         struct xseg_arena *arena = checkpoint->block[first].arena;
 
@@ -238,7 +238,7 @@ static xseg_status stock(const struct xseg_checkpoint *checkpoint)
             end++;
         xseg_arena_lock(arena);
         const bool stocked =
-            xseg_arena_stock(arena, &arena->blocks, (uint32_t)(2 * (end - first) + 2));
+            xseg_arena_reserve_records(arena, &arena->blocks, (uint32_t)(2 * (end - first) + 2));
         xseg_arena_unlock(arena);
         if (!stocked)
             return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, %zu block records",
@@ -255,9 +255,9 @@ static void free_live(const struct xseg_checkpoint_block *live)
     struct xseg_extent *extent = extent_of(arena->pool, live->base);
     XSEG_ASSERT(extent != NULL && extent->arena == arena);
     struct xseg_block *block = xseg_extent_block_at(extent, live->base);
-    if (xseg_notes_are_kept(arena))
-        xseg_notes_free(
-            arena, &(struct xseg_noted_block){live->base, live->bytes, live->requested, false});
+    if (xseg_recorder_is_enabled(arena))
+        xseg_recorder_free(
+            arena, &(struct xseg_recorded_block){live->base, live->bytes, live->requested, false});
     if (block != NULL) {
         xseg_arena_free(arena, block);
     } else {
@@ -272,18 +272,18 @@ static void revive(const struct xseg_checkpoint_block *saved, uint64_t user,
 {
     struct xseg_arena *arena = saved->arena;
     struct xseg_extent *extent = extent_of(arena->pool, saved->base);
-    const struct xseg_need need = {.config = config,
-                                   .requested = saved->requested,
-                                   .bytes = saved->bytes,
-                                   .alignment = XSEG_SIZE_QUANTUM,
-                                   .span = saved->bytes,
-                                   .is_small = arena->is_small,
-                                   .expandable = true};
+    const struct xseg_alloc_params params = {.config = config,
+                                             .requested = saved->requested,
+                                             .bytes = saved->bytes,
+                                             .alignment = XSEG_SIZE_UNIT,
+                                             .span = saved->bytes,
+                                             .is_small = arena->is_small,
+                                             .expandable = true};
 
-    xseg_history_give_user(arena->history->store, user);
+    xseg_history_set_user(arena->history->store, user);
     xseg_arena_lock(arena);
     XSEG_ASSERT(extent != NULL && extent->arena == arena && saved->requested <= saved->bytes);
-    (void)xseg_arena_hand_out_at(arena, extent, saved->base, &need);
+    (void)xseg_arena_allocate_at(arena, extent, saved->base, &params);
     xseg_arena_unlock(arena);
 }
 
@@ -320,7 +320,7 @@ static xseg_status check_restore(const struct xseg_checkpoint *checkpoint,
 static void tell(void (*moved)(void *self, void *pointer, bool freed), void *self,
                  const struct xseg_checkpoint_block *block, size_t count, bool freed)
 {
-    XSEG_ASSERT(!xseg_lock_is_any_held());
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     for (size_t i = 0; moved != NULL && i < count; i++)
         moved(self, (void *)(uintptr_t)block[i].base, /* NOLINT(performance-no-int-to-ptr) */
               freed);
@@ -336,7 +336,7 @@ xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,
     void *memory = NULL;
 
     xseg_pending_poll(device->pending);
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     xseg_status status = xseg_pool_check_running(checkpoint->pool);
     if (status == XSEG_OK)
         status = harvest_all(checkpoint->pool, 0, false, false, &memory, &live);
@@ -348,12 +348,12 @@ xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,
         free_live(&live.block[i]);
     for (size_t i = 0; status == XSEG_OK && i < checkpoint->count; i++)
         revive(&checkpoint->block[i], checkpoint->users == NULL ? 0 : checkpoint->users[i], config);
-    xseg_history_give_user(device->history.store, 0);
+    xseg_history_set_user(device->history.store, 0);
     for (size_t i = 0; status == XSEG_OK && i < checkpoint->cached_count; i++)
         set_requested(&checkpoint->cached[i]);
     if (status == XSEG_OK)
         xseg_checkpoint_ranges_finish(checkpoint->ranges, checkpoint->pool);
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     xseg_allocator_deliver(device->allocator);
     if (status == XSEG_OK) {
         tell(moved, self, live.block, live.count, true);
@@ -408,9 +408,9 @@ xseg_status xseg_checkpoint_compare(struct xseg_pool *pool, void *const *pointer
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, list of %zu addresses", count);
     for (size_t i = 0; i < count; i++)
         address[i] = (uintptr_t)pointers[i];
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     const xseg_status status = harvest_all(pool, 0, false, false, &memory, &live);
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     if (status == XSEG_OK) {
         qsort(address, count, sizeof(*address), by_address);
         qsort(live.block, live.count, sizeof(*live.block), by_base);

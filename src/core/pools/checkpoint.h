@@ -9,7 +9,7 @@
  * requested size that of the block in the checkpoint.
  * Ranges are a part of their own (checkpoint_ranges.h).
  *
- * Locking: GROWTH and ARENA are taken inside; none may be held.
+ * Locking: the device memory lock and ARENA are taken inside; none may be held.
  */
 #ifndef XSEG_CORE_CHECKPOINT_H
 #define XSEG_CORE_CHECKPOINT_H

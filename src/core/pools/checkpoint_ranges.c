@@ -8,7 +8,7 @@
 #include "src/base/error.h"
 #include "src/core/ranges/commit.h"
 #include "src/core/ranges/decommit.h"
-#include "src/core/reclaim/leaving.h"
+#include "src/core/reclaim/pending_unmap.h"
 #include "vmm/alias.h"
 
 /* A run of committed granules. */
@@ -36,7 +36,7 @@ typedef xseg_status step(const struct part *part, void *self);
 
 /* The part that begins at a granule of a range.
  * saved: the next run of the checkpoint there, which ends behind the granule; NULL: there is none */
-static struct part part_at(struct xseg_range_body *body, uint32_t first,
+static struct part part_at(struct xseg_range_state *body, uint32_t first,
                            const struct saved_run *saved)
 {
     const uint8_t *use = body->elastic.use;
@@ -56,7 +56,7 @@ static struct part part_at(struct xseg_range_body *body, uint32_t first,
 
 /* Visit the parts of a range, until a step fails.
  * next: the runs of the checkpoint from there on; moved behind those of the range */
-static xseg_status visit_range(struct xseg_range_body *body, const struct saved_run **next,
+static xseg_status visit_range(struct xseg_range_state *body, const struct saved_run **next,
                                const struct saved_run *end, step *do_it, void *self)
 {
     const uint32_t granules = body->extent->segment.granules;
@@ -85,10 +85,10 @@ static xseg_status visit(const struct xseg_pool *pool, const struct xseg_checkpo
     const struct saved_run *end = saved == NULL ? NULL : saved->run + saved->count;
     xseg_status status = XSEG_OK;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_LIST_FOR(node, &pool->device->ranges->bodies)
     {
-        struct xseg_range_body *body = XSEG_CONTAINER(node, struct xseg_range_body, link);
+        struct xseg_range_state *body = XSEG_CONTAINER(node, struct xseg_range_state, link);
 
         /* A range of a lost device leaves its body behind. */
         if (status == XSEG_OK && body->pool == pool && body->range->body == body)
@@ -112,7 +112,7 @@ static xseg_status harvest_part(const struct part *part, void *self)
 
     if (part->use == XSEG_ELASTIC_CLAIMED)
         return xseg_range_fail_use(&part->run, part->run.first, "");
-    if (part->use != XSEG_ELASTIC_LIVE)
+    if (part->use != XSEG_ELASTIC_ALLOCATED)
         return XSEG_OK;
     if (harvest->run != NULL)
         harvest->run[harvest->count] =
@@ -152,12 +152,12 @@ void xseg_checkpoint_ranges_free(struct xseg_checkpoint_ranges *saved)
 /* Whether a part of the checkpoint is to be taken back; whether a part is to be decommitted, as it is not in it. */
 static bool comes_back(const struct part *part)
 {
-    return part->is_saved && part->use == XSEG_ELASTIC_LEAVING;
+    return part->is_saved && part->use == XSEG_ELASTIC_UNMAPPING;
 }
 
 static bool is_surplus(const struct part *part)
 {
-    return !part->is_saved && part->use == XSEG_ELASTIC_LIVE;
+    return !part->is_saved && part->use == XSEG_ELASTIC_ALLOCATED;
 }
 
 xseg_status xseg_checkpoint_fail_released(const struct xseg_pool *pool, uint64_t address)
@@ -195,11 +195,11 @@ static xseg_status check_leaving(const struct xseg_range_run *run, uint32_t gran
                          " of pool %s; decommit the other mappings, or commit the granule, before "
                          "the restore",
                          base, xseg_pool_label(run->body->pool));
-    if (!xseg_leaving_is_ordered(run->extent, granule, stream))
-        xseg_leaving_ask(device);
-    if (xseg_leaving_is_ordered(run->extent, granule, stream))
+    if (!xseg_pending_unmap_is_ordered(run->extent, granule, stream))
+        xseg_pending_unmap_query(device);
+    if (xseg_pending_unmap_is_ordered(run->extent, granule, stream))
         return XSEG_OK;
-    (void)xseg_leaving_stream(device, base, &waits_for);
+    (void)xseg_pending_unmap_stream(device, base, &waits_for);
     return xseg_fail(XSEG_ERR_BUSY,
                      "granule is pending unmap, %#" PRIx64
                      " of pool %s on stream %p; synchronize the stream before the restore",
@@ -226,8 +226,8 @@ static xseg_status begin_part(const struct part *part, void *self)
     const struct xseg_range_run *run = &part->run;
 
     (void)self;
-    return is_surplus(part) ? xseg_leaving_begin(run->extent, run->first, run->count,
-                                                 xseg_arena_stream(run->extent->arena))
+    return is_surplus(part) ? xseg_pending_unmap_begin(run->extent, run->first, run->count,
+                                                       xseg_arena_stream(run->extent->arena))
                             : XSEG_OK;
 }
 
@@ -238,7 +238,7 @@ static xseg_status cancel_part(const struct part *part, void *self)
 
     (void)self;
     if (is_surplus(part) && run->extent->elastic->batch[run->first] != 0)
-        xseg_leaving_end(run->extent, run->first, run->count);
+        xseg_pending_unmap_end(run->extent, run->first, run->count);
     return XSEG_OK;
 }
 
@@ -272,7 +272,7 @@ static xseg_status retake_part(const struct part *part, void *self)
     (void)self;
     if (comes_back(part)) {
         xseg_commit_retake(&part->run);
-        xseg_range_set_use(&part->run, XSEG_ELASTIC_LIVE);
+        xseg_range_set_use(&part->run, XSEG_ELASTIC_ALLOCATED);
     }
     return XSEG_OK;
 }
@@ -286,5 +286,5 @@ void xseg_checkpoint_ranges_finish(const struct xseg_checkpoint_ranges *saved,
     (void)visit(pool, saved, leave_part, &any);
     (void)visit(pool, saved, retake_part, NULL);
     if (any)
-        xseg_leaving_look(pool->device, false);
+        xseg_pending_unmap_poll(pool->device, false);
 }

@@ -15,7 +15,7 @@
  * A restore takes back what leaves, and gets no memory: a granule that has lost its memory cannot be restored.  What is
  * committed since then is decommitted in the order of the default stream, as blocks are freed that are live since then.
  *
- * Locking: GROWTH is held by the caller.
+ * Locking: the device memory lock is held by the caller.
  */
 #ifndef XSEG_CORE_CHECKPOINT_RANGES_H
 #define XSEG_CORE_CHECKPOINT_RANGES_H
@@ -35,7 +35,7 @@ xseg_status xseg_checkpoint_ranges_take(const struct xseg_pool *pool,
 void xseg_checkpoint_ranges_free(struct xseg_checkpoint_ranges *saved);
 
 /*
- * Begin a restore: everything that can fail.  Until xseg_checkpoint_ranges_finish(), GROWTH must not be let go.
+ * Begin a restore: everything that can fail.  Until xseg_checkpoint_ranges_finish(), the device memory lock must not be let go.
  *
  * Returns: XSEG_OK; XSEG_ERR_BUSY (memory is gone, or its stream has not passed); XSEG_ERR_HOST_MEMORY,
  *          XSEG_ERR_DRIVER; and nothing has changed
@@ -48,8 +48,8 @@ xseg_status xseg_checkpoint_ranges_begin(const struct xseg_checkpoint_ranges *sa
 /* Fail with XSEG_ERR_BUSY because memory of a checkpoint has been released. */
 xseg_status xseg_checkpoint_fail_released(const struct xseg_pool *pool, uint64_t address);
 
-/* Finish a restore.  If anything was decommitted, memory that may go then goes, as after a decommit; GROWTH is let go
- * meanwhile, where observers are told (notice.h). */
+/* Finish a restore.  If anything was decommitted, memory that may go then goes, as after a decommit; the device memory lock is let go
+ * meanwhile, where observers are told (notify.h). */
 void xseg_checkpoint_ranges_finish(const struct xseg_checkpoint_ranges *saved,
                                    const struct xseg_pool *pool);
 

@@ -14,7 +14,7 @@
 #include "src/base/check.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
-#include "src/base/lock.h"
+#include "src/base/mutex.h"
 
 /* Time for the exporter to answer, in total. */
 #define TIMEOUT_MS 10000u
@@ -235,7 +235,7 @@ xseg_status xseg_export_fetch(const struct xseg_export_token *token, struct xseg
     struct xseg_export_pages pages = {.count = 0};
     xseg_status status = xseg_export_token_read(token, &client.token);
 
-    XSEG_ASSERT(!xseg_lock_is_any_held());
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     if (status != XSEG_OK)
         return status;
     client.socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);

@@ -30,7 +30,7 @@ static size_t import_bytes(const struct xseg_import *record)
     return sizeof(*record) + record->foreign.pages * sizeof(record->page_bytes[0]);
 }
 
-void xseg_share_forget_imports(struct xseg_sharing *sharing)
+void xseg_share_discard_imports(struct xseg_sharing *sharing)
 {
     XSEG_LIST_FOR_SAFE(node, &sharing->imports)
     {
@@ -58,7 +58,7 @@ static xseg_status check_device(struct xseg_device *device, const uint8_t *uuid)
     if (!xseg_device_makes_pages(device))
         return xseg_unpaged_fail(device);
     if (uuid != NULL)
-        status = xseg_sharing_know_device(device);
+        status = xseg_sharing_add_device(device);
     if (status != XSEG_OK || uuid == NULL ||
         memcmp(uuid, device->sharing->uuid, XSEG_DRIVER_UUID_BYTES) == 0)
         return status;
@@ -80,7 +80,7 @@ static xseg_status make_import(struct xseg_device *device, const struct xseg_pag
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, import record of %zu pages",
                          count);
     record->foreign.context = &device->context;
-    record->foreign.leftovers = &device->leftovers;
+    record->foreign.unreleased = &device->unreleased;
     record->foreign.page_bytes = record->page_bytes;
     record->foreign.pages = count;
     for (size_t i = 0; i < count; i++) {
@@ -110,7 +110,7 @@ static xseg_status import_pages(struct xseg_device *device, enum xseg_handle_typ
     struct xseg_import *record = NULL;
     xseg_status status = check_device(device, uuid);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (status == XSEG_OK)
         status = make_import(device, handle, count, &record);
     if (status != XSEG_OK)
@@ -123,7 +123,7 @@ static xseg_status import_pages(struct xseg_device *device, enum xseg_handle_typ
     XSEG_ASSERT(record->foreign.base != 0);
     *address = record->foreign.base;
     xseg_list_insert(&device->sharing->imports, &record->link);
-    xseg_sharing_note_host_bytes(device, import_bytes(record), 0);
+    xseg_sharing_update_host_bytes(device, import_bytes(record), 0);
     atomic_fetch_add_explicit(&device->sharing->imported, record->foreign.bytes,
                               memory_order_relaxed);
     return XSEG_OK;
@@ -141,16 +141,16 @@ xseg_status xseg_share_import(struct xseg_device *device, enum xseg_handle_type 
         if (fcntl(handle[i].fd, F_GETFD) < 0)
             return xseg_fail(XSEG_ERR_ARGUMENT, "descriptor of page %zu is not open, %d", i,
                              handle[i].fd);
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     const xseg_status status = import_pages(device, type, handle, count, uuid, address);
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     return status;
 }
 
-/* Find the import of an address, or NULL.  GROWTH is held. */
+/* Find the import of an address, or NULL.  The device memory lock is held. */
 static struct xseg_import *find_import(struct xseg_device *device, uint64_t address)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_LIST_FOR(node, &device->sharing->imports)
     {
         struct xseg_import *record = XSEG_CONTAINER(node, struct xseg_import, link);
@@ -163,14 +163,14 @@ static struct xseg_import *find_import(struct xseg_device *device, uint64_t addr
 
 static xseg_status close_import(struct xseg_device *device, struct xseg_import *record)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_ASSERT(xseg_sharing_imported(device->sharing) >= record->foreign.bytes);
     if (xseg_pending_captures(device->pending))
         return xseg_pending_fail_capture(device->pending);
     if (!xseg_context_is_lost(&device->context))
         xseg_foreign_unmap(&record->foreign);
     xseg_list_remove(&record->link);
-    xseg_sharing_note_host_bytes(device, 0, import_bytes(record));
+    xseg_sharing_update_host_bytes(device, 0, import_bytes(record));
     atomic_fetch_sub_explicit(&device->sharing->imported, record->foreign.bytes,
                               memory_order_relaxed);
     free(record);
@@ -179,7 +179,7 @@ static xseg_status close_import(struct xseg_device *device, struct xseg_import *
 
 xseg_status xseg_share_unimport(struct xseg_allocator *allocator, uint64_t address)
 {
-    XSEG_ASSERT(!xseg_lock_is_any_held());
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
         struct xseg_import *record;
@@ -187,11 +187,11 @@ xseg_status xseg_share_unimport(struct xseg_allocator *allocator, uint64_t addre
 
         if (device == NULL)
             continue;
-        xseg_lock_take(&device->growth_lock);
+        xseg_mutex_lock(&device->growth_lock);
         record = find_import(device, address);
         if (record != NULL)
             status = close_import(device, record);
-        xseg_lock_give(&device->growth_lock);
+        xseg_mutex_unlock(&device->growth_lock);
         if (record != NULL)
             return status;
     }
@@ -206,7 +206,7 @@ xseg_status xseg_share_set_peer(struct xseg_device *device, const struct xseg_co
 {
     xseg_status result = XSEG_OK;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_LIST_FOR(node, &device->sharing->imports)
     {
         struct xseg_import *record = XSEG_CONTAINER(node, struct xseg_import, link);

@@ -7,16 +7,16 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/base/span.h"
-#include "src/core/arena/notes.h"
+#include "src/core/arena/recorder.h"
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
-#include "src/core/grow/asking.h"
+#include "src/core/grow/budget_wait.h"
 #include "src/core/grow/growth.h"
-#include "src/core/grow/refusal.h"
+#include "src/core/grow/oom_cause.h"
 #include "src/core/pending/pending.h"
-#include "src/core/pools/obstacle.h"
-#include "src/core/reclaim/forget.h"
-#include "src/core/reclaim/notice.h"
+#include "src/core/pools/blocker.h"
+#include "src/core/reclaim/discard.h"
+#include "src/core/reclaim/notify.h"
 #include "src/core/reclaim/trim.h"
 #include "vmm/contents.h"
 #include "vmm/evicted.h"
@@ -90,7 +90,7 @@ static xseg_status check_begin(const struct xseg_pool *pool)
 {
     const struct xseg_device *device = pool->device;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
     if (xseg_pool_is_retired(pool))
@@ -110,8 +110,8 @@ static void note(const struct xseg_extent *extent, enum xseg_history_action acti
     for (uint32_t at = 0, count; (count = xseg_evicted_run(segment, &at, &evicted)) != 0;
          at += count)
         if (evicted)
-            xseg_notes_segment(extent, action, segment->base + at * segment->granule_bytes,
-                               count * segment->granule_bytes);
+            xseg_recorder_segment(extent, action, segment->base + at * segment->granule_bytes,
+                                  count * segment->granule_bytes);
 }
 
 static void note_all(const struct xseg_arena *arena, enum xseg_history_action action)
@@ -127,7 +127,7 @@ static void note_return(void *self, struct xseg_arena *arena)
 {
     (void)self;
     xseg_arena_lock(arena);
-    if (xseg_notes_are_kept(arena))
+    if (xseg_recorder_is_enabled(arena))
         note_all(arena, XSEG_HISTORY_RESUME);
     xseg_arena_unlock(arena);
 }
@@ -138,7 +138,7 @@ static void settle_arena(void *self, struct xseg_arena *arena)
     struct xseg_pool *pool = self;
     uint64_t evicted = 0;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_LIST_FOR(node, &arena->extents)
     {
         evicted += xseg_evicted_bytes(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
@@ -148,17 +148,18 @@ static void settle_arena(void *self, struct xseg_arena *arena)
     arena->evicted = evicted;
     atomic_fetch_add_explicit(&pool->device->evicted, evicted - before, memory_order_relaxed);
     if (evicted > before)
-        xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, evicted - before);
+        xseg_counts_decrease(&arena->counts, XSEG_COUNT_RESERVED_BYTES, evicted - before);
     if (evicted < before)
-        xseg_counts_up(&arena->counts, XSEG_COUNT_RESERVED_BYTES, before - evicted);
-    if (evicted > before && xseg_notes_are_kept(arena))
+        xseg_counts_increase(&arena->counts, XSEG_COUNT_RESERVED_BYTES, before - evicted);
+    if (evicted > before && xseg_recorder_is_enabled(arena))
         note_all(arena, XSEG_HISTORY_PAUSE);
     xseg_arena_unlock(arena);
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && !xseg_lock_is_held(XSEG_RANK_ARENA));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
+                !xseg_lock_rank_is_held(XSEG_RANK_ARENA));
     if (evicted > before)
-        xseg_pool_note_shrink(arena, evicted - before);
+        xseg_pool_record_shrink(arena, evicted - before);
     if (evicted < before)
-        xseg_pool_note_growth(arena, before - evicted);
+        xseg_pool_record_growth(arena, before - evicted);
 }
 
 /* Leave the pool in a state; a pool that runs is opened. */
@@ -166,12 +167,12 @@ static void settle(struct move *move, enum xseg_pool_state state)
 {
     struct xseg_pool *pool = move->pool;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    XSEG_ASSERT(pool->state == XSEG_POOL_MOVES && state != XSEG_POOL_MOVES);
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    XSEG_ASSERT(pool->state == XSEG_POOL_TRANSITION && state != XSEG_POOL_TRANSITION);
     xseg_pool_visit_arenas(pool, settle_arena, pool);
     pool->state = state;
-    if (state == XSEG_POOL_RUNS)
-        xseg_obstacle_open(pool);
+    if (state == XSEG_POOL_RUNNING)
+        xseg_blocker_open(pool);
 }
 
 /* --- Contents. --- */
@@ -205,11 +206,11 @@ static void load_segment(struct move *move, struct xseg_segment *segment)
     copy_segment(move, segment, false);
 }
 
-/* Copy all segments, and wait for the copies.  GROWTH is not held. */
+/* Copy all segments, and wait for the copies.  The device memory lock is not held. */
 static xseg_status copy_all(struct move *move, visit *each)
 {
-    XSEG_ASSERT(!xseg_lock_is_any_held());
-    XSEG_ASSERT(move->contents != NULL && move->pool->state == XSEG_POOL_MOVES);
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
+    XSEG_ASSERT(move->contents != NULL && move->pool->state == XSEG_POOL_TRANSITION);
     move->offset = 0;
     move->status = xseg_contents_wake(move->contents);
     if (move->status == XSEG_OK)
@@ -235,7 +236,7 @@ static xseg_status save(struct move *move, enum xseg_keep keep, const char *path
     contents = malloc(sizeof(*contents));
     if (contents == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, record of saved contents");
-    status = xseg_contents_open(contents, &move->device->leftovers, move->device->copier, keep,
+    status = xseg_contents_open(contents, &move->device->unreleased, move->device->copier, keep,
                                 path, bytes);
     if (status != XSEG_OK) {
         free(contents);
@@ -250,22 +251,22 @@ static xseg_status save(struct move *move, enum xseg_keep keep, const char *path
 static void leave_segment(struct move *move, struct xseg_segment *segment)
 {
     if (move->status == XSEG_OK)
-        move->status = xseg_evicted_leave(segment);
+        move->status = xseg_evicted_unmap(segment);
 }
 
 static void drop_segment(struct move *move, struct xseg_segment *segment)
 {
     (void)move;
-    xseg_evicted_drop(segment);
+    xseg_evicted_release(segment);
 }
 
 /* Map a segment again whose pages still have their memory. */
 static void return_segment(struct move *move, struct xseg_segment *segment)
 {
-    const xseg_status status = xseg_evicted_enter(segment);
+    const xseg_status status = xseg_evicted_map(segment);
 
     if (status == XSEG_OK)
-        xseg_evicted_arrive(segment);
+        xseg_evicted_finish(segment);
     else if (move->status == XSEG_OK)
         move->status = status;
 }
@@ -289,10 +290,10 @@ static xseg_status undo_leave(struct move *move, xseg_status status)
                      reason, xseg_pool_label(move->pool));
 }
 
-/* Unmap all pages and give up their memory.  GROWTH is held. */
+/* Unmap all pages and give up their memory.  The device memory lock is held. */
 static xseg_status leave(struct move *move)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_ASSERT(move->pool->contents == NULL);
     move->status = XSEG_OK;
     visit_segments(move, leave_segment);
@@ -306,33 +307,33 @@ static xseg_status leave(struct move *move)
     return XSEG_OK;
 }
 
-/* Pause a pool in state MOVES.  GROWTH is held, and released while contents are copied. */
+/* Pause a pool in state MOVES.  The device memory lock is held, and released while contents are copied. */
 static xseg_status pause(struct move *move, enum xseg_keep keep, const char *path) XSEG_UNCHECKED
 {
     struct xseg_device *device = move->device;
-    xseg_status status = xseg_obstacle_close(move->pool);
+    xseg_status status = xseg_blocker_close(move->pool);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (status == XSEG_OK && keep != XSEG_KEEP_NOTHING)
         status = xseg_device_make_copier(device);
     if (status != XSEG_OK)
         return status;
     /* No page of the pool is mapped or unmapped from here on. */
     visit_segments(move, choose_granules);
-    if (keep != XSEG_KEEP_NOTHING || xseg_notice_is_wanted(device)) {
+    if (keep != XSEG_KEEP_NOTHING || xseg_notify_is_enabled(device)) {
         move->is_told = true;
-        if (!xseg_notice_pool(move->pool, true))
+        if (!xseg_notify_pool(move->pool, true))
             return xseg_fail(XSEG_ERR_BUSY,
                              "registration callback runs in another thread for memory of pool %s; "
                              "retry after the callback has returned",
                              xseg_pool_label(move->pool));
-        xseg_lock_give(&device->growth_lock);
+        xseg_mutex_unlock(&device->growth_lock);
         status = save(move, keep, path);
-        xseg_lock_take(&device->growth_lock);
+        xseg_mutex_lock(&device->growth_lock);
         if (status == XSEG_OK)
             status = check_captures(device);
         if (status == XSEG_OK)
-            status = xseg_obstacle_close(move->pool);
+            status = xseg_blocker_close(move->pool);
     }
     return status == XSEG_OK ? leave(move) : status;
 }
@@ -342,21 +343,21 @@ static xseg_status pause_pool(struct xseg_pool *pool, enum xseg_keep keep, const
     struct xseg_device *device = pool->device;
     struct move move = {.device = device, .pool = pool};
 
-    XSEG_ASSERT(!xseg_lock_is_any_held());
-    xseg_lock_take(&device->growth_lock);
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
+    xseg_mutex_lock(&device->growth_lock);
     xseg_status status = check_begin(pool);
     if (status == XSEG_OK) {
-        pool->state = XSEG_POOL_MOVES;
+        pool->state = XSEG_POOL_TRANSITION;
         status = pause(&move, keep, path);
-        if (pool->state == XSEG_POOL_MOVES) {
+        if (pool->state == XSEG_POOL_TRANSITION) {
             if (move.is_told)
-                (void)xseg_notice_pool(pool, false);
-            settle(&move, XSEG_POOL_RUNS);
-            xseg_forget_contents(move.contents);
+                (void)xseg_notify_pool(pool, false);
+            settle(&move, XSEG_POOL_RUNNING);
+            xseg_discard_contents(move.contents);
         }
     }
     XSEG_ASSERT(status != XSEG_OK || pool->state == XSEG_POOL_PAUSED);
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     return status;
 }
 
@@ -376,31 +377,31 @@ xseg_status xseg_pause_begin(struct xseg_pool *pool, enum xseg_keep keep, const 
 static void supply_segment(struct move *move, struct xseg_segment *segment)
 {
     if (move->status == XSEG_OK)
-        move->status = xseg_evicted_supply(segment);
+        move->status = xseg_evicted_create(segment);
 }
 
 static void enter_segment(struct move *move, struct xseg_segment *segment)
 {
     if (move->status == XSEG_OK)
-        move->status = xseg_evicted_enter(segment);
+        move->status = xseg_evicted_map(segment);
 }
 
 static void withdraw_segment(struct move *move, struct xseg_segment *segment)
 {
     (void)move;
-    (void)xseg_evicted_withdraw(segment);
+    (void)xseg_evicted_roll_back(segment);
 }
 
 static void arrive_segment(struct move *move, struct xseg_segment *segment)
 {
     (void)move;
-    xseg_evicted_arrive(segment);
+    xseg_evicted_finish(segment);
 }
 
 /* Get new memory for all pages, or for none. */
-static xseg_status supply(struct move *move)
+static xseg_status source(struct move *move)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     move->status = xseg_growth_check(move->pool, add_up(move, add_missing), 0);
     if (move->status != XSEG_OK)
         return move->status;
@@ -414,35 +415,35 @@ static xseg_status supply(struct move *move)
 static xseg_status supply_from_others(struct move *move, xseg_status status)
 {
     struct xseg_arena *arena = atomic_load_explicit(&move->pool->arenas, memory_order_acquire);
-    struct xseg_asking asking;
+    struct xseg_budget_wait budget_wait;
 
     /* A pool that has had no memory misses none: it is a limit that is passed already. */
     if (arena == NULL)
         return status;
-    if (xseg_asking_begin(&asking, arena, add_up(move, add_missing),
-                          xseg_allocator_config(move->device->allocator)))
-        while (xseg_refusal_is_shortage(status) && xseg_asking_wait(&asking))
-            if (asking.grows)
-                status = supply(move);
-    xseg_asking_end(&asking, status == XSEG_OK);
+    if (xseg_budget_wait_begin(&budget_wait, arena, add_up(move, add_missing),
+                               xseg_allocator_config(move->device->allocator)))
+        while (xseg_oom_cause_is_memory_pressure(status) && xseg_budget_wait_retry(&budget_wait))
+            if (budget_wait.grows)
+                status = source(move);
+    xseg_budget_wait_end(&budget_wait, status == XSEG_OK);
     return status;
 }
 
 /* Get new memory for all pages; where memory is short, give back idle memory first, then ask other processes. */
 static xseg_status supply_somehow(struct move *move)
 {
-    xseg_status status = supply(move);
+    xseg_status status = source(move);
 
-    if (!xseg_refusal_is_shortage(status))
+    if (!xseg_oom_cause_is_memory_pressure(status))
         return status;
-    status = xseg_trim_everything(move->device, true);
+    status = xseg_trim_all(move->device, true);
     if (status != XSEG_OK)
         return status;
-    status = supply(move);
-    return xseg_refusal_is_shortage(status) ? supply_from_others(move, status) : status;
+    status = source(move);
+    return xseg_oom_cause_is_memory_pressure(status) ? supply_from_others(move, status) : status;
 }
 
-/* Map new pages at the old addresses.  GROWTH is held, and released while contents are copied. */
+/* Map new pages at the old addresses.  The device memory lock is held, and released while contents are copied. */
 static xseg_status come_back(struct move *move) XSEG_UNCHECKED
 {
     struct xseg_device *device = move->device;
@@ -452,28 +453,28 @@ static xseg_status come_back(struct move *move) XSEG_UNCHECKED
         return status;
     visit_segments(move, enter_segment);
     if (move->status == XSEG_OK && move->contents != NULL) {
-        xseg_lock_give(&device->growth_lock);
+        xseg_mutex_unlock(&device->growth_lock);
         (void)copy_all(move, load_segment);
-        xseg_lock_take(&device->growth_lock);
+        xseg_mutex_lock(&device->growth_lock);
     }
     return move->status;
 }
 
-/* Resume a pool in state MOVES.  GROWTH is held. */
+/* Resume a pool in state MOVES.  The device memory lock is held. */
 static xseg_status resume(struct move *move)
 {
     char reason[384];
     const xseg_status status = come_back(move);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_ASSERT(move->contents == move->pool->contents);
     if (status == XSEG_OK) {
         xseg_pool_visit_arenas(move->pool, note_return, NULL);
         visit_segments(move, arrive_segment);
         move->pool->contents = NULL;
-        xseg_forget_contents(move->contents);
-        (void)xseg_notice_pool(move->pool, false);
-        settle(move, XSEG_POOL_RUNS);
+        xseg_discard_contents(move->contents);
+        (void)xseg_notify_pool(move->pool, false);
+        settle(move, XSEG_POOL_RUNNING);
         return XSEG_OK;
     }
     (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
@@ -482,7 +483,8 @@ static xseg_status resume(struct move *move)
         xseg_contents_rest(move->contents);
     settle(move, XSEG_POOL_PAUSED);
     return xseg_fail(status, "%s; pool %s is still paused%s", reason, xseg_pool_label(move->pool),
-                     xseg_refusal_is_shortage(status) ? ", free memory and resume it again" : "");
+                     xseg_oom_cause_is_memory_pressure(status) ? ", free memory and resume it again"
+                                                               : "");
 }
 
 static xseg_status resume_pool(struct xseg_pool *pool)
@@ -491,22 +493,22 @@ static xseg_status resume_pool(struct xseg_pool *pool)
     struct move move = {.device = device, .pool = pool};
     xseg_status status = XSEG_OK;
 
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     if (xseg_context_is_lost(&device->context))
         status = xseg_driver_fail_lost(&device->context);
-    else if (pool->state == XSEG_POOL_RUNS)
+    else if (pool->state == XSEG_POOL_RUNNING)
         status = xseg_fail(XSEG_ERR_ARGUMENT, "pool %s is not paused", xseg_pool_label(pool));
-    else if (pool->state == XSEG_POOL_MOVES)
+    else if (pool->state == XSEG_POOL_TRANSITION)
         status = xseg_pool_check_running(pool);
     if (status == XSEG_OK)
         status = check_captures(device);
     if (status == XSEG_OK) {
-        pool->state = XSEG_POOL_MOVES;
+        pool->state = XSEG_POOL_TRANSITION;
         move.contents = pool->contents;
         status = resume(&move);
     }
-    XSEG_ASSERT(status != XSEG_OK || pool->state == XSEG_POOL_RUNS);
-    xseg_lock_give(&device->growth_lock);
+    XSEG_ASSERT(status != XSEG_OK || pool->state == XSEG_POOL_RUNNING);
+    xseg_mutex_unlock(&device->growth_lock);
     return status;
 }
 

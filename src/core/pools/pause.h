@@ -7,13 +7,13 @@
  *              unmapped, then all of their memory given up    contents loaded
  *
  * Each page keeps its memory until all pages are unmapped, so that a failure before that is undone by
- * mapping the pages again.  GROWTH is released while contents are copied, and while a resume asks other processes for
+ * mapping the pages again.  The device memory lock is released while contents are copied, and while a resume asks other processes for
  * memory.  Other threads grow and trim meanwhile, but no thread touches the pages of a pool in state MOVES.
  *
  * In a paused pool the host side of blocks works as usual: blocks are freed, and merge.  Evicted bytes
  * are not counted as reserved (ARENA-4).
  *
- * Locking: GROWTH guards the state of a pool; ARENA guards `is_paused` and `evicted` of each arena.
+ * Locking: the device memory lock guards the state of a pool; ARENA guards `is_paused` and `evicted` of each arena.
  */
 #ifndef XSEG_CORE_PAUSE_H
 #define XSEG_CORE_PAUSE_H

@@ -25,7 +25,7 @@ static void change_arena(void *self, struct xseg_arena *arena)
 {
     struct change *change = self;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_LIST_FOR(node, &arena->extents)
     {
         struct xseg_segment *segment = &XSEG_CONTAINER(node, struct xseg_extent, link)->segment;
@@ -54,10 +54,10 @@ static void look_for_moves(void *self, struct xseg_arena *arena)
 {
     bool *moves = self;
 
-    *moves = *moves || arena->pool->state == XSEG_POOL_MOVES;
+    *moves = *moves || arena->pool->state == XSEG_POOL_TRANSITION;
 }
 
-/* Whether the hardware and the state of the pools let a peer be added.  GROWTH is held. */
+/* Whether the hardware and the state of the pools let a peer be added.  The device memory lock is held. */
 static xseg_status check(struct xseg_device *owner, const struct xseg_context *peer)
 {
     struct xseg_context *context = &owner->context;
@@ -104,7 +104,7 @@ static xseg_status allow(struct xseg_device *owner, struct xseg_context *peer)
     bool is_new = false;
     xseg_status status = check(owner, peer);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (status == XSEG_OK)
         status = xseg_driver_enable_peer(context, peer, &is_new);
     if (status != XSEG_OK)
@@ -120,15 +120,15 @@ xseg_status xseg_peers_allow(struct xseg_device *owner, struct xseg_device *peer
 {
     xseg_status status = XSEG_OK;
 
-    XSEG_ASSERT(!xseg_lock_is_any_held() && owner != peer);
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held() && owner != peer);
     if (xseg_context_is_lost(&owner->context))
         return xseg_driver_fail_lost(&owner->context);
     if (xseg_context_is_lost(&peer->context))
         return xseg_driver_fail_lost(&peer->context);
-    xseg_lock_take(&owner->growth_lock);
+    xseg_mutex_lock(&owner->growth_lock);
     if (!xseg_peer_is_known(&owner->context, &peer->context))
         status = allow(owner, &peer->context);
-    xseg_lock_give(&owner->growth_lock);
+    xseg_mutex_unlock(&owner->growth_lock);
     return status;
 }
 
@@ -137,8 +137,8 @@ void xseg_peers_renew(struct xseg_device *owner)
     struct xseg_allocator *allocator = owner->allocator;
     bool is_new = false;
 
-    XSEG_ASSERT(!xseg_lock_is_any_held());
-    xseg_lock_take(&owner->growth_lock);
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
+    xseg_mutex_lock(&owner->growth_lock);
     for (int i = 0; i < allocator->device_count && owner->context.peers != 0; i++) {
         struct xseg_device *peer = xseg_allocator_open_device(allocator, i);
 
@@ -146,5 +146,5 @@ void xseg_peers_renew(struct xseg_device *owner)
             xseg_driver_enable_peer(&owner->context, &peer->context, &is_new) != XSEG_OK)
             xseg_peer_remove(&owner->context, &peer->context);
     }
-    xseg_lock_give(&owner->growth_lock);
+    xseg_mutex_unlock(&owner->growth_lock);
 }

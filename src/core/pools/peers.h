@@ -5,7 +5,7 @@
  * Mapped memory has its own access rights (peer.h of vmm).  Classic segments are the driver's allocations, on which
  * a context has rights: the peer's context is enabled for all of the owner's.
  *
- * Locking: GROWTH of the device that has the memory.
+ * Locking: the device memory lock of the device that has the memory.
  */
 #ifndef XSEG_CORE_PEERS_H
 #define XSEG_CORE_PEERS_H

@@ -14,7 +14,7 @@
 #include "src/base/error.h"
 #include "src/core/cache/walk.h"
 #include "src/core/device/allocator.h"
-#include "src/core/pools/page_trial.h"
+#include "src/core/pools/page_probe.h"
 #include "src/core/pools/pause.h"
 #include "src/core/reclaim/mapping.h"
 #include "vmm/alias.h"
@@ -40,24 +40,24 @@ void xseg_sharing_fini(struct xseg_sharing *sharing)
     }
 }
 
-void xseg_sharing_note_host_bytes(struct xseg_device *device, size_t more, size_t less)
+void xseg_sharing_update_host_bytes(struct xseg_device *device, size_t more, size_t less)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_ASSERT(xseg_sharing_host_bytes(device->sharing) + more >= less);
     atomic_fetch_add_explicit(&device->sharing->host_bytes, (uint64_t)more - less,
                               memory_order_relaxed);
 }
 
-xseg_status xseg_share_expect_none(struct xseg_device *device)
+xseg_status xseg_share_check_none(struct xseg_device *device)
 {
     const struct xseg_sharing *sharing = device->sharing;
 
     if (xseg_context_is_lost(&device->context))
         return XSEG_OK;
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     const bool exports = !xseg_list_is_empty(&sharing->exports);
     const bool imports = !xseg_list_is_empty(&sharing->imports);
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     if (exports)
         return xseg_fail(XSEG_ERR_BUSY,
                          "memory of device %d is exported; xseg_export_close() it first",
@@ -69,12 +69,12 @@ xseg_status xseg_share_expect_none(struct xseg_device *device)
     return XSEG_OK;
 }
 
-xseg_status xseg_sharing_know_device(struct xseg_device *device)
+xseg_status xseg_sharing_add_device(struct xseg_device *device)
 {
     struct xseg_sharing *sharing = device->sharing;
     xseg_status status = XSEG_OK;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (!sharing->has_uuid)
         status = xseg_driver_uuid(&device->context, sharing->uuid);
     sharing->has_uuid |= status == XSEG_OK;
@@ -89,7 +89,7 @@ static xseg_status find_block(const struct xseg_extent *extent, uint64_t address
 {
     struct xseg_arena *arena = extent->arena;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     xseg_arena_lock(arena);
     *out = xseg_walk_at(extent, address);
     xseg_arena_unlock(arena);
@@ -103,7 +103,8 @@ static xseg_status find_block(const struct xseg_extent *extent, uint64_t address
                      address);
 }
 
-static xseg_status check_extent(const struct xseg_extent *extent, uint64_t address, bool is_lent)
+static xseg_status check_extent(const struct xseg_extent *extent, uint64_t address,
+                                bool is_fallback)
 {
     const struct xseg_arena *arena = extent->arena;
 
@@ -115,9 +116,9 @@ static xseg_status check_extent(const struct xseg_extent *extent, uint64_t addre
                          "; only memory allocated with expandable_segments:True can be exported",
                          address);
     const bool is_exportable = xseg_segment_has(&extent->segment, XSEG_PAGE_EXPORTABLE);
-    if (!is_exportable && arena->device->sharing->exporting.verdict == XSEG_PAGE_TRIAL_REFUSED)
-        return xseg_page_trial_refuse(arena->device->sharing);
-    if (!is_exportable || is_lent)
+    if (!is_exportable && arena->device->sharing->exporting.verdict == XSEG_PAGE_PROBE_REFUSED)
+        return xseg_page_probe_refuse(arena->device->sharing);
+    if (!is_exportable || is_fallback)
         return xseg_fail(XSEG_ERR_UNSUPPORTED,
                          "memory is not exportable, %#" PRIx64
                          "; allocate it from an exportable pool, or set exportable:True for the "
@@ -141,7 +142,7 @@ static xseg_status find_run(struct xseg_extent *extent, uint64_t address,
     if (status == XSEG_OK)
         status = find_block(extent, address, &block);
     if (status == XSEG_OK)
-        status = check_extent(extent, address, block.is_lent);
+        status = check_extent(extent, address, block.is_fallback);
     if (status != XSEG_OK)
         return status;
     *record = (struct xseg_export){
@@ -230,17 +231,17 @@ static xseg_status begin_export(const struct xseg_export *run, struct xseg_expor
         return status;
     }
     xseg_list_insert(&run->device->sharing->exports, &record->link);
-    xseg_sharing_note_host_bytes(run->device, sizeof(*record), 0);
+    xseg_sharing_update_host_bytes(run->device, sizeof(*record), 0);
     *out = record;
     return XSEG_OK;
 }
 
 static void end_export(struct xseg_export *record)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     xseg_segment_unexport(record->segment, record->first, record->count);
     xseg_list_remove(&record->link);
-    xseg_sharing_note_host_bytes(record->device, 0, sizeof(*record));
+    xseg_sharing_update_host_bytes(record->device, 0, sizeof(*record));
     free(record);
 }
 
@@ -274,7 +275,7 @@ static xseg_status start_server(struct xseg_device *device)
 {
     struct xseg_sharing *sharing = device->sharing;
     uint64_t random[2];
-    xseg_status status = xseg_sharing_know_device(device);
+    xseg_status status = xseg_sharing_add_device(device);
 
     if (status != XSEG_OK)
         return status;
@@ -336,9 +337,9 @@ static void answer(void *self, const struct xseg_export_token *token, uint64_t f
     struct xseg_device *device = self;
 
     memset(reply, 0, sizeof(*reply));
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     const xseg_status status = fill_reply(device, token, first, reply, fd);
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     reply->status = (uint32_t)status;
     if (status != XSEG_OK)
         (void)snprintf(reply->why, sizeof(reply->why), "%s", xseg_fail_detail());
@@ -365,7 +366,7 @@ static xseg_status lock_extent(struct xseg_allocator *allocator, uint64_t addres
 
 static void unlock_extent(struct xseg_extent *extent) XSEG_UNCHECKED
 {
-    xseg_lock_give(&extent->arena->device->growth_lock);
+    xseg_mutex_unlock(&extent->arena->device->growth_lock);
 }
 
 xseg_status xseg_share_export(struct xseg_allocator *allocator, uint64_t address,
@@ -403,7 +404,7 @@ static xseg_status export_handles(const struct xseg_export *run, struct xseg_sha
             "the count",
             pages->capacity, pages->count);
     if (pages->type == XSEG_HANDLE_FABRIC)
-        status = xseg_page_trial_fabric(run->device);
+        status = xseg_page_probe_fabric(run->device);
     if (status == XSEG_OK)
         status = begin_export(run, &record);
     if (status != XSEG_OK)
@@ -449,15 +450,15 @@ xseg_status xseg_share_unexport(struct xseg_allocator *allocator, uint64_t addre
 {
     bool closed = false;
 
-    XSEG_ASSERT(!xseg_lock_is_any_held());
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     for (int i = 0; i < allocator->device_count && !closed; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
         if (device == NULL)
             continue;
-        xseg_lock_take(&device->growth_lock);
+        xseg_mutex_lock(&device->growth_lock);
         closed = close_export(device, address);
-        xseg_lock_give(&device->growth_lock);
+        xseg_mutex_unlock(&device->growth_lock);
     }
     return closed ? XSEG_OK
                   : xseg_fail(XSEG_ERR_NOT_ALLOCATED,

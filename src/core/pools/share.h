@@ -7,7 +7,7 @@
  * long as one of them is open.  The device's server (export_server.h) resolves tokens: it makes descriptors for a request
  * and closes them.  import.h has the other side.
  *
- * Locking: the device memory lock (GROWTH); `imported`, `host_bytes` and `is_owed` may be read without it.  The server
+ * Locking: the device memory lock; `imported`, `host_bytes` and `is_owed` may be read without it.  The server
  * locks it for each batch of pages.
  */
 #ifndef XSEG_CORE_SHARE_H
@@ -20,15 +20,15 @@
 struct xseg_device;
 
 /* Whether the driver makes pages of a property on a device. */
-enum xseg_page_trial_verdict {
-    XSEG_PAGE_TRIAL_UNTRIED,
-    XSEG_PAGE_TRIAL_WORKS,
-    XSEG_PAGE_TRIAL_REFUSED
+enum xseg_page_probe_verdict {
+    XSEG_PAGE_PROBE_UNTRIED,
+    XSEG_PAGE_PROBE_WORKS,
+    XSEG_PAGE_PROBE_REFUSED
 };
 
-/* The trial of a property; see page_trial.h. */
-struct xseg_page_trial {
-    enum xseg_page_trial_verdict verdict;
+/* The trial of a property; see page_probe.h. */
+struct xseg_page_probe {
+    enum xseg_page_probe_verdict verdict;
     bool is_wanted; /* the default pool is to have it, once the trial has worked */
     bool is_owed;   /* memory was too short for the trial */
     char why[160];  /* the reason of a refusal */
@@ -39,7 +39,7 @@ struct xseg_sharing {
     struct xseg_list exports, imports;
     atomic_uint_fast64_t imported;   /* bytes of imports */
     atomic_uint_fast64_t host_bytes; /* of the records in the lists */
-    struct xseg_page_trial exporting, rdma;
+    struct xseg_page_probe exporting, rdma;
     atomic_bool is_owed;       /* one of the trials is */
     char why_no_fabric[160];   /* the reason, if only fabric handles are refused */
     uint64_t exporter, secret; /* random (export_wire.h); 0: not needed yet */
@@ -54,10 +54,10 @@ void xseg_sharing_init(struct xseg_device *device, struct xseg_sharing *sharing)
 void xseg_sharing_fini(struct xseg_sharing *sharing);
 
 /* Determine the UUID of the device (`uuid`).  The device memory lock is held. */
-xseg_status xseg_sharing_know_device(struct xseg_device *device);
+xseg_status xseg_sharing_add_device(struct xseg_device *device);
 
 /* Count the host memory of records.  The device memory lock is held. */
-void xseg_sharing_note_host_bytes(struct xseg_device *device, size_t more, size_t less);
+void xseg_sharing_update_host_bytes(struct xseg_device *device, size_t more, size_t less);
 
 static inline uint64_t xseg_sharing_imported(const struct xseg_sharing *sharing)
 {
@@ -86,6 +86,6 @@ xseg_status xseg_share_export_handles(struct xseg_allocator *allocator, uint64_t
 xseg_status xseg_share_unexport(struct xseg_allocator *allocator, uint64_t address);
 
 /* Whether nothing is exported or imported: XSEG_OK, XSEG_ERR_BUSY.  No lock is held. */
-xseg_status xseg_share_expect_none(struct xseg_device *device);
+xseg_status xseg_share_check_none(struct xseg_device *device);
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
-#include "src/core/reclaim/notice.h"
+#include "src/core/reclaim/notify.h"
 #include "vmm/alias.h"
 
 /* --- Use. --- */
@@ -16,7 +16,7 @@ uint64_t xseg_aliases_end_use(const struct xseg_range_run *run)
     const struct xseg_segment *segment = &run->extent->segment;
     uint64_t pages = 0;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     for (uint32_t at = run->first; at < run->first + run->count; at++) {
         struct xseg_physical_page *page = xseg_alias_page(segment, at);
 
@@ -27,7 +27,7 @@ uint64_t xseg_aliases_end_use(const struct xseg_range_run *run)
 
 void xseg_aliases_use_again(const struct xseg_range_run *run)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     for (uint32_t at = run->first; at < run->first + run->count; at++) {
         struct xseg_physical_page *page = xseg_alias_page(&run->extent->segment, at);
 
@@ -64,20 +64,20 @@ static xseg_status check_pair(const struct xseg_range_run *to, const struct xseg
                          "ranges belong to different pools, %s and %s; "
                          "reserve both with one pool",
                          xseg_pool_label(to->body->pool), xseg_pool_label(from->body->pool));
-    if (!xseg_range_is_all(from, XSEG_ELASTIC_LIVE, &at))
+    if (!xseg_range_is_all(from, XSEG_ELASTIC_ALLOCATED, &at))
         return xseg_range_fail_use(from, at, "only committed granules can be aliased");
     return xseg_range_is_all(to, XSEG_ELASTIC_EMPTY, &at)
                ? XSEG_OK
                : xseg_range_fail_use(to, at, "only unmapped granules can map aliased pages");
 }
 
-/* Map the pages of one run at another.  GROWTH is held. */
+/* Map the pages of one run at another.  The device memory lock is held. */
 static xseg_status map(const struct xseg_range_run *to, const struct xseg_range_run *from)
 {
     struct xseg_arena *arena = to->extent->arena;
     struct xseg_segment *segment = &to->extent->segment;
     /* A stuck granule may be mapped still. */
-    xseg_status status = xseg_segment_unstick_run(segment, to->first, to->count);
+    xseg_status status = xseg_segment_retry_unknown_run(segment, to->first, to->count);
 
     if (status == XSEG_OK)
         status = xseg_alias_map(segment, to->first, to->count, &from->extent->segment, from->first);
@@ -88,8 +88,8 @@ static xseg_status map(const struct xseg_range_run *to, const struct xseg_range_
     memset(&to->extent->elastic->use[to->first], XSEG_ELASTIC_CLAIMED, to->count);
     to->extent->elastic->live += to->count;
     xseg_arena_unlock(arena);
-    xseg_notice_come(to->extent, xseg_range_base(to), xseg_range_bytes(to));
-    xseg_range_set_use(to, XSEG_ELASTIC_LIVE);
+    xseg_notify_map(to->extent, xseg_range_base(to), xseg_range_bytes(to));
+    xseg_range_set_use(to, XSEG_ELASTIC_ALLOCATED);
     return XSEG_OK;
 }
 
@@ -105,7 +105,7 @@ xseg_status xseg_aliases_map(struct xseg_range *range, uint64_t offset, uint64_t
             "ranges belong to different devices or allocators, device %d and device %d; "
             "reserve both with one pool",
             device->context.ordinal, from->device->context.ordinal);
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     xseg_status status = xseg_range_find(range, offset, bytes, &to);
     if (status == XSEG_OK)
         status = xseg_range_find(from, from_offset, bytes, &source);
@@ -119,6 +119,6 @@ xseg_status xseg_aliases_map(struct xseg_range *range, uint64_t offset, uint64_t
         status = check_pair(&to, &source);
     if (status == XSEG_OK && bytes != 0)
         status = map(&to, &source);
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     return status;
 }

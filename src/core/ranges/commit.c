@@ -6,20 +6,20 @@
 
 #include "src/base/error.h"
 #include "src/base/span.h"
-#include "src/core/arena/notes.h"
+#include "src/core/arena/recorder.h"
 #include "src/core/budget/budget.h"
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
-#include "src/core/grow/asking.h"
+#include "src/core/grow/budget_wait.h"
 #include "src/core/grow/growth.h"
-#include "src/core/grow/refusal.h"
-#include "src/core/grow/shortage.h"
-#include "src/core/grow/steal.h"
+#include "src/core/grow/oom.h"
+#include "src/core/grow/oom_cause.h"
+#include "src/core/grow/remap.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/ranges/aliases.h"
-#include "src/core/reclaim/leaving.h"
-#include "src/core/reclaim/notice.h"
+#include "src/core/reclaim/notify.h"
+#include "src/core/reclaim/pending_unmap.h"
 #include "src/core/reclaim/release.h"
 #include "src/core/reclaim/trim.h"
 #include "vmm/alias.h"
@@ -31,9 +31,9 @@ struct commit {
     struct xseg_arena *arena;
     struct xseg_known_stream *stream;
     const struct xseg_config *config;
-    struct xseg_need need; /* as the ladder describes a request */
-    uint64_t missing;      /* bytes of granules that need pages */
-    bool is_full;          /* the range or its pool is at its own limit */
+    struct xseg_alloc_params params; /* as the ladder describes a request */
+    uint64_t missing;                /* bytes of granules that need pages */
+    bool is_full;                    /* the range or its pool is at its own limit */
 };
 
 /* --- Claiming. --- */
@@ -44,7 +44,7 @@ static xseg_status check_use(const struct xseg_range_run *run)
     const uint8_t *use = run->extent->elastic->use;
 
     for (uint32_t at = run->first; at < run->first + run->count; at++)
-        if (use[at] != XSEG_ELASTIC_EMPTY && use[at] != XSEG_ELASTIC_LEAVING)
+        if (use[at] != XSEG_ELASTIC_EMPTY && use[at] != XSEG_ELASTIC_UNMAPPING)
             return xseg_range_fail_use(
                 run, at, "only unmapped granules and granules pending unmap can be committed");
     return XSEG_OK;
@@ -77,7 +77,7 @@ static void unclaim(const struct commit *commit)
     }
     FOR_PARTS(part, &commit->run, true)
     {
-        xseg_leaving_resume(part.extent, part.first, part.count);
+        xseg_pending_unmap_resume(part.extent, part.first, part.count);
     }
 }
 
@@ -85,11 +85,11 @@ static void unclaim(const struct commit *commit)
 
 static xseg_status check_limits(struct commit *commit)
 {
-    const struct xseg_range_body *body = commit->run.body;
+    const struct xseg_range_state *body = commit->run.body;
     const uint64_t page = commit->run.extent->segment.page_bytes, own = body->elastic.own;
-    const struct xseg_page_taker taker = {.properties = commit->run.extent->segment.properties,
-                                          .prepared_for = body};
-    const uint64_t idle = xseg_pages_idle(&commit->device->pages, page, &taker);
+    const struct xseg_page_filter filter = {.properties = commit->run.extent->segment.properties,
+                                            .prepared_for = body};
+    const uint64_t idle = xseg_pages_idle(&commit->device->pages, page, &filter);
 
     commit->is_full = own > body->limit || commit->missing > body->limit - own;
     if (commit->is_full)
@@ -98,7 +98,7 @@ static xseg_status check_limits(struct commit *commit)
                          " bytes requested, limit %" PRIu64 " bytes; %" PRIu64
                          " bytes used by the range, %" PRIu64 " of them pending unmap",
                          commit->missing, body->limit, own,
-                         body->elastic.leaving * commit->run.extent->segment.granule_bytes);
+                         body->elastic.pending_unmaps * commit->run.extent->segment.granule_bytes);
     const xseg_status status =
         xseg_growth_check(commit->arena->pool, commit->missing, xseg_min(commit->missing, idle));
     commit->is_full = commit->arena->pool->is_full;
@@ -118,7 +118,7 @@ static void unmap_up_to(const struct commit *commit, uint32_t end)
         (void)xseg_segment_unmap(segment, part.first, part.count, true, &done);
         /* A page that the driver refuses to unmap is neither committed nor a hole: it is made a stuck one. */
         if (done < part.count)
-            xseg_segment_stick(segment, part.first + done, part.count - done);
+            xseg_segment_mark_unknown(segment, part.first + done, part.count - done);
     }
 }
 
@@ -126,12 +126,12 @@ static void unmap_up_to(const struct commit *commit, uint32_t end)
 static xseg_status map_all(struct commit *commit)
 {
     struct xseg_segment *segment = &commit->run.extent->segment;
-    const struct xseg_supply supply = {.prepared_for = commit->run.body};
+    const struct xseg_page_source source = {.prepared_for = commit->run.body};
     char reason[256];
 
     FOR_PARTS(part, &commit->run, false)
     {
-        const xseg_status status = xseg_segment_map(segment, part.first, part.count, &supply);
+        const xseg_status status = xseg_segment_map(segment, part.first, part.count, &source);
 
         if (status == XSEG_OK)
             continue;
@@ -157,15 +157,15 @@ typedef xseg_status step(struct commit *commit);
 static xseg_status finished(struct commit *commit)
 {
     xseg_pending_poll(commit->device->pending);
-    xseg_leaving_look(commit->device, true);
+    xseg_pending_unmap_poll(commit->device, true);
     return grow(commit);
 }
 
 static xseg_status steal_pages(struct commit *commit, bool wait)
 {
     const struct xseg_segment *segment = &commit->run.extent->segment;
-    const struct xseg_steal_plan plan = {
-        .taker = {.properties = segment->properties, .prepared_for = commit->run.body},
+    const struct xseg_remap_plan plan = {
+        .filter = {.properties = segment->properties, .prepared_for = commit->run.body},
         .config = commit->config,
         .bytes = commit->missing,
         .granule_bytes = segment->page_bytes,
@@ -178,7 +178,7 @@ static xseg_status steal_pages(struct commit *commit, bool wait)
 
     if (status != XSEG_OK)
         return status;
-    const xseg_status stolen = xseg_steal(commit->device, &plan);
+    const xseg_status stolen = xseg_remap_pages(commit->device, &plan);
     return stolen == XSEG_OK ? map_all(commit) : stolen;
 }
 
@@ -199,13 +199,13 @@ static xseg_status pending(struct commit *commit)
                              : xseg_pending_wait(commit->device->pending);
 
     if (status != XSEG_ERR_DEVICE_LOST)
-        status = xseg_leaving_wait(commit->device, true);
+        status = xseg_pending_unmap_wait(commit->device, true);
     return status == XSEG_ERR_DEVICE_LOST ? status : grow(commit);
 }
 
 static xseg_status flush(struct commit *commit)
 {
-    const xseg_status status = xseg_trim_everything(commit->device, true);
+    const xseg_status status = xseg_trim_all(commit->device, true);
 
     if (status != XSEG_OK)
         return status;
@@ -223,22 +223,22 @@ static xseg_status climb(struct commit *commit, xseg_status refused)
 
     if (commit->is_full && !captures)
         refused = pending(commit);
-    if (commit->is_full || !xseg_refusal_is_shortage(refused))
+    if (commit->is_full || !xseg_oom_cause_is_memory_pressure(refused))
         return refused;
     commit->device->is_short = true;
     for (step *const *next = captures ? capture_steps : all_steps;
-         *next != NULL && xseg_refusal_is_shortage(refused); next++)
+         *next != NULL && xseg_oom_cause_is_memory_pressure(refused); next++)
         refused = (*next)(commit);
     return refused;
 }
 
-/* Ask the observers to spare memory; returns whether one has.  GROWTH is let go meanwhile. */
+/* Ask the observers to spare memory; returns whether one has.  The device memory lock is let go meanwhile. */
 static bool ask(const struct commit *commit, xseg_status refused, unsigned attempt) XSEG_UNCHECKED
 {
-    xseg_lock_give(&commit->device->growth_lock);
-    const bool spared =
-        xseg_shortage_tell(commit->arena, &commit->need, refused, XSEG_OBSERVERS_SHORT, attempt);
-    xseg_lock_take(&commit->device->growth_lock);
+    xseg_mutex_unlock(&commit->device->growth_lock);
+    const bool spared = xseg_oom_notify(commit->arena, &commit->params, refused,
+                                        XSEG_OBSERVERS_LOW_MEMORY, attempt);
+    xseg_mutex_lock(&commit->device->growth_lock);
     return spared;
 }
 
@@ -246,18 +246,18 @@ static bool ask(const struct commit *commit, xseg_status refused, unsigned attem
 static xseg_status ask_others(struct commit *commit, xseg_status refused)
 {
     struct xseg_device *device = commit->device;
-    struct xseg_asking asking;
+    struct xseg_budget_wait budget_wait;
 
     if (commit->is_full || !xseg_budget_is_open(device) || xseg_pending_captures(device->pending))
         return refused;
     refused = steal(commit);
-    if (!xseg_refusal_is_shortage(refused))
+    if (!xseg_oom_cause_is_memory_pressure(refused))
         return refused;
-    if (xseg_asking_begin(&asking, commit->arena, commit->missing, commit->config))
-        while (xseg_refusal_is_shortage(refused) && xseg_asking_wait(&asking))
-            if (asking.grows)
+    if (xseg_budget_wait_begin(&budget_wait, commit->arena, commit->missing, commit->config))
+        while (xseg_oom_cause_is_memory_pressure(refused) && xseg_budget_wait_retry(&budget_wait))
+            if (budget_wait.grows)
                 refused = grow(commit);
-    xseg_asking_end(&asking, refused == XSEG_OK);
+    xseg_budget_wait_end(&budget_wait, refused == XSEG_OK);
     return refused;
 }
 
@@ -269,37 +269,37 @@ static xseg_status overcome(struct commit *commit, xseg_status refused)
     device->is_short = device->is_short || !commit->is_full;
     if (!xseg_pending_captures(device->pending))
         refused = finished(commit);
-    if (xseg_refusal_is_shortage(refused))
+    if (xseg_oom_cause_is_memory_pressure(refused))
         refused = ask_others(commit, refused);
-    for (unsigned attempt = 0;
-         spared && attempt < XSEG_LOW_MEMORY_CALLS_MAX && xseg_refusal_is_shortage(refused);
+    for (unsigned attempt = 0; spared && attempt < XSEG_LOW_MEMORY_CALLS_MAX &&
+                               xseg_oom_cause_is_memory_pressure(refused);
          attempt++) {
         spared = ask(commit, refused, attempt);
         if (spared)
             refused = grow(commit);
-        if (xseg_refusal_is_shortage(refused))
+        if (xseg_oom_cause_is_memory_pressure(refused))
             refused = climb(commit, refused);
     }
     return refused;
 }
 
 /* Have pages mapped beneath the empty granules.  What idle pages are left goes as page_cache_mb says. */
-static xseg_status supply(struct commit *commit)
+static xseg_status source(struct commit *commit)
 {
     struct xseg_elastic *elastic = commit->run.extent->elastic;
     struct xseg_device *device = commit->device;
 
-    xseg_elastic_set_own(elastic, elastic->own, elastic->coming + commit->missing,
-                         &device->promised);
+    xseg_elastic_set_bytes(elastic, elastic->own, elastic->coming + commit->missing,
+                           &device->promised);
     xseg_status status = grow(commit);
-    if (xseg_refusal_is_shortage(status)) {
+    if (xseg_oom_cause_is_memory_pressure(status)) {
         XSEG_SPAN_BEGIN(fallback, device->context.ordinal, commit->missing);
         status = overcome(commit, status);
         XSEG_SPAN_END(fallback, device->context.ordinal, status);
     }
-    xseg_elastic_set_own(elastic, elastic->own, elastic->coming - commit->missing,
-                         &device->promised);
-    xseg_pages_fit(&device->pages, commit->config->page_cache_bytes);
+    xseg_elastic_set_bytes(elastic, elastic->own, elastic->coming - commit->missing,
+                           &device->promised);
+    xseg_pages_shrink_to(&device->pages, commit->config->page_cache_bytes);
     return status;
 }
 
@@ -315,7 +315,8 @@ static xseg_status order(const struct commit *commit)
     {
         for (uint32_t at = part.first; at < part.first + part.count; at++) {
             const xseg_status status =
-                batch[at] == last ? XSEG_OK : xseg_leaving_order(part.extent, at, commit->stream);
+                batch[at] == last ? XSEG_OK
+                                  : xseg_pending_unmap_order(part.extent, at, commit->stream);
 
             if (status != XSEG_OK)
                 return status;
@@ -330,10 +331,10 @@ void xseg_commit_retake(const struct xseg_range_run *part)
     struct xseg_elastic *elastic = part->extent->elastic;
     struct xseg_arena *arena = part->extent->arena;
 
-    xseg_leaving_end(part->extent, part->first, part->count);
+    xseg_pending_unmap_end(part->extent, part->first, part->count);
     xseg_aliases_use_again(part);
     xseg_arena_lock(arena);
-    elastic->leaving -= part->count;
+    elastic->pending_unmaps -= part->count;
     elastic->live += part->count;
     xseg_counts_use_again(&arena->counts, xseg_range_bytes(part));
     xseg_arena_unlock(arena);
@@ -348,17 +349,18 @@ static void count_mapped(const struct commit *commit, const struct xseg_range_ru
     const uint64_t bytes = xseg_range_bytes(part);
 
     xseg_arena_lock(arena);
-    xseg_elastic_set_own(elastic, elastic->own + bytes, elastic->coming, &commit->device->promised);
+    xseg_elastic_set_bytes(elastic, elastic->own + bytes, elastic->coming,
+                           &commit->device->promised);
     elastic->live += part->count;
-    xseg_counts_up(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
+    xseg_counts_increase(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
     xseg_counts_use(&arena->counts, bytes);
-    if (xseg_notes_are_kept(arena))
-        xseg_notes_segment(part->extent, XSEG_HISTORY_SEGMENT_MAP, xseg_range_base(part), bytes);
+    if (xseg_recorder_is_enabled(arena))
+        xseg_recorder_segment(part->extent, XSEG_HISTORY_SEGMENT_MAP, xseg_range_base(part), bytes);
     xseg_arena_unlock(arena);
-    xseg_pool_note_growth(arena, bytes);
+    xseg_pool_record_growth(arena, bytes);
 }
 
-/* All granules are live.  Observers are told of new memory while it is still claimed, but counts already: GROWTH is let
+/* All granules are live.  Observers are told of new memory while it is still claimed, but counts already: the device memory lock is let
  * go meanwhile, and limits have to hold. */
 static void settle(const struct commit *commit)
 {
@@ -368,10 +370,10 @@ static void settle(const struct commit *commit)
     {
         count_mapped(commit, &part);
     }
-    if (xseg_notice_is_wanted(commit->device))
+    if (xseg_notify_is_enabled(commit->device))
         FOR_PARTS(part, run, false)
         {
-            xseg_notice_come(part.extent, xseg_range_base(&part), xseg_range_bytes(&part));
+            xseg_notify_map(part.extent, xseg_range_base(&part), xseg_range_bytes(&part));
         }
     /* From here on the parts are not told apart any more: taking back ends batches. */
     for (uint32_t at = run->first, end = run->first + run->count; at < end;) {
@@ -382,7 +384,7 @@ static void settle(const struct commit *commit)
         xseg_commit_retake(&part);
         at = part.first + part.count;
     }
-    xseg_range_set_use(run, XSEG_ELASTIC_LIVE);
+    xseg_range_set_use(run, XSEG_ELASTIC_ALLOCATED);
 }
 
 /* --- The call. --- */
@@ -394,11 +396,11 @@ static void describe(struct commit *commit)
     {
         commit->missing += xseg_range_bytes(&part);
     }
-    commit->need = (struct xseg_need){
+    commit->params = (struct xseg_alloc_params){
         .config = commit->config,
         .requested = xseg_range_bytes(&commit->run),
         .bytes = commit->missing,
-        .alignment = XSEG_SIZE_QUANTUM,
+        .alignment = XSEG_SIZE_UNIT,
         .span = commit->missing,
         .segment_bytes = commit->missing,
         .expandable = true,
@@ -414,15 +416,15 @@ static xseg_status unstick_aliases(const struct commit *commit)
     const uint32_t first = commit->run.first, end = first + commit->run.count;
     xseg_status status = segment->physical == NULL
                              ? XSEG_OK
-                             : xseg_segment_unstick_run(segment, first, commit->run.count);
+                             : xseg_segment_retry_unknown_run(segment, first, commit->run.count);
 
     for (uint32_t at = first; status != XSEG_OK && at < end; at++)
-        if (segment->state[at] == XSEG_PAGE_STUCK && xseg_alias_page(segment, at) != NULL)
+        if (segment->state[at] == XSEG_PAGE_UNKNOWN && xseg_alias_page(segment, at) != NULL)
             return status;
     return XSEG_OK;
 }
 
-/* Commit the granules, which have been checked.  GROWTH is held. */
+/* Commit the granules, which have been checked.  The device memory lock is held. */
 static xseg_status commit_run(struct commit *commit)
 {
     struct xseg_segment *segment = &commit->run.extent->segment;
@@ -431,16 +433,16 @@ static xseg_status commit_run(struct commit *commit)
     describe(commit);
     xseg_range_set_use(&commit->run, XSEG_ELASTIC_CLAIMED);
     if (commit->missing != 0) {
-        xseg_leaving_look(commit->device, true);
+        xseg_pending_unmap_poll(commit->device, true);
         status = unstick_aliases(commit);
         if (status == XSEG_OK)
-            status = supply(commit);
+            status = source(commit);
     }
     if (status == XSEG_OK) {
         status = order(commit);
         if (status != XSEG_OK) {
             unmap_up_to(commit, segment->granules);
-            xseg_pages_fit(&commit->device->pages, commit->config->page_cache_bytes);
+            xseg_pages_shrink_to(&commit->device->pages, commit->config->page_cache_bytes);
         }
     }
     if (status == XSEG_OK)
@@ -450,7 +452,7 @@ static xseg_status commit_run(struct commit *commit)
     return status;
 }
 
-/* Begin a commit: everything that can be wrong with its arguments.  GROWTH is held. */
+/* Begin a commit: everything that can be wrong with its arguments.  The device memory lock is held. */
 static xseg_status begin(struct commit *commit, struct xseg_range *range, uint64_t offset,
                          uint64_t bytes)
 {
@@ -478,14 +480,14 @@ static xseg_status wait_for_aliases(const struct xseg_range_run *run)
 
     if (xseg_pending_captures(device->pending))
         return XSEG_OK;
-    xseg_leaving_ask(device);
+    xseg_pending_unmap_query(device);
     for (uint32_t at = run->first; (at = xseg_aliases_next_pending(run, at)) < end; at++) {
-        const xseg_status status = xseg_leaving_wait_for(run->extent, at);
+        const xseg_status status = xseg_pending_unmap_wait_for(run->extent, at);
 
         if (status != XSEG_OK)
             return status;
     }
-    xseg_leaving_look(device, false);
+    xseg_pending_unmap_poll(device, false);
     return XSEG_OK;
 }
 
@@ -514,7 +516,7 @@ static xseg_status begin_unaliased(struct commit *commit, struct xseg_range *ran
                      at * run->extent->segment.granule_bytes);
 }
 
-/* Write the error text of a refusal, and count it.  GROWTH is held. */
+/* Write the error text of a refusal, and count it.  The device memory lock is held. */
 static xseg_status refuse(struct commit *commit, xseg_status status)
 {
     struct xseg_arena *arena = commit->arena;
@@ -523,11 +525,11 @@ static xseg_status refuse(struct commit *commit, xseg_status status)
     atomic_fetch_add_explicit(&commit->device->ooms, 1, memory_order_relaxed);
     if (commit->is_full && !arena->pool->is_full)
         return status;
-    status = xseg_shortage_fail(arena, &commit->need, status, false, &free_bytes);
-    if (!xseg_notes_are_kept(arena))
+    status = xseg_oom_fail(arena, &commit->params, status, false, &free_bytes);
+    if (!xseg_recorder_is_enabled(arena))
         return status;
     xseg_arena_lock(arena);
-    xseg_notes_oom(arena, commit->need.requested, free_bytes);
+    xseg_recorder_oom(arena, commit->params.requested, free_bytes);
     xseg_arena_unlock(arena);
     return status;
 }
@@ -543,19 +545,19 @@ xseg_status xseg_commit(struct xseg_range *range, uint64_t offset, uint64_t byte
         return status;
     if (xseg_pending_captures(device->pending))
         xseg_streams_claim(commit.stream);
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     status = begin_unaliased(&commit, range, offset, bytes);
     if (status != XSEG_OK || commit.run.count == 0) {
-        xseg_lock_give(&device->growth_lock);
+        xseg_mutex_unlock(&device->growth_lock);
         return status;
     }
     status = commit_run(&commit);
-    if (xseg_refusal_is_shortage(status)) {
+    if (xseg_oom_cause_is_memory_pressure(status)) {
         status = refuse(&commit, status);
         oom->arena = commit.arena;
-        oom->need = commit.need;
-        oom->retained = xseg_pool_hold(commit.arena->pool) ? commit.arena->pool : NULL;
+        oom->params = commit.params;
+        oom->retained = xseg_pool_try_retain(commit.arena->pool) ? commit.arena->pool : NULL;
     }
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     return status;
 }

@@ -11,7 +11,7 @@
  *
  *     grow          prepared pages, idle ones, new ones
  *     finished      unmap what leaves and has passed
- *     ask           observers, without GROWTH
+ *     ask           observers, without the device memory lock
  *     steal         idle pages of other ranges and pools; idle memory of other kinds goes back to the driver for new ones
  *     waiting       steal again, after waiting for the streams of that memory
  *     pending       what leaves, and freed blocks that other streams use, after waiting for them
@@ -28,7 +28,7 @@
 /* What the report of an out-of-memory failure needs. */
 struct xseg_commit_oom {
     struct xseg_arena *arena; /* NULL: there was no such failure */
-    struct xseg_need need;
+    struct xseg_alloc_params params;
     struct xseg_pool
         *retained; /* or NULL; another thread may release the range before the report */
 };
@@ -39,7 +39,7 @@ xseg_status xseg_commit(struct xseg_range *range, uint64_t offset, uint64_t byte
                         xseg_stream stream, struct xseg_commit_oom *oom);
 
 /* Take granules back that leave, or were claimed while they did; none of them has other places.  The caller sets what
- * they are used for.  GROWTH is held. */
+ * they are used for.  The device memory lock is held. */
 void xseg_commit_retake(const struct xseg_range_run *part);
 
 #endif

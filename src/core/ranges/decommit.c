@@ -9,25 +9,25 @@
 #include "src/core/pending/pending.h"
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/ranges/aliases.h"
-#include "src/core/reclaim/leaving.h"
+#include "src/core/reclaim/pending_unmap.h"
 
 void xseg_decommit_settle(const struct xseg_range_run *run)
 {
     struct xseg_elastic *elastic = run->extent->elastic;
     struct xseg_arena *arena = run->extent->arena;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     const uint64_t unused = xseg_aliases_end_use(run);
     xseg_arena_lock(arena);
-    memset(&elastic->use[run->first], XSEG_ELASTIC_LEAVING, run->count);
+    memset(&elastic->use[run->first], XSEG_ELASTIC_UNMAPPING, run->count);
     elastic->live -= run->count;
-    elastic->leaving += run->count;
+    elastic->pending_unmaps += run->count;
     if (unused != 0)
-        xseg_counts_pend(&arena->counts, 0, unused);
+        xseg_counts_mark_pending(&arena->counts, 0, unused);
     xseg_arena_unlock(arena);
 }
 
-/* Let live granules leave.  GROWTH is held. */
+/* Let live granules leave.  The device memory lock is held. */
 static xseg_status decommit(const struct xseg_range_run *run, struct xseg_known_stream *stream)
 {
     xseg_status status = xseg_pool_check_running(run->body->pool);
@@ -35,15 +35,15 @@ static xseg_status decommit(const struct xseg_range_run *run, struct xseg_known_
 
     if (status != XSEG_OK || run->count == 0)
         return status;
-    if (!xseg_range_is_all(run, XSEG_ELASTIC_LIVE, &at))
+    if (!xseg_range_is_all(run, XSEG_ELASTIC_ALLOCATED, &at))
         return xseg_range_fail_use(run, at, "only committed granules can be decommitted");
-    status = xseg_leaving_begin(run->extent, run->first, run->count, stream);
+    status = xseg_pending_unmap_begin(run->extent, run->first, run->count, stream);
     if (status == XSEG_OK)
         xseg_decommit_settle(run);
     return status;
 }
 
-/* What a call does with granules and a stream.  GROWTH is held. */
+/* What a call does with granules and a stream.  The device memory lock is held. */
 typedef xseg_status step(const struct xseg_range_run *run, struct xseg_known_stream *stream);
 
 /* Find the granules and the stream that a call names, do what it does, and look at what leaves. */
@@ -57,13 +57,13 @@ static xseg_status call(struct xseg_range *range, uint64_t offset, uint64_t byte
 
     if (status != XSEG_OK)
         return status;
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     status = xseg_range_find(range, offset, bytes, &run);
     if (status == XSEG_OK)
         status = do_it(&run, stream);
     if (status == XSEG_OK)
-        xseg_leaving_look(device, false);
-    xseg_lock_give(&device->growth_lock);
+        xseg_pending_unmap_poll(device, false);
+    xseg_mutex_unlock(&device->growth_lock);
     return status;
 }
 
@@ -80,7 +80,7 @@ xseg_status xseg_decommit_hold(struct xseg_range *range, uint64_t offset, uint64
     struct xseg_device *device = range->device;
     struct xseg_range_run run = {0};
 
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     xseg_status status = xseg_range_find(range, offset, bytes, &run);
     if (status == XSEG_OK)
         status = xseg_range_check_claims(&run);
@@ -92,12 +92,12 @@ xseg_status xseg_decommit_hold(struct xseg_range *range, uint64_t offset, uint64
                                UINT32_MAX);
     for (uint32_t at = run.first; status == XSEG_OK && at < run.first + run.count; at++)
         run.body->elastic.holds[at]++;
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     return status;
 }
 
 /* Let the granules that this lets go of, and that leave, leave with a stream as well.  Granules are let go of only once
- * this has succeeded for all.  GROWTH is held. */
+ * this has succeeded for all.  The device memory lock is held. */
 static xseg_status leave_again(const struct xseg_range_run *run, struct xseg_known_stream *stream)
 {
     const struct xseg_elastic *elastic = run->extent->elastic;
@@ -107,10 +107,10 @@ static xseg_status leave_again(const struct xseg_range_run *run, struct xseg_kno
         xseg_status status = XSEG_OK;
 
         for (at = first; status == XSEG_OK && at < end && elastic->holds[at] == 1 &&
-                         elastic->use[at] == XSEG_ELASTIC_LEAVING;)
-            status = xseg_leaving_order(run->extent, at++, stream);
+                         elastic->use[at] == XSEG_ELASTIC_UNMAPPING;)
+            status = xseg_pending_unmap_order(run->extent, at++, stream);
         if (status == XSEG_OK && at != first)
-            status = xseg_leaving_again(run->extent, first, at - first, stream);
+            status = xseg_pending_unmap_again(run->extent, first, at - first, stream);
         if (status != XSEG_OK)
             return status;
     }
@@ -135,11 +135,11 @@ static xseg_status let_go(const struct xseg_range_run *run, struct xseg_known_st
         return status;
     for (uint32_t at = run->first; at < run->first + run->count; at++)
         holds[at]--;
-    xseg_leaving_wake(run->extent, run->first, run->count);
+    xseg_pending_unmap_wake(run->extent, run->first, run->count);
     return XSEG_OK;
 }
 
-xseg_status xseg_decommit_let_go(struct xseg_range *range, uint64_t offset, uint64_t bytes,
+xseg_status xseg_decommit_unhold(struct xseg_range *range, uint64_t offset, uint64_t bytes,
                                  xseg_stream stream)
 {
     return call(range, offset, bytes, stream, let_go);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Decommitting: memory of a range is given up in the order of a stream (leaving.h); and holds, over which it stays.
+ * Decommitting: memory of a range is given up in the order of a stream (pending_unmap.h); and holds, over which it stays.
  *
- * Locking: GROWTH is taken, or held where a function says so.
+ * Locking: the device memory lock is taken, or held where a function says so.
  */
 #ifndef XSEG_CORE_DECOMMIT_H
 #define XSEG_CORE_DECOMMIT_H
@@ -13,10 +13,10 @@
 xseg_status xseg_decommit(struct xseg_range *range, uint64_t offset, uint64_t bytes,
                           xseg_stream stream);
 xseg_status xseg_decommit_hold(struct xseg_range *range, uint64_t offset, uint64_t bytes);
-xseg_status xseg_decommit_let_go(struct xseg_range *range, uint64_t offset, uint64_t bytes,
+xseg_status xseg_decommit_unhold(struct xseg_range *range, uint64_t offset, uint64_t bytes,
                                  xseg_stream stream);
 
-/* Count live granules as leaving, which have got their batch by xseg_leaving_begin().  GROWTH is held. */
+/* Count live granules as leaving, which have got their batch by xseg_pending_unmap_begin().  The device memory lock is held. */
 void xseg_decommit_settle(const struct xseg_range_run *run);
 
 #endif

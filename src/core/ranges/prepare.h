@@ -2,7 +2,7 @@
 /*
  * Preparing: pages made ahead for a range; and its quota, a promise of pages.
  *
- * Locking: GROWTH is taken, and let go between two pages.
+ * Locking: the device memory lock is taken, and let go between two pages.
  */
 #ifndef XSEG_CORE_PREPARE_H
 #define XSEG_CORE_PREPARE_H

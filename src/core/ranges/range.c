@@ -5,14 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/demand_zero.h"
 #include "src/base/error.h"
-#include "src/base/zeroed.h"
 #include "src/core/device/allocator.h"
 #include "src/core/grow/extents.h"
 #include "src/core/grow/growth.h"
 #include "src/core/grow/unpaged.h"
 #include "src/core/pending/pending.h"
-#include "src/core/reclaim/leaving.h"
+#include "src/core/reclaim/pending_unmap.h"
 #include "src/core/reclaim/release.h"
 #include "src/core/reclaim/trim_steps.h"
 
@@ -27,11 +27,11 @@ void xseg_ranges_init(struct xseg_ranges *ranges)
     ranges->handles = NULL;
 }
 
-static void free_body(struct xseg_range_body *body, uint32_t granules)
+static void free_body(struct xseg_range_state *body, uint32_t granules)
 {
     struct xseg_elastic *elastic = &body->elastic;
 
-    xseg_zeroed_give(elastic->batch, granules * XSEG_ELASTIC_BYTES);
+    xseg_demand_zero_free(elastic->batch, granules * XSEG_ELASTIC_BYTES);
     xseg_range_streams_fini(&body->streams);
     free(body);
 }
@@ -52,10 +52,10 @@ uint64_t xseg_ranges_host_bytes(const struct xseg_extent *extent)
     const struct xseg_elastic *elastic = extent->elastic;
     const size_t granules = extent->segment.granules;
 
-    return sizeof(struct xseg_range) + sizeof(struct xseg_range_body) +
+    return sizeof(struct xseg_range) + sizeof(struct xseg_range_state) +
            atomic_load_explicit(&elastic->range->streams.capacity, memory_order_relaxed) *
                sizeof(struct xseg_range_stream) +
-           xseg_zeroed_resident(elastic->batch, granules * XSEG_ELASTIC_BYTES);
+           xseg_demand_zero_resident(elastic->batch, granules * XSEG_ELASTIC_BYTES);
 }
 
 /* --- Reserving. --- */
@@ -90,10 +90,10 @@ static xseg_status check_size(const struct xseg_device *device, uint64_t bytes, 
 }
 
 /* Make a body with tables; NULL without host memory. */
-static struct xseg_range_body *make_body(uint32_t granules)
+static struct xseg_range_state *make_body(uint32_t granules)
 {
-    struct xseg_range_body *body = calloc(1, sizeof(*body));
-    uint32_t *tables = body == NULL ? NULL : xseg_zeroed_take(granules * XSEG_ELASTIC_BYTES);
+    struct xseg_range_state *body = calloc(1, sizeof(*body));
+    uint32_t *tables = body == NULL ? NULL : xseg_demand_zero_alloc(granules * XSEG_ELASTIC_BYTES);
 
     if (tables == NULL) {
         free(body);
@@ -118,8 +118,8 @@ static xseg_status get_arena(struct xseg_pool *pool, struct xseg_arena **out)
     return status == XSEG_OK ? xseg_pool_arena(pool, stream, false, out) : status;
 }
 
-/* Reserve the addresses of a body.  GROWTH is held. */
-static xseg_status reserve(struct xseg_range_body *body, struct xseg_arena *arena, uint64_t bytes,
+/* Reserve the addresses of a body.  The device memory lock is held. */
+static xseg_status reserve(struct xseg_range_state *body, struct xseg_arena *arena, uint64_t bytes,
                            uint64_t page)
 {
     const struct xseg_segment_extent wanted = {
@@ -169,7 +169,7 @@ xseg_status xseg_ranges_reserve(struct xseg_pool *pool, uint64_t bytes,
         return status;
     const uint32_t granules = (uint32_t)(bytes / page);
     struct xseg_range *range = calloc(1, sizeof(*range));
-    struct xseg_range_body *body = make_body(granules);
+    struct xseg_range_state *body = make_body(granules);
     if (range == NULL || body == NULL) {
         status =
             xseg_fail(XSEG_ERR_HOST_MEMORY,
@@ -179,7 +179,7 @@ xseg_status xseg_ranges_reserve(struct xseg_pool *pool, uint64_t bytes,
     body->pool = pool;
     body->range = range;
     body->limit = options->limit_bytes == 0 ? UINT64_MAX : options->limit_bytes;
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     status = reserve(body, arena, bytes, page);
     if (status == XSEG_OK) {
         range->device = device;
@@ -188,7 +188,7 @@ xseg_status xseg_ranges_reserve(struct xseg_pool *pool, uint64_t bytes,
         device->ranges->handles = range;
         xseg_list_insert(&device->ranges->bodies, &body->link);
     }
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     if (status == XSEG_OK) {
         *out = range;
         return XSEG_OK;
@@ -205,7 +205,7 @@ free_all:
 
 xseg_status xseg_range_check_handle(const struct xseg_range *range)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     return range->body == NULL ? xseg_fail(XSEG_ERR_ARGUMENT, "range has been released") : XSEG_OK;
 }
 
@@ -235,8 +235,8 @@ xseg_status xseg_range_find(struct xseg_range *range, uint64_t offset, uint64_t 
 
 static const char *const use_text[] = {
     [XSEG_ELASTIC_EMPTY] = "not committed",
-    [XSEG_ELASTIC_LIVE] = "committed",
-    [XSEG_ELASTIC_LEAVING] = "pending unmap",
+    [XSEG_ELASTIC_ALLOCATED] = "committed",
+    [XSEG_ELASTIC_UNMAPPING] = "pending unmap",
     [XSEG_ELASTIC_CLAIMED] = "claimed by another call",
 };
 
@@ -283,15 +283,15 @@ void xseg_range_set_use(const struct xseg_range_run *run, enum xseg_elastic_use 
 
 /* --- Telling. --- */
 
-xseg_status xseg_ranges_tell(struct xseg_range *range, struct xseg_range_info *out)
+xseg_status xseg_ranges_describe(struct xseg_range *range, struct xseg_range_info *out)
 {
     struct xseg_device *device = range->device;
 
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     const xseg_status status = xseg_range_check_handle(range);
-    const struct xseg_range_body *body = range->body;
+    const struct xseg_range_state *body = range->body;
     if (status != XSEG_OK) {
-        xseg_lock_give(&device->growth_lock);
+        xseg_mutex_unlock(&device->growth_lock);
         return status;
     }
     const struct xseg_segment *segment = &body->extent->segment;
@@ -307,19 +307,19 @@ xseg_status xseg_ranges_tell(struct xseg_range *range, struct xseg_range_info *o
         .limit_bytes = body->limit,
         .quota_bytes = elastic->quota,
         .committed_bytes = elastic->live * segment->granule_bytes,
-        .pending_unmap_bytes = elastic->leaving * segment->granule_bytes,
+        .pending_unmap_bytes = elastic->pending_unmaps * segment->granule_bytes,
         .mapped_bytes = atomic_load_explicit(&segment->mapped, memory_order_relaxed),
         .physical_bytes = body->pool->state == XSEG_POOL_PAUSED ? 0 : elastic->own,
         .prepared_bytes = xseg_pages_of_kind(&device->pages, prepared),
         .recommits = body->retaken,
     };
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     return XSEG_OK;
 }
 
 /* --- Ending. --- */
 
-static bool is_held_somewhere(const struct xseg_range_body *body)
+static bool is_held_somewhere(const struct xseg_range_state *body)
 {
     const uint32_t *holds = body->elastic.holds;
 
@@ -329,13 +329,13 @@ static bool is_held_somewhere(const struct xseg_range_body *body)
     return xseg_segment_holds(&body->extent->segment);
 }
 
-static bool is_claimed_somewhere(const struct xseg_range_body *body)
+static bool is_claimed_somewhere(const struct xseg_range_state *body)
 {
     return memchr(body->elastic.use, XSEG_ELASTIC_CLAIMED, body->extent->segment.granules) != NULL;
 }
 
-/* Whether a range can end, and what has left it can go.  GROWTH is held. */
-static xseg_status check_end(const struct xseg_range_body *body)
+/* Whether a range can end, and what has left it can go.  The device memory lock is held. */
+static xseg_status check_end(const struct xseg_range_state *body)
 {
     const struct xseg_device *device = body->range->device;
     const struct xseg_elastic *elastic = &body->elastic;
@@ -352,11 +352,11 @@ static xseg_status check_end(const struct xseg_range_body *body)
     if (body->extent->registered != 0)
         return xseg_fail(XSEG_ERR_BUSY,
                          "addresses of the range are registered; xseg_unregister() them first");
-    if (elastic->leaving != 0 && xseg_pending_captures(device->pending))
+    if (elastic->pending_unmaps != 0 && xseg_pending_captures(device->pending))
         return xseg_fail(XSEG_ERR_BUSY,
                          "memory of the range is pending unmap during a capture, %" PRIu64
                          " bytes on device %d; release the range after the capture",
-                         elastic->leaving * page, device->context.ordinal);
+                         elastic->pending_unmaps * page, device->context.ordinal);
     return is_claimed_somewhere(body)
                ? xseg_fail(XSEG_ERR_BUSY,
                            "range is claimed by another call; retry after that call has returned")
@@ -364,7 +364,7 @@ static xseg_status check_end(const struct xseg_range_body *body)
 }
 
 /* Take prepared pages of a range back. */
-static void release_prepared(struct xseg_range_body *body)
+static void release_prepared(struct xseg_range_state *body)
 {
     const struct xseg_segment *segment = &body->extent->segment;
     const struct xseg_page_kind kind = {segment->page_bytes, segment->properties, body};
@@ -373,46 +373,46 @@ static void release_prepared(struct xseg_range_body *body)
         ;
 }
 
-/* End a range without memory.  GROWTH is held; the pool is to be released without it. */
-static void end(struct xseg_range_body *body)
+/* End a range without memory.  The device memory lock is held; the pool is to be released without it. */
+static void end(struct xseg_range_state *body)
 {
     struct xseg_device *device = body->range->device;
     const uint32_t granules = body->extent->segment.granules;
 
     body->elastic.quota = 0;
-    xseg_elastic_set_own(&body->elastic, 0, 0, &device->promised);
+    xseg_elastic_set_bytes(&body->elastic, 0, 0, &device->promised);
     release_prepared(body);
-    xseg_trim_end_elastic(body->extent);
+    xseg_trim_finish_elastic(body->extent);
     body->range->body = NULL;
     xseg_list_remove(&body->link);
     free_body(body, granules);
 }
 
-/* Let what leaves go, and end a range.  GROWTH is held. */
+/* Let what leaves go, and end a range.  The device memory lock is held. */
 static xseg_status finish(struct xseg_range *range)
 {
-    struct xseg_range_body *body = range->body;
+    struct xseg_range_state *body = range->body;
     struct xseg_segment *segment = &body->extent->segment;
     xseg_status status = xseg_pool_check_running(body->pool);
 
     if (status == XSEG_OK)
         status = check_end(body);
-    if (status == XSEG_OK && body->elastic.leaving != 0)
-        status = xseg_leaving_wait(range->device, false);
+    if (status == XSEG_OK && body->elastic.pending_unmaps != 0)
+        status = xseg_pending_unmap_wait(range->device, false);
     /* Observers may have been called meanwhile, and have ended the range, or used it. */
     if (status == XSEG_OK)
         status = xseg_range_check_handle(range);
     if (status == XSEG_OK)
-        status = xseg_segment_unstick(segment);
+        status = xseg_segment_retry_unknown(segment);
     if (status == XSEG_OK)
         status = check_end(body);
     if (status != XSEG_OK)
         return status;
-    if (body->elastic.leaving != 0)
+    if (body->elastic.pending_unmaps != 0)
         return xseg_fail(XSEG_ERR_DRIVER,
                          "memory of the range could not be unmapped, %" PRIu64
                          " bytes; release the range again",
-                         body->elastic.leaving * segment->granule_bytes);
+                         body->elastic.pending_unmaps * segment->granule_bytes);
     end(body);
     return XSEG_OK;
 }
@@ -422,7 +422,7 @@ xseg_status xseg_ranges_release(struct xseg_range *range)
     struct xseg_device *device = range->device;
     struct xseg_pool *pool = NULL;
 
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     xseg_status status = xseg_range_check_handle(range);
     if (status == XSEG_OK) {
         pool = range->body->pool;
@@ -432,7 +432,7 @@ xseg_status xseg_ranges_release(struct xseg_range *range)
         else
             status = finish(range);
     }
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     if (status == XSEG_OK)
         (void)xseg_release_pool(pool);
     return status;
@@ -442,13 +442,13 @@ uint64_t xseg_ranges_held_bytes(struct xseg_device *device)
 {
     uint64_t bytes = 0;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_LIST_FOR(node, &device->ranges->bodies)
     {
-        const struct xseg_range_body *body = XSEG_CONTAINER(node, struct xseg_range_body, link);
+        const struct xseg_range_state *body = XSEG_CONTAINER(node, struct xseg_range_state, link);
         const struct xseg_segment *segment = &body->extent->segment;
 
-        for (uint32_t i = 0; i < segment->granules && body->elastic.leaving != 0; i++)
+        for (uint32_t i = 0; i < segment->granules && body->elastic.pending_unmaps != 0; i++)
             if (body->elastic.batch[i] != 0 && body->elastic.holds[i] != 0)
                 bytes += segment->granule_bytes;
     }
@@ -457,13 +457,13 @@ uint64_t xseg_ranges_held_bytes(struct xseg_device *device)
 
 void xseg_ranges_end_all(struct xseg_device *device)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_LIST_FOR_SAFE(node, &device->ranges->bodies)
     {
-        struct xseg_range_body *body = XSEG_CONTAINER(node, struct xseg_range_body, link);
+        struct xseg_range_state *body = XSEG_CONTAINER(node, struct xseg_range_state, link);
 
         if (!xseg_context_is_lost(&device->context)) {
-            if (body->elastic.leaving == 0 && body->extent->segment.stuck == 0)
+            if (body->elastic.pending_unmaps == 0 && body->extent->segment.unknown == 0)
                 end(body);
             continue;
         }

@@ -6,7 +6,7 @@
  * state is the *body*, which ends with the release.  The addresses are an elastic extent (elastic.h) of the arena that
  * the range's pool has for large blocks on the default stream.
  *
- * Locking: GROWTH guards bodies; it is taken by the functions, or held where they say so.
+ * Locking: the device memory lock guards bodies; it is taken by the functions, or held where they say so.
  */
 #ifndef XSEG_CORE_RANGE_H
 #define XSEG_CORE_RANGE_H
@@ -17,12 +17,12 @@
 #include "xseg/range.h"
 
 struct xseg_range {
-    struct xseg_device *device;   /* fixed */
-    struct xseg_range *next;      /* the handle of the device that was made before */
-    struct xseg_range_body *body; /* NULL: released */
+    struct xseg_device *device;    /* fixed */
+    struct xseg_range *next;       /* the handle of the device that was made before */
+    struct xseg_range_state *body; /* NULL: released */
 };
 
-struct xseg_range_body {
+struct xseg_range_state {
     struct xseg_elastic elastic; /* of the extent */
     struct xseg_extent *extent;
     struct xseg_pool *pool; /* held */
@@ -50,12 +50,12 @@ xseg_status xseg_ranges_reserve(struct xseg_pool *pool, uint64_t bytes,
 
 /* As xseg_range_release() and xseg_range_query().  No lock is held. */
 xseg_status xseg_ranges_release(struct xseg_range *range);
-xseg_status xseg_ranges_tell(struct xseg_range *range, struct xseg_range_info *out);
+xseg_status xseg_ranges_describe(struct xseg_range *range, struct xseg_range_info *out);
 
-/* Bytes of granules that are pending unmap and held.  GROWTH is held. */
+/* Bytes of granules that are pending unmap and held.  The device memory lock is held. */
 uint64_t xseg_ranges_held_bytes(struct xseg_device *device);
 
-/* End the ranges of a device that closes, which have no memory.  GROWTH is held. */
+/* End the ranges of a device that closes, which have no memory.  The device memory lock is held. */
 void xseg_ranges_end_all(struct xseg_device *device);
 
 /* Host bytes of the range of an elastic extent.  The arena's lock is held. */
@@ -63,16 +63,16 @@ uint64_t xseg_ranges_host_bytes(const struct xseg_extent *extent);
 
 /* A run of granules of a range. */
 struct xseg_range_run {
-    struct xseg_range_body *body;
+    struct xseg_range_state *body;
     struct xseg_extent *extent;
     uint32_t first, count;
 };
 
-/* Fail with XSEG_ERR_ARGUMENT if a range has been released.  GROWTH is held. */
+/* Fail with XSEG_ERR_ARGUMENT if a range has been released.  The device memory lock is held. */
 xseg_status xseg_range_check_handle(const struct xseg_range *range);
 
 /*
- * Find the granules that a call names.  GROWTH is held.
+ * Find the granules that a call names.  The device memory lock is held.
  *
  * Returns: XSEG_OK; XSEG_ERR_ARGUMENT (not whole granules of the range, or it has been released)
  */

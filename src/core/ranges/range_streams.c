@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "src/base/check.h"
-#include "src/base/lock.h"
+#include "src/base/mutex.h"
 
 static uint64_t number_of(const struct xseg_known_stream *stream)
 {
@@ -42,7 +42,7 @@ static bool has_room(struct xseg_range_streams *streams)
 
 bool xseg_range_streams_add(struct xseg_range_streams *streams, struct xseg_known_stream *stream)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     for (size_t i = streams->count; i-- > 0;)
         if (streams->kept[i].stream == stream && streams->kept[i].number == number_of(stream))
             return true;
@@ -52,12 +52,12 @@ bool xseg_range_streams_add(struct xseg_range_streams *streams, struct xseg_know
     return true;
 }
 
-void xseg_range_streams_ask(const struct xseg_range_streams *streams)
+void xseg_range_streams_query(const struct xseg_range_streams *streams)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     for (size_t i = 0; i < streams->count; i++)
         if (number_of(streams->kept[i].stream) == streams->kept[i].number)
-            streams->kept[i].stream->is_asked = true;
+            streams->kept[i].stream->is_queried = true;
 }
 
 void xseg_range_streams_fini(struct xseg_range_streams *streams)

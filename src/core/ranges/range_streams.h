@@ -5,7 +5,7 @@
  *
  * A stream whose entry belongs to another one by now has passed, and is dropped.
  *
- * Locking: GROWTH.
+ * Locking: the device memory lock.
  */
 #ifndef XSEG_CORE_RANGE_STREAMS_H
 #define XSEG_CORE_RANGE_STREAMS_H
@@ -24,14 +24,14 @@ struct xseg_range_stream {
 struct xseg_range_streams {
     struct xseg_range_stream *kept; /* [capacity] */
     size_t count;
-    atomic_size_t capacity; /* may be read without GROWTH */
+    atomic_size_t capacity; /* may be read without the device memory lock */
 };
 
 /* Note a stream for which granules are committed.  False without host memory. */
 bool xseg_range_streams_add(struct xseg_range_streams *streams, struct xseg_known_stream *stream);
 
 /* Have the driver asked about all of them (xseg_known_stream.is_asked). */
-void xseg_range_streams_ask(const struct xseg_range_streams *streams);
+void xseg_range_streams_query(const struct xseg_range_streams *streams);
 
 void xseg_range_streams_fini(struct xseg_range_streams *streams);
 

@@ -5,7 +5,7 @@
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
-#include "src/core/reclaim/leaving.h"
+#include "src/core/reclaim/pending_unmap.h"
 #include "src/core/reclaim/reclaim.h"
 
 #define MILLISECOND UINT64_C(1000000)
@@ -39,7 +39,7 @@ static uint64_t move_on(struct xseg_decay *decay, uint64_t now)
 
 uint64_t xseg_decay_now(struct xseg_device *device)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     return move_on(device->decay, xseg_clock_fine(clock_of(device)));
 }
 
@@ -107,7 +107,7 @@ static void record_use(struct xseg_decay_window *window, uint64_t now, uint32_t 
 static uint64_t floor_at(const struct xseg_device *device, const struct xseg_config *config,
                          uint64_t now)
 {
-    return xseg_max(xseg_bounds_keep(&device->bounds),
+    return xseg_max(xseg_device_limits_keep(&device->limits),
                     window_peak(&device->decay->window, now, config->keep_window_s));
 }
 
@@ -154,8 +154,8 @@ static uint64_t let_go(const struct xseg_idle_ages *ages, uint64_t elapsed)
 static uint64_t demanded(struct xseg_device *device, const struct xseg_config *config)
 {
     const uint64_t physical = xseg_device_physical(device);
-    const uint64_t limit =
-        xseg_min(xseg_bounds_soft(&device->bounds), xseg_bounds_hard(&device->bounds));
+    const uint64_t limit = xseg_min(xseg_device_limits_soft(&device->limits),
+                                    xseg_device_limits_hard(&device->limits));
     uint64_t wanted = physical - xseg_min(physical, limit);
     uint64_t free = 0, total = 0;
 
@@ -168,7 +168,7 @@ static uint64_t demanded(struct xseg_device *device, const struct xseg_config *c
 uint64_t xseg_decay_kept(struct xseg_device *device, const struct xseg_config *config,
                          uint64_t idle)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
     const uint64_t floor = floor_at(device, config, device->decay->time);
     const uint64_t above = config->idle_ms < 0 ? 0 : reserved - xseg_min(reserved, floor);
@@ -236,7 +236,7 @@ static xseg_status reclaim(struct xseg_device *device, const struct xseg_config 
 
     xseg_idle_count(device, move_on(decay, decay->last_pass), span(config), NULL, &ages);
     const uint64_t whole = idle_bytes(&ages) + ages.held;
-    xseg_dated_note(&device->stranded, ages.now, ages.cached - xseg_min(ages.cached, whole));
+    xseg_timestamped_set(&device->stranded, ages.now, ages.cached - xseg_min(ages.cached, whole));
     const uint64_t curved = let_curve_go(device, config, &ages, elapsed);
     uint64_t wanted = demanded(device, config);
     *is_left = pages == 0 && xseg_max(curved, wanted) != 0;
@@ -250,7 +250,7 @@ static xseg_status reclaim(struct xseg_device *device, const struct xseg_config 
     xseg_idle_choose(&limit, xseg_max(curved, wanted), 0, pages - cached);
     const xseg_status status = release(device, &limit, wanted == 0 && config->page_cache_bytes != 0,
                                        XSEG_HISTORY_DECAY, &result);
-    xseg_pages_fit(&device->pages, config->page_cache_bytes);
+    xseg_pages_shrink_to(&device->pages, config->page_cache_bytes);
     const uint64_t released_pages = cached + result.pages;
     XSEG_ASSERT(released_pages <= pages);
     const uint64_t spent = xseg_clock_fine(clock_of(device)) - start;
@@ -304,7 +304,7 @@ static xseg_status run_pass(struct xseg_device *device, const struct xseg_config
     const uint64_t elapsed = decay->last_pass == 0 ? 0 : now - decay->last_pass;
     bool is_left = false;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
     if (now <= decay->last_pass || xseg_pending_captures(device->pending))
@@ -313,7 +313,7 @@ static xseg_status run_pass(struct xseg_device *device, const struct xseg_config
         decay->page_cost = FIRST_PAGE_COST;
     decay->last_pass = now;
     xseg_pending_poll(device->pending);
-    xseg_leaving_look(device, false);
+    xseg_pending_unmap_poll(device, false);
     earn(decay, config, elapsed);
     release_prepared(device, config, now, affordable(decay, who, budget));
     const xseg_status status =
@@ -329,45 +329,46 @@ void xseg_decay_pass(struct xseg_device *device, const struct xseg_config *confi
     const uint64_t now = xseg_clock_coarse(clock_of(device));
 
     if (now < atomic_load_explicit(&decay->due, memory_order_relaxed) ||
-        !xseg_lock_try(&device->growth_lock))
+        !xseg_mutex_trylock(&device->growth_lock))
         return;
     (void)run_pass(device, config, ON_CALL, now, 0);
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
 }
 
-xseg_status xseg_decay_turn(struct xseg_device *device, const struct xseg_config *config)
+xseg_status xseg_decay_round(struct xseg_device *device, const struct xseg_config *config)
 {
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     const xseg_status status =
         run_pass(device, config, IN_TURN, xseg_clock_fine(clock_of(device)), 0);
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     return status;
 }
 
 xseg_status xseg_decay_release_due(struct xseg_device *device, const struct xseg_config *config,
                                    uint64_t max_ns, uint64_t *released)
 {
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     const uint64_t before = xseg_device_physical(device);
     const xseg_status status =
         run_pass(device, config, ON_TRIM, xseg_clock_fine(clock_of(device)), max_ns);
     const uint64_t after = xseg_device_physical(device);
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     *released += before - xseg_min(before, after);
     return status;
 }
 
-uint64_t xseg_decay_give(struct xseg_device *device, const struct xseg_config *config,
-                         uint64_t bytes)
+uint64_t xseg_decay_release(struct xseg_device *device, const struct xseg_config *config,
+                            uint64_t bytes)
 {
     const uint64_t before = xseg_device_physical(device);
     struct xseg_reclaim_result result;
     struct xseg_idle_ages ages;
     uint64_t wanted = bytes;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && !xseg_pending_captures(device->pending));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
+                !xseg_pending_captures(device->pending));
     xseg_pending_poll(device->pending);
-    xseg_leaving_look(device, false);
+    xseg_pending_unmap_poll(device, false);
     (void)xseg_reclaim_page_cache(device, &wanted, UINT64_MAX);
     if (wanted != 0) {
         xseg_idle_count(device, xseg_decay_now(device), span(config), NULL, &ages);

@@ -65,7 +65,7 @@ uint64_t xseg_decay_interval(const struct xseg_config *config);
  *
  * Returns: XSEG_OK, XSEG_ERR_DEVICE_LOST
  */
-xseg_status xseg_decay_turn(struct xseg_device *device, const struct xseg_config *config);
+xseg_status xseg_decay_round(struct xseg_device *device, const struct xseg_config *config);
 
 /*
  * Release idle memory for other processes: of any age, also below the floor, without a wait.  The caller holds the device
@@ -74,8 +74,8 @@ xseg_status xseg_decay_turn(struct xseg_device *device, const struct xseg_config
  * bytes: the last page may exceed them
  * Returns: the bytes by which the physical memory of the device has decreased
  */
-uint64_t xseg_decay_give(struct xseg_device *device, const struct xseg_config *config,
-                         uint64_t bytes);
+uint64_t xseg_decay_release(struct xseg_device *device, const struct xseg_config *config,
+                            uint64_t bytes);
 
 /*
  * Run a pass now, for xseg_trim() with due_only.  The caller holds no lock.

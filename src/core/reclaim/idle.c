@@ -139,7 +139,7 @@ void xseg_idle_count(struct xseg_device *device, uint64_t now, uint64_t span,
 {
     struct counting counting = {ages, named};
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     *ages = (struct xseg_idle_ages){.now = now, .span = span};
     xseg_pages_set_time(&device->pages, now);
     xseg_device_visit_arenas(device, count_arena, &counting);
@@ -164,7 +164,7 @@ void xseg_idle_choose(struct xseg_idle_limit *limit, uint64_t bytes, uint32_t yo
     limit->part_pages = left;
 }
 
-bool xseg_idle_take(struct xseg_idle_limit *limit, uint64_t since, uint64_t bytes)
+bool xseg_idle_claim(struct xseg_idle_limit *limit, uint64_t since, uint64_t bytes)
 {
     const uint32_t step = xseg_idle_step(limit->ages, since);
 
@@ -191,7 +191,7 @@ uint64_t xseg_idle_poll_fence(struct xseg_arena *arena, uint64_t now)
     bool done = false;
     int mode = 0;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (arena->fence == NULL && !xseg_streams_is_open(&device->context, stream))
         return arena->passed;
     if (xseg_driver_relax(&device->context, &mode) != XSEG_OK)
@@ -203,7 +203,7 @@ uint64_t xseg_idle_poll_fence(struct xseg_arena *arena, uint64_t now)
     } else if (xseg_driver_event_done(&device->context, arena->fence, &done) == XSEG_OK && done) {
         XSEG_ASSERT(arena->passed <= arena->fenced);
         arena->passed = arena->fenced;
-        xseg_fences_put(fences, arena->fence);
+        xseg_fences_return(fences, arena->fence);
         arena->fence = NULL;
     }
     xseg_pending_unlock(device->pending);
@@ -215,13 +215,13 @@ static void end_fence(void *self, struct xseg_arena *arena)
 {
     (void)self;
     if (arena->fence != NULL)
-        xseg_pending_put_event(arena->device->pending, arena->fence);
+        xseg_pending_return_event(arena->device->pending, arena->fence);
     arena->fence = NULL;
 }
 
 void xseg_idle_end(struct xseg_device *device)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     xseg_device_visit_arenas(device, end_fence, NULL);
 }
 

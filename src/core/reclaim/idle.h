@@ -4,7 +4,7 @@
  *
  * A page is idle while it is wholly in a cached block; a classic segment, while it is one cached block.  Its age runs from
  * the last free of a block that overlapped it: each free stores its arena's time, `now`, in the granules of the block
- * (xseg_arena_stamp()).  The arena's time advances only when ages are counted, so that a free reads no clock, and an age is
+ * (xseg_arena_record_free_if_enabled()).  The arena's time advances only when ages are counted, so that a free reads no clock, and an age is
  * exact up to the time between two counts.
  *
  * Memory is released only if no work is queued on it: its stream is idle, or a *fence* has completed, an event that was
@@ -120,7 +120,7 @@ void xseg_idle_choose(struct xseg_idle_limit *limit, uint64_t bytes, uint32_t yo
                       uint64_t pages);
 
 /* Count a page of `bytes` that has been idle since a time off a limit; false if the limit does not select the page. */
-bool xseg_idle_take(struct xseg_idle_limit *limit, uint64_t since, uint64_t bytes);
+bool xseg_idle_claim(struct xseg_idle_limit *limit, uint64_t since, uint64_t bytes);
 
 /* --- Fences. --- */
 

@@ -117,7 +117,7 @@ static void collect_arena(void *self, struct xseg_arena *arena)
 {
     struct collection *collection = self;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (collection->stream != NULL && xseg_arena_stream(arena) != collection->stream)
         return;
     XSEG_LIST_FOR(node, &arena->extents)
@@ -141,9 +141,9 @@ xseg_status xseg_mapping_collect(struct xseg_device *device, const struct xseg_p
 {
     struct collection collection = {pool, stream, list, XSEG_OK};
 
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     xseg_device_visit_arenas(device, collect_arena, &collection);
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
     return collection.status;
 }
 
@@ -151,7 +151,7 @@ xseg_status xseg_mapping_collect(struct xseg_device *device, const struct xseg_p
 
 /*
  * Whether an address lies in an extent after all.  An extent that moves to another arena is out of the page map for
- * a moment, under GROWTH of its device.
+ * a moment, under the device memory lock of its device.
  */
 static bool is_in_some(struct xseg_allocator *allocator, uint64_t address)
 {
@@ -162,9 +162,9 @@ static bool is_in_some(struct xseg_allocator *allocator, uint64_t address)
 
         if (device == NULL)
             continue;
-        xseg_lock_take(&device->growth_lock);
+        xseg_mutex_lock(&device->growth_lock);
         found = xseg_page_map_find(&allocator->page_map, address) != NULL;
-        xseg_lock_give(&device->growth_lock);
+        xseg_mutex_unlock(&device->growth_lock);
     }
     return found;
 }
@@ -180,13 +180,13 @@ struct xseg_extent *xseg_mapping_hold(struct xseg_allocator *allocator,
         if (extent == NULL)
             return NULL;
         struct xseg_device *device = extent->arena->device;
-        xseg_lock_take(&device->growth_lock);
+        xseg_mutex_lock(&device->growth_lock);
         const bool is_known = extent == xseg_page_map_find(&allocator->page_map, address) &&
                               extent->arena->device == device;
         if (is_known && address >= extent->segment.base &&
             address - extent->segment.base < extent->segment.bytes)
             return extent;
-        xseg_lock_give(&device->growth_lock);
+        xseg_mutex_unlock(&device->growth_lock);
         if (is_known)
             return NULL;
     }
@@ -269,7 +269,7 @@ xseg_status xseg_mapping_pin(struct xseg_allocator *allocator, uint64_t address,
     if (extent == NULL)
         return xseg_allocator_fail_foreign(address);
     const xseg_status status = pin(extent, address, bytes);
-    xseg_lock_give(&extent->arena->device->growth_lock);
+    xseg_mutex_unlock(&extent->arena->device->growth_lock);
     return status;
 }
 
@@ -283,12 +283,12 @@ xseg_status xseg_mapping_unpin(struct xseg_allocator *allocator, uint64_t addres
         return xseg_allocator_fail_foreign(address);
     struct xseg_segment *segment = &extent->segment;
     const uint64_t begins = address - segment->base;
-    XSEG_ASSERT(begins < segment->bytes && xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(begins < segment->bytes && xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     const bool is_inside = bytes <= segment->bytes - begins;
     const xseg_status status = is_inside ? XSEG_OK : xseg_mapping_fail_end(segment, address, bytes);
     if (is_inside)
         was_pinned = xseg_segment_release(segment, XSEG_RETAIN_PIN, begins, begins + bytes);
-    xseg_lock_give(&extent->arena->device->growth_lock);
+    xseg_mutex_unlock(&extent->arena->device->growth_lock);
     if (!is_inside)
         return status;
     return was_pinned ? XSEG_OK
@@ -313,7 +313,7 @@ uint64_t xseg_mapping_pinned(struct xseg_device *device)
 {
     uint64_t bytes = 0;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     xseg_device_visit_arenas(device, add_pinned, &bytes);
     return bytes;
 }

@@ -2,7 +2,7 @@
 /*
  * Mappings: runs of pages with memory, as users see them; and pins on them.
  *
- * Locking: GROWTH, where a function says so.
+ * Locking: the device memory lock, where a function says so.
  */
 #ifndef XSEG_CORE_MAPPING_H
 #define XSEG_CORE_MAPPING_H
@@ -12,7 +12,7 @@
 
 /*
  * The next run of mapped granules in [*at, end) with pages of one size and one generation; of a classic
- * segment, whose only granule is 0, all of it.  *at moves behind the run.  GROWTH is held, or the granules
+ * segment, whose only granule is 0, all of it.  *at moves behind the run.  The device memory lock is held, or the granules
  * are of a busy block; pins are not looked at.
  *
  * Returns: whether there is one
@@ -41,11 +41,11 @@ xseg_status xseg_mapping_collect(struct xseg_device *device, const struct xseg_p
 xseg_status xseg_mapping_pin(struct xseg_allocator *allocator, uint64_t address, uint64_t bytes);
 xseg_status xseg_mapping_unpin(struct xseg_allocator *allocator, uint64_t address, uint64_t bytes);
 
-/* Find the extent of an address and take GROWTH of its device, so that the extent stays; NULL, and no lock, if there
+/* Find the extent of an address and take the device memory lock of its device, so that the extent stays; NULL, and no lock, if there
  * is none. */
 struct xseg_extent *xseg_mapping_hold(struct xseg_allocator *allocator, uint64_t address);
 
-/* Whether some of the bytes [begin, end) are claimed: another call maps or unmaps memory there.  GROWTH is held. */
+/* Whether some of the bytes [begin, end) are claimed: another call maps or unmaps memory there.  The device memory lock is held. */
 bool xseg_mapping_is_claimed(const struct xseg_extent *extent, uint64_t begin, uint64_t end);
 
 /* Fail with XSEG_ERR_BUSY because of claimed memory at an address. */
@@ -55,7 +55,7 @@ xseg_status xseg_mapping_fail_claimed(uint64_t address);
 xseg_status xseg_mapping_fail_end(const struct xseg_segment *segment, uint64_t address,
                                   uint64_t bytes);
 
-/* Bytes of pinned pages of a device.  GROWTH is held. */
+/* Bytes of pinned pages of a device.  The device memory lock is held. */
 uint64_t xseg_mapping_pinned(struct xseg_device *device);
 
 #endif

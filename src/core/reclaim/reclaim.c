@@ -5,7 +5,7 @@
 #include "src/core/cache/walk.h"
 #include "src/core/config/size.h"
 #include "src/core/pending/pending.h"
-#include "src/core/reclaim/notice.h"
+#include "src/core/reclaim/notify.h"
 #include "src/core/reclaim/trim_steps.h"
 
 /* The memory that a claim may still take; counts down. */
@@ -80,7 +80,7 @@ static bool take_page(struct quota *left, const struct xseg_segment *segment, ui
     if (left->idle.ages != NULL) {
         const uint64_t since = xseg_idle_page_since(segment, page);
 
-        if (since >= left->before || !xseg_idle_take(&left->idle, since, bytes))
+        if (since >= left->before || !xseg_idle_claim(&left->idle, since, bytes))
             return false;
     }
     left->bytes -= xseg_min(left->bytes, bytes);
@@ -135,13 +135,14 @@ static bool may_claim(const struct xseg_reclaim_policy *policy, const struct xse
     XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED);
     if (policy->classic_only && xseg_extent_is_expandable(block->extent))
         return false;
-    return policy->min_searches == 0 || policy->searches - block->born >= policy->min_searches;
+    return policy->min_searches == 0 ||
+           policy->searches - block->gc_count_base >= policy->min_searches;
 }
 
 static struct xseg_block *claim_run(struct xseg_arena *arena, struct xseg_block *block,
                                     struct xseg_idle_run run) XSEG_REQUIRES(arena->lock)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA) && run.count > 0);
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA) && run.count > 0);
     if (xseg_extent_is_expandable(block->extent))
         return xseg_trim_claim_pages(arena, block, run.first, run.count);
     return xseg_arena_claim(arena, block);
@@ -172,8 +173,8 @@ static struct chain claim_blocks(const struct reclaim *reclaim, struct xseg_aren
     struct chain chain = {NULL, NULL, 0};
     struct xseg_block *block;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA) && bytes >= XSEG_SIZE_SMALL_SEGMENT);
-    while (is_left(left) && xseg_arena_stock(arena, &arena->blocks, XSEG_ARENA_RECORDS) &&
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA) && bytes >= XSEG_SIZE_SMALL_SEGMENT);
+    while (is_left(left) && xseg_arena_reserve_records(arena, &arena->blocks, XSEG_ARENA_RECORDS) &&
            (block = xseg_arena_cached_from(arena, bytes, position)) != NULL) {
         struct xseg_idle_run run = {0, 0};
         bool has_more = false;
@@ -207,7 +208,7 @@ static void drop_surplus(struct chain *chain, uint64_t bytes)
         sum += block->bytes;
         if (sum < bytes)
             continue;
-        xseg_trim_put_back(block->right);
+        xseg_trim_settle(block->right);
         block->right = NULL;
         *chain = (struct chain){chain->first, block, sum};
         return;
@@ -266,7 +267,7 @@ static void claim_idle(struct reclaim *reclaim, struct xseg_arena *arena)
     if (!is_idle(reclaim, arena, &chain)) {
         const uint64_t selected = chain.bytes;
 
-        xseg_trim_put_back(chain.first);
+        xseg_trim_settle(chain.first);
         chain = (struct chain){NULL, NULL, 0};
         left = reclaim->left;
         if (left.idle.ages != NULL) {
@@ -300,8 +301,8 @@ static bool release(struct reclaim *reclaim)
 
     reclaim->claimed = (struct chain){NULL, NULL, 0};
     if (policy->work != XSEG_RECLAIM_EVICTED &&
-        !xseg_notice_leave(reclaim->device, claimed.first)) {
-        xseg_trim_put_back(claimed.first);
+        !xseg_notify_unmap(reclaim->device, claimed.first)) {
+        xseg_trim_settle(claimed.first);
         result->kept += claimed.bytes;
         return false;
     }
@@ -310,7 +311,7 @@ static bool release(struct reclaim *reclaim)
 
         next = block->right;
         block->right = NULL;
-        const uint64_t released = xseg_trim_give(block, policy->keep_pages, policy->cause);
+        const uint64_t released = xseg_trim_release_pages(block, policy->keep_pages, policy->cause);
         XSEG_ASSERT(released <= bytes);
         result->released += released;
         result->refused += bytes - released;
@@ -335,7 +336,7 @@ static void visit_arena(void *self, struct xseg_arena *arena)
     (void)release(reclaim);
     reclaim->left.bytes = wanted - xseg_min(wanted, reclaim->result->released - released);
     if (xseg_pool_is_retired(arena->pool))
-        (void)xseg_trim_end_holes(arena);
+        (void)xseg_trim_finish_unmapped_all(arena);
 }
 
 static void run_pass(struct reclaim *reclaim, uint64_t min_block)
@@ -357,7 +358,7 @@ xseg_status xseg_reclaim(struct xseg_device *device, const struct xseg_reclaim_p
         .left = {policy->bytes, policy->idle, UINT64_MAX},
     };
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_ASSERT(!policy->largest_first ||
                 (policy->all_or_nothing && policy->scope == XSEG_RECLAIM_ARENA));
     *result = (struct xseg_reclaim_result){.released = 0};
@@ -366,7 +367,7 @@ xseg_status xseg_reclaim(struct xseg_device *device, const struct xseg_reclaim_p
     run_pass(&reclaim, policy->min_block);
     if (policy->all_or_nothing && reclaim.left.bytes == 0)
         result->is_complete = release(&reclaim);
-    xseg_trim_put_back(reclaim.claimed.first);
+    xseg_trim_settle(reclaim.claimed.first);
     result->pages = policy->idle.pages - reclaim.left.idle.pages;
     return reclaim.status;
 }

@@ -15,10 +15,10 @@ static void free_addresses(struct xseg_pool *pool)
 
     /* The release may follow a failure of its caller. */
     xseg_fail_keep(&kept);
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     if (!xseg_pending_captures(device->pending) && !xseg_context_is_lost(&device->context))
-        xseg_pool_visit_arenas(pool, xseg_trim_end_holes_of, NULL);
-    xseg_lock_give(&device->growth_lock);
+        xseg_pool_visit_arenas(pool, xseg_trim_finish_unmapped_of, NULL);
+    xseg_mutex_unlock(&device->growth_lock);
     xseg_fail_restore(&kept);
 }
 
@@ -27,8 +27,8 @@ bool xseg_release_pool(struct xseg_pool *pool)
     struct xseg_device *device = pool->device;
     bool is_last = false;
 
-    XSEG_ASSERT(!xseg_lock_is_any_held());
-    if (!xseg_pool_let_go(pool, &is_last))
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
+    if (!xseg_pool_release_last(pool, &is_last))
         return false;
     if (!is_last)
         return true;

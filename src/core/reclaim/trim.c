@@ -8,8 +8,8 @@
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/decay.h"
-#include "src/core/reclaim/forget.h"
-#include "src/core/reclaim/leaving.h"
+#include "src/core/reclaim/discard.h"
+#include "src/core/reclaim/pending_unmap.h"
 #include "src/core/reclaim/reclaim.h"
 
 /* An active trim of one device. */
@@ -17,7 +17,7 @@ struct trim {
     struct xseg_device *device;
     const struct xseg_trim_plan *plan;
     struct xseg_trim_result *done;
-    uint64_t most;     /* bytes that may still be released */
+    uint64_t max;      /* bytes that may still be released */
     uint64_t reserved; /* a sum over the selected arenas */
 };
 
@@ -67,7 +67,7 @@ static struct xseg_idle_bytes whole_bytes(struct xseg_arena *arena)
     struct xseg_idle_bytes sum = {0, {0, 0}};
     const struct xseg_block *block;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
     while ((block = xseg_arena_cached_from(arena, bytes, position)) != NULL) {
         const struct xseg_idle_bytes whole =
             xseg_idle_whole_bytes(&block->extent->segment, block->base, block->bytes);
@@ -153,8 +153,8 @@ static void count_all(struct trim *trim, const struct xseg_reclaim_result *resul
     done->kept_failed += result->refused;
     done->remaining += reserved_bytes(trim);
     if (is_all(trim->plan))
-        done->remaining +=
-            xseg_leftovers_bytes(&trim->device->leftovers) + xseg_pages_bytes(&trim->device->pages);
+        done->remaining += xseg_unreleased_bytes(&trim->device->unreleased) +
+                           xseg_pages_bytes(&trim->device->pages);
 }
 
 /* --- Trim of a device. --- */
@@ -164,20 +164,20 @@ static void unstick_arena(void *self, struct xseg_arena *arena)
     (void)self;
     XSEG_LIST_FOR(node, &arena->extents)
     {
-        (void)xseg_segment_unstick(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
+        (void)xseg_segment_retry_unknown(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
     }
 }
 
 /* Set how many bytes may be released. */
-static void set_most(struct trim *trim)
+static void set_max(struct trim *trim)
 {
-    trim->most = UINT64_MAX;
+    trim->max = UINT64_MAX;
     if (trim->plan->leave == 0)
         return;
-    trim->most = reserved_bytes(trim);
+    trim->max = reserved_bytes(trim);
     if (is_all(trim->plan))
-        trim->most += xseg_pages_bytes(&trim->device->pages);
-    trim->most -= xseg_min(trim->most, trim->plan->leave);
+        trim->max += xseg_pages_bytes(&trim->device->pages);
+    trim->max -= xseg_min(trim->max, trim->plan->leave);
 }
 
 /* The age of a plan, in nanoseconds. */
@@ -194,13 +194,13 @@ static void empty_page_cache(struct trim *trim)
 
     XSEG_ASSERT(is_all(trim->plan));
     if (trim->plan->idle_ms == 0) {
-        (void)xseg_reclaim_page_cache(trim->device, &trim->most, UINT64_MAX);
+        (void)xseg_reclaim_page_cache(trim->device, &trim->max, UINT64_MAX);
     } else {
         const uint64_t now = xseg_decay_now(trim->device), age = idle_time(trim->plan);
 
         xseg_pages_set_time(pages, now);
-        trim->most -= xseg_min(trim->most,
-                               xseg_pages_release_old(pages, now - xseg_min(now, age), trim->most));
+        trim->max -=
+            xseg_min(trim->max, xseg_pages_release_old(pages, now - xseg_min(now, age), trim->max));
     }
     trim->done->released += had - xseg_pages_bytes(pages);
     trim->done->kept_by_options += xseg_pages_bytes(pages);
@@ -214,7 +214,7 @@ static xseg_status reclaim(struct trim *trim, struct xseg_reclaim_result *result
         .scope = plan->held_pools ? XSEG_RECLAIM_ALL : XSEG_RECLAIM_RELEASABLE,
         .stream = plan->stream,
         .pool = plan->pool,
-        .bytes = trim->most,
+        .bytes = trim->max,
         .min_block = XSEG_SIZE_SMALL_SEGMENT,
         .work = plan->wait ? XSEG_RECLAIM_WAIT : XSEG_RECLAIM_QUERY,
         .cause = XSEG_HISTORY_TRIM,
@@ -225,7 +225,7 @@ static xseg_status reclaim(struct trim *trim, struct xseg_reclaim_result *result
                         &ages);
         policy.bytes = UINT64_MAX;
         policy.idle = (struct xseg_idle_limit){.ages = &ages, .rounds_up = true};
-        xseg_idle_choose(&policy.idle, trim->most, XSEG_IDLE_STEPS, UINT64_MAX);
+        xseg_idle_choose(&policy.idle, trim->max, XSEG_IDLE_STEPS, UINT64_MAX);
         policy.cause = XSEG_HISTORY_DECAY;
     }
     return xseg_reclaim(trim->device, &policy, result);
@@ -238,19 +238,19 @@ static xseg_status take_finished(struct trim *trim)
 
     if (!trim->plan->wait) {
         xseg_pending_poll(device->pending);
-        xseg_leaving_look(device, false);
+        xseg_pending_unmap_poll(device, false);
         return XSEG_OK;
     }
     atomic_fetch_add_explicit(&device->syncs, 1, memory_order_relaxed);
     const xseg_status waited = xseg_pending_wait(device->pending);
-    const xseg_status left = xseg_leaving_wait(device, false);
+    const xseg_status left = xseg_pending_unmap_wait(device, false);
     return waited == XSEG_OK ? left : waited;
 }
 
 static xseg_status trim_device(struct xseg_device *device, const struct xseg_trim_plan *plan,
                                struct xseg_trim_result *done)
 {
-    struct trim trim = {.device = device, .plan = plan, .done = done, .most = UINT64_MAX};
+    struct trim trim = {.device = device, .plan = plan, .done = done, .max = UINT64_MAX};
     const uint64_t returned_before = done->released;
     struct xseg_reclaim_result result = {.released = 0};
 
@@ -265,11 +265,11 @@ static xseg_status trim_device(struct xseg_device *device, const struct xseg_tri
     /* After another error, blocks of one stream are still pending; the memory of the others can be released. */
     if (waited == XSEG_ERR_DEVICE_LOST)
         return waited;
-    (void)xseg_leftovers_retry(&device->leftovers);
-    xseg_forget_paused(device);
+    (void)xseg_unreleased_retry(&device->unreleased);
+    xseg_discard_paused(device);
     xseg_device_visit_arenas(device, unstick_arena, NULL);
-    const uint64_t kept = xseg_leftovers_bytes(&device->leftovers);
-    set_most(&trim);
+    const uint64_t kept = xseg_unreleased_bytes(&device->unreleased);
+    set_max(&trim);
     if (is_all(plan))
         empty_page_cache(&trim);
     const xseg_status status = reclaim(&trim, &result);
@@ -277,7 +277,7 @@ static xseg_status trim_device(struct xseg_device *device, const struct xseg_tri
 
     /* Memory that left the arenas without being released by the driver is a leftover. */
     XSEG_ASSERT(done->released >= returned_before);
-    const uint64_t now = xseg_leftovers_bytes(&device->leftovers);
+    const uint64_t now = xseg_unreleased_bytes(&device->unreleased);
     const uint64_t left = now - xseg_min(now, kept);
     done->released -= xseg_min(left, done->released - returned_before);
     done->kept_failed += kept + left;
@@ -289,14 +289,14 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
 {
     const int ordinal = device->context.ordinal;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_SPAN_BEGIN(trim, ordinal, atomic_load_explicit(&device->reserved, memory_order_relaxed));
     const xseg_status status = trim_device(device, plan, done);
     XSEG_SPAN_END(trim, ordinal, status);
     return status;
 }
 
-xseg_status xseg_trim_everything(struct xseg_device *device, bool wait)
+xseg_status xseg_trim_all(struct xseg_device *device, bool wait)
 {
     const struct xseg_trim_plan everything = {.wait = wait};
     struct xseg_trim_result done = {sizeof(done)};
@@ -308,27 +308,27 @@ xseg_status xseg_trim_everything(struct xseg_device *device, bool wait)
 
 /* --- Trim to the limits. --- */
 
-void xseg_trim_bounds(struct xseg_device *device)
+void xseg_trim_to_limits(struct xseg_device *device)
 {
     const uint64_t limit = xseg_device_limit(device);
     struct xseg_trim_result done = {sizeof(done)};
     const uint64_t cache = xseg_allocator_config(device->allocator)->page_cache_bytes;
 
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     if (!xseg_pending_captures(device->pending))
-        xseg_pages_fit(&device->pages, cache);
-    const uint64_t left = xseg_leftovers_bytes(&device->leftovers);
+        xseg_pages_shrink_to(&device->pages, cache);
+    const uint64_t left = xseg_unreleased_bytes(&device->unreleased);
     /* A `leave` of 0 trims everything, which is right where leftovers alone reach the limit.  A lost device is
      * reported to the next call of the user. */
     const struct xseg_trim_plan plan = {.leave = limit - xseg_min(limit, left)};
     if (xseg_device_physical(device) > limit)
         (void)xseg_trim_device(device, &plan, &done);
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&device->growth_lock);
 }
 
 /* --- Oversize segments. --- */
 
-bool xseg_trim_oversize(struct xseg_arena *arena, uint64_t least, uint64_t wanted)
+bool xseg_trim_oversize(struct xseg_arena *arena, uint64_t min, uint64_t wanted)
 {
     struct xseg_reclaim_policy policy = {
         .scope = XSEG_RECLAIM_ARENA,
@@ -342,11 +342,11 @@ bool xseg_trim_oversize(struct xseg_arena *arena, uint64_t least, uint64_t wante
     };
     struct xseg_reclaim_result result;
 
-    XSEG_ASSERT(least > 0 && wanted >= least);
+    XSEG_ASSERT(min > 0 && wanted >= min);
     (void)xseg_reclaim(arena->device, &policy, &result);
     if (!result.is_complete && result.kept == 0) {
         policy.bytes = wanted;
-        policy.min_block = least;
+        policy.min_block = min;
         policy.largest_first = true;
         (void)xseg_reclaim(arena->device, &policy, &result);
     }
@@ -375,7 +375,7 @@ static void add_ages(void *self, struct xseg_arena *arena)
         position = xseg_block_position(block) + 1;
         if (xseg_idle_whole_bytes(&block->extent->segment, block->base, bytes).loose == 0)
             continue;
-        garbage->ages += garbage->searches - block->born;
+        garbage->ages += garbage->searches - block->gc_count_base;
         garbage->count++;
     }
     xseg_arena_unlock(arena);
@@ -412,7 +412,8 @@ void xseg_trim_garbage(struct xseg_device *device, const struct xseg_config *con
         (uint64_t)(config->garbage_collection_threshold * (double)xseg_device_limit(device));
     const int ordinal = device->context.ordinal;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH) && config->garbage_collection_threshold > 0);
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
+                config->garbage_collection_threshold > 0);
     if (xseg_pending_captures(device->pending) || xseg_device_physical(device) <= trigger)
         return;
     XSEG_SPAN_BEGIN(trim, ordinal, atomic_load_explicit(&device->reserved, memory_order_relaxed));

@@ -36,15 +36,15 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
  * Returns: XSEG_OK, also if a stream could not be queried or waited for: the memory of other streams is released;
  *          XSEG_ERR_DEVICE_LOST
  */
-xseg_status xseg_trim_everything(struct xseg_device *device, bool wait);
+xseg_status xseg_trim_all(struct xseg_device *device, bool wait);
 
 /*
- * After a change of limits (bounds.h), release the page cache above page_cache_mb and, down to the hard limit, memory that
+ * After a change of limits (device_limits.h), release the page cache above page_cache_mb and, down to the hard limit, memory that
  * is idle and has no queued work.  The caller holds no lock.
  *
  * Cost: none within these limits; else as a trim that does not wait
  */
-void xseg_trim_bounds(struct xseg_device *device);
+void xseg_trim_to_limits(struct xseg_device *device);
 
 /*
  * Free cached classic segments of an arena, each of `least` bytes or more: the smallest one with `wanted` bytes; else the
@@ -53,7 +53,7 @@ void xseg_trim_bounds(struct xseg_device *device);
  *
  * Returns: whether `wanted` bytes were freed; else no memory was
  */
-bool xseg_trim_oversize(struct xseg_arena *arena, uint64_t least, uint64_t wanted);
+bool xseg_trim_oversize(struct xseg_arena *arena, uint64_t min, uint64_t wanted);
 
 /*
  * Collect garbage by age for a request that is about to grow.  The threshold is the part garbage_collection_threshold of the

@@ -2,11 +2,11 @@
 #include "src/core/reclaim/trim_steps.h"
 
 #include "src/base/error.h"
-#include "src/core/arena/notes.h"
+#include "src/core/arena/recorder.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/pending/stream_retirement.h"
-#include "src/core/reclaim/notice.h"
+#include "src/core/reclaim/notify.h"
 #include "src/core/reclaim/release.h"
 
 _Static_assert(XSEG_ARENA_RECORDS >= 4, "a claim takes two records, and each of two cuts one");
@@ -27,17 +27,17 @@ struct xseg_block *xseg_trim_claim_pages(struct xseg_arena *arena, struct xseg_b
     const uint64_t begin = segment->base + first * segment->granule_bytes;
     const uint64_t end = begin + count * segment->granule_bytes;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_ARENA) && count > 0);
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA) && count > 0);
     XSEG_ASSERT(begin >= block->base && end <= xseg_block_end(block));
     block = xseg_arena_claim(arena, block);
     if (begin > block->base) {
-        struct xseg_block *inner = xseg_arena_cut(arena, block, begin - block->base);
+        struct xseg_block *inner = xseg_arena_split_block(arena, block, begin - block->base);
 
         settle_rest(arena, block);
         block = inner;
     }
     if (end < xseg_block_end(block))
-        settle_rest(arena, xseg_arena_cut(arena, block, end - block->base));
+        settle_rest(arena, xseg_arena_split_block(arena, block, end - block->base));
     XSEG_ASSERT(block->base == begin && xseg_block_end(block) == end);
     return block;
 }
@@ -51,9 +51,9 @@ xseg_status xseg_trim_is_idle(struct xseg_device *device, struct xseg_known_stre
     bool can_name = true;
     xseg_status status = XSEG_OK;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     *idle = false;
-    if (!xseg_stream_is_there(stream))
+    if (!xseg_stream_is_known(stream))
         return xseg_stream_retirement_is_over(device, stream, wait, idle);
     status = xseg_streams_can_name(context, stream, &can_name);
     if (status != XSEG_OK)
@@ -78,9 +78,9 @@ static void remove_extent(struct xseg_arena *arena, struct xseg_extent *extent)
     struct xseg_page_map *page_map = arena->device->page_map;
 
     xseg_arena_remove_extent(arena, extent);
-    xseg_lock_take(&page_map->lock);
+    xseg_mutex_lock(&page_map->lock);
     xseg_page_map_remove(page_map, extent);
-    xseg_lock_give(&page_map->lock);
+    xseg_mutex_unlock(&page_map->lock);
     xseg_extent_fini(extent);
 }
 
@@ -88,12 +88,12 @@ static void remove_extent(struct xseg_arena *arena, struct xseg_extent *extent)
 static void record(const struct xseg_block *block, enum xseg_history_action cause,
                    enum xseg_history_action action, uint64_t bytes)
 {
-    if (!xseg_notes_are_kept(block->extent->arena))
+    if (!xseg_recorder_is_enabled(block->extent->arena))
         return;
     if (cause != XSEG_HISTORY_SEGMENT_UNMAP)
-        xseg_notes_gone(block->extent, cause, action, block->base, bytes);
+        xseg_recorder_unmapped(block->extent, cause, action, block->base, bytes);
     else
-        xseg_notes_segment(block->extent, action, block->base, bytes);
+        xseg_recorder_segment(block->extent, action, block->base, bytes);
 }
 
 /* Free the classic segment of a claimed block; returns its bytes. */
@@ -107,15 +107,15 @@ static uint64_t give_segment(struct xseg_arena *arena, struct xseg_block *block,
     XSEG_ASSERT(xseg_block_is_whole(block) && !xseg_segment_holds(&extent->segment));
     xseg_arena_lock(arena);
     record(block, cause, XSEG_HISTORY_SEGMENT_FREE, bytes);
-    xseg_counts_down(&arena->counts, XSEG_COUNT_SEGMENT, 1);
-    xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
+    xseg_counts_decrease(&arena->counts, XSEG_COUNT_SEGMENT, 1);
+    xseg_counts_decrease(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
     if (extent->oversize)
-        xseg_counts_down(&arena->counts, XSEG_COUNT_OVERSIZE_SEGMENT, 1);
+        xseg_counts_decrease(&arena->counts, XSEG_COUNT_OVERSIZE_SEGMENT, 1);
     remove_extent(arena, extent);
     xseg_arena_unlock(arena);
     (void)xseg_segment_end(&extent->segment); /* a leftover if the driver fails */
     xseg_list_insert(&device->spare_extents, &extent->link);
-    xseg_pool_note_shrink(arena, bytes);
+    xseg_pool_record_shrink(arena, bytes);
     xseg_release_reference(arena->pool);
     return bytes;
 }
@@ -126,8 +126,8 @@ static void *take_spare(struct xseg_arena *arena)
     void *spare = NULL;
 
     xseg_arena_lock(arena);
-    if (xseg_arena_stock(arena, &arena->blocks, 1))
-        spare = xseg_slab_take(&arena->blocks);
+    if (xseg_arena_reserve_records(arena, &arena->blocks, 1))
+        spare = xseg_slab_alloc(&arena->blocks);
     xseg_arena_unlock(arena);
     return spare;
 }
@@ -152,46 +152,48 @@ static uint64_t give_pages(struct xseg_arena *arena, struct xseg_block *block, b
     XSEG_ASSERT(reserved <= gone);
     /* Other calls may map and unmap memory of the segment while observers run. */
     if (gone < block->bytes)
-        xseg_notice_come(block->extent, block->base + gone, block->bytes - gone);
+        xseg_notify_map(block->extent, block->base + gone, block->bytes - gone);
     xseg_arena_lock(arena);
     if (spare != NULL)
-        xseg_slab_put(&arena->blocks, spare);
+        xseg_slab_free(&arena->blocks, spare);
     if (gone > 0) {
         if (gone < block->bytes)
-            settle_rest(arena, xseg_arena_cut(arena, block, gone));
+            settle_rest(arena, xseg_arena_split_block(arena, block, gone));
         block->mapped = false;
-        xseg_counts_down(&arena->counts, XSEG_COUNT_RESERVED_BYTES, reserved);
+        xseg_counts_decrease(&arena->counts, XSEG_COUNT_RESERVED_BYTES, reserved);
         XSEG_ASSERT(arena->evicted >= gone - reserved);
         arena->evicted -= gone - reserved;
         atomic_fetch_sub_explicit(&arena->device->evicted, gone - reserved, memory_order_relaxed);
         if (reserved > 0)
-            xseg_pool_note_shrink(arena, reserved);
+            xseg_pool_record_shrink(arena, reserved);
         if (reserved > 0)
             record(block, cause, XSEG_HISTORY_SEGMENT_UNMAP, gone);
-        else if (xseg_notes_are_kept(arena))
-            xseg_notes_forgotten(block->extent, block->base, gone);
+        else if (xseg_recorder_is_enabled(arena))
+            xseg_recorder_discarded(block->extent, block->base, gone);
     }
     (void)xseg_arena_settle(arena, block);
     xseg_arena_unlock(arena);
     return gone;
 }
 
-uint64_t xseg_trim_give(struct xseg_block *block, bool keep, enum xseg_history_action cause)
+uint64_t xseg_trim_release_pages(struct xseg_block *block, bool keep,
+                                 enum xseg_history_action cause)
 {
     struct xseg_extent *extent = block->extent;
     struct xseg_arena *arena = extent->arena;
 
-    XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED &&
+                xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (!xseg_extent_is_expandable(extent))
         return give_segment(arena, block, cause);
     const uint64_t given = give_pages(arena, block, keep, cause);
     /* A segment of a retired pool ends with its last page, and a pool with its last segment. */
     if (xseg_pool_is_retired(arena->pool))
-        (void)xseg_trim_end_hole(extent);
+        (void)xseg_trim_finish_unmapped(extent);
     return given;
 }
 
-void xseg_trim_put_back(struct xseg_block *claimed)
+void xseg_trim_settle(struct xseg_block *claimed)
 {
     struct xseg_block *next;
 
@@ -227,61 +229,61 @@ static void end_addresses(struct xseg_extent *extent)
     xseg_release_reference(pool);
 }
 
-void xseg_trim_end_elastic(struct xseg_extent *extent)
+void xseg_trim_finish_elastic(struct xseg_extent *extent)
 {
     struct xseg_arena *arena = extent->arena;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    XSEG_ASSERT(extent->elastic != NULL && extent->registered == 0 && extent->segment.stuck == 0);
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    XSEG_ASSERT(extent->elastic != NULL && extent->registered == 0 && extent->segment.unknown == 0);
     xseg_arena_lock(arena);
     remove_extent(arena, extent);
     xseg_arena_unlock(arena);
     end_addresses(extent);
 }
 
-bool xseg_trim_end_hole(struct xseg_extent *extent)
+bool xseg_trim_finish_unmapped(struct xseg_extent *extent)
 {
     struct xseg_arena *arena = extent->arena;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    if (arena->pool->state != XSEG_POOL_RUNS || extent->registered != 0)
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    if (arena->pool->state != XSEG_POOL_RUNNING || extent->registered != 0)
         return false;
     xseg_arena_lock(arena);
-    const bool is_hole = extent->first->state == XSEG_BLOCK_UNMAPPED &&
-                         extent->first->next == NULL && extent->segment.stuck == 0;
-    if (is_hole) {
+    const bool is_unmapped = extent->first->state == XSEG_BLOCK_UNMAPPED &&
+                             extent->first->next == NULL && extent->segment.unknown == 0;
+    if (is_unmapped) {
         (void)xseg_arena_claim(arena, extent->first);
         remove_extent(arena, extent);
     }
     xseg_arena_unlock(arena);
-    if (is_hole)
+    if (is_unmapped)
         end_addresses(extent);
-    return is_hole;
+    return is_unmapped;
 }
 
-bool xseg_trim_end_holes(struct xseg_arena *arena)
+bool xseg_trim_finish_unmapped_all(struct xseg_arena *arena)
 {
     bool all = true;
 
     XSEG_LIST_FOR_SAFE(node, &arena->extents)
     {
-        all = xseg_trim_end_hole(XSEG_CONTAINER(node, struct xseg_extent, link)) && all;
+        all = xseg_trim_finish_unmapped(XSEG_CONTAINER(node, struct xseg_extent, link)) && all;
     }
     return all;
 }
 
-void xseg_trim_end_holes_of(void *self, struct xseg_arena *arena)
+void xseg_trim_finish_unmapped_of(void *self, struct xseg_arena *arena)
 {
     (void)self;
-    (void)xseg_trim_end_holes(arena);
+    (void)xseg_trim_finish_unmapped_all(arena);
 }
 
-void xseg_trim_end_some_holes(struct xseg_arena *arena, uint32_t most)
+void xseg_trim_finish_unmapped_some(struct xseg_arena *arena, uint32_t max)
 {
     XSEG_LIST_FOR_SAFE(node, &arena->extents)
     {
-        if (most == 0)
+        if (max == 0)
             return;
-        most -= xseg_trim_end_hole(XSEG_CONTAINER(node, struct xseg_extent, link));
+        max -= xseg_trim_finish_unmapped(XSEG_CONTAINER(node, struct xseg_extent, link));
     }
 }

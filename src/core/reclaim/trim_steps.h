@@ -14,19 +14,19 @@
 /* --- Segments without memory.  The caller holds no other lock. --- */
 
 /* Release the virtual address range of a segment if no memory is mapped there; returns whether the segment has ended. */
-bool xseg_trim_end_hole(struct xseg_extent *extent);
+bool xseg_trim_finish_unmapped(struct xseg_extent *extent);
 
-/* xseg_trim_end_hole() for all segments of an arena.  Returns whether no segment is left. */
-bool xseg_trim_end_holes(struct xseg_arena *arena);
+/* xseg_trim_finish_unmapped() for all segments of an arena.  Returns whether no segment is left. */
+bool xseg_trim_finish_unmapped_all(struct xseg_arena *arena);
 
-/* xseg_trim_end_holes() as a visitor of arenas. */
-void xseg_trim_end_holes_of(void *self, struct xseg_arena *arena);
+/* xseg_trim_finish_unmapped_all() as a visitor of arenas. */
+void xseg_trim_finish_unmapped_of(void *self, struct xseg_arena *arena);
 
-/* xseg_trim_end_hole() for segments of an arena until `most` have ended. */
-void xseg_trim_end_some_holes(struct xseg_arena *arena, uint32_t most);
+/* xseg_trim_finish_unmapped() for segments of an arena until `most` have ended. */
+void xseg_trim_finish_unmapped_some(struct xseg_arena *arena, uint32_t max);
 
 /* Release the virtual address range of an elastic extent without mapped memory. */
-void xseg_trim_end_elastic(struct xseg_extent *extent);
+void xseg_trim_finish_elastic(struct xseg_extent *extent);
 
 /* --- Steps. --- */
 
@@ -48,9 +48,10 @@ xseg_status xseg_trim_is_idle(struct xseg_device *device, struct xseg_known_stre
  * cause:   for the history: STEAL, DECAY, TRIM, GIVE, or SEGMENT_UNMAP where it is none of these
  * Returns: the released bytes
  */
-uint64_t xseg_trim_give(struct xseg_block *block, bool keep, enum xseg_history_action cause);
+uint64_t xseg_trim_release_pages(struct xseg_block *block, bool keep,
+                                 enum xseg_history_action cause);
 
 /* Settle claimed blocks, linked through `right`: they are cached again. */
-void xseg_trim_put_back(struct xseg_block *claimed);
+void xseg_trim_settle(struct xseg_block *claimed);
 
 #endif

@@ -32,7 +32,7 @@ struct wanted {
 /* --- Checking. --- */
 
 /* The first byte of a range without memory; its end if there is none. */
-static uint64_t first_hole(const struct wanted *wanted)
+static uint64_t first_unmapped(const struct wanted *wanted)
 {
     const struct xseg_segment *segment = &wanted->extent->segment;
     uint64_t at = wanted->begin;
@@ -64,9 +64,9 @@ static xseg_status check(const struct wanted *wanted)
     if ((wanted->flags & XSEG_DMABUF_PIN) != 0 &&
         xseg_mapping_is_claimed(wanted->extent, wanted->begin, wanted->end))
         return xseg_mapping_fail_claimed(wanted->begin);
-    if (first_hole(wanted) != wanted->end)
+    if (first_unmapped(wanted) != wanted->end)
         return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "address is not mapped, %#" PRIx64,
-                         first_hole(wanted));
+                         first_unmapped(wanted));
     if (xseg_segment_is_expandable(segment) && !xseg_segment_has(segment, XSEG_PAGE_RDMA))
         return xseg_fail(XSEG_ERR_UNSUPPORTED, "page was created without rdma, %#" PRIx64 "; %s%s",
                          wanted->begin,
@@ -103,7 +103,7 @@ static bool record(struct wanted *wanted, struct xseg_dmabuf_pin *pin, int fd)
 {
     struct xseg_registrations *all = wanted->all;
 
-    xseg_lock_take(&all->desk.lock);
+    xseg_mutex_lock(&all->desk.lock);
     const bool done = has_room(all, fd);
     if (done && all->pin[fd] != NULL) {
         all->pin[fd]->stale = wanted->stale;
@@ -111,7 +111,7 @@ static bool record(struct wanted *wanted, struct xseg_dmabuf_pin *pin, int fd)
     }
     if (done)
         all->pin[fd] = pin;
-    xseg_lock_give(&all->desk.lock);
+    xseg_mutex_unlock(&all->desk.lock);
     return done;
 }
 
@@ -145,11 +145,11 @@ static void unpin(struct xseg_dmabuf_pin *pin)
 
     for (; pin != NULL; pin = next) {
         next = pin->stale;
-        xseg_lock_take(&pin->device->growth_lock);
+        xseg_mutex_lock(&pin->device->growth_lock);
         const bool done =
             xseg_segment_release(pin->segment, XSEG_RETAIN_REGISTRATION, pin->begin, pin->end);
         XSEG_ASSERT(done || xseg_context_is_lost(&pin->device->context));
-        xseg_lock_give(&pin->device->growth_lock);
+        xseg_mutex_unlock(&pin->device->growth_lock);
         (void)done;
         free(pin);
     }
@@ -178,8 +178,8 @@ static xseg_status get(struct wanted *wanted, int *out, uint64_t *offset)
     return XSEG_OK;
 }
 
-xseg_status xseg_dmabuf_get(struct xseg_registrations *all, uint64_t address, uint64_t bytes,
-                            unsigned flags, int *fd, uint64_t *offset) XSEG_UNCHECKED
+xseg_status xseg_dmabuf_acquire(struct xseg_registrations *all, uint64_t address, uint64_t bytes,
+                                unsigned flags, int *fd, uint64_t *offset) XSEG_UNCHECKED
 {
     struct wanted wanted = {.all = all, .begin = address, .end = address + bytes, .flags = flags};
 
@@ -189,23 +189,23 @@ xseg_status xseg_dmabuf_get(struct xseg_registrations *all, uint64_t address, ui
     xseg_status status = check(&wanted);
     if (status == XSEG_OK)
         status = get(&wanted, fd, offset);
-    xseg_lock_give(&wanted.extent->arena->device->growth_lock);
+    xseg_mutex_unlock(&wanted.extent->arena->device->growth_lock);
     unpin(wanted.stale);
     return status;
 }
 
 /* --- Closing. --- */
 
-xseg_status xseg_dmabuf_put(struct xseg_registrations *all, int fd)
+xseg_status xseg_dmabuf_release(struct xseg_registrations *all, int fd)
 {
     struct xseg_dmabuf_pin *found = NULL;
 
-    xseg_lock_take(&all->desk.lock);
+    xseg_mutex_lock(&all->desk.lock);
     if (fd >= 0 && (size_t)fd < all->pin_capacity) {
         found = all->pin[fd];
         all->pin[fd] = NULL;
     }
-    xseg_lock_give(&all->desk.lock);
+    xseg_mutex_unlock(&all->desk.lock);
     if (found == NULL)
         return xseg_fail(XSEG_ERR_ARGUMENT,
                          "fd is not a pinned descriptor of xseg_dmabuf_open(), %d; close other "

@@ -8,7 +8,7 @@
 #include "src/base/error.h"
 #include "src/core/device/pool.h"
 #include "src/core/reclaim/mapping.h"
-#include "src/core/reclaim/notice.h"
+#include "src/core/reclaim/notify.h"
 #include "src/core/stats/observers.h"
 
 struct xseg_registration_run {
@@ -61,7 +61,7 @@ void xseg_registration_free(struct xseg_registration *registration)
     free(registration);
 }
 
-void xseg_registration_release(struct xseg_registration_desk *desk,
+void xseg_registration_release(struct xseg_registration_table *desk,
                                struct xseg_registration *registration)
 {
     XSEG_ASSERT(registration->references > 0);
@@ -90,7 +90,7 @@ static struct xseg_registration_run *add_busy(struct xseg_registration *registra
 /* --- Callbacks. --- */
 
 /* Run a callback for a busy run; the lock is released meanwhile.  Returns the result of `enter`. */
-static bool call(struct xseg_registration_desk *desk, struct xseg_registration *registration,
+static bool call(struct xseg_registration_table *desk, struct xseg_registration *registration,
                  struct xseg_registration_run *run, bool enters) XSEG_REQUIRES(desk->lock)
 {
     struct xseg_callback callback;
@@ -106,15 +106,15 @@ static bool call(struct xseg_registration_desk *desk, struct xseg_registration *
     XSEG_ASSERT(run->is_busy);
     if (!enters && run->has_entered)
         registration->bytes -= told.bytes;
-    xseg_lock_give(&desk->lock);
-    XSEG_ASSERT(!xseg_lock_is_any_held());
+    xseg_mutex_unlock(&desk->lock);
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     xseg_callback_begin(&callback, registration);
     if (enters)
         answer = registration->calls.enter(registration->calls.context, &told);
     else
         registration->calls.leave(registration->calls.context, &told);
     xseg_callback_end(&callback);
-    xseg_lock_take(&desk->lock);
+    xseg_mutex_lock(&desk->lock);
     run->handle = told.handle;
     run->has_entered = enters && answer;
     if (run->has_entered)
@@ -128,7 +128,7 @@ static xseg_status pin(const struct xseg_registration *registration, uint64_t be
 {
     struct xseg_segment *segment = &registration->extent->segment;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     return xseg_segment_retain(segment, XSEG_RETAIN_REGISTRATION, begin - segment->base,
                                end - segment->base);
 }
@@ -138,7 +138,7 @@ static void unpin(const struct xseg_registration *registration,
 {
     struct xseg_segment *segment = &registration->extent->segment;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     const bool done =
         xseg_segment_release(segment, XSEG_RETAIN_REGISTRATION, run->range.begin - segment->base,
                              run->range.end - segment->base);
@@ -146,8 +146,8 @@ static void unpin(const struct xseg_registration *registration,
     (void)done;
 }
 
-/* Pin or unpin a busy run, if the registration pins.  GROWTH is outside of the registrations' lock, which is released. */
-static bool change_pin(struct xseg_registration_desk *desk,
+/* Pin or unpin a busy run, if the registration pins.  The device memory lock is outside of the registrations' lock, which is released. */
+static bool change_pin(struct xseg_registration_table *desk,
                        const struct xseg_registration *registration,
                        const struct xseg_registration_run *run, bool pins) XSEG_UNCHECKED
 {
@@ -155,14 +155,14 @@ static bool change_pin(struct xseg_registration_desk *desk,
 
     if (!registration->calls.pin)
         return true;
-    xseg_lock_give(&desk->lock);
-    xseg_lock_take(&registration->device->growth_lock);
+    xseg_mutex_unlock(&desk->lock);
+    xseg_mutex_lock(&registration->device->growth_lock);
     if (pins)
         done = pin(registration, run->range.begin, run->range.end) == XSEG_OK;
     else
         unpin(registration, run);
-    xseg_lock_give(&registration->device->growth_lock);
-    xseg_lock_take(&desk->lock);
+    xseg_mutex_unlock(&registration->device->growth_lock);
+    xseg_mutex_lock(&desk->lock);
     return done;
 }
 
@@ -177,7 +177,7 @@ void xseg_registration_unpin(struct xseg_registration *made)
 /* --- Memory that is mapped or unmapped. --- */
 
 /* Call `leave` for a busy run that has entered, and remove the run. */
-static void leave_run(struct xseg_registration_desk *desk, struct xseg_registration *registration,
+static void leave_run(struct xseg_registration_table *desk, struct xseg_registration *registration,
                       struct xseg_registration_run *run) XSEG_REQUIRES(desk->lock)
 {
     (void)call(desk, registration, run, false);
@@ -187,7 +187,7 @@ static void leave_run(struct xseg_registration_desk *desk, struct xseg_registrat
 
 /* Call `enter` for a busy run.  If it is rejected, or cannot be pinned, the run is removed; so it is if the registration ends
  * meanwhile. */
-static void enter_run(struct xseg_registration_desk *desk, struct xseg_registration *registration,
+static void enter_run(struct xseg_registration_table *desk, struct xseg_registration *registration,
                       struct xseg_registration_run *run) XSEG_REQUIRES(desk->lock)
 {
     if (!change_pin(desk, registration, run, true)) {
@@ -202,7 +202,7 @@ static void enter_run(struct xseg_registration_desk *desk, struct xseg_registrat
     }
 }
 
-void xseg_registration_enter(struct xseg_registration_desk *desk,
+void xseg_registration_enter(struct xseg_registration_table *desk,
                              struct xseg_registration *registration, uint64_t begin, uint64_t end)
 {
     const uint64_t last = xseg_min(registration->range.end, end);
@@ -222,7 +222,7 @@ void xseg_registration_enter(struct xseg_registration_desk *desk,
 
 /* Remove a part of a run whose `leave` has been called, and let what remains of the run enter, unless all memory of the pool is
  * about to be unmapped. */
-static void divide(struct xseg_registration_desk *desk, struct xseg_registration *registration,
+static void divide(struct xseg_registration_table *desk, struct xseg_registration *registration,
                    struct xseg_registration_run *run, uint64_t begin, uint64_t end)
     XSEG_REQUIRES(desk->lock)
 {
@@ -230,7 +230,7 @@ static void divide(struct xseg_registration_desk *desk, struct xseg_registration
     struct xseg_registration_run *left = NULL, *right = NULL;
 
     const bool stays =
-        !registration->ends && !xseg_notice_is_of_pool(registration->extent->arena->pool);
+        !registration->ends && !xseg_notify_is_of_pool(registration->extent->arena->pool);
     remove_run(registration, run);
     if (stays && from < begin)
         left = add_busy(registration, from, begin);
@@ -242,7 +242,7 @@ static void divide(struct xseg_registration_desk *desk, struct xseg_registration
         enter_run(desk, registration, right);
 }
 
-bool xseg_registration_leave(struct xseg_registration_desk *desk,
+bool xseg_registration_leave(struct xseg_registration_table *desk,
                              struct xseg_registration *registration, uint64_t begin, uint64_t end)
 {
     struct xseg_registration_run *run;
@@ -258,7 +258,7 @@ bool xseg_registration_leave(struct xseg_registration_desk *desk,
     return true;
 }
 
-void xseg_registration_leave_all(struct xseg_registration_desk *desk,
+void xseg_registration_leave_all(struct xseg_registration_table *desk,
                                  struct xseg_registration *registration)
 {
     struct xseg_registration_run *run;
@@ -289,13 +289,13 @@ static bool add_run(struct xseg_registration *made, uint64_t *at)
 
     if (xseg_segment_is_expandable(segment)) {
         const uint64_t granule = segment->granule_bytes;
-        const uint32_t most = (uint32_t)((end - segment->base + granule - 1) / granule);
+        const uint32_t max = (uint32_t)((end - segment->base + granule - 1) / granule);
         uint32_t first = (uint32_t)((begin - segment->base) / granule);
 
-        while (first < most && !xseg_segment_is_mapped(segment, first))
+        while (first < max && !xseg_segment_is_mapped(segment, first))
             first++;
         begin = xseg_max(begin, segment->base + first * granule);
-        while (first < most && xseg_segment_is_mapped(segment, first))
+        while (first < max && xseg_segment_is_mapped(segment, first))
             first++;
         end = xseg_min(end, segment->base + first * granule);
     }
@@ -344,7 +344,7 @@ xseg_status xseg_registration_find(struct xseg_registration *made)
 {
     const xseg_status status = check(made);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (status != XSEG_OK)
         return status;
     for (uint64_t at = made->range.begin; at < made->range.end;)
@@ -357,7 +357,7 @@ xseg_status xseg_registration_find(struct xseg_registration *made)
     return pin_all(made);
 }
 
-uint64_t xseg_registration_enter_all(struct xseg_registration_desk *desk,
+uint64_t xseg_registration_enter_all(struct xseg_registration_table *desk,
                                      struct xseg_registration *made)
 {
     struct xseg_registration_run *run;

@@ -11,7 +11,7 @@
  *
  * Callbacks of one registration may run in several threads at once, for different runs.  A run is *busy* while a callback
  * runs for it.  Memory of a busy run is not unmapped: a thread that is about to unmap it does not wait for the callback, but
- * keeps the memory (xseg_notice_keep()).  So no callback waits for another one.
+ * keeps the memory (xseg_notify_keep()).  So no callback waits for another one.
  *
  * A registration has a reference for its owner and one for each thread that delivers a notification to it; the last release
  * frees it.
@@ -30,8 +30,8 @@
 #include "xseg/register.h"
 
 /* The lock of all registrations of an allocator. */
-struct xseg_registration_desk {
-    struct xseg_lock lock; /* REGISTRATIONS */
+struct xseg_registration_table {
+    struct xseg_mutex lock; /* REGISTRATIONS */
     pthread_cond_t
         changed; /* signalled when a callback of a registration that is being removed has returned */
 };
@@ -57,41 +57,41 @@ struct xseg_registration {
 struct xseg_registration *xseg_registration_make(const struct xseg_registration *like);
 
 /* Release a reference. */
-void xseg_registration_release(struct xseg_registration_desk *desk,
+void xseg_registration_release(struct xseg_registration_table *desk,
                                struct xseg_registration *registration) XSEG_REQUIRES(desk->lock);
 
 /* Free a registration that no other thread has seen. */
 void xseg_registration_free(struct xseg_registration *registration);
 
 /*
- * Find the runs of a new registration, which are busy, and pin them if it pins.  GROWTH is held.
+ * Find the runs of a new registration, which are busy, and pin them if it pins.  The device memory lock is held.
  *
  * Returns: XSEG_OK; XSEG_ERR_NOT_ALLOCATED, XSEG_ERR_PAUSED, XSEG_ERR_ARGUMENT, XSEG_ERR_BUSY,
  *          XSEG_ERR_HOST_MEMORY, as xseg_register(), and nothing is pinned
  */
 xseg_status xseg_registration_find(struct xseg_registration *made);
 
-/* Take the pins of xseg_registration_find() back.  GROWTH is held. */
+/* Take the pins of xseg_registration_find() back.  The device memory lock is held. */
 void xseg_registration_unpin(struct xseg_registration *made);
 
 /* Call `enter` for the runs that xseg_registration_find() has found; no other thread takes them meanwhile.  Returns the address
  * of the first run that is rejected, after which no other one enters; 0: none is. */
-uint64_t xseg_registration_enter_all(struct xseg_registration_desk *desk,
+uint64_t xseg_registration_enter_all(struct xseg_registration_table *desk,
                                      struct xseg_registration *made) XSEG_REQUIRES(desk->lock);
 
 /* The bytes [begin, end), which are claimed, have been mapped: those that are in no run enter. */
-void xseg_registration_enter(struct xseg_registration_desk *desk,
+void xseg_registration_enter(struct xseg_registration_table *desk,
                              struct xseg_registration *registration, uint64_t begin, uint64_t end)
     XSEG_REQUIRES(desk->lock);
 
 /* The bytes [begin, end), which are claimed, are about to be unmapped: the runs that overlap them leave.  Returns false if one
  * of these runs is busy: the memory must stay. */
-bool xseg_registration_leave(struct xseg_registration_desk *desk,
+bool xseg_registration_leave(struct xseg_registration_table *desk,
                              struct xseg_registration *registration, uint64_t begin, uint64_t end)
     XSEG_REQUIRES(desk->lock);
 
 /* End a registration that `ends`: runs leave, and are unpinned.  A run that another thread lets enter leaves in that thread. */
-void xseg_registration_leave_all(struct xseg_registration_desk *desk,
+void xseg_registration_leave_all(struct xseg_registration_table *desk,
                                  struct xseg_registration *registration) XSEG_REQUIRES(desk->lock);
 
 /* How many of the bytes [begin, end) are in runs. */

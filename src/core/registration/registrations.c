@@ -8,7 +8,7 @@
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
 #include "src/core/reclaim/mapping.h"
-#include "src/core/reclaim/notice.h"
+#include "src/core/reclaim/notify.h"
 
 /* --- The table. --- */
 
@@ -64,17 +64,17 @@ static struct xseg_registration *find_id(const struct xseg_registrations *all, u
 {
     struct xseg_registration *found = all->count == 0 ? NULL : *id_list(all, id);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_REGISTRATIONS));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_REGISTRATIONS));
     while (found != NULL && found->range.order != id)
         found = found->same_id;
     return found;
 }
 
-/* Put a registration that starts into the table.  GROWTH is held.  False without host memory. */
+/* Put a registration that starts into the table.  The device memory lock is held.  False without host memory. */
 static bool put(struct xseg_registrations *all, struct xseg_registration *made)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_GROWTH));
-    xseg_lock_take(&all->desk.lock);
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    xseg_mutex_lock(&all->desk.lock);
     const bool done = has_room(all);
     if (done) {
         made->range.order = ++all->last_id;
@@ -85,7 +85,7 @@ static bool put(struct xseg_registrations *all, struct xseg_registration *made)
         all->count++;
         made->extent->registered++;
     }
-    xseg_lock_give(&all->desk.lock);
+    xseg_mutex_unlock(&all->desk.lock);
     return done;
 }
 
@@ -97,14 +97,14 @@ static void take_out(struct xseg_registrations *all, struct xseg_registration *r
     struct xseg_device *device = registration->device;
     struct xseg_extent *extent = registration->extent;
 
-    xseg_lock_take(&all->desk.lock);
+    xseg_mutex_lock(&all->desk.lock);
     XSEG_ASSERT(registration->ends && !registration->is_starting);
     while (waits && registration->references > 1)
         (void)pthread_cond_wait(&all->desk.changed, &all->desk.lock.os);
-    xseg_lock_give(&all->desk.lock);
+    xseg_mutex_unlock(&all->desk.lock);
     /* The device memory lock keeps the record of a classic segment from being reused between the check and the update. */
-    xseg_lock_take(&device->growth_lock);
-    xseg_lock_take(&all->desk.lock);
+    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&all->desk.lock);
     if (!registration->is_over)
         extent->registered--;
     atomic_fetch_add(&all->changes, 1);
@@ -112,8 +112,8 @@ static void take_out(struct xseg_registrations *all, struct xseg_registration *r
     remove_from_list(all, registration);
     all->count--;
     xseg_registration_release(&all->desk, registration);
-    xseg_lock_give(&all->desk.lock);
-    xseg_lock_give(&device->growth_lock);
+    xseg_mutex_unlock(&all->desk.lock);
+    xseg_mutex_unlock(&device->growth_lock);
 }
 
 /* --- Notifications. --- */
@@ -134,7 +134,7 @@ static void follow(struct xseg_registrations *all, const struct xseg_mapping *ma
     struct xseg_interval *node;
     uint64_t after = 0, order = 0;
 
-    xseg_lock_take(&all->desk.lock);
+    xseg_mutex_lock(&all->desk.lock);
     while ((node = xseg_intervals_next(&all->ranges, begin, end, after, order)) != NULL) {
         struct xseg_registration *registration = registration_of(node);
 
@@ -146,15 +146,15 @@ static void follow(struct xseg_registrations *all, const struct xseg_mapping *ma
         if (!leaves)
             xseg_registration_enter(&all->desk, registration, begin, end);
         else if (!xseg_registration_leave(&all->desk, registration, begin, end))
-            xseg_notice_keep();
+            xseg_notify_keep();
         if (leaves && !mapping->is_expandable)
             follow_classic(registration, mapping, true);
         xseg_registration_release(&all->desk, registration);
     }
-    xseg_lock_give(&all->desk.lock);
+    xseg_mutex_unlock(&all->desk.lock);
 }
 
-static void leaving(void *context, const struct xseg_mapping *mapping)
+static void pending_unmaps(void *context, const struct xseg_mapping *mapping)
 {
     follow(context, mapping, true);
 }
@@ -166,24 +166,26 @@ static void came(void *context, const struct xseg_mapping *mapping)
 
 static xseg_status observe(struct xseg_registrations *all)
 {
-    const struct xseg_observer observer = {
-        .struct_size = sizeof(observer), .context = all, .on_unmap = leaving, .on_map = came};
+    const struct xseg_observer observer = {.struct_size = sizeof(observer),
+                                           .context = all,
+                                           .on_unmap = pending_unmaps,
+                                           .on_map = came};
     xseg_status status = XSEG_OK;
     uint64_t id = 0;
 
-    xseg_lock_take(&all->desk.lock);
+    xseg_mutex_lock(&all->desk.lock);
     if (!atomic_load(&all->observes))
         status = xseg_observers_add(&all->allocator->observers, &observer, &id);
     if (status == XSEG_OK)
         atomic_store(&all->observes, true);
-    xseg_lock_give(&all->desk.lock);
+    xseg_mutex_unlock(&all->desk.lock);
     return status;
 }
 
 /* --- Adding and removing. --- */
 
 /* Make a registration whose extent is known, and put it into the table; its runs are pinned, and have not entered yet.
- * GROWTH is held. */
+ * The device memory lock is held. */
 static xseg_status make(struct xseg_registrations *all, const struct xseg_registration *wanted,
                         struct xseg_registration **out)
 {
@@ -208,13 +210,13 @@ static xseg_status make(struct xseg_registrations *all, const struct xseg_regist
 /* Let the runs of a new registration enter; when one is rejected, the registration ends. */
 static xseg_status start(struct xseg_registrations *all, struct xseg_registration *made)
 {
-    xseg_lock_take(&all->desk.lock);
+    xseg_mutex_lock(&all->desk.lock);
     const uint64_t refused = xseg_registration_enter_all(&all->desk, made);
     made->is_starting = false;
     made->ends = refused != 0;
     if (refused != 0)
         xseg_registration_leave_all(&all->desk, made);
-    xseg_lock_give(&all->desk.lock);
+    xseg_mutex_unlock(&all->desk.lock);
     if (refused == 0)
         return XSEG_OK;
     take_out(all, made, false);
@@ -238,7 +240,7 @@ xseg_status xseg_registrations_add(struct xseg_registrations *all, uint64_t addr
         return xseg_allocator_fail_foreign(address);
     status = make(all, &wanted, &made);
     const uint64_t given = made == NULL ? 0 : made->range.order;
-    xseg_lock_give(&wanted.extent->arena->device->growth_lock);
+    xseg_mutex_unlock(&wanted.extent->arena->device->growth_lock);
     if (made != NULL)
         status = start(all, made);
     if (status == XSEG_OK)
@@ -273,11 +275,11 @@ xseg_status xseg_registrations_remove(struct xseg_registrations *all, uint64_t i
 {
     struct xseg_registration *ended = NULL;
 
-    xseg_lock_take(&all->desk.lock);
+    xseg_mutex_lock(&all->desk.lock);
     const xseg_status status = begin_removal(all, id, &ended);
     if (ended != NULL)
         xseg_registration_leave_all(&all->desk, ended);
-    xseg_lock_give(&all->desk.lock);
+    xseg_mutex_unlock(&all->desk.lock);
     if (ended != NULL)
         take_out(all, ended, true);
     return status;
@@ -296,12 +298,12 @@ static struct xseg_registration *next_over(const struct xseg_registrations *all,
                                                      after->range.order));
 }
 
-xseg_status xseg_registrations_expect_none(struct xseg_registrations *all)
+xseg_status xseg_registrations_check_none(struct xseg_registrations *all)
 {
-    xseg_lock_take(&all->desk.lock);
+    xseg_mutex_lock(&all->desk.lock);
     const size_t count = all->count;
     const uint64_t id = count != 0 ? registration_of(all->ranges.root)->range.order : 0;
-    xseg_lock_give(&all->desk.lock);
+    xseg_mutex_unlock(&all->desk.lock);
     if (count == 0)
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_BUSY,
@@ -317,12 +319,12 @@ static uint64_t add_up(struct xseg_registrations *all, int device, bool of_all,
 
     if (!atomic_load(&all->observes))
         return 0;
-    xseg_lock_take(&all->desk.lock);
+    xseg_mutex_lock(&all->desk.lock);
     for (const struct xseg_registration *one = next_over(all, NULL, 0, UINT64_MAX); one != NULL;
          one = next_over(all, one, 0, UINT64_MAX))
         if (one->device->context.ordinal == device && (of_all || one->pool == pool))
             bytes += one->bytes;
-    xseg_lock_give(&all->desk.lock);
+    xseg_mutex_unlock(&all->desk.lock);
     return bytes;
 }
 
@@ -341,11 +343,11 @@ uint64_t xseg_registrations_over(struct xseg_registrations *all, uint64_t begin,
 {
     uint64_t bytes = 0;
 
-    xseg_lock_take(&all->desk.lock);
+    xseg_mutex_lock(&all->desk.lock);
     for (const struct xseg_registration *one = next_over(all, NULL, begin, end); one != NULL;
          one = next_over(all, one, begin, end))
         bytes += xseg_registration_over(one, begin, end);
-    xseg_lock_give(&all->desk.lock);
+    xseg_mutex_unlock(&all->desk.lock);
     return bytes;
 }
 
@@ -353,11 +355,11 @@ bool xseg_registrations_pin(struct xseg_registrations *all, uint64_t begin, uint
 {
     bool found = false;
 
-    xseg_lock_take(&all->desk.lock);
+    xseg_mutex_lock(&all->desk.lock);
     for (const struct xseg_registration *one = next_over(all, NULL, begin, end);
          one != NULL && !found; one = next_over(all, one, begin, end))
         found = one->calls.pin && xseg_registration_over(one, begin, end) != 0;
-    xseg_lock_give(&all->desk.lock);
+    xseg_mutex_unlock(&all->desk.lock);
     return found;
 }
 
@@ -367,7 +369,7 @@ void xseg_registrations_init(struct xseg_registrations *all, struct xseg_allocat
 {
     memset(all, 0, sizeof(*all));
     all->allocator = allocator;
-    xseg_lock_init(&all->desk.lock, XSEG_RANK_REGISTRATIONS);
+    xseg_mutex_init(&all->desk.lock, XSEG_RANK_REGISTRATIONS);
     (void)pthread_cond_init(&all->desk.changed, NULL);
 }
 
@@ -379,5 +381,5 @@ void xseg_registrations_fini(struct xseg_registrations *all)
         free(all->pin[fd]);
     free(all->pin);
     (void)pthread_cond_destroy(&all->desk.changed);
-    xseg_lock_fini(&all->desk.lock);
+    xseg_mutex_fini(&all->desk.lock);
 }

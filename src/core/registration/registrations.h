@@ -4,7 +4,7 @@
  * O(log n) in the number of registrations that it does not name.
  *
  * One observer of the library's own, which is there from the first registration on, hears what memory leaves or came
- * (notice.h), and brings it to the registrations that it concerns.
+ * (notify.h), and brings it to the registrations that it concerns.
  *
  * Locking: REGISTRATIONS guards the table and everything in it.
  */
@@ -15,8 +15,8 @@
 
 struct xseg_registrations {
     struct xseg_allocator *allocator;
-    struct xseg_registration_desk desk;
-    struct xseg_intervals ranges; /* all registrations, by address */
+    struct xseg_registration_table desk;
+    struct xseg_intervals ranges;     /* all registrations, by address */
     struct xseg_registration **by_id; /* [buckets], a power of two: lists of registrations by ID */
     size_t count, buckets;
     uint64_t last_id;
@@ -38,7 +38,7 @@ xseg_status xseg_registrations_add(struct xseg_registrations *all, uint64_t addr
 xseg_status xseg_registrations_remove(struct xseg_registrations *all, uint64_t id);
 
 /* Whether nothing is registered: XSEG_OK, XSEG_ERR_BUSY.  No lock is held. */
-xseg_status xseg_registrations_expect_none(struct xseg_registrations *all);
+xseg_status xseg_registrations_check_none(struct xseg_registrations *all);
 
 /* Bytes of the runs of a device; what overlaps counts for each registration.  No lock is taken before the first one. */
 uint64_t xseg_registrations_bytes(struct xseg_registrations *all, int device);

@@ -45,7 +45,8 @@ static inline bool xseg_cell_is_whole(const struct xseg_cell *cell)
 /* Whether a cell begins where the victim does. */
 static inline bool xseg_cell_is_victim(const struct xseg_small *small, const struct xseg_cell *cell)
 {
-    return small->victim.extent == cell->extent && small->victim.quantum == cell->quantum;
+    return small->last_remainder.extent == cell->extent &&
+           small->last_remainder.quantum == cell->quantum;
 }
 
 /* Whether a hole is behind a cached cell. */

@@ -21,8 +21,8 @@ bool xseg_cell_index_take_wide(struct xseg_arena *arena, const struct xseg_cell 
 {
     XSEG_ASSERT(cell->quanta >= XSEG_CELLS_WIDE);
     if (xseg_cell_is_victim(&arena->small, cell)) {
-        XSEG_ASSERT(arena->small.victim.quanta == cell->quanta);
-        arena->small.victim = (struct xseg_cell){0};
+        XSEG_ASSERT(arena->small.last_remainder.quanta == cell->quanta);
+        arena->small.last_remainder = (struct xseg_cell){0};
         return true;
     }
     struct xseg_block *node = xseg_cells_node(&cell->extent->cells, cell->quantum);

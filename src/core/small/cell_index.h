@@ -51,9 +51,9 @@ static inline bool xseg_cell_index_take(struct xseg_arena *arena, const struct x
 /* Put the victim in the free index, if there is one. */
 static inline void xseg_cell_index_put_victim(struct xseg_arena *arena)
 {
-    if (arena->small.victim.quanta != 0)
-        xseg_cell_index_put_wide(arena, &arena->small.victim);
-    arena->small.victim = (struct xseg_cell){0};
+    if (arena->small.last_remainder.quanta != 0)
+        xseg_cell_index_put_wide(arena, &arena->small.last_remainder);
+    arena->small.last_remainder = (struct xseg_cell){0};
 }
 
 /* Let searches find the rest of a cell that was cut; a wide rest becomes the victim. */
@@ -64,7 +64,7 @@ static inline void xseg_cell_index_put_rest(struct xseg_arena *arena, const stru
         xseg_cell_index_put(arena, rest);
     } else {
         xseg_cell_index_put_victim(arena);
-        arena->small.victim = *rest;
+        arena->small.last_remainder = *rest;
     }
 }
 

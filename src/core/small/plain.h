@@ -17,13 +17,13 @@
 #include "src/core/config/size.h"
 #include "src/core/small/cell.h"
 
-_Static_assert(XSEG_SIZE_QUANTUM == (uint64_t)1 << XSEG_CELLS_SHIFT, "sizes are counted in quanta");
+_Static_assert(XSEG_SIZE_UNIT == (uint64_t)1 << XSEG_CELLS_SHIFT, "sizes are counted in quanta");
 
 /* The quanta that a request takes. */
 static inline uint64_t xseg_plain_quanta(uint64_t bytes)
 {
     XSEG_ASSERT(bytes > 0);
-    return (bytes + XSEG_SIZE_QUANTUM - 1) >> XSEG_CELLS_SHIFT;
+    return (bytes + XSEG_SIZE_UNIT - 1) >> XSEG_CELLS_SHIFT;
 }
 
 /* Whether only the victim could serve a small request, with expandable segments and without max_split_size_mb. */
@@ -43,12 +43,12 @@ static inline bool xseg_plain_is_victim_all(const struct xseg_arena *arena)
  */
 static inline uint64_t xseg_plain_cut_victim(struct xseg_arena *arena, uint64_t bytes)
 {
-    struct xseg_cell *victim = &arena->small.victim;
-    struct xseg_extent *extent = victim->extent;
+    struct xseg_cell *last_remainder = &arena->small.last_remainder;
+    struct xseg_extent *extent = last_remainder->extent;
     const uint32_t quanta = (uint32_t)xseg_plain_quanta(bytes);
-    const uint32_t quantum = victim->quantum, rest = quantum + quanta;
+    const uint32_t quantum = last_remainder->quantum, rest = quantum + quanta;
 
-    if (victim->quanta < XSEG_CELLS_WIDE + quanta || quantum / 64 != rest / 64 ||
+    if (last_remainder->quanta < XSEG_CELLS_WIDE + quanta || quantum / 64 != rest / 64 ||
         !xseg_extent_is_expandable(extent))
         return 0;
     const uint64_t rounded = (uint64_t)quanta << XSEG_CELLS_SHIFT;
@@ -59,16 +59,16 @@ static inline uint64_t xseg_plain_cut_victim(struct xseg_arena *arena, uint64_t 
 
     /* The victim's own bits are set at its head, and no bit is set inside it. */
     XSEG_ASSERT(xseg_cells_is_free(word, quantum) && (word->start & behind) == 0);
-    XSEG_ASSERT(bytes <= rounded && rounded - bytes < XSEG_SIZE_QUANTUM);
+    XSEG_ASSERT(bytes <= rounded && rounded - bytes < XSEG_SIZE_UNIT);
     word->start |= behind;
     word->free ^= head | behind;
     if ((word->open & head) != 0)
         word->open ^= head | behind;
     chunk->requested[rest % XSEG_CELLS_CHUNK] = chunk->requested[quantum % XSEG_CELLS_CHUNK];
     chunk->requested[quantum % XSEG_CELLS_CHUNK] = (xseg_cells_size)bytes;
-    victim->quantum = rest;
-    victim->quanta -= quanta;
-    XSEG_ASSERT(victim->quanta >= XSEG_CELLS_WIDE && xseg_cells_is_free(word, rest));
+    last_remainder->quantum = rest;
+    last_remainder->quanta -= quanta;
+    XSEG_ASSERT(last_remainder->quanta >= XSEG_CELLS_WIDE && xseg_cells_is_free(word, rest));
     return extent->segment.base + ((uint64_t)quantum << XSEG_CELLS_SHIFT);
 }
 
@@ -76,11 +76,11 @@ static inline uint64_t xseg_plain_cut_victim(struct xseg_arena *arena, uint64_t 
 static inline bool xseg_plain_is_near_victim(const struct xseg_arena *arena,
                                              const struct xseg_extent *extent, uint64_t address)
 {
-    const struct xseg_cell *victim = &arena->small.victim;
+    const struct xseg_cell *last_remainder = &arena->small.last_remainder;
     const uint64_t quantum = (address - extent->segment.base) >> XSEG_CELLS_SHIFT;
 
     /* The test that mostly fails comes first. */
-    return victim->quantum - quantum - 1 < 63 && victim->extent == extent;
+    return last_remainder->quantum - quantum - 1 < 63 && last_remainder->extent == extent;
 }
 
 /* Free the live cell at an address that is near the victim, if the cell ends where the victim begins and no cached
@@ -88,14 +88,14 @@ static inline bool xseg_plain_is_near_victim(const struct xseg_arena *arena,
 static inline bool xseg_plain_join_victim(struct xseg_arena *arena, struct xseg_extent *extent,
                                           uint64_t address)
 {
-    struct xseg_cell *victim = &arena->small.victim;
+    struct xseg_cell *last_remainder = &arena->small.last_remainder;
     const uint64_t offset = address - extent->segment.base;
-    const uint32_t quantum = (uint32_t)(offset >> XSEG_CELLS_SHIFT), end = victim->quantum;
+    const uint32_t quantum = (uint32_t)(offset >> XSEG_CELLS_SHIFT), end = last_remainder->quantum;
     const uint32_t quanta = end - quantum;
 
-    if (offset % XSEG_SIZE_QUANTUM != 0 || (quantum ^ end) >= 64 ||
+    if (offset % XSEG_SIZE_UNIT != 0 || (quantum ^ end) >= 64 ||
         (quantum % 64 == 0 && quantum != 0) || !xseg_extent_is_expandable(extent) ||
-        !xseg_word_is(&arena->notes, 0))
+        !xseg_single_writer_equals(&arena->notes, 0))
         return false;
     struct xseg_chunk_map *chunk = xseg_cells_chunk(&extent->cells, quantum);
     struct xseg_cells_word *word = &chunk->word[quantum / 64 % XSEG_CELLS_WORDS];
@@ -109,8 +109,8 @@ static inline bool xseg_plain_join_victim(struct xseg_arena *arena, struct xseg_
     word->free = free ^ head ^ behind;
     if ((word->open & behind) != 0)
         word->open ^= head | behind;
-    victim->quantum = quantum;
-    victim->quanta += quanta;
+    last_remainder->quantum = quantum;
+    last_remainder->quanta += quanta;
     XSEG_ASSERT(xseg_cells_is_free(word, quantum) && (word->start & behind) == 0);
     XSEG_ASSERT(chunk->requested[quantum % XSEG_CELLS_CHUNK] <= xseg_cell_bytes_of(quanta));
     xseg_counts_free(&arena->counts, xseg_cell_bytes_of(quanta),
@@ -173,7 +173,7 @@ static inline uint64_t xseg_plain_note_live(struct xseg_arena *arena, struct xse
     const uint64_t rounded = quanta << XSEG_CELLS_SHIFT;
 
     XSEG_ASSERT(index < XSEG_CELLS_CHUNK && bytes > 0 && bytes <= rounded);
-    XSEG_ASSERT(rounded - bytes < XSEG_SIZE_QUANTUM);
+    XSEG_ASSERT(rounded - bytes < XSEG_SIZE_UNIT);
     xseg_counts_add_alloc(&arena->counts, rounded, bytes);
     chunk->requested[index] = (xseg_cells_size)bytes;
     return chunk->base + (index << XSEG_CELLS_SHIFT);
@@ -223,8 +223,8 @@ xseg_plain_cut_chunk(struct xseg_arena *arena, struct xseg_chunk_map *chunk, uin
     if (has_other)
         has_other = xseg_bins_has_other(chunk, (uint32_t)number, (uint32_t)size, place.bit);
     if (!expandable)
-        xseg_fragments_cut(&arena->counts, quanta << XSEG_CELLS_SHIFT,
-                           (size - quanta) << XSEG_CELLS_SHIFT);
+        xseg_fragments_split(&arena->counts, quanta << XSEG_CELLS_SHIFT,
+                             (size - quanta) << XSEG_CELLS_SHIFT);
     if (!has_other)
         xseg_bins_clear_lowest(&arena->small.bins, chunk, size);
     xseg_plain_cut(&arena->small.bins, place, size, quanta);

@@ -28,29 +28,30 @@ static struct xseg_cell cell_of(const struct xseg_block *node)
 }
 
 /* Whether the victim is the best fit of wide cells, where `node` is that of the free index, or NULL. */
-static inline bool is_victim_first(const struct xseg_cell *victim, const struct xseg_block *node)
+static inline bool is_victim_first(const struct xseg_cell *last_remainder,
+                                   const struct xseg_block *node)
 {
-    const uint64_t bytes = xseg_cell_bytes_of(victim->quanta);
+    const uint64_t bytes = xseg_cell_bytes_of(last_remainder->quanta);
 
     return node == NULL || bytes < node->bytes ||
-           (bytes == node->bytes && xseg_cell_position(victim) < xseg_block_position(node));
+           (bytes == node->bytes && xseg_cell_position(last_remainder) < xseg_block_position(node));
 }
 
 /* The first wide cell that is not below (quanta, position), or none. */
 static struct xseg_cell wide_from(const struct xseg_arena *arena, uint32_t quanta,
                                   uint64_t position)
 {
-    const struct xseg_cell *victim = &arena->small.victim;
+    const struct xseg_cell *last_remainder = &arena->small.last_remainder;
     const struct xseg_block *node =
         arena->free_index.used.top == 0
             ? NULL
             : xseg_free_index_from(&arena->free_index, xseg_cell_bytes_of(quanta), position);
 
     XSEG_ASSERT(quanta >= XSEG_CELLS_WIDE);
-    if (victim->quanta < quanta ||
-        (victim->quanta == quanta && xseg_cell_position(victim) < position))
+    if (last_remainder->quanta < quanta ||
+        (last_remainder->quanta == quanta && xseg_cell_position(last_remainder) < position))
         return cell_of(node);
-    return is_victim_first(victim, node) ? *victim : cell_of(node);
+    return is_victim_first(last_remainder, node) ? *last_remainder : cell_of(node);
 }
 
 /* The cell that comes after one by size and position, or none. */
@@ -94,13 +95,13 @@ static struct xseg_cell prefer(const struct xseg_arena *arena, bool expandable,
 static inline struct xseg_cell best_wide(const struct xseg_arena *arena, uint32_t quanta,
                                          struct xseg_block **out)
 {
-    const struct xseg_cell *victim = &arena->small.victim;
+    const struct xseg_cell *last_remainder = &arena->small.last_remainder;
     struct xseg_block *node = NULL;
 
     if (arena->free_index.used.top != 0)
         node = xseg_free_index_find(&arena->free_index, xseg_cell_bytes_of(quanta));
-    if (victim->quanta >= quanta && is_victim_first(victim, node))
-        return *victim;
+    if (last_remainder->quanta >= quanta && is_victim_first(last_remainder, node))
+        return *last_remainder;
     *out = node;
     return cell_of(node);
 }
@@ -187,19 +188,19 @@ hand_out_head(struct xseg_arena *arena, const struct xseg_cell *cell, struct xse
     struct xseg_chunk_map *chunk = xseg_cells_chunk(cells, cell->quantum);
     const struct xseg_cell rest = {cell->extent, cell->quantum + quanta, cell->quanta - quanta};
     const uint64_t bytes = xseg_cell_bytes_of(quanta);
-    const bool was_victim = xseg_cell_is_victim(&arena->small, cell);
+    const bool was_last_remainder = xseg_cell_is_victim(&arena->small, cell);
 
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock));
     XSEG_ASSERT(quanta > 0 && quanta <= cell->quanta && requested <= bytes);
-    if (was_victim)
-        arena->small.victim = rest.quanta < XSEG_CELLS_WIDE ? (struct xseg_cell){0} : rest;
+    if (was_last_remainder)
+        arena->small.last_remainder = rest.quanta < XSEG_CELLS_WIDE ? (struct xseg_cell){0} : rest;
     else if (node != NULL)
         xseg_free_index_remove(&arena->free_index, node);
     else
         (void)xseg_cell_index_take_off(arena, chunk, cell->quantum, cell->quanta);
     if (!xseg_extent_is_expandable(cell->extent))
-        xseg_fragments_cut_any(&arena->counts, !xseg_cell_is_whole(cell), bytes,
-                               xseg_cell_bytes_of(rest.quanta));
+        xseg_fragments_split_any(&arena->counts, !xseg_cell_is_whole(cell), bytes,
+                                 xseg_cell_bytes_of(rest.quanta));
     if (rest.quanta == 0) {
         clear_bits(cells, cell);
     } else {
@@ -207,7 +208,7 @@ hand_out_head(struct xseg_arena *arena, const struct xseg_cell *cell, struct xse
                  rest.quantum);
         xseg_cells_set_requested(cells, rest.quantum,
                                  chunk->requested[cell->quantum % XSEG_CELLS_CHUNK]);
-        if (!was_victim || rest.quanta < XSEG_CELLS_WIDE)
+        if (!was_last_remainder || rest.quanta < XSEG_CELLS_WIDE)
             xseg_cell_index_put_rest(arena, &rest);
     }
     chunk->requested[cell->quantum % XSEG_CELLS_CHUNK] = (xseg_cells_size)requested;
@@ -215,15 +216,17 @@ hand_out_head(struct xseg_arena *arena, const struct xseg_cell *cell, struct xse
     return xseg_cell_address_of(cell->extent, cell->quantum);
 }
 
-static struct xseg_grant grant(struct xseg_arena *arena, const struct xseg_cell *cell,
-                               struct xseg_block *node, const struct xseg_need *need)
+static struct xseg_alloc_result result(struct xseg_arena *arena, const struct xseg_cell *cell,
+                                       struct xseg_block *node,
+                                       const struct xseg_alloc_params *params)
 {
-    const uint32_t wanted = (uint32_t)(need->bytes >> XSEG_CELLS_SHIFT);
-    const uint32_t quanta = __builtin_expect(need->no_split, 0) ? cell->quanta : wanted;
+    const uint32_t wanted = (uint32_t)(params->bytes >> XSEG_CELLS_SHIFT);
+    const uint32_t quanta = __builtin_expect(params->no_split, 0) ? cell->quanta : wanted;
     XSEG_ASSERT(wanted > 0 && wanted <= cell->quanta);
-    const uint64_t base = hand_out_head(arena, cell, node, quanta, need->requested);
+    const uint64_t base = hand_out_head(arena, cell, node, quanta, params->requested);
 
-    return (struct xseg_grant){arena, base, xseg_cell_bytes_of(quanta), need->requested, false};
+    return (struct xseg_alloc_result){arena, base, xseg_cell_bytes_of(quanta), params->requested,
+                                      false};
 }
 
 /* Cut a cached cell in two, both of which stay cached; returns the second.  The requested size of the first is its size. */
@@ -245,8 +248,8 @@ static struct xseg_cell cut_head(struct xseg_arena *arena, const struct xseg_cel
     if (was_open)
         xseg_cells_word(cells, rest.quantum)->open |= xseg_cells_bit(rest.quantum);
     if (!xseg_extent_is_expandable(cell->extent))
-        xseg_fragments_cut_head(&arena->counts, !xseg_cell_is_whole(cell),
-                                xseg_cell_bytes_of(cell->quanta));
+        xseg_fragments_split_head(&arena->counts, !xseg_cell_is_whole(cell),
+                                  xseg_cell_bytes_of(cell->quanta));
     xseg_cells_set_requested(cells, rest.quantum, xseg_cells_requested(cells, cell->quantum));
     xseg_cells_set_requested(cells, cell->quantum, xseg_cell_bytes_of(quanta));
     xseg_cell_index_put(arena, &head);
@@ -254,49 +257,51 @@ static struct xseg_cell cut_head(struct xseg_arena *arena, const struct xseg_cel
     return rest;
 }
 
-static struct xseg_grant grant_inside(struct xseg_arena *arena, struct xseg_cell cell,
-                                      uint64_t base, const struct xseg_need *need)
+static struct xseg_alloc_result allocate_inside(struct xseg_arena *arena, struct xseg_cell cell,
+                                                uint64_t base,
+                                                const struct xseg_alloc_params *params)
 {
     const uint32_t quantum = xseg_cell_quantum_of(cell.extent, base);
 
     XSEG_ASSERT(quantum >= cell.quantum && quantum < cell.quantum + cell.quanta);
     if (quantum != cell.quantum)
         cell = cut_head(arena, &cell, quantum - cell.quantum);
-    return grant(arena, &cell, NULL, need);
+    return result(arena, &cell, NULL, params);
 }
 
-bool xseg_small_alloc(struct xseg_arena *arena, const struct xseg_need *need,
-                      struct xseg_grant *out)
+bool xseg_small_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                      struct xseg_alloc_result *out)
 {
     struct xseg_block *node = NULL;
-    XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && need->span >= need->bytes);
-    const struct xseg_cell cell = find(arena, (uint32_t)(need->span >> XSEG_CELLS_SHIFT),
-                                       need->expandable, need->config->max_split_bytes, &node);
+    XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && params->span >= params->bytes);
+    const struct xseg_cell cell = find(arena, (uint32_t)(params->span >> XSEG_CELLS_SHIFT),
+                                       params->expandable, params->config->max_split_bytes, &node);
 
     if (cell.quanta == 0)
         return false;
-    if (__builtin_expect(need->keep, 0)) {
-        *out = (struct xseg_grant){.arena = arena,
-                                   .base = xseg_cell_address_of(cell.extent, cell.quantum)};
-    } else if (__builtin_expect(need->alignment != XSEG_SIZE_QUANTUM, 0)) {
+    if (__builtin_expect(params->keep, 0)) {
+        *out = (struct xseg_alloc_result){.arena = arena,
+                                          .base = xseg_cell_address_of(cell.extent, cell.quantum)};
+    } else if (__builtin_expect(params->alignment != XSEG_SIZE_UNIT, 0)) {
         const uint64_t base = xseg_cell_address_of(cell.extent, cell.quantum);
 
-        *out = grant_inside(arena, cell, xseg_round_up(base, need->alignment), need);
+        *out = allocate_inside(arena, cell, xseg_round_up(base, params->alignment), params);
     } else {
-        *out = grant(arena, &cell, node, need);
+        *out = result(arena, &cell, node, params);
     }
     return true;
 }
 
-struct xseg_grant xseg_small_hand_out_at(struct xseg_arena *arena, struct xseg_extent *extent,
-                                         uint64_t base, const struct xseg_need *need)
+struct xseg_alloc_result xseg_small_hand_out_at(struct xseg_arena *arena,
+                                                struct xseg_extent *extent, uint64_t base,
+                                                const struct xseg_alloc_params *params)
 {
     const struct xseg_cells *cells = &extent->cells;
     const uint32_t first = xseg_cells_last(cells, xseg_cell_quantum_of(extent, base));
     const struct xseg_cell cell = {extent, first, xseg_cells_next(cells, first + 1) - first};
 
     XSEG_ASSERT(xseg_cells_is_free(xseg_cells_word(cells, first), first));
-    return grant_inside(arena, cell, base, need);
+    return allocate_inside(arena, cell, base, params);
 }
 
 /* --- Hits. --- */
@@ -304,7 +309,7 @@ struct xseg_grant xseg_small_hand_out_at(struct xseg_arena *arena, struct xseg_e
 uint64_t xseg_small_hit(struct xseg_arena *arena, uint64_t requested, bool expandable,
                         uint64_t max_split_bytes)
 {
-    const uint32_t quanta = (uint32_t)((requested + XSEG_SIZE_QUANTUM - 1) >> XSEG_CELLS_SHIFT);
+    const uint32_t quanta = (uint32_t)((requested + XSEG_SIZE_UNIT - 1) >> XSEG_CELLS_SHIFT);
     struct xseg_block *node = NULL;
 
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && quanta > 0);

@@ -24,8 +24,8 @@
 /* --- Hits. --- */
 
 /* Serve a request from cached cells, as PyTorch would choose; false if there is none. */
-bool xseg_small_alloc(struct xseg_arena *arena, const struct xseg_need *need,
-                      struct xseg_grant *out);
+bool xseg_small_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                      struct xseg_alloc_result *out);
 
 /*
  * Serve a plain request: a quantum is all the alignment it needs, and a cell may be split.
@@ -40,8 +40,9 @@ uint64_t xseg_small_hit(struct xseg_arena *arena, uint64_t requested, bool expan
 /* --- Cells by address. --- */
 
 /* Hand out cached memory at an address; one cached cell covers all of it. */
-struct xseg_grant xseg_small_hand_out_at(struct xseg_arena *arena, struct xseg_extent *extent,
-                                         uint64_t base, const struct xseg_need *need);
+struct xseg_alloc_result xseg_small_hand_out_at(struct xseg_arena *arena,
+                                                struct xseg_extent *extent, uint64_t base,
+                                                const struct xseg_alloc_params *params);
 
 /* The first wide cached cell that is not below (bytes, position), as a node that is in the free index, or NULL. */
 struct xseg_block *xseg_small_from(struct xseg_arena *arena, uint64_t bytes, uint64_t position);

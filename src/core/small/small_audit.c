@@ -58,7 +58,7 @@ static bool audit_extent(const struct xseg_arena *arena, struct xseg_extent *ext
         }
         XSEG_HOLDS(finding, "CELL-1",
                    (chunk == NULL || chunk->starts == starts) &&
-                       xseg_bits_has(&cells->used, number) == (starts != 0),
+                       xseg_bitmap_test(&cells->used, number) == (starts != 0),
                    "starts of chunk map %" PRIu32, number);
     }
     for (; quantum < cells->quanta; quantum = end) {
@@ -99,7 +99,7 @@ bool xseg_small_audit(const struct xseg_arena *arena, struct xseg_finding *findi
                tally.free);
     XSEG_HOLDS(finding, "CELL-3", tally.open == 0, "%" PRId64 " cells too many are open",
                tally.open);
-    tally.indexed += arena->small.victim.quanta != 0;
+    tally.indexed += arena->small.last_remainder.quanta != 0;
     XSEG_HOLDS(finding, "SMALL-2", tally.wide == tally.indexed,
                "%" PRIu64 " wide cached cells, %" PRIu64 " in the free index", tally.wide,
                tally.indexed);

@@ -61,7 +61,7 @@ static inline uint32_t last_start(const struct xseg_chunk_map *chunk, uint32_t q
 struct merged {
     uint32_t first, past; /* its first quantum, and the one behind its last */
     unsigned neighbours;
-    bool was_victim, open;
+    bool was_last_remainder, open;
 };
 
 /* Merge with the cached cell behind: searches find that no longer, and its bits are cleared. */
@@ -74,8 +74,8 @@ static inline void absorb_right(struct xseg_arena *arena, struct xseg_chunk_map 
     const struct xseg_cell right = {chunk->extent, end, 0};
 
     if (xseg_cell_is_victim(&arena->small, &right)) {
-        cell->was_victim = true;
-        cell->past += arena->small.victim.quanta;
+        cell->was_last_remainder = true;
+        cell->past += arena->small.last_remainder.quanta;
     } else {
         cell->past = next_start(chunk, end);
         (void)xseg_cell_index_take_off(arena, chunk, end, cell->past - end);
@@ -101,8 +101,8 @@ static inline void absorb_left(struct xseg_arena *arena, struct xseg_chunk_map *
     XSEG_ASSERT(cell->first < quantum);
     chunk_near(before, cell->first)->requested[cell->first % XSEG_CELLS_CHUNK] =
         chunk->requested[quantum % XSEG_CELLS_CHUNK];
-    cell->was_victim |= xseg_cell_index_take_off(arena, chunk_near(before, cell->first),
-                                                 cell->first, quantum - cell->first);
+    cell->was_last_remainder |= xseg_cell_index_take_off(arena, chunk_near(before, cell->first),
+                                                         cell->first, quantum - cell->first);
     cell->neighbours++;
     word_in(before, last)->free ^= xseg_cells_bit(last);
     xseg_cells_remove_start_in(&chunk->extent->cells, chunk, quantum);
@@ -141,9 +141,9 @@ static inline struct xseg_cell merge(struct xseg_arena *arena, struct xseg_chunk
     word_in(chunk_near(chunk, merged.past - 1), merged.past - 1)->free |=
         xseg_cells_bit(merged.past - 1);
     XSEG_ASSERT(xseg_cells_is_free(word, merged.first) && cell.quanta >= quanta);
-    XSEG_ASSERT(!merged.was_victim || cell.quanta >= XSEG_CELLS_WIDE);
-    if (merged.was_victim)
-        arena->small.victim = cell;
+    XSEG_ASSERT(!merged.was_last_remainder || cell.quanta >= XSEG_CELLS_WIDE);
+    if (merged.was_last_remainder)
+        arena->small.last_remainder = cell;
     else if (cell.quanta < XSEG_CELLS_WIDE)
         xseg_bins_insert(&arena->small.bins, head, merged.first, cell.quanta);
     else
@@ -174,7 +174,7 @@ bool xseg_small_free(struct xseg_arena *arena, struct xseg_extent *extent, uint3
 
     XSEG_ASSERT(quantum + quanta <= extent->cells.quanta);
     xseg_counts_free(&arena->counts, bytes, chunk->requested[quantum % XSEG_CELLS_CHUNK]);
-    xseg_arena_stamp(arena, extent, xseg_cell_address_of(extent, quantum), bytes);
+    xseg_arena_record_free_if_enabled(arena, extent, xseg_cell_address_of(extent, quantum), bytes);
     (void)merge(arena, chunk, quantum, quanta);
     return true;
 }

@@ -40,16 +40,16 @@ void xseg_tract_unmark(const struct xseg_block *block)
     xseg_cells_word(cells, quantum)->record &= ~xseg_cells_bit(quantum);
 }
 
-void xseg_tract_note_hole(const struct xseg_block *block, bool is_hole)
+void xseg_tract_note_hole(const struct xseg_block *block, bool is_unmapped)
 {
-    XSEG_ASSERT(!is_hole || block->state == XSEG_BLOCK_UNMAPPED);
+    XSEG_ASSERT(!is_unmapped || block->state == XSEG_BLOCK_UNMAPPED);
     const struct xseg_cell before = xseg_small_cached_before(block->extent, block->base);
 
     if (before.quanta == 0)
         return;
     struct xseg_cells_word *word = xseg_cells_word(&before.extent->cells, before.quantum);
     const uint64_t bit = xseg_cells_bit(before.quantum);
-    word->open = is_hole ? word->open | bit : word->open & ~bit;
+    word->open = is_unmapped ? word->open | bit : word->open & ~bit;
 }
 
 /* --- Chunk maps. --- */
@@ -209,7 +209,7 @@ static void unlink_block(struct xseg_block *block)
 static struct xseg_block *take_record(struct xseg_arena *arena, struct xseg_extent *extent,
                                       uint8_t state, uint64_t base, uint64_t bytes)
 {
-    struct xseg_block *block = xseg_slab_take(&arena->blocks);
+    struct xseg_block *block = xseg_slab_alloc(&arena->blocks);
 
     XSEG_ASSERT(bytes > 0 && extent->arena == arena);
     block->state = state;
@@ -243,7 +243,7 @@ static struct xseg_block *cut_out(struct xseg_arena *arena, struct xseg_extent *
     if (tract->bytes == 0) {
         xseg_tree_remove(&extent->records, tract);
         unlink_block(tract);
-        xseg_slab_put(&arena->blocks, tract);
+        xseg_slab_free(&arena->blocks, tract);
     }
     xseg_cells_word(&extent->cells, xseg_cell_quantum_of(extent, base))->record |=
         xseg_cells_bit(xseg_cell_quantum_of(extent, base));
@@ -293,12 +293,12 @@ static void join_tracts(struct xseg_arena *arena, struct xseg_block *block)
         xseg_tree_remove(&extent->records, next);
         block->bytes += next->bytes;
         unlink_block(next);
-        xseg_slab_put(&arena->blocks, next);
+        xseg_slab_free(&arena->blocks, next);
     }
     if (prev != NULL && prev->state == XSEG_BLOCK_TRACT) {
         prev->bytes += block->bytes;
         unlink_block(block);
-        xseg_slab_put(&arena->blocks, block);
+        xseg_slab_free(&arena->blocks, block);
     } else {
         xseg_tree_insert(&extent->records, block);
     }

@@ -19,7 +19,7 @@
  *   TRACT-2  cells tile their tract; other blocks of the chain are marked as records.
  *   TRACT-3  exactly tracts and isolated cells are in the tree.
  *
- * Locking: ARENA; making chunk maps, GROWTH.
+ * Locking: ARENA; making chunk maps, the device memory lock.
  */
 #ifndef XSEG_CORE_TRACT_H
 #define XSEG_CORE_TRACT_H
@@ -34,7 +34,7 @@ struct xseg_arena;
 
 /*
  * Make the chunk maps of offsets [begin, end) of an extent, and of the quantum behind, where a hole begins.
- * GROWTH is held, no other lock.  Returns false without host memory.
+ * The device memory lock is held, no other lock.  Returns false without host memory.
  */
 bool xseg_tract_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end);
 
@@ -66,7 +66,7 @@ void xseg_tract_mark(const struct xseg_block *block);
 void xseg_tract_unmark(const struct xseg_block *block);
 
 /* Tell the cached cell before a block, if there is one, that the block is a hole, or is no hole any more. */
-void xseg_tract_note_hole(const struct xseg_block *block, bool is_hole);
+void xseg_tract_note_hole(const struct xseg_block *block, bool is_unmapped);
 
 bool xseg_tract_audit(const struct xseg_extent *extent, struct xseg_finding *finding);
 

@@ -8,7 +8,7 @@
 
 #include "src/base/error.h"
 #include "src/base/text.h"
-#include "src/core/grow/shortage.h"
+#include "src/core/grow/oom.h"
 #include "src/core/snapshot/snapshot.h"
 
 void xseg_oom_snapshots_init(struct xseg_oom_snapshots *snapshots)
@@ -64,7 +64,7 @@ static void write_into(struct xseg_allocator *allocator, const char *folder, uns
         .has_history = true,
         .asks = false,
         .host_bytes = 0,
-        .most_bytes = config->oom_snapshot_bytes,
+        .max_bytes = config->oom_snapshot_bytes,
         .deadline_ns = xseg_snapshot_deadline(config->oom_snapshot_ms),
     };
     char path[XSEG_CONFIG_PATH_BYTES + 64];
@@ -93,7 +93,7 @@ static void write_snapshot(struct xseg_allocator *allocator)
         config->oom_snapshot[0] != '\0' ? config->oom_snapshot : secure_getenv("XSEG_OOM_SNAPSHOT");
     const int error = errno;
 
-    XSEG_ASSERT(!xseg_lock_is_any_held());
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     if (folder == NULL || folder[0] == '\0' || strcmp(folder, "none") == 0 ||
         atomic_exchange(&snapshots->is_writing, true))
         return;
@@ -103,11 +103,11 @@ static void write_snapshot(struct xseg_allocator *allocator)
     errno = error;
 }
 
-void xseg_oom_report(struct xseg_arena *arena, const struct xseg_need *need, xseg_status status,
-                     bool rejected)
+void xseg_oom_report(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                     xseg_status status, bool rejected)
 {
     if (!rejected)
         write_snapshot(arena->device->allocator);
-    (void)xseg_shortage_tell(arena, need, status,
-                             rejected ? XSEG_OBSERVERS_REJECTED : XSEG_OBSERVERS_OOM, 0);
+    (void)xseg_oom_notify(arena, params, status,
+                          rejected ? XSEG_OBSERVERS_REJECTED : XSEG_OBSERVERS_OOM, 0);
 }

@@ -32,8 +32,8 @@ void xseg_oom_snapshots_init(struct xseg_oom_snapshots *snapshots);
  *
  * rejected: the request was rejected immediately (throw_on_cudamalloc_oom): no snapshot, and `on_rejected` is called
  */
-void xseg_oom_report(struct xseg_arena *arena, const struct xseg_need *need, xseg_status status,
-                     bool rejected);
+void xseg_oom_report(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                     xseg_status status, bool rejected);
 
 /*
  * Write the path `FOLDER/oom-rankR-pidP-N.pickle`.  The rank is that of RANK, SLURM_PROCID or LOCAL_RANK; it is omitted if none

@@ -72,7 +72,8 @@ static bool note_absence(struct xseg_snapshot_paused *paused,
 }
 
 /* Memory that is away, and whose pause is older than the events. */
-static bool note_away(struct xseg_snapshot_paused *paused, const struct xseg_picture_run *run)
+static bool note_away(struct xseg_snapshot_paused *paused,
+                      const struct xseg_block_snapshot_run *run)
 {
     for (size_t i = 0; i < paused->count; i++)
         if (paused->absences[i].is_open && paused->absences[i].base <= run->base &&
@@ -83,7 +84,7 @@ static bool note_away(struct xseg_snapshot_paused *paused, const struct xseg_pic
 }
 
 static bool find_absences(struct xseg_snapshot_paused *paused, struct xseg_history_merge *merge,
-                          const struct xseg_picture *picture)
+                          const struct xseg_block_snapshot *snapshot)
 {
     const struct xseg_history_event *event;
     uint64_t number = 0;
@@ -92,8 +93,8 @@ static bool find_absences(struct xseg_snapshot_paused *paused, struct xseg_histo
     while ((event = xseg_history_merge_next(merge)) != NULL)
         if (!note_absence(paused, event, number++))
             return false;
-    for (size_t i = 0; i < picture->count; i++)
-        if (picture->list[i]->is_away && !note_away(paused, picture->list[i]))
+    for (size_t i = 0; i < snapshot->count; i++)
+        if (snapshot->list[i]->is_away && !note_away(paused, snapshot->list[i]))
             return false;
     return true;
 }
@@ -174,10 +175,11 @@ static bool watch_events(struct xseg_snapshot_paused *paused, struct xseg_histor
 }
 
 /* Blocks without an event are as they were. */
-static bool watch_run(struct xseg_snapshot_paused *paused, const struct xseg_picture_run *run)
+static bool watch_run(struct xseg_snapshot_paused *paused,
+                      const struct xseg_block_snapshot_run *run)
 {
     for (uint32_t i = 0; i < run->count; i++) {
-        const struct xseg_picture_block *block = &run->blocks[i];
+        const struct xseg_block_snapshot_block *block = &run->blocks[i];
         const struct xseg_snapshot_watched watched = {
             .base = block->base,
             .requested = block->requested,
@@ -199,15 +201,16 @@ static bool watch_run(struct xseg_snapshot_paused *paused, const struct xseg_pic
 /* --- All of it. --- */
 
 bool xseg_snapshot_paused_init(struct xseg_snapshot_paused *paused,
-                               struct xseg_history_merge *merge, const struct xseg_picture *picture)
+                               struct xseg_history_merge *merge,
+                               const struct xseg_block_snapshot *snapshot)
 {
     memset(paused, 0, sizeof(*paused));
     xseg_table_init(&paused->blocks, sizeof(struct xseg_snapshot_watched));
-    bool has_room = find_absences(paused, merge, picture);
+    bool has_room = find_absences(paused, merge, snapshot);
     if (has_room && paused->count > 0)
         has_room = watch_events(paused, merge);
-    for (size_t i = 0; has_room && paused->count > 0 && i < picture->count; i++)
-        has_room = watch_run(paused, picture->list[i]);
+    for (size_t i = 0; has_room && paused->count > 0 && i < snapshot->count; i++)
+        has_room = watch_run(paused, snapshot->list[i]);
     xseg_snapshot_paused_begin(paused);
     return has_room;
 }
@@ -235,7 +238,7 @@ bool xseg_snapshot_paused_note(struct xseg_snapshot_paused *paused,
         return true;
     /* The pause is older than the events, and the pool has ended since. */
     if (!is_watched(paused, event->base))
-        return (event->flags & XSEG_HISTORY_AWAY) == 0;
+        return (event->flags & XSEG_HISTORY_EVICTED) == 0;
     struct xseg_snapshot_watched *block = xseg_table_find(&paused->blocks, event->base);
     XSEG_ASSERT(block != NULL && block->base == event->base);
     if (event->action == XSEG_HISTORY_ALLOC) {

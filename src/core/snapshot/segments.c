@@ -15,17 +15,17 @@ struct sums {
     uint64_t allocated, active, requested;
 };
 
-static bool is_active(const struct xseg_picture_block *block)
+static bool is_active(const struct xseg_block_snapshot_block *block)
 {
     return block->state != XSEG_BLOCK_CACHED;
 }
 
-static struct sums add_up(const struct xseg_picture_run *run)
+static struct sums add_up(const struct xseg_block_snapshot_run *run)
 {
     struct sums sums = {0, 0, 0};
 
     for (uint32_t i = 0; i < run->count; i++) {
-        const struct xseg_picture_block *block = &run->blocks[i];
+        const struct xseg_block_snapshot_block *block = &run->blocks[i];
 
         sums.allocated += block->state == XSEG_BLOCK_ALLOCATED ? block->bytes : 0;
         sums.active += is_active(block) ? block->bytes : 0;
@@ -40,14 +40,15 @@ static void put_number(struct xseg_document *document, unsigned key, uint64_t nu
     xseg_document_number(document, number);
 }
 
-static unsigned state_of(const struct xseg_picture_block *block)
+static unsigned state_of(const struct xseg_block_snapshot_block *block)
 {
     if (block->state == XSEG_BLOCK_ALLOCATED)
         return XSEG_SNAPSHOT_ACTIVE_ALLOCATED;
     return is_active(block) ? XSEG_SNAPSHOT_ACTIVE_PENDING_FREE : XSEG_SNAPSHOT_INACTIVE;
 }
 
-static void write_block(const struct writing *writing, const struct xseg_picture_block *block)
+static void write_block(const struct writing *writing,
+                        const struct xseg_block_snapshot_block *block)
 {
     struct xseg_document *document = writing->document;
 
@@ -62,7 +63,7 @@ static void write_block(const struct writing *writing, const struct xseg_picture
     xseg_document_close(document);
 }
 
-static void write_run(const struct writing *writing, const struct xseg_picture_run *run)
+static void write_run(const struct writing *writing, const struct xseg_block_snapshot_run *run)
 {
     struct xseg_document *document = writing->document;
     const struct sums sums = add_up(run);
@@ -95,11 +96,11 @@ static void write_run(const struct writing *writing, const struct xseg_picture_r
 void xseg_snapshot_segments_write(struct xseg_document *document,
                                   struct xseg_snapshot_stacks *stacks,
                                   struct xseg_snapshot_naming *naming,
-                                  const struct xseg_picture *picture, int device, bool away)
+                                  const struct xseg_block_snapshot *snapshot, int device, bool away)
 {
     const struct writing writing = {document, stacks, naming, device};
 
-    for (size_t i = 0; i < picture->count; i++)
-        if (picture->list[i]->is_away == away)
-            write_run(&writing, picture->list[i]);
+    for (size_t i = 0; i < snapshot->count; i++)
+        if (snapshot->list[i]->is_away == away)
+            write_run(&writing, snapshot->list[i]);
 }

@@ -7,7 +7,7 @@
 #ifndef XSEG_CORE_SNAPSHOT_SEGMENTS_H
 #define XSEG_CORE_SNAPSHOT_SEGMENTS_H
 
-#include "src/core/inspect/picture.h"
+#include "src/core/inspect/block_snapshot.h"
 #include "src/core/snapshot/naming.h"
 #include "src/core/snapshot/stacks.h"
 
@@ -15,6 +15,7 @@
 void xseg_snapshot_segments_write(struct xseg_document *document,
                                   struct xseg_snapshot_stacks *stacks,
                                   struct xseg_snapshot_naming *naming,
-                                  const struct xseg_picture *picture, int device, bool away);
+                                  const struct xseg_block_snapshot *snapshot, int device,
+                                  bool away);
 
 #endif

@@ -35,7 +35,7 @@ _Static_assert(XSEG_SNAPSHOT_WORD_COUNT <= XSEG_DOCUMENT_WORDS,
 
 /* What a snapshot takes of host memory at the most, unless host_bytes says otherwise: so much, and so much for each live
  * block above so many.  OTHER_BYTES of it are for call stacks, names and output. */
-#define MOST_BYTES  ((uint64_t)64 << 20)
+#define MAX_BYTES   ((uint64_t)64 << 20)
 #define BLOCK_BYTES 64u
 #define BLOCKS      100000u
 #define OTHER_BYTES ((uint64_t)2 << 20)
@@ -49,12 +49,12 @@ _Static_assert(XSEG_SNAPSHOT_WORD_COUNT <= XSEG_DOCUMENT_WORDS,
 /* A view is what is known of one device: its blocks and events at the moment when it was looked at. */
 struct view {
     struct xseg_device *device;
-    struct xseg_picture picture;
+    struct xseg_block_snapshot snapshot;
     struct xseg_reasons reasons;
-    struct xseg_history_reading reading;
+    struct xseg_history_reader reading;
     bool has_trace;
     uint64_t whole; /* events of the reading from which on none is missing */
-    uint64_t reserved, page_cache, stuck;
+    uint64_t reserved, page_cache, unknown;
     struct xseg_snapshot_trace trace;
 };
 
@@ -85,19 +85,19 @@ static xseg_status look_locked(struct writing *writing, struct view *view)
     };
     const struct xseg_history_store *store = &writing->allocator->history;
 
-    xseg_lock_take(&device->growth_lock);
+    xseg_mutex_lock(&device->growth_lock);
     const uint64_t settings = xseg_history_store_settings(store);
     xseg_status status = xseg_explain_begin(&explaining);
     if (status == XSEG_OK) {
-        const xseg_status taken = xseg_picture_take(device, &view->picture, &explaining);
+        const xseg_status taken = xseg_block_snapshot_take(device, &view->snapshot, &explaining);
 
         status = xseg_explain_end(&explaining);
         status = taken != XSEG_OK ? taken : status;
     }
     view->reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
     view->page_cache = xseg_pages_bytes(&device->pages);
-    view->stuck = xseg_leftovers_bytes(&device->leftovers);
-    xseg_lock_give(&device->growth_lock);
+    view->unknown = xseg_unreleased_bytes(&device->unreleased);
+    xseg_mutex_unlock(&device->growth_lock);
     /* With settings that changed meanwhile the events do not lead to the picture. */
     view->has_trace = writing->plan->has_history && config->history == XSEG_HISTORY_ALL &&
                       settings != 0 && xseg_history_store_settings(store) == settings;
@@ -117,14 +117,14 @@ static void count_whole(struct view *view)
 /* How many events of a device may be copied beside its state. */
 static uint64_t count_room(const struct writing *writing, const struct view *view)
 {
-    const uint64_t live = view->picture.live_blocks;
+    const uint64_t live = view->snapshot.live_blocks;
     uint64_t bytes = writing->plan->host_bytes / writing->count;
 
     if (writing->plan->host_bytes == 0) {
-        const uint64_t state = xseg_picture_host_bytes(&view->picture) +
+        const uint64_t state = xseg_block_snapshot_host_bytes(&view->snapshot) +
                                view->reasons.count * sizeof(struct xseg_reason);
 
-        bytes = (MOST_BYTES - OTHER_BYTES) / writing->count +
+        bytes = (MAX_BYTES - OTHER_BYTES) / writing->count +
                 (live - xseg_min(live, BLOCKS / writing->count)) * BLOCK_BYTES;
         bytes -= xseg_min(bytes, state);
     }
@@ -137,7 +137,7 @@ static xseg_status look(struct writing *writing, struct view *view)
 
     xseg_history_merge_init(&view->reading.merge);
     if (status == XSEG_OK && view->has_trace)
-        status = xseg_device_history_copy(view->device, &view->picture.ends,
+        status = xseg_device_history_copy(view->device, &view->snapshot.ends,
                                           count_room(writing, view), &view->reading);
     if (status == XSEG_OK && !xseg_history_merge_begin(&view->reading.merge))
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, merge of the history");
@@ -146,7 +146,7 @@ static xseg_status look(struct writing *writing, struct view *view)
     xseg_snapshot_trace_init(&view->trace, &writing->document, &writing->stacks, &writing->naming);
     view->trace.moment = view->reading.moment;
     if (status == XSEG_OK &&
-        !xseg_snapshot_paused_init(&view->trace.paused, &view->reading.merge, &view->picture))
+        !xseg_snapshot_paused_init(&view->trace.paused, &view->reading.merge, &view->snapshot))
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, history of paused memory");
     return status;
 }
@@ -156,7 +156,7 @@ static void forget(struct view *view)
     xseg_snapshot_trace_fini(&view->trace);
     xseg_history_merge_fini(&view->reading.merge);
     free(view->reasons.list);
-    xseg_picture_fini(&view->picture);
+    xseg_block_snapshot_fini(&view->snapshot);
 }
 
 /* Look up the names of the frames of all stacks, at most for half of the time that is left. */
@@ -182,7 +182,7 @@ static void write_segments(struct writing *writing, bool away)
     xseg_document_list(&writing->document);
     for (size_t i = 0; i < writing->count; i++)
         xseg_snapshot_segments_write(&writing->document, &writing->stacks, &writing->naming,
-                                     &writing->views[i].picture, ordinal_of(&writing->views[i]),
+                                     &writing->views[i].snapshot, ordinal_of(&writing->views[i]),
                                      away);
     xseg_document_close(&writing->document);
 }
@@ -248,7 +248,7 @@ struct attempt {
 /* How many entries there is time and room for, as the ones so far went. */
 static uint64_t estimate(const struct writing *writing, const struct attempt *attempt)
 {
-    const uint64_t deadline = writing->plan->deadline_ns, bytes = writing->plan->most_bytes;
+    const uint64_t deadline = writing->plan->deadline_ns, bytes = writing->plan->max_bytes;
     const uint64_t now = xseg_clock_system(), place = xseg_output_place(&writing->output);
     const double done = (double)attempt->written;
     double entries = (double)attempt->entries;
@@ -363,7 +363,7 @@ static void write_view(struct writing *writing, const struct view *view)
     put_number(document, XSEG_SNAPSHOT_DEVICE, (uint64_t)ordinal_of(view));
     put_number(document, XSEG_SNAPSHOT_RESERVED, view->reserved);
     put_number(document, XSEG_SNAPSHOT_PAGE_CACHE, view->page_cache);
-    put_number(document, XSEG_SNAPSHOT_UNRELEASED, view->stuck);
+    put_number(document, XSEG_SNAPSHOT_UNRELEASED, view->unknown);
     put_number(document, XSEG_SNAPSHOT_SINGLE_PAGE_PADDING,
                xseg_snapshot_facts_single_page_rest(&view->reasons));
     put_number(document, XSEG_SNAPSHOT_LOST, view->reading.lost);

@@ -2,10 +2,10 @@
 /*
  * A snapshot: the state of all devices with what led to it, as a file in the format of PyTorch's memory snapshots.
  *
- * Each device is looked at in one piece (picture.h); the devices one after the other.  The file is written with no
+ * Each device is looked at in one piece (block_snapshot.h); the devices one after the other.  The file is written with no
  * lock held.  The trace comes last in it: when time or room is short, its beginning is left out, and all else is there.
  *
- * Locking: none may be held; GROWTH, ARENA and HISTORY are taken inside.
+ * Locking: none may be held; the device memory lock, ARENA and HISTORY are taken inside.
  */
 #ifndef XSEG_CORE_SNAPSHOT_SNAPSHOT_H
 #define XSEG_CORE_SNAPSHOT_SNAPSHOT_H
@@ -17,7 +17,7 @@ struct xseg_snapshot_plan {
     bool asks;        /* the driver may be asked */
     uint64_t
         host_bytes; /* for copies of events, over all devices; 0: what the state leaves of 64 MiB */
-    uint64_t most_bytes; /* of the file, about, if it is a regular one; UINT64_MAX: any */
+    uint64_t max_bytes; /* of the file, about, if it is a regular one; UINT64_MAX: any */
     uint64_t
         deadline_ns; /* of CLOCK_MONOTONIC: a regular file is to be complete by then; UINT64_MAX: whenever */
 };

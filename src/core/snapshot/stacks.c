@@ -150,11 +150,11 @@ void xseg_snapshot_stacks_write(struct xseg_snapshot_stacks *stacks, uint32_t st
 }
 
 /* Forget the memos above `most`. */
-static void forget_above(struct xseg_table *table, uint32_t most)
+static void forget_above(struct xseg_table *table, uint32_t max)
 {
     for (struct place *place = xseg_table_next(table, NULL); place != NULL;
          place = xseg_table_next(table, place))
-        if (place->memo > most)
+        if (place->memo > max)
             place->memo = 0;
 }
 

@@ -98,7 +98,7 @@ static void write_entry(struct xseg_snapshot_trace *trace, const struct xseg_his
     xseg_document_key(document, is_oom ? XSEG_SNAPSHOT_DEVICE_FREE : XSEG_SNAPSHOT_ADDR);
     xseg_document_number(document, is_oom ? xseg_history_event_bytes(event) : event->base);
     xseg_document_key(document, XSEG_SNAPSHOT_SIZE);
-    xseg_document_number(document, is_oom ? xseg_round_up(event->requested, XSEG_SIZE_QUANTUM)
+    xseg_document_number(document, is_oom ? xseg_round_up(event->requested, XSEG_SIZE_UNIT)
                                           : event->requested);
     xseg_document_key(document, XSEG_SNAPSHOT_STREAM);
     xseg_document_number(document, event->stream);

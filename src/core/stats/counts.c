@@ -17,26 +17,26 @@ struct sum {
 void xseg_totals_init(struct xseg_totals *totals)
 {
     memset(totals, 0, sizeof(*totals));
-    xseg_lock_init(&totals->lock, XSEG_RANK_STATS);
+    xseg_mutex_init(&totals->lock, XSEG_RANK_STATS);
     xseg_list_init(&totals->members);
     xseg_list_init(&totals->resting);
 }
 
 void xseg_totals_fini(struct xseg_totals *totals)
 {
-    xseg_lock_fini(&totals->lock);
+    xseg_mutex_fini(&totals->lock);
 }
 
 static uint64_t peak_value(const struct xseg_totals *totals, unsigned group, enum xseg_count what)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS)); /* so the load need not be atomic */
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS)); /* so the load need not be atomic */
     return totals->peak[group][what];
 }
 
 static void set_peak(struct xseg_totals *totals, unsigned group, enum xseg_count what,
                      uint64_t value)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
     __atomic_store_n(&totals->peak[group][what], value, __ATOMIC_RELAXED);
 }
 
@@ -46,21 +46,21 @@ void xseg_counts_init(struct xseg_counts *counts, struct xseg_totals *totals, bo
     memset(counts, 0, sizeof(*counts));
     counts->totals = totals;
     counts->group = is_small ? XSEG_STAT_SMALL : XSEG_STAT_LARGE;
-    xseg_lock_take(&totals->lock);
+    xseg_mutex_lock(&totals->lock);
     xseg_list_insert(&totals->members, &counts->link);
     totals->member_count++;
-    xseg_lock_give(&totals->lock);
+    xseg_mutex_unlock(&totals->lock);
 }
 
-void xseg_counts_let_rest(struct xseg_counts *counts, struct xseg_biased_lock *lock,
-                          atomic_uint_fast64_t *notes)
+void xseg_counts_suspend(struct xseg_counts *counts, struct xseg_biased_lock *lock,
+                         atomic_uint_fast64_t *notes)
 {
     XSEG_ASSERT(lock != NULL && notes != NULL);
     XSEG_ASSERT(counts->totals != NULL && counts->lock == NULL);
-    xseg_lock_take(&counts->totals->lock);
+    xseg_mutex_lock(&counts->totals->lock);
     counts->lock = lock;
     counts->notes = notes;
-    xseg_lock_give(&counts->totals->lock);
+    xseg_mutex_unlock(&counts->totals->lock);
 }
 
 /* --- Limits. --- */
@@ -101,7 +101,7 @@ static void limit_bytes(struct xseg_counts *counts)
 
 static void set_quota(struct xseg_counts *counts, enum xseg_count what, uint64_t quota)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
     if (quota_of(counts, what) == quota)
         return;
     atomic_store_explicit(&counts->quota[what], quota, memory_order_relaxed);
@@ -132,7 +132,7 @@ static __attribute__((noinline)) void end_rest(struct xseg_counts *counts)
 {
     struct xseg_totals *totals = counts->totals;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
     XSEG_ASSERT(counts->rests && counts->notes != NULL);
     for (enum xseg_count what = 0; what < XSEG_COUNTS; what++) {
         XSEG_ASSERT(totals->resting_current[counts->group][what] >= quota_of(counts, what));
@@ -154,21 +154,21 @@ static inline void wake(struct xseg_counts *counts)
         end_rest(counts);
 }
 
-void xseg_counts_wake(struct xseg_counts *counts)
+void xseg_counts_resume(struct xseg_counts *counts)
 {
     if (counts->notes == NULL ||
         (atomic_load_explicit(counts->notes, memory_order_relaxed) & XSEG_COUNTS_REST) == 0)
         return;
-    xseg_lock_take(&counts->totals->lock);
+    xseg_mutex_lock(&counts->totals->lock);
     wake(counts);
-    xseg_lock_give(&counts->totals->lock);
+    xseg_mutex_unlock(&counts->totals->lock);
 }
 
 static void put_to_rest(struct xseg_counts *counts)
 {
     struct xseg_totals *totals = counts->totals;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
     XSEG_ASSERT(!counts->rests && totals->member_count != 0);
     XSEG_ASSERT((atomic_load(counts->notes) & XSEG_COUNTS_REST) != 0);
     for (enum xseg_count what = 0; what < XSEG_COUNTS; what++) {
@@ -185,9 +185,9 @@ static void put_to_rest(struct xseg_counts *counts)
     totals->member_count--;
 }
 
-static bool may_rest(const struct xseg_counts *counts, const struct xseg_counts *asking)
+static bool may_rest(const struct xseg_counts *counts, const struct xseg_counts *budget_wait)
 {
-    return counts != asking && counts->lock != NULL && counts->unchanged >= QUIET;
+    return counts != budget_wait && counts->lock != NULL && counts->unchanged >= QUIET;
 }
 
 /*
@@ -195,19 +195,19 @@ static bool may_rest(const struct xseg_counts *counts, const struct xseg_counts 
  * before the barrier: a thread that changes a count from then on wakes the arena, and waits for
  * STATS to do so.
  */
-static __attribute__((noinline)) void let_rest(struct xseg_counts *asking)
+static __attribute__((noinline)) void let_rest(struct xseg_counts *budget_wait)
 {
-    struct xseg_totals *totals = asking->totals;
+    struct xseg_totals *totals = budget_wait->totals;
     struct xseg_counts *quiet[BATCH];
     unsigned count = 0;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
-    XSEG_ASSERT(!asking->rests);
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
+    XSEG_ASSERT(!budget_wait->rests);
     XSEG_LIST_FOR(node, &totals->members)
     {
         struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
 
-        if (may_rest(counts, asking))
+        if (may_rest(counts, budget_wait))
             quiet[count++] = counts;
         if (count == BATCH)
             break;
@@ -230,7 +230,7 @@ static __attribute__((noinline)) void let_rest(struct xseg_counts *asking)
 /* The first block becomes pending: from now on more may be active than is allocated. */
 static void part(struct xseg_totals *totals, enum xseg_count what, enum xseg_count active)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
     XSEG_ASSERT(!totals->has_pended);
     for (unsigned group = 0; group < XSEG_STAT_GROUPS; group++)
         set_peak(totals, group, active, peak_value(totals, group, what));
@@ -242,26 +242,26 @@ static void part(struct xseg_totals *totals, enum xseg_count what, enum xseg_cou
     }
 }
 
-void xseg_counts_pend(struct xseg_counts *counts, uint32_t blocks, uint64_t bytes)
+void xseg_counts_mark_pending(struct xseg_counts *counts, uint32_t blocks, uint64_t bytes)
 {
     struct xseg_totals *totals = counts->totals;
 
     XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ALLOCATION).current >= blocks);
     XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ALLOCATED_BYTES).current >= bytes);
-    xseg_lock_take(&totals->lock);
+    xseg_mutex_lock(&totals->lock);
     wake(counts);
     if (!totals->has_pended) {
         part(totals, XSEG_COUNT_ALLOCATION, XSEG_COUNT_ACTIVE);
         part(totals, XSEG_COUNT_ALLOCATED_BYTES, XSEG_COUNT_ACTIVE_BYTES);
         totals->has_pended = true;
     }
-    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATION].down, blocks);
-    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].down, bytes);
-    xseg_word_add(&counts->row[XSEG_COUNT_ACTIVE].up, blocks);
-    xseg_word_add(&counts->row[XSEG_COUNT_ACTIVE_BYTES].up, bytes);
+    xseg_single_writer_add(&counts->row[XSEG_COUNT_ALLOCATION].down, blocks);
+    xseg_single_writer_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].down, bytes);
+    xseg_single_writer_add(&counts->row[XSEG_COUNT_ACTIVE].up, blocks);
+    xseg_single_writer_add(&counts->row[XSEG_COUNT_ACTIVE_BYTES].up, bytes);
     limit_blocks(counts);
     limit_bytes(counts);
-    xseg_lock_give(&totals->lock);
+    xseg_mutex_unlock(&totals->lock);
 }
 
 void xseg_counts_end_pending(struct xseg_counts *counts, uint32_t blocks, uint64_t bytes,
@@ -271,20 +271,20 @@ void xseg_counts_end_pending(struct xseg_counts *counts, uint32_t blocks, uint64
     XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ACTIVE).current >= blocks);
     XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ACTIVE_BYTES).current >= bytes);
     XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_REQUESTED_BYTES).current >= requested);
-    xseg_lock_take(&counts->totals->lock);
+    xseg_mutex_lock(&counts->totals->lock);
     wake(counts);
-    xseg_word_add(&counts->row[XSEG_COUNT_ACTIVE].down, blocks);
-    xseg_word_add(&counts->row[XSEG_COUNT_ACTIVE_BYTES].down, bytes);
-    xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, requested);
+    xseg_single_writer_add(&counts->row[XSEG_COUNT_ACTIVE].down, blocks);
+    xseg_single_writer_add(&counts->row[XSEG_COUNT_ACTIVE_BYTES].down, bytes);
+    xseg_single_writer_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, requested);
     limit_blocks(counts);
     limit_bytes(counts);
-    xseg_lock_give(&counts->totals->lock);
+    xseg_mutex_unlock(&counts->totals->lock);
 }
 
 void xseg_counts_use(struct xseg_counts *counts, uint64_t bytes)
 {
-    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].up, bytes);
-    xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].up, bytes);
+    xseg_single_writer_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].up, bytes);
+    xseg_single_writer_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].up, bytes);
     if (xseg_counts_are_past_limits(counts))
         xseg_counts_reconcile_all(counts);
 }
@@ -292,12 +292,12 @@ void xseg_counts_use(struct xseg_counts *counts, uint64_t bytes)
 void xseg_counts_use_again(struct xseg_counts *counts, uint64_t bytes)
 {
     XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ACTIVE_BYTES).current >= bytes);
-    xseg_lock_take(&counts->totals->lock);
+    xseg_mutex_lock(&counts->totals->lock);
     wake(counts);
-    xseg_word_add(&counts->row[XSEG_COUNT_ACTIVE_BYTES].down, bytes);
+    xseg_single_writer_add(&counts->row[XSEG_COUNT_ACTIVE_BYTES].down, bytes);
     limit_bytes(counts);
-    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].up, bytes);
-    xseg_lock_give(&counts->totals->lock);
+    xseg_single_writer_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].up, bytes);
+    xseg_mutex_unlock(&counts->totals->lock);
     if (xseg_counts_are_past_limits(counts))
         xseg_counts_reconcile_all(counts);
 }
@@ -305,9 +305,9 @@ void xseg_counts_use_again(struct xseg_counts *counts, uint64_t bytes)
 void xseg_counts_end_use(struct xseg_counts *counts, uint64_t bytes)
 {
     XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ALLOCATED_BYTES).current >= bytes);
-    xseg_counts_wake(counts);
-    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].down, bytes);
-    xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, bytes);
+    xseg_counts_resume(counts);
+    xseg_single_writer_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].down, bytes);
+    xseg_single_writer_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, bytes);
 }
 
 /* --- Reconciling. --- */
@@ -323,14 +323,14 @@ static __attribute__((noinline)) void add_resting(struct sum *sum, const struct 
 
 /* Add up all members; headroom of the arena that asks is left out. */
 static struct sum add_up(const struct xseg_totals *totals, enum xseg_count what,
-                         const struct xseg_counts *asking)
+                         const struct xseg_counts *budget_wait)
 {
     struct sum sum;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
     memset(&sum, 0, sizeof(sum));
     if (__builtin_expect(!xseg_list_is_empty(&totals->resting), 0))
-        add_resting(&sum, totals, what, asking == NULL);
+        add_resting(&sum, totals, what, budget_wait == NULL);
     XSEG_LIST_FOR(node, &totals->members)
     {
         const struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
@@ -338,9 +338,9 @@ static struct sum add_up(const struct xseg_totals *totals, enum xseg_count what,
         const uint64_t quota = quota_of(counts, what);
 
         sum.current[counts->group] += value.current;
-        if (asking == NULL)
+        if (budget_wait == NULL)
             sum.up[counts->group] += value.up;
-        else if (counts != asking)
+        else if (counts != budget_wait)
             sum.headroom[counts->group] += quota - xseg_min(quota, value.current);
     }
     sum.up[XSEG_STAT_ALL] = sum.up[XSEG_STAT_SMALL] + sum.up[XSEG_STAT_LARGE];
@@ -383,7 +383,7 @@ static uint64_t room_below(const struct xseg_totals *totals, enum xseg_stat_grou
  * headroom already. */
 static void take_quotas(struct xseg_totals *totals, enum xseg_count what)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
     XSEG_LIST_FOR(node, &totals->members)
     {
         set_quota(XSEG_CONTAINER(node, struct xseg_counts, link), what, 0);
@@ -399,17 +399,17 @@ static bool is_busy(const struct xseg_counts *counts)
 
 /* The number of arenas that have allocated lately, and so can use headroom; the one that asks is
  * among them. */
-static unsigned count_busy(struct xseg_counts *asking)
+static unsigned count_busy(struct xseg_counts *budget_wait)
 {
     unsigned busy = 0;
 
-    XSEG_LIST_FOR(node, &asking->totals->members)
+    XSEG_LIST_FOR(node, &budget_wait->totals->members)
     {
         struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
         const uint64_t up =
             atomic_load_explicit(&counts->row[XSEG_COUNT_ALLOCATION].up, memory_order_relaxed);
 
-        if (counts == asking || up != counts->seen) {
+        if (counts == budget_wait || up != counts->seen) {
             counts->seen = up;
             if (counts->unchanged != 0)
                 counts->unchanged = 0;
@@ -427,13 +427,13 @@ static unsigned count_busy(struct xseg_counts *asking)
  * If one arena took all, streams in turn would reconcile at every allocation.  If arenas at rest
  * kept some, a peak would be approached in ever smaller steps.
  */
-static void share_out(struct xseg_counts *asking, enum xseg_count what, struct sum *sum)
+static void share_out(struct xseg_counts *budget_wait, enum xseg_count what, struct sum *sum)
 {
-    struct xseg_totals *totals = asking->totals;
-    const unsigned busy = count_busy(asking);
+    struct xseg_totals *totals = budget_wait->totals;
+    const unsigned busy = count_busy(budget_wait);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
-    XSEG_ASSERT(!asking->rests);
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
+    XSEG_ASSERT(!budget_wait->rests);
     memset(sum->headroom, 0, sizeof(sum->headroom));
     const struct sum all = *sum;
     XSEG_LIST_FOR(node, &totals->members)
@@ -441,7 +441,7 @@ static void share_out(struct xseg_counts *asking, enum xseg_count what, struct s
         struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
         uint64_t part = 0;
 
-        if (counts == asking)
+        if (counts == budget_wait)
             continue;
         if (is_busy(counts))
             part = room_below(totals, counts->group, what, &all) / busy;
@@ -449,11 +449,11 @@ static void share_out(struct xseg_counts *asking, enum xseg_count what, struct s
         sum->headroom[counts->group] += part;
         set_quota(counts, what, xseg_counts_read(counts, what).current + part);
     }
-    set_quota(asking, what,
-              xseg_counts_read(asking, what).current +
-                  room_below(totals, asking->group, what, sum));
+    set_quota(budget_wait, what,
+              xseg_counts_read(budget_wait, what).current +
+                  room_below(totals, budget_wait->group, what, sum));
     if (__builtin_expect(totals->member_count > AWAKE, 0))
-        let_rest(asking);
+        let_rest(budget_wait);
 }
 
 static void reconcile(struct xseg_counts *counts, enum xseg_count what)
@@ -462,7 +462,7 @@ static void reconcile(struct xseg_counts *counts, enum xseg_count what)
     struct sum sum = add_up(totals, what, counts);
     bool is_void = raise_peak(totals, XSEG_STAT_ALL, what, &sum);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
     XSEG_ASSERT(!counts->rests);
     is_void |= raise_peak(totals, counts->group, what, &sum);
     /* Negative headroom: the increase has used headroom of other arenas. */
@@ -481,10 +481,10 @@ static void reconcile(struct xseg_counts *counts, enum xseg_count what)
 void xseg_counts_reconcile(struct xseg_counts *counts, enum xseg_count what)
 {
     XSEG_ASSERT(what < XSEG_COUNTS);
-    xseg_lock_take(&counts->totals->lock);
+    xseg_mutex_lock(&counts->totals->lock);
     wake(counts);
     reconcile(counts, what);
-    xseg_lock_give(&counts->totals->lock);
+    xseg_mutex_unlock(&counts->totals->lock);
 }
 
 /* Reconcile each listed quantity that is above its quota.  STATS is held. */
@@ -508,10 +508,10 @@ void xseg_counts_reconcile_all(struct xseg_counts *counts)
 {
     struct xseg_totals *totals = counts->totals;
 
-    xseg_lock_take(&totals->lock);
+    xseg_mutex_lock(&totals->lock);
     wake(counts);
     reconcile_each(counts, of_allocation, number_of_allocation(totals));
-    xseg_lock_give(&totals->lock);
+    xseg_mutex_unlock(&totals->lock);
 }
 
 void xseg_counts_reconcile_fragments(struct xseg_counts *counts)
@@ -519,10 +519,10 @@ void xseg_counts_reconcile_fragments(struct xseg_counts *counts)
     static const enum xseg_count all[] = {XSEG_COUNT_INACTIVE_SPLIT,
                                           XSEG_COUNT_INACTIVE_SPLIT_BYTES};
 
-    xseg_lock_take(&counts->totals->lock);
+    xseg_mutex_lock(&counts->totals->lock);
     wake(counts);
     reconcile_each(counts, all, XSEG_COUNT_OF(all));
-    xseg_lock_give(&counts->totals->lock);
+    xseg_mutex_unlock(&counts->totals->lock);
 }
 
 /* --- Reading. --- */
@@ -541,20 +541,20 @@ struct xseg_stat xseg_totals_read(struct xseg_totals *totals, enum xseg_stat_gro
     struct xseg_stat stat;
 
     XSEG_ASSERT(group < XSEG_STAT_GROUPS && what < XSEG_COUNTS);
-    xseg_lock_take(&totals->lock);
+    xseg_mutex_lock(&totals->lock);
     const struct sum sum = add_up(totals, what, NULL);
     stat.current = sum.current[group];
     stat.peak = xseg_max(stat.current, peak_value(totals, group, peak_of(totals, what)));
     stat.allocated = sum.up[group] - totals->up_base[group][what];
     stat.freed = sum.up[group] - sum.current[group] - totals->down_base[group][what];
     XSEG_ASSERT(stat.peak >= stat.current);
-    xseg_lock_give(&totals->lock);
+    xseg_mutex_unlock(&totals->lock);
     return stat;
 }
 
 void xseg_totals_reset_peaks(struct xseg_totals *totals)
 {
-    xseg_lock_take(&totals->lock);
+    xseg_mutex_lock(&totals->lock);
     for (enum xseg_count what = 0; what < XSEG_COUNTS; what++) {
         const struct sum sum = add_up(totals, what, NULL);
 
@@ -562,12 +562,12 @@ void xseg_totals_reset_peaks(struct xseg_totals *totals)
             set_peak(totals, group, what, sum.current[group]);
         take_quotas(totals, what);
     }
-    xseg_lock_give(&totals->lock);
+    xseg_mutex_unlock(&totals->lock);
 }
 
 void xseg_totals_reset_accumulated(struct xseg_totals *totals)
 {
-    xseg_lock_take(&totals->lock);
+    xseg_mutex_lock(&totals->lock);
     for (enum xseg_count what = 0; what < XSEG_COUNTS; what++) {
         const struct sum sum = add_up(totals, what, NULL);
 
@@ -576,5 +576,5 @@ void xseg_totals_reset_accumulated(struct xseg_totals *totals)
             totals->down_base[group][what] = sum.up[group] - sum.current[group];
         }
     }
-    xseg_lock_give(&totals->lock);
+    xseg_mutex_unlock(&totals->lock);
 }

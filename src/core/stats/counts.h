@@ -44,8 +44,8 @@
 #include "src/base/biased_lock.h"
 #include "src/base/check.h"
 #include "src/base/list.h"
-#include "src/base/lock.h"
-#include "src/base/word.h"
+#include "src/base/mutex.h"
+#include "src/base/single_writer.h"
 #include "xseg/stats.h"
 
 /* The quantities, each with its member of struct xseg_statistics.  Those that a hit changes come first, so that they
@@ -75,7 +75,7 @@ enum xseg_count_limit { XSEG_LIMIT_BLOCKS, XSEG_LIMIT_BYTES, XSEG_LIMIT_REQUESTE
 
 /* The totals of a device. */
 struct xseg_totals {
-    struct xseg_lock lock; /* STATS */
+    struct xseg_mutex lock; /* STATS */
     struct xseg_list members, resting;
     unsigned member_count; /* number of arenas that do not rest */
     /* Sums over the arenas at rest: values, and increases. */
@@ -129,12 +129,12 @@ void xseg_totals_fini(struct xseg_totals *totals);
 void xseg_counts_init(struct xseg_counts *counts, struct xseg_totals *totals, bool is_small);
 
 /* Allow the counts of an arena to rest; the arena has this lock and these notes. */
-void xseg_counts_let_rest(struct xseg_counts *counts, struct xseg_biased_lock *lock,
-                          atomic_uint_fast64_t *notes);
+void xseg_counts_suspend(struct xseg_counts *counts, struct xseg_biased_lock *lock,
+                         atomic_uint_fast64_t *notes);
 
 /* End the rest of the counts, if they rest, because a value falls or has fallen.  The arena's
  * lock is held. */
-void xseg_counts_wake(struct xseg_counts *counts);
+void xseg_counts_resume(struct xseg_counts *counts);
 
 /* A quantity is above its quota: add up all arenas, and get a new quota. */
 void xseg_counts_reconcile(struct xseg_counts *counts, enum xseg_count what);
@@ -193,11 +193,12 @@ static inline uint64_t xseg_counts_increases(const struct xseg_counts *counts, e
 }
 
 /* Increase a quantity that no allocation changes: any but the five of xseg_counts_alloc(). */
-static inline void xseg_counts_up(struct xseg_counts *counts, enum xseg_count what, uint64_t amount)
+static inline void xseg_counts_increase(struct xseg_counts *counts, enum xseg_count what,
+                                        uint64_t amount)
 {
     XSEG_ASSERT(what >= XSEG_COUNT_SEGMENT && what < XSEG_COUNTS);
     XSEG_ASSERT(what != XSEG_COUNT_ACTIVE && what != XSEG_COUNT_ACTIVE_BYTES);
-    xseg_word_add(&counts->row[what].up, amount);
+    xseg_single_writer_add(&counts->row[what].up, amount);
     if (xseg_counts_read_row(counts, what).current >
         atomic_load_explicit(&counts->quota[what], memory_order_relaxed))
         xseg_counts_reconcile(counts, what);
@@ -208,13 +209,13 @@ static inline void xseg_counts_lower(struct xseg_counts *counts, enum xseg_count
                                      uint64_t amount)
 {
     XSEG_ASSERT(xseg_counts_read_row(counts, what).current >= amount);
-    xseg_word_add(&counts->row[what].down, amount);
+    xseg_single_writer_add(&counts->row[what].down, amount);
 }
 
-static inline void xseg_counts_down(struct xseg_counts *counts, enum xseg_count what,
-                                    uint64_t amount)
+static inline void xseg_counts_decrease(struct xseg_counts *counts, enum xseg_count what,
+                                        uint64_t amount)
 {
-    xseg_counts_wake(counts);
+    xseg_counts_resume(counts);
     xseg_counts_lower(counts, what, amount);
 }
 
@@ -222,7 +223,7 @@ static inline void xseg_counts_down(struct xseg_counts *counts, enum xseg_count 
 static inline bool xseg_counts_is_above(const struct xseg_counts_row *row,
                                         const atomic_uint_fast64_t *limit)
 {
-    return xseg_word_is_below(limit, row->own_up - row->own_down);
+    return xseg_single_writer_is_below(limit, row->own_up - row->own_down);
 }
 
 /* Count a block that is handed out. */
@@ -230,9 +231,9 @@ static inline void xseg_counts_add_alloc(struct xseg_counts *counts, uint64_t by
                                          uint64_t requested)
 {
     XSEG_ASSERT(bytes != 0 && requested <= bytes);
-    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATION].up, 1);
-    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].up, bytes);
-    xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].up, requested);
+    xseg_single_writer_add(&counts->row[XSEG_COUNT_ALLOCATION].up, 1);
+    xseg_single_writer_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].up, bytes);
+    xseg_single_writer_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].up, requested);
 }
 
 /* Whether an allocation has passed a limit, so that the arena has to reconcile. */
@@ -259,14 +260,14 @@ static inline void xseg_counts_free(struct xseg_counts *counts, uint64_t bytes, 
     XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ALLOCATION).current != 0);
     XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ALLOCATED_BYTES).current >= bytes);
     XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_REQUESTED_BYTES).current >= requested);
-    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATION].down, 1);
-    xseg_word_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].down, bytes);
-    xseg_word_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, requested);
+    xseg_single_writer_add(&counts->row[XSEG_COUNT_ALLOCATION].down, 1);
+    xseg_single_writer_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].down, bytes);
+    xseg_single_writer_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, requested);
 }
 
 /* Begin and end the time in which freed blocks, or bytes that belong to none, stay active, since streams still use
  * them. */
-void xseg_counts_pend(struct xseg_counts *counts, uint32_t blocks, uint64_t bytes);
+void xseg_counts_mark_pending(struct xseg_counts *counts, uint32_t blocks, uint64_t bytes);
 void xseg_counts_end_pending(struct xseg_counts *counts, uint32_t blocks, uint64_t bytes,
                              uint64_t requested);
 

@@ -12,7 +12,7 @@ static uint64_t quota_of(const struct xseg_counts *counts, enum xseg_count what)
 
 static bool audit(const struct xseg_counts *counts, struct xseg_finding *finding)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
     for (enum xseg_count what = 0; counts->rests && what < XSEG_COUNTS; what++) {
         const uint64_t current = xseg_counts_current(counts, what);
 
@@ -25,9 +25,9 @@ static bool audit(const struct xseg_counts *counts, struct xseg_finding *finding
 
 bool xseg_counts_audit(const struct xseg_counts *counts, struct xseg_finding *finding)
 {
-    xseg_lock_take(&counts->totals->lock);
+    xseg_mutex_lock(&counts->totals->lock);
     const bool holds = audit(counts, finding);
-    xseg_lock_give(&counts->totals->lock);
+    xseg_mutex_unlock(&counts->totals->lock);
     return holds;
 }
 
@@ -35,7 +35,7 @@ static bool audit_resting(const struct xseg_totals *totals, struct xseg_finding 
 {
     uint64_t sum[XSEG_STAT_GROUPS][XSEG_COUNTS] = {{0}};
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_STATS));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
     XSEG_LIST_FOR(node, &totals->resting)
     {
         const struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
@@ -53,8 +53,8 @@ static bool audit_resting(const struct xseg_totals *totals, struct xseg_finding 
 
 bool xseg_totals_audit(struct xseg_totals *totals, struct xseg_finding *finding)
 {
-    xseg_lock_take(&totals->lock);
+    xseg_mutex_lock(&totals->lock);
     const bool holds = audit_resting(totals, finding);
-    xseg_lock_give(&totals->lock);
+    xseg_mutex_unlock(&totals->lock);
     return holds;
 }

@@ -50,7 +50,7 @@ bool xseg_callback_is_any(void)
 void xseg_observers_init(struct xseg_observers *observers)
 {
     memset(observers, 0, sizeof(*observers));
-    xseg_lock_init(&observers->lock, XSEG_RANK_OBSERVERS);
+    xseg_mutex_init(&observers->lock, XSEG_RANK_OBSERVERS);
     (void)pthread_cond_init(&observers->left, NULL);
     xseg_list_init(&observers->list);
 }
@@ -65,7 +65,7 @@ void xseg_observers_fini(struct xseg_observers *observers)
     }
     free(observers->queue);
     (void)pthread_cond_destroy(&observers->left);
-    xseg_lock_fini(&observers->lock);
+    xseg_mutex_fini(&observers->lock);
 }
 
 /* --- Coming and going. --- */
@@ -85,18 +85,18 @@ xseg_status xseg_observers_add(struct xseg_observers *observers, const struct xs
     XSEG_ASSERT(calls->struct_size <= sizeof(watcher->calls));
     memcpy(&watcher->calls, calls, calls->struct_size);
     xseg_list_init(&watcher->link);
-    xseg_lock_take(&observers->lock);
+    xseg_mutex_lock(&observers->lock);
     *id = watcher->id = ++observers->last_id;
     observers->tracing += watcher->calls.on_trace != NULL;
     atomic_fetch_add(&observers->noticing, is_noticing(watcher));
     xseg_list_insert(&observers->list, &watcher->link);
-    xseg_lock_give(&observers->lock);
+    xseg_mutex_unlock(&observers->lock);
     return XSEG_OK;
 }
 
 static struct xseg_watcher *find(struct xseg_observers *observers, uint64_t id)
 {
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_OBSERVERS));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_OBSERVERS));
     XSEG_LIST_FOR(node, &observers->list)
     {
         struct xseg_watcher *watcher = XSEG_CONTAINER(node, struct xseg_watcher, link);
@@ -109,7 +109,7 @@ static struct xseg_watcher *find(struct xseg_observers *observers, uint64_t id)
 
 xseg_status xseg_observers_remove(struct xseg_observers *observers, uint64_t id)
 {
-    xseg_lock_take(&observers->lock);
+    xseg_mutex_lock(&observers->lock);
     struct xseg_watcher *watcher = find(observers, id);
     /* A callback does not wait for another one. */
     const bool is_busy = watcher != NULL && (xseg_callback_is_of(watcher) ||
@@ -128,7 +128,7 @@ xseg_status xseg_observers_remove(struct xseg_observers *observers, uint64_t id)
         xseg_list_remove(&watcher->link);
         free(watcher);
     }
-    xseg_lock_give(&observers->lock);
+    xseg_mutex_unlock(&observers->lock);
     if (watcher == NULL)
         return xseg_fail(XSEG_ERR_ARGUMENT, "observer does not exist, id %" PRIu64, id);
     return is_busy ? xseg_fail(XSEG_ERR_BUSY,
@@ -140,9 +140,9 @@ xseg_status xseg_observers_remove(struct xseg_observers *observers, uint64_t id)
 
 bool xseg_observers_trace(struct xseg_observers *observers)
 {
-    xseg_lock_take(&observers->lock);
+    xseg_mutex_lock(&observers->lock);
     const bool traces = observers->tracing > 0;
-    xseg_lock_give(&observers->lock);
+    xseg_mutex_unlock(&observers->lock);
     return traces;
 }
 
@@ -161,15 +161,15 @@ static bool wants(const struct xseg_observer *calls, const struct message *messa
     if (message->entry != NULL)
         return calls->on_trace != NULL;
     switch (message->subject) {
-    case XSEG_OBSERVERS_SHORT:
+    case XSEG_OBSERVERS_LOW_MEMORY:
         return calls->on_low_memory != NULL;
     case XSEG_OBSERVERS_OOM:
         return calls->on_out_of_memory != NULL;
     case XSEG_OBSERVERS_REJECTED:
         return calls->on_rejected != NULL;
-    case XSEG_OBSERVERS_LEAVING:
+    case XSEG_OBSERVERS_UNMAP:
         return calls->on_unmap != NULL;
-    case XSEG_OBSERVERS_CAME:
+    case XSEG_OBSERVERS_MAP:
         break;
     }
     return calls->on_map != NULL;
@@ -179,7 +179,7 @@ static bool wants(const struct xseg_observer *calls, const struct message *messa
 static bool say(const struct xseg_observer *calls, const struct message *message)
 {
     switch (message->subject) {
-    case XSEG_OBSERVERS_SHORT:
+    case XSEG_OBSERVERS_LOW_MEMORY:
         return calls->on_low_memory(calls->context, message->shortage);
     case XSEG_OBSERVERS_OOM:
         calls->on_out_of_memory(calls->context, message->shortage);
@@ -187,10 +187,10 @@ static bool say(const struct xseg_observer *calls, const struct message *message
     case XSEG_OBSERVERS_REJECTED:
         calls->on_rejected(calls->context, message->shortage);
         break;
-    case XSEG_OBSERVERS_LEAVING:
+    case XSEG_OBSERVERS_UNMAP:
         calls->on_unmap(calls->context, message->mapping);
         break;
-    case XSEG_OBSERVERS_CAME:
+    case XSEG_OBSERVERS_MAP:
         calls->on_map(calls->context, message->mapping);
         break;
     }
@@ -201,17 +201,17 @@ static bool call(const struct xseg_watcher *watcher, const struct message *messa
 {
     const struct xseg_observer *calls = &watcher->calls;
     struct xseg_callback callback;
-    const struct xseg_history_gathered gathered = xseg_history_put_aside();
+    const struct xseg_history_gathered gathered = xseg_history_defer();
     bool answer = false;
 
-    XSEG_ASSERT(!xseg_lock_is_any_held());
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     xseg_callback_begin(&callback, watcher);
     if (message->entry != NULL)
         calls->on_trace(calls->context, message->entry);
     else
         answer = say(calls, message);
     xseg_callback_end(&callback);
-    xseg_history_take_up(&gathered);
+    xseg_history_resume(&gathered);
     return answer;
 }
 
@@ -222,16 +222,16 @@ static bool call_all(struct xseg_observers *observers, const struct message *mes
 {
     bool answer = false;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_OBSERVERS));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_OBSERVERS));
     for (struct xseg_list *node = observers->list.next, *next; node != &observers->list;
          node = next) {
         struct xseg_watcher *watcher = XSEG_CONTAINER(node, struct xseg_watcher, link);
 
         if (!watcher->ends && wants(&watcher->calls, message)) {
             watcher->inside++;
-            xseg_lock_give(&observers->lock);
+            xseg_mutex_unlock(&observers->lock);
             answer = call(watcher, message) || answer;
-            xseg_lock_take(&observers->lock);
+            xseg_mutex_lock(&observers->lock);
             XSEG_ASSERT(watcher->inside != 0);
             watcher->inside--;
         }
@@ -242,41 +242,42 @@ static bool call_all(struct xseg_observers *observers, const struct message *mes
     return answer;
 }
 
-bool xseg_observers_want(struct xseg_observers *observers, enum xseg_observers_subject subject)
+bool xseg_observers_are_registered(struct xseg_observers *observers,
+                                   enum xseg_observers_subject subject)
 {
     const struct message message = {.subject = subject};
     bool any = false;
 
     if (xseg_callback_is_any())
         return false;
-    xseg_lock_take(&observers->lock);
+    xseg_mutex_lock(&observers->lock);
     XSEG_LIST_FOR(node, &observers->list)
     {
         const struct xseg_watcher *watcher = XSEG_CONTAINER(node, struct xseg_watcher, link);
 
         any = any || (!watcher->ends && wants(&watcher->calls, &message));
     }
-    xseg_lock_give(&observers->lock);
+    xseg_mutex_unlock(&observers->lock);
     return any;
 }
 
-bool xseg_observers_tell(struct xseg_observers *observers, enum xseg_observers_subject subject,
-                         const struct xseg_oom_info *shortage)
+bool xseg_observers_notify(struct xseg_observers *observers, enum xseg_observers_subject subject,
+                           const struct xseg_oom_info *shortage)
 {
     const struct message message = {.subject = subject, .shortage = shortage};
 
-    xseg_lock_take(&observers->lock);
+    xseg_mutex_lock(&observers->lock);
     const bool answer = call_all(observers, &message);
-    xseg_lock_give(&observers->lock);
+    xseg_mutex_unlock(&observers->lock);
     return answer;
 }
 
 /* --- Tracing. --- */
 
-void xseg_observers_note(struct xseg_observers *observers, const struct xseg_trace_entry *entry)
+void xseg_observers_enqueue(struct xseg_observers *observers, const struct xseg_trace_entry *entry)
 {
     XSEG_ASSERT(entry->struct_size == sizeof(*entry));
-    xseg_lock_take(&observers->lock);
+    xseg_mutex_lock(&observers->lock);
     if (observers->count == observers->capacity) {
         const size_t capacity = observers->capacity == 0 ? 64 : observers->capacity * 2;
         struct xseg_trace_entry *queue = realloc(observers->queue, capacity * sizeof(*queue));
@@ -287,7 +288,7 @@ void xseg_observers_note(struct xseg_observers *observers, const struct xseg_tra
     XSEG_ASSERT(observers->count <= observers->capacity);
     if (observers->tracing > 0 && observers->count < observers->capacity)
         observers->queue[observers->count++] = *entry;
-    xseg_lock_give(&observers->lock);
+    xseg_mutex_unlock(&observers->lock);
 }
 
 /* Take the whole queue.  Returns its entries, which the caller frees. */
@@ -295,7 +296,7 @@ static struct xseg_trace_entry *take_queue(struct xseg_observers *observers, siz
 {
     struct xseg_trace_entry *queue = observers->queue;
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_OBSERVERS));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_OBSERVERS));
     XSEG_ASSERT(observers->count != 0 && queue != NULL);
     *count = observers->count;
     observers->queue = NULL;
@@ -305,7 +306,7 @@ static struct xseg_trace_entry *take_queue(struct xseg_observers *observers, siz
 
 void xseg_observers_deliver(struct xseg_observers *observers)
 {
-    xseg_lock_take(&observers->lock);
+    xseg_mutex_lock(&observers->lock);
     while (!observers->delivering && observers->count > 0) {
         size_t count = 0;
         struct xseg_trace_entry *queue = take_queue(observers, &count);
@@ -316,16 +317,16 @@ void xseg_observers_deliver(struct xseg_observers *observers)
         observers->delivering = false;
         free(queue);
     }
-    xseg_lock_give(&observers->lock);
+    xseg_mutex_unlock(&observers->lock);
 }
 
-void xseg_observers_tell_of(struct xseg_observers *observers, enum xseg_observers_subject subject,
-                            const struct xseg_mapping *mapping)
+void xseg_observers_notify_of(struct xseg_observers *observers, enum xseg_observers_subject subject,
+                              const struct xseg_mapping *mapping)
 {
     const struct message message = {.subject = subject, .mapping = mapping};
 
     xseg_observers_deliver(observers);
-    xseg_lock_take(&observers->lock);
+    xseg_mutex_lock(&observers->lock);
     (void)call_all(observers, &message);
-    xseg_lock_give(&observers->lock);
+    xseg_mutex_unlock(&observers->lock);
 }

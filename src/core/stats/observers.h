@@ -16,7 +16,7 @@
 #include <stdatomic.h>
 
 #include "src/base/list.h"
-#include "src/base/lock.h"
+#include "src/base/mutex.h"
 #include "xseg/observer.h"
 
 /* A callback that a thread runs, on the thread's stack. */
@@ -33,9 +33,9 @@ bool xseg_callback_is_of(const void *owner);
 bool xseg_callback_is_any(void);
 
 struct xseg_observers {
-    struct xseg_lock lock; /* OBSERVERS */
-    pthread_cond_t left;   /* signalled when a thread has left an observer that is being removed */
-    struct xseg_list list; /* struct xseg_watcher, oldest first */
+    struct xseg_mutex lock; /* OBSERVERS */
+    pthread_cond_t left;    /* signalled when a thread has left an observer that is being removed */
+    struct xseg_list list;  /* struct xseg_watcher, oldest first */
     uint64_t last_id;
     unsigned tracing; /* number of observers with `on_trace` */
     /* Number of observers with `on_unmap` or `on_map`; may be read without the lock. */
@@ -62,23 +62,24 @@ bool xseg_observers_trace(struct xseg_observers *observers);
 
 /* The events that observers are called about. */
 enum xseg_observers_subject {
-    XSEG_OBSERVERS_SHORT,
+    XSEG_OBSERVERS_LOW_MEMORY,
     XSEG_OBSERVERS_OOM,
     XSEG_OBSERVERS_REJECTED,
-    XSEG_OBSERVERS_LEAVING,
-    XSEG_OBSERVERS_CAME
+    XSEG_OBSERVERS_UNMAP,
+    XSEG_OBSERVERS_MAP
 };
 
 /* Whether any observer would be called; false for a thread that is in an observer. */
-bool xseg_observers_want(struct xseg_observers *observers, enum xseg_observers_subject subject);
+bool xseg_observers_are_registered(struct xseg_observers *observers,
+                                   enum xseg_observers_subject subject);
 
 /* Call all observers that have a function for a subject.  Returns whether any of them answered
  * true.  No lock is held. */
-bool xseg_observers_tell(struct xseg_observers *observers, enum xseg_observers_subject subject,
-                         const struct xseg_oom_info *shortage);
+bool xseg_observers_notify(struct xseg_observers *observers, enum xseg_observers_subject subject,
+                           const struct xseg_oom_info *shortage);
 
 /* Queue a trace entry.  Any lock may be held but a leaf. */
-void xseg_observers_note(struct xseg_observers *observers, const struct xseg_trace_entry *entry);
+void xseg_observers_enqueue(struct xseg_observers *observers, const struct xseg_trace_entry *entry);
 
 /* Deliver queued trace entries, unless another thread is delivering.  No lock is held. */
 void xseg_observers_deliver(struct xseg_observers *observers);
@@ -86,7 +87,7 @@ void xseg_observers_deliver(struct xseg_observers *observers);
 /* Call all observers that have a function for memory that is leaving or came; also from within
  * an observer.  Queued trace entries are delivered first: they are about what was there before.
  * No lock is held. */
-void xseg_observers_tell_of(struct xseg_observers *observers, enum xseg_observers_subject subject,
-                            const struct xseg_mapping *mapping);
+void xseg_observers_notify_of(struct xseg_observers *observers, enum xseg_observers_subject subject,
+                              const struct xseg_mapping *mapping);
 
 #endif

@@ -14,7 +14,7 @@
 #define PER_THREAD_HANDLE ((uintptr_t)2)
 
 /* Mean number of entries per bucket above which the table doubles. */
-#define MOST_IN_BUCKET 2u
+#define MAX_IN_BUCKET 2u
 
 _Static_assert((XSEG_STREAMS_BUCKETS & (XSEG_STREAMS_BUCKETS - 1)) == 0,
                "a bucket is the upper bits of a hash");
@@ -26,7 +26,7 @@ static size_t buckets_of(const struct xseg_streams_table *table)
 }
 
 void xseg_streams_init(struct xseg_streams *streams, struct xseg_context *context,
-                       struct xseg_lock *table_lock)
+                       struct xseg_mutex *table_lock)
 {
     XSEG_ASSERT(table_lock->rank == XSEG_RANK_TABLE);
     memset(streams, 0, sizeof(*streams));
@@ -35,7 +35,7 @@ void xseg_streams_init(struct xseg_streams *streams, struct xseg_context *contex
     streams->first.bucket = streams->first_bucket;
     streams->first.shift = 64 - (unsigned)__builtin_ctz(XSEG_STREAMS_BUCKETS);
     atomic_init(&streams->table, &streams->first);
-    xseg_list_init(&streams->leaving);
+    xseg_list_init(&streams->pending_unmaps);
     for (unsigned i = 0; i < XSEG_COUNT_OF(streams->gone); i++)
         xseg_list_init(&streams->gone[i]);
 }
@@ -97,7 +97,7 @@ static void link_in(const struct xseg_streams_table *table, struct xseg_known_st
 {
     _Atomic(struct xseg_known_stream *) *bucket = bucket_of(table, stream);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_TABLE));
     atomic_store(&stream->next, atomic_load_explicit(bucket, memory_order_relaxed));
     atomic_store_explicit(bucket, stream, memory_order_release);
 }
@@ -106,7 +106,7 @@ static void link_out(const struct xseg_streams_table *table, const struct xseg_k
 {
     _Atomic(struct xseg_known_stream *) *place = bucket_of(table, stream);
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_TABLE));
     for (; atomic_load(place) != stream; place = &atomic_load(place)->next)
         ;
     atomic_store_explicit(place, atomic_load(&stream->next), memory_order_release);
@@ -118,7 +118,7 @@ static void grow(struct xseg_streams *streams)
     struct xseg_streams_table *before = atomic_load(&streams->table);
     struct xseg_streams_table *table = malloc(sizeof(*table));
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_TABLE));
     if (table == NULL)
         return;
     table->smaller = before;
@@ -143,11 +143,11 @@ static struct xseg_known_stream *take_gone(struct xseg_streams *streams)
     struct xseg_list *gone =
         xseg_list_is_empty(&streams->gone[1]) ? &streams->gone[0] : &streams->gone[1];
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_TABLE));
     if (xseg_list_is_empty(gone))
         return NULL;
     struct xseg_known_stream *stream = XSEG_LIST_FIRST(gone, struct xseg_known_stream, going);
-    XSEG_ASSERT(atomic_load(&stream->state) == XSEG_STREAM_GONE);
+    XSEG_ASSERT(atomic_load(&stream->state) == XSEG_STREAM_RETIRED);
     xseg_list_remove(&stream->going);
     link_out(atomic_load(&streams->table), stream);
     return stream;
@@ -165,9 +165,9 @@ static struct xseg_known_stream *make(struct xseg_streams *streams)
     xseg_list_init(&stream->batches);
     xseg_list_init(&stream->leaves);
     xseg_list_init(&stream->going);
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_TABLE));
     if (atomic_load(&streams->count) >=
-        MOST_IN_BUCKET * (uint64_t)buckets_of(atomic_load(&streams->table)))
+        MAX_IN_BUCKET * (uint64_t)buckets_of(atomic_load(&streams->table)))
         grow(streams);
     atomic_fetch_add(&streams->count, 1);
     stream->made_before = atomic_load(&streams->last_made);
@@ -192,30 +192,30 @@ static xseg_status add(struct xseg_streams *streams, xseg_stream handle, uint64_
     atomic_store(&stream->thread, NULL);
     atomic_store_explicit(&stream->handle, handle, memory_order_release);
     link_in(atomic_load(&streams->table), stream);
-    atomic_store_explicit(&stream->state, XSEG_STREAM_THERE, memory_order_release);
+    atomic_store_explicit(&stream->state, XSEG_STREAM_KNOWN, memory_order_release);
     *out = stream;
     return XSEG_OK;
 }
 
-void xseg_streams_note_leaving(struct xseg_streams *streams, struct xseg_known_stream *stream)
+void xseg_streams_mark_retiring(struct xseg_streams *streams, struct xseg_known_stream *stream)
 {
-    XSEG_ASSERT(xseg_stream_is_there(stream) && xseg_list_is_empty(&stream->going));
-    xseg_list_insert(&streams->leaving, &stream->going);
+    XSEG_ASSERT(xseg_stream_is_known(stream) && xseg_list_is_empty(&stream->going));
+    xseg_list_insert(&streams->pending_unmaps, &stream->going);
     atomic_fetch_add(&streams->leaving_count, 1);
-    atomic_store_explicit(&stream->state, XSEG_STREAM_LEAVING, memory_order_release);
+    atomic_store_explicit(&stream->state, XSEG_STREAM_RETIRING, memory_order_release);
 }
 
-void xseg_streams_note_gone(struct xseg_streams *streams, struct xseg_known_stream *stream)
+void xseg_streams_mark_retired(struct xseg_streams *streams, struct xseg_known_stream *stream)
 {
-    XSEG_ASSERT(atomic_load(&stream->state) != XSEG_STREAM_GONE);
+    XSEG_ASSERT(atomic_load(&stream->state) != XSEG_STREAM_RETIRED);
     XSEG_ASSERT(stream->last == NULL);
-    if (atomic_load(&stream->state) == XSEG_STREAM_LEAVING)
+    if (atomic_load(&stream->state) == XSEG_STREAM_RETIRING)
         atomic_fetch_sub(&streams->leaving_count, 1);
-    xseg_lock_take(streams->table_lock);
+    xseg_mutex_lock(streams->table_lock);
     xseg_list_remove(&stream->going);
-    atomic_store_explicit(&stream->state, XSEG_STREAM_GONE, memory_order_release);
+    atomic_store_explicit(&stream->state, XSEG_STREAM_RETIRED, memory_order_release);
     xseg_list_insert(&streams->gone[atomic_load(&stream->has_arenas)], &stream->going);
-    xseg_lock_give(streams->table_lock);
+    xseg_mutex_unlock(streams->table_lock);
 }
 
 uint64_t xseg_streams_host_bytes(const struct xseg_streams *streams)
@@ -235,7 +235,7 @@ static xseg_status get_slowly(struct xseg_streams *streams, xseg_stream handle,
     xseg_status status = XSEG_OK;
     uint64_t number = 0;
 
-    xseg_lock_take(streams->table_lock);
+    xseg_mutex_lock(streams->table_lock);
     struct xseg_known_stream *known = is_per_thread ? NULL : find(streams, handle, 0);
     if (known == NULL)
         status = xseg_driver_stream_id(streams->context, handle, &number);
@@ -248,7 +248,7 @@ static xseg_status get_slowly(struct xseg_streams *streams, xseg_stream handle,
         *out = known;
     else if (status == XSEG_OK)
         status = add(streams, handle, number, out);
-    xseg_lock_give(streams->table_lock);
+    xseg_mutex_unlock(streams->table_lock);
     return status;
 }
 
@@ -261,9 +261,9 @@ struct xseg_known_stream *xseg_streams_find(struct xseg_streams *streams, xseg_s
     stream = find(streams, handle, 0);
     if (__builtin_expect(stream != NULL, 1))
         return stream;
-    xseg_lock_take(streams->table_lock);
+    xseg_mutex_lock(streams->table_lock);
     stream = find(streams, handle, 0);
-    xseg_lock_give(streams->table_lock);
+    xseg_mutex_unlock(streams->table_lock);
     return stream;
 }
 
@@ -313,7 +313,7 @@ bool xseg_streams_is_open(struct xseg_context *context, const struct xseg_known_
     struct xseg_capture_info info;
     bool can_name = false;
 
-    return xseg_stream_is_there(stream) &&
+    return xseg_stream_is_known(stream) &&
            xseg_streams_can_name(context, stream, &can_name) == XSEG_OK && can_name &&
            xseg_driver_capture_info(context, stream->handle, &info) == XSEG_OK && info.id == 0 &&
            !info.is_invalid;
@@ -333,53 +333,54 @@ xseg_status xseg_streams_can_name(struct xseg_context *context,
 
 /* --- Shortcuts. --- */
 
-#define SHORTCUTS_BYTES (XSEG_SHORTCUTS * sizeof(_Atomic(struct xseg_known_stream *)))
+#define SHORTCUTS_BYTES (XSEG_STREAM_CACHE_ENTRIES * sizeof(_Atomic(struct xseg_known_stream *)))
 
-bool xseg_shortcuts_init(struct xseg_shortcuts *shortcuts, struct xseg_lock *lock)
+bool xseg_stream_cache_init(struct xseg_stream_cache *stream_cache, struct xseg_mutex *lock)
 {
     XSEG_ASSERT(lock != NULL && lock->rank == XSEG_RANK_TABLE);
-    shortcuts->lock = lock;
-    shortcuts->stream = xseg_fork_wiped(SHORTCUTS_BYTES, &shortcuts->are_wiped);
-    return shortcuts->stream != NULL;
+    stream_cache->lock = lock;
+    stream_cache->stream = xseg_fork_wiped(SHORTCUTS_BYTES, &stream_cache->are_wiped);
+    return stream_cache->stream != NULL;
 }
 
-void xseg_shortcuts_fini(struct xseg_shortcuts *shortcuts)
+void xseg_stream_cache_fini(struct xseg_stream_cache *stream_cache)
 {
-    xseg_fork_unmap(shortcuts->stream, SHORTCUTS_BYTES);
-    shortcuts->stream = NULL;
+    xseg_fork_unmap(stream_cache->stream, SHORTCUTS_BYTES);
+    stream_cache->stream = NULL;
 }
 
-void xseg_shortcuts_add(struct xseg_shortcuts *shortcuts, struct xseg_known_stream *stream)
+void xseg_stream_cache_add(struct xseg_stream_cache *stream_cache, struct xseg_known_stream *stream)
 {
     _Atomic(struct xseg_known_stream *) *place =
-        &shortcuts->stream[xseg_shortcuts_place(stream->ordinal, stream->handle)];
+        &stream_cache->stream[xseg_stream_cache_index(stream->ordinal, stream->handle)];
 
-    XSEG_ASSERT(xseg_lock_is_held(XSEG_RANK_TABLE));
-    XSEG_ASSERT(stream->ordinal >= 0 && shortcuts->stream != NULL);
-    if (xseg_shortcuts_want(shortcuts, stream->ordinal, stream->handle))
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_TABLE));
+    XSEG_ASSERT(stream->ordinal >= 0 && stream_cache->stream != NULL);
+    if (xseg_stream_cache_has_space(stream_cache, stream->ordinal, stream->handle))
         atomic_store_explicit(place, stream, memory_order_release);
 }
 
-void xseg_shortcuts_drop(struct xseg_shortcuts *shortcuts, const struct xseg_known_stream *stream)
+void xseg_stream_cache_drop(struct xseg_stream_cache *stream_cache,
+                            const struct xseg_known_stream *stream)
 {
     _Atomic(struct xseg_known_stream *) *place =
-        &shortcuts->stream[xseg_shortcuts_place(stream->ordinal, stream->handle)];
+        &stream_cache->stream[xseg_stream_cache_index(stream->ordinal, stream->handle)];
 
-    xseg_lock_take(shortcuts->lock);
+    xseg_mutex_lock(stream_cache->lock);
     if (atomic_load_explicit(place, memory_order_relaxed) == stream)
         atomic_store_explicit(place, NULL, memory_order_release);
-    xseg_lock_give(shortcuts->lock);
+    xseg_mutex_unlock(stream_cache->lock);
 }
 
-void xseg_shortcuts_drop_all(struct xseg_shortcuts *shortcuts, int ordinal)
+void xseg_stream_cache_drop_all(struct xseg_stream_cache *stream_cache, int ordinal)
 {
-    xseg_lock_take(shortcuts->lock);
-    for (unsigned i = 0; i < XSEG_SHORTCUTS; i++) {
+    xseg_mutex_lock(stream_cache->lock);
+    for (unsigned i = 0; i < XSEG_STREAM_CACHE_ENTRIES; i++) {
         const struct xseg_known_stream *stream =
-            atomic_load_explicit(&shortcuts->stream[i], memory_order_relaxed);
+            atomic_load_explicit(&stream_cache->stream[i], memory_order_relaxed);
 
         if (stream != NULL && (ordinal < 0 || stream->ordinal == ordinal))
-            atomic_store_explicit(&shortcuts->stream[i], NULL, memory_order_release);
+            atomic_store_explicit(&stream_cache->stream[i], NULL, memory_order_release);
     }
-    xseg_lock_give(shortcuts->lock);
+    xseg_mutex_unlock(stream_cache->lock);
 }

@@ -41,7 +41,7 @@
 #include <stdatomic.h>
 
 #include "src/base/list.h"
-#include "src/base/lock.h"
+#include "src/base/mutex.h"
 #include "vmm/driver.h"
 
 #define XSEG_STREAMS_BUCKETS 64u /* of the first table; a power of two */
@@ -49,29 +49,31 @@
 struct xseg_arena;
 
 enum xseg_stream_state {
-    XSEG_STREAM_THERE,
-    XSEG_STREAM_LEAVING, /* the stream is gone, but its work has not finished */
-    XSEG_STREAM_GONE     /* the stream is gone, and its work has finished */
+    XSEG_STREAM_KNOWN,
+    XSEG_STREAM_RETIRING, /* the stream is gone, but its work has not finished */
+    XSEG_STREAM_RETIRED   /* the stream is gone, and its work has finished */
 };
 
 /* How plain requests of a stream are served, as far as a shortcut says. */
-enum xseg_stream_way {
-    XSEG_WAY_ASK,        /* ask the configuration, which may want notes */
-    XSEG_WAY_CLASSIC,    /* from classic segments, no max_split_size_mb */
-    XSEG_WAY_EXPANDABLE, /* from expandable segments, no max_split_size_mb */
+enum xseg_fast_path_mode {
+    XSEG_FAST_PATH_BY_CONFIG,  /* ask the configuration, which may want notes */
+    XSEG_FAST_PATH_CLASSIC,    /* from classic segments, no max_split_size_mb */
+    XSEG_FAST_PATH_EXPANDABLE, /* from expandable segments, no max_split_size_mb */
 };
 
 struct xseg_known_stream {
     _Atomic(struct xseg_known_stream *) next; /* next entry in the bucket */
     struct xseg_known_stream *made_before;    /* the entry that was made before this one */
     _Atomic(xseg_stream) handle;
-    int ordinal;                       /* of its device */
-    _Atomic(enum xseg_stream_way) way; /* valid with a shortcut; written under TABLE */
-    atomic_uint_fast64_t number;       /* never used for another stream */
+    int ordinal; /* of its device */
+    _Atomic(enum xseg_fast_path_mode)
+        fast_path_mode;          /* valid with a shortcut; written under TABLE */
+    atomic_uint_fast64_t number; /* never used for another stream */
     _Atomic(enum xseg_stream_state) state;
     /* The thread that named the stream last during a capture; see xseg_streams_claim(). */
     _Atomic(const void *) thread;
-    bool is_asked; /* the driver is to be asked whether the stream is idle; guarded by GROWTH */
+    bool
+        is_queried; /* the driver is to be asked whether the stream is idle; guarded by the device memory lock */
     atomic_bool has_arenas; /* the stream has had an arena */
     xseg_event last; /* of a LEAVING stream: an event behind all its work; guarded by PENDING */
     struct xseg_list going; /* in the list of streams that leave, or are gone */
@@ -82,7 +84,7 @@ struct xseg_known_stream {
     struct xseg_list uses, waiting;
     uint64_t rank;
     /* Batches of leaving memory with an event of the stream, oldest first, and its place among the streams that have some;
-     * guarded by GROWTH. */
+     * guarded by the device memory lock. */
     struct xseg_list batches, leaves;
 };
 
@@ -94,25 +96,25 @@ struct xseg_streams_table {
 
 struct xseg_streams {
     struct xseg_context *context;
-    struct xseg_lock *table_lock; /* TABLE */
+    struct xseg_mutex *table_lock; /* TABLE */
     _Atomic(struct xseg_streams_table *) table;
     struct xseg_streams_table first;
     _Atomic(struct xseg_known_stream *) first_bucket[XSEG_STREAMS_BUCKETS];
     _Atomic(struct xseg_known_stream *) last_made; /* last entry made; leads to all others */
     atomic_uint_fast64_t count;                    /* of entries */
     atomic_uint leaving_count;
-    struct xseg_list leaving; /* in the order in which the driver is asked about them */
-    struct xseg_list gone[2]; /* streams that never had an arena; streams that had */
+    struct xseg_list pending_unmaps; /* in the order in which the driver is asked about them */
+    struct xseg_list gone[2];        /* streams that never had an arena; streams that had */
 };
 
-static inline bool xseg_stream_is_there(const struct xseg_known_stream *stream)
+static inline bool xseg_stream_is_known(const struct xseg_known_stream *stream)
 {
     return __builtin_expect(
-        atomic_load_explicit(&stream->state, memory_order_acquire) == XSEG_STREAM_THERE, 1);
+        atomic_load_explicit(&stream->state, memory_order_acquire) == XSEG_STREAM_KNOWN, 1);
 }
 
 void xseg_streams_init(struct xseg_streams *streams, struct xseg_context *context,
-                       struct xseg_lock *table_lock);
+                       struct xseg_mutex *table_lock);
 void xseg_streams_fini(struct xseg_streams *streams);
 
 /*
@@ -145,14 +147,14 @@ static inline struct xseg_known_stream *xseg_streams_first(const struct xseg_str
  * that was written before it. */
 static inline bool xseg_stream_is_of(const struct xseg_known_stream *stream, xseg_stream handle)
 {
-    return xseg_stream_is_there(stream) &&
+    return xseg_stream_is_known(stream) &&
            atomic_load_explicit(&stream->handle, memory_order_acquire) == handle;
 }
 
 /* The entry of a known stream, without asking the driver; else NULL, also for handles that need
  * a question. */
-static inline struct xseg_known_stream *xseg_streams_find_plain(struct xseg_streams *streams,
-                                                                xseg_stream handle)
+static inline struct xseg_known_stream *xseg_streams_find_uncaptured(struct xseg_streams *streams,
+                                                                     xseg_stream handle)
 {
     struct xseg_known_stream *stream = xseg_streams_first(streams, (uintptr_t)handle);
 
@@ -165,11 +167,11 @@ static inline struct xseg_known_stream *xseg_streams_find_plain(struct xseg_stre
 }
 
 /* Note that a stream leaves.  PENDING is held. */
-void xseg_streams_note_leaving(struct xseg_streams *streams, struct xseg_known_stream *stream);
+void xseg_streams_mark_retiring(struct xseg_streams *streams, struct xseg_known_stream *stream);
 
 /* Note that a stream is gone and its work has passed: its entry serves the next new stream.  On
  * a lost device, streams that never left are noted here as well.  PENDING is held. */
-void xseg_streams_note_gone(struct xseg_streams *streams, struct xseg_known_stream *stream);
+void xseg_streams_mark_retired(struct xseg_streams *streams, struct xseg_known_stream *stream);
 
 /* Host bytes of entries and tables. */
 uint64_t xseg_streams_host_bytes(const struct xseg_streams *streams);
@@ -203,32 +205,33 @@ xseg_status xseg_streams_can_name(struct xseg_context *context,
 /* --- Shortcuts. --- */
 
 /* Places in the table, one page.  Of streams that share a place, the first one keeps it. */
-#define XSEG_SHORTCUTS 512u
-_Static_assert(XSEG_SHORTCUTS == 1u << (64 - 55),
-               "xseg_shortcuts_place() keeps the upper nine bits");
+#define XSEG_STREAM_CACHE_ENTRIES 512u
+_Static_assert(XSEG_STREAM_CACHE_ENTRIES == 1u << (64 - 55),
+               "xseg_stream_cache_index() keeps the upper nine bits");
 
-struct xseg_shortcuts {
-    struct xseg_lock *lock;                      /* TABLE */
-    _Atomic(struct xseg_known_stream *) *stream; /* [XSEG_SHORTCUTS] */
+struct xseg_stream_cache {
+    struct xseg_mutex *lock;                     /* TABLE */
+    _Atomic(struct xseg_known_stream *) *stream; /* [XSEG_STREAM_CACHE_ENTRIES] */
     bool are_wiped;                              /* whether a forked child gets the table wiped */
 };
 
 /* Returns false without host memory. */
-bool xseg_shortcuts_init(struct xseg_shortcuts *shortcuts, struct xseg_lock *lock);
+bool xseg_stream_cache_init(struct xseg_stream_cache *stream_cache, struct xseg_mutex *lock);
 /* End the table.  The structure may also be all zeros, or one whose init found no host memory. */
-void xseg_shortcuts_fini(struct xseg_shortcuts *shortcuts);
+void xseg_stream_cache_fini(struct xseg_stream_cache *stream_cache);
 
-static inline unsigned xseg_shortcuts_place(int ordinal, xseg_stream handle)
+static inline unsigned xseg_stream_cache_index(int ordinal, xseg_stream handle)
 {
     return (unsigned)(((uintptr_t)handle + (unsigned)ordinal) * UINT64_C(0x9E3779B97F4A7C15) >> 55);
 }
 
 /* The stream of a device and a handle, if it has a shortcut; else NULL. */
-static inline struct xseg_known_stream *xseg_shortcuts_find(const struct xseg_shortcuts *shortcuts,
-                                                            int ordinal, xseg_stream handle)
+static inline struct xseg_known_stream *
+xseg_stream_cache_find(const struct xseg_stream_cache *stream_cache, int ordinal,
+                       xseg_stream handle)
 {
     struct xseg_known_stream *stream = atomic_load_explicit(
-        &shortcuts->stream[xseg_shortcuts_place(ordinal, handle)], memory_order_acquire);
+        &stream_cache->stream[xseg_stream_cache_index(ordinal, handle)], memory_order_acquire);
 
     return stream != NULL &&
                    atomic_load_explicit(&stream->handle, memory_order_relaxed) == handle &&
@@ -238,20 +241,22 @@ static inline struct xseg_known_stream *xseg_shortcuts_find(const struct xseg_sh
 }
 
 /* Whether a handle's place is empty. */
-static inline bool xseg_shortcuts_want(const struct xseg_shortcuts *shortcuts, int ordinal,
-                                       xseg_stream handle)
+static inline bool xseg_stream_cache_has_space(const struct xseg_stream_cache *stream_cache,
+                                               int ordinal, xseg_stream handle)
 {
-    return shortcuts->are_wiped &&
-           atomic_load_explicit(&shortcuts->stream[xseg_shortcuts_place(ordinal, handle)],
+    return stream_cache->are_wiped &&
+           atomic_load_explicit(&stream_cache->stream[xseg_stream_cache_index(ordinal, handle)],
                                 memory_order_relaxed) == NULL;
 }
 
 /* Add a shortcut to a stream, if its place is empty.  TABLE of the allocator is held. */
-void xseg_shortcuts_add(struct xseg_shortcuts *shortcuts, struct xseg_known_stream *stream);
+void xseg_stream_cache_add(struct xseg_stream_cache *stream_cache,
+                           struct xseg_known_stream *stream);
 
 /* Drop the shortcut of a stream; of all streams of a device, or of all devices if `ordinal` is
  * negative.  Takes TABLE of the allocator. */
-void xseg_shortcuts_drop(struct xseg_shortcuts *shortcuts, const struct xseg_known_stream *stream);
-void xseg_shortcuts_drop_all(struct xseg_shortcuts *shortcuts, int ordinal);
+void xseg_stream_cache_drop(struct xseg_stream_cache *stream_cache,
+                            const struct xseg_known_stream *stream);
+void xseg_stream_cache_drop_all(struct xseg_stream_cache *stream_cache, int ordinal);
 
 #endif

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A set of small numbers as a bitmap with summaries, so that the next or previous member is found
+ * in three steps.  Each word of the summary has 64 words of 64 bits under it, and `top` has 64
+ * words of the summary.
+ *
+ * Holds up to 64^3 = 262144 numbers.  The storage is the caller's: xseg_bitmap_words() of them.
+ *
+ * Invariants:
+ *   BITS-1  a summary bit is set exactly when the word below it is not zero.
+ *
+ * Locking: the owner's.
+ */
+#ifndef XSEG_BASE_BITMAP_H
+#define XSEG_BASE_BITMAP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define XSEG_BITMAP_MAX  262144u /* 64 to the third power */
+#define XSEG_BITMAP_NONE UINT32_MAX
+
+struct xseg_bitmap {
+    uint64_t *word;    /* one bit a number */
+    uint64_t *summary; /* one bit a word */
+    uint64_t top;      /* one bit a summary word */
+    uint32_t count;    /* numbers are below this */
+};
+
+/* Words of storage for `count` numbers. */
+static inline size_t xseg_bitmap_words(uint32_t count)
+{
+    const size_t words = ((size_t)count + 63) / 64;
+
+    return words + (words + 63) / 64;
+}
+
+/* `storage` is zeroed and has xseg_bitmap_words(count) words. */
+static inline void xseg_bitmap_init(struct xseg_bitmap *bits, uint64_t *storage, uint32_t count)
+{
+    bits->word = storage;
+    bits->summary = storage + ((size_t)count + 63) / 64;
+    bits->top = 0;
+    bits->count = count;
+}
+
+static inline bool xseg_bitmap_test(const struct xseg_bitmap *bits, uint32_t number)
+{
+    return (bits->word[number / 64] >> (number % 64) & 1) != 0;
+}
+
+static inline void xseg_bitmap_set(struct xseg_bitmap *bits, uint32_t number)
+{
+    bits->word[number / 64] |= (uint64_t)1 << (number % 64);
+    bits->summary[number / 4096] |= (uint64_t)1 << (number / 64 % 64);
+    bits->top |= (uint64_t)1 << (number / 4096);
+}
+
+/* Whether it was the last one of its word is as good as random: no branch. */
+static inline void xseg_bitmap_clear(struct xseg_bitmap *bits, uint32_t number)
+{
+    uint64_t *word = &bits->word[number / 64], *summary = &bits->summary[number / 4096];
+
+    *word &= ~((uint64_t)1 << (number % 64));
+    *summary &= ~((uint64_t)(*word == 0) << (number / 64 % 64));
+    bits->top &= ~((uint64_t)(*summary == 0) << (number / 4096));
+}
+
+/* The bits of `word` from position `from` (0 to 64) upwards. */
+static inline uint64_t xseg_bitmap_from(uint64_t word, uint32_t from)
+{
+    return from >= 64 ? 0 : word >> from << from;
+}
+
+/* The bits of `word` below position `below` (0 to 64). */
+static inline uint64_t xseg_bitmap_below(uint64_t word, uint32_t below)
+{
+    return below >= 64 ? word : word & (((uint64_t)1 << below) - 1);
+}
+
+/* The smallest member that is `from` or above, or XSEG_BITMAP_NONE. */
+static inline uint32_t xseg_bitmap_next(const struct xseg_bitmap *bits, uint32_t from)
+{
+    if (from >= bits->count)
+        return XSEG_BITMAP_NONE;
+    uint32_t word = from / 64, summary = word / 64;
+    uint64_t left = xseg_bitmap_from(bits->word[word], from % 64);
+
+    if (left != 0)
+        return word * 64 + (uint32_t)__builtin_ctzll(left);
+    left = xseg_bitmap_from(bits->summary[summary], word % 64 + 1);
+    if (left == 0) {
+        left = xseg_bitmap_from(bits->top, summary + 1);
+        if (left == 0)
+            return XSEG_BITMAP_NONE;
+        summary = (uint32_t)__builtin_ctzll(left);
+        left = bits->summary[summary];
+    }
+    word = summary * 64 + (uint32_t)__builtin_ctzll(left);
+    return word * 64 + (uint32_t)__builtin_ctzll(bits->word[word]);
+}
+
+/* The greatest member that is below `below`, or XSEG_BITMAP_NONE. */
+static inline uint32_t xseg_bitmap_prev(const struct xseg_bitmap *bits, uint32_t below)
+{
+    if (below == 0)
+        return XSEG_BITMAP_NONE;
+    const uint32_t last = (below > bits->count ? bits->count : below) - 1;
+    uint32_t word = last / 64, summary = word / 64;
+    uint64_t left = xseg_bitmap_below(bits->word[word], last % 64 + 1);
+
+    if (left != 0)
+        return word * 64 + 63 - (uint32_t)__builtin_clzll(left);
+    left = xseg_bitmap_below(bits->summary[summary], word % 64);
+    if (left == 0) {
+        left = xseg_bitmap_below(bits->top, summary);
+        if (left == 0)
+            return XSEG_BITMAP_NONE;
+        summary = 63 - (uint32_t)__builtin_clzll(left);
+        left = bits->summary[summary];
+    }
+    word = summary * 64 + 63 - (uint32_t)__builtin_clzll(left);
+    return word * 64 + 63 - (uint32_t)__builtin_clzll(bits->word[word]);
+}
+
+#endif

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/base/mutex.h"
+
+/* How many locks of each rank the calling thread holds: 0 or 1, since ranks rise, but for locks that are taken beside
+ * others. */
+static _Thread_local unsigned held[XSEG_RANK_COUNT];
+
+void xseg_mutex_init(struct xseg_mutex *lock, enum xseg_lock_rank rank)
+{
+    (void)pthread_mutex_init(&lock->os, NULL);
+    lock->rank = rank;
+}
+
+void xseg_mutex_fini(struct xseg_mutex *lock)
+{
+    (void)pthread_mutex_destroy(&lock->os);
+}
+
+/* Note a lock of a rank, while none from another rank on is held. */
+static void note_taken_below(enum xseg_lock_rank rank, unsigned from)
+{
+    for (unsigned above = from; above < XSEG_RANK_COUNT; above++)
+        if (held[above] != 0)
+            xseg_die(__FILE__, __LINE__, "lock order", "a lock of this rank or above is held");
+    held[rank]++;
+}
+
+void xseg_lock_rank_acquired(enum xseg_lock_rank rank)
+{
+    note_taken_below(rank, rank);
+}
+
+void xseg_lock_rank_acquired_nested(enum xseg_lock_rank rank)
+{
+    note_taken_below(rank, rank + 1u);
+}
+
+void xseg_lock_rank_released(enum xseg_lock_rank rank)
+{
+    XSEG_ASSERT(held[rank] != 0);
+    held[rank]--;
+}
+
+bool xseg_lock_rank_is_held(enum xseg_lock_rank rank)
+{
+    return held[rank] != 0;
+}
+
+bool xseg_lock_rank_is_any_held(void)
+{
+    for (unsigned rank = 0; rank < XSEG_RANK_COUNT; rank++)
+        if (held[rank] != 0)
+            return true;
+    return false;
+}
+
+void xseg_mutex_record_acquired(const struct xseg_mutex *lock)
+{
+    xseg_lock_rank_acquired(lock->rank);
+}
+
+void xseg_mutex_record_released(const struct xseg_mutex *lock)
+{
+    xseg_lock_rank_released(lock->rank);
+}

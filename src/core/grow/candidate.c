@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/grow/candidate.h"
+
+#include "src/base/error.h"
+#include "src/core/arena/recorder.h"
+#include "src/core/cache/arena_blocks.h"
+#include "src/core/cache/extent_blocks.h"
+#include "src/core/device/device.h"
+#include "src/core/grow/extents.h"
+#include "src/core/pending/debug_fill.h"
+#include "src/core/reclaim/notify.h"
+#include "src/core/small/small.h"
+#include "src/core/small/small_free.h"
+#include "src/core/small/tract.h"
+
+/* A piece of a stretch: a hole, or a cached block, which in an arena with cells is a cell without a record. */
+struct piece {
+    struct xseg_block *record; /* NULL for a cell */
+    struct xseg_extent *extent;
+    uint64_t base, bytes; /* 0 bytes: no piece */
+    bool mapped;
+};
+
+static struct piece piece_of_record(struct xseg_block *block)
+{
+    return (struct piece){block, block->extent, block->base, block->bytes, block->mapped};
+}
+
+static struct piece piece_of_cell(const struct xseg_cell *cell)
+{
+    const uint64_t offset = (uint64_t)cell->quantum << XSEG_CELLS_SHIFT;
+
+    if (cell->quanta == 0)
+        return (struct piece){0};
+    return (struct piece){NULL, cell->extent, cell->extent->segment.base + offset,
+                          (uint64_t)cell->quanta << XSEG_CELLS_SHIFT, true};
+}
+
+/* The piece that begins at a record's first byte; no piece if that is in use. */
+static struct piece piece_at(struct xseg_block *block)
+{
+    if (block != NULL && block->state == XSEG_BLOCK_TRACT) {
+        const struct xseg_cell cell = xseg_small_cached_at(block->extent, block->base);
+
+        return piece_of_cell(&cell);
+    }
+    if (block == NULL || (block->state != XSEG_BLOCK_CACHED && block->state != XSEG_BLOCK_UNMAPPED))
+        return (struct piece){0};
+    return piece_of_record(block);
+}
+
+static struct piece piece_behind(const struct piece *piece)
+{
+    if (piece->record != NULL)
+        return piece_at(piece->record->next);
+    /* Cached cells are not adjacent, so a record or a live cell follows. */
+    struct xseg_block *tract = xseg_tract_over(piece->extent, piece->base);
+    if (xseg_block_end(tract) > piece->base + piece->bytes)
+        return (struct piece){0};
+    return piece_at(tract->next);
+}
+
+/* The first piece of a stretch with a hole: the cached block before the hole, or the hole itself. */
+static struct piece first_piece(struct xseg_block *unmapped)
+{
+    struct xseg_block *prev = unmapped->prev;
+
+    XSEG_ASSERT(unmapped->state == XSEG_BLOCK_UNMAPPED);
+    if (prev != NULL && prev->state == XSEG_BLOCK_TRACT) {
+        const struct xseg_cell cell = xseg_small_cached_before(unmapped->extent, unmapped->base);
+
+        if (cell.quanta != 0)
+            return piece_of_cell(&cell);
+    } else if (prev != NULL && prev->state == XSEG_BLOCK_CACHED) {
+        return piece_of_record(prev);
+    }
+    return piece_of_record(unmapped);
+}
+
+bool xseg_candidate_find_lowest(const struct xseg_arena *arena, uint64_t bytes,
+                                struct xseg_candidate_placement *place)
+{
+    struct xseg_extent *empty = NULL; /* the first extent without memory that is long enough */
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA) && bytes > 0);
+    for (struct xseg_block *unmapped = xseg_tree_first(arena->unmapped_blocks); unmapped != NULL;
+         unmapped = xseg_tree_next(arena->unmapped_blocks, unmapped)) {
+        struct piece piece = first_piece(unmapped);
+        uint64_t sum = 0;
+
+        if (xseg_block_is_whole(unmapped)) {
+            if (empty == NULL && unmapped->bytes >= bytes)
+                empty = unmapped->extent;
+            continue;
+        }
+        *place = (struct xseg_candidate_placement){piece.extent, piece.base, 0};
+        for (; piece.bytes != 0 && sum < bytes; piece = piece_behind(&piece))
+            sum += piece.bytes;
+        if (sum >= bytes)
+            return true;
+    }
+    if (empty == NULL)
+        return false;
+    *place = (struct xseg_candidate_placement){empty, empty->segment.base, 0};
+    return true;
+}
+
+/* Bytes of a hole that `bytes` need: up to the end of a full page, or of a small one. */
+static uint64_t wanted_of(const struct xseg_block *unmapped, uint64_t bytes, bool small)
+{
+    const struct xseg_segment *segment = &unmapped->extent->segment;
+    XSEG_ASSERT(unmapped->state == XSEG_BLOCK_UNMAPPED && bytes > 0);
+    const uint64_t page = small ? segment->granule_bytes : segment->page_bytes;
+    const uint64_t begin = unmapped->base - segment->base;
+    const uint64_t granule = xseg_round_up(begin + bytes, page) / segment->granule_bytes;
+
+    if (granule >= segment->granules)
+        return unmapped->bytes;
+    return xseg_segment_page_end(segment, (uint32_t)granule) * segment->granule_bytes - begin;
+}
+
+/* Bytes to be mapped for a stretch from a piece on; UINT64_MAX if the stretch is too short. */
+static uint64_t missing_from(struct piece piece, uint64_t bytes)
+{
+    uint64_t sum = 0, missing = 0;
+
+    for (; piece.bytes != 0 && sum < bytes; piece = piece_behind(&piece)) {
+        if (!piece.mapped)
+            missing += xseg_min(wanted_of(piece.record, bytes - sum, true), piece.bytes);
+        sum += piece.bytes;
+    }
+    return sum < bytes ? UINT64_MAX : missing;
+}
+
+bool xseg_candidate_find_cheapest(const struct xseg_arena *arena, uint64_t bytes,
+                                  struct xseg_candidate_placement *place)
+{
+    uint64_t min = UINT64_MAX;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA) && bytes > 0);
+    for (struct xseg_block *unmapped = xseg_tree_first(arena->unmapped_blocks); unmapped != NULL;
+         unmapped = xseg_tree_next(arena->unmapped_blocks, unmapped)) {
+        const struct piece first = first_piece(unmapped);
+        const uint64_t missing = missing_from(first, bytes);
+
+        if (missing < min) {
+            min = missing;
+            *place = (struct xseg_candidate_placement){first.extent, first.base, missing};
+        }
+    }
+    return min != UINT64_MAX;
+}
+
+/* The piece at which a stretch begins. */
+static struct piece piece_at_place(const struct xseg_candidate_placement *place)
+{
+    struct xseg_block *block = xseg_extent_block_over(place->extent, place->base);
+
+    if (block->state != XSEG_BLOCK_TRACT)
+        return piece_of_record(block);
+    const struct xseg_cell cell = xseg_small_cached_at(place->extent, place->base);
+    return piece_of_cell(&cell);
+}
+
+static struct xseg_block *claim_piece(struct xseg_arena *arena, const struct piece *piece)
+{
+    if (piece->record != NULL)
+        return xseg_arena_claim(arena, piece->record);
+    const struct xseg_cell cell = xseg_small_cached_at(piece->extent, piece->base);
+    return xseg_tract_claim(arena, &cell);
+}
+
+/* Settle the part of an unmapped block that stays unmapped. */
+static void settle_hole(struct xseg_arena *arena, struct xseg_block *unmapped)
+{
+    unmapped->requested = 0;
+    (void)xseg_arena_settle(arena, unmapped);
+}
+
+void xseg_candidate_claim(struct xseg_arena *arena, const struct xseg_candidate_placement *place,
+                          uint64_t bytes, bool small, struct xseg_candidate *candidate)
+{
+    struct piece piece = piece_at_place(place);
+    uint64_t sum = 0;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA) && place->extent->arena == arena);
+    XSEG_ASSERT(arena->blocks.free_count >= XSEG_ARENA_RECORDS);
+    *candidate = (struct xseg_candidate){.small = small};
+    while (sum < bytes) {
+        XSEG_ASSERT(piece.bytes != 0);
+        const uint64_t wanted = piece.mapped ? 0 : wanted_of(piece.record, bytes - sum, small);
+        struct xseg_block *block = claim_piece(arena, &piece);
+
+        if (!block->mapped && xseg_block_is_whole(block)) {
+            /* PyTorch has destroyed the empty segment, and makes a new one. */
+            xseg_extents_register_again(place->extent);
+            block->requested = 0;
+        }
+        if (!block->mapped && wanted < block->bytes)
+            settle_hole(arena, xseg_arena_split_block(arena, block, wanted));
+        XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED);
+        candidate->missing += block->mapped ? 0 : block->bytes;
+        candidate->first = candidate->first == NULL ? block : candidate->first;
+        candidate->last = block;
+        sum += block->bytes;
+        piece = piece_at(block->next);
+    }
+}
+
+static xseg_status map_hole(struct xseg_block *unmapped, const struct xseg_page_source *source)
+{
+    struct xseg_extent *extent = unmapped->extent;
+    struct xseg_segment *segment = &extent->segment;
+    const uint64_t begin = unmapped->base - segment->base;
+
+    XSEG_ASSERT(unmapped->state == XSEG_BLOCK_CLAIMED && !unmapped->mapped);
+    XSEG_ASSERT(begin % segment->granule_bytes == 0 &&
+                unmapped->bytes % segment->granule_bytes == 0);
+    if (!xseg_extent_cover(extent, begin, begin + unmapped->bytes))
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, segment tables");
+    return xseg_segment_map(segment, (uint32_t)(begin / segment->granule_bytes),
+                            (uint32_t)(unmapped->bytes / segment->granule_bytes), source);
+}
+
+/* Note that a hole has memory. */
+static void note_map(const struct xseg_block *block)
+{
+    struct xseg_arena *arena = block->extent->arena;
+
+    if (!xseg_recorder_is_enabled(arena))
+        return;
+    xseg_arena_lock(arena);
+    xseg_recorder_segment(block->extent, XSEG_HISTORY_SEGMENT_MAP, block->base, block->bytes);
+    xseg_arena_unlock(arena);
+}
+
+xseg_status xseg_candidate_map(struct xseg_candidate *candidate)
+{
+    struct xseg_arena *arena = candidate->first->extent->arena;
+    const struct xseg_page_source source = {.small = candidate->small,
+                                            .longest = candidate->longest};
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && candidate->failed == NULL);
+    for (struct xseg_block *block = candidate->first;; block = block->next) {
+        if (!block->mapped) {
+            const xseg_status status = map_hole(block, &source);
+
+            if (status != XSEG_OK) {
+                candidate->failed = block;
+                return status;
+            }
+            xseg_pool_record_growth(arena, block->bytes);
+            note_map(block);
+            xseg_debug_fill_claimed(block);
+        }
+        if (block == candidate->last)
+            return XSEG_OK;
+    }
+}
+
+struct xseg_block *xseg_candidate_settle(struct xseg_arena *arena,
+                                         const struct xseg_candidate *candidate, bool mapped)
+{
+    struct xseg_block *block = candidate->first, *next, *result;
+    uint64_t requested = 0; /* of the hole that was mapped last */
+    bool has_grown = false;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
+    for (;; block = next) {
+        XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED);
+        const bool is_last = block == candidate->last;
+
+        next = block->next;
+        mapped = mapped && block != candidate->failed;
+        if (!block->mapped && mapped) {
+            block->mapped = has_grown = true;
+            requested = block->requested;
+            xseg_arena_record_free_if_enabled(arena, block->extent, block->base, block->bytes);
+            xseg_counts_increase(&arena->counts, XSEG_COUNT_RESERVED_BYTES, block->bytes);
+        } else if (block->mapped && has_grown) {
+            /* As in PyTorch, memory that comes keeps its `requested` when it merges with cached blocks. */
+            block->requested = requested;
+        }
+        result = xseg_arena_settle(arena, block);
+        if (is_last)
+            return result;
+    }
+}
+
+uint64_t xseg_candidate_full_pages(const struct xseg_candidate *candidate)
+{
+    const struct xseg_segment *segment = &candidate->first->extent->segment;
+    uint64_t pages = 0;
+
+    for (const struct xseg_block *block = candidate->first;; block = block->next) {
+        pages += block->mapped ? 0 : block->bytes / segment->page_bytes;
+        if (block == candidate->last)
+            return pages;
+    }
+}
+
+uint64_t xseg_candidate_covered(const struct xseg_candidate *candidate,
+                                const struct xseg_page_filter *filter)
+{
+    const struct xseg_segment *segment = &candidate->first->extent->segment;
+    const uint64_t granule = segment->granule_bytes;
+    const struct xseg_page_source source = {.small = candidate->small,
+                                            .longest = candidate->longest};
+    uint64_t small = xseg_pages_idle(segment->pages, granule, filter), covered = 0;
+    uint64_t full = segment->page_bytes == granule
+                        ? 0
+                        : xseg_pages_idle(segment->pages, segment->page_bytes, filter);
+
+    for (const struct xseg_block *block = candidate->first; small + full != 0;
+         block = block->next) {
+        if (!block->mapped)
+            covered +=
+                xseg_segment_covered(segment, (uint32_t)((block->base - segment->base) / granule),
+                                     (uint32_t)(block->bytes / granule), &source, &full, &small);
+        if (block == candidate->last)
+            break;
+    }
+    XSEG_ASSERT(covered <= candidate->missing);
+    return covered;
+}
+
+/* --- Telling observers. --- */
+
+void xseg_candidate_notify(const struct xseg_candidate *candidate)
+{
+    if (!xseg_notify_is_enabled(candidate->first->extent->arena->device))
+        return;
+    for (const struct xseg_block *block = candidate->first; block != candidate->failed;
+         block = block->next) {
+        if (!block->mapped)
+            xseg_notify_map(block->extent, block->base, block->bytes);
+        if (block == candidate->last)
+            return;
+    }
+}

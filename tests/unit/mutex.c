@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT */
+/* Lock ranks: the order is kept, and breaking it ends the process with a sentence. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/mutex.h"
+#include "tests/support/child.h"
+
+/* Note locks of two ranks as taken, one after the other. */
+static void take_both(enum xseg_lock_rank first, enum xseg_lock_rank second)
+{
+    struct xseg_mutex lock[2];
+
+    xseg_mutex_init(&lock[0], first);
+    xseg_mutex_init(&lock[1], second);
+    xseg_mutex_record_acquired(&lock[0]);
+    xseg_mutex_record_acquired(&lock[1]);
+    xseg_mutex_record_released(&lock[1]);
+    xseg_mutex_record_released(&lock[0]);
+    xseg_mutex_fini(&lock[1]);
+    xseg_mutex_fini(&lock[0]);
+}
+
+static void take_pair(const void *pair)
+{
+    const enum xseg_lock_rank *rank = pair;
+
+    take_both(rank[0], rank[1]);
+}
+
+static void ranks_rise(void **state)
+{
+    (void)state;
+    for (int first = XSEG_RANK_FIRST; first < XSEG_RANK_COUNT; first++)
+        for (int second = first + 1; second < XSEG_RANK_COUNT; second++)
+            take_both((enum xseg_lock_rank)first, (enum xseg_lock_rank)second);
+}
+
+static void what_was_given_may_be_taken_again(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 3; i++)
+        take_both(XSEG_RANK_DEVICE_MEMORY, XSEG_RANK_STATS);
+}
+
+static void a_rank_below_or_the_same_is_fatal(void **state)
+{
+    static const enum xseg_lock_rank pair[][2] = {
+        {XSEG_RANK_ARENA, XSEG_RANK_ARENA},
+        {XSEG_RANK_ARENA, XSEG_RANK_DEVICE_MEMORY},
+        {XSEG_RANK_STATS, XSEG_RANK_FIRST},
+    };
+    static const enum xseg_lock_rank rising[2] = {XSEG_RANK_DEVICE_MEMORY, XSEG_RANK_ARENA};
+    char said[2048];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(pair) / sizeof(pair[0]); i++) {
+        assert_true(child_aborted(child_run(take_pair, pair[i], said, sizeof(said))));
+        assert_non_null(
+            strstr(said, "check failed: lock order a lock of this rank or above is held"));
+    }
+    assert_int_equal(child_run(take_pair, rising, said, sizeof(said)), 0);
+    assert_string_equal(said, "");
+}
+
+/* Two arenas' locks at once, and then one that a third rank is before. */
+static void take_beside(const void *of_stats)
+{
+    xseg_lock_rank_acquired(XSEG_RANK_DEVICE_MEMORY);
+    xseg_lock_rank_acquired_nested(XSEG_RANK_ARENA);
+    if (of_stats != NULL)
+        xseg_lock_rank_acquired(XSEG_RANK_STATS);
+    xseg_lock_rank_acquired_nested(XSEG_RANK_ARENA);
+    xseg_lock_rank_released(XSEG_RANK_ARENA);
+    if (!xseg_lock_rank_is_held(XSEG_RANK_ARENA))
+        abort();
+    xseg_lock_rank_released(XSEG_RANK_ARENA);
+    if (xseg_lock_rank_is_held(XSEG_RANK_ARENA))
+        abort();
+    xseg_lock_rank_released(XSEG_RANK_DEVICE_MEMORY);
+}
+
+static void locks_of_a_rank_are_taken_beside_each_other(void **state)
+{
+    char said[2048];
+
+    (void)state;
+    assert_int_equal(child_run(take_beside, NULL, said, sizeof(said)), 0);
+    assert_true(child_aborted(child_run(take_beside, "with STATS", said, sizeof(said))));
+    assert_non_null(strstr(said, "check failed: lock order a lock of this rank or above is held"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_rise),
+        cmocka_unit_test(what_was_given_may_be_taken_again),
+        cmocka_unit_test(a_rank_below_or_the_same_is_fatal),
+        cmocka_unit_test(locks_of_a_rank_are_taken_beside_each_other),
+    };
+
+    return cmocka_run_group_tests_name("lock", tests, NULL, NULL);
+}
