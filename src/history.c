@@ -6,11 +6,11 @@
 
 #include "src/base/stack.h"
 #include "src/base/stack_name.h"
-#include "src/core/front/allocator_open.h"
-#include "src/core/front/history_sweep.h"
-#include "src/core/front/label.h"
-#include "src/core/inspect/device_history.h"
-#include "src/core/snapshot/snapshot.h"
+#include "src/core/instance/allocator_open.h"
+#include "src/core/instance/history_sweep.h"
+#include "src/core/instance/label.h"
+#include "src/core/report/device_history.h"
+#include "src/core/report/snapshot.h"
 #include "src/entry.h"
 
 /* Read the history of one device, or of all; the caller ends the merge in any case. */

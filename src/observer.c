@@ -3,7 +3,7 @@
 
 #include <inttypes.h>
 
-#include "src/core/front/allocator_config.h"
+#include "src/core/instance/allocator_config.h"
 #include "src/entry.h"
 
 xseg_status xseg_observer_add(struct xseg_allocator *allocator,

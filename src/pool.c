@@ -3,13 +3,13 @@
 
 #include <string.h>
 
+#include "src/core/alloc/device_alloc.h"
+#include "src/core/alloc/device_route.h"
 #include "src/core/config/size.h"
-#include "src/core/front/allocator_open.h"
-#include "src/core/front/device_alloc.h"
-#include "src/core/front/device_open.h"
-#include "src/core/front/device_route.h"
-#include "src/core/pools/checkpoint.h"
-#include "src/core/pools/pause.h"
+#include "src/core/instance/allocator_open.h"
+#include "src/core/instance/device_open.h"
+#include "src/core/pool/checkpoint.h"
+#include "src/core/pool/pause.h"
 #include "src/core/reclaim/release.h"
 #include "src/entry.h"
 

@@ -3,15 +3,15 @@
 
 #include <string.h>
 
-#include "src/core/front/allocator_open.h"
-#include "src/core/front/device_open.h"
-#include "src/core/ranges/aliases.h"
-#include "src/core/ranges/commit.h"
-#include "src/core/ranges/decommit.h"
-#include "src/core/ranges/prepare.h"
-#include "src/core/ranges/range.h"
+#include "src/core/instance/allocator_open.h"
+#include "src/core/instance/device_open.h"
+#include "src/core/range/aliases.h"
+#include "src/core/range/commit.h"
+#include "src/core/range/decommit.h"
+#include "src/core/range/prepare.h"
+#include "src/core/range/range.h"
 #include "src/core/reclaim/release.h"
-#include "src/core/snapshot/oom.h"
+#include "src/core/report/oom.h"
 #include "src/entry.h"
 
 /* Returns from the entry point unless the range's allocator can be used by this process. */

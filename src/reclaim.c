@@ -3,9 +3,9 @@
 
 #include <stdlib.h>
 
-#include "src/core/front/allocator_config.h"
-#include "src/core/front/allocator_open.h"
-#include "src/core/front/device_alloc.h"
+#include "src/core/alloc/device_alloc.h"
+#include "src/core/instance/allocator_config.h"
+#include "src/core/instance/allocator_open.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/mapping.h"
 #include "src/core/reclaim/trim.h"

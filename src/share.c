@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "xseg/share.h"
 
-#include "src/core/front/allocator_open.h"
-#include "src/core/pools/export_client.h"
-#include "src/core/pools/import.h"
-#include "src/core/pools/peers.h"
+#include "src/core/instance/allocator_open.h"
+#include "src/core/pool/export_client.h"
+#include "src/core/pool/import.h"
+#include "src/core/pool/peers.h"
 #include "src/entry.h"
 
 /* Return an address to the caller. */

@@ -11,7 +11,7 @@
 
 #include "src/core/block/extent.h"
 #include "src/core/device/allocator.h"
-#include "src/core/ranges/range.h"
+#include "src/core/range/range.h"
 #include "tests/fault/armed.h"
 #include "tests/fault/host.h"
 #include "xseg/range.h"

@@ -11,7 +11,7 @@
 
 #include "src/core/block/extent.h"
 #include "src/core/device/allocator.h"
-#include "src/core/ranges/range.h"
+#include "src/core/range/range.h"
 #include "tests/support/cases.h"
 #include "tests/support/draw.h"
 #include "tests/support/ranges.h"

@@ -26,8 +26,8 @@
 
 #include "src/core/block/extent.h"
 #include "src/core/device/allocator.h"
-#include "src/core/front/device_audit.h"
-#include "src/core/ranges/range.h"
+#include "src/core/instance/device_audit.h"
+#include "src/core/range/range.h"
 #include "tests/model/machine.h"
 #include "tests/support/draw.h"
 #include "tests/support/scene.h"

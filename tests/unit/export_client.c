@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "src/base/clock.h"
-#include "src/core/pools/export_client.h"
+#include "src/core/pool/export_client.h"
 #include "tests/support/scene.h"
 
 #define PAGE (2 * MIB)

@@ -13,9 +13,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "src/core/front/allocator_free.h"
-#include "src/core/front/device_alloc.h"
-#include "src/core/hit/hit_stream.h"
+#include "src/core/alloc/allocator_free.h"
+#include "src/core/alloc/device_alloc.h"
+#include "src/core/alloc/hit_stream.h"
 #include "tests/support/draw.h"
 #include "tests/support/scene.h"
 

@@ -4,7 +4,7 @@
  *
  * Addresses are in units of 4 KiB, from PLACE on.  The events are those of one ring.
  */
-#include "src/core/snapshot/paused.h"
+#include "src/core/report/paused.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

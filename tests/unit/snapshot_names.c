@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "src/core/snapshot/naming.h"
-#include "src/core/snapshot/oom.h"
+#include "src/core/report/naming.h"
+#include "src/core/report/oom.h"
 
 /* --- Files. --- */
 

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "src/core/device/counters.h"
-#include "src/core/inspect/publisher.h"
-#include "src/core/metrics/metrics_text.h"
+#include "src/core/report/metrics_text.h"
+#include "src/core/report/publisher.h"
 
 /* More than have rows of their own in either. */
 #define POOLS 140u

@@ -14,7 +14,7 @@
 /* Numbers of devices are below this: no machine has so many. */
 #define DEVICES_MOST 1024u
 
-/* Of what is under the key `xseg` (src/core/snapshot/snapshot.c). */
+/* Of what is under the key `xseg` (src/core/report/snapshot.c). */
 #define FORMAT 1u
 
 /* --- Segments. --- */

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "src/core/device/allocator.h"
-#include "src/core/front/device_audit.h"
+#include "src/core/instance/device_audit.h"
 #include "tests/stress/exercise/world.h"
 #include "xseg/sim.h"
 
@@ -117,7 +117,8 @@ static bool gather(struct view *view)
     view->paused = view->explained_bytes = view->mapped = 0;
     view->blocks = view->mappings = 0;
     view->is_moving = false;
-    view->explained = (struct xseg_explain_result){.struct_size = sizeof(struct xseg_explain_result)};
+    view->explained =
+        (struct xseg_explain_result){.struct_size = sizeof(struct xseg_explain_result)};
     read_stats(view, &view->stats);
     CHECK(CALL(xseg_for_each_block, allocator, &where, take_block, view) == XSEG_OK);
     CHECK(CALL(xseg_explain, allocator, &where, take_reason, view, &view->explained) == XSEG_OK);

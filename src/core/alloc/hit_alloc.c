@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/alloc/hit_alloc.h"
+
+#include "src/base/error.h"
+#include "src/core/alloc/device_alloc.h"
+#include "src/core/alloc/hit_step.h"
+#include "src/core/alloc/hit_stream.h"
+#include "src/core/alloc/request.h"
+#include "src/core/instance/history_sweep.h"
+#include "src/core/large/large.h"
+#include "src/core/small/plain.h"
+
+/* --- Where the hit path is left. --- */
+
+/* Take the general path (request.h).
+ * has_asked: whether pending blocks have been looked at */
+XSEG_HIT_STEP generally(struct xseg_allocator *allocator, int ordinal, size_t bytes,
+                        xseg_stream stream, void **out, bool has_asked)
+{
+    struct xseg_request request = {sizeof(request)};
+    XSEG_OPERATION("xseg_alloc");
+
+    request.device = ordinal;
+    request.bytes = bytes;
+    request.stream = stream;
+    return xseg_request_serve(allocator, &request, has_asked, out);
+}
+
+/* Try the stream's entry (hit_stream.h), then take the general path. */
+XSEG_HIT_STEP leave(struct xseg_allocator *allocator, int ordinal, size_t bytes, xseg_stream stream,
+                    void **out)
+{
+    bool has_asked = false;
+    const xseg_status status = xseg_allocator_check(allocator);
+
+    if (status != XSEG_OK)
+        return status;
+    xseg_allocator_gather(allocator, NULL);
+    if (xseg_hit_stream_alloc(allocator, ordinal, bytes, stream, out, &has_asked))
+        return XSEG_OK;
+    return generally(allocator, ordinal, bytes, stream, out, has_asked);
+}
+
+/* leave(), with the arguments that the arena implies: so the steps before have fewer arguments to keep. */
+XSEG_HIT_STEP leave_arena(struct xseg_arena *arena, void **out, size_t bytes)
+{
+    const struct xseg_device *device = arena->device;
+
+    return leave(device->allocator, device->context.ordinal, bytes,
+                 xseg_arena_stream(arena)->handle, out);
+}
+
+/* Give the lock back, and the user the address.
+ * base: 0 if the arena has not served the request */
+static inline xseg_status finish(struct xseg_arena *arena, void **out, size_t bytes, uint64_t base)
+    XSEG_RELEASES(arena->lock)
+{
+    XSEG_ASSERT(base % XSEG_SIZE_UNIT == 0);
+    xseg_biased_lock_unlock_owner(&arena->lock);
+    if (__builtin_expect(base == 0, 0))
+        return leave_arena(arena, out, bytes);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return XSEG_OK;
+}
+
+/* --- Small blocks. --- */
+
+XSEG_HIT_STEP small_generally(struct xseg_arena *arena, void **out, size_t bytes, bool expandable)
+    XSEG_RELEASES(arena->lock)
+{
+    return finish(arena, out, bytes, xseg_small_hit(arena, bytes, expandable, UINT64_MAX));
+}
+
+/* Raise the limits of the counts, which an allocation has passed, unless another arena's reconcile has done so. */
+XSEG_HIT_STEP raise_limits(struct xseg_arena *arena) XSEG_RELEASES(arena->lock)
+{
+    xseg_counts_reconcile_all(&arena->counts);
+    xseg_biased_lock_unlock_owner(&arena->lock);
+    return XSEG_OK;
+}
+
+/* finish() for a small block, of whose counts the limits are still to be checked. */
+static inline __attribute__((always_inline)) xseg_status
+finish_small(struct xseg_arena *arena, void **out, size_t bytes, bool expandable, uint64_t base)
+    XSEG_RELEASES(arena->lock)
+{
+    if (__builtin_expect(base == 0, 0))
+        return small_generally(arena, out, bytes, expandable);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    if (__builtin_expect(xseg_counts_are_past_limits(&arena->counts), 0))
+        return raise_limits(arena);
+    xseg_biased_lock_unlock_owner(&arena->lock);
+    return XSEG_OK;
+}
+
+XSEG_HIT_STEP small_from_chunk(struct xseg_arena *arena, void **out, size_t bytes, bool expandable,
+                               struct xseg_chunk_map *chunk, uint64_t size)
+    XSEG_RELEASES(arena->lock)
+{
+    return finish_small(arena, out, bytes, expandable,
+                        xseg_plain_cut_chunk(arena, chunk, size, bytes, expandable));
+}
+
+XSEG_HIT_STEP small_from_victim(struct xseg_arena *arena, void **out, size_t bytes)
+    XSEG_RELEASES(arena->lock)
+{
+    return finish_small(arena, out, bytes, true, xseg_plain_cut_victim(arena, bytes));
+}
+
+static inline __attribute__((always_inline)) xseg_status small(struct xseg_arena *arena, void **out,
+                                                               size_t bytes, bool expandable)
+    XSEG_RELEASES(arena->lock)
+{
+    const struct xseg_bins *bins = &arena->small.bins;
+
+    XSEG_ASSERT(arena->is_small && arena->has_cells && bytes > 0 && bytes <= XSEG_SIZE_SMALL_MAX);
+    if (__builtin_expect(!arena->small.is_plain, 0))
+        return small_generally(arena, out, bytes, expandable);
+    const uint64_t size = xseg_bins_fit_short(bins, xseg_plain_quanta(bytes));
+    if (size != 0)
+        return small_from_chunk(arena, out, bytes, expandable, xseg_plain_find_chunk(bins, size),
+                                size);
+    if (expandable && xseg_plain_is_victim_all(arena))
+        return small_from_victim(arena, out, bytes);
+    return small_generally(arena, out, bytes, expandable);
+}
+
+/* --- Large blocks. --- */
+
+XSEG_HIT_STEP large(struct xseg_arena *arena, void **out, size_t bytes, bool expandable)
+    XSEG_RELEASES(arena->lock)
+{
+    XSEG_ASSERT(!arena->is_small && bytes > XSEG_SIZE_SMALL_MAX);
+    return finish(arena, out, bytes, xseg_large_hit_plain(arena, bytes, expandable));
+}
+
+/* --- Ways around. --- */
+
+static uint64_t serve(struct xseg_arena *arena, size_t bytes) XSEG_REQUIRES(arena->lock)
+{
+    return xseg_hit_stream_serve(xseg_allocator_config(arena->device->allocator), arena, bytes);
+}
+
+/* Slow path while blocks are pending, or the device may be lost: looks at the events, then serves the request.  The
+ * look may find that the device is lost. */
+XSEG_HIT_STEP after_look(struct xseg_arena *arena, void **out, size_t bytes)
+{
+    struct xseg_device *device = arena->device;
+    uint64_t base = 0;
+
+    xseg_allocator_gather(device->allocator, NULL);
+    xseg_device_poll_pending(arena, xseg_allocator_config(device->allocator));
+    xseg_arena_lock(arena);
+    if (__builtin_expect(!xseg_context_is_lost(&device->context), 1))
+        base = serve(arena, bytes);
+    xseg_arena_unlock(arena);
+    if (__builtin_expect(base == 0, 0))
+        return generally(device->allocator, device->context.ordinal, bytes,
+                         xseg_arena_stream(arena)->handle, out, true);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return XSEG_OK;
+}
+
+/* Serve a request from an arena that several threads use, or with a configuration that has more rules. */
+XSEG_HIT_STEP from_shared(struct xseg_arena *arena, void **out, size_t bytes)
+{
+    xseg_allocator_gather(arena->device->allocator, NULL);
+    xseg_arena_lock(arena);
+    const uint64_t base = serve(arena, bytes);
+    xseg_arena_unlock(arena);
+    if (__builtin_expect(base == 0, 0))
+        return leave_arena(arena, out, bytes);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return XSEG_OK;
+}
+
+/* --- The beginning. --- */
+
+static inline __attribute__((always_inline)) xseg_status
+by_shortcut(struct xseg_allocator *allocator, int ordinal, size_t bytes, xseg_stream handle,
+            void **out, bool is_small)
+{
+    const struct xseg_known_stream *stream =
+        xseg_stream_cache_find(&allocator->stream_cache, ordinal, handle);
+
+    if (__builtin_expect(stream == NULL, 0))
+        return leave(allocator, ordinal, bytes, handle, out);
+    struct xseg_arena *arena =
+        atomic_load_explicit(&stream->arena[!is_small], memory_order_acquire);
+    if (__builtin_expect(arena == NULL, 0))
+        return leave(allocator, ordinal, bytes, handle, out);
+    XSEG_ASSERT(arena->is_small == is_small && !arena->is_private);
+    const enum xseg_fast_path_mode fast_path_mode =
+        atomic_load_explicit(&stream->fast_path_mode, memory_order_relaxed);
+    if (__builtin_expect(!xseg_single_writer_equals(&arena->device->context.slow_path, 0), 0))
+        return after_look(arena, out, bytes);
+    if (__builtin_expect(fast_path_mode == XSEG_FAST_PATH_BY_CONFIG, 0) ||
+        !xseg_biased_lock_trylock_owner(&arena->lock))
+        return from_shared(arena, out, bytes);
+    return is_small ? small(arena, out, bytes, fast_path_mode == XSEG_FAST_PATH_EXPANDABLE)
+                    : large(arena, out, bytes, fast_path_mode == XSEG_FAST_PATH_EXPANDABLE);
+}
+
+XSEG_HIT_STEP by_shortcut_large(struct xseg_allocator *allocator, int ordinal, size_t bytes,
+                                xseg_stream stream, void **out)
+{
+    if (__builtin_expect(bytes - 1 >= XSEG_SIZE_MAX - 1, 0))
+        return leave(allocator, ordinal, bytes, stream, out);
+    return by_shortcut(allocator, ordinal, bytes, stream, out, false);
+}
+
+xseg_status xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, size_t bytes,
+                           xseg_stream stream, void **out)
+{
+    if (bytes - 1 >= XSEG_SIZE_SMALL_MAX)
+        return by_shortcut_large(allocator, ordinal, bytes, stream, out);
+    return by_shortcut(allocator, ordinal, bytes, stream, out, true);
+}

@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/instance/allocator_config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/core/arena/origins.h"
+#include "src/core/budget/budget.h"
+#include "src/core/config/config_keys.h"
+#include "src/core/config/config_names.h"
+#include "src/core/config/config_table.h"
+#include "src/core/instance/background.h"
+#include "src/core/instance/housekeeping.h"
+#include "src/core/instance/opened.h"
+#include "src/core/pending/debug_fill.h"
+#include "src/core/reclaim/trim.h"
+#include "src/core/report/publisher.h"
+
+void xseg_allocator_apply_config(struct xseg_allocator *allocator,
+                                 struct xseg_config_version *version)
+{
+    XSEG_ASSERT(version != NULL && allocator->versions != NULL);
+    xseg_history_store_follow(&allocator->history, &version->config);
+    atomic_store_explicit(&allocator->config, version, memory_order_release);
+    atomic_store_explicit(allocator->frees_plainly,
+                          version->config.has_fast_frees && allocator->frees_are_wiped,
+                          memory_order_release);
+    xseg_stream_cache_drop_all(&allocator->stream_cache, -1);
+}
+
+void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t named)
+{
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+    char buffer[512];
+    struct xseg_text text;
+
+    xseg_text_init(&text, buffer, sizeof(buffer));
+    for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++) {
+        if ((named >> key & 1) == 0 ||
+            xseg_config_keys_has_effect(config, (enum xseg_config_key_id)key) ||
+            !xseg_config_keys_is_set(config, (enum xseg_config_key_id)key))
+            continue;
+        /* A call may still set the fraction. */
+        if (key == XSEG_CONFIG_GARBAGE_COLLECTION)
+            xseg_log_line(
+                &allocator->log, XSEG_LOG_WARNING,
+                "configuration: garbage_collection_threshold has no effect, memory fraction is 1; "
+                "set per_process_memory_fraction, or fraction by xseg_limits_set() (in PyTorch, "
+                "set_per_process_memory_fraction())");
+        else
+            xseg_text_add(&text, "%s%s", text.length > 0 ? ", " : "", xseg_config_table[key].name);
+    }
+    for (unsigned i = 0; i < XSEG_CONFIG_IGNORED; i++)
+        if ((named >> (XSEG_CONFIG_KEYS + i) & 1) != 0)
+            xseg_text_add(&text, "%s%s", text.length > 0 ? ", " : "", xseg_config_ignored[i]);
+    if (text.length > 0)
+        xseg_log_line(&allocator->log, XSEG_LOG_WARNING, "configuration: keys have no effect, %s",
+                      buffer);
+}
+
+/* Let the bounds of every open device follow a configuration, up to the first device that refuses. */
+static xseg_status follow_on_all(struct xseg_allocator *allocator, const struct xseg_config *config,
+                                 uint64_t named, bool store)
+{
+    xseg_status status = XSEG_OK;
+
+    for (int i = 0; status == XSEG_OK && i < allocator->device_count; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device != NULL)
+            status = xseg_device_limits_follow(device, config, named, store);
+    }
+    return status;
+}
+
+/* Whether an open device has a soft limit other than that of the configuration, set by xseg_limits_set(). */
+static bool has_soft_by_device(struct xseg_allocator *allocator, const struct xseg_config *config)
+{
+    for (int i = 0; i < allocator->device_count; i++) {
+        const struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device != NULL && xseg_device_limits_soft(&device->limits) != config->soft_limit_bytes)
+            return true;
+    }
+    return false;
+}
+
+/* Whether an open device has a fraction other than that of the configuration, set by xseg_limits_set(). */
+static bool has_fraction_by_device(struct xseg_allocator *allocator,
+                                   const struct xseg_config *config)
+{
+    for (int i = 0; i < allocator->device_count; i++) {
+        const struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device != NULL &&
+            xseg_device_limits_fraction(&device->limits) != config->memory_fraction)
+            return true;
+    }
+    return false;
+}
+
+/* Make a copy of the configuration in force, as a new version; NULL without host memory. */
+static struct xseg_config_version *make_version(struct xseg_allocator *allocator)
+{
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_FIRST));
+    struct xseg_config_version *version = calloc(1, sizeof(*version));
+
+    if (version == NULL) {
+        (void)xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, configuration");
+        return NULL;
+    }
+    version->config = *xseg_allocator_config(allocator);
+    return version;
+}
+
+/* The version with an equal configuration, or NULL. */
+static struct xseg_config_version *find_equal(const struct xseg_allocator *allocator,
+                                              const struct xseg_config *config)
+{
+    struct xseg_config_version *version = allocator->versions;
+
+    /* Each version is a copy of another one with some members set, so padding bytes are equal, too. */
+    while (version != NULL && memcmp(&version->config, config, sizeof(*config)) != 0)
+        version = version->older;
+    return version;
+}
+
+/* Put a version in force.  If an older version is equal, that one comes into force, and the new one is freed. */
+static void publish(struct xseg_allocator *allocator, struct xseg_config_version *version)
+{
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_FIRST) && version->older == NULL);
+    version->config.traced = xseg_observers_trace(&allocator->observers);
+    version->config.soft_by_device = has_soft_by_device(allocator, &version->config);
+    version->config.fraction_by_device = has_fraction_by_device(allocator, &version->config);
+    xseg_config_sum_up(&version->config);
+    struct xseg_config_version *before = find_equal(allocator, &version->config);
+    if (before != NULL) {
+        free(version);
+        version = before;
+    } else {
+        version->older = allocator->versions;
+        allocator->versions = version;
+    }
+    xseg_allocator_apply_config(allocator, version);
+}
+
+static void apply_on_all(struct xseg_allocator *allocator)
+{
+    for (int i = 0; i < allocator->device_count; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device != NULL)
+            xseg_trim_to_limits(device);
+    }
+}
+
+static void forget_users(void *self, struct xseg_arena *arena)
+{
+    (void)self;
+    xseg_origins_discard_users(arena);
+}
+
+static void forget_all_users(struct xseg_allocator *allocator)
+{
+    for (int i = 0; i < allocator->device_count; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device == NULL)
+            continue;
+        xseg_mutex_lock(&device->growth_lock);
+        xseg_device_visit_arenas(device, forget_users, NULL);
+        xseg_mutex_unlock(&device->growth_lock);
+    }
+}
+
+static void forget_filled(struct xseg_allocator *allocator)
+{
+    for (int i = 0; i < allocator->device_count; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device != NULL)
+            xseg_debug_fill_discard(device->fill);
+    }
+}
+
+static xseg_status configure(struct xseg_allocator *allocator, const char *text, uint64_t *named)
+{
+    struct xseg_config_version *version = make_version(allocator);
+
+    XSEG_ASSERT(*named == 0);
+    if (version == NULL)
+        return XSEG_ERR_HOST_MEMORY;
+    xseg_status status = xseg_config_parse(&version->config, text, named);
+    if (status == XSEG_OK)
+        status = follow_on_all(allocator, &version->config, *named, false);
+    if (status == XSEG_OK && xseg_config_has_thread(&version->config))
+        status = xseg_background_start(allocator);
+    if (status != XSEG_OK) {
+        free(version);
+        return status;
+    }
+    (void)follow_on_all(allocator, &version->config, *named, true);
+    if (version->config.block_user && !xseg_allocator_config(allocator)->block_user)
+        forget_all_users(allocator);
+    const bool filled = xseg_allocator_config(allocator)->debug_fill;
+    publish(allocator, version);
+    if (xseg_allocator_config(allocator)->debug_fill != filled)
+        forget_filled(allocator);
+    if (!xseg_config_has_thread(xseg_allocator_config(allocator)))
+        xseg_background_end(allocator);
+    return XSEG_OK;
+}
+
+xseg_status xseg_allocator_configure(struct xseg_allocator *allocator, const char *config)
+{
+    uint64_t named = 0;
+
+    xseg_mutex_lock(&allocator->open_lock);
+    const xseg_status status = configure(allocator, config, &named);
+    xseg_mutex_unlock(&allocator->open_lock);
+    if (status != XSEG_OK)
+        return status;
+    xseg_allocator_log_idle_keys(allocator, named);
+    xseg_opened_log_stacks(&allocator->log, xseg_history_store_settings(&allocator->history));
+    apply_on_all(allocator);
+    xseg_publisher_follow(allocator);
+    xseg_budget_follow(allocator);
+    return XSEG_OK;
+}
+
+static xseg_status set_limits(struct xseg_allocator *allocator, struct xseg_device *device,
+                              const struct xseg_limits *set)
+{
+    const bool had_soft = xseg_allocator_config(allocator)->soft_by_device;
+    const bool had_fraction = xseg_allocator_config(allocator)->fraction_by_device;
+    struct xseg_config_version *version = make_version(allocator);
+    xseg_status status = XSEG_ERR_HOST_MEMORY;
+
+    if (version != NULL)
+        status = xseg_device_limits_set(&device->limits, set);
+    /* Versions stay until the allocator closes, so a new one is only published if it differs. */
+    if (status == XSEG_OK && (has_soft_by_device(allocator, &version->config) != had_soft ||
+                              has_fraction_by_device(allocator, &version->config) != had_fraction))
+        publish(allocator, version);
+    else
+        free(version);
+    return status;
+}
+
+void xseg_allocator_limits_get(struct xseg_allocator *allocator, const struct xseg_device *device,
+                               struct xseg_limits *out)
+{
+    XSEG_ASSERT(device->allocator == allocator && out != NULL);
+    xseg_mutex_lock(&allocator->open_lock);
+    xseg_device_limits_read(&device->limits, out);
+    xseg_mutex_unlock(&allocator->open_lock);
+}
+
+xseg_status xseg_allocator_limits_set(struct xseg_allocator *allocator, struct xseg_device *device,
+                                      const struct xseg_limits *limits)
+{
+    XSEG_ASSERT(device->allocator == allocator && limits != NULL);
+    xseg_mutex_lock(&allocator->open_lock);
+    const xseg_status status = set_limits(allocator, device, limits);
+    xseg_mutex_unlock(&allocator->open_lock);
+    if (status == XSEG_OK) {
+        xseg_trim_to_limits(device);
+        xseg_housekeeping_end_call(allocator);
+    }
+    return status;
+}
+
+/* Have the configuration say whether an observer traces. */
+static xseg_status follow_observers(struct xseg_allocator *allocator)
+{
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_FIRST));
+    if (xseg_observers_trace(&allocator->observers) == xseg_allocator_config(allocator)->traced)
+        return XSEG_OK;
+    struct xseg_config_version *version = make_version(allocator);
+    if (version == NULL)
+        return XSEG_ERR_HOST_MEMORY;
+    publish(allocator, version);
+    return XSEG_OK;
+}
+
+xseg_status xseg_allocator_observe(struct xseg_allocator *allocator,
+                                   const struct xseg_observer *observer, uint64_t *id)
+{
+    uint64_t number = 0;
+
+    xseg_mutex_lock(&allocator->open_lock);
+    xseg_status status = xseg_observers_add(&allocator->observers, observer, &number);
+    if (status == XSEG_OK)
+        status = follow_observers(allocator);
+    xseg_mutex_unlock(&allocator->open_lock);
+    XSEG_ASSERT(status != XSEG_OK || number != 0);
+    if (status == XSEG_OK)
+        *id = number;
+    else if (number != 0)
+        (void)xseg_observers_remove(&allocator->observers, number);
+    return status;
+}
+
+xseg_status xseg_allocator_unobserve(struct xseg_allocator *allocator, uint64_t id)
+{
+    const xseg_status status = xseg_observers_remove(&allocator->observers, id);
+
+    if (status != XSEG_OK)
+        return status;
+    /* Without host memory events are still noted, and dropped as they are delivered. */
+    xseg_mutex_lock(&allocator->open_lock);
+    (void)follow_observers(allocator);
+    xseg_mutex_unlock(&allocator->open_lock);
+    return XSEG_OK;
+}

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/instance/allocator_open.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "src/base/environment.h"
+#include "src/base/error.h"
+#include "src/base/range.h"
+#include "src/core/budget/budget.h"
+#include "src/core/config/config.h"
+#include "src/core/grow/guarded.h"
+#include "src/core/instance/allocator_config.h"
+#include "src/core/instance/background.h"
+#include "src/core/instance/device_open.h"
+#include "src/core/instance/opened.h"
+#include "src/core/pool/page_probe.h"
+#include "src/core/pool/peers.h"
+#include "src/core/register/registrations.h"
+#include "src/core/report/oom.h"
+#include "src/core/report/publisher.h"
+
+/* An allocator and the state that rooms above its own keep of it, in one piece of host memory. */
+struct whole {
+    struct xseg_allocator allocator; /* first: free() gets its address */
+    struct xseg_background background;
+    struct xseg_registrations registrations;
+    struct xseg_oom_snapshots oom_snapshots;
+    struct xseg_publisher publisher;
+    struct xseg_budget budget;
+};
+
+_Static_assert(offsetof(struct whole, allocator) == 0, "an allocator is freed by its own address");
+
+/* --- Opening and closing. --- */
+
+static xseg_status load_config(struct xseg_allocator *allocator, const char *text, uint64_t *named)
+{
+    struct xseg_config_version *version = calloc(1, sizeof(*version));
+
+    if (version == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, configuration");
+    const xseg_status status =
+        xseg_config_load(&version->config, text, &allocator->config_source, named);
+    if (status != XSEG_OK) {
+        free(version);
+        return status;
+    }
+    XSEG_ASSERT(allocator->versions == NULL);
+    allocator->versions = version;
+    xseg_allocator_apply_config(allocator, version);
+    return XSEG_OK;
+}
+
+static void free_allocator(struct xseg_allocator *allocator)
+{
+    struct xseg_config_version *version = allocator->versions, *older;
+
+    xseg_publisher_end(allocator->publisher);
+    xseg_budget_fini(allocator->budget);
+    for (; version != NULL; version = older) {
+        older = version->older;
+        free(version);
+    }
+    xseg_registrations_fini(allocator->registrations);
+    if (allocator->driver != NULL)
+        xseg_driver_close(allocator->driver);
+    free(allocator->device);
+    xseg_stream_cache_fini(&allocator->stream_cache);
+    xseg_page_map_fini(&allocator->page_map);
+    xseg_fork_unmap(allocator->frees_plainly, sizeof(*allocator->frees_plainly));
+    xseg_fork_fini(&allocator->fork);
+    xseg_history_store_fini(&allocator->history);
+    xseg_observers_fini(&allocator->observers);
+    xseg_mutex_fini(&allocator->open_lock);
+    free(allocator);
+}
+
+/* Initialise what rooms above keep, and lead the allocator to it. */
+static void init_parts(struct whole *whole)
+{
+    struct xseg_allocator *allocator = &whole->allocator;
+
+    allocator->background = &whole->background;
+    allocator->registrations = &whole->registrations;
+    xseg_registrations_init(allocator->registrations, allocator);
+    allocator->oom_snapshots = &whole->oom_snapshots;
+    xseg_oom_snapshots_init(allocator->oom_snapshots);
+    allocator->publisher = &whole->publisher;
+    xseg_publisher_init(allocator->publisher);
+    allocator->budget = &whole->budget;
+    xseg_budget_init(allocator->budget);
+}
+
+xseg_status xseg_allocator_open(const char *config, const char *driver, const struct xseg_log *log,
+                                const struct xseg_clock *clock, struct xseg_allocator **out)
+{
+    struct whole *whole = calloc(1, sizeof(*whole));
+    uint64_t named = 0;
+    xseg_status status;
+
+    XSEG_ASSERT(log != NULL && clock != NULL);
+    if (whole == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, allocator");
+    struct xseg_allocator *allocator = &whole->allocator;
+    init_parts(whole);
+    allocator->log = *log;
+    allocator->clock = *clock;
+    xseg_mutex_init(&allocator->open_lock, XSEG_RANK_FIRST);
+    xseg_observers_init(&allocator->observers);
+    xseg_history_store_init(&allocator->history, clock);
+    allocator->frees_plainly =
+        xseg_fork_wiped(sizeof(*allocator->frees_plainly), &allocator->frees_are_wiped);
+    if (allocator->frees_plainly == NULL || !xseg_fork_init(&allocator->fork) ||
+        !xseg_page_map_init(&allocator->page_map) ||
+        !xseg_stream_cache_init(&allocator->stream_cache, &allocator->page_map.lock)) {
+        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, page map");
+        goto free_all;
+    }
+    status = load_config(allocator, config, &named);
+    if (status == XSEG_OK)
+        status = xseg_driver_open(driver, &allocator->driver);
+    if (status != XSEG_OK)
+        goto free_all;
+    xseg_range_start();
+    allocator->device_count = xseg_driver_device_count(allocator->driver);
+    XSEG_ASSERT(allocator->device_count >= 0);
+    allocator->device = calloc((size_t)allocator->device_count, sizeof(*allocator->device));
+    if (allocator->device == NULL) {
+        status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, table of devices");
+        goto free_all;
+    }
+    if (xseg_config_has_thread(xseg_allocator_config(allocator)))
+        status = xseg_background_start(allocator);
+    if (status != XSEG_OK)
+        goto free_all;
+    xseg_opened_log(&allocator->log);
+    xseg_opened_log_stacks(&allocator->log, xseg_history_store_settings(&allocator->history));
+    xseg_allocator_log_idle_keys(allocator, named);
+    xseg_environment_check(&allocator->log);
+    xseg_publisher_follow(allocator);
+    xseg_budget_follow(allocator);
+    *out = allocator;
+    return XSEG_OK;
+
+free_all:
+    free_allocator(allocator);
+    return status;
+}
+
+/* Do one step of closing on every open device, up to the first that fails. */
+static xseg_status on_all(struct xseg_allocator *allocator,
+                          xseg_status (*step)(struct xseg_device *device))
+{
+    xseg_status status = XSEG_OK;
+
+    for (int i = 0; i < allocator->device_count && status == XSEG_OK; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        status = device != NULL ? step(device) : XSEG_OK;
+    }
+    return status;
+}
+
+static void on_every(struct xseg_allocator *allocator, void (*step)(struct xseg_device *device))
+{
+    for (int i = 0; i < allocator->device_count; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device != NULL)
+            step(device);
+    }
+}
+
+xseg_status xseg_allocator_close(struct xseg_allocator *allocator)
+{
+    char reason[256];
+
+    /* No device ends before all of them can: until then the handle stays usable. */
+    xseg_status status = on_all(allocator, xseg_device_check_none_allocated);
+    if (status == XSEG_OK)
+        status = xseg_registrations_check_none(allocator->registrations);
+    if (status == XSEG_OK)
+        status = on_all(allocator, xseg_device_release_memory);
+    if (status != XSEG_OK)
+        return status;
+    xseg_background_end(allocator);
+    status = on_all(allocator, xseg_device_release);
+    if (status == XSEG_OK)
+        status = xseg_driver_release_kept(allocator->driver);
+    if (status == XSEG_OK) {
+        on_every(allocator, xseg_pools_notify_all);
+        on_every(allocator, xseg_device_end);
+        free_allocator(allocator);
+        return XSEG_OK;
+    }
+    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
+    on_every(allocator, xseg_device_retain);
+    on_every(allocator, xseg_peers_renew);
+    /* If the thread cannot be started again, idle memory goes back on calls of the user alone. */
+    if (xseg_config_has_thread(xseg_allocator_config(allocator)))
+        (void)xseg_background_start(allocator);
+    return xseg_fail(status, "%s", reason);
+}
+
+/* --- Devices. --- */
+
+static xseg_status open_device(struct xseg_allocator *allocator, int ordinal,
+                               struct xseg_device **out)
+{
+    XSEG_ASSERT(ordinal >= 0 && ordinal < allocator->device_count);
+    struct xseg_device *device;
+    char why[384] = "";
+    xseg_status status = XSEG_OK;
+
+    xseg_mutex_lock(&allocator->open_lock);
+    device = xseg_allocator_open_device(allocator, ordinal);
+    if (device == NULL)
+        status = xseg_device_open(allocator, ordinal, why, sizeof(why), &device);
+    XSEG_ASSERT(status != XSEG_OK || device->context.ordinal == ordinal);
+    if (status == XSEG_OK)
+        atomic_store_explicit(&allocator->device[ordinal], device, memory_order_release);
+    xseg_mutex_unlock(&allocator->open_lock);
+    if (status != XSEG_OK)
+        return status;
+    xseg_budget_add(device);
+    xseg_log_line(&allocator->log, XSEG_LOG_INFO,
+                  "device %d: opened, %" PRIu64 " MiB, %s, driver calls over several mappings %s",
+                  ordinal, device->context.total_bytes >> 20,
+                  device->context.has_vmm ? "virtual memory management" : "classic segments only",
+                  device->context.batches_unmap && device->context.batches_access
+                      ? "supported"
+                      : "not supported");
+    if (xseg_allocator_config(allocator)->exportable && !device->pool.options.exportable)
+        xseg_log_line(
+            &allocator->log, XSEG_LOG_WARNING, "device %d: exportable has no effect, %s", ordinal,
+            !device->context.has_vmm                  ? "virtual memory management is unavailable"
+            : xseg_page_probe_is_due(device->sharing) ? "too little free memory for the driver "
+                                                        "test, repeated at the next growth"
+                                                      : device->sharing->exporting.why);
+    if (why[0] != '\0' && xseg_allocator_config(allocator)->expandable_segments)
+        xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
+                      "device %d: segments are classic%s, %s; set "
+                      "expandable_segments:False to avoid this warning",
+                      ordinal,
+                      xseg_guarded_is_enabled(xseg_allocator_config(allocator))
+                          ? ", unmap_on_free and guard_page have no effect"
+                          : "",
+                      why);
+    *out = device;
+    return XSEG_OK;
+}
+
+xseg_status xseg_allocator_device(struct xseg_allocator *allocator, int ordinal,
+                                  struct xseg_device **out)
+{
+    if (ordinal < 0 || ordinal >= allocator->device_count)
+        return xseg_fail(XSEG_ERR_ARGUMENT,
+                         "device %d does not exist; the driver has devices 0 to %d", ordinal,
+                         allocator->device_count - 1);
+    struct xseg_device *device = xseg_allocator_open_device(allocator, ordinal);
+    if (__builtin_expect(device == NULL, 0))
+        return open_device(allocator, ordinal, out);
+    *out = device;
+    return XSEG_OK;
+}

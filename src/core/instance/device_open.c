@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/instance/device_open.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "src/base/error.h"
+#include "src/base/text.h"
+#include "src/core/arena/origins.h"
+#include "src/core/budget/budget.h"
+#include "src/core/cache/extent_blocks.h"
+#include "src/core/device/allocator.h"
+#include "src/core/pending/debug_fill.h"
+#include "src/core/pending/deferred.h"
+#include "src/core/pending/pending.h"
+#include "src/core/pending/stream_retirement.h"
+#include "src/core/pool/import.h"
+#include "src/core/pool/page_probe.h"
+#include "src/core/range/range.h"
+#include "src/core/reclaim/decay.h"
+#include "src/core/reclaim/discard.h"
+#include "src/core/reclaim/idle.h"
+#include "src/core/reclaim/mapping.h"
+#include "src/core/reclaim/pending_unmap.h"
+#include "src/core/reclaim/trim.h"
+#include "src/core/reclaim/trim_steps.h"
+
+/* A device and the state that rooms above keep of it, in one piece of host memory. */
+struct whole {
+    struct xseg_device device; /* first: free() gets its address */
+    struct xseg_pending pending;
+    struct xseg_debug_fill fill;
+    struct xseg_decay decay;
+    struct xseg_pending_unmap pending_unmaps;
+    struct xseg_ranges ranges;
+    struct xseg_sharing sharing;
+    struct xseg_budget_device budget;
+};
+
+_Static_assert(offsetof(struct whole, device) == 0, "a device is freed by its own address");
+
+/* --- Opening. --- */
+
+/* Whether a pool that does not say so is exportable: the configuration says so, and the driver can. */
+static xseg_status follow_config(struct xseg_device *device, bool *exportable)
+{
+    if (!xseg_allocator_config(device->allocator)->exportable)
+        return XSEG_OK;
+    const xseg_status status = xseg_page_probe_export(device, exportable);
+    return status == XSEG_ERR_UNSUPPORTED ? XSEG_OK : status;
+}
+
+/* Try what the configuration asks of the default pool's pages. */
+static xseg_status try_pages(struct xseg_device *device)
+{
+    const struct xseg_config *config = xseg_allocator_config(device->allocator);
+    bool works = false;
+
+    device->sharing->exporting.is_wanted = config->exportable;
+    device->pool.options.rdma = config->rdma;
+    const xseg_status status = config->rdma ? xseg_page_probe_rdma(device) : XSEG_OK;
+    return status == XSEG_OK ? follow_config(device, &works) : status;
+}
+
+/* Give a device up that nobody has seen; it has no memory but what the driver did not take back of a trial. */
+static xseg_status give_up(struct xseg_device *device, xseg_status status)
+{
+    char reason[256];
+
+    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
+    (void)xseg_unreleased_retry(&device->unreleased);
+    xseg_driver_release_context_or_keep(&device->context);
+    xseg_device_end(device);
+    return xseg_fail(status, "%s", reason);
+}
+
+xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char *why,
+                             size_t why_bytes, struct xseg_device **out)
+{
+    struct whole *whole = calloc(1, sizeof(*whole));
+    xseg_status status;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_FIRST) && ordinal >= 0);
+    if (whole == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, device %d", ordinal);
+    struct xseg_device *device = &whole->device;
+    device->pending = &whole->pending;
+    device->fill = &whole->fill;
+    device->decay = &whole->decay;
+    device->pending_unmaps = &whole->pending_unmaps;
+    device->ranges = &whole->ranges;
+    device->sharing = &whole->sharing;
+    device->budget = &whole->budget;
+    status = xseg_unreleased_init(&device->unreleased, &device->context);
+    if (status != XSEG_OK)
+        goto free_device;
+    status = xseg_context_open(&device->context, allocator->driver, ordinal, &device->unreleased,
+                               why, why_bytes);
+    if (status != XSEG_OK)
+        goto release_unreleased;
+    xseg_pages_init(&device->pages, &device->context, &device->unreleased);
+    device->allocator = allocator;
+    device->fork = &allocator->fork;
+    device->page_map = &allocator->page_map;
+    xseg_mutex_init(&device->growth_lock, XSEG_RANK_DEVICE_MEMORY);
+    xseg_mutex_init(&device->table_lock, XSEG_RANK_TABLE);
+    xseg_streams_init(&device->streams, &device->context, &device->table_lock);
+    xseg_pending_init(device->pending, &device->context);
+    xseg_routes_init(&device->routes, &device->context, &device->table_lock);
+    xseg_totals_init(&device->totals);
+    xseg_device_limits_init(&device->limits, xseg_allocator_config(allocator));
+    xseg_pools_init(device);
+    xseg_pool_init(&device->pool, device, NULL);
+    xseg_debug_fill_init(device->fill, allocator);
+    xseg_history_init(&device->history, &allocator->history, &allocator->observers,
+                      device->context.ordinal);
+    xseg_sharing_init(device, device->sharing);
+    xseg_pending_unmap_init(device->pending_unmaps);
+    xseg_ranges_init(device->ranges);
+    xseg_budget_device_init(device->budget);
+    atomic_init(&device->allowance, UINT64_MAX);
+    xseg_list_init(&device->spare_extents);
+    status = try_pages(device);
+    if (status != XSEG_OK)
+        return give_up(device, status);
+    *out = device;
+    return XSEG_OK;
+
+release_unreleased:
+    xseg_unreleased_fini(&device->unreleased);
+free_device:
+    free(whole);
+    return status;
+}
+
+xseg_status xseg_device_make_pool(struct xseg_device *device,
+                                  const struct xseg_pool_options *options, struct xseg_pool **out)
+{
+    struct xseg_pool_options chosen = *options;
+    xseg_status status = XSEG_OK;
+    bool works = false;
+
+    if (chosen.exportable)
+        status = xseg_page_probe_export(device, &works);
+    else if (chosen.memory.alloc == NULL)
+        status = follow_config(device, &chosen.exportable);
+    if (chosen.memory.alloc == NULL && xseg_allocator_config(device->allocator)->rdma)
+        chosen.rdma = true;
+    if (status == XSEG_OK && chosen.rdma)
+        status = xseg_page_probe_rdma(device);
+    if (status != XSEG_OK)
+        return status;
+    return xseg_pools_create(device, &chosen, false, out);
+}
+
+/* --- Closing. --- */
+
+/* The first allocated blocks, for the error message. */
+struct survivors {
+    uint64_t count;
+    struct xseg_text text;
+    char buffer[1024];
+};
+
+/* Frames of the stack that allocated a survivor. */
+#define FRAMES_SHOWN 3u
+
+static void note_live(void *self, const struct xseg_part *part)
+{
+    const struct xseg_arena *arena = part->extent->arena;
+    struct survivors *live = self;
+
+    if (part->state != XSEG_BLOCK_ALLOCATED || live->count++ >= 4)
+        return;
+    xseg_text_add(&live->text, "%s %#" PRIx64 " of %" PRIu64 " bytes on stream %p",
+                  live->count > 1 ? "," : "", part->base, part->requested,
+                  (void *)xseg_arena_stream(arena)->handle);
+    xseg_history_store_print_stack(arena->history->store,
+                                   xseg_origins_of(part->extent, part->base).stack, FRAMES_SHOWN,
+                                   " from ", &live->text);
+}
+
+static void end_extents(void *self, struct xseg_arena *arena)
+{
+    bool *all = self;
+
+    *all = xseg_trim_finish_unmapped_all(arena) && *all;
+}
+
+/* End a stream of the device's own. */
+static xseg_status end_stream(struct xseg_device *device, xseg_stream *stream)
+{
+    const xseg_status status =
+        *stream == NULL ? XSEG_OK : xseg_driver_stream_destroy(&device->context, *stream);
+
+    if (status == XSEG_OK)
+        *stream = NULL;
+    return status;
+}
+
+/* Give all memory back to the driver; memory that it refuses is found again by the next attempt. */
+static xseg_status give_everything_back(struct xseg_device *device)
+{
+    const struct xseg_trim_plan everything = {.wait = true, .held_pools = true};
+    struct xseg_trim_result done = {sizeof(done)};
+    bool all = true;
+    xseg_status status = XSEG_OK;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
+                !xseg_context_is_lost(&device->context));
+    xseg_discard_all(device);
+    status = xseg_trim_device(device, &everything, &done);
+    if (status != XSEG_OK)
+        return status;
+    xseg_ranges_end_all(device);
+    xseg_device_visit_arenas(device, end_extents, &all);
+    if (!all)
+        return xseg_fail(XSEG_ERR_DRIVER,
+                         "driver has not released all memory, %" PRIu64
+                         " bytes on device %d; call xseg_close() again",
+                         done.kept_failed, device->context.ordinal);
+    status = xseg_unreleased_retry(&device->unreleased);
+    if (status == XSEG_OK)
+        status = end_stream(device, &device->side);
+    if (status == XSEG_OK)
+        status = end_stream(device, &device->copier);
+    if (status != XSEG_OK)
+        return status;
+    xseg_idle_end(device);
+    xseg_stream_retirement_end(device);
+    return xseg_fences_fini(&device->pending->fences);
+}
+
+/* Free the host memory of an arena's extents: their device is lost.  Their pools are freed when the device closes. */
+static void abandon_extents(void *self, struct xseg_arena *arena)
+{
+    (void)self;
+    XSEG_ASSERT(xseg_context_is_lost(&arena->device->context));
+    XSEG_LIST_FOR_SAFE(node, &arena->extents)
+    {
+        struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+
+        xseg_mutex_lock(&arena->device->page_map->lock);
+        xseg_page_map_remove(arena->device->page_map, extent);
+        xseg_mutex_unlock(&arena->device->page_map->lock);
+        xseg_extent_fini(extent);
+        xseg_segment_abandon(&extent->segment);
+        extent->first = NULL;
+        xseg_list_remove(&extent->link);
+        xseg_list_insert(&arena->device->spare_extents, &extent->link);
+    }
+}
+
+void xseg_device_end(struct xseg_device *device)
+{
+    xseg_pools_fini(device);
+    xseg_pool_fini(&device->pool);
+    XSEG_LIST_FOR_SAFE(node, &device->spare_extents)
+    {
+        free(XSEG_CONTAINER(node, struct xseg_extent, link));
+    }
+    xseg_routes_fini(&device->routes);
+    xseg_streams_fini(&device->streams);
+    xseg_pending_fini(device->pending);
+    xseg_debug_fill_fini(device->fill);
+    xseg_totals_fini(&device->totals);
+    xseg_pages_fini(&device->pages);
+    xseg_history_fini(&device->history);
+    xseg_sharing_fini(device->sharing);
+    xseg_share_discard_imports(device->sharing);
+    xseg_pending_unmap_fini(device->pending_unmaps);
+    xseg_ranges_fini(device->ranges);
+    xseg_unreleased_fini(&device->unreleased);
+    xseg_mutex_fini(&device->table_lock);
+    xseg_mutex_fini(&device->growth_lock);
+    free(device);
+}
+
+xseg_status xseg_device_check_none_allocated(struct xseg_device *device)
+{
+    struct survivors live = {0};
+
+    if (xseg_pending_captures(device->pending) || xseg_routes_exist(&device->routes))
+        return xseg_fail(XSEG_ERR_BUSY, "%s is active on device %d; end it first",
+                         xseg_pending_captures(device->pending) ? "capture" : "route to a pool",
+                         device->context.ordinal);
+    xseg_text_init(&live.text, live.buffer, sizeof(live.buffer));
+    xseg_mutex_lock(&device->growth_lock);
+    xseg_device_walk(device, note_live, &live);
+    const uint64_t pinned = xseg_mapping_pinned(device);
+    const uint64_t held = xseg_ranges_held_bytes(device);
+    xseg_mutex_unlock(&device->growth_lock);
+    if (live.count == 0 && held != 0 && !xseg_context_is_lost(&device->context))
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "decommitted granules are held, %" PRIu64
+                         " bytes on device %d; call xseg_range_unhold() first",
+                         held, device->context.ordinal);
+    if (live.count == 0 && pinned != 0 && !xseg_context_is_lost(&device->context))
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "memory is pinned, %" PRIu64
+                         " bytes on device %d; call xseg_unpin() first",
+                         pinned, device->context.ordinal);
+    if (live.count == 0)
+        return xseg_share_check_none(device);
+    return xseg_fail(
+        XSEG_ERR_BUSY, "blocks are allocated, %" PRIu64 " on device %d; free these first:%s%s",
+        live.count, device->context.ordinal, live.buffer, live.count > 4 ? ", ..." : "");
+}
+
+/* Count a stream of a lost device as passed. */
+static void pass(void *self, struct xseg_known_stream *stream)
+{
+    struct xseg_device *device = self;
+
+    xseg_pending_stream_synchronized(device->pending, stream);
+}
+
+/* Take the pending blocks of a lost device back, while their extents are still there. */
+static void abandon_pending(struct xseg_device *device)
+{
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    xseg_pending_lock(device->pending);
+    xseg_deferred_settle(device->pending, NULL);
+    xseg_pending_unlock(device->pending);
+    xseg_streams_visit(&device->streams, pass, device);
+}
+
+xseg_status xseg_device_release_memory(struct xseg_device *device)
+{
+    xseg_status status = XSEG_OK;
+
+    xseg_mutex_lock(&device->growth_lock);
+    if (!xseg_context_is_lost(&device->context))
+        status = give_everything_back(device);
+    if (xseg_context_is_lost(&device->context)) {
+        abandon_pending(device);
+        xseg_discard_lost(device);
+        xseg_ranges_end_all(device);
+        xseg_device_visit_arenas(device, abandon_extents, NULL);
+        status = XSEG_OK;
+    }
+    xseg_mutex_unlock(&device->growth_lock);
+    return status;
+}
+
+xseg_status xseg_device_release(struct xseg_device *device)
+{
+    const xseg_status status = xseg_context_close(&device->context);
+
+    /* The context of a lost device is gone, whatever the driver returns. */
+    return xseg_context_is_lost(&device->context) ? XSEG_OK : status;
+}
+
+void xseg_device_retain(struct xseg_device *device)
+{
+    if (!xseg_context_is_lost(&device->context))
+        xseg_context_reopen(&device->context);
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/pool/import.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/check.h"
+#include "src/base/error.h"
+#include "src/core/device/allocator.h"
+#include "src/core/grow/unpaged.h"
+#include "src/core/pending/pending.h"
+#include "vmm/foreign.h"
+#include "vmm/peer.h"
+
+/* Limits of an import: pages (fs.nr_open), and the addresses of a device. */
+#define PAGES_MAX ((size_t)1 << 20)
+#define BYTES_MAX (UINT64_C(1) << 47)
+
+struct xseg_import {
+    struct xseg_list link;
+    struct xseg_foreign foreign;
+    uint64_t page_bytes[]; /* [foreign.pages] */
+};
+
+static size_t import_bytes(const struct xseg_import *record)
+{
+    return sizeof(*record) + record->foreign.pages * sizeof(record->page_bytes[0]);
+}
+
+void xseg_share_discard_imports(struct xseg_sharing *sharing)
+{
+    XSEG_LIST_FOR_SAFE(node, &sharing->imports)
+    {
+        free(XSEG_CONTAINER(node, struct xseg_import, link));
+    }
+}
+
+/* Write the bytes of a UUID as hexadecimal digits. */
+static const char *spell(const uint8_t uuid[XSEG_DRIVER_UUID_BYTES],
+                         char text[2 * XSEG_DRIVER_UUID_BYTES + 1])
+{
+    for (unsigned i = 0; i < XSEG_DRIVER_UUID_BYTES; i++)
+        (void)snprintf(&text[(size_t)2 * i], 3, "%02x", uuid[i]);
+    return text;
+}
+
+/* uuid: of the device that has the memory, or NULL */
+static xseg_status check_device(struct xseg_device *device, const uint8_t *uuid)
+{
+    char theirs[2 * XSEG_DRIVER_UUID_BYTES + 1], ours[2 * XSEG_DRIVER_UUID_BYTES + 1];
+    xseg_status status = XSEG_OK;
+
+    if (xseg_context_is_lost(&device->context))
+        return xseg_driver_fail_lost(&device->context);
+    if (!xseg_device_makes_pages(device))
+        return xseg_unpaged_fail(device);
+    if (uuid != NULL)
+        status = xseg_sharing_add_device(device);
+    if (status != XSEG_OK || uuid == NULL ||
+        memcmp(uuid, device->sharing->uuid, XSEG_DRIVER_UUID_BYTES) == 0)
+        return status;
+    return xseg_fail(
+        XSEG_ERR_ARGUMENT,
+        "memory is on another device, UUID %s; device %d has UUID %s, pass the ordinal "
+        "of the other device",
+        spell(uuid, theirs), device->context.ordinal, spell(device->sharing->uuid, ours));
+}
+
+/* Make the record of an import, which is not mapped yet, and check the handles against it. */
+static xseg_status make_import(struct xseg_device *device, const struct xseg_page_handle *handle,
+                               size_t count, struct xseg_import **out)
+{
+    const uint64_t granularity = device->context.granularity;
+    struct xseg_import *record = calloc(1, sizeof(*record) + count * sizeof(record->page_bytes[0]));
+
+    if (record == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, import record of %zu pages",
+                         count);
+    record->foreign.context = &device->context;
+    record->foreign.unreleased = &device->unreleased;
+    record->foreign.page_bytes = record->page_bytes;
+    record->foreign.pages = count;
+    for (size_t i = 0; i < count; i++) {
+        const uint64_t offset = handle[i].offset, size = handle[i].size;
+
+        if (offset != record->foreign.bytes || size == 0 || size % granularity != 0 ||
+            size > BYTES_MAX - offset) {
+            free(record);
+            return xseg_fail(XSEG_ERR_ARGUMENT,
+                             "page %zu is invalid, %" PRIu64 " bytes at offset %" PRIu64
+                             "; pages follow each other without gaps, in multiples of %" PRIu64
+                             " bytes on device %d",
+                             i, size, offset, granularity, device->context.ordinal);
+        }
+        record->page_bytes[i] = size;
+        record->foreign.bytes += size;
+    }
+    *out = record;
+    return XSEG_OK;
+}
+
+/* Map the pages of a run.  The device memory lock is held. */
+static xseg_status import_pages(struct xseg_device *device, enum xseg_handle_type type,
+                                const struct xseg_page_handle *handle, size_t count,
+                                const uint8_t *uuid, uint64_t *address)
+{
+    struct xseg_import *record = NULL;
+    xseg_status status = check_device(device, uuid);
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    if (status == XSEG_OK)
+        status = make_import(device, handle, count, &record);
+    if (status != XSEG_OK)
+        return status;
+    status = xseg_foreign_map(&record->foreign, type, handle);
+    if (status != XSEG_OK) {
+        free(record);
+        return status;
+    }
+    XSEG_ASSERT(record->foreign.base != 0);
+    *address = record->foreign.base;
+    xseg_list_insert(&device->sharing->imports, &record->link);
+    xseg_sharing_update_host_bytes(device, import_bytes(record), 0);
+    atomic_fetch_add_explicit(&device->sharing->imported, record->foreign.bytes,
+                              memory_order_relaxed);
+    return XSEG_OK;
+}
+
+xseg_status xseg_share_import(struct xseg_device *device, enum xseg_handle_type type,
+                              const struct xseg_page_handle *handle, size_t count,
+                              const uint8_t *uuid, uint64_t *address)
+{
+    if (count == 0 || count > PAGES_MAX)
+        return xseg_fail(XSEG_ERR_ARGUMENT,
+                         "number of pages is out of range, %zu; pass 1 to %zu pages", count,
+                         PAGES_MAX);
+    for (size_t i = 0; type == XSEG_HANDLE_FD && i < count; i++)
+        if (fcntl(handle[i].fd, F_GETFD) < 0)
+            return xseg_fail(XSEG_ERR_ARGUMENT, "descriptor of page %zu is not open, %d", i,
+                             handle[i].fd);
+    xseg_mutex_lock(&device->growth_lock);
+    const xseg_status status = import_pages(device, type, handle, count, uuid, address);
+    xseg_mutex_unlock(&device->growth_lock);
+    return status;
+}
+
+/* Find the import of an address, or NULL.  The device memory lock is held. */
+static struct xseg_import *find_import(struct xseg_device *device, uint64_t address)
+{
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    XSEG_LIST_FOR(node, &device->sharing->imports)
+    {
+        struct xseg_import *record = XSEG_CONTAINER(node, struct xseg_import, link);
+
+        if (record->foreign.base == address)
+            return record;
+    }
+    return NULL;
+}
+
+static xseg_status close_import(struct xseg_device *device, struct xseg_import *record)
+{
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    XSEG_ASSERT(xseg_sharing_imported(device->sharing) >= record->foreign.bytes);
+    if (xseg_pending_captures(device->pending))
+        return xseg_pending_fail_capture(device->pending);
+    if (!xseg_context_is_lost(&device->context))
+        xseg_foreign_unmap(&record->foreign);
+    xseg_list_remove(&record->link);
+    xseg_sharing_update_host_bytes(device, 0, import_bytes(record));
+    atomic_fetch_sub_explicit(&device->sharing->imported, record->foreign.bytes,
+                              memory_order_relaxed);
+    free(record);
+    return XSEG_OK;
+}
+
+xseg_status xseg_share_unimport(struct xseg_allocator *allocator, uint64_t address)
+{
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
+    for (int i = 0; i < allocator->device_count; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+        struct xseg_import *record;
+        xseg_status status = XSEG_OK;
+
+        if (device == NULL)
+            continue;
+        xseg_mutex_lock(&device->growth_lock);
+        record = find_import(device, address);
+        if (record != NULL)
+            status = close_import(device, record);
+        xseg_mutex_unlock(&device->growth_lock);
+        if (record != NULL)
+            return status;
+    }
+    return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
+                     "address is not imported, %#" PRIx64
+                     "; pass the address that the import returned",
+                     address);
+}
+
+xseg_status xseg_share_set_peer(struct xseg_device *device, const struct xseg_context *peer,
+                                bool is_allowed)
+{
+    xseg_status result = XSEG_OK;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    XSEG_LIST_FOR(node, &device->sharing->imports)
+    {
+        struct xseg_import *record = XSEG_CONTAINER(node, struct xseg_import, link);
+        const xseg_status status = xseg_peer_set_foreign(&record->foreign, peer, is_allowed);
+
+        if (status != XSEG_OK && is_allowed)
+            return status;
+        result = status == XSEG_OK ? result : status;
+    }
+    return result;
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/pool/peers.h"
+
+#include <stdio.h>
+
+#include "src/base/check.h"
+#include "src/base/error.h"
+#include "src/core/device/allocator.h"
+#include "src/core/pool/import.h"
+#include "vmm/peer.h"
+
+/* Rights of one peer on all mapped memory of a device, as they are being changed. */
+struct change {
+    const struct xseg_context *peer;
+    bool is_allowed;
+    xseg_status status; /* the first error on giving, the last one on taking */
+};
+
+static bool goes_on(const struct change *change)
+{
+    return change->status == XSEG_OK || !change->is_allowed;
+}
+
+static void change_arena(void *self, struct xseg_arena *arena)
+{
+    struct change *change = self;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        struct xseg_segment *segment = &XSEG_CONTAINER(node, struct xseg_extent, link)->segment;
+
+        if (!xseg_segment_is_expandable(segment) || !goes_on(change))
+            continue;
+        const xseg_status status = xseg_peer_set_segment(segment, change->peer, change->is_allowed);
+        if (status != XSEG_OK)
+            change->status = status;
+    }
+}
+
+static xseg_status change_all(struct xseg_device *owner, const struct xseg_context *peer,
+                              bool is_allowed)
+{
+    struct change change = {peer, is_allowed, XSEG_OK};
+
+    xseg_device_visit_arenas(owner, change_arena, &change);
+    if (!goes_on(&change))
+        return change.status;
+    const xseg_status status = xseg_share_set_peer(owner, peer, is_allowed);
+    return status == XSEG_OK ? change.status : status;
+}
+
+static void look_for_moves(void *self, struct xseg_arena *arena)
+{
+    bool *moves = self;
+
+    *moves = *moves || arena->pool->state == XSEG_POOL_TRANSITION;
+}
+
+/* Whether the hardware and the state of the pools let a peer be added.  The device memory lock is held. */
+static xseg_status check(struct xseg_device *owner, const struct xseg_context *peer)
+{
+    struct xseg_context *context = &owner->context;
+    bool can = false, moves = false;
+    const xseg_status status = xseg_driver_can_reach(context, peer, &can);
+
+    if (status != XSEG_OK)
+        return status;
+    if (!can || context->peers == XSEG_PEERS_MAX)
+        return xseg_fail(XSEG_ERR_UNSUPPORTED,
+                         "device %d cannot access memory of device %d, %s; copy through the host",
+                         peer->ordinal, context->ordinal,
+                         can ? "maximum number of peers reached"
+                             : "no peer-to-peer path (see nvidia-smi topo -p2p r)");
+    /* Pages of a pool on its way back are mapped already, with the rights as they were then. */
+    xseg_device_visit_arenas(owner, look_for_moves, &moves);
+    if (moves)
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "pool of device %d is being paused or resumed; retry after that call has "
+                         "returned",
+                         context->ordinal);
+    return XSEG_OK;
+}
+
+/* Take back what was given before an error. */
+static xseg_status undo(struct xseg_device *owner, struct xseg_context *peer, bool was_enabled,
+                        xseg_status status)
+{
+    char reason[256];
+    bool is_undone;
+
+    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
+    is_undone = change_all(owner, peer, false) == XSEG_OK;
+    if (!was_enabled)
+        is_undone = xseg_driver_disable_peer(&owner->context, peer) == XSEG_OK && is_undone;
+    return xseg_fail(status, "%s; device %d %s", reason, peer->ordinal,
+                     is_undone ? "has the same access as before"
+                               : "keeps access to some memory because the undo failed");
+}
+
+static xseg_status allow(struct xseg_device *owner, struct xseg_context *peer)
+{
+    struct xseg_context *context = &owner->context;
+    bool is_new = false;
+    xseg_status status = check(owner, peer);
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    if (status == XSEG_OK)
+        status = xseg_driver_enable_peer(context, peer, &is_new);
+    if (status != XSEG_OK)
+        return status;
+    status = change_all(owner, peer, true);
+    if (status != XSEG_OK)
+        return undo(owner, peer, !is_new, status);
+    xseg_peer_add(context, peer);
+    return XSEG_OK;
+}
+
+xseg_status xseg_peers_allow(struct xseg_device *owner, struct xseg_device *peer)
+{
+    xseg_status status = XSEG_OK;
+
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held() && owner != peer);
+    if (xseg_context_is_lost(&owner->context))
+        return xseg_driver_fail_lost(&owner->context);
+    if (xseg_context_is_lost(&peer->context))
+        return xseg_driver_fail_lost(&peer->context);
+    xseg_mutex_lock(&owner->growth_lock);
+    if (!xseg_peer_is_known(&owner->context, &peer->context))
+        status = allow(owner, &peer->context);
+    xseg_mutex_unlock(&owner->growth_lock);
+    return status;
+}
+
+void xseg_peers_renew(struct xseg_device *owner)
+{
+    struct xseg_allocator *allocator = owner->allocator;
+    bool is_new = false;
+
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
+    xseg_mutex_lock(&owner->growth_lock);
+    for (int i = 0; i < allocator->device_count && owner->context.peers != 0; i++) {
+        struct xseg_device *peer = xseg_allocator_open_device(allocator, i);
+
+        if (peer != NULL && xseg_peer_is_known(&owner->context, &peer->context) &&
+            xseg_driver_enable_peer(&owner->context, &peer->context, &is_new) != XSEG_OK)
+            xseg_peer_remove(&owner->context, &peer->context);
+    }
+    xseg_mutex_unlock(&owner->growth_lock);
+}

@@ -1,0 +1,468 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/pool/share.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "src/base/align.h"
+#include "src/base/check.h"
+#include "src/base/error.h"
+#include "src/core/cache/walk.h"
+#include "src/core/device/allocator.h"
+#include "src/core/pool/page_probe.h"
+#include "src/core/pool/pause.h"
+#include "src/core/reclaim/mapping.h"
+#include "vmm/alias.h"
+
+_Static_assert(XSEG_FABRIC_HANDLE_SIZE == XSEG_DRIVER_FABRIC_BYTES, "sizes of fabric handles");
+
+struct xseg_export {
+    struct xseg_list link;
+    struct xseg_device *device;
+    struct xseg_segment *segment;
+    uint64_t address;      /* of the block */
+    uint32_t first, count; /* granules of the run */
+};
+
+/* --- The records. --- */
+
+void xseg_sharing_fini(struct xseg_sharing *sharing)
+{
+    xseg_export_server_stop(&sharing->server);
+    XSEG_LIST_FOR_SAFE(node, &sharing->exports)
+    {
+        free(XSEG_CONTAINER(node, struct xseg_export, link));
+    }
+}
+
+void xseg_sharing_update_host_bytes(struct xseg_device *device, size_t more, size_t less)
+{
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    XSEG_ASSERT(xseg_sharing_host_bytes(device->sharing) + more >= less);
+    atomic_fetch_add_explicit(&device->sharing->host_bytes, (uint64_t)more - less,
+                              memory_order_relaxed);
+}
+
+xseg_status xseg_share_check_none(struct xseg_device *device)
+{
+    const struct xseg_sharing *sharing = device->sharing;
+
+    if (xseg_context_is_lost(&device->context))
+        return XSEG_OK;
+    xseg_mutex_lock(&device->growth_lock);
+    const bool exports = !xseg_list_is_empty(&sharing->exports);
+    const bool imports = !xseg_list_is_empty(&sharing->imports);
+    xseg_mutex_unlock(&device->growth_lock);
+    if (exports)
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "memory of device %d is exported; xseg_export_close() it first",
+                         device->context.ordinal);
+    if (imports)
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "memory is imported to device %d; xseg_import_close() it first",
+                         device->context.ordinal);
+    return XSEG_OK;
+}
+
+xseg_status xseg_sharing_add_device(struct xseg_device *device)
+{
+    struct xseg_sharing *sharing = device->sharing;
+    xseg_status status = XSEG_OK;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    if (!sharing->has_uuid)
+        status = xseg_driver_uuid(&device->context, sharing->uuid);
+    sharing->has_uuid |= status == XSEG_OK;
+    return status;
+}
+
+/* --- Exporting. --- */
+
+/* Find the live block that starts at an address. */
+static xseg_status find_block(const struct xseg_extent *extent, uint64_t address,
+                              struct xseg_part *out)
+{
+    struct xseg_arena *arena = extent->arena;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    xseg_arena_lock(arena);
+    *out = xseg_walk_at(extent, address);
+    xseg_arena_unlock(arena);
+    if (out->state == XSEG_BLOCK_ALLOCATED && out->base == address)
+        return XSEG_OK;
+    if (out->state == XSEG_BLOCK_CLAIMED)
+        return xseg_mapping_fail_claimed(address);
+    return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
+                     "address is not the start of an allocated block, %#" PRIx64
+                     "; export whole blocks",
+                     address);
+}
+
+static xseg_status check_extent(const struct xseg_extent *extent, uint64_t address,
+                                bool is_fallback)
+{
+    const struct xseg_arena *arena = extent->arena;
+
+    if (xseg_context_is_lost(&arena->device->context))
+        return xseg_driver_fail_lost(&arena->device->context);
+    if (!xseg_extent_is_expandable(extent))
+        return xseg_fail(XSEG_ERR_UNSUPPORTED,
+                         "address is in a classic segment, %#" PRIx64
+                         "; only memory allocated with expandable_segments:True can be exported",
+                         address);
+    const bool is_exportable = xseg_segment_has(&extent->segment, XSEG_PAGE_EXPORTABLE);
+    if (!is_exportable && arena->device->sharing->exporting.verdict == XSEG_PAGE_PROBE_REFUSED)
+        return xseg_page_probe_refuse(arena->device->sharing);
+    if (!is_exportable || is_fallback)
+        return xseg_fail(XSEG_ERR_UNSUPPORTED,
+                         "memory is not exportable, %#" PRIx64
+                         "; allocate it from an exportable pool, or set exportable:True for the "
+                         "default pool",
+                         address);
+    return XSEG_OK;
+}
+
+/*
+ * Find the run under the live block that starts at an address.  Nothing is retained.
+ *
+ * offset: set to that of the block in the run
+ */
+static xseg_status find_run(struct xseg_extent *extent, uint64_t address,
+                            struct xseg_export *record, uint64_t *offset)
+{
+    struct xseg_segment *segment = &extent->segment;
+    struct xseg_part block = {0};
+    xseg_status status = xseg_pool_check_running(extent->arena->pool);
+
+    if (status == XSEG_OK)
+        status = find_block(extent, address, &block);
+    if (status == XSEG_OK)
+        status = check_extent(extent, address, block.is_fallback);
+    if (status != XSEG_OK)
+        return status;
+    *record = (struct xseg_export){
+        .device = extent->arena->device, .segment = segment, .address = address};
+    record->count = xseg_segment_pages_under(segment, address - segment->base,
+                                             xseg_part_end(&block) - segment->base, &record->first);
+    XSEG_ASSERT(record->count != 0);
+    *offset = address - segment->base - record->first * segment->granule_bytes;
+    return XSEG_OK;
+}
+
+static uint64_t count_pages(const struct xseg_export *record)
+{
+    const uint32_t *length = record->segment->length;
+    uint64_t pages = 0;
+
+    for (uint32_t at = record->first; at < record->first + record->count; at += length[at])
+        pages++;
+    XSEG_ASSERT(pages != 0);
+    return pages;
+}
+
+static void close_files(struct xseg_page_handle *handle, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        (void)close(handle[i].fd);
+        handle[i].fd = -1;
+    }
+}
+
+static xseg_status make_handle(const struct xseg_segment *segment, uint32_t at,
+                               enum xseg_handle_type type, struct xseg_page_handle *handle)
+{
+    handle->fd = -1;
+    return type == XSEG_HANDLE_FABRIC
+               ? xseg_driver_export_fabric(segment->context, xseg_alias_handle(segment, at),
+                                           handle->fabric)
+               : xseg_driver_export(segment->context, xseg_alias_handle(segment, at), &handle->fd);
+}
+
+/*
+ * Make handles for pages of a run, all or none.
+ *
+ * first, count: pages
+ */
+static xseg_status make_handles(const struct xseg_export *record, enum xseg_handle_type type,
+                                uint64_t first, size_t count, struct xseg_page_handle *handle)
+{
+    const struct xseg_segment *segment = record->segment;
+    uint32_t at = record->first;
+
+    for (uint64_t page = 0; page < first; page++)
+        at += segment->length[at];
+    for (size_t i = 0; i < count; i++) {
+        XSEG_ASSERT(at < record->first + record->count && segment->length[at] != 0);
+        const xseg_status status = make_handle(segment, at, type, &handle[i]);
+
+        if (status != XSEG_OK) {
+            xseg_fail_add(", page %" PRIu64 " of %" PRIu64 "; %s", first + i + 1,
+                          count_pages(record),
+                          type == XSEG_HANDLE_FD
+                              ? "each page needs a file descriptor, see ulimit -n"
+                              : "pages created before the probe of fabric handles have none, trim "
+                                "and allocate again");
+            close_files(handle, type == XSEG_HANDLE_FD ? i : 0);
+            return status;
+        }
+        handle[i].offset = (at - record->first) * segment->granule_bytes;
+        handle[i].size = segment->length[at] * segment->granule_bytes;
+        at += segment->length[at];
+    }
+    return XSEG_OK;
+}
+
+/* Retain the pages of a run, and keep a copy of the record. */
+static xseg_status begin_export(const struct xseg_export *run, struct xseg_export **out)
+{
+    struct xseg_export *record = malloc(sizeof(*record));
+
+    if (record == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, export record");
+    *record = *run;
+    const xseg_status status = xseg_segment_export(run->segment, run->first, run->count);
+    if (status != XSEG_OK) {
+        free(record);
+        return status;
+    }
+    xseg_list_insert(&run->device->sharing->exports, &record->link);
+    xseg_sharing_update_host_bytes(run->device, sizeof(*record), 0);
+    *out = record;
+    return XSEG_OK;
+}
+
+static void end_export(struct xseg_export *record)
+{
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    xseg_segment_unexport(record->segment, record->first, record->count);
+    xseg_list_remove(&record->link);
+    xseg_sharing_update_host_bytes(record->device, 0, sizeof(*record));
+    free(record);
+}
+
+/* --- Tokens. --- */
+
+static struct xseg_export_token token_of(const struct xseg_export *record)
+{
+    const struct xseg_segment *segment = record->segment;
+    const struct xseg_sharing *sharing = record->device->sharing;
+    const uint64_t begin = record->first * segment->granule_bytes;
+    const uint64_t end = begin + record->count * segment->granule_bytes;
+    const struct xseg_export_fields fields = {
+        .magic = {'x', 's', 'e', 'g'},
+        .version = XSEG_EXPORT_TOKEN_VERSION,
+        .exporter = sharing->exporter,
+        .secret = sharing->secret,
+        .segment = xseg_segment_number(segment),
+        .offset = begin,
+        .size = end - begin,
+        .generation = xseg_segment_generation(segment, begin, end),
+        .process = (uint32_t)getpid(),
+    };
+    struct xseg_export_token token;
+
+    memcpy(token.byte, &fields, sizeof(fields));
+    return token;
+}
+
+/* Draw the identity of the exporter, and start its server. */
+static xseg_status start_server(struct xseg_device *device)
+{
+    struct xseg_sharing *sharing = device->sharing;
+    uint64_t random[2];
+    xseg_status status = xseg_sharing_add_device(device);
+
+    if (status != XSEG_OK)
+        return status;
+    if (sharing->exporter == 0) {
+        if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
+            return xseg_fail(XSEG_ERR_FILE, "getrandom failed, %s; retry", strerror(errno));
+        sharing->exporter = random[0] | 1;
+        sharing->secret = random[1];
+    }
+    return xseg_export_server_start(&sharing->server, sharing->exporter);
+}
+
+/* An open export of a token, or NULL.  The device memory lock is held. */
+static struct xseg_export *find_token(struct xseg_device *device,
+                                      const struct xseg_export_token *token)
+{
+    XSEG_LIST_FOR(node, &device->sharing->exports)
+    {
+        struct xseg_export *record = XSEG_CONTAINER(node, struct xseg_export, link);
+        const struct xseg_export_token own = token_of(record);
+
+        if (memcmp(&own, token, sizeof(own)) == 0)
+            return record;
+    }
+    return NULL;
+}
+
+/* Fill in a reply with the pages of a run from number `first` on. */
+static xseg_status fill_reply(struct xseg_device *device, const struct xseg_export_token *token,
+                              uint64_t first, struct xseg_export_reply *reply, int *fd)
+{
+    struct xseg_page_handle handle[XSEG_EXPORT_BATCH];
+    const struct xseg_export *record = find_token(device, token);
+
+    if (record == NULL)
+        return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "export has been closed; export the memory again");
+    if (xseg_context_is_lost(&device->context))
+        return xseg_driver_fail_lost(&device->context);
+    const uint64_t pages = count_pages(record);
+    XSEG_ASSERT(first < pages);
+    const size_t count = xseg_min(pages - first, XSEG_EXPORT_BATCH);
+    const xseg_status status = make_handles(record, XSEG_HANDLE_FD, first, count, handle);
+    if (status != XSEG_OK)
+        return status;
+    for (size_t i = 0; i < count; i++) {
+        reply->page_size[i] = handle[i].size;
+        fd[i] = handle[i].fd;
+    }
+    reply->page_count = pages;
+    reply->count = (uint32_t)count;
+    memcpy(reply->device, device->sharing->uuid, sizeof(reply->device));
+    return XSEG_OK;
+}
+
+/* Called by the thread of the server. */
+static void answer(void *self, const struct xseg_export_token *token, uint64_t first,
+                   struct xseg_export_reply *reply, int fd[XSEG_EXPORT_BATCH])
+{
+    struct xseg_device *device = self;
+
+    memset(reply, 0, sizeof(*reply));
+    xseg_mutex_lock(&device->growth_lock);
+    const xseg_status status = fill_reply(device, token, first, reply, fd);
+    xseg_mutex_unlock(&device->growth_lock);
+    reply->status = (uint32_t)status;
+    if (status != XSEG_OK)
+        (void)snprintf(reply->why, sizeof(reply->why), "%s", xseg_fail_detail());
+}
+
+void xseg_sharing_init(struct xseg_device *device, struct xseg_sharing *sharing)
+{
+    memset(sharing, 0, sizeof(*sharing));
+    sharing->server.answer = answer;
+    sharing->server.self = device;
+    xseg_list_init(&sharing->exports);
+    xseg_list_init(&sharing->imports);
+}
+
+/* --- The calls of the exporter. --- */
+
+/* Lock the device memory that has an address. */
+static xseg_status lock_extent(struct xseg_allocator *allocator, uint64_t address,
+                               struct xseg_extent **extent) XSEG_UNCHECKED
+{
+    *extent = xseg_mapping_hold(allocator, address);
+    return *extent != NULL ? XSEG_OK : xseg_allocator_fail_foreign(address);
+}
+
+static void unlock_extent(struct xseg_extent *extent) XSEG_UNCHECKED
+{
+    xseg_mutex_unlock(&extent->arena->device->growth_lock);
+}
+
+xseg_status xseg_share_export(struct xseg_allocator *allocator, uint64_t address,
+                              struct xseg_export_token *token, uint64_t *offset)
+{
+    struct xseg_export run, *record = NULL;
+    struct xseg_extent *extent;
+    xseg_status status = lock_extent(allocator, address, &extent);
+
+    if (status != XSEG_OK)
+        return status;
+    status = find_run(extent, address, &run, offset);
+    if (status == XSEG_OK)
+        status = start_server(run.device);
+    if (status == XSEG_OK)
+        status = begin_export(&run, &record);
+    if (status == XSEG_OK)
+        *token = token_of(record);
+    unlock_extent(extent);
+    return status;
+}
+
+static xseg_status export_handles(const struct xseg_export *run, struct xseg_share_pages *pages)
+{
+    struct xseg_export *record = NULL;
+    xseg_status status = XSEG_OK;
+
+    pages->count = (size_t)count_pages(run);
+    if (pages->handle == NULL)
+        return XSEG_OK;
+    if (pages->capacity < pages->count)
+        return xseg_fail(
+            XSEG_ERR_ARGUMENT,
+            "capacity is too small, %zu handles; the block has %zu pages, pass NULL to query "
+            "the count",
+            pages->capacity, pages->count);
+    if (pages->type == XSEG_HANDLE_FABRIC)
+        status = xseg_page_probe_fabric(run->device);
+    if (status == XSEG_OK)
+        status = begin_export(run, &record);
+    if (status != XSEG_OK)
+        return status;
+    status = make_handles(record, pages->type, 0, pages->count, pages->handle);
+    if (status != XSEG_OK)
+        end_export(record);
+    return status;
+}
+
+xseg_status xseg_share_export_handles(struct xseg_allocator *allocator, uint64_t address,
+                                      struct xseg_share_pages *pages)
+{
+    struct xseg_export run;
+    struct xseg_extent *extent;
+    xseg_status status = lock_extent(allocator, address, &extent);
+
+    if (status != XSEG_OK)
+        return status;
+    status = find_run(extent, address, &run, &pages->block_offset);
+    if (status == XSEG_OK)
+        status = export_handles(&run, pages);
+    unlock_extent(extent);
+    return status;
+}
+
+/* Close the oldest export of an address. */
+static bool close_export(struct xseg_device *device, uint64_t address)
+{
+    XSEG_LIST_FOR(node, &device->sharing->exports)
+    {
+        struct xseg_export *record = XSEG_CONTAINER(node, struct xseg_export, link);
+
+        if (record->address == address) {
+            end_export(record);
+            return true;
+        }
+    }
+    return false;
+}
+
+xseg_status xseg_share_unexport(struct xseg_allocator *allocator, uint64_t address)
+{
+    bool closed = false;
+
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
+    for (int i = 0; i < allocator->device_count && !closed; i++) {
+        struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+
+        if (device == NULL)
+            continue;
+        xseg_mutex_lock(&device->growth_lock);
+        closed = close_export(device, address);
+        xseg_mutex_unlock(&device->growth_lock);
+    }
+    return closed ? XSEG_OK
+                  : xseg_fail(XSEG_ERR_NOT_ALLOCATED,
+                              "address is not exported, %#" PRIx64
+                              "; pass the start of an exported block",
+                              address);
+}

@@ -1,0 +1,475 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/range/range.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/demand_zero.h"
+#include "src/base/error.h"
+#include "src/core/device/allocator.h"
+#include "src/core/grow/extents.h"
+#include "src/core/grow/growth.h"
+#include "src/core/grow/unpaged.h"
+#include "src/core/pending/pending.h"
+#include "src/core/reclaim/pending_unmap.h"
+#include "src/core/reclaim/release.h"
+#include "src/core/reclaim/trim_steps.h"
+
+#define DEFAULT_PAGE (2 * XSEG_MIB)
+
+_Static_assert(XSEG_SEGMENT_TABLES_BYTES + XSEG_ELASTIC_BYTES <= 40,
+               "host memory of a granule, of which a range may have 16 million");
+
+void xseg_ranges_init(struct xseg_ranges *ranges)
+{
+    xseg_list_init(&ranges->bodies);
+    ranges->handles = NULL;
+}
+
+static void free_body(struct xseg_range_state *body, uint32_t granules)
+{
+    struct xseg_elastic *elastic = &body->elastic;
+
+    xseg_demand_zero_free(elastic->batch, granules * XSEG_ELASTIC_BYTES);
+    xseg_range_streams_fini(&body->streams);
+    free(body);
+}
+
+void xseg_ranges_fini(struct xseg_ranges *ranges)
+{
+    struct xseg_range *range = ranges->handles, *next;
+
+    for (; range != NULL; range = next) {
+        next = range->next;
+        XSEG_ASSERT(range->body == NULL);
+        free(range);
+    }
+}
+
+uint64_t xseg_ranges_host_bytes(const struct xseg_extent *extent)
+{
+    const struct xseg_elastic *elastic = extent->elastic;
+    const size_t granules = extent->segment.granules;
+
+    return sizeof(struct xseg_range) + sizeof(struct xseg_range_state) +
+           atomic_load_explicit(&elastic->range->streams.capacity, memory_order_relaxed) *
+               sizeof(struct xseg_range_stream) +
+           xseg_demand_zero_resident(elastic->batch, granules * XSEG_ELASTIC_BYTES);
+}
+
+/* --- Reserving. --- */
+
+static xseg_status check_size(const struct xseg_device *device, uint64_t bytes, uint64_t page)
+{
+    const uint64_t used = atomic_load_explicit(&device->addresses, memory_order_relaxed);
+
+    if (page % device->context.granularity != 0)
+        return xseg_fail(XSEG_ERR_ARGUMENT,
+                         "page_bytes is not a multiple of the granularity of device %d, %" PRIu64
+                         " bytes; use multiples of %" PRIu64 " bytes",
+                         device->context.ordinal, page, device->context.granularity);
+    if (bytes == 0 || bytes % page != 0)
+        return xseg_fail(XSEG_ERR_ARGUMENT,
+                         "size is not a multiple of the page size, %" PRIu64
+                         " bytes; use multiples of %" PRIu64 " bytes",
+                         bytes, page);
+    if (bytes > XSEG_GROWTH_ADDRESSES)
+        return xseg_fail(XSEG_ERR_NO_ADDRESSES,
+                         "size exceeds the virtual addresses of a device, %" PRIu64
+                         " bytes; reserve at most %" PRIu64 " bytes (%" PRIu64 " TiB)",
+                         bytes, XSEG_GROWTH_ADDRESSES, XSEG_GROWTH_ADDRESSES >> 40);
+    if (used > XSEG_GROWTH_ADDRESSES - bytes)
+        return xseg_fail(XSEG_ERR_NO_ADDRESSES,
+                         "out of virtual addresses on device %d, %" PRIu64
+                         " bytes requested; %" PRIu64 " of %" PRIu64 " bytes (%" PRIu64
+                         " TiB) reserved, release other ranges or reserve a smaller one",
+                         device->context.ordinal, bytes, used, XSEG_GROWTH_ADDRESSES,
+                         XSEG_GROWTH_ADDRESSES >> 40);
+    return XSEG_OK;
+}
+
+/* Make a body with tables; NULL without host memory. */
+static struct xseg_range_state *make_body(uint32_t granules)
+{
+    struct xseg_range_state *body = calloc(1, sizeof(*body));
+    uint32_t *tables = body == NULL ? NULL : xseg_demand_zero_alloc(granules * XSEG_ELASTIC_BYTES);
+
+    if (tables == NULL) {
+        free(body);
+        return NULL;
+    }
+    body->elastic.range = body;
+    body->elastic.batch = tables;
+    body->elastic.holds = tables + granules;
+    body->elastic.use = (uint8_t *)(tables + 2 * (size_t)granules);
+    xseg_list_init(&body->link);
+    xseg_list_init(&body->elastic.parked);
+    xseg_list_init(&body->elastic.parked_link);
+    return body;
+}
+
+/* The arena of a range's pool. */
+static xseg_status get_arena(struct xseg_pool *pool, struct xseg_arena **out)
+{
+    struct xseg_known_stream *stream = NULL;
+    const xseg_status status = xseg_streams_get(&pool->device->streams, NULL, &stream);
+
+    return status == XSEG_OK ? xseg_pool_arena(pool, stream, false, out) : status;
+}
+
+/* Reserve the addresses of a body.  The device memory lock is held. */
+static xseg_status reserve(struct xseg_range_state *body, struct xseg_arena *arena, uint64_t bytes,
+                           uint64_t page)
+{
+    const struct xseg_segment_extent wanted = {
+        .bytes = bytes,
+        .page_bytes = page,
+        .granule_bytes = page,
+        .behind = xseg_round_up(bytes, XSEG_SEGMENT_ALIGNMENT) - bytes,
+        .alignment = XSEG_SEGMENT_ALIGNMENT,
+    };
+    xseg_status status = check_size(arena->device, bytes, page);
+
+    if (status == XSEG_OK && xseg_context_is_lost(&arena->device->context))
+        status = xseg_driver_fail_lost(&arena->device->context);
+    if (status == XSEG_OK)
+        status = xseg_extents_reserve_elastic(arena, &wanted, &body->elastic, &body->extent);
+    return status;
+}
+
+/* Whether a pool can have ranges. */
+static xseg_status check_pool(const struct xseg_pool *pool)
+{
+    const struct xseg_device *device = pool->device;
+
+    if (!xseg_device_makes_pages(device))
+        return xseg_unpaged_fail(device);
+    if (xseg_pool_has_own_memory(pool))
+        return xseg_fail(
+            XSEG_ERR_ARGUMENT,
+            "pool %s has memory functions; ranges need a pool without memory functions",
+            xseg_pool_label(pool));
+    return XSEG_OK;
+}
+
+xseg_status xseg_ranges_reserve(struct xseg_pool *pool, uint64_t bytes,
+                                const struct xseg_range_options *options, struct xseg_range **out)
+{
+    struct xseg_device *device = pool->device;
+    const uint64_t page = options->page_bytes == 0 ? DEFAULT_PAGE : options->page_bytes;
+    struct xseg_arena *arena = NULL;
+    xseg_status status = check_pool(pool);
+
+    if (status == XSEG_OK)
+        status = check_size(device, bytes, page);
+    if (status == XSEG_OK)
+        status = get_arena(pool, &arena);
+    if (status != XSEG_OK)
+        return status;
+    const uint32_t granules = (uint32_t)(bytes / page);
+    struct xseg_range *range = calloc(1, sizeof(*range));
+    struct xseg_range_state *body = make_body(granules);
+    if (range == NULL || body == NULL) {
+        status =
+            xseg_fail(XSEG_ERR_HOST_MEMORY,
+                      "out of host memory, tables of a range of %" PRIu32 " granules", granules);
+        goto free_all;
+    }
+    body->pool = pool;
+    body->range = range;
+    body->limit = options->limit_bytes == 0 ? UINT64_MAX : options->limit_bytes;
+    xseg_mutex_lock(&device->growth_lock);
+    status = reserve(body, arena, bytes, page);
+    if (status == XSEG_OK) {
+        range->device = device;
+        range->body = body;
+        range->next = device->ranges->handles;
+        device->ranges->handles = range;
+        xseg_list_insert(&device->ranges->bodies, &body->link);
+    }
+    xseg_mutex_unlock(&device->growth_lock);
+    if (status == XSEG_OK) {
+        *out = range;
+        return XSEG_OK;
+    }
+
+free_all:
+    if (body != NULL)
+        free_body(body, granules);
+    free(range);
+    return status;
+}
+
+/* --- Finding. --- */
+
+xseg_status xseg_range_check_handle(const struct xseg_range *range)
+{
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    return range->body == NULL ? xseg_fail(XSEG_ERR_ARGUMENT, "range has been released") : XSEG_OK;
+}
+
+xseg_status xseg_range_find(struct xseg_range *range, uint64_t offset, uint64_t bytes,
+                            struct xseg_range_run *out)
+{
+    const xseg_status status = xseg_range_check_handle(range);
+
+    if (status != XSEG_OK)
+        return status;
+    const struct xseg_segment *segment = &range->body->extent->segment;
+    const uint64_t page = segment->granule_bytes;
+    if (offset % page != 0 || bytes % page != 0)
+        return xseg_fail(XSEG_ERR_ARGUMENT,
+                         "size or offset is not a multiple of the page size, %" PRIu64
+                         " bytes at offset %" PRIu64 "; the page size is %" PRIu64 " bytes",
+                         bytes, offset, page);
+    if (offset > segment->bytes || bytes > segment->bytes - offset)
+        return xseg_fail(XSEG_ERR_ARGUMENT,
+                         "size exceeds the range, %" PRIu64 " bytes at offset %" PRIu64
+                         "; the range has %" PRIu64 " bytes",
+                         bytes, offset, segment->bytes);
+    *out = (struct xseg_range_run){range->body, range->body->extent, (uint32_t)(offset / page),
+                                   (uint32_t)(bytes / page)};
+    return XSEG_OK;
+}
+
+static const char *const use_text[] = {
+    [XSEG_ELASTIC_EMPTY] = "not committed",
+    [XSEG_ELASTIC_ALLOCATED] = "committed",
+    [XSEG_ELASTIC_UNMAPPING] = "pending unmap",
+    [XSEG_ELASTIC_CLAIMED] = "claimed by another call",
+};
+
+xseg_status xseg_range_fail_use(const struct xseg_range_run *run, uint32_t granule,
+                                const char *advice)
+{
+    const uint8_t use = run->extent->elastic->use[granule];
+
+    XSEG_ASSERT((size_t)use < XSEG_COUNT_OF(use_text));
+    return xseg_fail(use == XSEG_ELASTIC_CLAIMED ? XSEG_ERR_BUSY : XSEG_ERR_ARGUMENT,
+                     "granule is %s, offset %" PRIu64 "; %s", use_text[use],
+                     granule * run->extent->segment.granule_bytes,
+                     use == XSEG_ELASTIC_CLAIMED ? "retry after that call has returned" : advice);
+}
+
+bool xseg_range_is_all(const struct xseg_range_run *run, enum xseg_elastic_use use, uint32_t *first)
+{
+    const uint8_t *uses = run->extent->elastic->use;
+
+    for (*first = run->first; *first < run->first + run->count; ++*first)
+        if (uses[*first] != use)
+            return false;
+    return true;
+}
+
+xseg_status xseg_range_check_claims(const struct xseg_range_run *run)
+{
+    const uint8_t *use = run->extent->elastic->use;
+
+    for (uint32_t at = run->first; at < run->first + run->count; at++)
+        if (use[at] == XSEG_ELASTIC_CLAIMED)
+            return xseg_range_fail_use(run, at, "");
+    return XSEG_OK;
+}
+
+void xseg_range_set_use(const struct xseg_range_run *run, enum xseg_elastic_use use)
+{
+    struct xseg_arena *arena = run->extent->arena;
+
+    xseg_arena_lock(arena);
+    memset(&run->extent->elastic->use[run->first], (int)use, run->count);
+    xseg_arena_unlock(arena);
+}
+
+/* --- Telling. --- */
+
+xseg_status xseg_ranges_describe(struct xseg_range *range, struct xseg_range_info *out)
+{
+    struct xseg_device *device = range->device;
+
+    xseg_mutex_lock(&device->growth_lock);
+    const xseg_status status = xseg_range_check_handle(range);
+    const struct xseg_range_state *body = range->body;
+    if (status != XSEG_OK) {
+        xseg_mutex_unlock(&device->growth_lock);
+        return status;
+    }
+    const struct xseg_segment *segment = &body->extent->segment;
+    const struct xseg_elastic *elastic = &body->elastic;
+    const struct xseg_page_kind prepared = {segment->page_bytes, segment->properties, body};
+    *out = (struct xseg_range_info){
+        .struct_size = sizeof(*out),
+        .base = (void *)(uintptr_t)segment->base, /* NOLINT(performance-no-int-to-ptr) */
+        .bytes = segment->bytes,
+        .page_bytes = segment->page_bytes,
+        .device = device->context.ordinal,
+        .pool = body->pool,
+        .limit_bytes = body->limit,
+        .quota_bytes = elastic->quota,
+        .committed_bytes = elastic->live * segment->granule_bytes,
+        .pending_unmap_bytes = elastic->pending_unmaps * segment->granule_bytes,
+        .mapped_bytes = atomic_load_explicit(&segment->mapped, memory_order_relaxed),
+        .physical_bytes = body->pool->state == XSEG_POOL_PAUSED ? 0 : elastic->own,
+        .prepared_bytes = xseg_pages_of_kind(&device->pages, prepared),
+        .recommits = body->retaken,
+    };
+    xseg_mutex_unlock(&device->growth_lock);
+    return XSEG_OK;
+}
+
+/* --- Ending. --- */
+
+static bool is_held_somewhere(const struct xseg_range_state *body)
+{
+    const uint32_t *holds = body->elastic.holds;
+
+    for (uint32_t at = 0; at < body->extent->segment.granules; at++)
+        if (holds[at] != 0)
+            return true;
+    return xseg_segment_holds(&body->extent->segment);
+}
+
+static bool is_claimed_somewhere(const struct xseg_range_state *body)
+{
+    return memchr(body->elastic.use, XSEG_ELASTIC_CLAIMED, body->extent->segment.granules) != NULL;
+}
+
+/* Whether a range can end, and what has left it can go.  The device memory lock is held. */
+static xseg_status check_end(const struct xseg_range_state *body)
+{
+    const struct xseg_device *device = body->range->device;
+    const struct xseg_elastic *elastic = &body->elastic;
+    const uint64_t page = body->extent->segment.granule_bytes;
+
+    if (elastic->live != 0)
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "memory of the range is committed, %" PRIu64 " bytes; decommit it first",
+                         elastic->live * page);
+    if (is_held_somewhere(body))
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "memory of the range is held, pinned or exported; unhold, unpin and close "
+                         "the exports first");
+    if (body->extent->registered != 0)
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "addresses of the range are registered; xseg_unregister() them first");
+    if (elastic->pending_unmaps != 0 && xseg_pending_captures(device->pending))
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "memory of the range is pending unmap during a capture, %" PRIu64
+                         " bytes on device %d; release the range after the capture",
+                         elastic->pending_unmaps * page, device->context.ordinal);
+    return is_claimed_somewhere(body)
+               ? xseg_fail(XSEG_ERR_BUSY,
+                           "range is claimed by another call; retry after that call has returned")
+               : XSEG_OK;
+}
+
+/* Take prepared pages of a range back. */
+static void release_prepared(struct xseg_range_state *body)
+{
+    const struct xseg_segment *segment = &body->extent->segment;
+    const struct xseg_page_kind kind = {segment->page_bytes, segment->properties, body};
+
+    while (xseg_pages_release(segment->pages, kind))
+        ;
+}
+
+/* End a range without memory.  The device memory lock is held; the pool is to be released without it. */
+static void end(struct xseg_range_state *body)
+{
+    struct xseg_device *device = body->range->device;
+    const uint32_t granules = body->extent->segment.granules;
+
+    body->elastic.quota = 0;
+    xseg_elastic_set_bytes(&body->elastic, 0, 0, &device->promised);
+    release_prepared(body);
+    xseg_trim_finish_elastic(body->extent);
+    body->range->body = NULL;
+    xseg_list_remove(&body->link);
+    free_body(body, granules);
+}
+
+/* Let what leaves go, and end a range.  The device memory lock is held. */
+static xseg_status finish(struct xseg_range *range)
+{
+    struct xseg_range_state *body = range->body;
+    struct xseg_segment *segment = &body->extent->segment;
+    xseg_status status = xseg_pool_check_running(body->pool);
+
+    if (status == XSEG_OK)
+        status = check_end(body);
+    if (status == XSEG_OK && body->elastic.pending_unmaps != 0)
+        status = xseg_pending_unmap_wait(range->device, false);
+    /* Observers may have been called meanwhile, and have ended the range, or used it. */
+    if (status == XSEG_OK)
+        status = xseg_range_check_handle(range);
+    if (status == XSEG_OK)
+        status = xseg_segment_retry_unknown(segment);
+    if (status == XSEG_OK)
+        status = check_end(body);
+    if (status != XSEG_OK)
+        return status;
+    if (body->elastic.pending_unmaps != 0)
+        return xseg_fail(XSEG_ERR_DRIVER,
+                         "memory of the range could not be unmapped, %" PRIu64
+                         " bytes; release the range again",
+                         body->elastic.pending_unmaps * segment->granule_bytes);
+    end(body);
+    return XSEG_OK;
+}
+
+xseg_status xseg_ranges_release(struct xseg_range *range)
+{
+    struct xseg_device *device = range->device;
+    struct xseg_pool *pool = NULL;
+
+    xseg_mutex_lock(&device->growth_lock);
+    xseg_status status = xseg_range_check_handle(range);
+    if (status == XSEG_OK) {
+        pool = range->body->pool;
+        /* What the driver has of a lost device stays with it, and the body until the device closes. */
+        if (xseg_context_is_lost(&device->context))
+            range->body = NULL;
+        else
+            status = finish(range);
+    }
+    xseg_mutex_unlock(&device->growth_lock);
+    if (status == XSEG_OK)
+        (void)xseg_release_pool(pool);
+    return status;
+}
+
+uint64_t xseg_ranges_held_bytes(struct xseg_device *device)
+{
+    uint64_t bytes = 0;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    XSEG_LIST_FOR(node, &device->ranges->bodies)
+    {
+        const struct xseg_range_state *body = XSEG_CONTAINER(node, struct xseg_range_state, link);
+        const struct xseg_segment *segment = &body->extent->segment;
+
+        for (uint32_t i = 0; i < segment->granules && body->elastic.pending_unmaps != 0; i++)
+            if (body->elastic.batch[i] != 0 && body->elastic.holds[i] != 0)
+                bytes += segment->granule_bytes;
+    }
+    return bytes;
+}
+
+void xseg_ranges_end_all(struct xseg_device *device)
+{
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    XSEG_LIST_FOR_SAFE(node, &device->ranges->bodies)
+    {
+        struct xseg_range_state *body = XSEG_CONTAINER(node, struct xseg_range_state, link);
+
+        if (!xseg_context_is_lost(&device->context)) {
+            if (body->elastic.pending_unmaps == 0 && body->extent->segment.unknown == 0)
+                end(body);
+            continue;
+        }
+        body->range->body = NULL;
+        xseg_list_remove(&body->link);
+        body->extent->elastic = NULL;
+        free_body(body, body->extent->segment.granules);
+    }
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/report/segments.h"
+
+#include "src/core/report/words.h"
+
+struct writing {
+    struct xseg_document *document;
+    struct xseg_snapshot_stacks *stacks;
+    struct xseg_snapshot_naming *naming;
+    int device;
+};
+
+/* What the blocks of a run add up to. */
+struct sums {
+    uint64_t allocated, active, requested;
+};
+
+static bool is_active(const struct xseg_block_snapshot_block *block)
+{
+    return block->state != XSEG_BLOCK_CACHED;
+}
+
+static struct sums add_up(const struct xseg_block_snapshot_run *run)
+{
+    struct sums sums = {0, 0, 0};
+
+    for (uint32_t i = 0; i < run->count; i++) {
+        const struct xseg_block_snapshot_block *block = &run->blocks[i];
+
+        sums.allocated += block->state == XSEG_BLOCK_ALLOCATED ? block->bytes : 0;
+        sums.active += is_active(block) ? block->bytes : 0;
+        sums.requested += is_active(block) ? block->requested : 0;
+    }
+    return sums;
+}
+
+static void put_number(struct xseg_document *document, unsigned key, uint64_t number)
+{
+    xseg_document_key(document, key);
+    xseg_document_number(document, number);
+}
+
+static unsigned state_of(const struct xseg_block_snapshot_block *block)
+{
+    if (block->state == XSEG_BLOCK_ALLOCATED)
+        return XSEG_SNAPSHOT_ACTIVE_ALLOCATED;
+    return is_active(block) ? XSEG_SNAPSHOT_ACTIVE_PENDING_FREE : XSEG_SNAPSHOT_INACTIVE;
+}
+
+static void write_block(const struct writing *writing,
+                        const struct xseg_block_snapshot_block *block)
+{
+    struct xseg_document *document = writing->document;
+
+    xseg_document_dict(document);
+    put_number(document, XSEG_SNAPSHOT_ADDRESS, block->base);
+    put_number(document, XSEG_SNAPSHOT_SIZE, block->bytes);
+    put_number(document, XSEG_SNAPSHOT_REQUESTED_SIZE, block->requested);
+    xseg_document_key(document, XSEG_SNAPSHOT_STATE);
+    xseg_document_word(document, state_of(block));
+    xseg_document_key(document, XSEG_SNAPSHOT_FRAMES);
+    xseg_snapshot_stacks_write(writing->stacks, block->stack, block->frames);
+    xseg_document_close(document);
+}
+
+static void write_run(const struct writing *writing, const struct xseg_block_snapshot_run *run)
+{
+    struct xseg_document *document = writing->document;
+    const struct sums sums = add_up(run);
+    const uint64_t *pool = xseg_snapshot_naming_pool(writing->naming, run->pool);
+
+    xseg_document_dict(document);
+    put_number(document, XSEG_SNAPSHOT_DEVICE, (uint64_t)writing->device);
+    put_number(document, XSEG_SNAPSHOT_ADDRESS, run->base);
+    put_number(document, XSEG_SNAPSHOT_TOTAL_SIZE, run->bytes);
+    put_number(document, XSEG_SNAPSHOT_ALLOCATED_SIZE, sums.allocated);
+    put_number(document, XSEG_SNAPSHOT_ACTIVE_SIZE, sums.active);
+    put_number(document, XSEG_SNAPSHOT_REQUESTED_SIZE, sums.requested);
+    put_number(document, XSEG_SNAPSHOT_STREAM, run->stream);
+    xseg_document_key(document, XSEG_SNAPSHOT_SEGMENT_TYPE);
+    xseg_document_word(document, run->is_small ? XSEG_SNAPSHOT_SMALL : XSEG_SNAPSHOT_LARGE);
+    xseg_document_key(document, XSEG_SNAPSHOT_SEGMENT_POOL_ID);
+    xseg_document_pair(document, pool[0], pool[1]);
+    xseg_document_key(document, XSEG_SNAPSHOT_IS_EXPANDABLE);
+    xseg_document_bool(document, run->is_expandable);
+    xseg_document_key(document, XSEG_SNAPSHOT_FRAMES);
+    xseg_snapshot_stacks_write(writing->stacks, 0, 0);
+    xseg_document_key(document, XSEG_SNAPSHOT_BLOCKS);
+    xseg_document_list(document);
+    for (uint32_t i = 0; i < run->count; i++)
+        write_block(writing, &run->blocks[i]);
+    xseg_document_close(document);
+    xseg_document_close(document);
+}
+
+void xseg_snapshot_segments_write(struct xseg_document *document,
+                                  struct xseg_snapshot_stacks *stacks,
+                                  struct xseg_snapshot_naming *naming,
+                                  const struct xseg_block_snapshot *snapshot, int device, bool away)
+{
+    const struct writing writing = {document, stacks, naming, device};
+
+    for (size_t i = 0; i < snapshot->count; i++)
+        if (snapshot->list[i]->is_away == away)
+            write_run(&writing, snapshot->list[i]);
+}
