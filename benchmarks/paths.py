@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""How many functions and files a call passes through: a hit, a free, a miss and a trim.
+
+paths.py [--list [PATH...]] [--builddir DIR]
+
+Builds a copy of the library in which each function reports its entry (gcc without optimization and inlining), runs
+bench-paths on the simulated driver, and counts the distinct functions of each path and their files.  Functions of src/base
+do not count.  A miss ends with its first driver call.  --list prints the functions in the order of their first entry.
+"""
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PATHS = {"hit": "small hit", "free": "free", "miss": "miss, to the first driver call", "trim": "trim"}
+OPTIONS = ["-Dbuildtype=plain", "-Dchecks=0", "-Dtests=disabled", "-Dtools=disabled", "-Dbenchmarks=enabled",
+           "-Dsimulator=enabled", "-Dc_args=-O0 -g -gdwarf-4 -fno-inline -finstrument-functions"]
+
+
+def build(folder):
+    """Make or update the instrumented build; returns the program."""
+    if not (folder / "build.ninja").exists():
+        subprocess.run(["meson", "setup", folder, ROOT, *OPTIONS], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["ninja", "-C", folder, "benchmarks/bench-paths"], check=True, stdout=subprocess.DEVNULL)
+    return folder / "benchmarks/bench-paths"
+
+
+def entries(program):
+    """Of each path the entries, as pairs of shared library and offset."""
+    result = {path: [] for path in PATHS}
+    clean = {name: value for name, value in os.environ.items() if "ALLOC_CONF" not in name and name != "XSEG_DRIVER"}
+    done = subprocess.run([program], check=True, text=True, stdout=subprocess.PIPE, env=clean)
+    for line in done.stdout.splitlines():
+        path, library, offset = line.split()
+        result[path].append((library, offset))
+    return result
+
+
+def name_all(library, offsets):
+    """Function and file, relative to the tree, for each offset."""
+    done = subprocess.run(["addr2line", "-f", "-e", library], check=True, text=True, stdout=subprocess.PIPE,
+                          input="\n".join(offsets))
+    lines = done.stdout.splitlines()
+    return {offset: (name, os.path.relpath(place.rsplit(":", 1)[0], ROOT))
+            for offset, name, place in zip(offsets, lines[::2], lines[1::2])}
+
+
+def functions(path, passed, names):
+    """The distinct functions of a path in the order of their first entry."""
+    found = {}
+    for library, offset in passed:
+        if "libxseg-sim" in library:
+            if path == "miss":
+                break
+            continue
+        function = names[library][offset]
+        if not function[1].startswith("src/base/"):
+            found[function] = None
+    return list(found)
+
+
+def main():
+    """All of it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--list", nargs="*", metavar="PATH", choices=PATHS, help="print the functions of these paths, or of all")
+    parser.add_argument("--builddir", type=pathlib.Path, default=ROOT / "build-paths")
+    given = parser.parse_args()
+    passed = entries(build(given.builddir.resolve()))
+    names = {}
+    for library in {library for path in passed.values() for library, _ in path}:
+        names[library] = name_all(library, sorted({offset for path in passed.values() for one, offset in path if one == library}))
+    for path, title in PATHS.items():
+        found = functions(path, passed[path], names)
+        print(f"{title:32}{len(found):5} functions{len({file for _, file in found}):5} files")
+        if given.list is not None and (not given.list or path in given.list):
+            print("".join(f"    {name:48}{file}\n" for name, file in found), end="")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
