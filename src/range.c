@@ -5,10 +5,6 @@
 
 #include "src/core/instance/allocator_open.h"
 #include "src/core/instance/device_open.h"
-#include "src/core/range/aliases.h"
-#include "src/core/range/commit.h"
-#include "src/core/range/decommit.h"
-#include "src/core/range/prepare.h"
 #include "src/core/range/range.h"
 #include "src/core/reclaim/release.h"
 #include "src/core/report/oom.h"
@@ -93,8 +89,8 @@ xseg_status xseg_range_commit(struct xseg_range *range, uint64_t offset, uint64_
                               xseg_stream stream)
 {
     ENTRY_RANGE(range);
-    struct xseg_commit_oom oom = {.arena = NULL};
-    const xseg_status status = xseg_commit(range, offset, bytes, stream, &oom);
+    struct xseg_range_oom oom = {.arena = NULL};
+    const xseg_status status = xseg_ranges_commit(range, offset, bytes, stream, &oom);
     if (oom.arena != NULL)
         xseg_oom_report(oom.arena, &oom.params, status, false);
     if (oom.retained != NULL)
@@ -106,32 +102,32 @@ xseg_status xseg_range_decommit(struct xseg_range *range, uint64_t offset, uint6
                                 xseg_stream stream)
 {
     ENTRY_RANGE(range);
-    return end_call(range, xseg_decommit(range, offset, bytes, stream));
+    return end_call(range, xseg_ranges_decommit(range, offset, bytes, stream));
 }
 
 xseg_status xseg_range_prepare(struct xseg_range *range, uint64_t bytes)
 {
     ENTRY_RANGE(range);
-    return end_call(range, xseg_prepare(range, bytes));
+    return end_call(range, xseg_ranges_prepare(range, bytes));
 }
 
 xseg_status xseg_range_set_quota(struct xseg_range *range, uint64_t bytes)
 {
     ENTRY_RANGE(range);
-    return end_call(range, xseg_prepare_quota(range, bytes));
+    return end_call(range, xseg_ranges_set_quota(range, bytes));
 }
 
 xseg_status xseg_range_hold(struct xseg_range *range, uint64_t offset, uint64_t bytes)
 {
     ENTRY_RANGE(range);
-    return xseg_decommit_hold(range, offset, bytes);
+    return xseg_ranges_hold(range, offset, bytes);
 }
 
 xseg_status xseg_range_unhold(struct xseg_range *range, uint64_t offset, uint64_t bytes,
                               xseg_stream stream)
 {
     ENTRY_RANGE(range);
-    return end_call(range, xseg_decommit_unhold(range, offset, bytes, stream));
+    return end_call(range, xseg_ranges_unhold(range, offset, bytes, stream));
 }
 
 xseg_status xseg_range_alias(struct xseg_range *range, uint64_t offset, uint64_t bytes,
@@ -139,7 +135,7 @@ xseg_status xseg_range_alias(struct xseg_range *range, uint64_t offset, uint64_t
 {
     ENTRY_RANGE(range);
     XSEG_ENTRY_REQUIRE(from != NULL, "from is NULL");
-    return end_call(range, xseg_aliases_map(range, offset, bytes, from, from_offset));
+    return end_call(range, xseg_ranges_alias(range, offset, bytes, from, from_offset));
 }
 
 xseg_status xseg_range_query(struct xseg_range *range, struct xseg_range_info *out)
@@ -148,7 +144,7 @@ xseg_status xseg_range_query(struct xseg_range *range, struct xseg_range_info *o
 
     ENTRY_RANGE(range);
     XSEG_ENTRY_OUT(out);
-    const xseg_status status = xseg_ranges_describe(range, &info);
+    const xseg_status status = xseg_ranges_query(range, &info);
     if (status == XSEG_OK)
         XSEG_ENTRY_FILL(out, &info);
     return status;

@@ -293,7 +293,7 @@ static void release(struct stage *stage, unsigned range)
 
 static void resume(struct stage *stage, unsigned range)
 {
-    struct xseg_pool *pool = wanted.range[range]->body->pool;
+    struct xseg_pool *pool = wanted.range[range]->state->pool;
     struct before before;
     xseg_status status;
 
@@ -307,7 +307,7 @@ static void resume(struct stage *stage, unsigned range)
 /* A pause that could not be undone leaves the pool paused, and nothing is lost. */
 static void pause(struct stage *stage, unsigned range)
 {
-    struct xseg_pool *pool = wanted.range[range]->body->pool;
+    struct xseg_pool *pool = wanted.range[range]->state->pool;
     struct before before;
     xseg_status status;
     bool is_again;

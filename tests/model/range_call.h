@@ -163,14 +163,14 @@ static inline unsigned pool_of(unsigned range)
     return range == 2 ? 1 : 0;
 }
 
-static inline const struct xseg_range_state *body_of(unsigned range)
+static inline const struct xseg_range_state *state_of(unsigned range)
 {
-    return world.range[range]->body;
+    return world.range[range]->state;
 }
 
 static inline enum xseg_elastic_use use_of(unsigned range, unsigned at)
 {
-    return (enum xseg_elastic_use)body_of(range)->elastic.use[at];
+    return (enum xseg_elastic_use)state_of(range)->elastic.use[at];
 }
 
 /* Draw a call and its allowed results, and reserve its slot.  Returns false if there is nothing to do. */

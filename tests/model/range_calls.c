@@ -212,7 +212,7 @@ static bool runs(unsigned place)
 /* Forget the contents of a granule that has other memory. */
 static void notice_change(unsigned place)
 {
-    const struct xseg_segment *segment = &body_of(place / GRANULES)->extent->segment;
+    const struct xseg_segment *segment = &state_of(place / GRANULES)->extent->segment;
     const uint64_t generation =
         xseg_segment_generation(segment, place % GRANULES * PAGE, (place % GRANULES + 1) * PAGE);
 
@@ -227,11 +227,11 @@ static void notice_change(unsigned place)
 static void check_contents(unsigned place)
 {
     const struct xseg_physical_page *page =
-        xseg_alias_page(&body_of(place / GRANULES)->extent->segment, place % GRANULES);
+        xseg_alias_page(&state_of(place / GRANULES)->extent->segment, place % GRANULES);
 
     for (unsigned other = 0; page != NULL && world.tag[place] == 0 && other < PLACES; other++)
         if (!world.is_released[other / GRANULES] &&
-            xseg_alias_page(&body_of(other / GRANULES)->extent->segment, other % GRANULES) == page)
+            xseg_alias_page(&state_of(other / GRANULES)->extent->segment, other % GRANULES) == page)
             world.tag[place] = world.tag[other];
     if (world.tag[place] == 0)
         *word_of(place) = world.tag[place] = ++world.tags;
@@ -242,15 +242,15 @@ static void check_contents(unsigned place)
 static void check_granule(unsigned place)
 {
     const unsigned range = place / GRANULES, at = place % GRANULES;
-    const struct xseg_segment *segment = &body_of(range)->extent->segment;
+    const struct xseg_segment *segment = &state_of(range)->extent->segment;
     const enum xseg_elastic_use use = use_of(range, at);
 
     PROMISE(use != XSEG_ELASTIC_CLAIMED, "granule %u of range %u is claimed", at, range);
     PROMISE(world.committed[place] == (use == XSEG_ELASTIC_ALLOCATED),
             "granule %u of range %u was committed %d times, and is in use %d", at, range,
             world.committed[place], (int)use);
-    PROMISE(body_of(range)->elastic.holds[at] == (uint32_t)world.holds[place],
-            "granule %u of range %u has %u holds", at, range, body_of(range)->elastic.holds[at]);
+    PROMISE(state_of(range)->elastic.holds[at] == (uint32_t)world.holds[place],
+            "granule %u of range %u has %u holds", at, range, state_of(range)->elastic.holds[at]);
     PROMISE(use != XSEG_ELASTIC_EMPTY || (world.pins[place] == 0 && world.retains[place] == 0),
             "granule %u of range %u was unmapped, and is retained", at, range);
     const bool is_mapped = xseg_segment_is_mapped(segment, at);

@@ -319,7 +319,7 @@ static void look(void)
 
 static const struct xseg_elastic *elastic_of(unsigned range)
 {
-    return &world.range[range]->body->elastic;
+    return &world.range[range]->state->elastic;
 }
 
 /* Granules that have gone were allowed to. */
@@ -364,7 +364,7 @@ static uint64_t pages_of(const struct xseg_pool *pool, bool live)
 
     for (unsigned place = 0; place < PLACES; place++)
         if (world.granule[place].page != NONE &&
-            world.range[place / GRANULES]->body->pool == pool && is_first_mapping(place, false) &&
+            world.range[place / GRANULES]->state->pool == pool && is_first_mapping(place, false) &&
             (!live || is_page_live(world.granule[place].page)))
             bytes += kinds[place / GRANULES].page_bytes;
     return bytes;
@@ -419,7 +419,7 @@ static void check_pool(struct xseg_pool *pool)
     bool is_paused = false;
 
     for (unsigned range = 0; range < RANGES; range++)
-        if (world.range[range]->body->pool == pool)
+        if (world.range[range]->state->pool == pool)
             is_paused = world.is_paused[range];
     assert_int_equal(stats.reserved_bytes[0].current, is_paused ? 0 : own);
     assert_int_equal(stats.active_bytes[0].current, own);
@@ -429,7 +429,7 @@ static void check_pool(struct xseg_pool *pool)
 
 static uint64_t *word_of(unsigned place, unsigned which)
 {
-    const struct xseg_segment *segment = &world.range[place / GRANULES]->body->extent->segment;
+    const struct xseg_segment *segment = &world.range[place / GRANULES]->state->extent->segment;
     const uint64_t at = segment->base + (place % GRANULES) * segment->granule_bytes;
 
     /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
@@ -446,7 +446,7 @@ static void check_granule(unsigned place)
                  elastic->use[place % GRANULES], granule->use);
     if (granule->page == NONE)
         return;
-    const struct xseg_segment *segment = &world.range[place / GRANULES]->body->extent->segment;
+    const struct xseg_segment *segment = &world.range[place / GRANULES]->state->extent->segment;
     const bool has_others = page_at(place)->places > 1;
     if (xseg_alias_is_any(segment, place % GRANULES) != has_others)
         fail_msg("granule %u of range %u has a page with %u mappings", place % GRANULES,
@@ -470,7 +470,7 @@ static void check_block(unsigned place)
         first--;
     while (end < (range + 1) * GRANULES && world.granule[end].use == use)
         end++;
-    const struct xseg_segment *segment = &world.range[range]->body->extent->segment;
+    const struct xseg_segment *segment = &world.range[range]->state->extent->segment;
     const uint64_t base = segment->base + (first % GRANULES) * segment->granule_bytes;
     const struct xseg_block_info info = scene_block(world.allocator, word_of(place, 1));
     assert_int_equal((uintptr_t)info.base, base);
@@ -506,7 +506,7 @@ static void check(bool audits)
         check_granule(place);
     for (unsigned range = 0; range < RANGES; range++) {
         check_range(range);
-        check_pool(world.range[range]->body->pool);
+        check_pool(world.range[range]->state->pool);
     }
     check_block((unsigned)below(PLACES));
     check_device(audits);
@@ -630,7 +630,7 @@ static void expect_no_room(unsigned range, uint64_t missing, uint64_t used_befor
 /* The generations of the memory of some granules. */
 static void read_generations(unsigned range, unsigned first, unsigned count, uint64_t *out)
 {
-    const struct xseg_segment *segment = &world.range[range]->body->extent->segment;
+    const struct xseg_segment *segment = &world.range[range]->state->extent->segment;
 
     for (unsigned i = 0; i < count; i++)
         out[i] = xseg_segment_generation(segment, offset_of(range, first + i),
@@ -1171,7 +1171,7 @@ static void step_quota(void)
 
 static bool is_same_pool(unsigned range, unsigned other)
 {
-    return world.range[range]->body->pool == world.range[other]->body->pool;
+    return world.range[range]->state->pool == world.range[other]->state->pool;
 }
 
 static void set_paused(unsigned range, bool is_paused)
@@ -1217,11 +1217,11 @@ static bool is_in_use(unsigned range)
 /* Whether the library knows that a stream uses a range, since granules were committed for it. */
 static bool is_user(unsigned range, unsigned stream)
 {
-    const struct xseg_range_streams *streams = &world.range[range]->body->streams;
+    const struct xseg_range_state *state = world.range[range]->state;
     bool is_known = false;
 
-    for (size_t i = 0; i < streams->count; i++)
-        is_known = is_known || streams->kept[i].stream->handle == world.stream[stream];
+    for (size_t i = 0; i < state->stream_count; i++)
+        is_known = is_known || state->stream[i].stream->handle == world.stream[stream];
     return is_known;
 }
 
@@ -1256,7 +1256,7 @@ static void step_pause(void)
     if (world.is_paused[range] || has_unknown_work(range))
         return;
     const xseg_status status = xseg_pool_pause(
-        world.range[range]->body->pool, world.has_bytes ? XSEG_KEEP_HOST : XSEG_KEEP_NOTHING, NULL);
+        world.range[range]->state->pool, world.has_bytes ? XSEG_KEEP_HOST : XSEG_KEEP_NOTHING, NULL);
     adopt();
     if (status != XSEG_OK) {
         assert_int_equal(status, XSEG_ERR_BUSY);
@@ -1273,7 +1273,7 @@ static void step_resume(void)
 
     if (!world.is_paused[range])
         return;
-    const xseg_status status = xseg_pool_resume(world.range[range]->body->pool);
+    const xseg_status status = xseg_pool_resume(world.range[range]->state->pool);
     adopt();
     if (status == XSEG_OK)
         set_paused(range, false);
@@ -1500,7 +1500,7 @@ static void empty_all(void)
         decommit_all();
         for (unsigned range = 0; range < RANGES; range++)
             if (world.is_paused[range] &&
-                xseg_pool_resume(world.range[range]->body->pool) == XSEG_OK)
+                xseg_pool_resume(world.range[range]->state->pool) == XSEG_OK)
                 set_paused(range, false);
     }
     decommit_all();

@@ -214,7 +214,7 @@ static xseg_status give_everything_back(struct xseg_device *device)
     status = xseg_trim_device(device, &everything, &done);
     if (status != XSEG_OK)
         return status;
-    xseg_ranges_end_all(device);
+    xseg_ranges_destroy_all(device);
     xseg_device_visit_arenas(device, end_extents, &all);
     if (!all)
         return xseg_fail(XSEG_ERR_DRIVER,
@@ -337,7 +337,7 @@ xseg_status xseg_device_release_memory(struct xseg_device *device)
     if (xseg_context_is_lost(&device->context)) {
         abandon_pending(device);
         xseg_discard_lost(device);
-        xseg_ranges_end_all(device);
+        xseg_ranges_destroy_all(device);
         xseg_device_visit_arenas(device, abandon_extents, NULL);
         status = XSEG_OK;
     }

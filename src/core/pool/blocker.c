@@ -78,7 +78,7 @@ static void look_at_ranges(void *self, struct xseg_arena *arena)
         const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
 
         if (extent->elastic != NULL)
-            xseg_range_streams_query(&extent->elastic->range->streams);
+            xseg_range_mark_streams(extent->elastic->range);
     }
 }
 

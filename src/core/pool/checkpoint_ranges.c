@@ -6,8 +6,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/core/range/commit.h"
-#include "src/core/range/decommit.h"
+#include "src/core/range/range.h"
 #include "src/core/reclaim/pending_unmap.h"
 #include "vmm/alias.h"
 
@@ -36,18 +35,18 @@ typedef xseg_status step(const struct part *part, void *self);
 
 /* The part that begins at a granule of a range.
  * saved: the next run of the checkpoint there, which ends behind the granule; NULL: there is none */
-static struct part part_at(struct xseg_range_state *body, uint32_t first,
+static struct part part_at(struct xseg_range_state *state, uint32_t first,
                            const struct saved_run *saved)
 {
-    const uint8_t *use = body->elastic.use;
-    struct part part = {{body, body->extent, first, 0}, (enum xseg_elastic_use)use[first], false};
-    uint32_t at = first, end = body->extent->segment.granules;
+    const uint8_t *use = state->elastic.use;
+    struct part part = {{state, state->extent, first, 0}, (enum xseg_elastic_use)use[first], false};
+    uint32_t at = first, end = state->extent->segment.granules;
 
     if (saved != NULL) {
         part.is_saved = saved->first <= first;
         end = part.is_saved ? saved->first + saved->count : saved->first;
     }
-    XSEG_ASSERT(first < end && end <= body->extent->segment.granules);
+    XSEG_ASSERT(first < end && end <= state->extent->segment.granules);
     while (at < end && use[at] == use[first])
         at++;
     part.run.count = at - first;
@@ -56,16 +55,16 @@ static struct part part_at(struct xseg_range_state *body, uint32_t first,
 
 /* Visit the parts of a range, until a step fails.
  * next: the runs of the checkpoint from there on; moved behind those of the range */
-static xseg_status visit_range(struct xseg_range_state *body, const struct saved_run **next,
+static xseg_status visit_range(struct xseg_range_state *state, const struct saved_run **next,
                                const struct saved_run *end, step *do_it, void *self)
 {
-    const uint32_t granules = body->extent->segment.granules;
+    const uint32_t granules = state->extent->segment.granules;
     xseg_status status = XSEG_OK;
 
     for (uint32_t at = 0; status == XSEG_OK && at < granules;) {
         const struct saved_run *saved =
-            *next != end && (*next)->range == body->range ? *next : NULL;
-        const struct part part = part_at(body, at, saved);
+            *next != end && (*next)->range == state->range ? *next : NULL;
+        const struct part part = part_at(state, at, saved);
 
         at += part.run.count;
         if (saved != NULL && at == saved->first + saved->count)
@@ -86,13 +85,13 @@ static xseg_status visit(const struct xseg_pool *pool, const struct xseg_checkpo
     xseg_status status = XSEG_OK;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    XSEG_LIST_FOR(node, &pool->device->ranges->bodies)
+    XSEG_LIST_FOR(node, &pool->device->ranges->states)
     {
-        struct xseg_range_state *body = XSEG_CONTAINER(node, struct xseg_range_state, link);
+        struct xseg_range_state *state = XSEG_CONTAINER(node, struct xseg_range_state, link);
 
-        /* A range of a lost device leaves its body behind. */
-        if (status == XSEG_OK && body->pool == pool && body->range->body == body)
-            status = visit_range(body, &next, end, do_it, self);
+        /* A range of a lost device leaves its state behind. */
+        if (status == XSEG_OK && state->pool == pool && state->range->state == state)
+            status = visit_range(state, &next, end, do_it, self);
     }
     XSEG_ASSERT(status != XSEG_OK || next == end);
     return status;
@@ -116,7 +115,7 @@ static xseg_status harvest_part(const struct part *part, void *self)
         return XSEG_OK;
     if (harvest->run != NULL)
         harvest->run[harvest->count] =
-            (struct saved_run){part->run.body->range, part->run.first, part->run.count};
+            (struct saved_run){part->run.state->range, part->run.first, part->run.count};
     harvest->count++;
     return XSEG_OK;
 }
@@ -172,7 +171,7 @@ static xseg_status check_ranges(const struct xseg_checkpoint_ranges *saved,
                                 const struct xseg_pool *pool)
 {
     for (size_t i = 0; i < saved->count; i++)
-        if (saved->run[i].range->body == NULL)
+        if (saved->run[i].range->state == NULL)
             return xseg_fail(XSEG_ERR_BUSY,
                              "range of the checkpoint has been released, pool %s; take another "
                              "checkpoint",
@@ -194,7 +193,7 @@ static xseg_status check_leaving(const struct xseg_range_run *run, uint32_t gran
                          "granule is pending unmap and its page is aliased, %#" PRIx64
                          " of pool %s; decommit the other mappings, or commit the granule, before "
                          "the restore",
-                         base, xseg_pool_label(run->body->pool));
+                         base, xseg_pool_label(run->state->pool));
     if (!xseg_pending_unmap_is_ordered(run->extent, granule, stream))
         xseg_pending_unmap_query(device);
     if (xseg_pending_unmap_is_ordered(run->extent, granule, stream))
@@ -203,7 +202,7 @@ static xseg_status check_leaving(const struct xseg_range_run *run, uint32_t gran
     return xseg_fail(XSEG_ERR_BUSY,
                      "granule is pending unmap, %#" PRIx64
                      " of pool %s on stream %p; synchronize the stream before the restore",
-                     base, xseg_pool_label(run->body->pool), (void *)waits_for);
+                     base, xseg_pool_label(run->state->pool), (void *)waits_for);
 }
 
 static xseg_status check_part(const struct part *part, void *self)
@@ -214,7 +213,7 @@ static xseg_status check_part(const struct part *part, void *self)
     if (part->use == XSEG_ELASTIC_CLAIMED)
         return xseg_range_fail_use(&part->run, part->run.first, "");
     if (part->is_saved && part->use == XSEG_ELASTIC_EMPTY)
-        return xseg_checkpoint_fail_released(part->run.body->pool, xseg_range_base(&part->run));
+        return xseg_checkpoint_fail_released(part->run.state->pool, xseg_range_base(&part->run));
     for (uint32_t i = 0; status == XSEG_OK && comes_back(part) && i < part->run.count; i++)
         status = check_leaving(&part->run, part->run.first + i);
     return status;
@@ -261,7 +260,7 @@ xseg_status xseg_checkpoint_ranges_begin(const struct xseg_checkpoint_ranges *sa
 static xseg_status leave_part(const struct part *part, void *any)
 {
     if (is_surplus(part)) {
-        xseg_decommit_settle(&part->run);
+        xseg_range_settle_decommit(&part->run);
         *(bool *)any = true;
     }
     return XSEG_OK;
@@ -271,7 +270,7 @@ static xseg_status retake_part(const struct part *part, void *self)
 {
     (void)self;
     if (comes_back(part)) {
-        xseg_commit_retake(&part->run);
+        xseg_range_recommit_run(&part->run);
         xseg_range_set_use(&part->run, XSEG_ELASTIC_ALLOCATED);
     }
     return XSEG_OK;

@@ -1,6 +1,34 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/range/commit.h"
-
+/*
+ * Commit: map pages in granules of a range; prepared pages and quotas.
+ *
+ *     1. Claim the granules.
+ *     2. Get pages for those that are empty, and map them.
+ *     3. Make the stream wait for the streams on which the other granules are pending unmap.
+ *     4. Settle: all granules become live, or all of them return to their former state.
+ *
+ * Pages come from the range's prepared pages, the page cache and the driver, in this order.  Under
+ * memory pressure the commit runs an out-of-memory fallback chain; every step ends with another
+ * attempt:
+ *
+ *     reclaim    unmap what is pending and whose stream has reached the event
+ *     budget     request memory from the other processes that share the device
+ *     observers  call on_low_memory, without the device memory lock
+ *     remap      remap idle pages of other ranges and pools; release other idle memory to the
+ *                driver and create pages for it
+ *     wait       remap again, after a wait for the streams of that memory
+ *     pending    wait for all memory that is pending unmap or pending free
+ *     wait       remap again, which includes the memory that the previous step has freed
+ *     flush      release all idle memory to the driver
+ *
+ * During a capture only `observers` and `remap` run, and `remap` only creates pages.  If the range
+ * or its pool is at its own limit, memory of others is of no use: the chain runs `pending` first,
+ * and the remaining steps only if that has made room within the limit.
+ *
+ * Locking: the device memory lock.  It is released while observers run and while the commit waits
+ * for other processes; `coming` of the extent counts the bytes that the commit is about to map, so
+ * that other calls leave them within the limits.
+ */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -17,28 +45,26 @@
 #include "src/core/grow/remap.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/stream_retirement.h"
-#include "src/core/range/aliases.h"
+#include "src/core/range/range.h"
 #include "src/core/reclaim/notify.h"
 #include "src/core/reclaim/pending_unmap.h"
 #include "src/core/reclaim/release.h"
 #include "src/core/reclaim/trim.h"
 #include "vmm/alias.h"
 
-/* A commit under way. */
 struct commit {
     struct xseg_device *device;
     struct xseg_range_run run;
     struct xseg_arena *arena;
     struct xseg_known_stream *stream;
     const struct xseg_config *config;
-    struct xseg_alloc_params params; /* as the ladder describes a request */
+    struct xseg_alloc_params params; /* for observers and the out-of-memory report */
     uint64_t missing;                /* bytes of granules that need pages */
     bool is_full;                    /* the range or its pool is at its own limit */
 };
 
 /* --- Claiming. --- */
 
-/* Whether the granules can be committed: each is empty, or leaves. */
 static xseg_status check_use(const struct xseg_range_run *run)
 {
     const uint8_t *use = run->extent->elastic->use;
@@ -50,26 +76,28 @@ static xseg_status check_use(const struct xseg_range_run *run)
     return XSEG_OK;
 }
 
-/* The next run of granules from one on that leave, or that do not: a claimed one leaves as long as it has a batch. */
-static struct xseg_range_run next_part(const struct xseg_range_run *run, uint32_t from, bool leaves)
+/* The next run of granules at or after `from` that are pending unmap, or that are empty.  A claimed
+ * granule that was pending unmap keeps its batch, so the batch number distinguishes the two. */
+static struct xseg_range_run next_part(const struct xseg_range_run *run, uint32_t from,
+                                       bool is_pending)
 {
     const uint32_t *batch = run->extent->elastic->batch;
     const uint32_t end = run->first + run->count;
-    struct xseg_range_run part = {run->body, run->extent, from, 0};
+    struct xseg_range_run part = {run->state, run->extent, from, 0};
 
-    while (part.first < end && (batch[part.first] != 0) != leaves)
+    while (part.first < end && (batch[part.first] != 0) != is_pending)
         part.first++;
-    while (part.first + part.count < end && (batch[part.first + part.count] != 0) == leaves)
+    while (part.first + part.count < end && (batch[part.first + part.count] != 0) == is_pending)
         part.count++;
     return part;
 }
 
-#define FOR_PARTS(part, run, leaves)                                                               \
-    for (struct xseg_range_run part = next_part((run), (run)->first, (leaves)); (part).count != 0; \
-         (part) = next_part((run), (part).first + (part).count, (leaves)))
+#define FOR_PARTS(part, run, is_pending)                                            \
+    for (struct xseg_range_run part = next_part((run), (run)->first, (is_pending)); \
+         (part).count != 0; (part) = next_part((run), (part).first + (part).count, (is_pending)))
 
-/* Give claimed granules up: those that left leave again, the others are empty. */
-static void unclaim(const struct commit *commit)
+/* Return claimed granules to their former state. */
+static void unclaim_granules(const struct commit *commit)
 {
     FOR_PARTS(empty, &commit->run, false)
     {
@@ -85,28 +113,28 @@ static void unclaim(const struct commit *commit)
 
 static xseg_status check_limits(struct commit *commit)
 {
-    const struct xseg_range_state *body = commit->run.body;
-    const uint64_t page = commit->run.extent->segment.page_bytes, own = body->elastic.own;
+    const struct xseg_range_state *state = commit->run.state;
+    const uint64_t page = commit->run.extent->segment.page_bytes, own = state->elastic.own;
     const struct xseg_page_filter filter = {.properties = commit->run.extent->segment.properties,
-                                            .prepared_for = body};
+                                            .prepared_for = state};
     const uint64_t idle = xseg_pages_idle(&commit->device->pages, page, &filter);
 
-    commit->is_full = own > body->limit || commit->missing > body->limit - own;
+    commit->is_full = own > state->limit || commit->missing > state->limit - own;
     if (commit->is_full)
         return xseg_fail(XSEG_ERR_LIMIT,
                          "limit_bytes of the range rejects the request, %" PRIu64
                          " bytes requested, limit %" PRIu64 " bytes; %" PRIu64
                          " bytes used by the range, %" PRIu64 " of them pending unmap",
-                         commit->missing, body->limit, own,
-                         body->elastic.pending_unmaps * commit->run.extent->segment.granule_bytes);
+                         commit->missing, state->limit, own,
+                         state->elastic.pending_unmaps * commit->run.extent->segment.granule_bytes);
     const xseg_status status =
         xseg_growth_check(commit->arena->pool, commit->missing, xseg_min(commit->missing, idle));
     commit->is_full = commit->arena->pool->is_full;
     return status;
 }
 
-/* Unmap the granules again that were empty, up to one. */
-static void unmap_up_to(const struct commit *commit, uint32_t end)
+/* Roll back: unmap the granules before `end` that were empty. */
+static void unmap_before(const struct commit *commit, uint32_t end)
 {
     struct xseg_segment *segment = &commit->run.extent->segment;
     uint32_t done = 0;
@@ -116,17 +144,17 @@ static void unmap_up_to(const struct commit *commit, uint32_t end)
         if (part.first >= end)
             return;
         (void)xseg_segment_unmap(segment, part.first, part.count, true, &done);
-        /* A page that the driver refuses to unmap is neither committed nor a hole: it is made a stuck one. */
+        /* If the driver fails to unmap a page, the state of the page is unknown. */
         if (done < part.count)
             xseg_segment_mark_unknown(segment, part.first + done, part.count - done);
     }
 }
 
-/* Map all granules that are empty, or none. */
-static xseg_status map_all(struct commit *commit)
+/* Map all empty granules, or none. */
+static xseg_status map_empty(struct commit *commit)
 {
     struct xseg_segment *segment = &commit->run.extent->segment;
-    const struct xseg_page_source source = {.prepared_for = commit->run.body};
+    const struct xseg_page_source source = {.prepared_for = commit->run.state};
     char reason[256];
 
     FOR_PARTS(part, &commit->run, false)
@@ -136,36 +164,36 @@ static xseg_status map_all(struct commit *commit)
         if (status == XSEG_OK)
             continue;
         (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
-        unmap_up_to(commit, part.first);
+        unmap_before(commit, part.first);
         return xseg_fail(status, "%s", reason);
     }
     return XSEG_OK;
 }
 
-/* Get pages and map them, as far as limits and the driver allow without taking any from elsewhere. */
-static xseg_status grow(struct commit *commit)
+/* Map the empty granules with prepared, cached or new pages, within the limits. */
+static xseg_status map_pages(struct commit *commit)
 {
     const xseg_status status = check_limits(commit);
 
-    return status == XSEG_OK ? map_all(commit) : status;
+    return status == XSEG_OK ? map_empty(commit) : status;
 }
 
-/* --- Steps when memory is short. --- */
+/* --- The out-of-memory fallback chain. --- */
 
 typedef xseg_status step(struct commit *commit);
 
-static xseg_status finished(struct commit *commit)
+static xseg_status reclaim_completed(struct commit *commit)
 {
     xseg_pending_poll(commit->device->pending);
     xseg_pending_unmap_poll(commit->device, true);
-    return grow(commit);
+    return map_pages(commit);
 }
 
-static xseg_status steal_pages(struct commit *commit, bool wait)
+static xseg_status remap_idle(struct commit *commit, bool wait)
 {
     const struct xseg_segment *segment = &commit->run.extent->segment;
     const struct xseg_remap_plan plan = {
-        .filter = {.properties = segment->properties, .prepared_for = commit->run.body},
+        .filter = {.properties = segment->properties, .prepared_for = commit->run.state},
         .config = commit->config,
         .bytes = commit->missing,
         .granule_bytes = segment->page_bytes,
@@ -178,21 +206,21 @@ static xseg_status steal_pages(struct commit *commit, bool wait)
 
     if (status != XSEG_OK)
         return status;
-    const xseg_status stolen = xseg_remap_pages(commit->device, &plan);
-    return stolen == XSEG_OK ? map_all(commit) : stolen;
+    const xseg_status remapped = xseg_remap_pages(commit->device, &plan);
+    return remapped == XSEG_OK ? map_empty(commit) : remapped;
 }
 
-static xseg_status steal(struct commit *commit)
+static xseg_status remap_idle_now(struct commit *commit)
 {
-    return steal_pages(commit, false);
+    return remap_idle(commit, false);
 }
 
-static xseg_status steal_waiting(struct commit *commit)
+static xseg_status remap_and_wait(struct commit *commit)
 {
-    return steal_pages(commit, true);
+    return remap_idle(commit, true);
 }
 
-static xseg_status pending(struct commit *commit)
+static xseg_status wait_for_pending(struct commit *commit)
 {
     xseg_status status = xseg_pending_captures(commit->device->pending)
                              ? XSEG_OK
@@ -200,101 +228,105 @@ static xseg_status pending(struct commit *commit)
 
     if (status != XSEG_ERR_DEVICE_LOST)
         status = xseg_pending_unmap_wait(commit->device, true);
-    return status == XSEG_ERR_DEVICE_LOST ? status : grow(commit);
+    return status == XSEG_ERR_DEVICE_LOST ? status : map_pages(commit);
 }
 
-static xseg_status flush(struct commit *commit)
+static xseg_status flush_idle(struct commit *commit)
 {
     const xseg_status status = xseg_trim_all(commit->device, true);
 
     if (status != XSEG_OK)
         return status;
     atomic_fetch_add_explicit(&commit->device->retries, 1, memory_order_relaxed);
-    return grow(commit);
+    return map_pages(commit);
 }
 
-static step *const all_steps[] = {steal, steal_waiting, pending, steal_waiting, flush, NULL};
-static step *const capture_steps[] = {steal, NULL};
+static step *const all_steps[] = {remap_idle_now, remap_and_wait, wait_for_pending,
+                                  remap_and_wait, flush_idle,     NULL};
+static step *const capture_steps[] = {remap_idle_now, NULL};
 
-/* Memory of others is of no use to a range or a pool that is at its own limit, as long as it is. */
-static xseg_status climb(struct commit *commit, xseg_status refused)
+/* Run the steps after the callback of the observers. */
+static xseg_status run_chain(struct commit *commit, xseg_status status)
 {
     const bool captures = xseg_pending_captures(commit->device->pending);
 
     if (commit->is_full && !captures)
-        refused = pending(commit);
-    if (commit->is_full || !xseg_oom_cause_is_memory_pressure(refused))
-        return refused;
+        status = wait_for_pending(commit);
+    if (commit->is_full || !xseg_oom_cause_is_memory_pressure(status))
+        return status;
     commit->device->is_short = true;
     for (step *const *next = captures ? capture_steps : all_steps;
-         *next != NULL && xseg_oom_cause_is_memory_pressure(refused); next++)
-        refused = (*next)(commit);
-    return refused;
+         *next != NULL && xseg_oom_cause_is_memory_pressure(status); next++)
+        status = (*next)(commit);
+    return status;
 }
 
-/* Ask the observers to spare memory; returns whether one has.  The device memory lock is let go meanwhile. */
-static bool ask(const struct commit *commit, xseg_status refused, unsigned attempt) XSEG_UNCHECKED
+/* Call on_low_memory of the observers, without the device memory lock.  Returns whether an observer
+ * has freed memory. */
+static bool notify_low_memory(const struct commit *commit, xseg_status status,
+                              unsigned attempt) XSEG_UNCHECKED
 {
     xseg_mutex_unlock(&commit->device->growth_lock);
-    const bool spared = xseg_oom_notify(commit->arena, &commit->params, refused,
-                                        XSEG_OBSERVERS_LOW_MEMORY, attempt);
+    const bool spared =
+        xseg_oom_notify(commit->arena, &commit->params, status, XSEG_OBSERVERS_LOW_MEMORY, attempt);
     xseg_mutex_lock(&commit->device->growth_lock);
     return spared;
 }
 
-/* Try what needs no wait; then ask other processes for memory, and try again until the time is over. */
-static xseg_status ask_others(struct commit *commit, xseg_status refused)
+/* Request memory from other processes and retry until the timeout.  Idle pages are remapped first,
+ * because that costs the other processes nothing. */
+static xseg_status request_from_budget(struct commit *commit, xseg_status status)
 {
     struct xseg_device *device = commit->device;
     struct xseg_budget_wait budget_wait;
 
     if (commit->is_full || !xseg_budget_is_open(device) || xseg_pending_captures(device->pending))
-        return refused;
-    refused = steal(commit);
-    if (!xseg_oom_cause_is_memory_pressure(refused))
-        return refused;
+        return status;
+    status = remap_idle_now(commit);
+    if (!xseg_oom_cause_is_memory_pressure(status))
+        return status;
     if (xseg_budget_wait_begin(&budget_wait, commit->arena, commit->missing, commit->config))
-        while (xseg_oom_cause_is_memory_pressure(refused) && xseg_budget_wait_retry(&budget_wait))
+        while (xseg_oom_cause_is_memory_pressure(status) && xseg_budget_wait_retry(&budget_wait))
             if (budget_wait.grows)
-                refused = grow(commit);
-    xseg_budget_wait_end(&budget_wait, refused == XSEG_OK);
-    return refused;
+                status = map_pages(commit);
+    xseg_budget_wait_end(&budget_wait, status == XSEG_OK);
+    return status;
 }
 
-static xseg_status overcome(struct commit *commit, xseg_status refused)
+static xseg_status run_fallback(struct commit *commit, xseg_status status)
 {
     struct xseg_device *device = commit->device;
     bool spared = true;
 
     device->is_short = device->is_short || !commit->is_full;
     if (!xseg_pending_captures(device->pending))
-        refused = finished(commit);
-    if (xseg_oom_cause_is_memory_pressure(refused))
-        refused = ask_others(commit, refused);
-    for (unsigned attempt = 0; spared && attempt < XSEG_LOW_MEMORY_CALLS_MAX &&
-                               xseg_oom_cause_is_memory_pressure(refused);
+        status = reclaim_completed(commit);
+    if (xseg_oom_cause_is_memory_pressure(status))
+        status = request_from_budget(commit, status);
+    for (unsigned attempt = 0;
+         spared && attempt < XSEG_LOW_MEMORY_CALLS_MAX && xseg_oom_cause_is_memory_pressure(status);
          attempt++) {
-        spared = ask(commit, refused, attempt);
+        spared = notify_low_memory(commit, status, attempt);
         if (spared)
-            refused = grow(commit);
-        if (xseg_oom_cause_is_memory_pressure(refused))
-            refused = climb(commit, refused);
+            status = map_pages(commit);
+        if (xseg_oom_cause_is_memory_pressure(status))
+            status = run_chain(commit, status);
     }
-    return refused;
+    return status;
 }
 
-/* Have pages mapped beneath the empty granules.  What idle pages are left goes as page_cache_mb says. */
-static xseg_status source(struct commit *commit)
+/* Map all empty granules, or none, and shrink the page cache to page_cache_mb. */
+static xseg_status get_pages(struct commit *commit)
 {
     struct xseg_elastic *elastic = commit->run.extent->elastic;
     struct xseg_device *device = commit->device;
 
     xseg_elastic_set_bytes(elastic, elastic->own, elastic->coming + commit->missing,
                            &device->promised);
-    xseg_status status = grow(commit);
+    xseg_status status = map_pages(commit);
     if (xseg_oom_cause_is_memory_pressure(status)) {
         XSEG_SPAN_BEGIN(fallback, device->context.ordinal, commit->missing);
-        status = overcome(commit, status);
+        status = run_fallback(commit, status);
         XSEG_SPAN_END(fallback, device->context.ordinal, status);
     }
     xseg_elastic_set_bytes(elastic, elastic->own, elastic->coming - commit->missing,
@@ -305,8 +337,8 @@ static xseg_status source(struct commit *commit)
 
 /* --- Settling. --- */
 
-/* Let the stream of the commit wait for those that granules leave with. */
-static xseg_status order(const struct commit *commit)
+/* Make the stream of the commit wait for the streams on which granules are pending unmap. */
+static xseg_status order_stream(const struct commit *commit)
 {
     const uint32_t *batch = commit->run.extent->elastic->batch;
     uint32_t last = 0;
@@ -326,22 +358,6 @@ static xseg_status order(const struct commit *commit)
     return XSEG_OK;
 }
 
-void xseg_commit_retake(const struct xseg_range_run *part)
-{
-    struct xseg_elastic *elastic = part->extent->elastic;
-    struct xseg_arena *arena = part->extent->arena;
-
-    xseg_pending_unmap_end(part->extent, part->first, part->count);
-    xseg_aliases_use_again(part);
-    xseg_arena_lock(arena);
-    elastic->pending_unmaps -= part->count;
-    elastic->live += part->count;
-    xseg_counts_use_again(&arena->counts, xseg_range_bytes(part));
-    xseg_arena_unlock(arena);
-    part->body->retaken += part->count;
-}
-
-/* Count granules that were mapped. */
 static void count_mapped(const struct commit *commit, const struct xseg_range_run *part)
 {
     struct xseg_elastic *elastic = part->extent->elastic;
@@ -360,9 +376,9 @@ static void count_mapped(const struct commit *commit, const struct xseg_range_ru
     xseg_pool_record_growth(arena, bytes);
 }
 
-/* All granules are live.  Observers are told of new memory while it is still claimed, but counts already: the device memory lock is let
- * go meanwhile, and limits have to hold. */
-static void settle(const struct commit *commit)
+/* Make all granules live.  Observers are notified of new memory while it is still claimed.  The
+ * memory is counted before that, because the device memory lock is released while observers run. */
+static void settle_commit(const struct commit *commit)
 {
     const struct xseg_range_run *run = &commit->run;
 
@@ -375,21 +391,21 @@ static void settle(const struct commit *commit)
         {
             xseg_notify_map(part.extent, xseg_range_base(&part), xseg_range_bytes(&part));
         }
-    /* From here on the parts are not told apart any more: taking back ends batches. */
+    /* FOR_PARTS cannot be used here: a recommit clears the batch numbers. */
     for (uint32_t at = run->first, end = run->first + run->count; at < end;) {
         const struct xseg_range_run part = next_part(run, at, true);
 
         if (part.count == 0)
             break;
-        xseg_commit_retake(&part);
+        xseg_range_recommit_run(&part);
         at = part.first + part.count;
     }
     xseg_range_set_use(run, XSEG_ELASTIC_ALLOCATED);
 }
 
-/* --- The call. --- */
+/* --- Commit. --- */
 
-static void describe(struct commit *commit)
+static void set_alloc_params(struct commit *commit)
 {
     commit->missing = 0;
     FOR_PARTS(part, &commit->run, false)
@@ -404,13 +420,13 @@ static void describe(struct commit *commit)
         .span = commit->missing,
         .segment_bytes = commit->missing,
         .expandable = true,
-        .is_single = true, /* no cached block serves it */
+        .is_single = true, /* no cached block is used */
         .no_split = true,
     };
 }
 
-/* Unmap stuck granules of aliased pages: the commit maps other pages there. */
-static xseg_status unstick_aliases(const struct commit *commit)
+/* Unmap granules in unknown state whose pages are aliased: the commit maps other pages there. */
+static xseg_status unmap_unknown_aliases(const struct commit *commit)
 {
     struct xseg_segment *segment = &commit->run.extent->segment;
     const uint32_t first = commit->run.first, end = first + commit->run.count;
@@ -424,56 +440,66 @@ static xseg_status unstick_aliases(const struct commit *commit)
     return XSEG_OK;
 }
 
-/* Commit the granules, which have been checked.  The device memory lock is held. */
 static xseg_status commit_run(struct commit *commit)
 {
     struct xseg_segment *segment = &commit->run.extent->segment;
     xseg_status status = XSEG_OK;
 
-    describe(commit);
+    set_alloc_params(commit);
     xseg_range_set_use(&commit->run, XSEG_ELASTIC_CLAIMED);
     if (commit->missing != 0) {
         xseg_pending_unmap_poll(commit->device, true);
-        status = unstick_aliases(commit);
+        status = unmap_unknown_aliases(commit);
         if (status == XSEG_OK)
-            status = source(commit);
+            status = get_pages(commit);
     }
     if (status == XSEG_OK) {
-        status = order(commit);
+        status = order_stream(commit);
         if (status != XSEG_OK) {
-            unmap_up_to(commit, segment->granules);
+            unmap_before(commit, segment->granules);
             xseg_pages_shrink_to(&commit->device->pages, commit->config->page_cache_bytes);
         }
     }
     if (status == XSEG_OK)
-        settle(commit);
+        settle_commit(commit);
     else
-        unclaim(commit);
+        unclaim_granules(commit);
     return status;
 }
 
-/* Begin a commit: everything that can be wrong with its arguments.  The device memory lock is held. */
-static xseg_status begin(struct commit *commit, struct xseg_range *range, uint64_t offset,
-                         uint64_t bytes)
+/* Check the arguments of a commit, and set its run, arena and stream entry. */
+static xseg_status begin_commit(struct commit *commit, struct xseg_range *range, uint64_t offset,
+                                uint64_t bytes)
 {
-    xseg_status status = xseg_range_find(range, offset, bytes, &commit->run);
+    xseg_status status = xseg_range_find_run(range, offset, bytes, &commit->run);
 
     if (status == XSEG_OK && xseg_context_is_lost(&commit->device->context))
         status = xseg_driver_fail_lost(&commit->device->context);
     if (status == XSEG_OK)
-        status = xseg_pool_check_running(commit->run.body->pool);
+        status = xseg_pool_check_running(commit->run.state->pool);
     if (status == XSEG_OK)
         status = check_use(&commit->run);
-    if (status == XSEG_OK && !xseg_range_streams_add(&commit->run.body->streams, commit->stream))
+    if (status == XSEG_OK && !xseg_range_add_stream(commit->run.state, commit->stream))
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, streams of a range");
     if (status == XSEG_OK)
         commit->arena = commit->run.extent->arena;
     return status;
 }
 
-/* Wait for the streams with which aliased granules of a run are pending unmap, and unmap them; not in a capture.  Observers
- * may run in the end, so the range may have been released. */
-static xseg_status wait_for_aliases(const struct xseg_range_run *run)
+/* The first granule of a run at or after `from` that is pending unmap and whose page has other
+ * mappings; the end of the run if there is none. */
+static uint32_t next_aliased_pending(const struct xseg_range_run *run, uint32_t from)
+{
+    const uint32_t *batch = run->extent->elastic->batch, end = run->first + run->count;
+
+    while (from < end && (batch[from] == 0 || !xseg_alias_is_any(&run->extent->segment, from)))
+        from++;
+    return from;
+}
+
+/* Unmap the granules of a run that are pending unmap and whose pages are aliased, after a wait for
+ * their streams; no effect in a capture.  Observers run at the end and may release the range. */
+static xseg_status unmap_pending_aliases(const struct xseg_range_run *run)
 {
     struct xseg_device *device = xseg_device_of(run->extent);
     const uint32_t end = run->first + run->count;
@@ -481,7 +507,7 @@ static xseg_status wait_for_aliases(const struct xseg_range_run *run)
     if (xseg_pending_captures(device->pending))
         return XSEG_OK;
     xseg_pending_unmap_query(device);
-    for (uint32_t at = run->first; (at = xseg_aliases_next_pending(run, at)) < end; at++) {
+    for (uint32_t at = run->first; (at = next_aliased_pending(run, at)) < end; at++) {
         const xseg_status status = xseg_pending_unmap_wait_for(run->extent, at);
 
         if (status != XSEG_OK)
@@ -491,22 +517,22 @@ static xseg_status wait_for_aliases(const struct xseg_range_run *run)
     return XSEG_OK;
 }
 
-/* Begin a commit.  A granule that is pending unmap is not taken back if its page has other mappings: the granule is unmapped
- * first, and gets another page. */
-static xseg_status begin_unaliased(struct commit *commit, struct xseg_range *range, uint64_t offset,
-                                   uint64_t bytes)
+/* Begin a commit of granules whose pages are not aliased.  A granule that is pending unmap and
+ * whose page is aliased cannot be recommitted: it is unmapped first, and another page is mapped. */
+static xseg_status begin_commit_unaliased(struct commit *commit, struct xseg_range *range,
+                                          uint64_t offset, uint64_t bytes)
 {
     const struct xseg_range_run *run = &commit->run;
-    xseg_status status = begin(commit, range, offset, bytes);
+    xseg_status status = begin_commit(commit, range, offset, bytes);
 
-    if (status != XSEG_OK || xseg_aliases_next_pending(run, run->first) == run->first + run->count)
+    if (status != XSEG_OK || next_aliased_pending(run, run->first) == run->first + run->count)
         return status;
-    status = wait_for_aliases(run);
+    status = unmap_pending_aliases(run);
     if (status == XSEG_OK)
-        status = begin(commit, range, offset, bytes);
+        status = begin_commit(commit, range, offset, bytes);
     if (status != XSEG_OK)
         return status;
-    const uint32_t at = xseg_aliases_next_pending(run, run->first);
+    const uint32_t at = next_aliased_pending(run, run->first);
     if (at == run->first + run->count)
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_BUSY,
@@ -516,8 +542,8 @@ static xseg_status begin_unaliased(struct commit *commit, struct xseg_range *ran
                      at * run->extent->segment.granule_bytes);
 }
 
-/* Write the error text of a refusal, and count it.  The device memory lock is held. */
-static xseg_status refuse(struct commit *commit, xseg_status status)
+/* Write the error message of an out-of-memory failure, and count the failure. */
+static xseg_status fail_commit(struct commit *commit, xseg_status status)
 {
     struct xseg_arena *arena = commit->arena;
     uint64_t free_bytes = 0;
@@ -534,8 +560,8 @@ static xseg_status refuse(struct commit *commit, xseg_status status)
     return status;
 }
 
-xseg_status xseg_commit(struct xseg_range *range, uint64_t offset, uint64_t bytes,
-                        xseg_stream stream, struct xseg_commit_oom *oom)
+xseg_status xseg_ranges_commit(struct xseg_range *range, uint64_t offset, uint64_t bytes,
+                               xseg_stream stream, struct xseg_range_oom *oom)
 {
     struct xseg_device *device = range->device;
     struct commit commit = {.device = device, .config = xseg_allocator_config(device->allocator)};
@@ -546,17 +572,127 @@ xseg_status xseg_commit(struct xseg_range *range, uint64_t offset, uint64_t byte
     if (xseg_pending_captures(device->pending))
         xseg_streams_claim(commit.stream);
     xseg_mutex_lock(&device->growth_lock);
-    status = begin_unaliased(&commit, range, offset, bytes);
+    status = begin_commit_unaliased(&commit, range, offset, bytes);
     if (status != XSEG_OK || commit.run.count == 0) {
         xseg_mutex_unlock(&device->growth_lock);
         return status;
     }
     status = commit_run(&commit);
     if (xseg_oom_cause_is_memory_pressure(status)) {
-        status = refuse(&commit, status);
+        status = fail_commit(&commit, status);
         oom->arena = commit.arena;
         oom->params = commit.params;
         oom->retained = xseg_pool_try_retain(commit.arena->pool) ? commit.arena->pool : NULL;
+    }
+    xseg_mutex_unlock(&device->growth_lock);
+    return status;
+}
+
+/* --- Prepared pages. --- */
+
+/* Create one page, unless the range has prepared pages of the size.  The device memory lock is
+ * held.  done: set if the range has them */
+static xseg_status create_prepared_page(struct xseg_range_state *state, uint64_t bytes, bool *done)
+{
+    struct xseg_device *device = state->range->device;
+    struct xseg_elastic *elastic = &state->elastic;
+    const struct xseg_segment *segment = &state->extent->segment;
+    const uint64_t page = segment->page_bytes;
+    const struct xseg_page_kind kind = {page, segment->properties, state};
+    const uint64_t has = xseg_pages_of_kind(&device->pages, kind);
+
+    *done = has >= bytes;
+    if (*done)
+        return XSEG_OK;
+    /* The prepared pages count against the quota during the check. */
+    xseg_elastic_set_bytes(elastic, elastic->own, elastic->coming + has + page, &device->promised);
+    xseg_status status = xseg_growth_check(state->pool, page, 0);
+    xseg_elastic_set_bytes(elastic, elastic->own, elastic->coming - has - page, &device->promised);
+    if (status == XSEG_OK)
+        status = xseg_pages_create(&device->pages, kind);
+    return status;
+}
+
+xseg_status xseg_ranges_prepare(struct xseg_range *range, uint64_t bytes)
+{
+    struct xseg_device *device = range->device;
+    struct xseg_range_run run;
+    bool done = false;
+    xseg_status status = XSEG_OK;
+
+    while (status == XSEG_OK && !done) {
+        xseg_mutex_lock(&device->growth_lock);
+        status = xseg_range_find_run(range, 0, 0, &run);
+        if (status == XSEG_OK && xseg_context_is_lost(&device->context))
+            status = xseg_driver_fail_lost(&device->context);
+        if (status == XSEG_OK && bytes > run.extent->segment.bytes)
+            status = xseg_fail(XSEG_ERR_ARGUMENT,
+                               "size exceeds the range, %" PRIu64 " bytes; the range has %" PRIu64
+                               " bytes",
+                               bytes, run.extent->segment.bytes);
+        if (status == XSEG_OK)
+            status = create_prepared_page(run.state, bytes, &done);
+        xseg_mutex_unlock(&device->growth_lock);
+    }
+    return status;
+}
+
+/* --- Quota. --- */
+
+/* Whether the physical memory and the unused quotas of a device are within its limits. */
+static bool is_within_limit(const struct xseg_device *device)
+{
+    const uint64_t limit = xseg_min(xseg_device_allowance(device), device->context.total_bytes);
+
+    return xseg_device_physical(device) + device->promised <= limit;
+}
+
+static xseg_status set_range_quota(struct xseg_range *range, uint64_t bytes)
+{
+    struct xseg_device *device = range->device;
+    struct xseg_elastic *elastic = &range->state->elastic;
+    const uint64_t before = elastic->quota;
+    xseg_status status = XSEG_OK;
+
+    elastic->quota = bytes;
+    xseg_elastic_set_bytes(elastic, elastic->own, elastic->coming, &device->promised);
+    if (bytes <= before || is_within_limit(device))
+        return XSEG_OK;
+    if (!xseg_pending_captures(device->pending))
+        status = xseg_trim_all(device, false);
+    /* An observer that ran during the trim may have released the range. */
+    if (range->state == NULL)
+        return xseg_range_check_handle(range);
+    if (status != XSEG_ERR_DEVICE_LOST && is_within_limit(device))
+        return XSEG_OK;
+    elastic->quota = before;
+    xseg_elastic_set_bytes(elastic, elastic->own, elastic->coming, &device->promised);
+    if (status == XSEG_ERR_DEVICE_LOST)
+        return status;
+    const uint64_t limit = xseg_min(xseg_device_allowance(device), device->context.total_bytes);
+    return xseg_fail(
+        limit < device->context.total_bytes ? XSEG_ERR_LIMIT : XSEG_ERR_NO_MEMORY,
+        "quota exceeds the available memory of device %d, %" PRIu64 " bytes; %" PRIu64
+        " of %" PRIu64 " bytes used by this allocator, %" PRIu64 " bytes reserved by quotas",
+        device->context.ordinal, bytes, xseg_device_physical(device), limit, device->promised);
+}
+
+xseg_status xseg_ranges_set_quota(struct xseg_range *range, uint64_t bytes)
+{
+    struct xseg_device *device = range->device;
+    struct xseg_range_run run;
+
+    xseg_mutex_lock(&device->growth_lock);
+    xseg_status status = xseg_range_find_run(range, 0, 0, &run);
+    if (status == XSEG_OK) {
+        const uint64_t max = xseg_min(run.extent->segment.bytes, run.state->limit);
+
+        status = bytes > max
+                     ? xseg_fail(XSEG_ERR_ARGUMENT,
+                                 "quota exceeds the size or limit_bytes of the range, %" PRIu64
+                                 " bytes; use at most %" PRIu64 " bytes",
+                                 bytes, max)
+                     : set_range_quota(range, bytes);
     }
     xseg_mutex_unlock(&device->growth_lock);
     return status;

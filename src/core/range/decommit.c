@@ -1,6 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/range/decommit.h"
-
+/*
+ * State changes of granules that create no page: decommit, recommit, hold, unhold and alias.
+ *
+ * A decommit records an event on its stream and unmaps nothing (pending_unmap.h).  A hold keeps the
+ * page of a granule over a decommit, for a graph that was captured with it; the unhold names the
+ * stream of the graph's last launch, and the granule gets a further batch on that stream.
+ *
+ * Locking: the public calls lock the device memory; the helpers expect it locked.
+ */
 #include <inttypes.h>
 #include <string.h>
 
@@ -8,16 +15,46 @@
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/stream_retirement.h"
-#include "src/core/range/aliases.h"
+#include "src/core/range/range.h"
+#include "src/core/reclaim/notify.h"
 #include "src/core/reclaim/pending_unmap.h"
+#include "vmm/alias.h"
 
-void xseg_decommit_settle(const struct xseg_range_run *run)
+/* --- Decommit and recommit. --- */
+
+/* Count the live granules of a run as not live.  Returns the bytes of the pages that no live
+ * granule maps any longer. */
+static uint64_t count_granules_unused(const struct xseg_range_run *run)
+{
+    const struct xseg_segment *segment = &run->extent->segment;
+    uint64_t pages = 0;
+
+    for (uint32_t at = run->first; at < run->first + run->count; at++) {
+        struct xseg_physical_page *page = xseg_alias_page(segment, at);
+
+        pages += page == NULL || --page->count.live == 0;
+    }
+    return pages * segment->granule_bytes;
+}
+
+static void count_granules_live(const struct xseg_range_run *run)
+{
+    for (uint32_t at = run->first; at < run->first + run->count; at++) {
+        struct xseg_physical_page *page = xseg_alias_page(&run->extent->segment, at);
+
+        XSEG_ASSERT(page == NULL || (page->count.live == 0 && page->count.mappings == 1));
+        if (page != NULL)
+            page->count.live = 1;
+    }
+}
+
+void xseg_range_settle_decommit(const struct xseg_range_run *run)
 {
     struct xseg_elastic *elastic = run->extent->elastic;
     struct xseg_arena *arena = run->extent->arena;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    const uint64_t unused = xseg_aliases_end_use(run);
+    const uint64_t unused = count_granules_unused(run);
     xseg_arena_lock(arena);
     memset(&elastic->use[run->first], XSEG_ELASTIC_UNMAPPING, run->count);
     elastic->live -= run->count;
@@ -27,28 +64,42 @@ void xseg_decommit_settle(const struct xseg_range_run *run)
     xseg_arena_unlock(arena);
 }
 
-/* Let live granules leave.  The device memory lock is held. */
-static xseg_status decommit(const struct xseg_range_run *run, struct xseg_known_stream *stream)
+void xseg_range_recommit_run(const struct xseg_range_run *run)
 {
-    xseg_status status = xseg_pool_check_running(run->body->pool);
+    struct xseg_elastic *elastic = run->extent->elastic;
+    struct xseg_arena *arena = run->extent->arena;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    xseg_pending_unmap_end(run->extent, run->first, run->count);
+    count_granules_live(run);
+    xseg_arena_lock(arena);
+    elastic->pending_unmaps -= run->count;
+    elastic->live += run->count;
+    xseg_counts_use_again(&arena->counts, xseg_range_bytes(run));
+    xseg_arena_unlock(arena);
+    run->state->recommits += run->count;
+}
+
+static xseg_status decommit_run(const struct xseg_range_run *run, struct xseg_known_stream *stream)
+{
+    xseg_status status = xseg_pool_check_running(run->state->pool);
     uint32_t at = 0;
 
     if (status != XSEG_OK || run->count == 0)
         return status;
-    if (!xseg_range_is_all(run, XSEG_ELASTIC_ALLOCATED, &at))
+    if (!xseg_range_all_are(run, XSEG_ELASTIC_ALLOCATED, &at))
         return xseg_range_fail_use(run, at, "only committed granules can be decommitted");
     status = xseg_pending_unmap_begin(run->extent, run->first, run->count, stream);
     if (status == XSEG_OK)
-        xseg_decommit_settle(run);
+        xseg_range_settle_decommit(run);
     return status;
 }
 
-/* What a call does with granules and a stream.  The device memory lock is held. */
-typedef xseg_status step(const struct xseg_range_run *run, struct xseg_known_stream *stream);
+typedef xseg_status run_change(const struct xseg_range_run *run, struct xseg_known_stream *stream);
 
-/* Find the granules and the stream that a call names, do what it does, and look at what leaves. */
-static xseg_status call(struct xseg_range *range, uint64_t offset, uint64_t bytes,
-                        xseg_stream handle, step *do_it)
+/* Apply a change to a run in the order of a stream, then poll the batches of the device. */
+static xseg_status change_run(struct xseg_range *range, uint64_t offset, uint64_t bytes,
+                              xseg_stream handle, run_change *change)
 {
     struct xseg_device *device = range->device;
     struct xseg_known_stream *stream = NULL;
@@ -58,47 +109,48 @@ static xseg_status call(struct xseg_range *range, uint64_t offset, uint64_t byte
     if (status != XSEG_OK)
         return status;
     xseg_mutex_lock(&device->growth_lock);
-    status = xseg_range_find(range, offset, bytes, &run);
+    status = xseg_range_find_run(range, offset, bytes, &run);
     if (status == XSEG_OK)
-        status = do_it(&run, stream);
+        status = change(&run, stream);
     if (status == XSEG_OK)
         xseg_pending_unmap_poll(device, false);
     xseg_mutex_unlock(&device->growth_lock);
     return status;
 }
 
-xseg_status xseg_decommit(struct xseg_range *range, uint64_t offset, uint64_t bytes,
-                          xseg_stream stream)
+xseg_status xseg_ranges_decommit(struct xseg_range *range, uint64_t offset, uint64_t bytes,
+                                 xseg_stream stream)
 {
-    return call(range, offset, bytes, stream, decommit);
+    return change_run(range, offset, bytes, stream, decommit_run);
 }
 
 /* --- Holds. --- */
 
-xseg_status xseg_decommit_hold(struct xseg_range *range, uint64_t offset, uint64_t bytes)
+xseg_status xseg_ranges_hold(struct xseg_range *range, uint64_t offset, uint64_t bytes)
 {
     struct xseg_device *device = range->device;
     struct xseg_range_run run = {0};
 
     xseg_mutex_lock(&device->growth_lock);
-    xseg_status status = xseg_range_find(range, offset, bytes, &run);
+    xseg_status status = xseg_range_find_run(range, offset, bytes, &run);
     if (status == XSEG_OK)
         status = xseg_range_check_claims(&run);
     for (uint32_t at = run.first; status == XSEG_OK && at < run.first + run.count; at++)
-        if (run.body->elastic.holds[at] == UINT32_MAX)
+        if (run.state->elastic.holds[at] == UINT32_MAX)
             status = xseg_fail(XSEG_ERR_BUSY,
                                "hold count of a granule is at its maximum, "
                                "%" PRIu32 "; release a hold with xseg_range_unhold()",
                                UINT32_MAX);
     for (uint32_t at = run.first; status == XSEG_OK && at < run.first + run.count; at++)
-        run.body->elastic.holds[at]++;
+        run.state->elastic.holds[at]++;
     xseg_mutex_unlock(&device->growth_lock);
     return status;
 }
 
-/* Let the granules that this lets go of, and that leave, leave with a stream as well.  Granules are let go of only once
- * this has succeeded for all.  The device memory lock is held. */
-static xseg_status leave_again(const struct xseg_range_run *run, struct xseg_known_stream *stream)
+/* Give each granule that is pending unmap and whose last hold is released a batch on a stream.  If
+ * this fails, all holds remain. */
+static xseg_status add_unhold_batches(const struct xseg_range_run *run,
+                                      struct xseg_known_stream *stream)
 {
     const struct xseg_elastic *elastic = run->extent->elastic;
     const uint32_t end = run->first + run->count;
@@ -117,7 +169,7 @@ static xseg_status leave_again(const struct xseg_range_run *run, struct xseg_kno
     return XSEG_OK;
 }
 
-static xseg_status let_go(const struct xseg_range_run *run, struct xseg_known_stream *stream)
+static xseg_status unhold_run(const struct xseg_range_run *run, struct xseg_known_stream *stream)
 {
     uint32_t *holds = run->extent->elastic->holds;
     xseg_status status = xseg_range_check_claims(run);
@@ -130,7 +182,7 @@ static xseg_status let_go(const struct xseg_range_run *run, struct xseg_known_st
                              "granule is not held, offset %" PRIu64
                              "; match each call to one xseg_range_hold()",
                              at * run->extent->segment.granule_bytes);
-    status = leave_again(run, stream);
+    status = add_unhold_batches(run, stream);
     if (status != XSEG_OK)
         return status;
     for (uint32_t at = run->first; at < run->first + run->count; at++)
@@ -139,8 +191,83 @@ static xseg_status let_go(const struct xseg_range_run *run, struct xseg_known_st
     return XSEG_OK;
 }
 
-xseg_status xseg_decommit_unhold(struct xseg_range *range, uint64_t offset, uint64_t bytes,
-                                 xseg_stream stream)
+xseg_status xseg_ranges_unhold(struct xseg_range *range, uint64_t offset, uint64_t bytes,
+                               xseg_stream stream)
 {
-    return call(range, offset, bytes, stream, let_go);
+    return change_run(range, offset, bytes, stream, unhold_run);
+}
+
+/* --- Aliases. --- */
+
+static xseg_status check_alias(const struct xseg_range_run *to, const struct xseg_range_run *from)
+{
+    const struct xseg_segment *target = &to->extent->segment, *source = &from->extent->segment;
+    uint32_t at = 0;
+
+    if (target->page_bytes != source->page_bytes)
+        return xseg_fail(XSEG_ERR_ARGUMENT,
+                         "ranges have different page sizes, %" PRIu64 " and %" PRIu64
+                         " bytes; reserve both with one page size",
+                         target->page_bytes, source->page_bytes);
+    if (to->state->pool != from->state->pool)
+        return xseg_fail(XSEG_ERR_ARGUMENT,
+                         "ranges belong to different pools, %s and %s; "
+                         "reserve both with one pool",
+                         xseg_pool_label(to->state->pool), xseg_pool_label(from->state->pool));
+    if (!xseg_range_all_are(from, XSEG_ELASTIC_ALLOCATED, &at))
+        return xseg_range_fail_use(from, at, "only committed granules can be aliased");
+    return xseg_range_all_are(to, XSEG_ELASTIC_EMPTY, &at)
+               ? XSEG_OK
+               : xseg_range_fail_use(to, at, "only unmapped granules can map aliased pages");
+}
+
+static xseg_status map_aliases(const struct xseg_range_run *to, const struct xseg_range_run *from)
+{
+    struct xseg_arena *arena = to->extent->arena;
+    struct xseg_segment *segment = &to->extent->segment;
+    /* A page in unknown state may still be mapped: unmap it first. */
+    xseg_status status = xseg_segment_retry_unknown_run(segment, to->first, to->count);
+
+    if (status == XSEG_OK)
+        status = xseg_alias_map(segment, to->first, to->count, &from->extent->segment, from->first);
+    if (status != XSEG_OK)
+        return status;
+    /* Observers run without the lock, so the granules are claimed until they have returned. */
+    xseg_arena_lock(arena);
+    memset(&to->extent->elastic->use[to->first], XSEG_ELASTIC_CLAIMED, to->count);
+    to->extent->elastic->live += to->count;
+    xseg_arena_unlock(arena);
+    xseg_notify_map(to->extent, xseg_range_base(to), xseg_range_bytes(to));
+    xseg_range_set_use(to, XSEG_ELASTIC_ALLOCATED);
+    return XSEG_OK;
+}
+
+xseg_status xseg_ranges_alias(struct xseg_range *range, uint64_t offset, uint64_t bytes,
+                              struct xseg_range *from, uint64_t from_offset)
+{
+    struct xseg_device *device = range->device;
+    struct xseg_range_run to, source;
+
+    if (from->device != device)
+        return xseg_fail(
+            XSEG_ERR_ARGUMENT,
+            "ranges belong to different devices or allocators, device %d and device %d; "
+            "reserve both with one pool",
+            device->context.ordinal, from->device->context.ordinal);
+    xseg_mutex_lock(&device->growth_lock);
+    xseg_status status = xseg_range_find_run(range, offset, bytes, &to);
+    if (status == XSEG_OK)
+        status = xseg_range_find_run(from, from_offset, bytes, &source);
+    if (status == XSEG_OK && xseg_context_is_lost(&device->context))
+        status = xseg_driver_fail_lost(&device->context);
+    if (status == XSEG_OK)
+        status = xseg_pool_check_running(to.state->pool);
+    if (status == XSEG_OK)
+        status = xseg_pool_check_running(source.state->pool);
+    if (status == XSEG_OK && bytes != 0)
+        status = check_alias(&to, &source);
+    if (status == XSEG_OK && bytes != 0)
+        status = map_aliases(&to, &source);
+    xseg_mutex_unlock(&device->growth_lock);
+    return status;
 }

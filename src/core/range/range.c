@@ -23,17 +23,17 @@ _Static_assert(XSEG_SEGMENT_TABLES_BYTES + XSEG_ELASTIC_BYTES <= 40,
 
 void xseg_ranges_init(struct xseg_ranges *ranges)
 {
-    xseg_list_init(&ranges->bodies);
+    xseg_list_init(&ranges->states);
     ranges->handles = NULL;
 }
 
-static void free_body(struct xseg_range_state *body, uint32_t granules)
+static void free_state(struct xseg_range_state *state, uint32_t granules)
 {
-    struct xseg_elastic *elastic = &body->elastic;
+    struct xseg_elastic *elastic = &state->elastic;
 
     xseg_demand_zero_free(elastic->batch, granules * XSEG_ELASTIC_BYTES);
-    xseg_range_streams_fini(&body->streams);
-    free(body);
+    free(state->stream);
+    free(state);
 }
 
 void xseg_ranges_fini(struct xseg_ranges *ranges)
@@ -42,7 +42,7 @@ void xseg_ranges_fini(struct xseg_ranges *ranges)
 
     for (; range != NULL; range = next) {
         next = range->next;
-        XSEG_ASSERT(range->body == NULL);
+        XSEG_ASSERT(range->state == NULL);
         free(range);
     }
 }
@@ -53,7 +53,7 @@ uint64_t xseg_ranges_host_bytes(const struct xseg_extent *extent)
     const size_t granules = extent->segment.granules;
 
     return sizeof(struct xseg_range) + sizeof(struct xseg_range_state) +
-           atomic_load_explicit(&elastic->range->streams.capacity, memory_order_relaxed) *
+           atomic_load_explicit(&elastic->range->stream_capacity, memory_order_relaxed) *
                sizeof(struct xseg_range_stream) +
            xseg_demand_zero_resident(elastic->batch, granules * XSEG_ELASTIC_BYTES);
 }
@@ -89,28 +89,27 @@ static xseg_status check_size(const struct xseg_device *device, uint64_t bytes, 
     return XSEG_OK;
 }
 
-/* Make a body with tables; NULL without host memory. */
-static struct xseg_range_state *make_body(uint32_t granules)
+/* Returns NULL on host allocation failure. */
+static struct xseg_range_state *create_state(uint32_t granules)
 {
-    struct xseg_range_state *body = calloc(1, sizeof(*body));
-    uint32_t *tables = body == NULL ? NULL : xseg_demand_zero_alloc(granules * XSEG_ELASTIC_BYTES);
+    struct xseg_range_state *state = calloc(1, sizeof(*state));
+    uint32_t *tables = state == NULL ? NULL : xseg_demand_zero_alloc(granules * XSEG_ELASTIC_BYTES);
 
     if (tables == NULL) {
-        free(body);
+        free(state);
         return NULL;
     }
-    body->elastic.range = body;
-    body->elastic.batch = tables;
-    body->elastic.holds = tables + granules;
-    body->elastic.use = (uint8_t *)(tables + 2 * (size_t)granules);
-    xseg_list_init(&body->link);
-    xseg_list_init(&body->elastic.parked);
-    xseg_list_init(&body->elastic.parked_link);
-    return body;
+    state->elastic.range = state;
+    state->elastic.batch = tables;
+    state->elastic.holds = tables + granules;
+    state->elastic.use = (uint8_t *)(tables + 2 * (size_t)granules);
+    xseg_list_init(&state->link);
+    xseg_list_init(&state->elastic.parked);
+    xseg_list_init(&state->elastic.parked_link);
+    return state;
 }
 
-/* The arena of a range's pool. */
-static xseg_status get_arena(struct xseg_pool *pool, struct xseg_arena **out)
+static xseg_status get_range_arena(struct xseg_pool *pool, struct xseg_arena **out)
 {
     struct xseg_known_stream *stream = NULL;
     const xseg_status status = xseg_streams_get(&pool->device->streams, NULL, &stream);
@@ -118,9 +117,8 @@ static xseg_status get_arena(struct xseg_pool *pool, struct xseg_arena **out)
     return status == XSEG_OK ? xseg_pool_arena(pool, stream, false, out) : status;
 }
 
-/* Reserve the addresses of a body.  The device memory lock is held. */
-static xseg_status reserve(struct xseg_range_state *body, struct xseg_arena *arena, uint64_t bytes,
-                           uint64_t page)
+static xseg_status reserve_addresses(struct xseg_range_state *state, struct xseg_arena *arena,
+                                     uint64_t bytes, uint64_t page)
 {
     const struct xseg_segment_extent wanted = {
         .bytes = bytes,
@@ -134,11 +132,10 @@ static xseg_status reserve(struct xseg_range_state *body, struct xseg_arena *are
     if (status == XSEG_OK && xseg_context_is_lost(&arena->device->context))
         status = xseg_driver_fail_lost(&arena->device->context);
     if (status == XSEG_OK)
-        status = xseg_extents_reserve_elastic(arena, &wanted, &body->elastic, &body->extent);
+        status = xseg_extents_reserve_elastic(arena, &wanted, &state->elastic, &state->extent);
     return status;
 }
 
-/* Whether a pool can have ranges. */
 static xseg_status check_pool(const struct xseg_pool *pool)
 {
     const struct xseg_device *device = pool->device;
@@ -164,29 +161,29 @@ xseg_status xseg_ranges_reserve(struct xseg_pool *pool, uint64_t bytes,
     if (status == XSEG_OK)
         status = check_size(device, bytes, page);
     if (status == XSEG_OK)
-        status = get_arena(pool, &arena);
+        status = get_range_arena(pool, &arena);
     if (status != XSEG_OK)
         return status;
     const uint32_t granules = (uint32_t)(bytes / page);
     struct xseg_range *range = calloc(1, sizeof(*range));
-    struct xseg_range_state *body = make_body(granules);
-    if (range == NULL || body == NULL) {
+    struct xseg_range_state *state = create_state(granules);
+    if (range == NULL || state == NULL) {
         status =
             xseg_fail(XSEG_ERR_HOST_MEMORY,
                       "out of host memory, tables of a range of %" PRIu32 " granules", granules);
         goto free_all;
     }
-    body->pool = pool;
-    body->range = range;
-    body->limit = options->limit_bytes == 0 ? UINT64_MAX : options->limit_bytes;
+    state->pool = pool;
+    state->range = range;
+    state->limit = options->limit_bytes == 0 ? UINT64_MAX : options->limit_bytes;
     xseg_mutex_lock(&device->growth_lock);
-    status = reserve(body, arena, bytes, page);
+    status = reserve_addresses(state, arena, bytes, page);
     if (status == XSEG_OK) {
         range->device = device;
-        range->body = body;
+        range->state = state;
         range->next = device->ranges->handles;
         device->ranges->handles = range;
-        xseg_list_insert(&device->ranges->bodies, &body->link);
+        xseg_list_insert(&device->ranges->states, &state->link);
     }
     xseg_mutex_unlock(&device->growth_lock);
     if (status == XSEG_OK) {
@@ -195,28 +192,90 @@ xseg_status xseg_ranges_reserve(struct xseg_pool *pool, uint64_t bytes,
     }
 
 free_all:
-    if (body != NULL)
-        free_body(body, granules);
+    if (state != NULL)
+        free_state(state, granules);
     free(range);
     return status;
 }
 
-/* --- Finding. --- */
+/* --- Streams of a range. --- */
+
+static uint64_t load_stream_id(const struct xseg_known_stream *stream)
+{
+    return atomic_load_explicit(&stream->number, memory_order_acquire);
+}
+
+static bool is_current(const struct xseg_range_stream *entry)
+{
+    return load_stream_id(entry->stream) == entry->id;
+}
+
+static void remove_stale_streams(struct xseg_range_state *state)
+{
+    size_t left = 0;
+
+    for (size_t i = 0; i < state->stream_count; i++)
+        if (is_current(&state->stream[i]))
+            state->stream[left++] = state->stream[i];
+    state->stream_count = left;
+}
+
+/* Returns false on host allocation failure. */
+static bool reserve_stream_entry(struct xseg_range_state *state)
+{
+    const size_t before = atomic_load_explicit(&state->stream_capacity, memory_order_relaxed);
+
+    if (state->stream_count == before)
+        remove_stale_streams(state);
+    if (state->stream_count < before)
+        return true;
+    const size_t capacity = before == 0 ? 4 : 2 * before;
+    struct xseg_range_stream *stream = realloc(state->stream, capacity * sizeof(*stream));
+
+    if (stream == NULL)
+        return false;
+    state->stream = stream;
+    atomic_store_explicit(&state->stream_capacity, capacity, memory_order_relaxed);
+    return true;
+}
+
+bool xseg_range_add_stream(struct xseg_range_state *state, struct xseg_known_stream *stream)
+{
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    for (size_t i = state->stream_count; i-- > 0;)
+        if (state->stream[i].stream == stream && is_current(&state->stream[i]))
+            return true;
+    if (!reserve_stream_entry(state))
+        return false;
+    state->stream[state->stream_count++] =
+        (struct xseg_range_stream){stream, load_stream_id(stream)};
+    return true;
+}
+
+void xseg_range_mark_streams(const struct xseg_range_state *state)
+{
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    for (size_t i = 0; i < state->stream_count; i++)
+        if (is_current(&state->stream[i]))
+            state->stream[i].stream->is_queried = true;
+}
+
+/* --- Runs of granules. --- */
 
 xseg_status xseg_range_check_handle(const struct xseg_range *range)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    return range->body == NULL ? xseg_fail(XSEG_ERR_ARGUMENT, "range has been released") : XSEG_OK;
+    return range->state == NULL ? xseg_fail(XSEG_ERR_ARGUMENT, "range has been released") : XSEG_OK;
 }
 
-xseg_status xseg_range_find(struct xseg_range *range, uint64_t offset, uint64_t bytes,
-                            struct xseg_range_run *out)
+xseg_status xseg_range_find_run(struct xseg_range *range, uint64_t offset, uint64_t bytes,
+                                struct xseg_range_run *out)
 {
     const xseg_status status = xseg_range_check_handle(range);
 
     if (status != XSEG_OK)
         return status;
-    const struct xseg_segment *segment = &range->body->extent->segment;
+    const struct xseg_segment *segment = &range->state->extent->segment;
     const uint64_t page = segment->granule_bytes;
     if (offset % page != 0 || bytes % page != 0)
         return xseg_fail(XSEG_ERR_ARGUMENT,
@@ -228,12 +287,12 @@ xseg_status xseg_range_find(struct xseg_range *range, uint64_t offset, uint64_t 
                          "size exceeds the range, %" PRIu64 " bytes at offset %" PRIu64
                          "; the range has %" PRIu64 " bytes",
                          bytes, offset, segment->bytes);
-    *out = (struct xseg_range_run){range->body, range->body->extent, (uint32_t)(offset / page),
+    *out = (struct xseg_range_run){range->state, range->state->extent, (uint32_t)(offset / page),
                                    (uint32_t)(bytes / page)};
     return XSEG_OK;
 }
 
-static const char *const use_text[] = {
+static const char *const use_names[] = {
     [XSEG_ELASTIC_EMPTY] = "not committed",
     [XSEG_ELASTIC_ALLOCATED] = "committed",
     [XSEG_ELASTIC_UNMAPPING] = "pending unmap",
@@ -245,14 +304,15 @@ xseg_status xseg_range_fail_use(const struct xseg_range_run *run, uint32_t granu
 {
     const uint8_t use = run->extent->elastic->use[granule];
 
-    XSEG_ASSERT((size_t)use < XSEG_COUNT_OF(use_text));
+    XSEG_ASSERT((size_t)use < XSEG_COUNT_OF(use_names));
     return xseg_fail(use == XSEG_ELASTIC_CLAIMED ? XSEG_ERR_BUSY : XSEG_ERR_ARGUMENT,
-                     "granule is %s, offset %" PRIu64 "; %s", use_text[use],
+                     "granule is %s, offset %" PRIu64 "; %s", use_names[use],
                      granule * run->extent->segment.granule_bytes,
                      use == XSEG_ELASTIC_CLAIMED ? "retry after that call has returned" : advice);
 }
 
-bool xseg_range_is_all(const struct xseg_range_run *run, enum xseg_elastic_use use, uint32_t *first)
+bool xseg_range_all_are(const struct xseg_range_run *run, enum xseg_elastic_use use,
+                        uint32_t *first)
 {
     const uint8_t *uses = run->extent->elastic->use;
 
@@ -281,75 +341,77 @@ void xseg_range_set_use(const struct xseg_range_run *run, enum xseg_elastic_use 
     xseg_arena_unlock(arena);
 }
 
-/* --- Telling. --- */
+/* --- Query. --- */
 
-xseg_status xseg_ranges_describe(struct xseg_range *range, struct xseg_range_info *out)
+xseg_status xseg_ranges_query(struct xseg_range *range, struct xseg_range_info *out)
 {
     struct xseg_device *device = range->device;
 
     xseg_mutex_lock(&device->growth_lock);
     const xseg_status status = xseg_range_check_handle(range);
-    const struct xseg_range_state *body = range->body;
+    const struct xseg_range_state *state = range->state;
     if (status != XSEG_OK) {
         xseg_mutex_unlock(&device->growth_lock);
         return status;
     }
-    const struct xseg_segment *segment = &body->extent->segment;
-    const struct xseg_elastic *elastic = &body->elastic;
-    const struct xseg_page_kind prepared = {segment->page_bytes, segment->properties, body};
+    const struct xseg_segment *segment = &state->extent->segment;
+    const struct xseg_elastic *elastic = &state->elastic;
+    const struct xseg_page_kind prepared = {segment->page_bytes, segment->properties, state};
     *out = (struct xseg_range_info){
         .struct_size = sizeof(*out),
         .base = (void *)(uintptr_t)segment->base, /* NOLINT(performance-no-int-to-ptr) */
         .bytes = segment->bytes,
         .page_bytes = segment->page_bytes,
         .device = device->context.ordinal,
-        .pool = body->pool,
-        .limit_bytes = body->limit,
+        .pool = state->pool,
+        .limit_bytes = state->limit,
         .quota_bytes = elastic->quota,
         .committed_bytes = elastic->live * segment->granule_bytes,
         .pending_unmap_bytes = elastic->pending_unmaps * segment->granule_bytes,
         .mapped_bytes = atomic_load_explicit(&segment->mapped, memory_order_relaxed),
-        .physical_bytes = body->pool->state == XSEG_POOL_PAUSED ? 0 : elastic->own,
+        .physical_bytes = state->pool->state == XSEG_POOL_PAUSED ? 0 : elastic->own,
         .prepared_bytes = xseg_pages_of_kind(&device->pages, prepared),
-        .recommits = body->retaken,
+        .recommits = state->recommits,
     };
     xseg_mutex_unlock(&device->growth_lock);
     return XSEG_OK;
 }
 
-/* --- Ending. --- */
+/* --- Release. --- */
 
-static bool is_held_somewhere(const struct xseg_range_state *body)
+static bool has_references(const struct xseg_range_state *state)
 {
-    const uint32_t *holds = body->elastic.holds;
+    const uint32_t *holds = state->elastic.holds;
 
-    for (uint32_t at = 0; at < body->extent->segment.granules; at++)
+    for (uint32_t at = 0; at < state->extent->segment.granules; at++)
         if (holds[at] != 0)
             return true;
-    return xseg_segment_holds(&body->extent->segment);
+    return xseg_segment_holds(&state->extent->segment);
 }
 
-static bool is_claimed_somewhere(const struct xseg_range_state *body)
+static bool has_claims(const struct xseg_range_state *state)
 {
-    return memchr(body->elastic.use, XSEG_ELASTIC_CLAIMED, body->extent->segment.granules) != NULL;
+    return memchr(state->elastic.use, XSEG_ELASTIC_CLAIMED, state->extent->segment.granules) !=
+           NULL;
 }
 
-/* Whether a range can end, and what has left it can go.  The device memory lock is held. */
-static xseg_status check_end(const struct xseg_range_state *body)
+/* Check that a range can be released once the events of its granules that are pending unmap are
+ * complete.  The device memory lock is held. */
+static xseg_status check_release(const struct xseg_range_state *state)
 {
-    const struct xseg_device *device = body->range->device;
-    const struct xseg_elastic *elastic = &body->elastic;
-    const uint64_t page = body->extent->segment.granule_bytes;
+    const struct xseg_device *device = state->range->device;
+    const struct xseg_elastic *elastic = &state->elastic;
+    const uint64_t page = state->extent->segment.granule_bytes;
 
     if (elastic->live != 0)
         return xseg_fail(XSEG_ERR_BUSY,
                          "memory of the range is committed, %" PRIu64 " bytes; decommit it first",
                          elastic->live * page);
-    if (is_held_somewhere(body))
+    if (has_references(state))
         return xseg_fail(XSEG_ERR_BUSY,
                          "memory of the range is held, pinned or exported; unhold, unpin and close "
                          "the exports first");
-    if (body->extent->registered != 0)
+    if (state->extent->registered != 0)
         return xseg_fail(XSEG_ERR_BUSY,
                          "addresses of the range are registered; xseg_unregister() them first");
     if (elastic->pending_unmaps != 0 && xseg_pending_captures(device->pending))
@@ -357,63 +419,64 @@ static xseg_status check_end(const struct xseg_range_state *body)
                          "memory of the range is pending unmap during a capture, %" PRIu64
                          " bytes on device %d; release the range after the capture",
                          elastic->pending_unmaps * page, device->context.ordinal);
-    return is_claimed_somewhere(body)
+    return has_claims(state)
                ? xseg_fail(XSEG_ERR_BUSY,
                            "range is claimed by another call; retry after that call has returned")
                : XSEG_OK;
 }
 
-/* Take prepared pages of a range back. */
-static void release_prepared(struct xseg_range_state *body)
+static void release_prepared_pages(struct xseg_range_state *state)
 {
-    const struct xseg_segment *segment = &body->extent->segment;
-    const struct xseg_page_kind kind = {segment->page_bytes, segment->properties, body};
+    const struct xseg_segment *segment = &state->extent->segment;
+    const struct xseg_page_kind kind = {segment->page_bytes, segment->properties, state};
 
     while (xseg_pages_release(segment->pages, kind))
         ;
 }
 
-/* End a range without memory.  The device memory lock is held; the pool is to be released without it. */
-static void end(struct xseg_range_state *body)
+/* Destroy a range without memory.  The device memory lock is held.  The caller releases the pool
+ * after it has unlocked the device memory lock. */
+static void destroy_range(struct xseg_range_state *state)
 {
-    struct xseg_device *device = body->range->device;
-    const uint32_t granules = body->extent->segment.granules;
+    struct xseg_device *device = state->range->device;
+    const uint32_t granules = state->extent->segment.granules;
 
-    body->elastic.quota = 0;
-    xseg_elastic_set_bytes(&body->elastic, 0, 0, &device->promised);
-    release_prepared(body);
-    xseg_trim_finish_elastic(body->extent);
-    body->range->body = NULL;
-    xseg_list_remove(&body->link);
-    free_body(body, granules);
+    state->elastic.quota = 0;
+    xseg_elastic_set_bytes(&state->elastic, 0, 0, &device->promised);
+    release_prepared_pages(state);
+    xseg_trim_finish_elastic(state->extent);
+    state->range->state = NULL;
+    xseg_list_remove(&state->link);
+    free_state(state, granules);
 }
 
-/* Let what leaves go, and end a range.  The device memory lock is held. */
-static xseg_status finish(struct xseg_range *range)
+/* Wait until the memory that is pending unmap has been unmapped, then destroy the range.  The
+ * device memory lock is held. */
+static xseg_status release_range(struct xseg_range *range)
 {
-    struct xseg_range_state *body = range->body;
-    struct xseg_segment *segment = &body->extent->segment;
-    xseg_status status = xseg_pool_check_running(body->pool);
+    struct xseg_range_state *state = range->state;
+    struct xseg_segment *segment = &state->extent->segment;
+    xseg_status status = xseg_pool_check_running(state->pool);
 
     if (status == XSEG_OK)
-        status = check_end(body);
-    if (status == XSEG_OK && body->elastic.pending_unmaps != 0)
+        status = check_release(state);
+    if (status == XSEG_OK && state->elastic.pending_unmaps != 0)
         status = xseg_pending_unmap_wait(range->device, false);
-    /* Observers may have been called meanwhile, and have ended the range, or used it. */
+    /* An observer that ran during the wait may have released the range, or committed memory. */
     if (status == XSEG_OK)
         status = xseg_range_check_handle(range);
     if (status == XSEG_OK)
         status = xseg_segment_retry_unknown(segment);
     if (status == XSEG_OK)
-        status = check_end(body);
+        status = check_release(state);
     if (status != XSEG_OK)
         return status;
-    if (body->elastic.pending_unmaps != 0)
+    if (state->elastic.pending_unmaps != 0)
         return xseg_fail(XSEG_ERR_DRIVER,
                          "memory of the range could not be unmapped, %" PRIu64
                          " bytes; release the range again",
-                         body->elastic.pending_unmaps * segment->granule_bytes);
-    end(body);
+                         state->elastic.pending_unmaps * segment->granule_bytes);
+    destroy_range(state);
     return XSEG_OK;
 }
 
@@ -425,12 +488,12 @@ xseg_status xseg_ranges_release(struct xseg_range *range)
     xseg_mutex_lock(&device->growth_lock);
     xseg_status status = xseg_range_check_handle(range);
     if (status == XSEG_OK) {
-        pool = range->body->pool;
-        /* What the driver has of a lost device stays with it, and the body until the device closes. */
+        pool = range->state->pool;
+        /* The driver calls of a lost device fail, so the state stays until the device closes. */
         if (xseg_context_is_lost(&device->context))
-            range->body = NULL;
+            range->state = NULL;
         else
-            status = finish(range);
+            status = release_range(range);
     }
     xseg_mutex_unlock(&device->growth_lock);
     if (status == XSEG_OK)
@@ -443,33 +506,33 @@ uint64_t xseg_ranges_held_bytes(struct xseg_device *device)
     uint64_t bytes = 0;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    XSEG_LIST_FOR(node, &device->ranges->bodies)
+    XSEG_LIST_FOR(node, &device->ranges->states)
     {
-        const struct xseg_range_state *body = XSEG_CONTAINER(node, struct xseg_range_state, link);
-        const struct xseg_segment *segment = &body->extent->segment;
+        const struct xseg_range_state *state = XSEG_CONTAINER(node, struct xseg_range_state, link);
+        const struct xseg_segment *segment = &state->extent->segment;
 
-        for (uint32_t i = 0; i < segment->granules && body->elastic.pending_unmaps != 0; i++)
-            if (body->elastic.batch[i] != 0 && body->elastic.holds[i] != 0)
+        for (uint32_t i = 0; i < segment->granules && state->elastic.pending_unmaps != 0; i++)
+            if (state->elastic.batch[i] != 0 && state->elastic.holds[i] != 0)
                 bytes += segment->granule_bytes;
     }
     return bytes;
 }
 
-void xseg_ranges_end_all(struct xseg_device *device)
+void xseg_ranges_destroy_all(struct xseg_device *device)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    XSEG_LIST_FOR_SAFE(node, &device->ranges->bodies)
+    XSEG_LIST_FOR_SAFE(node, &device->ranges->states)
     {
-        struct xseg_range_state *body = XSEG_CONTAINER(node, struct xseg_range_state, link);
+        struct xseg_range_state *state = XSEG_CONTAINER(node, struct xseg_range_state, link);
 
         if (!xseg_context_is_lost(&device->context)) {
-            if (body->elastic.pending_unmaps == 0 && body->extent->segment.unknown == 0)
-                end(body);
+            if (state->elastic.pending_unmaps == 0 && state->extent->segment.unknown == 0)
+                destroy_range(state);
             continue;
         }
-        body->range->body = NULL;
-        xseg_list_remove(&body->link);
-        body->extent->elastic = NULL;
-        free_body(body, body->extent->segment.granules);
+        state->range->state = NULL;
+        xseg_list_remove(&state->link);
+        state->extent->elastic = NULL;
+        free_state(state, state->extent->segment.granules);
     }
 }
