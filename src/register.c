@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "xseg/register.h"
 
-#include "src/core/register/dmabuf.h"
-#include "src/core/register/registrations.h"
+#include "src/core/register/register.h"
 #include "src/entry.h"
 
 xseg_status xseg_dmabuf_open(struct xseg_allocator *allocator, const void *address, size_t bytes,

@@ -10,7 +10,7 @@
 #include "src/core/instance/device_audit.h"
 #include "src/core/pool/share.h"
 #include "src/core/reclaim/mapping.h"
-#include "src/core/register/registrations.h"
+#include "src/core/register/register.h"
 #include "src/core/report/explain.h"
 #include "src/core/report/metrics_text.h"
 #include "src/entry.h"

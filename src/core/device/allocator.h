@@ -50,7 +50,7 @@ struct xseg_allocator {
     struct xseg_config_version *versions; /* all versions, newest first; guarded by DRIVER */
     const char *config_source;
     struct xseg_background *background;       /* background.h */
-    struct xseg_registrations *registrations; /* registrations.h */
+    struct xseg_registrations *registrations; /* register.h */
     struct xseg_oom_snapshots *oom_snapshots; /* oom.h */
     struct xseg_budget *budget;               /* budget.h */
     struct xseg_publisher *publisher;         /* publisher.h */

@@ -18,7 +18,7 @@
 #include "src/core/instance/opened.h"
 #include "src/core/pool/page_probe.h"
 #include "src/core/pool/peers.h"
-#include "src/core/register/registrations.h"
+#include "src/core/register/register.h"
 #include "src/core/report/oom.h"
 #include "src/core/report/publisher.h"
 

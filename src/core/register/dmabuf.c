@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/register/dmabuf.h"
-
+/*
+ * Dma-buf descriptors of mapped memory, and the pins of those with XSEG_DMABUF_PIN (register.h).
+ *
+ * A pin retains its pages, so the segment exists as long as the pin.
+ *
+ * Locking: the device memory lock while a descriptor is opened; the lock of the table for the pins.
+ */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +16,8 @@
 #include "src/core/device/allocator.h"
 #include "src/core/pool/share.h"
 #include "src/core/reclaim/mapping.h"
+#include "src/core/register/register.h"
 
-/* A descriptor that retains its pages, so that the segment exists as long as the descriptor. */
 struct xseg_dmabuf_pin {
     struct xseg_device *device;
     struct xseg_segment *segment;
@@ -20,56 +25,56 @@ struct xseg_dmabuf_pin {
     struct xseg_dmabuf_pin *stale; /* a pin to be released after this one */
 };
 
-/* What is asked for, once its extent is known. */
-struct wanted {
-    struct xseg_registrations *all;
+/* A call of xseg_dmabuf_open(). */
+struct dmabuf_request {
+    struct xseg_registrations *table;
     struct xseg_extent *extent;
     uint64_t begin, end; /* addresses */
     unsigned flags;
     struct xseg_dmabuf_pin *stale; /* pins of descriptors that were closed by close() */
 };
 
-/* --- Checking. --- */
+/* --- Checks. --- */
 
-/* The first byte of a range without memory; its end if there is none. */
-static uint64_t first_unmapped(const struct wanted *wanted)
+/* The address of the first unmapped byte of a range; its end if all are mapped. */
+static uint64_t first_unmapped(const struct dmabuf_request *request)
 {
-    const struct xseg_segment *segment = &wanted->extent->segment;
-    uint64_t at = wanted->begin;
+    const struct xseg_segment *segment = &request->extent->segment;
+    uint64_t at = request->begin;
 
     if (!xseg_segment_is_expandable(segment))
-        return wanted->end;
-    while (at < wanted->end) {
+        return request->end;
+    while (at < request->end) {
         const uint64_t granule = (at - segment->base) / segment->granule_bytes;
 
         if (!xseg_segment_is_mapped(segment, (uint32_t)granule))
             return at;
         at = segment->base + (granule + 1) * segment->granule_bytes;
     }
-    return wanted->end;
+    return request->end;
 }
 
-static xseg_status check(const struct wanted *wanted)
+static xseg_status check_request(const struct dmabuf_request *request)
 {
-    const struct xseg_segment *segment = &wanted->extent->segment;
-    const struct xseg_device *device = wanted->extent->arena->device;
-    const xseg_status status = xseg_pool_check_running(wanted->extent->arena->pool);
+    const struct xseg_segment *segment = &request->extent->segment;
+    const struct xseg_device *device = request->extent->arena->device;
+    const xseg_status status = xseg_pool_check_running(request->extent->arena->pool);
 
     if (status != XSEG_OK)
         return status;
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
-    if (wanted->end > segment->base + segment->bytes)
-        return xseg_mapping_fail_end(segment, wanted->begin, wanted->end - wanted->begin);
-    if ((wanted->flags & XSEG_DMABUF_PIN) != 0 &&
-        xseg_mapping_is_claimed(wanted->extent, wanted->begin, wanted->end))
-        return xseg_mapping_fail_claimed(wanted->begin);
-    if (first_unmapped(wanted) != wanted->end)
+    if (request->end > segment->base + segment->bytes)
+        return xseg_mapping_fail_end(segment, request->begin, request->end - request->begin);
+    if ((request->flags & XSEG_DMABUF_PIN) != 0 &&
+        xseg_mapping_is_claimed(request->extent, request->begin, request->end))
+        return xseg_mapping_fail_claimed(request->begin);
+    if (first_unmapped(request) != request->end)
         return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "address is not mapped, %#" PRIx64,
-                         first_unmapped(wanted));
+                         first_unmapped(request));
     if (xseg_segment_is_expandable(segment) && !xseg_segment_has(segment, XSEG_PAGE_RDMA))
         return xseg_fail(XSEG_ERR_UNSUPPORTED, "page was created without rdma, %#" PRIx64 "; %s%s",
-                         wanted->begin,
+                         request->begin,
                          device->sharing->rdma.why[0] != '\0'
                              ? "rdma does not work on this device, "
                              : "set rdma:True, or rdma of struct xseg_pool_options",
@@ -77,59 +82,59 @@ static xseg_status check(const struct wanted *wanted)
     return XSEG_OK;
 }
 
-/* --- One descriptor. --- */
+/* --- Pins. --- */
 
-/* Make room for the pin of a descriptor; false without host memory. */
-static bool has_room(struct xseg_registrations *all, int fd)
+/* Returns false on host allocation failure. */
+static bool reserve_pin_entry(struct xseg_registrations *table, int fd)
 {
-    const size_t wanted = (size_t)fd + 1;
+    const size_t needed = (size_t)fd + 1;
 
-    if (wanted <= all->pin_capacity)
+    if (needed <= table->pin_capacity)
         return true;
-    const size_t capacity = xseg_max(wanted, 2 * all->pin_capacity);
-    struct xseg_dmabuf_pin **pin = realloc(all->pin, capacity * sizeof(struct xseg_dmabuf_pin *));
+    const size_t capacity = xseg_max(needed, 2 * table->pin_capacity);
+    struct xseg_dmabuf_pin **pin = realloc(table->pin, capacity * sizeof(struct xseg_dmabuf_pin *));
     if (pin == NULL)
         return false;
-    memset(pin + all->pin_capacity, 0,
-           (capacity - all->pin_capacity) * sizeof(struct xseg_dmabuf_pin *));
-    all->pin = pin;
-    all->pin_capacity = capacity;
+    memset(pin + table->pin_capacity, 0,
+           (capacity - table->pin_capacity) * sizeof(struct xseg_dmabuf_pin *));
+    table->pin = pin;
+    table->pin_capacity = capacity;
     return true;
 }
 
-/* Record a pin by its descriptor.  If the table has a pin of the same number, that descriptor was closed by close(): its
- * pin is to be released. */
-static bool record(struct wanted *wanted, struct xseg_dmabuf_pin *pin, int fd)
+/* Record a pin by its descriptor.  If the table already has a pin with this number, the program has
+ * closed that descriptor by close(): the pin is stale. */
+static bool record_pin(struct dmabuf_request *request, struct xseg_dmabuf_pin *pin, int fd)
 {
-    struct xseg_registrations *all = wanted->all;
+    struct xseg_registrations *table = request->table;
 
-    xseg_mutex_lock(&all->desk.lock);
-    const bool done = has_room(all, fd);
-    if (done && all->pin[fd] != NULL) {
-        all->pin[fd]->stale = wanted->stale;
-        wanted->stale = all->pin[fd];
+    xseg_mutex_lock(&table->lock);
+    const bool done = reserve_pin_entry(table, fd);
+    if (done && table->pin[fd] != NULL) {
+        table->pin[fd]->stale = request->stale;
+        request->stale = table->pin[fd];
     }
     if (done)
-        all->pin[fd] = pin;
-    xseg_mutex_unlock(&all->desk.lock);
+        table->pin[fd] = pin;
+    xseg_mutex_unlock(&table->lock);
     return done;
 }
 
 /* Retain the pages of a descriptor. */
-static xseg_status pin(struct wanted *wanted, int fd)
+static xseg_status pin_descriptor(struct dmabuf_request *request, int fd)
 {
-    struct xseg_segment *segment = &wanted->extent->segment;
+    struct xseg_segment *segment = &request->extent->segment;
     struct xseg_dmabuf_pin *pin = malloc(sizeof(*pin));
 
     if (pin == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, pin record");
-    *pin = (struct xseg_dmabuf_pin){.device = wanted->extent->arena->device,
+    *pin = (struct xseg_dmabuf_pin){.device = request->extent->arena->device,
                                     .segment = segment,
-                                    .begin = wanted->begin - segment->base,
-                                    .end = wanted->end - segment->base};
+                                    .begin = request->begin - segment->base,
+                                    .end = request->end - segment->base};
     xseg_status status =
         xseg_segment_retain(segment, XSEG_RETAIN_REGISTRATION, pin->begin, pin->end);
-    if (status == XSEG_OK && !record(wanted, pin, fd)) {
+    if (status == XSEG_OK && !record_pin(request, pin, fd)) {
         (void)xseg_segment_release(segment, XSEG_RETAIN_REGISTRATION, pin->begin, pin->end);
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, table of pins");
     }
@@ -138,8 +143,8 @@ static xseg_status pin(struct wanted *wanted, int fd)
     return status;
 }
 
-/* Release a pin that is in no table any more, and those after it.  No lock is held. */
-static void unpin(struct xseg_dmabuf_pin *pin)
+/* Release a pin that is not in the table, and the pins after it in the list.  No lock is held. */
+static void release_pins(struct xseg_dmabuf_pin *pin)
 {
     struct xseg_dmabuf_pin *next;
 
@@ -155,57 +160,58 @@ static void unpin(struct xseg_dmabuf_pin *pin)
     }
 }
 
-/* Get a descriptor for the range, which is widened to whole pages of the host. */
-static xseg_status get(struct wanted *wanted, int *out, uint64_t *offset)
+/* --- Open and close. --- */
+
+/* Open a descriptor of the range, extended to whole host pages. */
+static xseg_status open_descriptor(struct dmabuf_request *request, int *out, uint64_t *offset)
 {
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    const uint64_t from = xseg_round_down(wanted->begin, page),
-                   to = xseg_round_up(wanted->end, page);
+    const uint64_t from = xseg_round_down(request->begin, page),
+                   to = xseg_round_up(request->end, page);
     int fd = -1;
     xseg_status status =
-        xseg_driver_dmabuf(&wanted->extent->arena->device->context, from, to - from,
-                           (wanted->flags & XSEG_DMABUF_PCIE) != 0, &fd);
+        xseg_driver_dmabuf(&request->extent->arena->device->context, from, to - from,
+                           (request->flags & XSEG_DMABUF_PCIE) != 0, &fd);
 
-    if (status == XSEG_OK && (wanted->flags & XSEG_DMABUF_PIN) != 0) {
-        status = pin(wanted, fd);
+    if (status == XSEG_OK && (request->flags & XSEG_DMABUF_PIN) != 0) {
+        status = pin_descriptor(request, fd);
         if (status != XSEG_OK)
             (void)close(fd);
     }
     if (status != XSEG_OK)
         return status;
     *out = fd;
-    *offset = wanted->begin - from;
+    *offset = request->begin - from;
     return XSEG_OK;
 }
 
-xseg_status xseg_dmabuf_acquire(struct xseg_registrations *all, uint64_t address, uint64_t bytes,
+xseg_status xseg_dmabuf_acquire(struct xseg_registrations *table, uint64_t address, uint64_t bytes,
                                 unsigned flags, int *fd, uint64_t *offset) XSEG_UNCHECKED
 {
-    struct wanted wanted = {.all = all, .begin = address, .end = address + bytes, .flags = flags};
+    struct dmabuf_request request = {
+        .table = table, .begin = address, .end = address + bytes, .flags = flags};
 
-    wanted.extent = xseg_mapping_hold(all->allocator, address);
-    if (wanted.extent == NULL)
+    request.extent = xseg_mapping_hold(table->allocator, address);
+    if (request.extent == NULL)
         return xseg_allocator_fail_foreign(address);
-    xseg_status status = check(&wanted);
+    xseg_status status = check_request(&request);
     if (status == XSEG_OK)
-        status = get(&wanted, fd, offset);
-    xseg_mutex_unlock(&wanted.extent->arena->device->growth_lock);
-    unpin(wanted.stale);
+        status = open_descriptor(&request, fd, offset);
+    xseg_mutex_unlock(&request.extent->arena->device->growth_lock);
+    release_pins(request.stale);
     return status;
 }
 
-/* --- Closing. --- */
-
-xseg_status xseg_dmabuf_release(struct xseg_registrations *all, int fd)
+xseg_status xseg_dmabuf_release(struct xseg_registrations *table, int fd)
 {
     struct xseg_dmabuf_pin *found = NULL;
 
-    xseg_mutex_lock(&all->desk.lock);
-    if (fd >= 0 && (size_t)fd < all->pin_capacity) {
-        found = all->pin[fd];
-        all->pin[fd] = NULL;
+    xseg_mutex_lock(&table->lock);
+    if (fd >= 0 && (size_t)fd < table->pin_capacity) {
+        found = table->pin[fd];
+        table->pin[fd] = NULL;
     }
-    xseg_mutex_unlock(&all->desk.lock);
+    xseg_mutex_unlock(&table->lock);
     if (found == NULL)
         return xseg_fail(XSEG_ERR_ARGUMENT,
                          "fd is not a pinned descriptor of xseg_dmabuf_open(), %d; close other "
@@ -213,6 +219,6 @@ xseg_status xseg_dmabuf_release(struct xseg_registrations *all, int fd)
                          fd);
     found->stale = NULL;
     (void)close(fd);
-    unpin(found);
+    release_pins(found);
     return XSEG_OK;
 }

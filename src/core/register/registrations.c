@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/register/registrations.h"
-
+/*
+ * The registrations of an allocator: the table, the observer that delivers notifications, register
+ * and unregister, and queries (register.h).
+ *
+ * Locking: the lock of the table.
+ */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,195 +13,199 @@
 #include "src/core/device/allocator.h"
 #include "src/core/reclaim/mapping.h"
 #include "src/core/reclaim/notify.h"
+#include "src/core/register/register.h"
 
-/* --- The table. --- */
+/* --- Table. --- */
 
 static struct xseg_registration *registration_of(struct xseg_interval *node)
 {
     return node == NULL ? NULL : XSEG_CONTAINER(node, struct xseg_registration, range);
 }
 
-static struct xseg_registration **id_list(const struct xseg_registrations *all, uint64_t id)
+static struct xseg_registration **id_bucket(const struct xseg_registrations *table, uint64_t id)
 {
-    return &all->by_id[id & (all->buckets - 1)];
+    return &table->by_id[id & (table->buckets - 1)];
 }
 
-static void add_to_list(struct xseg_registrations *all, struct xseg_registration *one)
+static void insert_by_id(struct xseg_registrations *table, struct xseg_registration *registration)
 {
-    struct xseg_registration **id = id_list(all, one->range.order);
+    struct xseg_registration **id = id_bucket(table, registration->range.order);
 
-    one->same_id = *id;
-    *id = one;
+    registration->next = *id;
+    *id = registration;
 }
 
-static void remove_from_list(struct xseg_registrations *all, const struct xseg_registration *one)
+static void remove_by_id(struct xseg_registrations *table,
+                         const struct xseg_registration *registration)
 {
-    struct xseg_registration **id = id_list(all, one->range.order);
+    struct xseg_registration **id = id_bucket(table, registration->range.order);
 
-    while (*id != one)
-        id = &(*id)->same_id;
-    *id = one->same_id;
+    while (*id != registration)
+        id = &(*id)->next;
+    *id = registration->next;
 }
 
-/* Have at least as many buckets as registrations; false without host memory. */
-static bool has_room(struct xseg_registrations *all)
+/* Ensure that there are more buckets than registrations.  Returns false on host allocation
+ * failure. */
+static bool reserve_bucket(struct xseg_registrations *table)
 {
-    const size_t buckets = all->buckets == 0 ? 64 : 2 * all->buckets;
+    const size_t buckets = table->buckets == 0 ? 64 : 2 * table->buckets;
     struct xseg_registration **more;
 
-    if (all->count < all->buckets)
+    if (table->count < table->buckets)
         return true;
     more = calloc(buckets, sizeof(struct xseg_registration *));
     if (more == NULL)
         return false;
-    free(all->by_id);
-    all->by_id = more;
-    all->buckets = buckets;
-    for (struct xseg_interval *node = xseg_intervals_first(&all->ranges, 0, UINT64_MAX);
+    free(table->by_id);
+    table->by_id = more;
+    table->buckets = buckets;
+    for (struct xseg_interval *node = xseg_intervals_first(&table->ranges, 0, UINT64_MAX);
          node != NULL;
-         node = xseg_intervals_next(&all->ranges, 0, UINT64_MAX, node->begin, node->order))
-        add_to_list(all, registration_of(node));
+         node = xseg_intervals_next(&table->ranges, 0, UINT64_MAX, node->begin, node->order))
+        insert_by_id(table, registration_of(node));
     return true;
 }
 
-static struct xseg_registration *find_id(const struct xseg_registrations *all, uint64_t id)
+static struct xseg_registration *find_by_id(const struct xseg_registrations *table, uint64_t id)
 {
-    struct xseg_registration *found = all->count == 0 ? NULL : *id_list(all, id);
+    struct xseg_registration *found = table->count == 0 ? NULL : *id_bucket(table, id);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_REGISTRATIONS));
     while (found != NULL && found->range.order != id)
-        found = found->same_id;
+        found = found->next;
     return found;
 }
 
-/* Put a registration that starts into the table.  The device memory lock is held.  False without host memory. */
-static bool put(struct xseg_registrations *all, struct xseg_registration *made)
+/* Insert a new registration and set its ID.  The device memory lock is held.  Returns false on host
+ * allocation failure. */
+static bool insert_registration(struct xseg_registrations *table, struct xseg_registration *made)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    xseg_mutex_lock(&all->desk.lock);
-    const bool done = has_room(all);
+    xseg_mutex_lock(&table->lock);
+    const bool done = reserve_bucket(table);
     if (done) {
-        made->range.order = ++all->last_id;
+        made->range.order = ++table->last_id;
         made->is_starting = true;
-        atomic_fetch_add(&all->changes, 1);
-        xseg_intervals_insert(&all->ranges, &made->range);
-        add_to_list(all, made);
-        all->count++;
+        atomic_fetch_add(&table->changes, 1);
+        xseg_intervals_insert(&table->ranges, &made->range);
+        insert_by_id(table, made);
+        table->count++;
         made->extent->registered++;
     }
-    xseg_mutex_unlock(&all->desk.lock);
+    xseg_mutex_unlock(&table->lock);
     return done;
 }
 
-/* Remove a registration from the table and release the owner's reference.  Callbacks may still run in other threads; with
- * `waits` the call waits until they have returned. */
-static void take_out(struct xseg_registrations *all, struct xseg_registration *registration,
-                     bool waits)
+/* Remove a registration from the table and release the owner's reference.  `waits`: first wait for
+ * the callbacks that run in other threads. */
+static void remove_registration(struct xseg_registrations *table,
+                                struct xseg_registration *registration, bool waits)
 {
     struct xseg_device *device = registration->device;
     struct xseg_extent *extent = registration->extent;
 
-    xseg_mutex_lock(&all->desk.lock);
+    xseg_mutex_lock(&table->lock);
     XSEG_ASSERT(registration->ends && !registration->is_starting);
     while (waits && registration->references > 1)
-        (void)pthread_cond_wait(&all->desk.changed, &all->desk.lock.os);
-    xseg_mutex_unlock(&all->desk.lock);
-    /* The device memory lock keeps the record of a classic segment from being reused between the check and the update. */
+        (void)pthread_cond_wait(&table->changed, &table->lock.os);
+    xseg_mutex_unlock(&table->lock);
+    /* While the device memory lock is held, the extent of a classic segment is not reused. */
     xseg_mutex_lock(&device->growth_lock);
-    xseg_mutex_lock(&all->desk.lock);
-    if (!registration->is_over)
+    xseg_mutex_lock(&table->lock);
+    if (!registration->is_released)
         extent->registered--;
-    atomic_fetch_add(&all->changes, 1);
-    xseg_intervals_remove(&all->ranges, &registration->range);
-    remove_from_list(all, registration);
-    all->count--;
-    xseg_registration_release(&all->desk, registration);
-    xseg_mutex_unlock(&all->desk.lock);
+    atomic_fetch_add(&table->changes, 1);
+    xseg_intervals_remove(&table->ranges, &registration->range);
+    remove_by_id(table, registration);
+    table->count--;
+    xseg_registration_release(table, registration);
+    xseg_mutex_unlock(&table->lock);
     xseg_mutex_unlock(&device->growth_lock);
 }
 
 /* --- Notifications. --- */
 
-/* Follow the classic segment of a registration: its addresses end with its memory, unless the memory stays after all. */
-static void follow_classic(struct xseg_registration *registration,
-                           const struct xseg_mapping *mapping, bool leaves)
+/* Record that the classic segment of a registration is released with its addresses, or that the
+ * segment is kept after all. */
+static void follow_classic_segment(struct xseg_registration *registration,
+                                   const struct xseg_mapping *mapping, bool is_unmap)
 {
-    if (leaves && !registration->is_over)
+    if (is_unmap && !registration->is_released)
         registration->generation = mapping->generation;
-    if (leaves || registration->generation == mapping->generation)
-        registration->is_over = leaves;
+    if (is_unmap || registration->generation == mapping->generation)
+        registration->is_released = is_unmap;
 }
 
-static void follow(struct xseg_registrations *all, const struct xseg_mapping *mapping, bool leaves)
+static void notify_registrations(struct xseg_registrations *table,
+                                 const struct xseg_mapping *mapping, bool is_unmap)
 {
     const uint64_t begin = (uintptr_t)mapping->base, end = begin + mapping->bytes;
     struct xseg_interval *node;
     uint64_t after = 0, order = 0;
 
-    xseg_mutex_lock(&all->desk.lock);
-    while ((node = xseg_intervals_next(&all->ranges, begin, end, after, order)) != NULL) {
+    xseg_mutex_lock(&table->lock);
+    while ((node = xseg_intervals_next(&table->ranges, begin, end, after, order)) != NULL) {
         struct xseg_registration *registration = registration_of(node);
 
         after = node->begin;
         order = node->order;
         registration->references++;
-        if (!leaves && !mapping->is_expandable)
-            follow_classic(registration, mapping, false);
-        if (!leaves)
-            xseg_registration_enter(&all->desk, registration, begin, end);
-        else if (!xseg_registration_leave(&all->desk, registration, begin, end))
+        if (!is_unmap && !mapping->is_expandable)
+            follow_classic_segment(registration, mapping, false);
+        if (!is_unmap)
+            xseg_registration_follow_map(table, registration, begin, end);
+        else if (!xseg_registration_follow_unmap(table, registration, begin, end))
             xseg_notify_keep();
-        if (leaves && !mapping->is_expandable)
-            follow_classic(registration, mapping, true);
-        xseg_registration_release(&all->desk, registration);
+        if (is_unmap && !mapping->is_expandable)
+            follow_classic_segment(registration, mapping, true);
+        xseg_registration_release(table, registration);
     }
-    xseg_mutex_unlock(&all->desk.lock);
+    xseg_mutex_unlock(&table->lock);
 }
 
-static void pending_unmaps(void *context, const struct xseg_mapping *mapping)
+static void on_unmap(void *context, const struct xseg_mapping *mapping)
 {
-    follow(context, mapping, true);
+    notify_registrations(context, mapping, true);
 }
 
-static void came(void *context, const struct xseg_mapping *mapping)
+static void on_map(void *context, const struct xseg_mapping *mapping)
 {
-    follow(context, mapping, false);
+    notify_registrations(context, mapping, false);
 }
 
-static xseg_status observe(struct xseg_registrations *all)
+static xseg_status add_observer(struct xseg_registrations *table)
 {
-    const struct xseg_observer observer = {.struct_size = sizeof(observer),
-                                           .context = all,
-                                           .on_unmap = pending_unmaps,
-                                           .on_map = came};
+    const struct xseg_observer observer = {
+        .struct_size = sizeof(observer), .context = table, .on_unmap = on_unmap, .on_map = on_map};
     xseg_status status = XSEG_OK;
     uint64_t id = 0;
 
-    xseg_mutex_lock(&all->desk.lock);
-    if (!atomic_load(&all->observes))
-        status = xseg_observers_add(&all->allocator->observers, &observer, &id);
+    xseg_mutex_lock(&table->lock);
+    if (!atomic_load(&table->observes))
+        status = xseg_observers_add(&table->allocator->observers, &observer, &id);
     if (status == XSEG_OK)
-        atomic_store(&all->observes, true);
-    xseg_mutex_unlock(&all->desk.lock);
+        atomic_store(&table->observes, true);
+    xseg_mutex_unlock(&table->lock);
     return status;
 }
 
-/* --- Adding and removing. --- */
+/* --- Register and unregister. --- */
 
-/* Make a registration whose extent is known, and put it into the table; its runs are pinned, and have not entered yet.
- * The device memory lock is held. */
-static xseg_status make(struct xseg_registrations *all, const struct xseg_registration *wanted,
-                        struct xseg_registration **out)
+/* Create a registration with its initial runs, and insert it.  The device memory lock is held. */
+static xseg_status create_registration(struct xseg_registrations *table,
+                                       const struct xseg_registration *wanted,
+                                       struct xseg_registration **out)
 {
-    struct xseg_registration *made = xseg_registration_make(wanted);
+    struct xseg_registration *made = xseg_registration_create(wanted);
 
     if (made == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, registration record");
     made->device = made->extent->arena->device;
     made->pool = xseg_pool_of(made->extent);
-    xseg_status status = xseg_registration_find(made);
-    if (status == XSEG_OK && !put(all, made)) {
-        xseg_registration_unpin(made);
+    xseg_status status = xseg_registration_add_initial_runs(made);
+    if (status == XSEG_OK && !insert_registration(table, made)) {
+        xseg_registration_unpin_all(made);
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, table of registrations");
     }
     if (status != XSEG_OK)
@@ -207,52 +215,53 @@ static xseg_status make(struct xseg_registrations *all, const struct xseg_regist
     return status;
 }
 
-/* Let the runs of a new registration enter; when one is rejected, the registration ends. */
-static xseg_status start(struct xseg_registrations *all, struct xseg_registration *made)
+/* Call `enter` for the initial runs.  If one is rejected, the registration ends. */
+static xseg_status start_registration(struct xseg_registrations *table,
+                                      struct xseg_registration *made)
 {
-    xseg_mutex_lock(&all->desk.lock);
-    const uint64_t refused = xseg_registration_enter_all(&all->desk, made);
+    xseg_mutex_lock(&table->lock);
+    const uint64_t rejected = xseg_registration_start(table, made);
     made->is_starting = false;
-    made->ends = refused != 0;
-    if (refused != 0)
-        xseg_registration_leave_all(&all->desk, made);
-    xseg_mutex_unlock(&all->desk.lock);
-    if (refused == 0)
+    made->ends = rejected != 0;
+    if (rejected != 0)
+        xseg_registration_end_runs(table, made);
+    xseg_mutex_unlock(&table->lock);
+    if (rejected == 0)
         return XSEG_OK;
-    take_out(all, made, false);
+    remove_registration(table, made, false);
     return xseg_fail(XSEG_ERR_UNSUPPORTED, "callback enter rejected a run of memory, %#" PRIx64,
-                     refused);
+                     rejected);
 }
 
-xseg_status xseg_registrations_add(struct xseg_registrations *all, uint64_t address, uint64_t bytes,
-                                   const struct xseg_registrar *registrar,
+xseg_status xseg_registrations_add(struct xseg_registrations *table, uint64_t address,
+                                   uint64_t bytes, const struct xseg_registrar *registrar,
                                    uint64_t *id) XSEG_UNCHECKED
 {
     struct xseg_registration wanted = {.range = {.begin = address, .end = address + bytes},
                                        .calls = *registrar};
     struct xseg_registration *made = NULL;
-    xseg_status status = observe(all);
+    xseg_status status = add_observer(table);
 
     if (status != XSEG_OK)
         return status;
-    wanted.extent = xseg_mapping_hold(all->allocator, address);
+    wanted.extent = xseg_mapping_hold(table->allocator, address);
     if (wanted.extent == NULL)
         return xseg_allocator_fail_foreign(address);
-    status = make(all, &wanted, &made);
-    const uint64_t given = made == NULL ? 0 : made->range.order;
+    status = create_registration(table, &wanted, &made);
+    const uint64_t new_id = made == NULL ? 0 : made->range.order;
     xseg_mutex_unlock(&wanted.extent->arena->device->growth_lock);
     if (made != NULL)
-        status = start(all, made);
+        status = start_registration(table, made);
     if (status == XSEG_OK)
-        *id = given;
+        *id = new_id;
     return status;
 }
 
-/* Find a registration that can be removed, and mark it. */
-static xseg_status begin_removal(struct xseg_registrations *all, uint64_t id,
-                                 struct xseg_registration **out) XSEG_REQUIRES(all->desk.lock)
+/* Find a registration that can be removed, and mark it as ending. */
+static xseg_status begin_unregister(struct xseg_registrations *table, uint64_t id,
+                                    struct xseg_registration **out) XSEG_REQUIRES(table->lock)
 {
-    struct xseg_registration *found = find_id(all, id);
+    struct xseg_registration *found = find_by_id(table, id);
 
     if (found == NULL || found->ends)
         return xseg_fail(XSEG_ERR_ARGUMENT, "registration does not exist, ID %" PRIu64, id);
@@ -271,39 +280,39 @@ static xseg_status begin_removal(struct xseg_registrations *all, uint64_t id,
     return XSEG_OK;
 }
 
-xseg_status xseg_registrations_remove(struct xseg_registrations *all, uint64_t id)
+xseg_status xseg_registrations_remove(struct xseg_registrations *table, uint64_t id)
 {
     struct xseg_registration *ended = NULL;
 
-    xseg_mutex_lock(&all->desk.lock);
-    const xseg_status status = begin_removal(all, id, &ended);
+    xseg_mutex_lock(&table->lock);
+    const xseg_status status = begin_unregister(table, id, &ended);
     if (ended != NULL)
-        xseg_registration_leave_all(&all->desk, ended);
-    xseg_mutex_unlock(&all->desk.lock);
+        xseg_registration_end_runs(table, ended);
+    xseg_mutex_unlock(&table->lock);
     if (ended != NULL)
-        take_out(all, ended, true);
+        remove_registration(table, ended, true);
     return status;
 }
 
 /* --- Queries. --- */
 
-/* The first registration that overlaps [begin, end), or the next one after another one. */
-static struct xseg_registration *next_over(const struct xseg_registrations *all,
-                                           const struct xseg_registration *after, uint64_t begin,
-                                           uint64_t end)
+/* The first registration that overlaps [begin, end) and follows `after`, which may be NULL. */
+static struct xseg_registration *next_registration_over(const struct xseg_registrations *table,
+                                                        const struct xseg_registration *after,
+                                                        uint64_t begin, uint64_t end)
 {
     return registration_of(after == NULL
-                               ? xseg_intervals_first(&all->ranges, begin, end)
-                               : xseg_intervals_next(&all->ranges, begin, end, after->range.begin,
+                               ? xseg_intervals_first(&table->ranges, begin, end)
+                               : xseg_intervals_next(&table->ranges, begin, end, after->range.begin,
                                                      after->range.order));
 }
 
-xseg_status xseg_registrations_check_none(struct xseg_registrations *all)
+xseg_status xseg_registrations_check_none(struct xseg_registrations *table)
 {
-    xseg_mutex_lock(&all->desk.lock);
-    const size_t count = all->count;
-    const uint64_t id = count != 0 ? registration_of(all->ranges.root)->range.order : 0;
-    xseg_mutex_unlock(&all->desk.lock);
+    xseg_mutex_lock(&table->lock);
+    const size_t count = table->count;
+    const uint64_t id = count != 0 ? registration_of(table->ranges.root)->range.order : 0;
+    xseg_mutex_unlock(&table->lock);
     if (count == 0)
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_BUSY,
@@ -312,74 +321,81 @@ xseg_status xseg_registrations_check_none(struct xseg_registrations *all)
                      count, count == 1 ? "" : "s", id);
 }
 
-static uint64_t add_up(struct xseg_registrations *all, int device, bool of_all,
-                       const struct xseg_pool *pool)
+static uint64_t sum_bytes(struct xseg_registrations *table, int device, bool all_pools,
+                          const struct xseg_pool *pool)
 {
     uint64_t bytes = 0;
 
-    if (!atomic_load(&all->observes))
+    if (!atomic_load(&table->observes))
         return 0;
-    xseg_mutex_lock(&all->desk.lock);
-    for (const struct xseg_registration *one = next_over(all, NULL, 0, UINT64_MAX); one != NULL;
-         one = next_over(all, one, 0, UINT64_MAX))
-        if (one->device->context.ordinal == device && (of_all || one->pool == pool))
-            bytes += one->bytes;
-    xseg_mutex_unlock(&all->desk.lock);
+    xseg_mutex_lock(&table->lock);
+    for (const struct xseg_registration *registration =
+             next_registration_over(table, NULL, 0, UINT64_MAX);
+         registration != NULL;
+         registration = next_registration_over(table, registration, 0, UINT64_MAX))
+        if (registration->device->context.ordinal == device &&
+            (all_pools || registration->pool == pool))
+            bytes += registration->bytes;
+    xseg_mutex_unlock(&table->lock);
     return bytes;
 }
 
-uint64_t xseg_registrations_bytes(struct xseg_registrations *all, int device)
+uint64_t xseg_registrations_bytes(struct xseg_registrations *table, int device)
 {
-    return add_up(all, device, true, NULL);
+    return sum_bytes(table, device, true, NULL);
 }
 
-uint64_t xseg_registrations_pool_bytes(struct xseg_registrations *all, int device,
+uint64_t xseg_registrations_pool_bytes(struct xseg_registrations *table, int device,
                                        const struct xseg_pool *pool)
 {
-    return add_up(all, device, false, pool);
+    return sum_bytes(table, device, false, pool);
 }
 
-uint64_t xseg_registrations_over(struct xseg_registrations *all, uint64_t begin, uint64_t end)
+uint64_t xseg_registrations_over(struct xseg_registrations *table, uint64_t begin, uint64_t end)
 {
     uint64_t bytes = 0;
 
-    xseg_mutex_lock(&all->desk.lock);
-    for (const struct xseg_registration *one = next_over(all, NULL, begin, end); one != NULL;
-         one = next_over(all, one, begin, end))
-        bytes += xseg_registration_over(one, begin, end);
-    xseg_mutex_unlock(&all->desk.lock);
+    xseg_mutex_lock(&table->lock);
+    for (const struct xseg_registration *registration =
+             next_registration_over(table, NULL, begin, end);
+         registration != NULL;
+         registration = next_registration_over(table, registration, begin, end))
+        bytes += xseg_registration_over(registration, begin, end);
+    xseg_mutex_unlock(&table->lock);
     return bytes;
 }
 
-bool xseg_registrations_pin(struct xseg_registrations *all, uint64_t begin, uint64_t end)
+bool xseg_registrations_pin(struct xseg_registrations *table, uint64_t begin, uint64_t end)
 {
     bool found = false;
 
-    xseg_mutex_lock(&all->desk.lock);
-    for (const struct xseg_registration *one = next_over(all, NULL, begin, end);
-         one != NULL && !found; one = next_over(all, one, begin, end))
-        found = one->calls.pin && xseg_registration_over(one, begin, end) != 0;
-    xseg_mutex_unlock(&all->desk.lock);
+    xseg_mutex_lock(&table->lock);
+    for (const struct xseg_registration *registration =
+             next_registration_over(table, NULL, begin, end);
+         registration != NULL && !found;
+         registration = next_registration_over(table, registration, begin, end))
+        found = registration->calls.pin && xseg_registration_over(registration, begin, end) != 0;
+    xseg_mutex_unlock(&table->lock);
     return found;
 }
 
-/* --- The whole. --- */
+/* --- Init and fini. --- */
 
-void xseg_registrations_init(struct xseg_registrations *all, struct xseg_allocator *allocator)
+void xseg_registrations_init(struct xseg_registrations *table, struct xseg_allocator *allocator)
 {
-    memset(all, 0, sizeof(*all));
-    all->allocator = allocator;
-    xseg_mutex_init(&all->desk.lock, XSEG_RANK_REGISTRATIONS);
-    (void)pthread_cond_init(&all->desk.changed, NULL);
+    memset(table, 0, sizeof(*table));
+    table->allocator = allocator;
+    xseg_mutex_init(&table->lock, XSEG_RANK_REGISTRATIONS);
+    (void)pthread_cond_init(&table->changed, NULL);
 }
 
-void xseg_registrations_fini(struct xseg_registrations *all)
+void xseg_registrations_fini(struct xseg_registrations *table)
 {
-    XSEG_ASSERT(all->count == 0);
-    free(all->by_id);
-    for (size_t fd = 0; fd < all->pin_capacity; fd++)
-        free(all->pin[fd]);
-    free(all->pin);
-    (void)pthread_cond_destroy(&all->desk.changed);
-    xseg_mutex_fini(&all->desk.lock);
+    XSEG_ASSERT(table->count == 0);
+    free(table->by_id);
+    for (size_t fd = 0; fd < table->pin_capacity; fd++)
+        free(table->pin[fd]);
+    free(table->pin);
+    (void)pthread_cond_destroy(&table->changed);
+    xseg_mutex_fini(&table->lock);
 }

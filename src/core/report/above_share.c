@@ -6,7 +6,7 @@
 
 #include "src/core/budget/budget.h"
 #include "src/core/device/allocator.h"
-#include "src/core/register/registrations.h"
+#include "src/core/register/register.h"
 
 int xseg_above_share_compare_ages(const void *left, const void *right)
 {

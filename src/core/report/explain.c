@@ -13,7 +13,7 @@
 #include "src/core/reclaim/idle.h"
 #include "src/core/reclaim/pending_unmap.h"
 #include "src/core/reclaim/trim_steps.h"
-#include "src/core/register/registrations.h"
+#include "src/core/register/register.h"
 #include "src/core/report/above_share.h"
 #include "src/core/report/allocator_describe.h"
 

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "src/base/clock.h"
-#include "src/core/register/registrations.h"
+#include "src/core/register/register.h"
 #include "src/core/report/usage.h"
 
 /* How old figures may get while calls come, if reading them takes next to nothing. */

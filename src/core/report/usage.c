@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "src/core/device/counters.h"
-#include "src/core/register/registrations.h"
+#include "src/core/register/register.h"
 
 _Static_assert(sizeof(((struct xseg_pool *)NULL)->label) <= XSEG_PUBLISHED_LABEL, "a label fits");
 

@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Runs of one registration, and the callbacks for them (register.h).
+ *
+ * Locking: the lock of the table, which is released while a callback runs.  The initial runs are
+ * added and pinned under the device memory lock, before the registration is in the table.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "src/base/align.h"
+#include "src/base/error.h"
+#include "src/core/device/pool.h"
+#include "src/core/reclaim/mapping.h"
+#include "src/core/reclaim/notify.h"
+#include "src/core/register/register.h"
+#include "src/core/stats/observers.h"
+
+struct xseg_registration_run {
+    struct xseg_interval range; /* in the tree of the registration */
+    void *handle;               /* of the user */
+    bool is_busy;               /* a callback runs for it, or is about to run */
+    bool is_owned;              /* busy until the registration has started, or because it ends */
+    bool is_registered;         /* `enter` returned true; counted in `bytes` */
+};
+
+static struct xseg_registration_run *run_of(struct xseg_interval *node)
+{
+    return node == NULL ? NULL : XSEG_CONTAINER(node, struct xseg_registration_run, range);
+}
+
+static struct xseg_registration_run *first_run_over(const struct xseg_registration *registration,
+                                                    uint64_t begin, uint64_t end)
+{
+    return run_of(xseg_intervals_first(&registration->runs, begin, end));
+}
+
+static struct xseg_registration_run *next_run_over(const struct xseg_registration *registration,
+                                                   uint64_t begin, uint64_t end, uint64_t after)
+{
+    return run_of(xseg_intervals_next(&registration->runs, begin, end, after, 0));
+}
+
+struct xseg_registration *xseg_registration_create(const struct xseg_registration *like)
+{
+    struct xseg_registration *registration = malloc(sizeof(*registration));
+
+    if (registration == NULL)
+        return NULL;
+    *registration = *like;
+    registration->runs.root = NULL;
+    registration->references = 1;
+    return registration;
+}
+
+static void remove_run(struct xseg_registration *registration, struct xseg_registration_run *run)
+{
+    xseg_intervals_remove(&registration->runs, &run->range);
+    free(run);
+}
+
+void xseg_registration_free(struct xseg_registration *registration)
+{
+    while (registration->runs.root != NULL)
+        remove_run(registration, run_of(registration->runs.root));
+    free(registration);
+}
+
+void xseg_registration_release(struct xseg_registrations *table,
+                               struct xseg_registration *registration)
+{
+    XSEG_ASSERT(registration->references > 0);
+    if (--registration->references == 0)
+        xseg_registration_free(registration);
+    else if (registration->ends)
+        (void)pthread_cond_broadcast(&table->changed);
+}
+
+/* Returns NULL on host allocation failure. */
+static struct xseg_registration_run *add_busy_run(struct xseg_registration *registration,
+                                                  uint64_t begin, uint64_t end)
+{
+    struct xseg_registration_run *run = calloc(1, sizeof(*run));
+
+    XSEG_ASSERT(begin < end);
+    if (run == NULL)
+        return NULL;
+    run->range.begin = begin;
+    run->range.end = end;
+    run->is_busy = true;
+    xseg_intervals_insert(&registration->runs, &run->range);
+    return run;
+}
+
+/* --- Callbacks. --- */
+
+/* Run a callback for a busy run, without the lock.  Returns the result of `enter`. */
+static bool run_callback(struct xseg_registrations *table, struct xseg_registration *registration,
+                         struct xseg_registration_run *run, bool enters) XSEG_REQUIRES(table->lock)
+{
+    struct xseg_callback callback;
+    struct xseg_registered description = {
+        .struct_size = sizeof(description),
+        .device = registration->device->context.ordinal,
+        .base = (void *)(uintptr_t)run->range.begin, /* NOLINT(performance-no-int-to-ptr) */
+        .bytes = run->range.end - run->range.begin,
+        .handle = run->handle,
+    };
+    bool accepted = true;
+
+    XSEG_ASSERT(run->is_busy);
+    if (!enters && run->is_registered)
+        registration->bytes -= description.bytes;
+    xseg_mutex_unlock(&table->lock);
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
+    xseg_callback_begin(&callback, registration);
+    if (enters)
+        accepted = registration->calls.enter(registration->calls.context, &description);
+    else
+        registration->calls.leave(registration->calls.context, &description);
+    xseg_callback_end(&callback);
+    xseg_mutex_lock(&table->lock);
+    run->handle = description.handle;
+    run->is_registered = enters && accepted;
+    if (run->is_registered)
+        registration->bytes += description.bytes;
+    return accepted;
+}
+
+/* --- Pins. --- */
+
+static xseg_status pin_run(const struct xseg_registration *registration, uint64_t begin,
+                           uint64_t end)
+{
+    struct xseg_segment *segment = &registration->extent->segment;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    return xseg_segment_retain(segment, XSEG_RETAIN_REGISTRATION, begin - segment->base,
+                               end - segment->base);
+}
+
+static void unpin_run(const struct xseg_registration *registration,
+                      const struct xseg_registration_run *run)
+{
+    struct xseg_segment *segment = &registration->extent->segment;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    const bool done =
+        xseg_segment_release(segment, XSEG_RETAIN_REGISTRATION, run->range.begin - segment->base,
+                             run->range.end - segment->base);
+    XSEG_ASSERT(done);
+    (void)done;
+}
+
+/* Pin or unpin a busy run if the registration pins.  The device memory lock has the lower rank, so
+ * the lock of the table is released. */
+static bool change_pin(struct xseg_registrations *table,
+                       const struct xseg_registration *registration,
+                       const struct xseg_registration_run *run, bool pins) XSEG_UNCHECKED
+{
+    bool done = true;
+
+    if (!registration->calls.pin)
+        return true;
+    xseg_mutex_unlock(&table->lock);
+    xseg_mutex_lock(&registration->device->growth_lock);
+    if (pins)
+        done = pin_run(registration, run->range.begin, run->range.end) == XSEG_OK;
+    else
+        unpin_run(registration, run);
+    xseg_mutex_unlock(&registration->device->growth_lock);
+    xseg_mutex_lock(&table->lock);
+    return done;
+}
+
+void xseg_registration_unpin_all(struct xseg_registration *registration)
+{
+    struct xseg_registration_run *run = first_run_over(registration, 0, UINT64_MAX);
+
+    for (; registration->calls.pin && run != NULL;
+         run = next_run_over(registration, 0, UINT64_MAX, run->range.begin))
+        unpin_run(registration, run);
+}
+
+/* --- Map and unmap notifications. --- */
+
+/* Call `leave` for a busy run that is registered, and remove the run. */
+static void deregister_run(struct xseg_registrations *table, struct xseg_registration *registration,
+                           struct xseg_registration_run *run) XSEG_REQUIRES(table->lock)
+{
+    (void)run_callback(table, registration, run, false);
+    (void)change_pin(table, registration, run, false);
+    remove_run(registration, run);
+}
+
+/* Pin a busy run and call `enter` for it.  The run is removed if one of these fails, or if the
+ * registration has ended during the callback. */
+static void register_run(struct xseg_registrations *table, struct xseg_registration *registration,
+                         struct xseg_registration_run *run) XSEG_REQUIRES(table->lock)
+{
+    if (!change_pin(table, registration, run, true)) {
+        remove_run(registration, run);
+    } else if (!run_callback(table, registration, run, true)) {
+        (void)change_pin(table, registration, run, false);
+        remove_run(registration, run);
+    } else if (registration->ends) {
+        deregister_run(table, registration, run);
+    } else {
+        run->is_busy = false;
+    }
+}
+
+void xseg_registration_follow_map(struct xseg_registrations *table,
+                                  struct xseg_registration *registration, uint64_t begin,
+                                  uint64_t end)
+{
+    const uint64_t last = xseg_min(registration->range.end, end);
+
+    for (uint64_t at = xseg_max(registration->range.begin, begin), next; at < last; at = next) {
+        const struct xseg_registration_run *over = first_run_over(registration, at, last);
+        const uint64_t to = over == NULL ? last : xseg_max(at, over->range.begin);
+
+        next = over == NULL ? last : over->range.end;
+        if (registration->ends || registration->is_released)
+            return;
+        struct xseg_registration_run *run = at < to ? add_busy_run(registration, at, to) : NULL;
+        if (run != NULL)
+            register_run(table, registration, run);
+    }
+}
+
+/* Remove a run for which `leave` was called, and register its parts outside of [begin, end), unless
+ * all memory of the pool is about to be unmapped. */
+static void split_run(struct xseg_registrations *table, struct xseg_registration *registration,
+                      struct xseg_registration_run *run, uint64_t begin, uint64_t end)
+    XSEG_REQUIRES(table->lock)
+{
+    const uint64_t from = run->range.begin, to = run->range.end;
+    struct xseg_registration_run *left = NULL, *right = NULL;
+
+    const bool stays =
+        !registration->ends && !xseg_notify_is_of_pool(registration->extent->arena->pool);
+    remove_run(registration, run);
+    if (stays && from < begin)
+        left = add_busy_run(registration, from, begin);
+    if (stays && end < to)
+        right = add_busy_run(registration, end, to);
+    if (left != NULL)
+        register_run(table, registration, left);
+    if (right != NULL)
+        register_run(table, registration, right);
+}
+
+bool xseg_registration_follow_unmap(struct xseg_registrations *table,
+                                    struct xseg_registration *registration, uint64_t begin,
+                                    uint64_t end)
+{
+    struct xseg_registration_run *run;
+
+    while ((run = first_run_over(registration, begin, end)) != NULL) {
+        if (run->is_busy)
+            return false;
+        run->is_busy = true;
+        (void)run_callback(table, registration, run, false);
+        (void)change_pin(table, registration, run, false);
+        split_run(table, registration, run, begin, end);
+    }
+    return true;
+}
+
+void xseg_registration_end_runs(struct xseg_registrations *table,
+                                struct xseg_registration *registration)
+{
+    struct xseg_registration_run *run;
+    uint64_t after = 0;
+
+    XSEG_ASSERT(registration->ends);
+    /* Make all runs busy, so that no other thread calls `leave`. */
+    for (run = first_run_over(registration, 0, UINT64_MAX); run != NULL;
+         run = next_run_over(registration, 0, UINT64_MAX, run->range.begin)) {
+        run->is_owned = run->is_owned || !run->is_busy;
+        run->is_busy = true;
+    }
+    for (run = first_run_over(registration, 0, UINT64_MAX); run != NULL;
+         run = next_run_over(registration, 0, UINT64_MAX, after)) {
+        after = run->range.begin;
+        if (run->is_owned)
+            deregister_run(table, registration, run);
+    }
+}
+
+/* --- Initial runs. --- */
+
+/* Add the next run of mapped memory at or after *at, and set *at to its end.  Returns false on host
+ * allocation failure. */
+static bool add_next_mapped_run(struct xseg_registration *registration, uint64_t *at)
+{
+    const struct xseg_segment *segment = &registration->extent->segment;
+    uint64_t begin = *at, end = registration->range.end;
+
+    if (xseg_segment_is_expandable(segment)) {
+        const uint64_t granule = segment->granule_bytes;
+        const uint32_t max = (uint32_t)((end - segment->base + granule - 1) / granule);
+        uint32_t first = (uint32_t)((begin - segment->base) / granule);
+
+        while (first < max && !xseg_segment_is_mapped(segment, first))
+            first++;
+        begin = xseg_max(begin, segment->base + first * granule);
+        while (first < max && xseg_segment_is_mapped(segment, first))
+            first++;
+        end = xseg_min(end, segment->base + first * granule);
+    }
+    *at = begin < end ? end : registration->range.end;
+    if (begin >= end)
+        return true;
+    struct xseg_registration_run *run = add_busy_run(registration, begin, end);
+    if (run != NULL)
+        run->is_owned = true;
+    return run != NULL;
+}
+
+static xseg_status check_range(const struct xseg_registration *registration)
+{
+    const struct xseg_segment *segment = &registration->extent->segment;
+    const xseg_status status = xseg_pool_check_running(registration->extent->arena->pool);
+
+    if (status != XSEG_OK)
+        return status;
+    if (registration->range.end > segment->base + segment->bytes)
+        return xseg_mapping_fail_end(segment, registration->range.begin,
+                                     registration->range.end - registration->range.begin);
+    if (xseg_mapping_is_claimed(registration->extent, registration->range.begin,
+                                registration->range.end))
+        return xseg_mapping_fail_claimed(registration->range.begin);
+    return XSEG_OK;
+}
+
+/* Pin all runs, or none. */
+static xseg_status pin_initial_runs(struct xseg_registration *registration)
+{
+    struct xseg_registration_run *run = first_run_over(registration, 0, UINT64_MAX), *done;
+    xseg_status status = XSEG_OK;
+
+    for (; registration->calls.pin && run != NULL;
+         run = next_run_over(registration, 0, UINT64_MAX, run->range.begin)) {
+        status = pin_run(registration, run->range.begin, run->range.end);
+        if (status != XSEG_OK)
+            break;
+    }
+    for (done = first_run_over(registration, 0, UINT64_MAX); status != XSEG_OK && done != run;
+         done = next_run_over(registration, 0, UINT64_MAX, done->range.begin))
+        unpin_run(registration, done);
+    return status;
+}
+
+xseg_status xseg_registration_add_initial_runs(struct xseg_registration *registration)
+{
+    const xseg_status status = check_range(registration);
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    if (status != XSEG_OK)
+        return status;
+    for (uint64_t at = registration->range.begin; at < registration->range.end;)
+        if (!add_next_mapped_run(registration, &at))
+            return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, registration record");
+    if (registration->runs.root == NULL)
+        return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
+                         "address range has no mapped memory, %" PRIu64 " bytes at %#" PRIx64,
+                         registration->range.end - registration->range.begin,
+                         registration->range.begin);
+    return pin_initial_runs(registration);
+}
+
+uint64_t xseg_registration_start(struct xseg_registrations *table,
+                                 struct xseg_registration *registration)
+{
+    struct xseg_registration_run *run;
+    uint64_t after = 0, rejected = 0;
+
+    /* Other threads can add runs of memory that is mapped during this loop; these are not owned. */
+    for (run = first_run_over(registration, 0, UINT64_MAX); run != NULL;
+         run = next_run_over(registration, 0, UINT64_MAX, after)) {
+        after = run->range.begin;
+        if (!run->is_owned)
+            continue;
+        const bool is_registered = rejected == 0 && run_callback(table, registration, run, true);
+        if (is_registered)
+            continue;
+        rejected = rejected == 0 ? run->range.begin : rejected;
+        (void)change_pin(table, registration, run, false);
+        remove_run(registration, run);
+    }
+    for (run = first_run_over(registration, 0, UINT64_MAX); rejected == 0 && run != NULL;
+         run = next_run_over(registration, 0, UINT64_MAX, run->range.begin))
+        if (run->is_owned)
+            run->is_busy = run->is_owned = false;
+    return rejected;
+}
+
+/* --- Queries. --- */
+
+uint64_t xseg_registration_over(const struct xseg_registration *registration, uint64_t begin,
+                                uint64_t end)
+{
+    uint64_t bytes = 0;
+
+    for (const struct xseg_registration_run *run = first_run_over(registration, begin, end);
+         run != NULL; run = next_run_over(registration, begin, end, run->range.begin))
+        if (run->is_registered)
+            bytes += xseg_min(run->range.end, end) - xseg_max(run->range.begin, begin);
+    return bytes;
+}
