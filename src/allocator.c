@@ -56,11 +56,11 @@ xseg_status xseg_config_set(struct xseg_allocator *allocator, const char *config
 xseg_status xseg_config_get(struct xseg_allocator *allocator, char *text, size_t bytes,
                             size_t *needed)
 {
-    struct xseg_text builder;
+    struct xseg_strbuf builder;
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(text != NULL || bytes == 0, "text is NULL, bytes %zu", bytes);
-    xseg_text_init(&builder, text, bytes);
+    xseg_strbuf_init(&builder, text, bytes);
     xseg_config_print(xseg_allocator_config(allocator), &builder);
     if (needed != NULL)
         *needed = builder.length + 1;

@@ -42,7 +42,7 @@
     do {                                                         \
         if (__builtin_expect((pool) == NULL, 0))                 \
             return xseg_fail(XSEG_ERR_ARGUMENT, "pool is NULL"); \
-        if (xseg_fork_is_child((pool)->device->fork))            \
+        if (xseg_fork_guard_is_child((pool)->device->fork))      \
             return xseg_allocator_fail_forked();                 \
         xseg_housekeeping_run((pool)->device->allocator);        \
         xseg_allocator_gather((pool)->device->allocator, NULL);  \

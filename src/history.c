@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "src/base/stack.h"
-#include "src/base/stack_name.h"
+#include "src/base/symbolizer.h"
 #include "src/core/instance/allocator_open.h"
 #include "src/core/instance/history_sweep.h"
 #include "src/core/instance/label.h"
@@ -138,10 +138,10 @@ xseg_status xseg_history_stack(struct xseg_allocator *allocator, uint32_t stack,
 const char *xseg_history_stack_method(struct xseg_allocator *allocator)
 {
     if (allocator != NULL &&
-        (xseg_fork_is_child(&allocator->fork) ||
+        (xseg_fork_guard_is_child(&allocator->fork) ||
          !xseg_history_settings_capture(xseg_history_store_settings(&allocator->history))))
         return NULL;
-    return xseg_stack_prepare() ? XSEG_STACK_QUICK : "backtrace";
+    return xseg_stack_prepare() ? XSEG_STACK_FAST_UNWINDER : "backtrace";
 }
 
 xseg_status xseg_history_set_hook(struct xseg_allocator *allocator,

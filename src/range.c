@@ -16,7 +16,7 @@
     do {                                                          \
         if ((range) == NULL)                                      \
             return xseg_fail(XSEG_ERR_ARGUMENT, "range is NULL"); \
-        if (xseg_fork_is_child((range)->device->fork))            \
+        if (xseg_fork_guard_is_child((range)->device->fork))      \
             return xseg_allocator_fail_forked();                  \
         xseg_housekeeping_run((range)->device->allocator);        \
         xseg_allocator_gather((range)->device->allocator, NULL);  \

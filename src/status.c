@@ -17,9 +17,9 @@ const char *xseg_status_name(xseg_status status)
 
 size_t xseg_error_message(char *text, size_t bytes)
 {
-    struct xseg_text message;
+    struct xseg_strbuf message;
 
-    xseg_text_init(&message, text, bytes);
+    xseg_strbuf_init(&message, text, bytes);
     xseg_fail_print(&message);
     return message.length;
 }

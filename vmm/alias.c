@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "src/base/demand_zero.h"
 #include "src/base/error.h"
+#include "src/base/host_memory.h"
 #include "vmm/segment_page.h"
 
 /* Count the memory of a page as stuck exactly if it has memory that no granule can use. */
@@ -233,24 +233,24 @@ void xseg_alias_audit_add(const struct xseg_segment *segment, uint32_t granule, 
     count_state(&page->audited, segment->state[granule], 1);
 }
 
-bool xseg_alias_audit(const struct xseg_segment *segment, struct xseg_finding *finding)
+bool xseg_alias_audit(const struct xseg_segment *segment, struct xseg_violation *violation)
 {
     for (uint32_t at = 0; segment->physical != NULL && at < segment->granules; at++) {
         const struct xseg_physical_page *page = segment->physical[at];
 
         if (page == NULL)
             continue;
-        XSEG_HOLDS(
-            finding, "ALIAS-1", memcmp(&page->count, &page->audited, sizeof(page->count)) == 0,
+        XSEG_INVARIANT(
+            violation, "ALIAS-1", memcmp(&page->count, &page->audited, sizeof(page->count)) == 0,
             "granule %" PRIu32 ": record has %" PRIu32 " mappings, %" PRIu32 " mapped, %" PRIu32
             " evicted, %" PRIu32 " charged, %" PRIu32 " committed; granules have %" PRIu32
             ", %" PRIu32 ", %" PRIu32 ", %" PRIu32 ", %" PRIu32,
             at, page->count.mappings, page->count.mapped, page->count.evicted, page->count.charged,
             page->count.live, page->audited.mappings, page->audited.mapped, page->audited.evicted,
             page->audited.charged, page->audited.live);
-        XSEG_HOLDS(finding, "ALIAS-1", (page->charged == NULL) == (page->count.charged == 0),
-                   "granule %" PRIu32 ": charged segment has %" PRIu32 " mappings", at,
-                   page->count.charged);
+        XSEG_INVARIANT(violation, "ALIAS-1", (page->charged == NULL) == (page->count.charged == 0),
+                       "granule %" PRIu32 ": charged segment has %" PRIu32 " mappings", at,
+                       page->count.charged);
     }
     return true;
 }

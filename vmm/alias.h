@@ -104,6 +104,6 @@ void xseg_alias_free(struct xseg_segment *segment);
 void xseg_alias_audit_begin(const struct xseg_segment *segment);
 void xseg_alias_audit_add(const struct xseg_segment *segment, uint32_t granule, bool is_live,
                           uint64_t *alias_bytes);
-bool xseg_alias_audit(const struct xseg_segment *segment, struct xseg_finding *finding);
+bool xseg_alias_audit(const struct xseg_segment *segment, struct xseg_violation *violation);
 
 #endif

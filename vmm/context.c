@@ -128,10 +128,10 @@ static xseg_status give_up(struct xseg_context *context, xseg_status status)
 
 bool xseg_context_has_plenty(struct xseg_context *context, uint64_t bytes, uint64_t *free)
 {
-    struct xseg_fail_kept kept;
+    struct xseg_fail_saved kept;
     uint64_t total = 0;
 
-    xseg_fail_keep(&kept);
+    xseg_fail_save(&kept);
     *free = 0;
     (void)xseg_driver_memory(context, free, &total);
     xseg_fail_restore(&kept);

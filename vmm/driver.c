@@ -104,7 +104,7 @@ xseg_status xseg_driver_status(struct xseg_driver *driver, struct xseg_context *
     (void)xseg_fail(status, "%s failed, %s (%d)", entry_place[entry].name,
                     result_name(driver, result), (int)result);
     if (bytes != 0)
-        xseg_fail_add(" for %" PRIu64 " bytes", bytes);
+        xseg_fail_append(" for %" PRIu64 " bytes", bytes);
     return status;
 }
 
@@ -223,7 +223,7 @@ static xseg_status start(struct xseg_driver *driver, const char *library)
     if (result != CUDA_SUCCESS)
         (void)xseg_driver_status(driver, NULL, XSEG_ENTRY_Init, result, XSEG_ERR_DRIVER, 0);
     if (result == CUDA_ERROR_NOT_INITIALIZED)
-        xseg_fail_add(
+        xseg_fail_append(
             "; a forked child cannot use a driver that its parent has initialized, start the "
             "child with exec() (in Python: start method \"spawn\") or fork earlier");
     if (result != CUDA_SUCCESS)

@@ -424,7 +424,7 @@ uint64_t xseg_pages_release_prepared(struct xseg_pages *pages, uint64_t before, 
     return count;
 }
 
-bool xseg_pages_audit(const struct xseg_pages *pages, struct xseg_finding *finding)
+bool xseg_pages_audit(const struct xseg_pages *pages, struct xseg_violation *violation)
 {
     uint64_t bytes = 0, prepared = 0;
 
@@ -434,10 +434,11 @@ bool xseg_pages_audit(const struct xseg_pages *pages, struct xseg_finding *findi
         bytes += stack->count * stack->kind.bytes;
         prepared += stack->kind.prepared_for != NULL ? stack->count * stack->kind.bytes : 0;
     }
-    XSEG_HOLDS(finding, "PAGES-1", bytes == xseg_pages_bytes(pages),
-               "bytes is %" PRIu64 ", idle pages have %" PRIu64, xseg_pages_bytes(pages), bytes);
-    XSEG_HOLDS(finding, "PAGES-1", prepared == xseg_pages_prepared(pages),
-               "prepared is %" PRIu64 ", prepared pages have %" PRIu64, xseg_pages_prepared(pages),
-               prepared);
+    XSEG_INVARIANT(violation, "PAGES-1", bytes == xseg_pages_bytes(pages),
+                   "bytes is %" PRIu64 ", idle pages have %" PRIu64, xseg_pages_bytes(pages),
+                   bytes);
+    XSEG_INVARIANT(violation, "PAGES-1", prepared == xseg_pages_prepared(pages),
+                   "prepared is %" PRIu64 ", prepared pages have %" PRIu64,
+                   xseg_pages_prepared(pages), prepared);
     return true;
 }

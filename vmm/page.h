@@ -151,6 +151,6 @@ uint64_t xseg_pages_release_old(struct xseg_pages *pages, uint64_t before, uint6
 /* Release the prepared pages that have been idle since `before` or longer, up to `most` of them.  Returns how many. */
 uint64_t xseg_pages_release_prepared(struct xseg_pages *pages, uint64_t before, uint64_t max);
 
-bool xseg_pages_audit(const struct xseg_pages *pages, struct xseg_finding *finding);
+bool xseg_pages_audit(const struct xseg_pages *pages, struct xseg_violation *violation);
 
 #endif

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "src/base/align.h"
-#include "src/base/demand_zero.h"
 #include "src/base/error.h"
+#include "src/base/host_memory.h"
 #include "vmm/segment_page.h"
 
 /* Alignment of every block, and so of every segment. */

@@ -342,6 +342,6 @@ xseg_status xseg_segment_retry_unknown(struct xseg_segment *segment);
 /* Host bytes of the segment's tables. */
 size_t xseg_segment_host_bytes(const struct xseg_segment *segment);
 
-bool xseg_segment_audit(const struct xseg_segment *segment, struct xseg_finding *finding);
+bool xseg_segment_audit(const struct xseg_segment *segment, struct xseg_violation *violation);
 
 #endif

@@ -84,7 +84,7 @@ size_t xseg_segment_retains_host_bytes(const struct xseg_segment *segment);
 void xseg_segment_free_retains(struct xseg_segment *segment);
 
 /* Check the invariants SEG-5 and SEG-6. */
-bool xseg_segment_audit_held(const struct xseg_segment *segment, struct xseg_finding *finding);
+bool xseg_segment_audit_held(const struct xseg_segment *segment, struct xseg_violation *violation);
 
 /* Unmap one page, as xseg_unreleased_unmap() does. */
 xseg_status xseg_segment_unmap_page(struct xseg_segment *segment, uint32_t page, bool *is_known);

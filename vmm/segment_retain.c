@@ -207,41 +207,43 @@ void xseg_segment_free_retains(struct xseg_segment *segment)
 /* --- The audit. --- */
 
 static bool audit_counts(const struct xseg_segment *segment, enum xseg_retainer by,
-                         struct xseg_finding *finding)
+                         struct xseg_violation *violation)
 {
     const struct xseg_retains *retains = &segment->retains[by];
     uint32_t granules = 0;
 
     for (uint32_t at = 0; retains->count != NULL && at < segment->granules; at++) {
         granules += retains->count[at] != 0;
-        XSEG_HOLDS(finding, "SEG-5", retains->count[at] == 0 || xseg_segment_is_mapped(segment, at),
-                   "granule %" PRIu32 " is retained, in state %d", at, segment->state[at]);
+        XSEG_INVARIANT(violation, "SEG-5",
+                       retains->count[at] == 0 || xseg_segment_is_mapped(segment, at),
+                       "granule %" PRIu32 " is retained, in state %d", at, segment->state[at]);
     }
-    XSEG_HOLDS(finding, "SEG-5", segment->granules == 0 || granules == retains->granules,
-               "retained granules: counter %" PRIu32 ", table %" PRIu32, retains->granules,
-               granules);
+    XSEG_INVARIANT(violation, "SEG-5", segment->granules == 0 || granules == retains->granules,
+                   "retained granules: counter %" PRIu32 ", table %" PRIu32, retains->granules,
+                   granules);
     return true;
 }
 
-static bool audit_exports(const struct xseg_segment *segment, struct xseg_finding *finding)
+static bool audit_exports(const struct xseg_segment *segment, struct xseg_violation *violation)
 {
     const uint32_t *exports = segment->retains[XSEG_RETAIN_EXPORT].count;
     uint32_t page = 0;
 
     for (uint32_t at = 0; exports != NULL && at < segment->granules; at++) {
         page = segment->length[at] != 0 ? at : page;
-        XSEG_HOLDS(finding, "SEG-6",
-                   exports[at] == 0 || (xseg_segment_has(segment, XSEG_PAGE_EXPORTABLE) &&
-                                        exports[page] == exports[at] && segment->shown[page] != 0),
-                   "granule %" PRIu32 " is exported, in state %d", at, segment->state[at]);
+        XSEG_INVARIANT(violation, "SEG-6",
+                       exports[at] == 0 ||
+                           (xseg_segment_has(segment, XSEG_PAGE_EXPORTABLE) &&
+                            exports[page] == exports[at] && segment->shown[page] != 0),
+                       "granule %" PRIu32 " is exported, in state %d", at, segment->state[at]);
     }
     return true;
 }
 
-bool xseg_segment_audit_held(const struct xseg_segment *segment, struct xseg_finding *finding)
+bool xseg_segment_audit_held(const struct xseg_segment *segment, struct xseg_violation *violation)
 {
     for (int by = 0; by < XSEG_RETAINERS; by++)
-        if (!audit_counts(segment, (enum xseg_retainer)by, finding))
+        if (!audit_counts(segment, (enum xseg_retainer)by, violation))
             return false;
-    return audit_exports(segment, finding);
+    return audit_exports(segment, violation);
 }

@@ -149,14 +149,14 @@ xseg_status xseg_unreleased_retry(struct xseg_unreleased_list *unreleased)
 }
 
 bool xseg_unreleased_audit(const struct xseg_unreleased_list *unreleased,
-                           struct xseg_finding *finding)
+                           struct xseg_violation *violation)
 {
     uint64_t sum = unreleased->lost;
 
     for (size_t i = 0; i < unreleased->count; i++)
         sum += physical_of(&unreleased->kept[i]);
-    XSEG_HOLDS(finding, "LEFT-1", sum == atomic_load(&unreleased->physical),
-               "physical is %" PRIu64 ", sum of the records is %" PRIu64,
-               (uint64_t)atomic_load(&unreleased->physical), sum);
+    XSEG_INVARIANT(violation, "LEFT-1", sum == atomic_load(&unreleased->physical),
+                   "physical is %" PRIu64 ", sum of the records is %" PRIu64,
+                   (uint64_t)atomic_load(&unreleased->physical), sum);
     return true;
 }

@@ -82,6 +82,6 @@ xseg_status xseg_unreleased_unmap(struct xseg_context *context, uint64_t address
 xseg_status xseg_unreleased_retry(struct xseg_unreleased_list *unreleased);
 
 bool xseg_unreleased_audit(const struct xseg_unreleased_list *unreleased,
-                           struct xseg_finding *finding);
+                           struct xseg_violation *violation);
 
 #endif

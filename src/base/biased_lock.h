@@ -36,7 +36,7 @@ struct XSEG_CAPABILITY xseg_biased_lock {
     atomic_uint taken;
 #else
     /* Members that hardly ever change: their cache line stays with each thread that takes the lock in turn. */
-    atomic_uintptr_t owner; /* a thread; 0: none so far; XSEG_BIASED_LOCK_UNOWNED: none any more */
+    atomic_uintptr_t owner; /* a thread; 0: none so far; XSEG_BIASED_LOCK_REVOKED: none any more */
     bool has_barrier;       /* the kernel's */
 #endif
     enum xseg_lock_rank rank;
@@ -47,14 +47,14 @@ struct XSEG_CAPABILITY xseg_biased_lock {
 #endif
 };
 
-#define XSEG_BIASED_LOCK_UNOWNED ((uintptr_t)1)
+#define XSEG_BIASED_LOCK_REVOKED ((uintptr_t)1)
 
 /* A biased lock is best laid across two cache lines: the second begins here, with the members that holders write. */
 #if !XSEG_BIASED_LOCK_IS_ATOMIC
-#define XSEG_BIASED_LOCK_BORDER offsetof(struct xseg_biased_lock, held)
+#define XSEG_BIASED_LOCK_SHARED_OFFSET offsetof(struct xseg_biased_lock, held)
 
 _Static_assert(sizeof(atomic_uint) == 4, "the kernel sleeps on words of 32 bits");
-_Static_assert(_Alignof(max_align_t) > XSEG_BIASED_LOCK_UNOWNED,
+_Static_assert(_Alignof(max_align_t) > XSEG_BIASED_LOCK_REVOKED,
                "no thread has its control block at the address that stands for no owner");
 #endif
 
@@ -79,13 +79,13 @@ void xseg_biased_lock_lock_atomic(struct xseg_biased_lock *lock);
 #else
 
 /* Take a lock that another thread holds: spin, then sleep. */
-void xseg_biased_lock_wait(struct xseg_biased_lock *lock);
+void xseg_biased_lock_lock_contended(struct xseg_biased_lock *lock);
 
 /* Wake one of the threads that sleep until a lock is given. */
-void xseg_biased_lock_wake(struct xseg_biased_lock *lock);
+void xseg_biased_lock_wake_waiter(struct xseg_biased_lock *lock);
 
 /* After an exchange took a lock that can still have an owner: the caller becomes the owner, or the owner loses it. */
-void xseg_biased_lock_settle_owner(struct xseg_biased_lock *lock, uintptr_t self);
+void xseg_biased_lock_revoke_or_claim(struct xseg_biased_lock *lock, uintptr_t self);
 
 /* A number for the calling thread, which no other thread has while this one lives. */
 static inline uintptr_t xseg_biased_lock_self(void)
@@ -124,11 +124,11 @@ static inline bool xseg_biased_lock_try_owner(struct xseg_biased_lock *lock, uin
 static inline void xseg_biased_lock_lock_shared(struct xseg_biased_lock *lock, uintptr_t self)
 {
     if (__builtin_expect(atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) != 0, 0))
-        xseg_biased_lock_wait(lock);
+        xseg_biased_lock_lock_contended(lock);
     if (__builtin_expect(atomic_load_explicit(&lock->owner, memory_order_relaxed) !=
-                             XSEG_BIASED_LOCK_UNOWNED,
+                             XSEG_BIASED_LOCK_REVOKED,
                          0))
-        xseg_biased_lock_settle_owner(lock, self);
+        xseg_biased_lock_revoke_or_claim(lock, self);
     XSEG_ASSERT(atomic_load_explicit(&lock->taken, memory_order_relaxed) == 1);
     atomic_store_explicit(&lock->as_owner, 0, memory_order_relaxed);
 }
@@ -143,7 +143,7 @@ static inline void xseg_biased_lock_unlock_shared(struct xseg_biased_lock *lock)
     if (__builtin_expect(!lock->has_barrier, 0))
         atomic_thread_fence(memory_order_seq_cst);
     if (__builtin_expect(atomic_load_explicit(&lock->sleepers, memory_order_relaxed) != 0, 0))
-        xseg_biased_lock_wake(lock);
+        xseg_biased_lock_wake_waiter(lock);
 }
 
 #endif
@@ -228,5 +228,24 @@ static inline void xseg_biased_lock_unlock(struct xseg_biased_lock *lock)
     xseg_lock_rank_released(lock->rank);
 #endif
 }
+
+/*
+ * A memory barrier that all threads of the process pass, at the cost of the one that asks for it: the
+ * others need only keep the order of their instructions.  What it is for: biased_lock.h.
+ *
+ * membarrier() does it.  A kernel that registers a process may refuse a later call, for want of memory or
+ * because a sandbox has closed in meanwhile; there are other ways then, so a pass cannot fail.
+ *
+ * Locking: none; any thread at any time.
+ */
+
+/* Before the first pass; may be repeated.  Returns: whether the kernel has the call */
+bool xseg_membarrier_register(void);
+
+/*
+ * On return every other thread has passed a full barrier since the call began.  Some microseconds; some
+ * milliseconds where membarrier() is refused.
+ */
+void xseg_membarrier(void);
 
 #endif

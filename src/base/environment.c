@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "src/base/align.h"
-#include "src/base/closest_match.h"
+#include "src/base/string_util.h"
 
 #define PREFIX "XSEG_"
 

@@ -8,7 +8,7 @@
 #ifndef XSEG_BASE_ENVIRONMENT_H
 #define XSEG_BASE_ENVIRONMENT_H
 
-#include "src/base/log.h"
+#include "src/base/error.h"
 
 /* X(name after "XSEG_", reader, description) */
 #define XSEG_ENVIRONMENT(X)                                                                        \

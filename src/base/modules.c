@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "src/base/align.h"
-#include "src/base/hash.h"
+#include "src/base/hash_table.h"
 
 /* The longest build id that is kept, in bytes of the id. */
 #define BUILD_ID_BYTES 64u
@@ -97,7 +97,7 @@ static bool read_module(const struct dl_phdr_info *info, struct found *found)
 
 /* --- Modules and placements. --- */
 
-static const char *keep_text(struct xseg_modules *modules, const char *text)
+static const char *copy_string(struct xseg_modules *modules, const char *text)
 {
     const size_t bytes = strlen(text) + 1;
     char *kept = xseg_bump_alloc(modules->memory, bytes);
@@ -116,12 +116,12 @@ static const char *keep_path(struct xseg_modules *modules, const char *name)
         const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
 
         path[length > 0 ? length : 0] = '\0';
-        return keep_text(modules, path);
+        return copy_string(modules, path);
     }
     if (name[0] != '/' && strchr(name, '/') != NULL && getcwd(folder, sizeof(folder)) != NULL &&
         (size_t)snprintf(path, sizeof(path), "%s/%s", folder, name) < sizeof(path))
-        return keep_text(modules, path);
-    return keep_text(modules, name);
+        return copy_string(modules, path);
+    return copy_string(modules, name);
 }
 
 static bool is_module(const struct xseg_module *module, const struct found *found)
@@ -142,11 +142,11 @@ static struct xseg_module *module_of(struct xseg_modules *modules, const struct 
     module = xseg_bump_alloc(modules->memory, sizeof(*module));
     if (module == NULL)
         return NULL;
-    module->name = keep_text(modules, found->name);
+    module->name = copy_string(modules, found->name);
     module->path = keep_path(modules, found->name);
     module->shape = found->shape;
     if (found->build_id[0] != '\0')
-        module->build_id = keep_text(modules, found->build_id);
+        module->build_id = copy_string(modules, found->build_id);
     if (module->name == NULL || module->path == NULL ||
         (found->build_id[0] != '\0' && module->build_id == NULL))
         return NULL;
@@ -155,10 +155,10 @@ static struct xseg_module *module_of(struct xseg_modules *modules, const struct 
     return module;
 }
 
-static struct xseg_module_placement *placement_of(struct xseg_modules *modules,
-                                                  const struct found *found)
+static struct xseg_module_mapping *placement_of(struct xseg_modules *modules,
+                                                const struct found *found)
 {
-    struct xseg_module_placement *placement = modules->placements;
+    struct xseg_module_mapping *placement = modules->placements;
 
     while (placement != NULL &&
            (placement->base != found->base || !is_module(placement->module, found)))
@@ -185,7 +185,7 @@ static struct xseg_module_placement *placement_of(struct xseg_modules *modules,
 static int note_module(struct dl_phdr_info *info, size_t bytes, void *context)
 {
     struct xseg_modules *modules = context;
-    struct xseg_module_placement *placement = NULL;
+    struct xseg_module_mapping *placement = NULL;
     struct found found;
 
     (void)bytes;
@@ -200,7 +200,7 @@ static int note_module(struct dl_phdr_info *info, size_t bytes, void *context)
 }
 
 /* Put a placement where it belongs by its address. */
-static void insert(struct xseg_modules *modules, const struct xseg_module_placement *placement)
+static void insert(struct xseg_modules *modules, const struct xseg_module_mapping *placement)
 {
     uint32_t i = modules->loaded_count++;
 
@@ -214,13 +214,13 @@ static bool make_room(struct xseg_modules *modules)
 {
     uint32_t count = 0;
 
-    for (const struct xseg_module_placement *placement = modules->placements; placement != NULL;
+    for (const struct xseg_module_mapping *placement = modules->placements; placement != NULL;
          placement = placement->next)
         count += placement->was_seen;
     if (count <= modules->loaded_room)
         return true;
-    const struct xseg_module_placement **loaded = xseg_bump_alloc(
-        modules->memory, 2 * (size_t)count * sizeof(struct xseg_module_placement *));
+    const struct xseg_module_mapping **loaded =
+        xseg_bump_alloc(modules->memory, 2 * (size_t)count * sizeof(struct xseg_module_mapping *));
     if (loaded == NULL)
         return false;
     modules->loaded = loaded;
@@ -230,14 +230,14 @@ static bool make_room(struct xseg_modules *modules)
 
 static void look(struct xseg_modules *modules)
 {
-    for (struct xseg_module_placement *placement = modules->placements; placement != NULL;
+    for (struct xseg_module_mapping *placement = modules->placements; placement != NULL;
          placement = placement->next)
         placement->was_seen = false;
     modules->is_known = true;
     (void)dl_iterate_phdr(note_module, modules);
     modules->loaded_count = 0;
     const bool has_room = make_room(modules);
-    for (struct xseg_module_placement *placement = modules->placements; placement != NULL;
+    for (struct xseg_module_mapping *placement = modules->placements; placement != NULL;
          placement = placement->next) {
         const bool is_loaded = placement->was_seen && has_room;
 
@@ -278,7 +278,8 @@ static int run_held(struct dl_phdr_info *info, size_t bytes, void *context)
     return 1;
 }
 
-void xseg_modules_hold(struct xseg_modules *modules, void (*run)(void *context), void *context)
+void xseg_modules_call_locked(struct xseg_modules *modules, void (*run)(void *context),
+                              void *context)
 {
     struct hold hold = {modules, run, context, false};
 
@@ -286,8 +287,8 @@ void xseg_modules_hold(struct xseg_modules *modules, void (*run)(void *context),
     XSEG_ASSERT(hold.has_run);
 }
 
-const struct xseg_module_placement *xseg_modules_find(const struct xseg_modules *modules,
-                                                      uintptr_t address)
+const struct xseg_module_mapping *xseg_modules_find(const struct xseg_modules *modules,
+                                                    uintptr_t address)
 {
     uint32_t low = 0, high = modules->loaded_count;
 
@@ -304,41 +305,185 @@ const struct xseg_module_placement *xseg_modules_find(const struct xseg_modules 
 
 /* --- The audit. --- */
 
-static bool audit_distinct(const struct xseg_modules *modules, struct xseg_finding *finding)
+static bool audit_distinct(const struct xseg_modules *modules, struct xseg_violation *violation)
 {
     for (const struct xseg_module *one = modules->modules; one != NULL; one = one->next)
         for (const struct xseg_module *other = one->next; other != NULL; other = other->next)
-            XSEG_HOLDS(finding, "MODULES-2",
-                       one->shape != other->shape || strcmp(one->name, other->name) != 0 ||
-                           strcmp(one->build_id != NULL ? one->build_id : "",
-                                  other->build_id != NULL ? other->build_id : "") != 0,
-                       "%.120s is there twice", one->name);
-    for (const struct xseg_module_placement *one = modules->placements; one != NULL;
-         one = one->next)
-        for (const struct xseg_module_placement *other = one->next; other != NULL;
+            XSEG_INVARIANT(violation, "MODULES-2",
+                           one->shape != other->shape || strcmp(one->name, other->name) != 0 ||
+                               strcmp(one->build_id != NULL ? one->build_id : "",
+                                      other->build_id != NULL ? other->build_id : "") != 0,
+                           "%.120s is there twice", one->name);
+    for (const struct xseg_module_mapping *one = modules->placements; one != NULL; one = one->next)
+        for (const struct xseg_module_mapping *other = one->next; other != NULL;
              other = other->next)
-            XSEG_HOLDS(finding, "MODULES-2",
-                       one->module != other->module || one->base != other->base,
-                       "%.100s is twice at %#" PRIxPTR, one->module->name, one->base);
+            XSEG_INVARIANT(violation, "MODULES-2",
+                           one->module != other->module || one->base != other->base,
+                           "%.100s is twice at %#" PRIxPTR, one->module->name, one->base);
     return true;
 }
 
-bool xseg_modules_audit(const struct xseg_modules *modules, struct xseg_finding *finding)
+bool xseg_modules_audit(const struct xseg_modules *modules, struct xseg_violation *violation)
 {
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < modules->loaded_count; i++) {
-        const struct xseg_module_placement *placement = modules->loaded[i];
+        const struct xseg_module_mapping *placement = modules->loaded[i];
 
-        XSEG_HOLDS(finding, "MODULES-1",
-                   atomic_load_explicit(&placement->is_loaded, memory_order_relaxed) &&
-                       (i == 0 || modules->loaded[i - 1]->end <= placement->start),
-                   "%.80s at %#" PRIxPTR, placement->module->name, placement->start);
+        XSEG_INVARIANT(violation, "MODULES-1",
+                       atomic_load_explicit(&placement->is_loaded, memory_order_relaxed) &&
+                           (i == 0 || modules->loaded[i - 1]->end <= placement->start),
+                       "%.80s at %#" PRIxPTR, placement->module->name, placement->start);
     }
-    for (const struct xseg_module_placement *placement = modules->placements; placement != NULL;
+    for (const struct xseg_module_mapping *placement = modules->placements; placement != NULL;
          placement = placement->next)
         count += atomic_load_explicit(&placement->is_loaded, memory_order_relaxed);
-    XSEG_HOLDS(finding, "MODULES-1", count == modules->loaded_count,
-               "%" PRIu32 " are loaded, %" PRIu32 " are in order", count, modules->loaded_count);
-    return audit_distinct(modules, finding);
+    XSEG_INVARIANT(violation, "MODULES-1", count == modules->loaded_count,
+                   "%" PRIu32 " are loaded, %" PRIu32 " are in order", count,
+                   modules->loaded_count);
+    return audit_distinct(modules, violation);
+}
+
+/* The longest text that is kept: names of C++ can be longer than anybody reads. */
+#define TEXT_BYTES 4095u
+
+bool xseg_frames_init(struct xseg_frames *frames, struct xseg_bump *memory)
+{
+    frames->memory = memory;
+    return xseg_intern_table_init(&frames->frames, memory) &&
+           xseg_intern_table_init(&frames->texts, memory);
+}
+
+static uint32_t hash_of_pc(const void *pc)
+{
+    return (uint32_t)xseg_hash_word((uintptr_t)pc, 0);
+}
+
+const struct xseg_frame *xseg_frames_find(const struct xseg_frames *frames, const void *pc,
+                                          const struct xseg_module_mapping *placement)
+{
+    struct xseg_intern_search search = xseg_intern_table_search(&frames->frames, hash_of_pc(pc));
+
+    for (uint32_t handle = xseg_intern_table_next(&search); handle != 0;
+         handle = xseg_intern_table_next(&search)) {
+        const struct xseg_frame *frame = xseg_bump_at(frames->memory, handle);
+
+        if (frame->pc == pc && frame->placement == placement)
+            return frame;
+    }
+    return NULL;
+}
+
+/* --- Adding. --- */
+
+/* The handle of a text, which is added if it is new; 0 without room. */
+static uint32_t intern_string(struct xseg_frames *frames, const char *text, size_t length)
+{
+    uint32_t hash = (uint32_t)length;
+
+    length = xseg_min(length, TEXT_BYTES);
+    for (size_t i = 0; i < length; i++)
+        hash = (hash ^ (unsigned char)text[i]) * 16777619u;
+    struct xseg_intern_search search = xseg_intern_table_search(&frames->texts, hash);
+    for (uint32_t handle = xseg_intern_table_next(&search); handle != 0;
+         handle = xseg_intern_table_next(&search)) {
+        const char *kept = xseg_bump_at(frames->memory, handle);
+
+        if (strncmp(kept, text, length) == 0 && kept[length] == '\0')
+            return handle;
+    }
+    char *kept = xseg_bump_alloc(frames->memory, length + 1);
+    if (kept == NULL)
+        return 0;
+    memcpy(kept, text, length);
+    const uint32_t handle = xseg_bump_handle(frames->memory, kept);
+    return xseg_intern_table_add(&frames->texts, frames->memory, hash, handle) ? handle : 0;
+}
+
+bool xseg_frames_add(struct xseg_frames *frames, const void *pc,
+                     const struct xseg_module_mapping *placement)
+{
+    if (xseg_frames_find(frames, pc, placement) != NULL)
+        return true;
+    struct xseg_frame *frame = xseg_bump_alloc(frames->memory, sizeof(*frame));
+    if (frame == NULL)
+        return false;
+    frame->pc = pc;
+    frame->placement = placement;
+    return xseg_intern_table_add(&frames->frames, frames->memory, hash_of_pc(pc),
+                                 xseg_bump_handle(frames->memory, frame));
+}
+
+void xseg_frames_set_source(struct xseg_frames *frames, const struct xseg_frame *frame,
+                            const struct xseg_stack_source *source)
+{
+    struct xseg_frame *record =
+        xseg_bump_at(frames->memory, xseg_bump_handle(frames->memory, frame));
+
+    XSEG_ASSERT(frame->placement != NULL);
+    if (atomic_load_explicit(&record->was_asked, memory_order_relaxed))
+        return;
+    if (source->symbol != NULL)
+        record->symbol = intern_string(frames, source->symbol, strlen(source->symbol));
+    record->symbol_offset = record->symbol != 0 ? source->symbol_offset : 0;
+    if (source->file != NULL)
+        record->file = intern_string(frames, source->file, strlen(source->file));
+    record->line = record->file != 0 ? source->line : 0;
+    atomic_store_explicit(&record->was_asked, true, memory_order_release);
+}
+
+/* --- Reading. --- */
+
+void xseg_frames_read(const struct xseg_frames *frames, const struct xseg_frame *frame,
+                      struct xseg_stack_frame *out)
+{
+    memset(out, 0, sizeof(*out));
+    out->pc = frame->pc;
+    if (frame->placement == NULL)
+        return;
+    out->path = frame->placement->module->path;
+    out->build_id = frame->placement->module->build_id;
+    out->offset = (uintptr_t)frame->pc - frame->placement->base;
+    out->was_asked = atomic_load_explicit(&frame->was_asked, memory_order_acquire);
+    if (out->was_asked) {
+        out->symbol = frame->symbol != 0 ? xseg_bump_at(frames->memory, frame->symbol) : NULL;
+        out->symbol_offset = frame->symbol_offset;
+        out->file = frame->file != 0 ? xseg_bump_at(frames->memory, frame->file) : NULL;
+        out->line = frame->line;
+    }
+}
+
+/* --- The audit. --- */
+
+struct look {
+    const struct xseg_frames *frames;
+    const char *broken; /* tag of an invariant; NULL: none */
+    const void *pc;
+};
+
+static void look_at_frame(void *context, uint32_t handle)
+{
+    struct look *look = context;
+    const struct xseg_frame *frame = xseg_bump_at(look->frames->memory, handle);
+
+    if (xseg_frames_find(look->frames, frame->pc, frame->placement) != frame)
+        look->broken = "FRAMES-1";
+    else if (frame->placement == NULL &&
+             atomic_load_explicit(&frame->was_asked, memory_order_relaxed))
+        look->broken = "FRAMES-2";
+    else
+        return;
+    look->pc = frame->pc;
+}
+
+bool xseg_frames_audit(const struct xseg_frames *frames, struct xseg_violation *violation)
+{
+    struct look look = {frames, NULL, NULL};
+
+    if (!xseg_intern_table_audit(&frames->frames, violation) ||
+        !xseg_intern_table_audit(&frames->texts, violation))
+        return false;
+    xseg_intern_table_for_each(&frames->frames, look_at_frame, &look);
+    XSEG_INVARIANT(violation, look.broken, look.broken == NULL, "the frame %p", look.pc);
+    return true;
 }

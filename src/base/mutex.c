@@ -21,7 +21,7 @@ static void note_taken_below(enum xseg_lock_rank rank, unsigned from)
 {
     for (unsigned above = from; above < XSEG_RANK_COUNT; above++)
         if (held[above] != 0)
-            xseg_die(__FILE__, __LINE__, "lock order", "a lock of this rank or above is held");
+            xseg_panic(__FILE__, __LINE__, "lock order", "a lock of this rank or above is held");
     held[rank]++;
 }
 

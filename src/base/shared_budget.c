@@ -303,10 +303,10 @@ xseg_status xseg_shared_budget_scan(struct xseg_shared_budget *ledger, const cha
 
 void xseg_shared_budget_close(struct xseg_shared_budget *ledger)
 {
-    struct xseg_fail_kept kept;
+    struct xseg_fail_saved kept;
 
     if (xseg_shared_budget_file_is_intact(&ledger->file)) {
-        xseg_fail_keep(&kept);
+        xseg_fail_save(&kept);
         (void)xseg_shared_budget_file_unlock(&ledger->file, RECORD_LOCKS + (off_t)ledger->slot);
         memset(&ledger->own, 0, sizeof(ledger->own));
         (void)write_slot(ledger, &ledger->own, sizeof(ledger->own));

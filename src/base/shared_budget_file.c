@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/base/shared_budget_file.h"
+#include "src/base/shared_budget.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -77,7 +77,7 @@ void *xseg_slab_alloc(struct xseg_slab *slab)
     return record;
 }
 
-bool xseg_slab_audit(const struct xseg_slab *slab, struct xseg_finding *finding)
+bool xseg_slab_audit(const struct xseg_slab *slab, struct xseg_violation *violation)
 {
     uint64_t made = 0;
     uint32_t count = 0;
@@ -86,16 +86,18 @@ bool xseg_slab_audit(const struct xseg_slab *slab, struct xseg_finding *finding)
         count++;
     for (struct xseg_slab_batch *batch = slab->batches; batch != NULL; batch = batch->next)
         made += batch->records;
-    XSEG_HOLDS(finding, "SLAB-1", made == slab->made, "the batches have %llu records, made says %u",
-               (unsigned long long)made, slab->made);
-    XSEG_HOLDS(finding, "SLAB-1", count == slab->free_count && count <= slab->made,
-               "free list has %u, free_count says %u of %u", count, slab->free_count, slab->made);
+    XSEG_INVARIANT(violation, "SLAB-1", made == slab->made,
+                   "the batches have %llu records, made says %u", (unsigned long long)made,
+                   slab->made);
+    XSEG_INVARIANT(violation, "SLAB-1", count == slab->free_count && count <= slab->made,
+                   "free list has %u, free_count says %u of %u", count, slab->free_count,
+                   slab->made);
     for (struct xseg_slab_batch *batch = slab->batches; batch != NULL; batch = batch->next) {
         for (uint64_t i = 0; i < batch->records; i++) {
             const struct xseg_slab_record *record = at(batch, slab->record_bytes, i);
 
-            XSEG_HOLDS(finding, "SLAB-2", record->owner == slab->owner,
-                       "record %llu of a batch has another owner", (unsigned long long)i);
+            XSEG_INVARIANT(violation, "SLAB-2", record->owner == slab->owner,
+                           "record %llu of a batch has another owner", (unsigned long long)i);
         }
     }
     return true;

@@ -24,7 +24,6 @@
 
 #include "src/base/align.h"
 #include "src/base/check.h"
-#include "src/base/select.h"
 
 /*
  * Records in the first batch, and in a large one.  A batch has as many records as the slab had before, within these
@@ -130,6 +129,6 @@ static inline void xseg_slab_free_both_if(struct xseg_slab *slab, void *first, b
     slab->free_count += (uint32_t)first_goes + second_goes;
 }
 
-bool xseg_slab_audit(const struct xseg_slab *slab, struct xseg_finding *finding);
+bool xseg_slab_audit(const struct xseg_slab *slab, struct xseg_violation *violation);
 
 #endif

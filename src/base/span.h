@@ -1,5 +1,27 @@
 /* SPDX-License-Identifier: MIT */
 /*
+ * Ranges: stretches of time of a thread that NVIDIA's tools show, by NVTX 3.
+ *
+ * A tool that wants them loads itself by the variable NVTX_INJECTION64_PATH.  Without a tool, and in a build without NVTX,
+ * a range costs a look at one variable.  In a set-user-ID process there are none, since NVTX would load whatever library
+ * the variable names.
+ *
+ * Locking: none; ranges of a thread lie within each other.  A tool hears of them under the locks that the thread holds, and
+ * must not call the library.
+ */
+#ifndef XSEG_BASE_SPAN_H
+#define XSEG_BASE_SPAN_H
+
+#include <stdint.h>
+
+/* Let a tool be loaded, if one is named; to be called before any range.  No lock is held. */
+void xseg_nvtx_start(void);
+
+/* Begin a range with a name and a number of bytes, which the tool shows; and end the one that began last. */
+void xseg_nvtx_push(const char *name, uint64_t bytes);
+void xseg_nvtx_pop(void);
+
+/*
  * Spans: work off the hit path that tracers see: a probe at its begin, a probe at its end, and a range (range.h) around it.
  *
  * A probe (USDT, sys/sdt.h) is an instruction that does nothing.  A note in the library says where it is, and where its
@@ -10,10 +32,6 @@
  *
  * docs/metrics.md lists the spans; tests/tool/usdt.py holds that it does.
  */
-#ifndef XSEG_BASE_SPAN_H
-#define XSEG_BASE_SPAN_H
-
-#include "src/base/range.h"
 
 #if XSEG_HAVE_SDT
 #include <sys/sdt.h>
@@ -37,13 +55,13 @@
         const int span_device_ = (device);                        \
         const uint64_t span_bytes_ = (bytes);                     \
         XSEG_SPAN_PROBE(name##_begin, span_device_, span_bytes_); \
-        xseg_range_begin(#name, span_bytes_);                     \
+        xseg_nvtx_push(#name, span_bytes_);                       \
     } while (0)
 #define XSEG_SPAN_END(name, device, status)                      \
     do {                                                         \
         const int span_device_ = (device);                       \
         const int span_status_ = (int)(status);                  \
-        xseg_range_end();                                        \
+        xseg_nvtx_pop();                                         \
         XSEG_SPAN_PROBE(name##_end, span_device_, span_status_); \
     } while (0)
 

@@ -31,9 +31,9 @@
 
 /* What the quick way of this processor is called; the other way is backtrace(). */
 #if defined(__aarch64__)
-#define XSEG_STACK_QUICK "frame records"
+#define XSEG_STACK_FAST_UNWINDER "frame records"
 #else
-#define XSEG_STACK_QUICK "libunwind"
+#define XSEG_STACK_FAST_UNWINDER "libunwind"
 #endif
 
 /* How many frames of a stack are kept: by default, and at most. */
@@ -48,7 +48,7 @@ static inline uint32_t xseg_stack_frames(uint32_t taken)
     return taken & ~XSEG_STACK_TRUNCATED;
 }
 
-static inline bool xseg_stack_was_truncated(uint32_t taken)
+static inline bool xseg_stack_is_truncated(uint32_t taken)
 {
     return (taken & XSEG_STACK_TRUNCATED) != 0;
 }
@@ -60,7 +60,7 @@ static inline bool xseg_stack_was_truncated(uint32_t taken)
  * Threads: any.  No lock of the library may be held: opening a library runs the code of others.
  * Cost: some 500 us the first time.
  *
- * Returns: whether stacks are taken by XSEG_STACK_QUICK; else a stack costs some 25 times as much
+ * Returns: whether stacks are taken by XSEG_STACK_FAST_UNWINDER; else a stack costs some 25 times as much
  */
 bool xseg_stack_prepare(void);
 

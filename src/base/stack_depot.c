@@ -5,21 +5,21 @@
 #include <string.h>
 
 #include "src/base/align.h"
-#include "src/base/hash.h"
+#include "src/base/hash_table.h"
 #include "src/base/stack.h"
 
 /* A stack.  It begins with what a search compares. */
 struct stack {
     uint32_t id;
     uint32_t taken; /* frames, with XSEG_STACK_TRUNCATED */
-    const struct xseg_stack_ground *ground;
+    const struct xseg_stack_mapping_set *ground;
     void *frames[];
 };
 
-struct xseg_stack_ground {
+struct xseg_stack_mapping_set {
     uint32_t count;
     atomic_bool is_gone;
-    const struct xseg_module_placement *on[]; /* each once, by address of the record */
+    const struct xseg_module_mapping *on[]; /* each once, by address of the record */
 };
 
 bool xseg_stack_depot_init(struct xseg_stack_depot *depot, size_t max_bytes)
@@ -27,23 +27,23 @@ bool xseg_stack_depot_init(struct xseg_stack_depot *depot, size_t max_bytes)
     const size_t bytes = max_bytes == 0 ? XSEG_STACK_DEPOT_BYTES : max_bytes;
 
     memset(depot, 0, sizeof(*depot));
-    if (!xseg_fork_init(&depot->guard))
+    if (!xseg_fork_guard_init(&depot->guard))
         return false;
     if (!xseg_bump_init(&depot->memory, xseg_min(xseg_max(bytes, XSEG_STACK_DEPOT_MIN_BYTES),
                                                  XSEG_STACK_DEPOT_MAX_BYTES))) {
-        xseg_fork_fini(&depot->guard);
+        xseg_fork_guard_fini(&depot->guard);
         return false;
     }
     struct xseg_bump *memory = &depot->memory;
     depot->new_ground =
-        xseg_bump_alloc(memory, sizeof(struct xseg_stack_ground) +
-                                    XSEG_STACK_FRAMES_MAX * sizeof(struct xseg_module_placement *));
+        xseg_bump_alloc(memory, sizeof(struct xseg_stack_mapping_set) +
+                                    XSEG_STACK_FRAMES_MAX * sizeof(struct xseg_module_mapping *));
     xseg_modules_init(&depot->modules, memory);
-    if (depot->new_ground == NULL || !xseg_handle_table_init(&depot->stacks, memory) ||
+    if (depot->new_ground == NULL || !xseg_intern_table_init(&depot->stacks, memory) ||
         !xseg_frames_init(&depot->frames, memory) ||
-        !xseg_handle_table_init(&depot->grounds, memory)) {
+        !xseg_intern_table_init(&depot->grounds, memory)) {
         xseg_bump_fini(memory);
-        xseg_fork_fini(&depot->guard);
+        xseg_fork_guard_fini(&depot->guard);
         return false;
     }
     xseg_mutex_init(&depot->lock, XSEG_RANK_LEAF);
@@ -54,7 +54,7 @@ void xseg_stack_depot_fini(struct xseg_stack_depot *depot)
 {
     xseg_mutex_fini(&depot->lock);
     xseg_bump_fini(&depot->memory);
-    xseg_fork_fini(&depot->guard);
+    xseg_fork_guard_fini(&depot->guard);
 }
 
 /* --- Finding a stack. --- */
@@ -67,7 +67,7 @@ struct wanted {
     uint32_t id; /* 0 until it is found or added */
 };
 
-static bool is_gone(const struct xseg_stack_ground *ground)
+static bool is_gone(const struct xseg_stack_mapping_set *ground)
 {
     return atomic_load_explicit(&ground->is_gone, memory_order_relaxed);
 }
@@ -77,10 +77,10 @@ static const struct stack *find(const struct xseg_stack_depot *depot, void *cons
                                 uint32_t taken, uint32_t hash)
 {
     const size_t bytes = xseg_stack_frames(taken) * sizeof(*frames);
-    struct xseg_handle_search search = xseg_handle_table_search(&depot->stacks, hash);
+    struct xseg_intern_search search = xseg_intern_table_search(&depot->stacks, hash);
 
-    for (uint32_t handle = xseg_handle_table_next(&search); handle != 0;
-         handle = xseg_handle_table_next(&search)) {
+    for (uint32_t handle = xseg_intern_table_next(&search); handle != 0;
+         handle = xseg_intern_table_next(&search)) {
         const struct stack *stack = xseg_bump_at(&depot->memory, handle);
 
         if (stack->taken == taken && memcmp(stack->frames, frames, bytes) == 0 &&
@@ -93,8 +93,8 @@ static const struct stack *find(const struct xseg_stack_depot *depot, void *cons
 /* --- Grounds. --- */
 
 /* Add a placement to the ground of the stack that is being added, unless it has it. */
-static void add_to_ground(struct xseg_stack_ground *ground,
-                          const struct xseg_module_placement *placement)
+static void add_to_ground(struct xseg_stack_mapping_set *ground,
+                          const struct xseg_module_mapping *placement)
 {
     uint32_t at = ground->count;
 
@@ -108,33 +108,34 @@ static void add_to_ground(struct xseg_stack_ground *ground,
 }
 
 /* The ground like the one that was put together, which is added if it is new; NULL without room. */
-static const struct xseg_stack_ground *keep_ground(struct xseg_stack_depot *depot)
+static const struct xseg_stack_mapping_set *keep_ground(struct xseg_stack_depot *depot)
 {
-    const struct xseg_stack_ground *new_ground = depot->new_ground;
-    const size_t on_bytes = new_ground->count * sizeof(struct xseg_module_placement *);
+    const struct xseg_stack_mapping_set *new_ground = depot->new_ground;
+    const size_t on_bytes = new_ground->count * sizeof(struct xseg_module_mapping *);
     const uint32_t hash = (uint32_t)xseg_hash_words(new_ground->on, new_ground->count, 0);
-    struct xseg_handle_search search = xseg_handle_table_search(&depot->grounds, hash);
+    struct xseg_intern_search search = xseg_intern_table_search(&depot->grounds, hash);
 
-    for (uint32_t handle = xseg_handle_table_next(&search); handle != 0;
-         handle = xseg_handle_table_next(&search)) {
-        const struct xseg_stack_ground *ground = xseg_bump_at(&depot->memory, handle);
+    for (uint32_t handle = xseg_intern_table_next(&search); handle != 0;
+         handle = xseg_intern_table_next(&search)) {
+        const struct xseg_stack_mapping_set *ground = xseg_bump_at(&depot->memory, handle);
 
         if (ground->count == new_ground->count && memcmp(ground->on, new_ground->on, on_bytes) == 0)
             return ground;
     }
-    struct xseg_stack_ground *ground = xseg_bump_alloc(&depot->memory, sizeof(*ground) + on_bytes);
+    struct xseg_stack_mapping_set *ground =
+        xseg_bump_alloc(&depot->memory, sizeof(*ground) + on_bytes);
     if (ground == NULL)
         return NULL;
     ground->count = new_ground->count;
     memcpy(ground->on, new_ground->on, on_bytes);
-    return xseg_handle_table_add(&depot->grounds, &depot->memory, hash,
+    return xseg_intern_table_add(&depot->grounds, &depot->memory, hash,
                                  xseg_bump_handle(&depot->memory, ground))
                ? ground
                : NULL;
 }
 
 /* Whether a placement that the ground has is not loaded. */
-static bool lacks_placement(const struct xseg_stack_ground *ground)
+static bool lacks_placement(const struct xseg_stack_mapping_set *ground)
 {
     for (uint32_t i = 0; i < ground->count; i++)
         if (!atomic_load_explicit(&ground->on[i]->is_loaded, memory_order_relaxed))
@@ -145,14 +146,14 @@ static bool lacks_placement(const struct xseg_stack_ground *ground)
 static void look_at_ground(void *context, uint32_t handle)
 {
     const struct xseg_stack_depot *depot = context;
-    struct xseg_stack_ground *ground = xseg_bump_at(&depot->memory, handle);
+    struct xseg_stack_mapping_set *ground = xseg_bump_at(&depot->memory, handle);
 
     atomic_store_explicit(&ground->is_gone, lacks_placement(ground), memory_order_relaxed);
 }
 
 /* The placement of a ground on which a frame lies; NULL: on none. */
-static const struct xseg_module_placement *placement_on(const struct xseg_stack_ground *ground,
-                                                        const void *pc)
+static const struct xseg_module_mapping *placement_on(const struct xseg_stack_mapping_set *ground,
+                                                      const void *pc)
 {
     for (uint32_t i = 0; i < ground->count; i++)
         if (xseg_frames_call(pc) >= ground->on[i]->start &&
@@ -213,12 +214,12 @@ static bool keep_frames(struct wanted *wanted)
     depot->new_ground->count = 0;
     for (uint32_t i = 0; i < xseg_stack_frames(wanted->taken); i++) {
         const void *pc = wanted->frames[i];
-        const struct xseg_module_placement *placement =
+        const struct xseg_module_mapping *placement =
             xseg_modules_find(&depot->modules, xseg_frames_call(pc));
 
         if (placement != NULL)
             add_to_ground(depot->new_ground, placement);
-        if (!xseg_frames_keep(&depot->frames, pc, placement))
+        if (!xseg_frames_add(&depot->frames, pc, placement))
             return false;
     }
     return true;
@@ -232,10 +233,10 @@ static void add_new(struct wanted *wanted)
 
     if (!keep_frames(wanted))
         return;
-    const struct xseg_stack_ground *ground = keep_ground(depot);
+    const struct xseg_stack_mapping_set *ground = keep_ground(depot);
     struct stack *stack =
         ground != NULL ? xseg_bump_alloc(&depot->memory, sizeof(*stack) + bytes) : NULL;
-    if (stack == NULL || !xseg_handle_table_reserve(&depot->stacks, &depot->memory) ||
+    if (stack == NULL || !xseg_intern_table_reserve(&depot->stacks, &depot->memory) ||
         !number_stack(depot, stack))
         return;
     stack->taken = wanted->taken;
@@ -243,7 +244,7 @@ static void add_new(struct wanted *wanted)
     memcpy(stack->frames, wanted->frames, bytes);
     /* A thread that finds the stack may ask by its id at once. */
     atomic_store_explicit(&depot->count, stack->id, memory_order_release);
-    const bool is_added = xseg_handle_table_add(&depot->stacks, &depot->memory, wanted->hash,
+    const bool is_added = xseg_intern_table_add(&depot->stacks, &depot->memory, wanted->hash,
                                                 xseg_bump_handle(&depot->memory, stack));
 
     XSEG_ASSERT(is_added);
@@ -258,7 +259,7 @@ static void find_or_add(void *context)
     struct xseg_stack_depot *depot = wanted->depot;
 
     if (depot->changes_seen != depot->modules.changes)
-        xseg_handle_table_visit(&depot->grounds, look_at_ground, depot);
+        xseg_intern_table_for_each(&depot->grounds, look_at_ground, depot);
     depot->changes_seen = depot->modules.changes;
     const struct stack *stack = find(depot, wanted->frames, wanted->taken, wanted->hash);
     if (stack != NULL)
@@ -272,9 +273,9 @@ static __attribute__((noinline)) uint32_t add_slowly(struct wanted *wanted)
     struct xseg_stack_depot *depot = wanted->depot;
 
     if (!atomic_load_explicit(&depot->memory.was_full, memory_order_relaxed) &&
-        !xseg_fork_is_child(&depot->guard)) {
+        !xseg_fork_guard_is_child(&depot->guard)) {
         xseg_mutex_lock(&depot->lock);
-        xseg_modules_hold(&depot->modules, find_or_add, wanted);
+        xseg_modules_call_locked(&depot->modules, find_or_add, wanted);
         xseg_mutex_unlock(&depot->lock);
 #if XSEG_CHECKS >= 3
         if (xseg_is_power_of_two(wanted->id))
@@ -312,7 +313,7 @@ bool xseg_stack_depot_get(const struct xseg_stack_depot *depot, uint32_t id,
         return false;
     out->frames = stack->frames;
     out->count = xseg_stack_frames(stack->taken);
-    out->was_cut = xseg_stack_was_truncated(stack->taken);
+    out->was_cut = xseg_stack_is_truncated(stack->taken);
     return true;
 }
 
@@ -342,15 +343,15 @@ bool xseg_stack_depot_frame(const struct xseg_stack_depot *depot, uint32_t id, u
     return true;
 }
 
-void xseg_stack_depot_record(struct xseg_stack_depot *depot, uint32_t id, uint32_t index,
-                             const struct xseg_stack_source *source)
+void xseg_stack_depot_set_source(struct xseg_stack_depot *depot, uint32_t id, uint32_t index,
+                                 const struct xseg_stack_source *source)
 {
     const struct xseg_frame *frame = frame_of(depot, id, index);
 
-    if (frame == NULL || frame->placement == NULL || xseg_fork_is_child(&depot->guard))
+    if (frame == NULL || frame->placement == NULL || xseg_fork_guard_is_child(&depot->guard))
         return;
     xseg_mutex_lock(&depot->lock);
-    xseg_frames_record(&depot->frames, frame, source);
+    xseg_frames_set_source(&depot->frames, frame, source);
     xseg_mutex_unlock(&depot->lock);
 }
 
@@ -361,21 +362,21 @@ static const char *name_of_file(const char *path)
     return slash != NULL ? slash + 1 : path;
 }
 
-static void describe_frame(const struct xseg_stack_frame *frame, struct xseg_text *text)
+static void describe_frame(const struct xseg_stack_frame *frame, struct xseg_strbuf *text)
 {
     if (frame->path != NULL)
-        xseg_text_add(text, "%s+%#" PRIx64, name_of_file(frame->path), frame->offset);
+        xseg_strbuf_printf(text, "%s+%#" PRIx64, name_of_file(frame->path), frame->offset);
     else
-        xseg_text_add(text, "%p", frame->pc);
+        xseg_strbuf_printf(text, "%p", frame->pc);
 }
 
 void xseg_stack_depot_describe(const struct xseg_stack_depot *depot, uint32_t id, unsigned skip,
-                               unsigned max, struct xseg_text *text)
+                               unsigned max, struct xseg_strbuf *text)
 {
     struct xseg_stack_frame frame;
 
     for (uint32_t i = 0; i < max && xseg_stack_depot_frame(depot, id, skip + i, &frame); i++) {
-        xseg_text_add(text, i == 0 ? "" : " < ");
+        xseg_strbuf_printf(text, i == 0 ? "" : " < ");
         describe_frame(&frame, text);
     }
 }
@@ -405,57 +406,57 @@ struct look {
 static void compare_ground(void *context, uint32_t handle)
 {
     struct look *look = context;
-    const struct xseg_stack_ground *ground = xseg_bump_at(&look->depot->memory, handle);
+    const struct xseg_stack_mapping_set *ground = xseg_bump_at(&look->depot->memory, handle);
 
     if (is_gone(ground) != lacks_placement(ground))
         look->wrong = handle;
 }
 
 static bool audit_stack(const struct xseg_stack_depot *depot, uint32_t id,
-                        struct xseg_finding *finding)
+                        struct xseg_violation *violation)
 {
     const struct stack *stack = stack_of(depot, id);
     const uint32_t count = xseg_stack_frames(stack->taken);
 
-    XSEG_HOLDS(finding, "DEPOT-1", stack->id == id, "stack %" PRIu32 " says it is %" PRIu32, id,
-               stack->id);
+    XSEG_INVARIANT(violation, "DEPOT-1", stack->id == id, "stack %" PRIu32 " says it is %" PRIu32,
+                   id, stack->id);
     const struct stack *found = find(depot, stack->frames, stack->taken,
                                      (uint32_t)xseg_hash_words(stack->frames, count, stack->taken));
-    XSEG_HOLDS(finding, "DEPOT-2",
-               is_gone(stack->ground)
-                   ? found != stack
-                   : found == stack || (found != NULL && found->ground != stack->ground),
-               "stack %" PRIu32 " leads to %" PRIu32, id, found != NULL ? found->id : 0);
+    XSEG_INVARIANT(violation, "DEPOT-2",
+                   is_gone(stack->ground)
+                       ? found != stack
+                       : found == stack || (found != NULL && found->ground != stack->ground),
+                   "stack %" PRIu32 " leads to %" PRIu32, id, found != NULL ? found->id : 0);
     for (uint32_t i = 0; i < count; i++)
-        XSEG_HOLDS(finding, "DEPOT-3",
-                   xseg_frames_find(&depot->frames, stack->frames[i],
-                                    placement_on(stack->ground, stack->frames[i])) != NULL,
-                   "frame %" PRIu32 " of stack %" PRIu32 " has no record", i, id);
+        XSEG_INVARIANT(violation, "DEPOT-3",
+                       xseg_frames_find(&depot->frames, stack->frames[i],
+                                        placement_on(stack->ground, stack->frames[i])) != NULL,
+                       "frame %" PRIu32 " of stack %" PRIu32 " has no record", i, id);
     return true;
 }
 
-static bool audit_held(struct xseg_stack_depot *depot, struct xseg_finding *finding)
+static bool audit_held(struct xseg_stack_depot *depot, struct xseg_violation *violation)
 {
     struct look look = {depot, 0};
 
-    if (!xseg_bump_audit(&depot->memory, finding) ||
-        !xseg_modules_audit(&depot->modules, finding) ||
-        !xseg_frames_audit(&depot->frames, finding) ||
-        !xseg_handle_table_audit(&depot->stacks, finding) ||
-        !xseg_handle_table_audit(&depot->grounds, finding))
+    if (!xseg_bump_audit(&depot->memory, violation) ||
+        !xseg_modules_audit(&depot->modules, violation) ||
+        !xseg_frames_audit(&depot->frames, violation) ||
+        !xseg_intern_table_audit(&depot->stacks, violation) ||
+        !xseg_intern_table_audit(&depot->grounds, violation))
         return false;
     for (uint32_t id = 1; id <= xseg_stack_depot_count(depot); id++)
-        if (!audit_stack(depot, id, finding))
+        if (!audit_stack(depot, id, violation))
             return false;
-    xseg_handle_table_visit(&depot->grounds, compare_ground, &look);
-    XSEG_HOLDS(finding, "DEPOT-4", look.wrong == 0, "ground %" PRIu32, look.wrong);
+    xseg_intern_table_for_each(&depot->grounds, compare_ground, &look);
+    XSEG_INVARIANT(violation, "DEPOT-4", look.wrong == 0, "ground %" PRIu32, look.wrong);
     return true;
 }
 
-bool xseg_stack_depot_audit(struct xseg_stack_depot *depot, struct xseg_finding *finding)
+bool xseg_stack_depot_audit(struct xseg_stack_depot *depot, struct xseg_violation *violation)
 {
     xseg_mutex_lock(&depot->lock);
-    const bool holds = audit_held(depot, finding);
+    const bool holds = audit_held(depot, violation);
     xseg_mutex_unlock(&depot->lock);
     return holds;
 }

@@ -4,7 +4,7 @@
  *
  * A stack that is there already is found without a lock.  A new one is added under a lock, and so is the
  * module of each frame that was not seen before: it is known on after the module is unloaded, so that the frame
- * can be named later (stack_name.h).  Nothing is ever moved or taken out, so what a reader was given stays until the end of the
+ * can be named later (symbolizer.h).  Nothing is ever moved or taken out, so what a reader was given stays until the end of the
  * depot.
  *
  * Terms:
@@ -38,14 +38,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "src/base/bump.h"
 #include "src/base/check.h"
-#include "src/base/fork.h"
-#include "src/base/frames.h"
-#include "src/base/handle_table.h"
+#include "src/base/host_memory.h"
+#include "src/base/intern.h"
 #include "src/base/modules.h"
 #include "src/base/mutex.h"
-#include "src/base/text.h"
+#include "src/base/string_util.h"
 
 /* What a depot may grow to if nothing else is said, and the least and most that may be said. */
 #define XSEG_STACK_DEPOT_BYTES     ((size_t)64 << 20)
@@ -57,18 +55,18 @@
 #define XSEG_STACK_DEPOT_LISTS 24u
 
 struct xseg_stack_depot {
-    struct xseg_mutex lock;  /* DEPOT */
-    struct xseg_fork guard;  /* a child adds nothing */
-    struct xseg_bump memory; /* of everything below */
+    struct xseg_mutex lock;       /* DEPOT */
+    struct xseg_fork_guard guard; /* a child adds nothing */
+    struct xseg_bump memory;      /* of everything below */
     struct xseg_modules modules;
     struct xseg_frames frames;
-    struct xseg_handle_table stacks, grounds;
+    struct xseg_intern_table stacks, grounds;
     _Atomic(uint32_t *) list[XSEG_STACK_DEPOT_LISTS]; /* handles of stacks, by id */
     atomic_uint_fast32_t count;                       /* of stacks */
     atomic_uint_fast64_t lost;
-    atomic_uint_least32_t named; /* stacks up to this id have been named, see stack_name.h */
+    atomic_uint_least32_t named; /* stacks up to this id have been named, see symbolizer.h */
     uint64_t changes_seen;       /* of modules.changes, by the grounds */
-    struct xseg_stack_ground *new_ground; /* room for the one of a stack that is being added */
+    struct xseg_stack_mapping_set *new_ground; /* room for the one of a stack that is being added */
 };
 
 /* A stack as it was added. */
@@ -113,14 +111,14 @@ bool xseg_stack_depot_frame(const struct xseg_stack_depot *depot, uint32_t id, u
                             struct xseg_stack_frame *out);
 
 /*
- * Note what somebody has found out about a frame (stack_name.h).  Once it is noted it stays; nothing is
+ * Note what somebody has found out about a frame (symbolizer.h).  Once it is noted it stays; nothing is
  * done if there is no such stack or frame, it lies in no module, there is no room, or this is a forked
  * child.
  *
  * Locks: DEPOT.  Threads: any.
  */
-void xseg_stack_depot_record(struct xseg_stack_depot *depot, uint32_t id, uint32_t index,
-                             const struct xseg_stack_source *source);
+void xseg_stack_depot_set_source(struct xseg_stack_depot *depot, uint32_t id, uint32_t index,
+                                 const struct xseg_stack_source *source);
 
 /*
  * Print frames of a stack as module and offset, `liba.so+0x12 < program+0x34`, and as an address where a frame is in no
@@ -132,7 +130,7 @@ void xseg_stack_depot_record(struct xseg_stack_depot *depot, uint32_t id, uint32
  * Nothing is printed of an unknown id, or if no frame is left.  Threads: any, no lock.
  */
 void xseg_stack_depot_describe(const struct xseg_stack_depot *depot, uint32_t id, unsigned skip,
-                               unsigned max, struct xseg_text *text);
+                               unsigned max, struct xseg_strbuf *text);
 
 /* Host bytes held; how many stacks there are; how many additions failed.  Threads: any, no lock. */
 size_t xseg_stack_depot_bytes(const struct xseg_stack_depot *depot);
@@ -140,6 +138,6 @@ uint32_t xseg_stack_depot_count(const struct xseg_stack_depot *depot);
 uint64_t xseg_stack_depot_lost(const struct xseg_stack_depot *depot);
 
 /* Compares everything with everything; takes the lock. */
-bool xseg_stack_depot_audit(struct xseg_stack_depot *depot, struct xseg_finding *finding);
+bool xseg_stack_depot_audit(struct xseg_stack_depot *depot, struct xseg_violation *violation);
 
 #endif

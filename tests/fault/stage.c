@@ -91,7 +91,7 @@ static void write_contents(const struct stage *stage, const struct stage_held *h
 static void expect_intact(struct stage *stage)
 {
     struct xseg_device *device = NULL;
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
     uint64_t requested = 0;
 
     if (stage->allocator != NULL)
@@ -118,8 +118,8 @@ static void expect_intact(struct stage *stage)
         xseg_totals_read(&device->totals, XSEG_STAT_ALL, XSEG_COUNT_REQUESTED_BYTES).current >=
         requested);
     /* Until a fault strikes, all runs of a scenario are the same. */
-    if (faults_struck() > 0 && !xseg_device_audit(device, &finding))
-        fail_msg("%s: %s", finding.tag, finding.text);
+    if (faults_struck() > 0 && !xseg_device_audit(device, &violation))
+        fail_msg("%s: %s", violation.tag, violation.text);
 }
 
 bool stage_again(struct stage *stage, xseg_status status)

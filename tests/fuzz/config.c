@@ -17,9 +17,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void print(const struct xseg_config *config, char *buffer, size_t bytes)
 {
-    struct xseg_text text;
+    struct xseg_strbuf text;
 
-    xseg_text_init(&text, buffer, bytes);
+    xseg_strbuf_init(&text, buffer, bytes);
     xseg_config_print(config, &text);
     HOLDS(text.length < bytes);
 }

@@ -9,11 +9,11 @@ static void print_row(const struct xseg_config *defaults, enum xseg_config_key_i
 {
     const struct xseg_config_row *row = &xseg_config_table[key];
     char buffer[512];
-    struct xseg_text text;
+    struct xseg_strbuf text;
 
-    xseg_text_init(&text, buffer, sizeof(buffer));
+    xseg_strbuf_init(&text, buffer, sizeof(buffer));
     if (!xseg_config_print_value(defaults, key, &text))
-        xseg_text_add(&text, "%s", row->unset);
+        xseg_strbuf_printf(&text, "%s", row->unset);
     printf("| `%s` | %s | %s | %s | %s |\n", row->name, row->accepts, buffer, row->sentence,
            row->source);
 }

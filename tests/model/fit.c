@@ -549,7 +549,7 @@ static void expect_parts(struct world *world, struct arena *arena)
 {
     const struct xseg_extent *extent = NULL;
     struct xseg_part part = {0};
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
 
     for (unsigned i = 0; i < arena->count; i++) {
         const struct part *want = &arena->part[i];
@@ -568,8 +568,8 @@ static void expect_parts(struct world *world, struct arena *arena)
         part = xseg_walk_next(&part);
     }
     assert_null(part.extent);
-    if (extent != NULL && !xseg_arena_audit(extent->arena, &finding))
-        fail_msg("%s: %s", finding.tag, finding.text);
+    if (extent != NULL && !xseg_arena_audit(extent->arena, &violation))
+        fail_msg("%s: %s", violation.tag, violation.text);
 }
 
 /* What the model's parts add up to, by group. */

@@ -92,7 +92,7 @@ static void expect_apart(struct world *world)
 static void expect_counts(struct world *world, int device)
 {
     struct xseg_device *found = xseg_allocator_open_device(world->allocator, device);
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
     uint64_t count = 0;
 
     for (unsigned i = 0; i < world->count; i++)
@@ -103,8 +103,8 @@ static void expect_counts(struct world *world, int device)
     }
     assert_int_equal(xseg_totals_read(&found->totals, XSEG_STAT_ALL, XSEG_COUNT_ALLOCATION).current,
                      count);
-    if (!xseg_device_audit(found, &finding))
-        fail_msg("%s: %s", finding.tag, finding.text);
+    if (!xseg_device_audit(found, &violation))
+        fail_msg("%s: %s", violation.tag, violation.text);
 }
 
 static void expect_block(struct world *world)

@@ -273,7 +273,7 @@ static void check_granule(unsigned place)
 
 static void check(void)
 {
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
     struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
@@ -293,7 +293,7 @@ static void check(void)
         if (!world.is_released[place / GRANULES])
             check_granule(place);
     xseg_mutex_unlock(&world.device->growth_lock);
-    PROMISE(xseg_device_audit(world.device, &finding), "%s: %s", finding.tag, finding.text);
+    PROMISE(xseg_device_audit(world.device, &violation), "%s: %s", violation.tag, violation.text);
     PROMISE(xseg_stats_get(world.allocator, &where, &stats) == XSEG_OK, "no statistics");
     PROMISE(stats.physical_bytes == xseg_sim_used(0), "%llu bytes in use, %llu of the driver",
             (unsigned long long)stats.physical_bytes, (unsigned long long)xseg_sim_used(0));

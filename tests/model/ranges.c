@@ -482,7 +482,7 @@ static void check_block(unsigned place)
 static void check_device(bool audits)
 {
     const struct xseg_statistics stats = stats_of(NULL);
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
     uint64_t prepared = 0, promised = 0;
 
     for (unsigned range = 0; range < RANGES; range++) {
@@ -496,8 +496,8 @@ static void check_device(bool audits)
     assert_true(stats.idle_page_bytes >= prepared);
     assert_true(stats.idle_page_bytes - prepared <= world.cache);
     assert_int_equal(world.device->promised, promised);
-    if (audits && !xseg_device_audit(world.device, &finding))
-        fail_msg("%s: %s", finding.tag, finding.text);
+    if (audits && !xseg_device_audit(world.device, &violation))
+        fail_msg("%s: %s", violation.tag, violation.text);
 }
 
 static void check(bool audits)

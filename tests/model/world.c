@@ -413,7 +413,7 @@ static void check_device(struct world *world, bool audit)
 {
     struct xseg_device *device = xseg_allocator_open_device(world->allocator, 0);
     const struct xseg_statistics stats = scene_stats(world->allocator);
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
 
     check_stats(&stats, &world->ledger, LEDGER_NONE);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, world->ledger.allocations);
@@ -422,8 +422,8 @@ static void check_device(struct world *world, bool audit)
     assert_int_equal(stats.requested_bytes[XSEG_STAT_ALL].peak, world->ledger.peak_requested);
     assert_int_equal(stats.physical_bytes, stats.reserved_bytes[XSEG_STAT_ALL].current);
     assert_int_equal(stats.physical_bytes, xseg_sim_used(0));
-    if (audit && !xseg_device_audit(device, &finding))
-        fail_msg("%s: %s", finding.tag, finding.text);
+    if (audit && !xseg_device_audit(device, &violation))
+        fail_msg("%s: %s", violation.tag, violation.text);
 }
 
 void world_check(struct world *world, bool audit)

@@ -439,10 +439,10 @@ static void operate(struct worker *worker)
 static void audit(struct xseg_allocator *allocator)
 {
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
 
-    if (device != NULL && !xseg_device_audit(device, &finding)) {
-        (void)fprintf(stderr, "%s: %s\n", finding.tag, finding.text);
+    if (device != NULL && !xseg_device_audit(device, &violation)) {
+        (void)fprintf(stderr, "%s: %s\n", violation.tag, violation.text);
         abort();
     }
 }

@@ -62,10 +62,10 @@ static void set_up(struct fixture *f)
 /* Whole again, or the audit says what is not. */
 static void tear_down(struct fixture *f)
 {
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
 
-    if (!xseg_device_audit(f->device, &finding))
-        fail_msg("%s: %s", finding.tag, finding.text);
+    if (!xseg_device_audit(f->device, &violation))
+        fail_msg("%s: %s", violation.tag, violation.text);
     for (size_t i = 0; i < COUNT_OF(f->held); i++)
         scene_free(f->allocator, f->held[i]);
     scene_close(f->allocator);
@@ -73,11 +73,11 @@ static void tear_down(struct fixture *f)
 
 static void expect(struct fixture *f, const char *tag)
 {
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
 
-    assert_false(xseg_device_audit(f->device, &finding));
-    assert_string_equal(finding.tag, tag);
-    assert_int_not_equal(strlen(finding.text), 0);
+    assert_false(xseg_device_audit(f->device, &violation));
+    assert_string_equal(violation.tag, tag);
+    assert_int_not_equal(strlen(violation.text), 0);
 }
 
 static void a_gap_between_blocks_is_found(void **state)
@@ -273,14 +273,14 @@ static void wrong_counts_are_found(void **state)
 static void busy_blocks_excuse_the_counts(void **state)
 {
     struct fixture f;
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
 
     (void)state;
     set_up(&f);
     xseg_arena_lock(f.arena);
     (void)xseg_arena_claim(f.arena, f.cached);
     atomic_fetch_add(&f.arena->counts.row[XSEG_COUNT_ACTIVE].up, 1);
-    assert_true(xseg_arena_audit(f.arena, &finding));
+    assert_true(xseg_arena_audit(f.arena, &violation));
     atomic_fetch_sub(&f.arena->counts.row[XSEG_COUNT_ACTIVE].up, 1);
     assert_ptr_equal(xseg_arena_settle(f.arena, f.cached), f.cached);
     xseg_arena_unlock(f.arena);

@@ -14,7 +14,6 @@
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
 
-#include "src/base/barrier.h"
 #include "src/base/biased_lock.h"
 
 #define ROUNDS 300u
@@ -61,19 +60,19 @@ static void refuse(unsigned commands)
 static void the_next_way_is_taken_when_one_is_refused(void **state)
 {
     (void)state;
-    if (!xseg_barrier_register()) {
+    if (!xseg_membarrier_register()) {
         print_message("# this system has no membarrier\n");
         return;
     }
     refuse(0);
-    xseg_barrier_pass();
+    xseg_membarrier();
     assert_int_equal(atomic_load(&expedited), 1);
     assert_int_equal(atomic_load(&global), 0);
     refuse(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
-    xseg_barrier_pass();
+    xseg_membarrier();
     assert_int_equal(atomic_load(&global), 1);
     refuse(MEMBARRIER_CMD_PRIVATE_EXPEDITED | MEMBARRIER_CMD_GLOBAL);
-    xseg_barrier_pass();
+    xseg_membarrier();
     assert_int_equal(atomic_load(&expedited), 1);
     assert_int_equal(atomic_load(&global), 1);
     assert_int_equal(atomic_load(&unmapped), 1);
@@ -123,7 +122,7 @@ static void nobody_overlooks_the_other(unsigned commands)
 
         atomic_store(&pair.round, round);
         atomic_store_explicit(&pair.other, round, memory_order_relaxed);
-        xseg_barrier_pass();
+        xseg_membarrier();
         read = atomic_load_explicit(&pair.mine, memory_order_relaxed);
         wait_for(&pair.done, round);
         assert_true(read == round || atomic_load(&pair.seen) == round);
@@ -135,7 +134,7 @@ static void nobody_overlooks_the_other(unsigned commands)
 static void it_orders_what_two_threads_see(void **state)
 {
     (void)state;
-    (void)xseg_barrier_register();
+    (void)xseg_membarrier_register();
     nobody_overlooks_the_other(0);
     nobody_overlooks_the_other(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
     nobody_overlooks_the_other(MEMBARRIER_CMD_PRIVATE_EXPEDITED | MEMBARRIER_CMD_GLOBAL);

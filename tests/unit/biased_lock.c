@@ -48,7 +48,7 @@ static void count_together(bool rests, bool without_barrier)
 #if !XSEG_BIASED_LOCK_IS_ATOMIC
     if (without_barrier) {
         f.lock.has_barrier = false;
-        f.lock.owner = XSEG_BIASED_LOCK_UNOWNED;
+        f.lock.owner = XSEG_BIASED_LOCK_REVOKED;
     }
 #else
     (void)without_barrier;
@@ -119,7 +119,7 @@ static void *own(void *self)
     /* The other thread takes it away while this one goes on. */
     use(f, 200000);
     wait_for_turn(f, 2);
-    assert_true(atomic_load(&f->lock.owner) == XSEG_BIASED_LOCK_UNOWNED);
+    assert_true(atomic_load(&f->lock.owner) == XSEG_BIASED_LOCK_REVOKED);
     use(f, 10);
     return NULL;
 }

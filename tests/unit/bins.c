@@ -168,12 +168,12 @@ static void expect_starts(struct fixture *f, unsigned number)
 
 static void expect_audit(struct fixture *f, const char *tag)
 {
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
 
-    if (xseg_bins_audit(&f->bins, &finding) != (tag == NULL))
-        fail_msg("%s: %s", tag == NULL ? finding.tag : tag, finding.text);
+    if (xseg_bins_audit(&f->bins, &violation) != (tag == NULL))
+        fail_msg("%s: %s", tag == NULL ? violation.tag : tag, violation.text);
     if (tag != NULL)
-        assert_string_equal(finding.tag, tag);
+        assert_string_equal(violation.tag, tag);
 }
 
 static struct fixture *set_up(void)
@@ -237,7 +237,7 @@ static void ranks_go_beyond_one_word_of_words(void **state)
     static struct xseg_extent extent;
     struct xseg_bins bins = {0};
     struct xseg_chunk_maps chunks = {0};
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
 
     (void)state;
     memset(&extent, 0, sizeof(extent));
@@ -262,7 +262,7 @@ static void ranks_go_beyond_one_word_of_words(void **state)
         xseg_bins_insert(&bins, extent.cells.chunk[i], at, 7);
         assert_int_equal(xseg_bins_find(&bins, 3).quantum, at);
     }
-    assert_true(xseg_bins_audit(&bins, &finding));
+    assert_true(xseg_bins_audit(&bins, &violation));
     struct xseg_cell cell = xseg_bins_find(&bins, 7);
     for (uint32_t i = 0; i < MANY; i++, cell = xseg_bins_next(&bins, &cell))
         assert_int_equal(cell.quantum, i * XSEG_CELLS_CHUNK);
@@ -273,7 +273,7 @@ static void ranks_go_beyond_one_word_of_words(void **state)
         extent.cells.chunk[i]->word[0].free = 0;
     }
     assert_int_equal(xseg_bins_find(&bins, 1).quanta, 0);
-    assert_true(xseg_bins_audit(&bins, &finding));
+    assert_true(xseg_bins_audit(&bins, &violation));
     xseg_bins_fini(&bins);
     xseg_chunk_maps_fini(&chunks);
     xseg_cells_fini(&extent.cells);

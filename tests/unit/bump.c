@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "src/base/bump.h"
+#include "src/base/intern.h"
 
 /* --- The host, as the test has it. --- */
 
@@ -51,10 +51,10 @@ int __wrap_mprotect(void *address, size_t bytes, int protection)
 
 static void assert_audit(const struct xseg_bump *bump)
 {
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
 
-    if (!xseg_bump_audit(bump, &finding))
-        fail_msg("%s: %s", finding.tag, finding.text);
+    if (!xseg_bump_audit(bump, &violation))
+        fail_msg("%s: %s", violation.tag, violation.text);
 }
 
 /* Sizes of all kinds, over several steps of memory. */
@@ -128,17 +128,17 @@ static void without_host_memory_nothing_is_taken(void **state)
 
 static void the_audit_names_the_broken_invariant(void **state)
 {
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
     struct xseg_bump bump;
 
     (void)state;
     assert_true(xseg_bump_init(&bump, 1 << 20));
     assert_non_null(xseg_bump_alloc(&bump, 100));
     bump.used = bump.open + XSEG_BUMP_UNIT;
-    assert_false(xseg_bump_audit(&bump, &finding));
-    assert_string_equal(finding.tag, "BUMP-1");
+    assert_false(xseg_bump_audit(&bump, &violation));
+    assert_string_equal(violation.tag, "BUMP-1");
     bump.used = 12;
-    assert_false(xseg_bump_audit(&bump, &finding));
+    assert_false(xseg_bump_audit(&bump, &violation));
     xseg_bump_fini(&bump);
 }
 

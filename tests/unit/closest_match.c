@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "src/base/align.h"
-#include "src/base/closest_match.h"
+#include "src/base/string_util.h"
 
 static const char *const known[] = {
     "expandable_segments", "garbage_collection_threshold",

@@ -24,10 +24,10 @@ static const char *print(const struct xseg_config *config)
 {
     static char buffer[2][4096];
     static unsigned turn;
-    struct xseg_text text;
+    struct xseg_strbuf text;
 
     turn ^= 1;
-    xseg_text_init(&text, buffer[turn], sizeof(buffer[turn]));
+    xseg_strbuf_init(&text, buffer[turn], sizeof(buffer[turn]));
     xseg_config_print(config, &text);
     assert_true(text.length < sizeof(buffer[turn]));
     return buffer[turn];
@@ -400,13 +400,13 @@ static void divisions_fill_their_intervals(void **state)
 
     (void)state;
     for (size_t i = 0; i < XSEG_COUNT_OF(row); i++) {
-        struct xseg_text text;
+        struct xseg_strbuf text;
         char buffer[256];
 
         (void)snprintf(buffer, sizeof(buffer), "roundup_power2_divisions:%s", row[i].text);
         const struct xseg_config config = parsed(buffer);
         assert_memory_equal(config.roundup_divisions, row[i].want, sizeof(row[i].want));
-        xseg_text_init(&text, buffer, sizeof(buffer));
+        xseg_strbuf_init(&text, buffer, sizeof(buffer));
         assert_true(xseg_config_print_value(&config, XSEG_CONFIG_ROUNDUP_DIVISIONS, &text));
         assert_string_equal(buffer, row[i].printed);
     }

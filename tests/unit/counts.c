@@ -349,14 +349,14 @@ static void add_block(struct owner *owner, bool frees) XSEG_UNCHECKED
 
 static void expect_audits(struct owner *owners, struct xseg_totals *totals) XSEG_UNCHECKED
 {
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
 
     for (unsigned i = 0; i < ARENAS; i++) {
         xseg_biased_lock_lock(&owners[i].lock);
-        assert_true(xseg_counts_audit(&owners[i].counts, &finding));
+        assert_true(xseg_counts_audit(&owners[i].counts, &violation));
         xseg_biased_lock_unlock(&owners[i].lock);
     }
-    assert_true(xseg_totals_audit(totals, &finding));
+    assert_true(xseg_totals_audit(totals, &violation));
 }
 
 /* Most of many arenas rest most of the time, and the peak is that of a plain model all the same. */

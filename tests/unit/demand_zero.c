@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "src/base/demand_zero.h"
+#include "src/base/host_memory.h"
 
 /* How many of a piece's pages are there. */
 static size_t resident(void *memory, size_t bytes)

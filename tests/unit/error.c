@@ -13,9 +13,9 @@
 static void expect_message(const char *expected)
 {
     char buffer[XSEG_FAIL_BYTES];
-    struct xseg_text text;
+    struct xseg_strbuf text;
 
-    xseg_text_init(&text, buffer, sizeof(buffer));
+    xseg_strbuf_init(&text, buffer, sizeof(buffer));
     xseg_fail_print(&text);
     assert_string_equal(buffer, expected);
     assert_int_equal(text.length, strlen(expected));
@@ -23,10 +23,10 @@ static void expect_message(const char *expected)
 
 static void an_empty_message_is_kept(void **state)
 {
-    struct xseg_fail_kept kept;
+    struct xseg_fail_saved kept;
 
     (void)state;
-    xseg_fail_keep(&kept);
+    xseg_fail_save(&kept);
     assert_int_equal(xseg_fail(XSEG_ERR_DRIVER, "another"), XSEG_ERR_DRIVER);
     expect_message("another");
     xseg_fail_restore(&kept);
@@ -35,15 +35,15 @@ static void an_empty_message_is_kept(void **state)
 
 static void a_message_is_kept(void **state)
 {
-    struct xseg_fail_kept kept;
+    struct xseg_fail_saved kept;
 
     (void)state;
     (void)xseg_fail(XSEG_ERR_DRIVER, "of %d%% \x01", 7);
-    xseg_fail_keep(&kept);
+    xseg_fail_save(&kept);
     (void)xseg_fail(XSEG_ERR_DRIVER, "another");
     xseg_fail_restore(&kept);
     assert_string_equal(xseg_fail_detail(), "of 7% \\x01");
-    xseg_fail_add(", and more");
+    xseg_fail_append(", and more");
     assert_string_equal(xseg_fail_detail(), "of 7% \\x01, and more");
 }
 
@@ -57,13 +57,13 @@ static void call_inner(void)
 
 static void operations_nest(void **state)
 {
-    struct xseg_fail_kept kept;
+    struct xseg_fail_saved kept;
 
     (void)state;
     {
         XSEG_OPERATION("xseg_outer");
         (void)xseg_fail(XSEG_ERR_BUSY, "pool is paused");
-        xseg_fail_keep(&kept);
+        xseg_fail_save(&kept);
         call_inner();
         xseg_fail_restore(&kept);
         expect_message("xseg_outer: pool is paused");

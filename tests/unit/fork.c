@@ -10,11 +10,12 @@
 
 #include <cmocka.h>
 
-#include "src/base/fork.h"
+#include "src/base/host_memory.h"
 #include "tests/support/emulated.h"
 
 /* What a child process answers. */
-static bool in_a_child(bool (*question)(struct xseg_fork *guard), struct xseg_fork *guard)
+static bool in_a_child(bool (*question)(struct xseg_fork_guard *guard),
+                       struct xseg_fork_guard *guard)
 {
     int status = 0;
     const pid_t child = fork();
@@ -27,59 +28,60 @@ static bool in_a_child(bool (*question)(struct xseg_fork *guard), struct xseg_fo
     return WEXITSTATUS(status) == 0;
 }
 
-static bool is_child(struct xseg_fork *guard)
+static bool is_child(struct xseg_fork_guard *guard)
 {
-    return xseg_fork_is_child(guard);
+    return xseg_fork_guard_is_child(guard);
 }
 
 static void a_child_is_noticed_by_the_wiped_page(void **state)
 {
-    struct xseg_fork guard = {0};
+    struct xseg_fork_guard guard = {0};
 
     (void)state;
-    assert_true(xseg_fork_init(&guard));
+    assert_true(xseg_fork_guard_init(&guard));
     assert_non_null((const void *)(uintptr_t)guard.marker);
     guard.owner = 0; /* not looked at */
-    assert_false(xseg_fork_is_child(&guard));
+    assert_false(xseg_fork_guard_is_child(&guard));
     assert_true(in_a_child(is_child, &guard));
-    assert_false(xseg_fork_is_child(&guard));
-    xseg_fork_fini(&guard);
+    assert_false(xseg_fork_guard_is_child(&guard));
+    xseg_fork_guard_fini(&guard);
 }
 
 /* As on a kernel that wipes no pages. */
 static void a_child_is_noticed_by_its_number(void **state)
 {
-    struct xseg_fork guard = {.marker = NULL, .owner = getpid()};
+    struct xseg_fork_guard guard = {.marker = NULL, .owner = getpid()};
 
     (void)state;
-    assert_false(xseg_fork_is_child(&guard));
+    assert_false(xseg_fork_guard_is_child(&guard));
     assert_true(in_a_child(is_child, &guard));
-    xseg_fork_fini(&guard);
+    xseg_fork_guard_fini(&guard);
 }
 
 /* Without a page the kernel has to be asked, which goes on to work after the end. */
 static void the_end_may_come_twice(void **state)
 {
-    struct xseg_fork guard = {0};
+    struct xseg_fork_guard guard = {0};
 
     (void)state;
-    assert_true(xseg_fork_init(&guard));
-    xseg_fork_fini(&guard);
+    assert_true(xseg_fork_guard_init(&guard));
+    xseg_fork_guard_fini(&guard);
     assert_null((const void *)(uintptr_t)guard.marker);
-    xseg_fork_fini(&guard);
-    assert_false(xseg_fork_is_child(&guard));
+    xseg_fork_guard_fini(&guard);
+    assert_false(xseg_fork_guard_is_child(&guard));
 }
 
-static bool cannot_begin(struct xseg_fork *guard)
+static bool cannot_begin(struct xseg_fork_guard *guard)
 {
     const struct rlimit none = {0, 0};
 
-    return setrlimit(RLIMIT_AS, &none) == 0 && !xseg_fork_init(guard) && guard->marker == NULL;
+    return setrlimit(RLIMIT_AS, &none) == 0 && !xseg_fork_guard_init(guard) &&
+           guard->marker == NULL;
 }
 
 static void without_memory_there_is_no_guard(void **state)
 {
-    struct xseg_fork guard = {0};
+    struct xseg_fork_guard guard = {0};
 
     (void)state;
     if (is_emulated_and_said("memory has no limit"))

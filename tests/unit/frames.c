@@ -8,14 +8,14 @@
 
 #include <cmocka.h>
 
-#include "src/base/frames.h"
+#include "src/base/modules.h"
 
 /* A module that is not loaded, at two addresses. */
 struct fixture {
     struct xseg_bump memory;
     struct xseg_frames frames;
     struct xseg_module module;
-    struct xseg_module_placement placement[2];
+    struct xseg_module_mapping placement[2];
 };
 
 static void begin(struct fixture *f)
@@ -34,17 +34,17 @@ static void begin(struct fixture *f)
 
 static void end(struct fixture *f)
 {
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
 
-    if (!xseg_frames_audit(&f->frames, &finding))
-        fail_msg("%s: %s", finding.tag, finding.text);
+    if (!xseg_frames_audit(&f->frames, &violation))
+        fail_msg("%s: %s", violation.tag, violation.text);
     xseg_bump_fini(&f->memory);
 }
 
 static const struct xseg_frame *keep(struct fixture *f, uintptr_t pc,
-                                     const struct xseg_module_placement *placement)
+                                     const struct xseg_module_mapping *placement)
 {
-    assert_true(xseg_frames_keep(&f->frames, (const void *)pc, placement));
+    assert_true(xseg_frames_add(&f->frames, (const void *)pc, placement));
     const struct xseg_frame *frame = xseg_frames_find(&f->frames, (const void *)pc, placement);
     assert_non_null(frame);
     return frame;
@@ -83,8 +83,8 @@ static void what_is_noted_stays(void **state)
     assert_false(out.was_asked);
     assert_null(out.symbol);
     assert_null(out.file);
-    xseg_frames_record(&f.frames, frame, &first);
-    xseg_frames_record(&f.frames, frame, &second);
+    xseg_frames_set_source(&f.frames, frame, &first);
+    xseg_frames_set_source(&f.frames, frame, &second);
     xseg_frames_read(&f.frames, frame, &out);
     assert_true(out.was_asked);
     assert_string_equal(out.symbol, "function");
@@ -105,8 +105,8 @@ static void nothing_may_be_noted(void **state)
     (void)state;
     begin(&f);
     const struct xseg_frame *frame = keep(&f, 65536 + 100, &f.placement[0]);
-    xseg_frames_record(&f.frames, frame, &nothing);
-    xseg_frames_record(&f.frames, frame, &something);
+    xseg_frames_set_source(&f.frames, frame, &nothing);
+    xseg_frames_set_source(&f.frames, frame, &something);
     xseg_frames_read(&f.frames, frame, &out);
     assert_true(out.was_asked);
     assert_null(out.symbol);
@@ -128,7 +128,7 @@ static void texts_are_kept_once(void **state)
         const struct xseg_stack_source source = {"function", i, "made-up.c", i};
         const struct xseg_frame *frame = keep(&f, 65536 + 100 + i, &f.placement[0]);
 
-        xseg_frames_record(&f.frames, frame, &source);
+        xseg_frames_set_source(&f.frames, frame, &source);
         xseg_frames_read(&f.frames, frame, &out);
         assert_int_equal(out.line, i);
         assert_int_equal(out.symbol_offset, i);
@@ -141,7 +141,7 @@ static void texts_are_kept_once(void **state)
     /* One text that begins as another does. */
     const struct xseg_stack_source shorter = {NULL, 0, "made-up", 1};
     const struct xseg_frame *frame = keep(&f, 65536 + 100, &f.placement[0]);
-    xseg_frames_record(&f.frames, frame, &shorter);
+    xseg_frames_set_source(&f.frames, frame, &shorter);
     xseg_frames_read(&f.frames, frame, &out);
     assert_string_equal(out.file, "made-up");
     end(&f);
@@ -161,7 +161,7 @@ static void names_belong_to_modules(void **state)
     for (unsigned i = 0; i < 2; i++) {
         const struct xseg_frame *frame = keep(&f, f.placement[i].base + 100, &f.placement[i]);
 
-        xseg_frames_record(&f.frames, frame, &source[i]);
+        xseg_frames_set_source(&f.frames, frame, &source[i]);
         xseg_frames_read(&f.frames, frame, &out);
         assert_string_equal(out.symbol, source[i].symbol);
     }
@@ -181,13 +181,13 @@ static void without_room_less_is_known(void **state)
         const struct xseg_frame *frame = keep(&f, 65536 + 100, &f.placement[0]);
         const size_t used = xseg_bump_remaining(&f.memory) - left;
         assert_non_null(xseg_bump_alloc(&f.memory, used));
-        xseg_frames_record(&f.frames, frame, &source);
+        xseg_frames_set_source(&f.frames, frame, &source);
         xseg_frames_read(&f.frames, frame, &out);
         assert_true(out.symbol == NULL || strcmp(out.symbol, "function") == 0);
         assert_true(out.file == NULL || strcmp(out.file, "made-up.c") == 0);
         assert_int_equal(out.line, out.file != NULL ? 17 : 0);
         assert_true(left < 128 || out.file != NULL);
-        if (xseg_frames_keep(&f.frames, (const void *)(uintptr_t)70000, NULL))
+        if (xseg_frames_add(&f.frames, (const void *)(uintptr_t)70000, NULL))
             assert_non_null(xseg_frames_find(&f.frames, (const void *)(uintptr_t)70000, NULL));
         end(&f);
     }
@@ -196,23 +196,23 @@ static void without_room_less_is_known(void **state)
 static void the_audit_names_the_broken_invariant(void **state)
 {
     const struct xseg_stack_source source = {"function", 5, "made-up.c", 17};
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
     struct fixture f;
 
     (void)state;
     begin(&f);
     struct xseg_frame *frame =
         xseg_bump_at(&f.memory, xseg_bump_handle(&f.memory, keep(&f, 65536 + 100, f.placement)));
-    xseg_frames_record(&f.frames, frame, &source);
+    xseg_frames_set_source(&f.frames, frame, &source);
     frame->pc = (const void *)(uintptr_t)7;
-    assert_false(xseg_frames_audit(&f.frames, &finding));
-    assert_string_equal(finding.tag, "FRAMES-1");
+    assert_false(xseg_frames_audit(&f.frames, &violation));
+    assert_string_equal(violation.tag, "FRAMES-1");
     frame->pc = (const void *)(uintptr_t)(65536 + 100);
     struct xseg_frame *nowhere =
         xseg_bump_at(&f.memory, xseg_bump_handle(&f.memory, keep(&f, 65536 + 100, NULL)));
     atomic_store(&nowhere->was_asked, true);
-    assert_false(xseg_frames_audit(&f.frames, &finding));
-    assert_string_equal(finding.tag, "FRAMES-2");
+    assert_false(xseg_frames_audit(&f.frames, &violation));
+    assert_string_equal(violation.tag, "FRAMES-2");
     atomic_store(&nowhere->was_asked, false);
     end(&f);
 }

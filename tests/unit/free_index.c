@@ -100,7 +100,7 @@ static void toggle(struct fixture *f, unsigned i, uint64_t bytes)
 static void compare_searches(uint64_t (*next_bytes)(void), uint64_t distance)
 {
     struct fixture *f = calloc(1, sizeof(*f));
-    struct xseg_finding finding;
+    struct xseg_violation violation;
 
     assert_non_null(f);
     srandom(7);
@@ -122,7 +122,7 @@ static void compare_searches(uint64_t (*next_bytes)(void), uint64_t distance)
             assert_ptr_equal(xseg_free_index_next(&f->free_index, &f->block[i]),
                              slow_from(f, f->block[i].bytes, position + 1));
         if (step % 1000 == 0)
-            assert_true(xseg_free_index_audit(&f->free_index, &finding));
+            assert_true(xseg_free_index_audit(&f->free_index, &violation));
     }
     free(f);
 }
@@ -144,7 +144,7 @@ static void agrees_with_it_where_hundreds_share_a_bin(void **state)
 static void a_stack_in_a_bin_has_marks(void **state)
 {
     struct fixture *f = calloc(1, sizeof(*f));
-    struct xseg_finding finding;
+    struct xseg_violation violation;
 
     (void)state;
     assert_non_null(f);
@@ -155,11 +155,11 @@ static void a_stack_in_a_bin_has_marks(void **state)
         xseg_free_index_insert(&f->free_index, &f->block[i]);
     }
     assert_non_null(f->block[0].left);
-    assert_true(xseg_free_index_audit(&f->free_index, &finding));
+    assert_true(xseg_free_index_audit(&f->free_index, &violation));
     for (unsigned i = 0; i < BLOCKS; i++) {
         assert_ptr_equal(xseg_free_index_find(&f->free_index, 20 * XSEG_MIB), &f->block[i]);
         xseg_free_index_remove(&f->free_index, &f->block[i]);
-        assert_true(i % 50 != 0 || xseg_free_index_audit(&f->free_index, &finding));
+        assert_true(i % 50 != 0 || xseg_free_index_audit(&f->free_index, &violation));
     }
     assert_null(xseg_free_index_find(&f->free_index, 20 * XSEG_MIB));
     free(f);
@@ -211,17 +211,17 @@ static void nothing_fits_a_size_that_no_device_has(void **state)
 
 static void expect(struct fixture *f, const char *tag)
 {
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
 
-    assert_false(xseg_free_index_audit(&f->free_index, &finding));
-    assert_string_equal(finding.tag, tag);
+    assert_false(xseg_free_index_audit(&f->free_index, &violation));
+    assert_string_equal(violation.tag, tag);
 }
 
 /* The audit names what is broken. */
 static void the_audit_can_fail(void **state)
 {
     struct fixture *f = calloc(1, sizeof(*f));
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
 
     (void)state;
     assert_non_null(f);
@@ -231,7 +231,7 @@ static void the_audit_can_fail(void **state)
         f->block[i] = block_at(f, i * 1024, 1024);
         xseg_free_index_insert(&f->free_index, &f->block[i]);
     }
-    assert_true(xseg_free_index_audit(&f->free_index, &finding));
+    assert_true(xseg_free_index_audit(&f->free_index, &violation));
     f->block[0].state = XSEG_BLOCK_ALLOCATED;
     expect(f, "INDEX-2");
     f->block[0].state = XSEG_BLOCK_CACHED;

@@ -409,7 +409,7 @@ static void a_thread_sleeps_at_a_latch_behind_a_barrier(void **state)
     xseg_biased_lock_init(&owned.lock, XSEG_RANK_ARENA);
     if (!owned.lock.has_barrier)
         return;
-    atomic_store(&owned.lock.owner, XSEG_BIASED_LOCK_UNOWNED);
+    atomic_store(&owned.lock.owner, XSEG_BIASED_LOCK_REVOKED);
     xseg_biased_lock_lock(&owned.lock);
     const unsigned before = atomic_load(&barriers), slept = atomic_load(&sleeps);
     assert_int_equal(pthread_create(&sleeper, NULL, use_once, &owned), 0);

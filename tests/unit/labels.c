@@ -54,16 +54,16 @@ static uint32_t add_number(struct xseg_history_labels *labels, unsigned number)
 
 static void expect_audit(struct xseg_history_labels *labels, const char *tag)
 {
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
 
     xseg_mutex_lock(&labels->lock);
-    const bool holds = xseg_history_labels_audit(labels, &finding);
+    const bool holds = xseg_history_labels_audit(labels, &violation);
     xseg_mutex_unlock(&labels->lock);
     if (tag == NULL && !holds)
-        fail_msg("%s: %s", finding.tag, finding.text);
+        fail_msg("%s: %s", violation.tag, violation.text);
     if (tag != NULL) {
         assert_false(holds);
-        assert_string_equal(finding.tag, tag);
+        assert_string_equal(violation.tag, tag);
     }
 }
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "src/base/log.h"
+#include "src/base/error.h"
 
 struct heard {
     unsigned count;

@@ -16,10 +16,10 @@ struct table {
 
 static void assert_audit(const struct xseg_modules *modules)
 {
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
 
-    if (!xseg_modules_audit(modules, &finding))
-        fail_msg("%s: %s", finding.tag, finding.text);
+    if (!xseg_modules_audit(modules, &violation))
+        fail_msg("%s: %s", violation.tag, violation.text);
 }
 
 static void count_run(void *context)
@@ -31,7 +31,7 @@ static void look(struct table *table)
 {
     unsigned runs = 0;
 
-    xseg_modules_hold(&table->modules, count_run, &runs);
+    xseg_modules_call_locked(&table->modules, count_run, &runs);
     assert_int_equal(runs, 1);
     assert_audit(&table->modules);
 }
@@ -48,17 +48,17 @@ static void end(struct table *table)
     xseg_bump_fini(&table->memory);
 }
 
-static const struct xseg_module_placement *find(const struct table *table, const void *address)
+static const struct xseg_module_mapping *find(const struct table *table, const void *address)
 {
     return xseg_modules_find(&table->modules, (uintptr_t)address);
 }
 
 /* What is at an address of a library that was just loaded. */
-static const struct xseg_module_placement *find_plugin(struct table *table,
-                                                       const struct plugin *plugin)
+static const struct xseg_module_mapping *find_plugin(struct table *table,
+                                                     const struct plugin *plugin)
 {
     look(table);
-    const struct xseg_module_placement *placement = find(table, plugin->base);
+    const struct xseg_module_mapping *placement = find(table, plugin->base);
     assert_non_null(placement);
     assert_true(placement->is_loaded);
     assert_ptr_equal((const void *)placement->start, plugin->base);
@@ -75,15 +75,14 @@ static void the_programme_and_its_libraries_are_found(void **state)
     (void)state;
     begin(&table);
     assert_null(find(&table, self)); /* the stack is in no module */
-    const struct xseg_module_placement *programme =
-        find(&table, (const void *)(uintptr_t)&count_run);
+    const struct xseg_module_mapping *programme = find(&table, (const void *)(uintptr_t)&count_run);
     const ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
     assert_true(length > 0);
     self[length] = '\0';
     assert_non_null(programme);
     assert_string_equal(programme->module->path, self);
     assert_int_not_equal(dladdr(in_libc, &info), 0);
-    const struct xseg_module_placement *libc = find(&table, in_libc);
+    const struct xseg_module_mapping *libc = find(&table, in_libc);
     assert_non_null(libc);
     assert_ptr_not_equal(libc, programme);
     assert_string_equal(libc->module->path, info.dli_fname);
@@ -103,7 +102,7 @@ static void a_library_that_is_unloaded_stays_in_the_table(void **state)
     const uint64_t before = table.modules.changes;
     plugin_open(&plugin, "plugin-one");
     assert_null(find(&table, plugin.base)); /* nobody has looked */
-    const struct xseg_module_placement *placement = find_plugin(&table, &plugin);
+    const struct xseg_module_mapping *placement = find_plugin(&table, &plugin);
     assert_string_equal(placement->module->path, plugin.path);
     assert_string_equal(placement->module->build_id, PLUGIN_ONE_ID);
     assert_ptr_equal(find(&table, (const char *)placement->end - 1), placement);
@@ -127,14 +126,14 @@ static void the_same_file_is_the_same_module(void **state)
     (void)state;
     begin(&table);
     plugin_open(&plugin, "plugin-one");
-    const struct xseg_module_placement *first = find_plugin(&table, &plugin);
+    const struct xseg_module_mapping *first = find_plugin(&table, &plugin);
     plugin_close(&plugin);
     look(&table);
     /* Something else comes to its addresses, unless a sanitizer has been there first: it has to go elsewhere. */
     void *stone = mmap((void *)first->start, first->end - first->start, PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     plugin_open(&plugin, "plugin-one");
-    const struct xseg_module_placement *second = find_plugin(&table, &plugin);
+    const struct xseg_module_mapping *second = find_plugin(&table, &plugin);
     assert_ptr_not_equal(second, first);
     assert_ptr_equal(second->module, first->module);
     assert_false(first->is_loaded);
@@ -144,7 +143,7 @@ static void the_same_file_is_the_same_module(void **state)
     const size_t used = table.memory.used;
     for (unsigned i = 0; i < 100; i++) {
         plugin_open(&plugin, "plugin-one");
-        const struct xseg_module_placement *again = find_plugin(&table, &plugin);
+        const struct xseg_module_mapping *again = find_plugin(&table, &plugin);
         assert_ptr_equal(again->module, first->module);
         assert_int_equal(again == first, plugin.base == (const char *)first->start);
         plugin_close(&plugin);
@@ -161,7 +160,7 @@ static void another_file_at_the_same_path_is_another_module(void **state)
     static const char *const name[] = {"plugin-one", "plugin-rebuilt", "plugin-two",
                                        "plugin-stripped", "plugin-one"};
     enum { FILES = sizeof(name) / sizeof(name[0]) };
-    const struct xseg_module_placement *placement[FILES];
+    const struct xseg_module_mapping *placement[FILES];
     char path[1024], from[1024];
     struct plugin plugin;
     struct table table;
@@ -204,7 +203,7 @@ static void a_relative_path_is_made_absolute(void **state)
     assert_non_null(getcwd(was, sizeof(was)));
     assert_int_equal(chdir(folder), 0);
     plugin_open_path(&plugin, "./libplugin-one.so");
-    const struct xseg_module_placement *placement = find_plugin(&table, &plugin);
+    const struct xseg_module_mapping *placement = find_plugin(&table, &plugin);
     (void)snprintf(path, sizeof(path), "%s/./libplugin-one.so", folder);
     assert_string_equal(placement->module->path, path);
     plugin_close(&plugin);
@@ -271,7 +270,7 @@ static void libraries_may_come_and_go_meanwhile(void **state)
     assert_int_equal(pthread_create(&thread[1], NULL, open_and_close, two), 0);
     const uint64_t changes = table.modules.changes;
     for (unsigned i = 0; (i < 300 || table.modules.changes == changes) && !has_failed; i++) {
-        xseg_modules_hold(&table.modules, read_first_bytes, &table);
+        xseg_modules_call_locked(&table.modules, read_first_bytes, &table);
         assert_audit(&table.modules);
     }
     atomic_store(&is_over, true);
@@ -283,20 +282,20 @@ static void libraries_may_come_and_go_meanwhile(void **state)
 
 static void the_audit_names_the_broken_invariant(void **state)
 {
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
     struct table table;
 
     (void)state;
     begin(&table);
     assert_true(table.modules.loaded_count > 2);
-    const struct xseg_module_placement *kept = table.modules.loaded[0];
+    const struct xseg_module_mapping *kept = table.modules.loaded[0];
     table.modules.loaded[0] = table.modules.loaded[1];
-    assert_false(xseg_modules_audit(&table.modules, &finding));
-    assert_string_equal(finding.tag, "MODULES-1");
+    assert_false(xseg_modules_audit(&table.modules, &violation));
+    assert_string_equal(violation.tag, "MODULES-1");
     table.modules.loaded[0] = kept;
     table.modules.loaded_count--;
-    assert_false(xseg_modules_audit(&table.modules, &finding));
-    assert_string_equal(finding.tag, "MODULES-1");
+    assert_false(xseg_modules_audit(&table.modules, &violation));
+    assert_string_equal(violation.tag, "MODULES-1");
     table.modules.loaded_count++;
     assert_audit(&table.modules);
     struct xseg_module *one = table.modules.modules, *other = one->next;
@@ -304,8 +303,8 @@ static void the_audit_names_the_broken_invariant(void **state)
     other->name = one->name;
     other->shape = one->shape;
     other->build_id = one->build_id;
-    assert_false(xseg_modules_audit(&table.modules, &finding));
-    assert_string_equal(finding.tag, "MODULES-2");
+    assert_false(xseg_modules_audit(&table.modules, &violation));
+    assert_string_equal(violation.tag, "MODULES-2");
     *other = before;
     assert_audit(&table.modules);
     end(&table);

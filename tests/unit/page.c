@@ -37,9 +37,9 @@ static void set_up(struct fixture *f)
 
 static void audit(const struct fixture *f)
 {
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
 
-    assert_true(xseg_pages_audit(&f->pages, &finding));
+    assert_true(xseg_pages_audit(&f->pages, &violation));
     assert_int_equal(xseg_pages_bytes(&f->pages), xseg_sim_used(0));
 }
 

@@ -136,7 +136,7 @@ static void note(struct xseg_history_ring *ring, uint64_t count)
 static void expect_kept(const struct xseg_history_ring *ring, uint64_t first, uint64_t end,
                         uint64_t lost)
 {
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
     struct xseg_history_event event;
     uint64_t is_first = UINT64_MAX, is_end = UINT64_MAX, user = 0;
 
@@ -148,8 +148,8 @@ static void expect_kept(const struct xseg_history_ring *ring, uint64_t first, ui
         assert_true(is_event(&event, user, number, ring->users != NULL));
     }
     assert_int_equal(xseg_history_ring_lost(ring, first), lost);
-    if (!xseg_history_ring_audit(ring, &finding))
-        fail_msg("%s: %s", finding.tag, finding.text);
+    if (!xseg_history_ring_audit(ring, &violation))
+        fail_msg("%s: %s", violation.tag, violation.text);
 }
 
 /* A ring, with users or not. */
@@ -442,10 +442,10 @@ static void a_ring_is_resized_beside_readers(void **state)
 
 static void expect(const struct xseg_history_ring *ring, const char *tag)
 {
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
 
-    assert_false(xseg_history_ring_audit(ring, &finding));
-    assert_string_equal(finding.tag, tag);
+    assert_false(xseg_history_ring_audit(ring, &violation));
+    assert_string_equal(violation.tag, tag);
 }
 
 static void the_audit_names_what_is_wrong(void **state)

@@ -202,7 +202,7 @@ static void unmap_goes_page_by_page_where_it_must(void **state)
 static void releases_that_fail_are_leftovers(void **state)
 {
     struct fixture f;
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
     uint32_t done = 0;
 
     (void)state;
@@ -214,10 +214,10 @@ static void releases_that_fail_are_leftovers(void **state)
     assert_int_equal(f.leftovers.count, 1);
     assert_int_equal(atomic_load(&f.leftovers.physical), PAGE);
     assert_int_equal(xseg_sim_used(0), PAGE);
-    assert_true(xseg_unreleased_audit(&f.leftovers, &finding));
+    assert_true(xseg_unreleased_audit(&f.leftovers, &violation));
     f.leftovers.kept[0].bytes++;
-    assert_false(xseg_unreleased_audit(&f.leftovers, &finding));
-    assert_string_equal(finding.tag, "LEFT-1");
+    assert_false(xseg_unreleased_audit(&f.leftovers, &violation));
+    assert_string_equal(violation.tag, "LEFT-1");
     f.leftovers.kept[0].bytes--;
     assert_int_equal(xseg_unreleased_retry(&f.leftovers), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), 0);
@@ -320,28 +320,28 @@ static void a_kept_page_moves(void **state)
 static void the_audit_names_the_broken_invariant(void **state)
 {
     struct fixture f;
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
 
     (void)state;
     set_up(&f, XSEG_GIB);
     assert_int_equal(map(&f.segment, 0, 4, false), XSEG_OK);
-    assert_true(xseg_segment_audit(&f.segment, &finding));
+    assert_true(xseg_segment_audit(&f.segment, &violation));
     f.segment.base += 512;
-    assert_false(xseg_segment_audit(&f.segment, &finding));
-    assert_string_equal(finding.tag, "SEG-1");
+    assert_false(xseg_segment_audit(&f.segment, &violation));
+    assert_string_equal(violation.tag, "SEG-1");
     f.segment.base -= 512;
     atomic_fetch_add(&f.segment.mapped, PAGE);
-    assert_false(xseg_segment_audit(&f.segment, &finding));
-    assert_string_equal(finding.tag, "SEG-2");
+    assert_false(xseg_segment_audit(&f.segment, &violation));
+    assert_string_equal(violation.tag, "SEG-2");
     atomic_fetch_sub(&f.segment.mapped, PAGE);
     f.segment.reserved_bytes -= XSEG_GIB;
-    assert_false(xseg_segment_audit(&f.segment, &finding));
-    assert_string_equal(finding.tag, "SEG-3");
+    assert_false(xseg_segment_audit(&f.segment, &violation));
+    assert_string_equal(violation.tag, "SEG-3");
     f.segment.reserved_bytes += XSEG_GIB;
     assert_int_equal(xseg_segment_retain(&f.segment, XSEG_RETAIN_PIN, 0, 1), XSEG_OK);
     f.segment.retains[XSEG_RETAIN_PIN].granules++;
-    assert_false(xseg_segment_audit(&f.segment, &finding));
-    assert_string_equal(finding.tag, "SEG-5");
+    assert_false(xseg_segment_audit(&f.segment, &violation));
+    assert_string_equal(violation.tag, "SEG-5");
     f.segment.retains[XSEG_RETAIN_PIN].granules--;
     assert_true(xseg_segment_release(&f.segment, XSEG_RETAIN_PIN, 0, 1));
     tear_down(&f);
@@ -402,7 +402,7 @@ static void an_ended_segment_has_no_references(void **state)
 static void exported_pages_are_held_and_not_kept(void **state)
 {
     enum { FULL = 4 };
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
     struct fixture f;
     uint32_t first = 0, done = 0;
 
@@ -427,21 +427,21 @@ static void exported_pages_are_held_and_not_kept(void **state)
                          page == 1 || page == 2);
     assert_false(xseg_segment_release(&f.segment, XSEG_RETAIN_PIN, 4 * PAGE,
                                       5 * PAGE)); /* it is not a pin */
-    assert_true(xseg_segment_audit(&f.segment, &finding));
+    assert_true(xseg_segment_audit(&f.segment, &violation));
     xseg_segment_unexport(&f.segment, FULL, FULL);
     assert_true(xseg_segment_is_exported(&f.segment, FULL, 1));
     xseg_segment_unexport(&f.segment, FULL, 2 * FULL);
     assert_false(xseg_segment_is_held(&f.segment, 0, 4 * FULL));
 
     f.segment.retains[XSEG_RETAIN_EXPORT].granules++;
-    assert_false(xseg_segment_audit(&f.segment, &finding));
-    assert_string_equal(finding.tag, "SEG-5");
+    assert_false(xseg_segment_audit(&f.segment, &violation));
+    assert_string_equal(violation.tag, "SEG-5");
     f.segment.retains[XSEG_RETAIN_EXPORT].granules--;
     f.segment.retains[XSEG_RETAIN_EXPORT].count[0] = UINT32_MAX;
     f.segment.retains[XSEG_RETAIN_EXPORT].granules = 1;
     scene_expect_error(xseg_segment_export(&f.segment, 0, FULL), XSEG_ERR_BUSY, "maximum");
-    assert_false(xseg_segment_audit(&f.segment, &finding));
-    assert_string_equal(finding.tag, "SEG-6");
+    assert_false(xseg_segment_audit(&f.segment, &violation));
+    assert_string_equal(violation.tag, "SEG-6");
     f.segment.retains[XSEG_RETAIN_EXPORT].count[0] =
         f.segment.retains[XSEG_RETAIN_EXPORT].granules = 0;
 
@@ -491,7 +491,7 @@ static void pages_leave_and_come_back(void **state)
         assert_int_equal(mapped(&f), (FULL + 3) * PAGE);
         assert_int_equal(f.segment.length[0], FULL);
         assert_true(xseg_segment_generation(&f.segment, 0, PAGE) > generation);
-        assert_true(xseg_segment_audit(&f.segment, &(struct xseg_finding){0}));
+        assert_true(xseg_segment_audit(&f.segment, &(struct xseg_violation){0}));
         tear_down(&f);
     }
 }

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "src/base/shared_region.h"
+#include "src/base/host_memory.h"
 
 int __real_madvise(void *address, size_t bytes, int advice);
 int __real_memfd_create(const char *name, unsigned flags);

@@ -33,10 +33,10 @@ static void fill(struct xseg_slab *slab)
 
 static void assert_audit(const struct xseg_slab *slab)
 {
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
 
-    if (!xseg_slab_audit(slab, &finding))
-        fail_msg("%s: %s", finding.tag, finding.text);
+    if (!xseg_slab_audit(slab, &violation))
+        fail_msg("%s: %s", violation.tag, violation.text);
 }
 
 static bool is_zero(const struct record *record)
@@ -240,26 +240,26 @@ static void more_records_than_can_be_counted_are_refused(void **state)
 
 static void the_audit_names_the_broken_invariant(void **state)
 {
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
     struct xseg_slab slab;
 
     (void)state;
     xseg_slab_init(&slab, sizeof(struct record), &owner);
     fill(&slab);
     slab.free_count--;
-    assert_false(xseg_slab_audit(&slab, &finding));
-    assert_string_equal(finding.tag, "SLAB-1");
+    assert_false(xseg_slab_audit(&slab, &violation));
+    assert_string_equal(violation.tag, "SLAB-1");
     slab.free_count++;
     assert_audit(&slab);
     slab.made--;
-    assert_false(xseg_slab_audit(&slab, &finding));
-    assert_string_equal(finding.tag, "SLAB-1");
+    assert_false(xseg_slab_audit(&slab, &violation));
+    assert_string_equal(violation.tag, "SLAB-1");
     slab.made++;
     assert_audit(&slab);
     struct record *const record = xseg_slab_alloc(&slab);
     record->record.owner = NULL;
-    assert_false(xseg_slab_audit(&slab, &finding));
-    assert_string_equal(finding.tag, "SLAB-2");
+    assert_false(xseg_slab_audit(&slab, &violation));
+    assert_string_equal(violation.tag, "SLAB-2");
     xseg_slab_fini(&slab);
 }
 

@@ -200,19 +200,19 @@ static void leaves_come_again(void **state)
 static void expect_finding(const char *tag, void (*sabotage)(xseg_slot *start))
 {
     struct xseg_allocator *allocator = scene_open("");
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
     void *ptr = scene_alloc(allocator, 8 * XSEG_MIB, NULL);
     struct xseg_extent *extent = xseg_page_map_find(&allocator->page_map, (uintptr_t)ptr);
     xseg_slot *start = xseg_page_map_slot(&allocator->page_map, (uintptr_t)ptr);
     const uintptr_t what = xseg_slot_read(start);
 
-    assert_true(xseg_extent_audit(extent, &finding));
+    assert_true(xseg_extent_audit(extent, &violation));
     sabotage(start);
-    assert_false(xseg_extent_audit(extent, &finding));
-    assert_string_equal(finding.tag, tag);
+    assert_false(xseg_extent_audit(extent, &violation));
+    assert_string_equal(violation.tag, tag);
     xseg_slot_set(start, what);
     xseg_slot_remove(start + 2);
-    assert_true(xseg_extent_audit(extent, &finding));
+    assert_true(xseg_extent_audit(extent, &violation));
     scene_free(allocator, ptr);
     scene_close(allocator);
 }

@@ -41,12 +41,12 @@ static void set_up(struct fixture *f)
 
 static void expect(struct fixture *f, const char *tag)
 {
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
 
-    if (xseg_arena_audit(f->arena, &finding) != (tag == NULL))
-        fail_msg("%s: %s", tag == NULL ? finding.tag : tag, finding.text);
+    if (xseg_arena_audit(f->arena, &violation) != (tag == NULL))
+        fail_msg("%s: %s", tag == NULL ? violation.tag : tag, violation.text);
     if (tag != NULL)
-        assert_string_equal(finding.tag, tag);
+        assert_string_equal(violation.tag, tag);
 }
 
 /* Whole again, or the audit says what is not. */

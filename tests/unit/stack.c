@@ -104,8 +104,8 @@ static void use_without_libunwind(void)
     expect(xseg_stack_prepare() == !BY_LIBRARY);
     for (unsigned depth = 0; depth < 100; depth += 9)
         expect(is_as_it_should_be(take_at(depth, 64)));
-    expect(xseg_stack_was_truncated(take_at(100, 64)->taken));
-    expect(!xseg_stack_was_truncated(take_at(990, XSEG_STACK_FRAMES_MAX)->taken));
+    expect(xseg_stack_is_truncated(take_at(100, 64)->taken));
+    expect(!xseg_stack_is_truncated(take_at(990, XSEG_STACK_FRAMES_MAX)->taken));
     expect(xseg_stack_frames(take_at(990, XSEG_STACK_FRAMES_MAX)->taken) > 990);
 }
 
@@ -189,13 +189,13 @@ static void the_innermost_frames_are_kept(void **state)
 
     (void)state;
     const uint32_t count = take_at(990, XSEG_STACK_FRAMES_MAX)->taken;
-    assert_false(xseg_stack_was_truncated(count));
+    assert_false(xseg_stack_is_truncated(count));
     assert_true(count > 990);
     memcpy(all, take_at(990, XSEG_STACK_FRAMES_MAX)->frames, sizeof(all));
     for (uint32_t most = 1; most <= count + 1 && most <= XSEG_STACK_FRAMES_MAX; most++) {
         const struct taking *taking = take_at(990, most);
 
-        assert_int_equal(xseg_stack_was_truncated(taking->taken), most < count);
+        assert_int_equal(xseg_stack_is_truncated(taking->taken), most < count);
         assert_int_equal(xseg_stack_frames(taking->taken), most < count ? most : count);
         /* But for where take_at() was called from. */
         const uint32_t same = most < 990 ? most : 990;

@@ -80,10 +80,10 @@ static bool is_made_up(const struct xseg_stack_depot *depot, uint32_t id, uint32
 
 static void assert_audit(struct xseg_stack_depot *depot)
 {
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
 
-    if (!xseg_stack_depot_audit(depot, &finding))
-        fail_msg("%s: %s", finding.tag, finding.text);
+    if (!xseg_stack_depot_audit(depot, &violation))
+        fail_msg("%s: %s", violation.tag, violation.text);
 }
 
 static void begin(struct xseg_stack_depot *depot)
@@ -168,14 +168,14 @@ static void an_unknown_id_is_refused(void **state)
     struct xseg_stack_depot depot;
     struct xseg_stack_frame frame;
     struct xseg_stack_view view;
-    struct xseg_text text;
+    struct xseg_strbuf text;
     char buffer[64];
 
     (void)state;
     begin(&depot);
     assert_false(xseg_stack_depot_get(&depot, 1, &view));
     assert_int_equal(add_made_up(&depot, 0), 1);
-    xseg_text_init(&text, buffer, sizeof(buffer));
+    xseg_strbuf_init(&text, buffer, sizeof(buffer));
     for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++) {
         assert_false(xseg_stack_depot_get(&depot, unknown[i], &view));
         assert_false(xseg_stack_depot_frame(&depot, unknown[i], 0, &frame));
@@ -241,13 +241,13 @@ static void assert_text(const struct taking *taking, const char *file)
 {
     struct xseg_stack_frame frame[2];
     char buffer[256], want[256];
-    struct xseg_text text;
+    struct xseg_strbuf text;
 
     for (uint32_t i = 0; i < 2; i++)
         assert_true(xseg_stack_depot_frame(taking->depot, taking->id, i + 1, &frame[i]));
     (void)snprintf(want, sizeof(want), "%s+%#" PRIx64 " < %s+%#" PRIx64, file, frame[0].offset,
                    file, frame[1].offset);
-    xseg_text_init(&text, buffer, sizeof(buffer));
+    xseg_strbuf_init(&text, buffer, sizeof(buffer));
     xseg_stack_depot_describe(taking->depot, taking->id, 1, 2, &text);
     assert_string_equal(buffer, want);
 }
@@ -337,7 +337,7 @@ static void the_call_says_where_a_frame_lies(void **state)
     begin(&depot);
     plugin_open(&plugin, "plugin-one");
     const struct taking taking = take_in(&depot, &plugin);
-    const struct xseg_module_placement *placement = depot.modules.placements;
+    const struct xseg_module_mapping *placement = depot.modules.placements;
     while (placement != NULL && (const char *)placement->start != plugin.base)
         placement = placement->next;
     assert_non_null(placement);
@@ -357,7 +357,7 @@ static void frames_in_no_module_are_addresses(void **state)
 {
     struct xseg_stack_depot depot;
     struct xseg_stack_frame frame;
-    struct xseg_text text;
+    struct xseg_strbuf text;
     char buffer[64];
 
     (void)state;
@@ -368,7 +368,7 @@ static void frames_in_no_module_are_addresses(void **state)
     assert_null(frame.path);
     assert_null(frame.build_id);
     assert_null(frame.symbol);
-    xseg_text_init(&text, buffer, sizeof(buffer));
+    xseg_strbuf_init(&text, buffer, sizeof(buffer));
     xseg_stack_depot_describe(&depot, id, 0, 2, &text);
     assert_string_equal(buffer, "0x10005 < 0x20000");
     end(&depot);
@@ -397,7 +397,7 @@ static void deep_stacks_are_cut(void **state)
     for (unsigned depth = 0; depth <= 1000; depth += 10) {
         descend(depth, &taking);
         assert_true(xseg_stack_depot_get(&depot, taking.id, &view));
-        assert_int_equal(view.was_cut, xseg_stack_was_truncated(taking.taken));
+        assert_int_equal(view.was_cut, xseg_stack_is_truncated(taking.taken));
         assert_int_equal(view.count, xseg_stack_frames(taking.taken));
         if (depth <= XSEG_STACK_FRAMES)
             continue;
@@ -643,9 +643,9 @@ static void it_may_be_used_under_other_locks(void **state)
 
 /* --- The audit. --- */
 
-static void *record_of(const struct xseg_stack_depot *depot, const struct xseg_handle_table *table)
+static void *record_of(const struct xseg_stack_depot *depot, const struct xseg_intern_table *table)
 {
-    const struct xseg_handle_slots *slots = table->slots;
+    const struct xseg_intern_slots *slots = table->slots;
 
     for (uint32_t i = 0; i <= slots->mask; i++)
         if (slots->slot[i] != 0)
@@ -655,16 +655,16 @@ static void *record_of(const struct xseg_stack_depot *depot, const struct xseg_h
 
 static void assert_finds(struct xseg_stack_depot *depot, const char *tag)
 {
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
 
-    assert_false(xseg_stack_depot_audit(depot, &finding));
-    assert_string_equal(finding.tag, tag);
+    assert_false(xseg_stack_depot_audit(depot, &violation));
+    assert_string_equal(violation.tag, tag);
 }
 
 static void the_audit_names_the_broken_invariant(void **state)
 {
     struct xseg_stack_depot depot;
-    struct xseg_handle_table empty;
+    struct xseg_intern_table empty;
 
     (void)state;
     begin(&depot);
@@ -674,8 +674,8 @@ static void the_audit_names_the_broken_invariant(void **state)
     assert_finds(&depot, "DEPOT-1");
     *id = 1;
     assert_audit(&depot);
-    assert_true(xseg_handle_table_init(&empty, &depot.memory));
-    struct xseg_handle_table kept = depot.stacks;
+    assert_true(xseg_intern_table_init(&empty, &depot.memory));
+    struct xseg_intern_table kept = depot.stacks;
     depot.stacks = empty;
     assert_finds(&depot, "DEPOT-2");
     depot.stacks = kept;
@@ -687,7 +687,7 @@ static void the_audit_names_the_broken_invariant(void **state)
     /* A placement that its ground takes for loaded. */
     struct taking taking = {.depot = &depot};
     take(&taking);
-    struct xseg_module_placement *placement = depot.modules.placements;
+    struct xseg_module_mapping *placement = depot.modules.placements;
     for (; placement != NULL; placement = placement->next)
         atomic_store(&placement->is_loaded, false);
     depot.modules.loaded_count = 0;

@@ -58,20 +58,20 @@ static xseg_status fail_not_live(const struct xseg_extent *extent, uint64_t addr
 /* Append to the error message when the address was freed, if the history of a device contains the free. */
 static xseg_status add_free(struct xseg_allocator *allocator, uint64_t address)
 {
-    struct xseg_text text;
+    struct xseg_strbuf text;
     char buffer[768];
 
-    xseg_text_init(&text, buffer, sizeof(buffer));
+    xseg_strbuf_init(&text, buffer, sizeof(buffer));
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
         if (device != NULL &&
             xseg_free_event_describe(&device->history, address, "; last ", &text)) {
-            xseg_fail_add("%s", buffer);
+            xseg_fail_append("%s", buffer);
             return XSEG_ERR_NOT_ALLOCATED;
         }
     }
-    xseg_fail_add("; check for a double free or an invalid pointer");
+    xseg_fail_append("; check for a double free or an invalid pointer");
     return XSEG_ERR_NOT_ALLOCATED;
 }
 

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/demand_zero.h"
 #include "src/base/error.h"
+#include "src/base/host_memory.h"
 #include "src/core/arena/origins.h"
 #include "src/core/config/size.h"
 

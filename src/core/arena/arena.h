@@ -111,7 +111,7 @@ struct xseg_arena {
 };
 
 #if !XSEG_BIASED_LOCK_IS_ATOMIC
-_Static_assert((offsetof(struct xseg_arena, lock) + XSEG_BIASED_LOCK_BORDER) % 64 == 0 &&
+_Static_assert((offsetof(struct xseg_arena, lock) + XSEG_BIASED_LOCK_SHARED_OFFSET) % 64 == 0 &&
                    offsetof(struct xseg_arena, counts.row[XSEG_COUNT_SEGMENT]) % 64 == 0 &&
                    offsetof(struct xseg_arena, counts.limit) % 64 == 0 &&
                    offsetof(struct xseg_arena, small) % 64 == 0,

@@ -239,7 +239,8 @@ struct xseg_cell xseg_bins_next(const struct xseg_bins *bins, const struct xseg_
 
 /* --- Audit. --- */
 
-static bool audit_size(const struct xseg_bins *bins, uint32_t quanta, struct xseg_finding *finding)
+static bool audit_size(const struct xseg_bins *bins, uint32_t quanta,
+                       struct xseg_violation *violation)
 {
     bool any = false;
 
@@ -247,12 +248,13 @@ static bool audit_size(const struct xseg_bins *bins, uint32_t quanta, struct xse
         const uint64_t bits = *xseg_bins_bits(bins, quanta, word * 64);
         const bool top = (*xseg_bins_top(bins, quanta, word * 64) >> word % 64 & 1) != 0;
 
-        XSEG_HOLDS(finding, "BINS-2", top == (bits != 0), "size %" PRIu32 ", word %" PRIu32, quanta,
-                   word);
+        XSEG_INVARIANT(violation, "BINS-2", top == (bits != 0), "size %" PRIu32 ", word %" PRIu32,
+                       quanta, word);
         any = any || bits != 0;
     }
-    XSEG_HOLDS(finding, "BINS-2", (bins->sizes[quanta / 64] >> quanta % 64 & 1) == (any ? 1u : 0u),
-               "size %" PRIu32, quanta);
+    XSEG_INVARIANT(violation, "BINS-2",
+                   (bins->sizes[quanta / 64] >> quanta % 64 & 1) == (any ? 1u : 0u),
+                   "size %" PRIu32, quanta);
     return true;
 }
 
@@ -263,17 +265,18 @@ static bool has_size(const struct xseg_bins *bins, uint32_t rank, uint32_t quant
 }
 
 /* Audit an empty rank, which has no size. */
-static bool audit_gone(const struct xseg_bins *bins, uint32_t rank, struct xseg_finding *finding)
+static bool audit_gone(const struct xseg_bins *bins, uint32_t rank,
+                       struct xseg_violation *violation)
 {
     for (uint32_t quanta = 1; quanta < XSEG_CELLS_WIDE; quanta++)
-        XSEG_HOLDS(finding, "BINS-2", !has_size(bins, rank, quanta),
-                   "size %" PRIu32 " in rank %" PRIu32 ", which is empty", quanta, rank);
+        XSEG_INVARIANT(violation, "BINS-2", !has_size(bins, rank, quanta),
+                       "size %" PRIu32 " in rank %" PRIu32 ", which is empty", quanta, rank);
     return true;
 }
 
 /* Audit the bins of a chunk map against its cells, and the bits of its rank. */
 static bool audit_chunk(const struct xseg_bins *bins, const struct xseg_chunk_map *chunk,
-                        struct xseg_finding *finding)
+                        struct xseg_violation *violation)
 {
     const struct xseg_cells *cells = &chunk->extent->cells;
     uint64_t bin[XSEG_CELLS_WIDE] = {0};
@@ -290,37 +293,37 @@ static bool audit_chunk(const struct xseg_bins *bins, const struct xseg_chunk_ma
                 bin[quanta] |= (uint64_t)1 << word;
         }
     }
-    XSEG_HOLDS(finding, "BINS-3", chunk->bin[0] == 0, "chunk map %" PRIu32 " has cells of size 0",
-               chunk->number);
+    XSEG_INVARIANT(violation, "BINS-3", chunk->bin[0] == 0,
+                   "chunk map %" PRIu32 " has cells of size 0", chunk->number);
     for (uint32_t quanta = 1; quanta < XSEG_CELLS_WIDE; quanta++)
-        XSEG_HOLDS(finding, "BINS-2",
-                   chunk->bin[quanta] == bin[quanta] &&
-                       has_size(bins, chunk->rank, quanta) == (bin[quanta] != 0),
-                   "size %" PRIu32 " in chunk map %" PRIu32, quanta, chunk->number);
+        XSEG_INVARIANT(violation, "BINS-2",
+                       chunk->bin[quanta] == bin[quanta] &&
+                           has_size(bins, chunk->rank, quanta) == (bin[quanta] != 0),
+                       "size %" PRIu32 " in chunk map %" PRIu32, quanta, chunk->number);
     return true;
 }
 
-bool xseg_bins_audit(const struct xseg_bins *bins, struct xseg_finding *finding)
+bool xseg_bins_audit(const struct xseg_bins *bins, struct xseg_violation *violation)
 {
     const struct xseg_chunk_map *before = NULL;
 
     for (uint32_t rank = 0; rank < bins->ranks; rank++) {
         const struct xseg_chunk_map *chunk = bins->chunk[rank];
 
-        if (chunk == NULL && !audit_gone(bins, rank, finding))
+        if (chunk == NULL && !audit_gone(bins, rank, violation))
             return false;
         if (chunk == NULL)
             continue;
-        XSEG_HOLDS(finding, "BINS-1",
-                   chunk->rank == rank &&
-                       (before == NULL || position_of(before) < position_of(chunk)),
-                   "rank %" PRIu32, rank);
+        XSEG_INVARIANT(violation, "BINS-1",
+                       chunk->rank == rank &&
+                           (before == NULL || position_of(before) < position_of(chunk)),
+                       "rank %" PRIu32, rank);
         before = chunk;
-        if (!audit_chunk(bins, chunk, finding))
+        if (!audit_chunk(bins, chunk, violation))
             return false;
     }
     for (uint32_t quanta = 1; bins->capacity > 0 && quanta < XSEG_CELLS_WIDE; quanta++)
-        if (!audit_size(bins, quanta, finding))
+        if (!audit_size(bins, quanta, violation))
             return false;
     return true;
 }

@@ -73,7 +73,7 @@ struct xseg_cell xseg_bins_next(const struct xseg_bins *bins, const struct xseg_
 /* The bits of a word where cached cells of a size begin. */
 uint64_t xseg_bins_starts(const struct xseg_chunk_map *chunk, uint32_t word, uint32_t quanta);
 
-bool xseg_bins_audit(const struct xseg_bins *bins, struct xseg_finding *finding);
+bool xseg_bins_audit(const struct xseg_bins *bins, struct xseg_violation *violation);
 
 /* The word of bits that a rank has in a size. */
 static inline uint64_t *xseg_bins_bits(const struct xseg_bins *bins, uint32_t quanta, uint32_t rank)

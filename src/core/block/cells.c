@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "src/base/demand_zero.h"
+#include "src/base/host_memory.h"
 
 _Static_assert(sizeof(struct xseg_block) <= (XSEG_CELLS_WIDE / 2 - 2) * sizeof(xseg_cells_size),
                "a node fits into the entries of half a wide cell");

@@ -89,32 +89,33 @@ void xseg_free_index_remove_among(struct xseg_block *first, struct xseg_block *b
 }
 
 /* Audit a bin that is not empty. */
-static bool audit_bin(uint32_t bin, struct xseg_block *first, struct xseg_finding *finding)
+static bool audit_bin(uint32_t bin, struct xseg_block *first, struct xseg_violation *violation)
 {
     const struct xseg_block *mark = xseg_tree_first(first->left), *last = NULL;
 
     for (const struct xseg_block *block = first; block != NULL; block = block->higher) {
-        XSEG_HOLDS(finding, "INDEX-2",
-                   xseg_free_index_bin_of(block->bytes) == bin && block->state == XSEG_BLOCK_CACHED,
-                   "a block of %" PRIu64 " bytes, state %d, is in bin %" PRIu32, block->bytes,
-                   block->state, bin);
-        XSEG_HOLDS(finding, "INDEX-3",
-                   last == NULL ||
-                       (block->lower == last &&
-                        xseg_free_index_is_below(last, block->bytes, xseg_block_position(block))),
-                   "bin %" PRIu32 " is out of order at %#" PRIx64, bin, block->base);
+        XSEG_INVARIANT(violation, "INDEX-2",
+                       xseg_free_index_bin_of(block->bytes) == bin &&
+                           block->state == XSEG_BLOCK_CACHED,
+                       "a block of %" PRIu64 " bytes, state %d, is in bin %" PRIu32, block->bytes,
+                       block->state, bin);
+        XSEG_INVARIANT(violation, "INDEX-3",
+                       last == NULL || (block->lower == last &&
+                                        xseg_free_index_is_below(last, block->bytes,
+                                                                 xseg_block_position(block))),
+                       "bin %" PRIu32 " is out of order at %#" PRIx64, bin, block->base);
         if (last != NULL && xseg_free_index_is_tree_node(block)) {
-            XSEG_HOLDS(finding, "INDEX-4", block == mark,
-                       "the mark at %#" PRIx64 " is not in the tree of bin %" PRIu32, block->base,
-                       bin);
+            XSEG_INVARIANT(violation, "INDEX-4", block == mark,
+                           "the mark at %#" PRIx64 " is not in the tree of bin %" PRIu32,
+                           block->base, bin);
             mark = xseg_tree_next(first->left, mark);
         }
         last = block;
     }
-    XSEG_HOLDS(finding, "INDEX-3", first->lower == last,
-               "the first of bin %" PRIu32 " does not name the last", bin);
-    XSEG_HOLDS(finding, "INDEX-4", mark == NULL, "the tree of bin %" PRIu32 " has what is no mark",
-               bin);
+    XSEG_INVARIANT(violation, "INDEX-3", first->lower == last,
+                   "the first of bin %" PRIu32 " does not name the last", bin);
+    XSEG_INVARIANT(violation, "INDEX-4", mark == NULL,
+                   "the tree of bin %" PRIu32 " has what is no mark", bin);
     return true;
 }
 
@@ -130,24 +131,26 @@ static bool are_empty(const struct xseg_free_index *free_index, uint32_t bin)
 
 /* Audit 64 bins from `bin` on. */
 static bool audit_bins(const struct xseg_free_index *free_index, uint32_t bin,
-                       struct xseg_finding *finding)
+                       struct xseg_violation *violation)
 {
     for (const uint32_t end = bin + 64; bin < end; bin++) {
         struct xseg_block *first = free_index->bin[bin];
 
-        XSEG_HOLDS(finding, "INDEX-1", xseg_bitmap_test(&free_index->used, bin) == (first != NULL),
-                   "bin %" PRIu32 " and its bit differ", bin);
-        if (first != NULL && !audit_bin(bin, first, finding))
+        XSEG_INVARIANT(violation, "INDEX-1",
+                       xseg_bitmap_test(&free_index->used, bin) == (first != NULL),
+                       "bin %" PRIu32 " and its bit differ", bin);
+        if (first != NULL && !audit_bin(bin, first, violation))
             return false;
     }
     return true;
 }
 
-bool xseg_free_index_audit(const struct xseg_free_index *free_index, struct xseg_finding *finding)
+bool xseg_free_index_audit(const struct xseg_free_index *free_index,
+                           struct xseg_violation *violation)
 {
     for (uint32_t bin = 0; bin < XSEG_FREE_INDEX_BINS; bin += 64)
         if ((free_index->used.word[bin / 64] != 0 || !are_empty(free_index, bin)) &&
-            !audit_bins(free_index, bin, finding))
+            !audit_bins(free_index, bin, violation))
             return false;
     return true;
 }

@@ -177,6 +177,7 @@ static inline struct xseg_block *xseg_free_index_next(const struct xseg_free_ind
                : xseg_free_index_first_above(free_index, xseg_free_index_bin_of(block->bytes));
 }
 
-bool xseg_free_index_audit(const struct xseg_free_index *free_index, struct xseg_finding *finding);
+bool xseg_free_index_audit(const struct xseg_free_index *free_index,
+                           struct xseg_violation *violation);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "src/base/fork.h"
+#include "src/base/host_memory.h"
 
 #define UNIT_BYTES (2 * XSEG_MIB)
 #define ROOT_BYTES (XSEG_PAGE_MAP_ROOTS * sizeof(atomic_uintptr_t))
@@ -16,7 +16,7 @@ bool xseg_page_map_init(struct xseg_page_map *page_map)
     page_map->end = 0;
     page_map->spare = NULL;
     xseg_mutex_init(&page_map->lock, XSEG_RANK_TABLE);
-    page_map->root = xseg_fork_wiped(ROOT_BYTES, &is_wiped);
+    page_map->root = xseg_wipe_on_fork_alloc(ROOT_BYTES, &is_wiped);
     return page_map->root != NULL;
 }
 
@@ -45,7 +45,7 @@ void xseg_page_map_fini(struct xseg_page_map *page_map)
         page_map->spare = leaf->spare;
         free(leaf);
     }
-    xseg_fork_unmap(page_map->root, ROOT_BYTES);
+    xseg_wipe_on_fork_free(page_map->root, ROOT_BYTES);
     page_map->root = NULL;
     xseg_mutex_fini(&page_map->lock);
 }

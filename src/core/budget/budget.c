@@ -207,12 +207,12 @@ static xseg_status take_member(struct xseg_budget *budget)
 static void name_device(struct xseg_device *device)
 {
     struct xseg_budget_device *budget = device->budget;
-    struct xseg_fail_kept kept;
+    struct xseg_fail_saved kept;
     xseg_status status = XSEG_OK;
 
     if (atomic_load_explicit(&budget->is_member, memory_order_acquire))
         return;
-    xseg_fail_keep(&kept);
+    xseg_fail_save(&kept);
     xseg_mutex_lock(&device->growth_lock);
     if (!atomic_load(&budget->is_member)) {
         status = xseg_driver_uuid(&device->context, budget->uuid);
@@ -244,12 +244,12 @@ void xseg_budget_follow(struct xseg_allocator *allocator)
 {
     struct xseg_budget *budget = allocator->budget;
     char path[XSEG_SHARED_BUDGET_PATH] = "", said[512] = "";
-    struct xseg_fail_kept kept;
+    struct xseg_fail_saved kept;
     bool says = false;
 
     if (xseg_allocator_config(allocator)->budget_file[0] == '\0' && !atomic_load(&budget->is_open))
         return;
-    xseg_fail_keep(&kept);
+    xseg_fail_save(&kept);
     name_devices(allocator);
     xseg_mutex_lock(&budget->lock);
     /* Read behind the lock: of two threads that configure, the later one follows what is in force. */
@@ -280,9 +280,9 @@ void xseg_budget_follow(struct xseg_allocator *allocator)
 /* Write the figures, if there is a ledger; a failure is the next turn's to tell. */
 static void publish(struct xseg_allocator *allocator)
 {
-    struct xseg_fail_kept kept;
+    struct xseg_fail_saved kept;
 
-    xseg_fail_keep(&kept);
+    xseg_fail_save(&kept);
     xseg_mutex_lock(&allocator->budget->lock);
     if (allocator->budget->book != NULL)
         (void)write_figures(allocator);
@@ -543,11 +543,11 @@ static bool look_now(struct xseg_device *device)
 {
     struct xseg_allocator *allocator = device->allocator;
     const uint64_t timeout = timeout_of(xseg_allocator_config(allocator));
-    struct xseg_fail_kept kept;
+    struct xseg_fail_saved kept;
     struct participants participants;
     bool exceeds = false;
 
-    xseg_fail_keep(&kept);
+    xseg_fail_save(&kept);
     xseg_mutex_lock(&allocator->budget->lock);
     const bool is_read = allocator->budget->book != NULL && exchange(allocator) == XSEG_OK;
     xseg_mutex_unlock(&allocator->budget->lock);

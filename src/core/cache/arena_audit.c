@@ -66,7 +66,7 @@ static uint64_t tally_page(const struct xseg_segment *segment, uint32_t at, bool
 
 /* Add the granules of an elastic extent, which are no blocks. */
 static bool tally_elastic(const struct xseg_extent *extent, struct tally *tally,
-                          struct xseg_finding *finding)
+                          struct xseg_violation *violation)
 {
     const struct xseg_segment *segment = &extent->segment;
     const struct xseg_elastic *elastic = extent->elastic;
@@ -78,26 +78,26 @@ static bool tally_elastic(const struct xseg_extent *extent, struct tally *tally,
         const bool has_page =
             xseg_segment_is_mapped(segment, at) || xseg_segment_is_evicted(segment, at);
 
-        XSEG_HOLDS(finding, "ELASTIC-1", is_used == has_page,
-                   "granule %" PRIu32 " in state %d, for %d", at, segment->state[at],
-                   elastic->use[at]);
-        XSEG_HOLDS(finding, "ELASTIC-2",
-                   (elastic->batch[at] != 0) == (elastic->use[at] == XSEG_ELASTIC_UNMAPPING),
-                   "granule %" PRIu32 " in batch %" PRIu32, at, elastic->batch[at]);
+        XSEG_INVARIANT(violation, "ELASTIC-1", is_used == has_page,
+                       "granule %" PRIu32 " in state %d, for %d", at, segment->state[at],
+                       elastic->use[at]);
+        XSEG_INVARIANT(violation, "ELASTIC-2",
+                       (elastic->batch[at] != 0) == (elastic->use[at] == XSEG_ELASTIC_UNMAPPING),
+                       "granule %" PRIu32 " in batch %" PRIu32, at, elastic->batch[at]);
         live += is_live;
         pending_unmaps += is_used && !is_live;
         alias_bytes += tally_page(segment, at, is_live, tally);
     }
     const uint64_t own = (live + pending_unmaps) * segment->granule_bytes - alias_bytes;
-    XSEG_HOLDS(finding, "ALIAS-2", alias_bytes == segment->alias_bytes,
-               "alias_bytes says %" PRIu64 ", granules %" PRIu64, segment->alias_bytes,
-               alias_bytes);
-    XSEG_HOLDS(finding, "ELASTIC-3",
-               live == elastic->live && pending_unmaps == elastic->pending_unmaps &&
-                   own == elastic->own,
-               "live says %" PRIu32 ", there are %" PRIu64 "; leaving %" PRIu32 ", %" PRIu64
-               "; own %" PRIu64 ", %" PRIu64,
-               elastic->live, live, elastic->pending_unmaps, pending_unmaps, elastic->own, own);
+    XSEG_INVARIANT(violation, "ALIAS-2", alias_bytes == segment->alias_bytes,
+                   "alias_bytes says %" PRIu64 ", granules %" PRIu64, segment->alias_bytes,
+                   alias_bytes);
+    XSEG_INVARIANT(violation, "ELASTIC-3",
+                   live == elastic->live && pending_unmaps == elastic->pending_unmaps &&
+                       own == elastic->own,
+                   "live says %" PRIu32 ", there are %" PRIu64 "; leaving %" PRIu32 ", %" PRIu64
+                   "; own %" PRIu64 ", %" PRIu64,
+                   elastic->live, live, elastic->pending_unmaps, pending_unmaps, elastic->own, own);
     return true;
 }
 
@@ -109,11 +109,11 @@ static void begin_aliases(const struct xseg_arena *arena)
     }
 }
 
-static bool audit_aliases(const struct xseg_arena *arena, struct xseg_finding *finding)
+static bool audit_aliases(const struct xseg_arena *arena, struct xseg_violation *violation)
 {
     XSEG_LIST_FOR(node, &arena->extents)
     {
-        if (!xseg_alias_audit(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment, finding))
+        if (!xseg_alias_audit(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment, violation))
             return false;
     }
     return true;
@@ -156,19 +156,19 @@ static uint64_t fallback_of(const struct xseg_arena *arena, enum xseg_count what
 }
 
 static bool audit_fallback(const struct xseg_arena *arena, const struct tally *tally,
-                           struct xseg_finding *finding)
+                           struct xseg_violation *violation)
 {
-    XSEG_HOLDS(finding, "ARENA-5",
-               fallback_of(arena, XSEG_COUNT_ALLOCATION) == tally->fallback &&
-                   fallback_of(arena, XSEG_COUNT_ALLOCATED_BYTES) == tally->fallback_bytes &&
-                   fallback_of(arena, XSEG_COUNT_ACTIVE) == tally->fallback_active &&
-                   fallback_of(arena, XSEG_COUNT_ACTIVE_BYTES) == tally->fallback_active_bytes,
-               "counted %" PRIu64 " lent, there are %" PRIu64,
-               fallback_of(arena, XSEG_COUNT_ALLOCATION), tally->fallback);
+    XSEG_INVARIANT(violation, "ARENA-5",
+                   fallback_of(arena, XSEG_COUNT_ALLOCATION) == tally->fallback &&
+                       fallback_of(arena, XSEG_COUNT_ALLOCATED_BYTES) == tally->fallback_bytes &&
+                       fallback_of(arena, XSEG_COUNT_ACTIVE) == tally->fallback_active &&
+                       fallback_of(arena, XSEG_COUNT_ACTIVE_BYTES) == tally->fallback_active_bytes,
+                   "counted %" PRIu64 " lent, there are %" PRIu64,
+                   fallback_of(arena, XSEG_COUNT_ALLOCATION), tally->fallback);
     return true;
 }
 
-bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *finding)
+bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_violation *violation)
 {
     const struct xseg_counts *counts = &arena->counts;
     struct tally tally = {0};
@@ -179,11 +179,11 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *findi
     {
         const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
 
-        if (!xseg_extent_audit(extent, finding))
+        if (!xseg_extent_audit(extent, violation))
             return false;
         if (extent->elastic == NULL)
             tally_up(arena, extent, &tally);
-        else if (!has_claimed(extent) && !tally_elastic(extent, &tally, finding))
+        else if (!has_claimed(extent) && !tally_elastic(extent, &tally, violation))
             return false;
     }
     for (uint32_t bin = xseg_bitmap_next(&arena->free_index.used, 0); bin != XSEG_BITMAP_NONE;
@@ -191,34 +191,39 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *findi
         for (const struct xseg_block *block = arena->free_index.bin[bin]; block != NULL;
              block = block->higher)
             indexed++;
-    if (arena->has_cells && !xseg_small_audit(arena, finding))
+    if (arena->has_cells && !xseg_small_audit(arena, violation))
         return false;
-    XSEG_HOLDS(finding, "ARENA-1", arena->has_cells || indexed == tally.to_index,
-               "%" PRIu64 " in the free index, %" PRIu64 " cached", indexed, tally.to_index);
-    XSEG_HOLDS(finding, "ARENA-1", tally.last_remainders == xseg_cached_has_last_remainder(arena),
-               "%" PRIu64 " cached blocks are the victim", tally.last_remainders);
-    XSEG_HOLDS(finding, "ARENA-2", tree_count(arena->unmapped_blocks) == tally.unmapped_blocks,
-               "%" PRIu64 " in the tree, %" PRIu64 " holes", tree_count(arena->unmapped_blocks),
-               tally.unmapped_blocks);
-    if (!xseg_free_index_audit(&arena->free_index, finding) || !xseg_counts_audit(counts, finding))
+    XSEG_INVARIANT(violation, "ARENA-1", arena->has_cells || indexed == tally.to_index,
+                   "%" PRIu64 " in the free index, %" PRIu64 " cached", indexed, tally.to_index);
+    XSEG_INVARIANT(violation, "ARENA-1",
+                   tally.last_remainders == xseg_cached_has_last_remainder(arena),
+                   "%" PRIu64 " cached blocks are the victim", tally.last_remainders);
+    XSEG_INVARIANT(violation, "ARENA-2",
+                   tree_count(arena->unmapped_blocks) == tally.unmapped_blocks,
+                   "%" PRIu64 " in the tree, %" PRIu64 " holes", tree_count(arena->unmapped_blocks),
+                   tally.unmapped_blocks);
+    if (!xseg_free_index_audit(&arena->free_index, violation) ||
+        !xseg_counts_audit(counts, violation))
         return false;
     if (has_busy(arena))
         return true;
-    XSEG_HOLDS(finding, "ARENA-3",
-               xseg_counts_current(counts, XSEG_COUNT_ALLOCATION) == tally.live &&
-                   xseg_counts_current(counts, XSEG_COUNT_ALLOCATED_BYTES) == tally.live_bytes &&
-                   xseg_counts_current(counts, XSEG_COUNT_ACTIVE) == tally.active &&
-                   xseg_counts_current(counts, XSEG_COUNT_ACTIVE_BYTES) == tally.active_bytes,
-               "counted %" PRIu64 " live, there are %" PRIu64,
-               xseg_counts_current(counts, XSEG_COUNT_ALLOCATION), tally.live);
-    XSEG_HOLDS(
-        finding, "ARENA-4",
+    XSEG_INVARIANT(violation, "ARENA-3",
+                   xseg_counts_current(counts, XSEG_COUNT_ALLOCATION) == tally.live &&
+                       xseg_counts_current(counts, XSEG_COUNT_ALLOCATED_BYTES) ==
+                           tally.live_bytes &&
+                       xseg_counts_current(counts, XSEG_COUNT_ACTIVE) == tally.active &&
+                       xseg_counts_current(counts, XSEG_COUNT_ACTIVE_BYTES) == tally.active_bytes,
+                   "counted %" PRIu64 " live, there are %" PRIu64,
+                   xseg_counts_current(counts, XSEG_COUNT_ALLOCATION), tally.live);
+    XSEG_INVARIANT(
+        violation, "ARENA-4",
         xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES) + arena->evicted == tally.mapped,
         "counted %" PRIu64 " reserved and %" PRIu64 " evicted, mapped are %" PRIu64,
         xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES), arena->evicted, tally.mapped);
-    XSEG_HOLDS(finding, "ARENA-6",
-               arena->origins == tally.origins &&
-                   ((atomic_load(&arena->notes) & XSEG_ARENA_ORIGINS) != 0) == (tally.origins != 0),
-               "counted %" PRIu64 " origins, there are %" PRIu64, arena->origins, tally.origins);
-    return audit_aliases(arena, finding) && audit_fallback(arena, &tally, finding);
+    XSEG_INVARIANT(
+        violation, "ARENA-6",
+        arena->origins == tally.origins &&
+            ((atomic_load(&arena->notes) & XSEG_ARENA_ORIGINS) != 0) == (tally.origins != 0),
+        "counted %" PRIu64 " origins, there are %" PRIu64, arena->origins, tally.origins);
+    return audit_aliases(arena, violation) && audit_fallback(arena, &tally, violation);
 }

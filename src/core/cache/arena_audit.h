@@ -6,6 +6,6 @@
 #include "src/core/arena/arena.h"
 
 /* The whole arena, with its extents; the lock must be held. */
-bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_finding *finding);
+bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_violation *violation);
 
 #endif

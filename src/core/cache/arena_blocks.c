@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/cache/arena_blocks.h"
 
-#include "src/base/demand_zero.h"
+#include "src/base/host_memory.h"
 #include "src/core/arena/flags.h"
 #include "src/core/arena/recorder.h"
 #include "src/core/block/page_map.h"

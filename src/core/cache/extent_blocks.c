@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "src/base/demand_zero.h"
+#include "src/base/host_memory.h"
 #include "src/core/arena/arena.h"
 #include "src/core/arena/origins.h"
 #include "src/core/block/page_map.h"
@@ -107,27 +107,28 @@ static bool is_in_use(const struct xseg_block *block)
 }
 
 static bool audit_block(const struct xseg_extent *extent, const struct xseg_block *block,
-                        struct xseg_finding *finding)
+                        struct xseg_violation *violation)
 {
     const struct xseg_block *next = block->next;
 
-    XSEG_HOLDS(finding, "BLK-1",
-               next == NULL || (next->base == xseg_block_end(block) && next->prev == block),
-               "the block behind %#" PRIx64 " does not follow it", block->base);
-    XSEG_HOLDS(finding, "BLK-2",
-               next == NULL || next->state != block->state ||
-                   (block->state != XSEG_BLOCK_CACHED && block->state != XSEG_BLOCK_UNMAPPED),
-               "two neighbours in state %d at %#" PRIx64, block->state, block->base);
-    XSEG_HOLDS(finding, "BLK-3", block->bytes != 0 && block->bytes % XSEG_SIZE_UNIT == 0,
-               "%" PRIu64 " bytes at %#" PRIx64, block->bytes, block->base);
-    XSEG_HOLDS(finding, "BLK-4",
-               block->state == XSEG_BLOCK_CLAIMED ||
-                   block->mapped == (block->state != XSEG_BLOCK_UNMAPPED),
-               "state %d, mapped %d at %#" PRIx64, block->state, block->mapped, block->base);
-    XSEG_HOLDS(finding, "BLK-6", block->flags == 0 || is_in_use(block),
-               "flags %#x of a block in state %d at %#" PRIx64, block->flags, block->state,
-               block->base);
-    XSEG_HOLDS(finding, "BLK-1", block->extent == extent, "a stranger at %#" PRIx64, block->base);
+    XSEG_INVARIANT(violation, "BLK-1",
+                   next == NULL || (next->base == xseg_block_end(block) && next->prev == block),
+                   "the block behind %#" PRIx64 " does not follow it", block->base);
+    XSEG_INVARIANT(violation, "BLK-2",
+                   next == NULL || next->state != block->state ||
+                       (block->state != XSEG_BLOCK_CACHED && block->state != XSEG_BLOCK_UNMAPPED),
+                   "two neighbours in state %d at %#" PRIx64, block->state, block->base);
+    XSEG_INVARIANT(violation, "BLK-3", block->bytes != 0 && block->bytes % XSEG_SIZE_UNIT == 0,
+                   "%" PRIu64 " bytes at %#" PRIx64, block->bytes, block->base);
+    XSEG_INVARIANT(violation, "BLK-4",
+                   block->state == XSEG_BLOCK_CLAIMED ||
+                       block->mapped == (block->state != XSEG_BLOCK_UNMAPPED),
+                   "state %d, mapped %d at %#" PRIx64, block->state, block->mapped, block->base);
+    XSEG_INVARIANT(violation, "BLK-6", block->flags == 0 || is_in_use(block),
+                   "flags %#x of a block in state %d at %#" PRIx64, block->flags, block->state,
+                   block->base);
+    XSEG_INVARIANT(violation, "BLK-1", block->extent == extent, "a stranger at %#" PRIx64,
+                   block->base);
     return true;
 }
 
@@ -136,40 +137,40 @@ static bool has_start(const struct xseg_block *block)
     return block->state == XSEG_BLOCK_ALLOCATED || block->state == XSEG_BLOCK_PENDING_FREE;
 }
 
-static bool audit_starts(const struct xseg_extent *extent, struct xseg_finding *finding)
+static bool audit_starts(const struct xseg_extent *extent, struct xseg_violation *violation)
 {
     const struct xseg_page_map *page_map = page_map_of(extent);
     const uint64_t end = extent->segment.base + extent->segment.bytes;
 
     for (const struct xseg_block *block = extent->first; block != NULL; block = block->next)
-        XSEG_HOLDS(finding, "START-1",
-                   !has_start(block) || xseg_extent_block_at(extent, block->base) == block,
-                   "the slot of %#" PRIx64 " does not lead to the block", block->base);
+        XSEG_INVARIANT(violation, "START-1",
+                       !has_start(block) || xseg_extent_block_at(extent, block->base) == block,
+                       "the slot of %#" PRIx64 " does not lead to the block", block->base);
     for (uint64_t at = extent->segment.base >> XSEG_SLOT_SHIFT << XSEG_SLOT_SHIFT; at < end;
          at += XSEG_MIB) {
         const xseg_slot *start = xseg_page_map_slot(page_map, at);
         const struct xseg_block *block = xseg_slot_block_of(start, extent->arena);
 
-        XSEG_HOLDS(finding, "START-2",
-                   block == NULL || (block->base >> XSEG_SLOT_SHIFT == at >> XSEG_SLOT_SHIFT &&
-                                     (has_start(block) || block->state == XSEG_BLOCK_CLAIMED)),
-                   "the slot of %#" PRIx64 " leads to a block that does not begin there", at);
+        XSEG_INVARIANT(violation, "START-2",
+                       block == NULL || (block->base >> XSEG_SLOT_SHIFT == at >> XSEG_SLOT_SHIFT &&
+                                         (has_start(block) || block->state == XSEG_BLOCK_CLAIMED)),
+                       "the slot of %#" PRIx64 " leads to a block that does not begin there", at);
         /* A GiB without a leaf has no slots: go on behind its last one. */
         at = start == NULL ? at | (XSEG_GIB - XSEG_MIB) : at;
     }
     return true;
 }
 
-bool xseg_extent_audit(const struct xseg_extent *extent, struct xseg_finding *finding)
+bool xseg_extent_audit(const struct xseg_extent *extent, struct xseg_violation *violation)
 {
     uint64_t end = extent->segment.base;
 
     for (const struct xseg_block *block = extent->first; block != NULL; block = block->next) {
-        if (!audit_block(extent, block, finding))
+        if (!audit_block(extent, block, violation))
             return false;
         end = xseg_block_end(block);
     }
-    XSEG_HOLDS(finding, "BLK-1", end == extent->segment.base + extent->segment.bytes,
-               "blocks end at %#" PRIx64, end);
-    return extent->has_cells || audit_starts(extent, finding);
+    XSEG_INVARIANT(violation, "BLK-1", end == extent->segment.base + extent->segment.bytes,
+                   "blocks end at %#" PRIx64, end);
+    return extent->has_cells || audit_starts(extent, violation);
 }

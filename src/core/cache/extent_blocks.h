@@ -23,6 +23,6 @@ struct xseg_block *xseg_extent_block_at(const struct xseg_extent *extent, uint64
 /* The block that covers `address`, which lies in the extent. */
 struct xseg_block *xseg_extent_block_over(const struct xseg_extent *extent, uint64_t address);
 
-bool xseg_extent_audit(const struct xseg_extent *extent, struct xseg_finding *finding);
+bool xseg_extent_audit(const struct xseg_extent *extent, struct xseg_violation *violation);
 
 #endif

@@ -80,8 +80,8 @@ static void point_at(const struct parser *parser, const struct xseg_config_token
     memcpy(found, token->at, shown);
     found[shown] = '\0';
     xseg_fail(XSEG_ERR_CONFIG, "%s%s", wrong, key);
-    xseg_fail_add(token->length > 0 ? ", '%s' at column %zu" : ", end of string%s at column %zu",
-                  found, (size_t)(token->at - parser->text) + 1);
+    xseg_fail_append(token->length > 0 ? ", '%s' at column %zu" : ", end of string%s at column %zu",
+                     found, (size_t)(token->at - parser->text) + 1);
 }
 
 /* The name of the key that is being read. */
@@ -95,7 +95,7 @@ static xseg_status refuse(const struct parser *parser, const struct xseg_config_
                           const char *expected)
 {
     point_at(parser, token, "invalid value of ", key_of(parser));
-    xseg_fail_add("; expected %s", expected);
+    xseg_fail_append("; expected %s", expected);
     return XSEG_ERR_CONFIG;
 }
 
@@ -104,7 +104,7 @@ static xseg_status expect_mark(struct parser *parser, char mark, const char *exp
 {
     if (!xseg_config_token_is_mark(&parser->token, mark)) {
         point_at(parser, &parser->token, "syntax error after ", key_of(parser));
-        xseg_fail_add("; expected %s", expected);
+        xseg_fail_append("; expected %s", expected);
         return XSEG_ERR_CONFIG;
     }
     advance(parser);
@@ -372,8 +372,8 @@ static xseg_status read_value(struct parser *parser)
     if (!is_good) {
         (void)refuse(parser, &parser->token, row->accepts);
         if (row->is_above_large)
-            xseg_fail_add(", which is %u",
-                          (unsigned)(parser->config.large_segment_bytes / XSEG_MIB));
+            xseg_fail_append(", which is %u",
+                             (unsigned)(parser->config.large_segment_bytes / XSEG_MIB));
         return XSEG_ERR_CONFIG;
     }
     advance(parser);
@@ -491,7 +491,7 @@ static xseg_status refuse_together(struct parser *parser, enum xseg_config_key_i
                                    const char *expected, uint64_t bytes)
 {
     (void)refuse_value(parser, key, expected);
-    xseg_fail_add(", which is %" PRIu64, bytes / XSEG_MIB);
+    xseg_fail_append(", which is %" PRIu64, bytes / XSEG_MIB);
     return XSEG_ERR_CONFIG;
 }
 
@@ -535,7 +535,7 @@ static xseg_status check_together(struct parser *parser)
 
     if (config->large_segment_bytes > config->max_split_bytes) {
         (void)refuse_value(parser, XSEG_CONFIG_LARGE_SEGMENT_SIZE, "at most max_split_size_mb");
-        xseg_fail_add(", which is %u", (unsigned)(config->max_split_bytes / XSEG_MIB));
+        xseg_fail_append(", which is %u", (unsigned)(config->max_split_bytes / XSEG_MIB));
         return XSEG_ERR_CONFIG;
     }
     if (!config->expandable_segments || large % 2 == 0)
@@ -548,7 +548,7 @@ static xseg_status check_together(struct parser *parser)
     (void)refuse_value(
         parser, XSEG_CONFIG_EXPANDABLE_SEGMENTS,
         "False, because page sizes are multiples of 2 MiB and large_segment_size_mb is");
-    xseg_fail_add(" %u", large);
+    xseg_fail_append(" %u", large);
     return XSEG_ERR_CONFIG;
 }
 
@@ -590,7 +590,7 @@ xseg_status xseg_config_load(struct xseg_config *config, const char *argument, c
     /* A string written for PyTorch has PyTorch's default: expandable segments are off. */
     made.expandable_segments = !is_for_pytorch;
     if (xseg_config_parse(&made, text != NULL ? text : "", named) != XSEG_OK) {
-        xseg_fail_add(" (source: %s)", from);
+        xseg_fail_append(" (source: %s)", from);
         return XSEG_ERR_CONFIG;
     }
     *config = made;

@@ -18,7 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "src/base/text.h"
+#include "src/base/string_util.h"
 #include "xseg/status.h"
 
 /* Sizes from 2^(20+i) to 2^(21+i) belong to interval i; the first and the last are open-ended. */

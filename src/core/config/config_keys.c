@@ -13,30 +13,30 @@ enum { VALUE_BYTES = 320, MEANING_BYTES = 640 };
  * without a spelling. */
 static void print_value(const struct xseg_config *config, enum xseg_config_key_id key, char *value)
 {
-    struct xseg_text text;
+    struct xseg_strbuf text;
 
-    xseg_text_init(&text, value, VALUE_BYTES);
+    xseg_strbuf_init(&text, value, VALUE_BYTES);
     XSEG_ASSERT(key < XSEG_CONFIG_KEYS);
     if (!xseg_config_print_value(config, key, &text))
-        xseg_text_add(&text, "%s", xseg_config_table[key].unset);
+        xseg_strbuf_printf(&text, "%s", xseg_config_table[key].unset);
     XSEG_ASSERT(text.length < VALUE_BYTES);
 }
 
 /* Print a sentence of the table without Markdown: a link becomes the path of its document. */
 static void print_meaning(const char *sentence, char *meaning)
 {
-    struct xseg_text text;
+    struct xseg_strbuf text;
 
-    xseg_text_init(&text, meaning, MEANING_BYTES);
+    xseg_strbuf_init(&text, meaning, MEANING_BYTES);
     while (*sentence != '\0') {
         const char *const link = *sentence == '[' ? strstr(sentence, "](") : NULL;
         const char *const end = link != NULL ? strchr(link, ')') : NULL;
 
         if (end == NULL) {
-            xseg_text_add(&text, "%c", *sentence++);
+            xseg_strbuf_printf(&text, "%c", *sentence++);
             continue;
         }
-        xseg_text_add(&text, "docs/%.*s", (int)(end - link - 2), link + 2);
+        xseg_strbuf_printf(&text, "docs/%.*s", (int)(end - link - 2), link + 2);
         sentence = end + 1;
     }
     XSEG_ASSERT(text.length < MEANING_BYTES);

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "src/base/check.h"
-#include "src/base/closest_match.h"
 #include "src/base/error.h"
+#include "src/base/string_util.h"
 
 const char *const xseg_config_ignored[XSEG_CONFIG_IGNORED] = {
     "backend",
@@ -85,7 +85,7 @@ void xseg_config_names_suggest(const char *name, size_t length)
     for (unsigned i = 0; i < XSEG_CONFIG_IGNORED; i++)
         xseg_closest_match_consider(&closest, xseg_config_ignored[i]);
     if (closest.name != NULL)
-        xseg_fail_add("; did you mean %s?", closest.name);
+        xseg_fail_append("; did you mean %s?", closest.name);
     else
-        xseg_fail_add("; run `xseg config --keys` for a list");
+        xseg_fail_append("; run `xseg config --keys` for a list");
 }

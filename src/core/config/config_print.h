@@ -9,12 +9,12 @@
  * Write every key as a string that xseg_config_load() reads as the same configuration.  A key whose
  * value has no spelling (unlimited, off) is left out: that value is its default.
  */
-void xseg_config_print(const struct xseg_config *config, struct xseg_text *text);
+void xseg_config_print(const struct xseg_config *config, struct xseg_strbuf *text);
 
 /*
  * Write the value of one key.  Returns false, and writes nothing, if the value has no spelling.
  */
 bool xseg_config_print_value(const struct xseg_config *config, enum xseg_config_key_id key,
-                             struct xseg_text *text);
+                             struct xseg_strbuf *text);
 
 #endif

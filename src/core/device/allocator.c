@@ -24,5 +24,5 @@ xseg_status xseg_allocator_check(const struct xseg_allocator *allocator)
 {
     if (__builtin_expect(allocator == NULL, 0))
         return xseg_fail(XSEG_ERR_ARGUMENT, "allocator is NULL");
-    return xseg_fork_is_child(&allocator->fork) ? xseg_allocator_fail_forked() : XSEG_OK;
+    return xseg_fork_guard_is_child(&allocator->fork) ? xseg_allocator_fail_forked() : XSEG_OK;
 }

@@ -16,8 +16,8 @@
 
 #include "src/base/check.h"
 #include "src/base/clock.h"
-#include "src/base/fork.h"
-#include "src/base/log.h"
+#include "src/base/error.h"
+#include "src/base/host_memory.h"
 #include "src/core/device/device.h"
 #include "src/core/stats/observers.h"
 #include "src/core/stream/streams.h"
@@ -38,7 +38,7 @@ struct xseg_allocator {
     struct xseg_driver *driver;
     struct xseg_log log;
     struct xseg_clock clock;
-    struct xseg_fork fork;
+    struct xseg_fork_guard fork;
     struct xseg_mutex open_lock; /* DRIVER */
     struct xseg_page_map page_map;
     struct xseg_stream_cache stream_cache;

@@ -11,7 +11,7 @@
 #ifndef XSEG_CORE_DEVICE_H
 #define XSEG_CORE_DEVICE_H
 
-#include "src/base/fork.h"
+#include "src/base/host_memory.h"
 #include "src/core/block/page_map.h"
 #include "src/core/cache/walk.h"
 #include "src/core/device/device_limits.h"
@@ -60,10 +60,10 @@ struct xseg_device {
     unsigned refuser;
     struct xseg_pages pages; /* unmapped physical memory; guarded by the device memory lock */
     struct xseg_allocator *allocator;
-    const struct xseg_fork *fork;   /* the allocator's */
-    struct xseg_page_map *page_map; /* the allocator's */
-    struct xseg_mutex growth_lock;  /* The device memory lock */
-    struct xseg_mutex table_lock;   /* TABLE */
+    const struct xseg_fork_guard *fork; /* the allocator's */
+    struct xseg_page_map *page_map;     /* the allocator's */
+    struct xseg_mutex growth_lock;      /* The device memory lock */
+    struct xseg_mutex table_lock;       /* TABLE */
     struct xseg_streams streams;
     struct xseg_routes routes;
     /* State that rooms above keep for a device. */

@@ -260,7 +260,7 @@ static void notify_destroyed(struct xseg_device *device)
 
 void xseg_pools_notify(struct xseg_device *device)
 {
-    struct xseg_fail_kept kept;
+    struct xseg_fail_saved kept;
 
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     if (__builtin_expect(
@@ -268,7 +268,7 @@ void xseg_pools_notify(struct xseg_device *device)
         return;
     /* The calling function may have failed or be repeated, and a callback may use this or another allocator. */
     const struct xseg_history_gathered gathered = xseg_history_defer();
-    xseg_fail_keep(&kept);
+    xseg_fail_save(&kept);
     notify_destroyed(device);
     xseg_history_resume(&gathered);
     xseg_fail_restore(&kept);

@@ -98,7 +98,7 @@ static xseg_status make_classic(struct xseg_arena *arena, struct xseg_segment *s
                                                  &arena->pool->options.memory,
                                                  xseg_arena_stream(arena)->handle);
     if (status != XSEG_OK)
-        xseg_fail_add(", pool %s", xseg_pool_label(arena->pool));
+        xseg_fail_append(", pool %s", xseg_pool_label(arena->pool));
     if (status != XSEG_OK || are_nobodys(device, segment->base, bytes))
         return status;
     status = xseg_fail(

@@ -8,21 +8,21 @@
 #include "src/core/pending/pending.h"
 
 /* Add the driver call that failed, where no limit of the library refused first. */
-static void add_drivers_word(struct xseg_text *text, const struct xseg_arena *arena,
+static void add_drivers_word(struct xseg_strbuf *text, const struct xseg_arena *arena,
                              xseg_status status)
 {
     const char *call =
         atomic_load_explicit(&arena->device->context.refused_by, memory_order_relaxed);
 
     if (status == XSEG_ERR_NO_ADDRESSES) {
-        xseg_text_add(text, "; cuMemAddressReserve failed, ");
-        xseg_text_add_mib(text,
-                          atomic_load_explicit(&arena->device->addresses, memory_order_relaxed));
-        xseg_text_add(text, " of virtual addresses reserved by this allocator");
+        xseg_strbuf_printf(text, "; cuMemAddressReserve failed, ");
+        xseg_strbuf_add_mib(text,
+                            atomic_load_explicit(&arena->device->addresses, memory_order_relaxed));
+        xseg_strbuf_printf(text, " of virtual addresses reserved by this allocator");
     }
     if (status == XSEG_ERR_NO_MEMORY && arena->device->refuser == XSEG_OOM_CAUSE_DRIVER &&
         call != NULL && !xseg_pool_has_own_memory(arena->pool))
-        xseg_text_add(text, "; %s failed, CUDA_ERROR_OUT_OF_MEMORY", call);
+        xseg_strbuf_printf(text, "; %s failed, CUDA_ERROR_OUT_OF_MEMORY", call);
 }
 
 xseg_status xseg_oom_fail(struct xseg_arena *arena, const struct xseg_alloc_params *params,
@@ -30,13 +30,13 @@ xseg_status xseg_oom_fail(struct xseg_arena *arena, const struct xseg_alloc_para
 {
     struct xseg_oom_account account;
     char buffer[1024];
-    struct xseg_text text;
+    struct xseg_strbuf text;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
                 xseg_oom_cause_is_memory_pressure(status));
     xseg_oom_account_collect(&account, arena, params);
     *free_bytes = account.free;
-    xseg_text_init(&text, buffer, sizeof(buffer));
+    xseg_strbuf_init(&text, buffer, sizeof(buffer));
     xseg_oom_cause_add(&text, arena->pool, status, params->requested);
     xseg_oom_account_add(&text, &account);
     add_drivers_word(&text, arena, status);
@@ -51,16 +51,16 @@ bool xseg_oom_notify(struct xseg_arena *arena, const struct xseg_alloc_params *p
     struct xseg_device *device = arena->device;
     struct xseg_observers *observers = &device->allocator->observers;
     uint64_t free = 0, total = 0;
-    struct xseg_fail_kept kept;
+    struct xseg_fail_saved kept;
     char buffer[XSEG_FAIL_BYTES];
-    struct xseg_text message;
+    struct xseg_strbuf message;
 
     XSEG_ASSERT(xseg_oom_cause_is_memory_pressure(status) && subject <= XSEG_OBSERVERS_REJECTED);
     if (!xseg_observers_are_registered(observers, subject))
         return false;
     /* Observers can call functions that fail. */
-    xseg_fail_keep(&kept);
-    xseg_text_init(&message, buffer, sizeof(buffer));
+    xseg_fail_save(&kept);
+    xseg_strbuf_init(&message, buffer, sizeof(buffer));
     xseg_fail_print(&message);
     (void)xseg_device_memory(device, &free, &total);
     const struct xseg_oom_info shortage = {

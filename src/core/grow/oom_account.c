@@ -124,33 +124,35 @@ void xseg_oom_account_collect(struct xseg_oom_account *account, struct xseg_aren
 }
 
 /* Add one part of the account, unless it is 0. */
-static void add_part(struct xseg_text *text, const char **before, uint64_t bytes, const char *what)
+static void add_part(struct xseg_strbuf *text, const char **before, uint64_t bytes,
+                     const char *what)
 {
     if (bytes == 0)
         return;
-    xseg_text_add(text, "%s", *before);
-    xseg_text_add_mib(text, bytes);
-    xseg_text_add(text, " %s", what);
+    xseg_strbuf_printf(text, "%s", *before);
+    xseg_strbuf_add_mib(text, bytes);
+    xseg_strbuf_printf(text, " %s", what);
     *before = ", ";
 }
 
-void xseg_oom_account_add(struct xseg_text *text, const struct xseg_oom_account *account)
+void xseg_oom_account_add(struct xseg_strbuf *text, const struct xseg_oom_account *account)
 {
     const struct xseg_device *device = account->asked->device;
     const char *before = ", ", *part = ": ", *more = "; ";
 
-    xseg_text_add(text, "; ");
-    xseg_text_add_mib(text, account->missing);
-    xseg_text_add(text, " needed from the %s, ",
-                  xseg_pool_has_own_memory(account->asked->pool) ? "memory functions" : "driver");
-    xseg_text_add_mib(text, account->free);
-    xseg_text_add(text, " of ");
-    xseg_text_add_mib(text, account->total);
-    xseg_text_add(text, " free");
+    xseg_strbuf_printf(text, "; ");
+    xseg_strbuf_add_mib(text, account->missing);
+    xseg_strbuf_printf(text, " needed from the %s, ",
+                       xseg_pool_has_own_memory(account->asked->pool) ? "memory functions"
+                                                                      : "driver");
+    xseg_strbuf_add_mib(text, account->free);
+    xseg_strbuf_printf(text, " of ");
+    xseg_strbuf_add_mib(text, account->total);
+    xseg_strbuf_printf(text, " free");
     add_part(text, &before, account->others, "used by others");
-    xseg_text_add(text, ", ");
-    xseg_text_add_mib(text, account->taken);
-    xseg_text_add(text, " used by this allocator");
+    xseg_strbuf_printf(text, ", ");
+    xseg_strbuf_add_mib(text, account->taken);
+    xseg_strbuf_printf(text, " used by this allocator");
     add_part(text, &part, account->live, "allocated");
     add_part(text, &part, account->pending, "pending free");
     add_part(text, &part, account->cached, "cached");

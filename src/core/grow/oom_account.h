@@ -52,6 +52,6 @@ void xseg_oom_account_collect(struct xseg_oom_account *account, struct xseg_aren
                               const struct xseg_alloc_params *params);
 
 /* Add an account to a message: "; 100.00 MiB needed from the driver, ..." */
-void xseg_oom_account_add(struct xseg_text *text, const struct xseg_oom_account *account);
+void xseg_oom_account_add(struct xseg_strbuf *text, const struct xseg_oom_account *account);
 
 #endif

@@ -69,7 +69,7 @@ static uint64_t mib_for(uint64_t bytes)
 
 /* Name the limits that the request would pass, each with the value that would let it through.  Idle memory does not
  * count as taken: a limit that is kept by giving idle memory back need not rise.  `before`: written before the first one. */
-static void add_limits(struct xseg_text *text, const struct matter *matter, const char *before)
+static void add_limits(struct xseg_strbuf *text, const struct matter *matter, const char *before)
 {
     const struct xseg_device *device = matter->pool->device;
     const struct xseg_config *config = matter->params->config;
@@ -78,22 +78,22 @@ static void add_limits(struct xseg_text *text, const struct matter *matter, cons
 
     XSEG_ASSERT(!is_within_limits(matter, matter->idle));
     if (pool_then(matter) > xseg_pool_limit(matter->pool)) {
-        xseg_text_add(text, "%slimit_bytes of pool %s to %" PRIu64 " MiB or more", before,
-                      xseg_pool_label(matter->pool), mib_for(pool_then(matter)));
+        xseg_strbuf_printf(text, "%slimit_bytes of pool %s to %" PRIu64 " MiB or more", before,
+                           xseg_pool_label(matter->pool), mib_for(pool_then(matter)));
         before = ", and ";
     }
     if (then > hard) {
-        xseg_text_add(text,
-                      hard == config->hard_limit_bytes
-                          ? "%shard_limit_mb to %" PRIu64 " or more"
-                          : "%shard_bytes of xseg_limits_set() to %" PRIu64 " MiB or more",
-                      before, mib_for(then));
+        xseg_strbuf_printf(text,
+                           hard == config->hard_limit_bytes
+                               ? "%shard_limit_mb to %" PRIu64 " or more"
+                               : "%shard_bytes of xseg_limits_set() to %" PRIu64 " MiB or more",
+                           before, mib_for(then));
         before = ", and ";
     }
     const double fraction = xseg_device_limits_fraction(&device->limits);
     if (fraction < 1.0 && then > (uint64_t)(fraction * (double)device->context.total_bytes))
-        xseg_text_add(text, "%sper_process_memory_fraction to %.4f or more", before,
-                      fraction_for(device, then));
+        xseg_strbuf_printf(text, "%sper_process_memory_fraction to %.4f or more", before,
+                           fraction_for(device, then));
 }
 
 /* --- The whole advice. --- */
@@ -120,7 +120,7 @@ static const char *about_pages(const struct matter *matter)
 }
 
 /* Add each change that would be enough by itself: "; release ..., or raise ...". */
-static void add_changes(struct xseg_text *text, const struct matter *matter, bool captures)
+static void add_changes(struct xseg_strbuf *text, const struct matter *matter, bool captures)
 {
     const struct xseg_oom_account *account = matter->account;
     const char *pages = captures ? NULL : about_pages(matter);
@@ -128,18 +128,18 @@ static void add_changes(struct xseg_text *text, const struct matter *matter, boo
 
     if (!captures && account->held_whole != 0 &&
         would_do(matter, matter->idle + account->held_whole)) {
-        xseg_text_add(text, "; release unused private pools");
+        xseg_strbuf_printf(text, "; release unused private pools");
         is_first = false;
     }
     if (pages != NULL) {
-        xseg_text_add(text, "%s%s", is_first ? "; " : ", or ", pages);
+        xseg_strbuf_printf(text, "%s%s", is_first ? "; " : ", or ", pages);
         is_first = false;
     }
     if (!is_within_limits(matter, matter->idle) && has_room(matter, matter->idle))
         add_limits(text, matter, is_first ? "; raise " : ", or raise ");
 }
 
-void xseg_oom_advice_add(struct xseg_text *text, const struct xseg_arena *arena,
+void xseg_oom_advice_add(struct xseg_strbuf *text, const struct xseg_arena *arena,
                          const struct xseg_alloc_params *params,
                          const struct xseg_oom_account *account, bool rejected)
 {
@@ -150,7 +150,8 @@ void xseg_oom_advice_add(struct xseg_text *text, const struct xseg_arena *arena,
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && account->asked == arena);
     if (rejected) {
         if (would_do(&matter, account->cached + account->reusable))
-            xseg_text_add(text, "; set throw_on_cudamalloc_oom:False to disable the rejection");
+            xseg_strbuf_printf(text,
+                               "; set throw_on_cudamalloc_oom:False to disable the rejection");
         return;
     }
     /* No limit is in the way, and the device has room: no setting of the user refused the request. */
@@ -158,7 +159,7 @@ void xseg_oom_advice_add(struct xseg_text *text, const struct xseg_arena *arena,
                                               : would_do(&matter, matter.idle))
         return;
     if (captures && would_do(&matter, account->cached + account->pending_whole)) {
-        xseg_text_add(text, "; end the capture first, no memory is released during a capture");
+        xseg_strbuf_printf(text, "; end the capture first, no memory is released during a capture");
         return;
     }
     add_changes(text, &matter, captures);

@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-#include "src/base/text.h"
+#include "src/base/string_util.h"
 #include "xseg/status.h"
 
 struct xseg_device;
@@ -44,7 +44,7 @@ enum xseg_oom_cause xseg_oom_cause_of_limit(const struct xseg_device *device, ui
 xseg_status xseg_oom_cause_fail(struct xseg_pool *pool, enum xseg_oom_cause refuser, uint64_t more);
 
 /* Add the start of an error message, by device->refuser and the status: "out of memory on device 0, 2.00 MiB requested". */
-void xseg_oom_cause_add(struct xseg_text *text, const struct xseg_pool *pool, xseg_status status,
+void xseg_oom_cause_add(struct xseg_strbuf *text, const struct xseg_pool *pool, xseg_status status,
                         uint64_t bytes);
 
 #endif

@@ -91,7 +91,7 @@ xseg_status xseg_unpaged_alloc_classic(struct xseg_arena *arena,
                                        struct xseg_alloc_result *out, struct xseg_unpaged *request)
 {
     struct xseg_device *device = arena->device;
-    struct xseg_fail_kept kept;
+    struct xseg_fail_saved kept;
     uint64_t free = 0;
     bool lasts = false;
 
@@ -104,8 +104,8 @@ xseg_status xseg_unpaged_alloc_classic(struct xseg_arena *arena,
     if (!lasts)
         return status;
     if (is_doubted)
-        xseg_fail_add(" with %" PRIu64 " MiB free", free >> 20);
-    xseg_fail_keep(&kept);
+        xseg_fail_append(" with %" PRIu64 " MiB free", free >> 20);
+    xseg_fail_save(&kept);
     const xseg_status classic = grow_classic(arena, params, out);
     xseg_fail_restore(&kept);
     if (classic == XSEG_OK || (!is_doubted && xseg_oom_cause_is_memory_pressure(classic))) {

@@ -45,18 +45,18 @@ bool xseg_free_event_find(struct xseg_history *history, uint64_t address,
 
 /* Add the user's own frames, as the hook names them. */
 static void add_frames(const struct xseg_history_store *store, uint32_t frames,
-                       struct xseg_text *text)
+                       struct xseg_strbuf *text)
 {
     const struct xseg_history_hook *hook = xseg_history_store_hook(store);
     char name[384] = "";
 
     if (frames != 0 && hook != NULL && hook->name != NULL &&
         hook->name(hook->context, frames, name, sizeof(name)))
-        xseg_text_add(text, ", in %.*s", (int)sizeof(name) - 1, name);
+        xseg_strbuf_printf(text, ", in %.*s", (int)sizeof(name) - 1, name);
 }
 
 bool xseg_free_event_describe(struct xseg_history *history, uint64_t address, const char *lead,
-                              struct xseg_text *text)
+                              struct xseg_strbuf *text)
 {
     const struct xseg_history_moment now = xseg_history_store_moment(history->store);
     struct xseg_history_event event;
@@ -66,11 +66,11 @@ bool xseg_free_event_describe(struct xseg_history *history, uint64_t address, co
     /* Another thread may have freed it since the clock was read. */
     const uint64_t then = xseg_history_store_ns(history->store, &now, event.time);
     const uint64_t ago = now.ns - xseg_min(now.ns, then);
-    xseg_text_add(text,
-                  "%sfreed %" PRIu64 ".%03" PRIu64 " ms ago by thread %" PRIu32
-                  " with the block of %" PRIu64 " bytes at %#" PRIx64,
-                  lead, ago / 1000000, ago / 1000 % 1000, event.thread,
-                  xseg_history_event_bytes(&event), (uint64_t)event.base);
+    xseg_strbuf_printf(text,
+                       "%sfreed %" PRIu64 ".%03" PRIu64 " ms ago by thread %" PRIu32
+                       " with the block of %" PRIu64 " bytes at %#" PRIx64,
+                       lead, ago / 1000000, ago / 1000 % 1000, event.thread,
+                       xseg_history_event_bytes(&event), (uint64_t)event.base);
     xseg_history_store_print_stack(history->store, event.stack, FRAMES_SHOWN, ", from ", text);
     add_frames(history->store, event.frames, text);
     return true;

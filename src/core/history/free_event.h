@@ -7,7 +7,7 @@
 #ifndef XSEG_CORE_HISTORY_FREE_EVENT_H
 #define XSEG_CORE_HISTORY_FREE_EVENT_H
 
-#include "src/base/text.h"
+#include "src/base/string_util.h"
 #include "src/core/history/history.h"
 
 /* Find the last free that is remembered of a block which contains an address. */
@@ -20,6 +20,6 @@ bool xseg_free_event_find(struct xseg_history *history, uint64_t address,
  * Returns: false, and nothing is written, if no such free is remembered
  */
 bool xseg_free_event_describe(struct xseg_history *history, uint64_t address, const char *lead,
-                              struct xseg_text *text);
+                              struct xseg_strbuf *text);
 
 #endif

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "src/base/align.h"
-#include "src/base/demand_zero.h"
-#include "src/base/hash.h"
+#include "src/base/hash_table.h"
+#include "src/base/host_memory.h"
 
 #define BUCKETS      ((size_t)1 << 17)
 #define BUCKET_BYTES (BUCKETS * sizeof(uint32_t))
@@ -207,7 +207,7 @@ void xseg_history_labels_drop(struct xseg_history_labels *labels)
 
 /* --- The audit. --- */
 
-bool xseg_history_labels_audit(struct xseg_history_labels *labels, struct xseg_finding *finding)
+bool xseg_history_labels_audit(struct xseg_history_labels *labels, struct xseg_violation *violation)
 {
     const size_t end = labels->bucket == NULL ? 0 : labels->memory.used / XSEG_BUMP_UNIT;
     size_t bytes = 0, records = 0, spare = 0;
@@ -220,20 +220,21 @@ bool xseg_history_labels_audit(struct xseg_history_labels *labels, struct xseg_f
         if (mark_of(record) == 0)
             continue;
         const struct wanted wanted = prepare(record->text);
-        XSEG_HOLDS(finding, "LABEL-1", find(labels, &wanted) == i, "label %zu is not found", i);
+        XSEG_INVARIANT(violation, "LABEL-1", find(labels, &wanted) == i, "label %zu is not found",
+                       i);
         bytes += wanted.bytes;
         count++;
     }
-    XSEG_HOLDS(finding, "LABEL-1", bytes == labels->bytes && count == labels->count,
-               "%" PRIu32 " labels of %zu bytes, not %" PRIu32 " of %zu", count, bytes,
-               labels->count, labels->bytes);
+    XSEG_INVARIANT(violation, "LABEL-1", bytes == labels->bytes && count == labels->count,
+                   "%" PRIu32 " labels of %zu bytes, not %" PRIu32 " of %zu", count, bytes,
+                   labels->count, labels->bytes);
     for (uint32_t label = labels->free; label != 0 && spare <= records;
          label = at(labels, label)->next) {
-        XSEG_HOLDS(finding, "LABEL-2", mark_of(at(labels, label)) == 0,
-                   "label %" PRIu32 " is in use, and free", label);
+        XSEG_INVARIANT(violation, "LABEL-2", mark_of(at(labels, label)) == 0,
+                       "label %" PRIu32 " is in use, and free", label);
         spare++;
     }
-    XSEG_HOLDS(finding, "LABEL-2", count + spare == records,
-               "%" PRIu32 " labels and %zu free records, of %zu", count, spare, records);
+    XSEG_INVARIANT(violation, "LABEL-2", count + spare == records,
+                   "%" PRIu32 " labels and %zu free records, of %zu", count, spare, records);
     return true;
 }

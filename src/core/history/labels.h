@@ -24,7 +24,7 @@
 #ifndef XSEG_CORE_HISTORY_LABELS_H
 #define XSEG_CORE_HISTORY_LABELS_H
 
-#include "src/base/bump.h"
+#include "src/base/intern.h"
 #include "src/base/mutex.h"
 
 /* A longer text is cut to one byte less. */
@@ -92,7 +92,7 @@ void xseg_history_labels_mark(struct xseg_history_labels *labels, uint32_t label
 /* Drop the labels without a mark; none while there are readers. */
 void xseg_history_labels_drop(struct xseg_history_labels *labels) XSEG_REQUIRES(labels->lock);
 
-bool xseg_history_labels_audit(struct xseg_history_labels *labels, struct xseg_finding *finding)
+bool xseg_history_labels_audit(struct xseg_history_labels *labels, struct xseg_violation *violation)
     XSEG_REQUIRES(labels->lock);
 
 #endif

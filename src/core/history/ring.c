@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "src/base/align.h"
-#include "src/base/demand_zero.h"
+#include "src/base/host_memory.h"
 
 #define LINE_BYTES ((size_t)64)
 
@@ -176,24 +176,24 @@ uint64_t xseg_history_ring_host_bytes(const struct xseg_history_ring *ring)
                 : xseg_demand_zero_resident(ring->users, bytes_of_users(ring->capacity)));
 }
 
-bool xseg_history_ring_audit(const struct xseg_history_ring *ring, struct xseg_finding *finding)
+bool xseg_history_ring_audit(const struct xseg_history_ring *ring, struct xseg_violation *violation)
 {
     const uint64_t recorded = atomic_load_explicit(&ring->recorded, memory_order_relaxed);
     const uint64_t cleared = atomic_load_explicit(&ring->cleared, memory_order_relaxed);
     const uint64_t dropped = atomic_load_explicit(&ring->dropped, memory_order_relaxed);
     uint64_t first, end, before = 0;
 
-    XSEG_HOLDS(finding, "RING-1", cleared <= recorded && dropped <= recorded,
-               "of %" PRIu64 " events %" PRIu64 " were cleared, %" PRIu64 " dropped", recorded,
-               cleared, dropped);
+    XSEG_INVARIANT(violation, "RING-1", cleared <= recorded && dropped <= recorded,
+                   "of %" PRIu64 " events %" PRIu64 " were cleared, %" PRIu64 " dropped", recorded,
+                   cleared, dropped);
     xseg_history_ring_range(ring, &first, &end);
     for (uint64_t number = first; number < end; number++) {
         struct xseg_history_event event;
 
         (void)xseg_history_ring_read(ring, number, &event);
-        XSEG_HOLDS(finding, "RING-2", event.time >= before,
-                   "event %" PRIu64 " is of %" PRIu64 ", the one before of %" PRIu64, number,
-                   event.time, before);
+        XSEG_INVARIANT(violation, "RING-2", event.time >= before,
+                       "event %" PRIu64 " is of %" PRIu64 ", the one before of %" PRIu64, number,
+                       event.time, before);
         before = event.time;
     }
     return true;

@@ -120,6 +120,7 @@ uint64_t xseg_history_ring_lost(const struct xseg_history_ring *ring, uint64_t f
 uint64_t xseg_history_ring_host_bytes(const struct xseg_history_ring *ring);
 
 /* ARENA of the ring's arena and HISTORY are held. */
-bool xseg_history_ring_audit(const struct xseg_history_ring *ring, struct xseg_finding *finding);
+bool xseg_history_ring_audit(const struct xseg_history_ring *ring,
+                             struct xseg_violation *violation);
 
 #endif

@@ -8,7 +8,7 @@
 #include "src/base/align.h"
 #include "src/base/check.h"
 #include "src/base/stack.h"
-#include "src/base/text.h"
+#include "src/base/string_util.h"
 #include "src/core/config/config.h"
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -188,14 +188,14 @@ static uint32_t own_frames(const struct xseg_stack_depot *depot, uint32_t stack,
 }
 
 void xseg_history_store_print_stack(struct xseg_history_store *store, uint32_t stack, unsigned max,
-                                    const char *lead, struct xseg_text *text)
+                                    const char *lead, struct xseg_strbuf *text)
 {
     const struct xseg_stack_depot *depot = xseg_history_store_depot(store);
     struct xseg_stack_view view;
 
     if (depot == NULL || !xseg_stack_depot_get(depot, stack, &view))
         return;
-    xseg_text_add(text, "%s", lead);
+    xseg_strbuf_printf(text, "%s", lead);
     xseg_stack_depot_describe(depot, stack, own_frames(depot, stack, view.count), max, text);
 }
 

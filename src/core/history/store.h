@@ -39,7 +39,7 @@
 _Static_assert(XSEG_HISTORY_ACTIONS <= XSEG_HISTORY_STACKS_SHIFT, "each action has a bit");
 
 struct xseg_config;
-struct xseg_text;
+struct xseg_strbuf;
 
 /* The user's hook.  One that is replaced stays, since a thread may still be in it. */
 struct xseg_history_hooked {
@@ -96,7 +96,7 @@ struct xseg_stack_depot *xseg_history_store_make_depot(struct xseg_history_store
  * lead: printed before the frames
  */
 void xseg_history_store_print_stack(struct xseg_history_store *store, uint32_t stack, unsigned max,
-                                    const char *lead, struct xseg_text *text);
+                                    const char *lead, struct xseg_strbuf *text);
 
 /* The user's hook in force, or NULL. */
 static inline const struct xseg_history_hook *

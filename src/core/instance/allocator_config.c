@@ -33,9 +33,9 @@ void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t nam
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
     char buffer[512];
-    struct xseg_text text;
+    struct xseg_strbuf text;
 
-    xseg_text_init(&text, buffer, sizeof(buffer));
+    xseg_strbuf_init(&text, buffer, sizeof(buffer));
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++) {
         if ((named >> key & 1) == 0 ||
             xseg_config_keys_has_effect(config, (enum xseg_config_key_id)key) ||
@@ -49,11 +49,12 @@ void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t nam
                 "set per_process_memory_fraction, or fraction by xseg_limits_set() (in PyTorch, "
                 "set_per_process_memory_fraction())");
         else
-            xseg_text_add(&text, "%s%s", text.length > 0 ? ", " : "", xseg_config_table[key].name);
+            xseg_strbuf_printf(&text, "%s%s", text.length > 0 ? ", " : "",
+                               xseg_config_table[key].name);
     }
     for (unsigned i = 0; i < XSEG_CONFIG_IGNORED; i++)
         if ((named >> (XSEG_CONFIG_KEYS + i) & 1) != 0)
-            xseg_text_add(&text, "%s%s", text.length > 0 ? ", " : "", xseg_config_ignored[i]);
+            xseg_strbuf_printf(&text, "%s%s", text.length > 0 ? ", " : "", xseg_config_ignored[i]);
     if (text.length > 0)
         xseg_log_line(&allocator->log, XSEG_LOG_WARNING, "configuration: keys have no effect, %s",
                       buffer);

@@ -8,7 +8,7 @@
 
 #include "src/base/environment.h"
 #include "src/base/error.h"
-#include "src/base/range.h"
+#include "src/base/span.h"
 #include "src/core/budget/budget.h"
 #include "src/core/config/config.h"
 #include "src/core/grow/guarded.h"
@@ -70,8 +70,8 @@ static void free_allocator(struct xseg_allocator *allocator)
     free(allocator->device);
     xseg_stream_cache_fini(&allocator->stream_cache);
     xseg_page_map_fini(&allocator->page_map);
-    xseg_fork_unmap(allocator->frees_plainly, sizeof(*allocator->frees_plainly));
-    xseg_fork_fini(&allocator->fork);
+    xseg_wipe_on_fork_free(allocator->frees_plainly, sizeof(*allocator->frees_plainly));
+    xseg_fork_guard_fini(&allocator->fork);
     xseg_history_store_fini(&allocator->history);
     xseg_observers_fini(&allocator->observers);
     xseg_mutex_fini(&allocator->open_lock);
@@ -112,8 +112,8 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
     xseg_observers_init(&allocator->observers);
     xseg_history_store_init(&allocator->history, clock);
     allocator->frees_plainly =
-        xseg_fork_wiped(sizeof(*allocator->frees_plainly), &allocator->frees_are_wiped);
-    if (allocator->frees_plainly == NULL || !xseg_fork_init(&allocator->fork) ||
+        xseg_wipe_on_fork_alloc(sizeof(*allocator->frees_plainly), &allocator->frees_are_wiped);
+    if (allocator->frees_plainly == NULL || !xseg_fork_guard_init(&allocator->fork) ||
         !xseg_page_map_init(&allocator->page_map) ||
         !xseg_stream_cache_init(&allocator->stream_cache, &allocator->page_map.lock)) {
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, page map");
@@ -124,7 +124,7 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
         status = xseg_driver_open(driver, &allocator->driver);
     if (status != XSEG_OK)
         goto free_all;
-    xseg_range_start();
+    xseg_nvtx_start();
     allocator->device_count = xseg_driver_device_count(allocator->driver);
     XSEG_ASSERT(allocator->device_count >= 0);
     allocator->device = calloc((size_t)allocator->device_count, sizeof(*allocator->device));

@@ -47,7 +47,7 @@ uint64_t xseg_device_host_bytes(struct xseg_device *device)
 }
 
 struct inspection {
-    struct xseg_finding *finding;
+    struct xseg_violation *violation;
     uint64_t reserved, evicted;
     bool holds;
 };
@@ -58,45 +58,45 @@ static void audit_arena(void *self, struct xseg_arena *arena)
 
     xseg_arena_lock(arena);
     if (inspection->holds)
-        inspection->holds = xseg_arena_audit(arena, inspection->finding);
+        inspection->holds = xseg_arena_audit(arena, inspection->violation);
     inspection->reserved += xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
     inspection->evicted += arena->evicted;
     xseg_arena_unlock(arena);
 }
 
 static bool audit_totals(struct xseg_device *device, const struct inspection *inspection,
-                         struct xseg_finding *finding)
+                         struct xseg_violation *violation)
 {
     const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
     const uint64_t evicted = atomic_load_explicit(&device->evicted, memory_order_relaxed);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
 
-    XSEG_HOLDS(finding, "DEVICE-1", reserved == inspection->reserved,
-               "reserved says %" PRIu64 ", arenas %" PRIu64, reserved, inspection->reserved);
-    XSEG_HOLDS(finding, "DEVICE-2", evicted == inspection->evicted,
-               "away says %" PRIu64 ", arenas %" PRIu64, evicted, inspection->evicted);
-    return xseg_totals_audit(&device->totals, finding) &&
-           xseg_pages_audit(&device->pages, finding) &&
-           xseg_unreleased_audit(&device->unreleased, finding);
+    XSEG_INVARIANT(violation, "DEVICE-1", reserved == inspection->reserved,
+                   "reserved says %" PRIu64 ", arenas %" PRIu64, reserved, inspection->reserved);
+    XSEG_INVARIANT(violation, "DEVICE-2", evicted == inspection->evicted,
+                   "away says %" PRIu64 ", arenas %" PRIu64, evicted, inspection->evicted);
+    return xseg_totals_audit(&device->totals, violation) &&
+           xseg_pages_audit(&device->pages, violation) &&
+           xseg_unreleased_audit(&device->unreleased, violation);
 }
 
-static bool audit_labels(struct xseg_history_labels *labels, struct xseg_finding *finding)
+static bool audit_labels(struct xseg_history_labels *labels, struct xseg_violation *violation)
 {
     xseg_mutex_lock(&labels->lock);
-    const bool holds = xseg_history_labels_audit(labels, finding);
+    const bool holds = xseg_history_labels_audit(labels, violation);
     xseg_mutex_unlock(&labels->lock);
     return holds;
 }
 
-bool xseg_device_audit(struct xseg_device *device, struct xseg_finding *finding)
+bool xseg_device_audit(struct xseg_device *device, struct xseg_violation *violation)
 {
-    struct inspection inspection = {.finding = finding, .holds = true};
+    struct inspection inspection = {.violation = violation, .holds = true};
 
     xseg_mutex_lock(&device->growth_lock);
     xseg_device_visit_arenas(device, audit_arena, &inspection);
     if (inspection.holds)
-        inspection.holds = audit_totals(device, &inspection, finding);
+        inspection.holds = audit_totals(device, &inspection, violation);
     xseg_mutex_unlock(&device->growth_lock);
-    return inspection.holds && audit_labels(&device->history.store->labels, finding);
+    return inspection.holds && audit_labels(&device->history.store->labels, violation);
 }

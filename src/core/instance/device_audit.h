@@ -9,6 +9,6 @@
 uint64_t xseg_device_host_bytes(struct xseg_device *device);
 
 /* Audit a device and all its arenas.  No lock is held. */
-bool xseg_device_audit(struct xseg_device *device, struct xseg_finding *finding);
+bool xseg_device_audit(struct xseg_device *device, struct xseg_violation *violation);
 
 #endif

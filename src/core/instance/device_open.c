@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "src/base/error.h"
-#include "src/base/text.h"
+#include "src/base/string_util.h"
 #include "src/core/arena/origins.h"
 #include "src/core/budget/budget.h"
 #include "src/core/cache/extent_blocks.h"
@@ -160,7 +160,7 @@ xseg_status xseg_device_make_pool(struct xseg_device *device,
 /* The first allocated blocks, for the error message. */
 struct survivors {
     uint64_t count;
-    struct xseg_text text;
+    struct xseg_strbuf text;
     char buffer[1024];
 };
 
@@ -174,9 +174,9 @@ static void note_live(void *self, const struct xseg_part *part)
 
     if (part->state != XSEG_BLOCK_ALLOCATED || live->count++ >= 4)
         return;
-    xseg_text_add(&live->text, "%s %#" PRIx64 " of %" PRIu64 " bytes on stream %p",
-                  live->count > 1 ? "," : "", part->base, part->requested,
-                  (void *)xseg_arena_stream(arena)->handle);
+    xseg_strbuf_printf(&live->text, "%s %#" PRIx64 " of %" PRIu64 " bytes on stream %p",
+                       live->count > 1 ? "," : "", part->base, part->requested,
+                       (void *)xseg_arena_stream(arena)->handle);
     xseg_history_store_print_stack(arena->history->store,
                                    xseg_origins_of(part->extent, part->base).stack, FRAMES_SHOWN,
                                    " from ", &live->text);
@@ -286,7 +286,7 @@ xseg_status xseg_device_check_none_allocated(struct xseg_device *device)
         return xseg_fail(XSEG_ERR_BUSY, "%s is active on device %d; end it first",
                          xseg_pending_captures(device->pending) ? "capture" : "route to a pool",
                          device->context.ordinal);
-    xseg_text_init(&live.text, live.buffer, sizeof(live.buffer));
+    xseg_strbuf_init(&live.text, live.buffer, sizeof(live.buffer));
     xseg_mutex_lock(&device->growth_lock);
     xseg_device_walk(device, note_live, &live);
     const uint64_t pinned = xseg_mapping_pinned(device);

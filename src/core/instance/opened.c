@@ -7,7 +7,7 @@
 #include "src/base/align.h"
 #include "src/base/check.h"
 #include "src/base/stack.h"
-#include "src/base/text.h"
+#include "src/base/string_util.h"
 #include "src/core/history/store.h"
 
 #if XSEG_CHECKS > 0
@@ -35,12 +35,12 @@ static void log_ignored_variables(const struct xseg_log *log)
     };
     static atomic_flag is_logged = ATOMIC_FLAG_INIT;
     char names[128];
-    struct xseg_text text;
+    struct xseg_strbuf text;
 
-    xseg_text_init(&text, names, sizeof(names));
+    xseg_strbuf_init(&text, names, sizeof(names));
     for (unsigned i = 0; i < XSEG_COUNT_OF(variable); i++)
         if (getenv(variable[i]) != NULL && secure_getenv(variable[i]) == NULL)
-            xseg_text_add(&text, "%s%s", text.length > 0 ? ", " : "", variable[i]);
+            xseg_strbuf_printf(&text, "%s%s", text.length > 0 ? ", " : "", variable[i]);
     if (text.length > 0 && !atomic_flag_test_and_set(&is_logged))
         xseg_log_line(log, XSEG_LOG_WARNING,
                       "environment: ignored in a set-user-ID process, %s; pass the values to "

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#include "src/base/log.h"
+#include "src/base/error.h"
 
 /* Write the log lines.  No lock is held, as for any logging. */
 void xseg_opened_log(const struct xseg_log *log);

@@ -12,7 +12,7 @@
 #ifndef XSEG_CORE_LARGE_H
 #define XSEG_CORE_LARGE_H
 
-#include "src/base/select.h"
+#include "src/base/align.h"
 #include "src/core/block/slot.h"
 #include "src/core/large/cached.h"
 

@@ -216,19 +216,19 @@ static void report(const struct xseg_alloc_result *result, const struct differen
     const struct xseg_arena *arena = result->arena;
     struct xseg_device *device = arena->device;
     const uint64_t address = result->base + difference->first;
-    struct xseg_text text;
+    struct xseg_strbuf text;
     char buffer[896];
 
-    xseg_text_init(&text, buffer, sizeof(buffer));
-    xseg_text_add(&text,
-                  "device %d: freed memory was overwritten, %" PRIu64 " of %" PRIu64
-                  " bytes at %#" PRIx64 " (stream %p), first at %#" PRIx64 ", offset %" PRIu64
-                  ", found",
-                  device->context.ordinal, difference->count, result->bytes, result->base,
-                  (void *)xseg_arena_stream(arena)->handle, address, difference->first);
+    xseg_strbuf_init(&text, buffer, sizeof(buffer));
+    xseg_strbuf_printf(&text,
+                       "device %d: freed memory was overwritten, %" PRIu64 " of %" PRIu64
+                       " bytes at %#" PRIx64 " (stream %p), first at %#" PRIx64 ", offset %" PRIu64
+                       ", found",
+                       device->context.ordinal, difference->count, result->bytes, result->base,
+                       (void *)xseg_arena_stream(arena)->handle, address, difference->first);
     XSEG_ASSERT(difference->shown <= SHOWN_BYTES && difference->first < result->bytes);
     for (unsigned i = 0; i < difference->shown; i++)
-        xseg_text_add(&text, " %02x", difference->found[i]);
+        xseg_strbuf_printf(&text, " %02x", difference->found[i]);
     (void)xseg_free_event_describe(&device->history, address, "; last ", &text);
     atomic_fetch_add_explicit(&device->overwrites, 1, memory_order_relaxed);
     xseg_log_line(&device->fill->allocator->log, XSEG_LOG_ERROR, "%s", buffer);

@@ -201,12 +201,12 @@ static xseg_status make_handles(const struct xseg_export *record, enum xseg_hand
         const xseg_status status = make_handle(segment, at, type, &handle[i]);
 
         if (status != XSEG_OK) {
-            xseg_fail_add(", page %" PRIu64 " of %" PRIu64 "; %s", first + i + 1,
-                          count_pages(record),
-                          type == XSEG_HANDLE_FD
-                              ? "each page needs a file descriptor, see ulimit -n"
-                              : "pages created before the probe of fabric handles have none, trim "
-                                "and allocate again");
+            xseg_fail_append(
+                ", page %" PRIu64 " of %" PRIu64 "; %s", first + i + 1, count_pages(record),
+                type == XSEG_HANDLE_FD
+                    ? "each page needs a file descriptor, see ulimit -n"
+                    : "pages created before the probe of fabric handles have none, trim "
+                      "and allocate again");
             close_files(handle, type == XSEG_HANDLE_FD ? i : 0);
             return status;
         }

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/demand_zero.h"
 #include "src/base/error.h"
+#include "src/base/host_memory.h"
 #include "src/core/device/allocator.h"
 #include "src/core/grow/extents.h"
 #include "src/core/grow/growth.h"

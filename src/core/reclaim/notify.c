@@ -28,14 +28,15 @@ bool xseg_notify_is_of_pool(const struct xseg_pool *pool)
 }
 
 /* Give the device memory lock while observers are called, with let_go(), and take it again, with take_again(). */
-static void let_go(struct xseg_device *device, struct xseg_fail_kept *kept) XSEG_UNCHECKED
+static void let_go(struct xseg_device *device, struct xseg_fail_saved *kept) XSEG_UNCHECKED
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    xseg_fail_keep(kept);
+    xseg_fail_save(kept);
     xseg_mutex_unlock(&device->growth_lock);
 }
 
-static void take_again(struct xseg_device *device, const struct xseg_fail_kept *kept) XSEG_UNCHECKED
+static void take_again(struct xseg_device *device,
+                       const struct xseg_fail_saved *kept) XSEG_UNCHECKED
 {
     xseg_mutex_lock(&device->growth_lock);
     xseg_fail_restore(kept);
@@ -95,7 +96,7 @@ static void tell_chain(const struct xseg_block *claimed, enum xseg_observers_sub
 
 bool xseg_notify_unmap(struct xseg_device *device, const struct xseg_block *claimed)
 {
-    struct xseg_fail_kept kept;
+    struct xseg_fail_saved kept;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_ASSERT(claimed == NULL || claimed->state == XSEG_BLOCK_CLAIMED);
@@ -116,7 +117,7 @@ bool xseg_notify_unmap(struct xseg_device *device, const struct xseg_block *clai
 bool xseg_notify_unmap_bytes(const struct xseg_extent *extent, uint64_t base, uint64_t bytes)
 {
     struct xseg_device *device = extent->arena->device;
-    struct xseg_fail_kept kept;
+    struct xseg_fail_saved kept;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && bytes > 0);
     if (!xseg_notify_is_enabled(device))
@@ -134,7 +135,7 @@ bool xseg_notify_unmap_bytes(const struct xseg_extent *extent, uint64_t base, ui
 void xseg_notify_map(const struct xseg_extent *extent, uint64_t base, uint64_t bytes)
 {
     struct xseg_device *device = extent->arena->device;
-    struct xseg_fail_kept kept;
+    struct xseg_fail_saved kept;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && bytes > 0);
     if (!xseg_notify_is_enabled(device))
@@ -147,7 +148,7 @@ void xseg_notify_map(const struct xseg_extent *extent, uint64_t base, uint64_t b
 bool xseg_notify_pool(struct xseg_pool *pool, bool leaves)
 {
     struct xseg_device *device = pool->device;
-    struct xseg_fail_kept kept;
+    struct xseg_fail_saved kept;
     struct xseg_arena *arena = atomic_load_explicit(&pool->arenas, memory_order_acquire);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&

@@ -11,10 +11,10 @@
 static void free_addresses(struct xseg_pool *pool)
 {
     struct xseg_device *device = pool->device;
-    struct xseg_fail_kept kept;
+    struct xseg_fail_saved kept;
 
     /* The release may follow a failure of its caller. */
-    xseg_fail_keep(&kept);
+    xseg_fail_save(&kept);
     xseg_mutex_lock(&device->growth_lock);
     if (!xseg_pending_captures(device->pending) && !xseg_context_is_lost(&device->context))
         xseg_pool_visit_arenas(pool, xseg_trim_finish_unmapped_of, NULL);

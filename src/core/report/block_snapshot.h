@@ -14,7 +14,7 @@
 #ifndef XSEG_CORE_BLOCK_SNAPSHOT_H
 #define XSEG_CORE_BLOCK_SNAPSHOT_H
 
-#include "src/base/bump.h"
+#include "src/base/intern.h"
 #include "src/core/report/device_history.h"
 #include "src/core/report/explain.h"
 

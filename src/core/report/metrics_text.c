@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
-#include "src/base/replacement.h"
-#include "src/base/utf8.h"
+#include "src/base/file_writer.h"
+#include "src/base/string_util.h"
 #include "src/core/budget/budget.h"
 #include "src/core/report/usage.h"
 
@@ -495,16 +495,16 @@ static int write_all(int file, const char *bytes, size_t count)
 
 xseg_status xseg_metrics_file_write(struct xseg_allocator *allocator, const char *path)
 {
-    struct xseg_replacement place;
+    struct xseg_atomic_file place;
     char *page = NULL;
     xseg_status status = make_page(allocator, &page);
 
     if (status == XSEG_OK) {
-        int error = xseg_replacement_begin(&place, path);
+        int error = xseg_atomic_file_open(&place, path);
 
         if (error == 0) {
             error = write_all(place.file, page, strlen(page));
-            const int ended = xseg_replacement_end(&place, error == 0);
+            const int ended = xseg_atomic_file_close(&place, error == 0);
 
             error = error == 0 ? ended : error;
         }

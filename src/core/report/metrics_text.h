@@ -26,7 +26,7 @@ xseg_status xseg_metrics_text_write(struct xseg_allocator *allocator, char *text
                                     size_t *needed);
 
 /*
- * Replace a file by the metrics (replacement.h).
+ * Replace a file by the metrics (atomic_file.h).
  *
  * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY; XSEG_ERR_FILE, and an earlier file is unchanged
  */

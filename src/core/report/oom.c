@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
-#include "src/base/text.h"
+#include "src/base/string_util.h"
 #include "src/core/grow/oom.h"
 #include "src/core/report/snapshot.h"
 
@@ -36,13 +36,13 @@ static const char *get_rank(void)
 size_t xseg_oom_snapshots_path(char *path, size_t bytes, const char *folder, unsigned number)
 {
     const char *rank = get_rank();
-    struct xseg_text text;
+    struct xseg_strbuf text;
 
-    xseg_text_init(&text, path, bytes);
-    xseg_text_add(&text, "%s/oom-", folder);
+    xseg_strbuf_init(&text, path, bytes);
+    xseg_strbuf_printf(&text, "%s/oom-", folder);
     if (rank != NULL)
-        xseg_text_add(&text, "rank%s-", rank);
-    xseg_text_add(&text, "pid%ld-%u.pickle", (long)getpid(), number);
+        xseg_strbuf_printf(&text, "rank%s-", rank);
+    xseg_strbuf_printf(&text, "pid%ld-%u.pickle", (long)getpid(), number);
     return text.length;
 }
 
@@ -68,9 +68,9 @@ static void write_into(struct xseg_allocator *allocator, const char *folder, uns
         .deadline_ns = xseg_snapshot_deadline(config->oom_snapshot_ms),
     };
     char path[XSEG_CONFIG_PATH_BYTES + 64];
-    struct xseg_fail_kept kept;
+    struct xseg_fail_saved kept;
 
-    xseg_fail_keep(&kept);
+    xseg_fail_save(&kept);
     if (!choose_path(path, sizeof(path), folder, number))
         xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
                       "out of memory: no snapshot written, path is too long, %s", path);

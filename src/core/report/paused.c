@@ -125,9 +125,10 @@ static bool is_away(const struct xseg_snapshot_paused *paused, uint64_t address,
 /* Watch a block, unless it is watched.  Returns false without host memory. */
 static bool watch(struct xseg_snapshot_paused *paused, const struct xseg_snapshot_watched *block)
 {
-    if (xseg_table_find(&paused->blocks, block->base) != NULL)
+    if (xseg_hash_table_find(&paused->blocks, block->base) != NULL)
         return true;
-    struct xseg_snapshot_watched *watched = xseg_table_get(&paused->blocks, block->base);
+    struct xseg_snapshot_watched *watched =
+        xseg_hash_table_find_or_add(&paused->blocks, block->base);
     if (watched != NULL)
         *watched = *block;
     return watched != NULL;
@@ -205,7 +206,7 @@ bool xseg_snapshot_paused_init(struct xseg_snapshot_paused *paused,
                                const struct xseg_block_snapshot *snapshot)
 {
     memset(paused, 0, sizeof(*paused));
-    xseg_table_init(&paused->blocks, sizeof(struct xseg_snapshot_watched));
+    xseg_hash_table_init(&paused->blocks, sizeof(struct xseg_snapshot_watched));
     bool has_room = find_absences(paused, merge, snapshot);
     if (has_room && paused->count > 0)
         has_room = watch_events(paused, merge);
@@ -218,14 +219,14 @@ bool xseg_snapshot_paused_init(struct xseg_snapshot_paused *paused,
 void xseg_snapshot_paused_fini(struct xseg_snapshot_paused *paused)
 {
     free(paused->absences);
-    xseg_table_fini(&paused->blocks);
+    xseg_hash_table_fini(&paused->blocks);
 }
 
 void xseg_snapshot_paused_begin(struct xseg_snapshot_paused *paused)
 {
     paused->next = 0;
-    for (struct xseg_snapshot_watched *block = xseg_table_next(&paused->blocks, NULL);
-         block != NULL; block = xseg_table_next(&paused->blocks, block))
+    for (struct xseg_snapshot_watched *block = xseg_hash_table_next(&paused->blocks, NULL);
+         block != NULL; block = xseg_hash_table_next(&paused->blocks, block))
         block->is = block->was;
 }
 
@@ -239,7 +240,7 @@ bool xseg_snapshot_paused_note(struct xseg_snapshot_paused *paused,
     /* The pause is older than the events, and the pool has ended since. */
     if (!is_watched(paused, event->base))
         return (event->flags & XSEG_HISTORY_EVICTED) == 0;
-    struct xseg_snapshot_watched *block = xseg_table_find(&paused->blocks, event->base);
+    struct xseg_snapshot_watched *block = xseg_hash_table_find(&paused->blocks, event->base);
     XSEG_ASSERT(block != NULL && block->base == event->base);
     if (event->action == XSEG_HISTORY_ALLOC) {
         const uint8_t was = block->was;
@@ -257,8 +258,8 @@ void xseg_snapshot_paused_visit(
     const struct xseg_snapshot_paused *paused, uint64_t base, uint64_t bytes,
     void (*visit)(void *self, const struct xseg_snapshot_watched *block), void *self)
 {
-    for (const struct xseg_snapshot_watched *block = xseg_table_next(&paused->blocks, NULL);
-         block != NULL; block = xseg_table_next(&paused->blocks, block))
+    for (const struct xseg_snapshot_watched *block = xseg_hash_table_next(&paused->blocks, NULL);
+         block != NULL; block = xseg_hash_table_next(&paused->blocks, block))
         if (block->is != XSEG_BLOCK_CACHED && block->base >= base && block->base - base < bytes)
             visit(self, block);
 }

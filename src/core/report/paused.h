@@ -16,7 +16,7 @@
 #ifndef XSEG_CORE_SNAPSHOT_PAUSED_H
 #define XSEG_CORE_SNAPSHOT_PAUSED_H
 
-#include "src/base/table.h"
+#include "src/base/hash_table.h"
 #include "src/core/history/merge.h"
 #include "src/core/report/block_snapshot.h"
 
@@ -40,8 +40,8 @@ struct xseg_snapshot_watched {
 struct xseg_snapshot_paused {
     struct xseg_snapshot_absence *absences; /* [count] */
     size_t count, room;
-    struct xseg_table blocks; /* watched ones, by address */
-    uint64_t next;            /* number of the event that comes next */
+    struct xseg_hash_table blocks; /* watched ones, by address */
+    uint64_t next;                 /* number of the event that comes next */
 };
 
 /* Find absences and watched blocks in the events of a merge, which begins anew.  Returns false without host memory. */

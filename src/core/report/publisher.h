@@ -12,8 +12,8 @@
 #ifndef XSEG_CORE_PUBLISHER_H
 #define XSEG_CORE_PUBLISHER_H
 
+#include "src/base/host_memory.h"
 #include "src/base/published.h"
-#include "src/base/shared_region.h"
 #include "src/core/device/allocator.h"
 
 struct xseg_publisher {

@@ -4,7 +4,7 @@
 #include "src/core/report/words.h"
 
 struct writing {
-    struct xseg_document *document;
+    struct xseg_pickle_writer *pickle;
     struct xseg_snapshot_stacks *stacks;
     struct xseg_snapshot_naming *naming;
     int device;
@@ -34,10 +34,10 @@ static struct sums add_up(const struct xseg_block_snapshot_run *run)
     return sums;
 }
 
-static void put_number(struct xseg_document *document, unsigned key, uint64_t number)
+static void put_number(struct xseg_pickle_writer *pickle, unsigned key, uint64_t number)
 {
-    xseg_document_key(document, key);
-    xseg_document_number(document, number);
+    xseg_pickle_key(pickle, key);
+    xseg_pickle_uint(pickle, number);
 }
 
 static unsigned state_of(const struct xseg_block_snapshot_block *block)
@@ -50,55 +50,55 @@ static unsigned state_of(const struct xseg_block_snapshot_block *block)
 static void write_block(const struct writing *writing,
                         const struct xseg_block_snapshot_block *block)
 {
-    struct xseg_document *document = writing->document;
+    struct xseg_pickle_writer *pickle = writing->pickle;
 
-    xseg_document_dict(document);
-    put_number(document, XSEG_SNAPSHOT_ADDRESS, block->base);
-    put_number(document, XSEG_SNAPSHOT_SIZE, block->bytes);
-    put_number(document, XSEG_SNAPSHOT_REQUESTED_SIZE, block->requested);
-    xseg_document_key(document, XSEG_SNAPSHOT_STATE);
-    xseg_document_word(document, state_of(block));
-    xseg_document_key(document, XSEG_SNAPSHOT_FRAMES);
+    xseg_pickle_open_dict(pickle);
+    put_number(pickle, XSEG_SNAPSHOT_ADDRESS, block->base);
+    put_number(pickle, XSEG_SNAPSHOT_SIZE, block->bytes);
+    put_number(pickle, XSEG_SNAPSHOT_REQUESTED_SIZE, block->requested);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_STATE);
+    xseg_pickle_interned(pickle, state_of(block));
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_FRAMES);
     xseg_snapshot_stacks_write(writing->stacks, block->stack, block->frames);
-    xseg_document_close(document);
+    xseg_pickle_close(pickle);
 }
 
 static void write_run(const struct writing *writing, const struct xseg_block_snapshot_run *run)
 {
-    struct xseg_document *document = writing->document;
+    struct xseg_pickle_writer *pickle = writing->pickle;
     const struct sums sums = add_up(run);
     const uint64_t *pool = xseg_snapshot_naming_pool(writing->naming, run->pool);
 
-    xseg_document_dict(document);
-    put_number(document, XSEG_SNAPSHOT_DEVICE, (uint64_t)writing->device);
-    put_number(document, XSEG_SNAPSHOT_ADDRESS, run->base);
-    put_number(document, XSEG_SNAPSHOT_TOTAL_SIZE, run->bytes);
-    put_number(document, XSEG_SNAPSHOT_ALLOCATED_SIZE, sums.allocated);
-    put_number(document, XSEG_SNAPSHOT_ACTIVE_SIZE, sums.active);
-    put_number(document, XSEG_SNAPSHOT_REQUESTED_SIZE, sums.requested);
-    put_number(document, XSEG_SNAPSHOT_STREAM, run->stream);
-    xseg_document_key(document, XSEG_SNAPSHOT_SEGMENT_TYPE);
-    xseg_document_word(document, run->is_small ? XSEG_SNAPSHOT_SMALL : XSEG_SNAPSHOT_LARGE);
-    xseg_document_key(document, XSEG_SNAPSHOT_SEGMENT_POOL_ID);
-    xseg_document_pair(document, pool[0], pool[1]);
-    xseg_document_key(document, XSEG_SNAPSHOT_IS_EXPANDABLE);
-    xseg_document_bool(document, run->is_expandable);
-    xseg_document_key(document, XSEG_SNAPSHOT_FRAMES);
+    xseg_pickle_open_dict(pickle);
+    put_number(pickle, XSEG_SNAPSHOT_DEVICE, (uint64_t)writing->device);
+    put_number(pickle, XSEG_SNAPSHOT_ADDRESS, run->base);
+    put_number(pickle, XSEG_SNAPSHOT_TOTAL_SIZE, run->bytes);
+    put_number(pickle, XSEG_SNAPSHOT_ALLOCATED_SIZE, sums.allocated);
+    put_number(pickle, XSEG_SNAPSHOT_ACTIVE_SIZE, sums.active);
+    put_number(pickle, XSEG_SNAPSHOT_REQUESTED_SIZE, sums.requested);
+    put_number(pickle, XSEG_SNAPSHOT_STREAM, run->stream);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_SEGMENT_TYPE);
+    xseg_pickle_interned(pickle, run->is_small ? XSEG_SNAPSHOT_SMALL : XSEG_SNAPSHOT_LARGE);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_SEGMENT_POOL_ID);
+    xseg_pickle_pair(pickle, pool[0], pool[1]);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_IS_EXPANDABLE);
+    xseg_pickle_bool(pickle, run->is_expandable);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_FRAMES);
     xseg_snapshot_stacks_write(writing->stacks, 0, 0);
-    xseg_document_key(document, XSEG_SNAPSHOT_BLOCKS);
-    xseg_document_list(document);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_BLOCKS);
+    xseg_pickle_open_list(pickle);
     for (uint32_t i = 0; i < run->count; i++)
         write_block(writing, &run->blocks[i]);
-    xseg_document_close(document);
-    xseg_document_close(document);
+    xseg_pickle_close(pickle);
+    xseg_pickle_close(pickle);
 }
 
-void xseg_snapshot_segments_write(struct xseg_document *document,
+void xseg_snapshot_segments_write(struct xseg_pickle_writer *pickle,
                                   struct xseg_snapshot_stacks *stacks,
                                   struct xseg_snapshot_naming *naming,
                                   const struct xseg_block_snapshot *snapshot, int device, bool away)
 {
-    const struct writing writing = {document, stacks, naming, device};
+    const struct writing writing = {pickle, stacks, naming, device};
 
     for (size_t i = 0; i < snapshot->count; i++)
         if (snapshot->list[i]->is_away == away)

@@ -12,7 +12,7 @@
 #include "src/core/report/stacks.h"
 
 /* Write the runs of a device, as items of a list: those that are away, or those that are there. */
-void xseg_snapshot_segments_write(struct xseg_document *document,
+void xseg_snapshot_segments_write(struct xseg_pickle_writer *pickle,
                                   struct xseg_snapshot_stacks *stacks,
                                   struct xseg_snapshot_naming *naming,
                                   const struct xseg_block_snapshot *snapshot, int device,

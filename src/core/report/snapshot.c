@@ -8,10 +8,10 @@
 #include <sys/stat.h>
 
 #include "src/base/clock.h"
-#include "src/base/document.h"
 #include "src/base/error.h"
-#include "src/base/replacement.h"
-#include "src/base/stack_name.h"
+#include "src/base/file_writer.h"
+#include "src/base/pickle_writer.h"
+#include "src/base/symbolizer.h"
 #include "src/core/arena/origins.h"
 #include "src/core/config/config_print.h"
 #include "src/core/report/explain.h"
@@ -24,7 +24,7 @@
 #define TEXT(name, text) text,
 const char *const xseg_snapshot_words[XSEG_SNAPSHOT_WORD_COUNT] = {XSEG_SNAPSHOT_WORDS(TEXT)};
 
-_Static_assert(XSEG_SNAPSHOT_WORD_COUNT <= XSEG_DOCUMENT_WORDS,
+_Static_assert(XSEG_SNAPSHOT_WORD_COUNT <= XSEG_PICKLE_MAX_INTERNED,
                "a document has room for all words");
 #undef TEXT
 
@@ -63,9 +63,9 @@ struct writing {
     const struct xseg_snapshot_plan *plan;
     struct view *views; /* [count], of the devices that are open */
     size_t count;
-    struct xseg_output output;
+    struct xseg_file_writer output;
     bool has_places; /* the end of the file can be taken back */
-    struct xseg_document document;
+    struct xseg_pickle_writer pickle;
     struct xseg_snapshot_stacks stacks;
     struct xseg_snapshot_naming naming;
 };
@@ -143,7 +143,7 @@ static xseg_status look(struct writing *writing, struct view *view)
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, merge of the history");
     if (status == XSEG_OK)
         count_whole(view);
-    xseg_snapshot_trace_init(&view->trace, &writing->document, &writing->stacks, &writing->naming);
+    xseg_snapshot_trace_init(&view->trace, &writing->pickle, &writing->stacks, &writing->naming);
     view->trace.moment = view->reading.moment;
     if (status == XSEG_OK &&
         !xseg_snapshot_paused_init(&view->trace.paused, &view->reading.merge, &view->snapshot))
@@ -166,7 +166,7 @@ static void name_frames(const struct writing *writing)
     const uint64_t now = xseg_clock_system(), deadline = writing->plan->deadline_ns;
 
     if (depot != NULL)
-        (void)xseg_stack_name_all(
+        (void)xseg_symbolizer_resolve_all(
             depot, deadline == UINT64_MAX ? UINT64_MAX : now + (xseg_max(deadline, now) - now) / 2);
 }
 
@@ -179,39 +179,39 @@ static int ordinal_of(const struct view *view)
 
 static void write_segments(struct writing *writing, bool away)
 {
-    xseg_document_list(&writing->document);
+    xseg_pickle_open_list(&writing->pickle);
     for (size_t i = 0; i < writing->count; i++)
-        xseg_snapshot_segments_write(&writing->document, &writing->stacks, &writing->naming,
+        xseg_snapshot_segments_write(&writing->pickle, &writing->stacks, &writing->naming,
                                      &writing->views[i].snapshot, ordinal_of(&writing->views[i]),
                                      away);
-    xseg_document_close(&writing->document);
+    xseg_pickle_close(&writing->pickle);
 }
 
 /* Write one end of a text that the user put into the history: PyTorch has a begin and an end of each. */
 static void write_annotation(struct writing *writing, const struct view *view,
                              const struct xseg_history_event *event, unsigned stage)
 {
-    struct xseg_document *document = &writing->document;
+    struct xseg_pickle_writer *pickle = &writing->pickle;
     const char *text = xseg_history_labels_text(&writing->allocator->history.labels, event->label);
 
-    xseg_document_dict(document);
-    xseg_document_key(document, XSEG_SNAPSHOT_STAGE);
-    xseg_document_word(document, stage);
-    xseg_document_key(document, XSEG_SNAPSHOT_NAME);
-    xseg_document_text(document, text == NULL ? "" : text, text == NULL ? 0 : strlen(text));
-    xseg_document_key(document, XSEG_SNAPSHOT_DEVICE);
-    xseg_document_signed(document, ordinal_of(view));
-    xseg_document_key(document, XSEG_SNAPSHOT_TIME_US);
-    xseg_document_number(
-        document, xseg_snapshot_naming_us(&writing->naming, &view->reading.moment, event->time));
-    xseg_document_close(document);
+    xseg_pickle_open_dict(pickle);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_STAGE);
+    xseg_pickle_interned(pickle, stage);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_NAME);
+    xseg_pickle_string(pickle, text == NULL ? "" : text, text == NULL ? 0 : strlen(text));
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_DEVICE);
+    xseg_pickle_int(pickle, ordinal_of(view));
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_TIME_US);
+    xseg_pickle_uint(pickle,
+                     xseg_snapshot_naming_us(&writing->naming, &view->reading.moment, event->time));
+    xseg_pickle_close(pickle);
 }
 
 static void write_annotations(struct writing *writing)
 {
     const struct xseg_history_event *event;
 
-    xseg_document_list(&writing->document);
+    xseg_pickle_open_list(&writing->pickle);
     for (size_t i = 0; i < writing->count; i++) {
         struct view *view = &writing->views[i];
 
@@ -222,14 +222,14 @@ static void write_annotations(struct writing *writing)
                 write_annotation(writing, view, event, XSEG_SNAPSHOT_END);
             }
     }
-    xseg_document_close(&writing->document);
+    xseg_pickle_close(&writing->pickle);
 }
 
-static void write_empty_list(struct xseg_document *document, unsigned key)
+static void write_empty_list(struct xseg_pickle_writer *pickle, unsigned key)
 {
-    xseg_document_key(document, key);
-    xseg_document_list(document);
-    xseg_document_close(document);
+    xseg_pickle_key(pickle, key);
+    xseg_pickle_open_list(pickle);
+    xseg_pickle_close(pickle);
 }
 
 /* --- The trace, as much as there is time and room for. --- */
@@ -249,7 +249,7 @@ struct attempt {
 static uint64_t estimate(const struct writing *writing, const struct attempt *attempt)
 {
     const uint64_t deadline = writing->plan->deadline_ns, bytes = writing->plan->max_bytes;
-    const uint64_t now = xseg_clock_system(), place = xseg_output_place(&writing->output);
+    const uint64_t now = xseg_clock_system(), place = xseg_file_writer_offset(&writing->output);
     const double done = (double)attempt->written;
     double entries = (double)attempt->entries;
 
@@ -301,30 +301,30 @@ static uint64_t part_of(const struct view *view, const struct attempt *attempt, 
 
 static bool write_traces(struct writing *writing, struct attempt *attempt, uint64_t all)
 {
-    struct xseg_document *document = &writing->document;
+    struct xseg_pickle_writer *pickle = &writing->pickle;
     bool is_whole = true;
     size_t next = 0;
 
-    xseg_document_key(document, XSEG_SNAPSHOT_DEVICE_TRACES);
-    xseg_document_list(document);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_DEVICE_TRACES);
+    xseg_pickle_open_list(pickle);
     for (int i = 0; is_whole && i < writing->allocator->device_count; i++) {
-        xseg_document_list(document);
+        xseg_pickle_open_list(pickle);
         if (next < writing->count && ordinal_of(&writing->views[next]) == i) {
             struct view *view = &writing->views[next++];
 
             xseg_snapshot_trace_begin(&view->trace);
             is_whole = write_newest(writing, view, part_of(view, attempt, all), attempt);
         }
-        xseg_document_close(document);
+        xseg_pickle_close(pickle);
     }
-    xseg_document_close(document);
+    xseg_pickle_close(pickle);
     return is_whole;
 }
 
 /* Write the traces; what there is no time or room for is left out from the beginning. */
 static void write_history(struct writing *writing)
 {
-    const struct xseg_document_mark mark = xseg_document_mark(&writing->document);
+    const struct xseg_pickle_savepoint mark = xseg_pickle_savepoint(&writing->pickle);
     struct attempt attempt = {.entries = 0};
     uint64_t all = 0;
 
@@ -339,7 +339,7 @@ static void write_history(struct writing *writing)
             return;
         /* Estimates of a machine that slows down are too high: an attempt has at most half of the one before. */
         attempt.entries = xseg_min(estimate(writing, &attempt) / 10 * 9, attempt.entries / 2);
-        if (!xseg_document_rewind(&writing->document, &mark)) {
+        if (!xseg_pickle_rollback(&writing->pickle, &mark)) {
             writing->output.error = writing->output.error != 0 ? writing->output.error : EIO;
             return;
         }
@@ -349,91 +349,91 @@ static void write_history(struct writing *writing)
 
 /* --- What comes behind it. --- */
 
-static void put_number(struct xseg_document *document, unsigned key, uint64_t number)
+static void put_number(struct xseg_pickle_writer *pickle, unsigned key, uint64_t number)
 {
-    xseg_document_key(document, key);
-    xseg_document_number(document, number);
+    xseg_pickle_key(pickle, key);
+    xseg_pickle_uint(pickle, number);
 }
 
 static void write_view(struct writing *writing, const struct view *view)
 {
-    struct xseg_document *document = &writing->document;
+    struct xseg_pickle_writer *pickle = &writing->pickle;
 
-    xseg_document_dict(document);
-    put_number(document, XSEG_SNAPSHOT_DEVICE, (uint64_t)ordinal_of(view));
-    put_number(document, XSEG_SNAPSHOT_RESERVED, view->reserved);
-    put_number(document, XSEG_SNAPSHOT_PAGE_CACHE, view->page_cache);
-    put_number(document, XSEG_SNAPSHOT_UNRELEASED, view->unknown);
-    put_number(document, XSEG_SNAPSHOT_SINGLE_PAGE_PADDING,
+    xseg_pickle_open_dict(pickle);
+    put_number(pickle, XSEG_SNAPSHOT_DEVICE, (uint64_t)ordinal_of(view));
+    put_number(pickle, XSEG_SNAPSHOT_RESERVED, view->reserved);
+    put_number(pickle, XSEG_SNAPSHOT_PAGE_CACHE, view->page_cache);
+    put_number(pickle, XSEG_SNAPSHOT_UNRELEASED, view->unknown);
+    put_number(pickle, XSEG_SNAPSHOT_SINGLE_PAGE_PADDING,
                xseg_snapshot_facts_single_page_rest(&view->reasons));
-    put_number(document, XSEG_SNAPSHOT_LOST, view->reading.lost);
-    put_number(document, XSEG_SNAPSHOT_LEFT_OUT,
+    put_number(pickle, XSEG_SNAPSHOT_LOST, view->reading.lost);
+    put_number(pickle, XSEG_SNAPSHOT_LEFT_OUT,
                view->reading.left_out + view->reading.count - view->trace.events);
-    xseg_document_key(document, XSEG_SNAPSHOT_CAUSES);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_CAUSES);
     xseg_snapshot_trace_write_causes(&view->trace);
-    xseg_document_key(document, XSEG_SNAPSHOT_PAGES);
-    xseg_snapshot_facts_write_pages(document, &view->reasons);
-    xseg_document_close(document);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_PAGES);
+    xseg_snapshot_facts_write_pages(pickle, &view->reasons);
+    xseg_pickle_close(pickle);
 }
 
 /* The whole configuration in force. */
 static void write_configuration(struct writing *writing)
 {
     char buffer[CONFIG_BYTES];
-    struct xseg_text text;
+    struct xseg_strbuf text;
 
-    xseg_text_init(&text, buffer, sizeof(buffer));
+    xseg_strbuf_init(&text, buffer, sizeof(buffer));
     xseg_config_print(xseg_allocator_config(writing->allocator), &text);
-    xseg_document_key(&writing->document, XSEG_SNAPSHOT_CONFIGURATION);
-    xseg_document_text(&writing->document, buffer, strlen(buffer));
+    xseg_pickle_key(&writing->pickle, XSEG_SNAPSHOT_CONFIGURATION);
+    xseg_pickle_string(&writing->pickle, buffer, strlen(buffer));
 }
 
 static void write_own(struct writing *writing)
 {
-    struct xseg_document *document = &writing->document;
+    struct xseg_pickle_writer *pickle = &writing->pickle;
     const char *source = writing->allocator->config_source;
 
-    xseg_document_dict(document);
-    put_number(document, XSEG_SNAPSHOT_FORMAT, FORMAT);
-    xseg_document_key(document, XSEG_SNAPSHOT_VERSION);
-    xseg_document_text(document, XSEG_VERSION_TEXT, strlen(XSEG_VERSION_TEXT));
+    xseg_pickle_open_dict(pickle);
+    put_number(pickle, XSEG_SNAPSHOT_FORMAT, FORMAT);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_VERSION);
+    xseg_pickle_string(pickle, XSEG_VERSION_TEXT, strlen(XSEG_VERSION_TEXT));
     write_configuration(writing);
-    xseg_document_key(document, XSEG_SNAPSHOT_CONFIGURATION_SOURCE);
-    xseg_document_text(document, source, strlen(source));
-    xseg_document_key(document, XSEG_SNAPSHOT_DEVICES);
-    xseg_document_list(document);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_CONFIGURATION_SOURCE);
+    xseg_pickle_string(pickle, source, strlen(source));
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_DEVICES);
+    xseg_pickle_open_list(pickle);
     for (size_t i = 0; i < writing->count; i++)
         write_view(writing, &writing->views[i]);
-    xseg_document_close(document);
-    xseg_document_key(document, XSEG_SNAPSHOT_PAUSED);
+    xseg_pickle_close(pickle);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_PAUSED);
     write_segments(writing, true);
-    xseg_document_close(document);
+    xseg_pickle_close(pickle);
 }
 
 /* --- All of it. --- */
 
 static xseg_status write_all(struct writing *writing, int file)
 {
-    struct xseg_document *document = &writing->document;
+    struct xseg_pickle_writer *pickle = &writing->pickle;
     struct stat found;
 
-    xseg_output_init(&writing->output, file);
+    xseg_file_writer_init(&writing->output, file);
     writing->has_places = fstat(file, &found) == 0 && S_ISREG(found.st_mode);
-    xseg_document_begin(document, &writing->output, xseg_snapshot_words);
-    xseg_document_dict(document);
-    xseg_document_key(document, XSEG_SNAPSHOT_SEGMENTS);
+    xseg_pickle_begin(pickle, &writing->output, xseg_snapshot_words);
+    xseg_pickle_open_dict(pickle);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_SEGMENTS);
     write_segments(writing, false);
-    xseg_document_key(document, XSEG_SNAPSHOT_ALLOCATOR_SETTINGS);
-    xseg_snapshot_facts_write_settings(document, xseg_allocator_config(writing->allocator));
-    xseg_document_key(document, XSEG_SNAPSHOT_EXTERNAL_ANNOTATIONS);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_ALLOCATOR_SETTINGS);
+    xseg_snapshot_facts_write_settings(pickle, xseg_allocator_config(writing->allocator));
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_EXTERNAL_ANNOTATIONS);
     write_annotations(writing);
-    write_empty_list(document, XSEG_SNAPSHOT_HOST_SEGMENTS);
-    write_empty_list(document, XSEG_SNAPSHOT_HOST_TRACES);
+    write_empty_list(pickle, XSEG_SNAPSHOT_HOST_SEGMENTS);
+    write_empty_list(pickle, XSEG_SNAPSHOT_HOST_TRACES);
     write_history(writing);
-    xseg_document_key(document, XSEG_SNAPSHOT_XSEG);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_XSEG);
     write_own(writing);
-    xseg_document_close(document);
-    return xseg_document_end(document) ? XSEG_OK : XSEG_ERR_FILE;
+    xseg_pickle_close(pickle);
+    return xseg_pickle_end(pickle) ? XSEG_OK : XSEG_ERR_FILE;
 }
 
 static xseg_status find_devices(struct writing *writing)
@@ -461,7 +461,7 @@ xseg_status xseg_snapshot_write(struct xseg_allocator *allocator,
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, snapshot");
     writing->allocator = allocator;
     writing->plan = plan;
-    xseg_snapshot_stacks_init(&writing->stacks, &allocator->history, &writing->document);
+    xseg_snapshot_stacks_init(&writing->stacks, &allocator->history, &writing->pickle);
     xseg_snapshot_naming_init(&writing->naming, &allocator->history);
     xseg_history_labels_begin_reading(&allocator->history.labels);
     xseg_status status = find_devices(writing);
@@ -492,13 +492,13 @@ static xseg_status fail_file(const char *path, int error)
 xseg_status xseg_snapshot_file_write(struct xseg_allocator *allocator,
                                      const struct xseg_snapshot_plan *plan, const char *path)
 {
-    struct xseg_replacement place;
-    int error = xseg_replacement_begin(&place, path);
+    struct xseg_atomic_file place;
+    int error = xseg_atomic_file_open(&place, path);
 
     if (error != 0)
         return fail_file(path, error);
     const xseg_status status = xseg_snapshot_write(allocator, plan, place.file, &error);
-    const int ended = xseg_replacement_end(&place, status == XSEG_OK);
+    const int ended = xseg_atomic_file_close(&place, status == XSEG_OK);
     if (status == XSEG_ERR_FILE)
         return fail_file(path, error);
     return status == XSEG_OK && ended != 0 ? fail_file(path, ended) : status;

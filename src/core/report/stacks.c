@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "src/base/hash.h"
+#include "src/base/hash_table.h"
 #include "src/core/report/words.h"
 
 /* A stack or frame that was written; memo 0: not any more. */
@@ -17,68 +17,68 @@ struct place {
 /* --- One stack. --- */
 
 void xseg_snapshot_stacks_init(struct xseg_snapshot_stacks *stacks,
-                               struct xseg_history_store *store, struct xseg_document *document)
+                               struct xseg_history_store *store, struct xseg_pickle_writer *pickle)
 {
     memset(stacks, 0, sizeof(*stacks));
-    xseg_table_init(&stacks->stacks, sizeof(struct place));
-    xseg_table_init(&stacks->frames, sizeof(struct place));
+    xseg_hash_table_init(&stacks->stacks, sizeof(struct place));
+    xseg_hash_table_init(&stacks->frames, sizeof(struct place));
     stacks->store = store;
-    stacks->document = document;
+    stacks->pickle = pickle;
 }
 
 void xseg_snapshot_stacks_fini(struct xseg_snapshot_stacks *stacks)
 {
-    xseg_table_fini(&stacks->stacks);
-    xseg_table_fini(&stacks->frames);
+    xseg_hash_table_fini(&stacks->stacks);
+    xseg_hash_table_fini(&stacks->frames);
 }
 
-static void write_frame(struct xseg_document *document, const char *name, size_t name_length,
+static void write_frame(struct xseg_pickle_writer *pickle, const char *name, size_t name_length,
                         const char *file, size_t file_length, uint64_t line)
 {
-    xseg_document_key(document, XSEG_SNAPSHOT_NAME);
-    xseg_document_text(document, name, name_length);
-    xseg_document_key(document, XSEG_SNAPSHOT_FILENAME);
-    xseg_document_text(document, file, file_length);
-    xseg_document_key(document, XSEG_SNAPSHOT_LINE);
-    xseg_document_number(document, line);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_NAME);
+    xseg_pickle_string(pickle, name, name_length);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_FILENAME);
+    xseg_pickle_string(pickle, file, file_length);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_LINE);
+    xseg_pickle_uint(pickle, line);
 }
 
 /* A frame of the process: by source, else by its module and the offset in it, as PyTorch writes those of C++. */
 static void write_own_frame(struct xseg_snapshot_stacks *stacks,
                             const struct xseg_stack_frame *frame)
 {
-    struct xseg_document *document = stacks->document;
+    struct xseg_pickle_writer *pickle = stacks->pickle;
     /* An address may have been in two modules, one after the other. */
     const uint64_t key =
         xseg_hash_word((uint64_t)(uintptr_t)frame->pc, (uint64_t)(uintptr_t)frame->path) | 1;
-    struct place *known = xseg_table_get(&stacks->frames, key);
+    struct place *known = xseg_hash_table_find_or_add(&stacks->frames, key);
     const char *name = frame->symbol == NULL ? "??" : frame->symbol;
     const char *file = frame->file != NULL ? frame->file : frame->path != NULL ? frame->path : "";
 
     if (known != NULL && known->memo != 0) {
-        xseg_document_recall(document, known->memo);
+        xseg_pickle_reference(pickle, known->memo);
         return;
     }
-    xseg_document_dict(document);
-    const uint32_t memo = xseg_document_remember(document);
+    xseg_pickle_open_dict(pickle);
+    const uint32_t memo = xseg_pickle_memoize(pickle);
     if (known != NULL)
         known->memo = memo;
-    write_frame(document, name, strlen(name), file, strlen(file),
+    write_frame(pickle, name, strlen(name), file, strlen(file),
                 frame->file != NULL ? frame->line : frame->offset);
     if (frame->file == NULL && frame->build_id != NULL) {
-        xseg_document_key(document, XSEG_SNAPSHOT_BUILD_ID);
-        xseg_document_text(document, frame->build_id, strlen(frame->build_id));
+        xseg_pickle_key(pickle, XSEG_SNAPSHOT_BUILD_ID);
+        xseg_pickle_string(pickle, frame->build_id, strlen(frame->build_id));
     }
-    xseg_document_close(document);
+    xseg_pickle_close(pickle);
 }
 
 /* Write a line of the text that names the user's frames: `function (file:line)`; any other line is a name. */
-static void write_users_frame(struct xseg_document *document, const char *line, size_t length)
+static void write_users_frame(struct xseg_pickle_writer *pickle, const char *line, size_t length)
 {
     const char *end = line + length, *colon = end, *open;
     uint64_t number = 0;
 
-    xseg_document_dict(document);
+    xseg_pickle_open_dict(pickle);
     if (length > 0 && end[-1] == ')') {
         for (colon = end - 1; colon > line && colon[-1] >= '0' && colon[-1] <= '9';)
             colon--;
@@ -89,11 +89,11 @@ static void write_users_frame(struct xseg_document *document, const char *line, 
     for (open = colon; colon != end && open > line && !(open[0] == '(' && open[-1] == ' ');)
         open--;
     if (colon == end || open == line)
-        write_frame(document, line, length, "", 0, 0);
+        write_frame(pickle, line, length, "", 0, 0);
     else
-        write_frame(document, line, (size_t)(open - 1 - line), open + 1, (size_t)(colon - open - 1),
+        write_frame(pickle, line, (size_t)(open - 1 - line), open + 1, (size_t)(colon - open - 1),
                     number);
-    xseg_document_close(document);
+    xseg_pickle_close(pickle);
 }
 
 static void write_users_frames(struct xseg_snapshot_stacks *stacks, uint32_t frames)
@@ -108,7 +108,7 @@ static void write_users_frames(struct xseg_snapshot_stacks *stacks, uint32_t fra
     for (const char *line = text; *line != '\0';) {
         const size_t length = strcspn(line, "\n");
 
-        write_users_frame(stacks->document, line, length);
+        write_users_frame(stacks->pickle, line, length);
         line += length + (line[length] == '\n');
     }
 }
@@ -132,34 +132,34 @@ static void write_frames(struct xseg_snapshot_stacks *stacks, uint32_t stack, ui
 void xseg_snapshot_stacks_write(struct xseg_snapshot_stacks *stacks, uint32_t stack,
                                 uint32_t frames)
 {
-    struct xseg_document *document = stacks->document;
+    struct xseg_pickle_writer *pickle = stacks->pickle;
     const uint64_t key =
         (uint64_t)frames << 32 | stack; /* 1 more in the table: 0 is no key there */
-    struct place *known = xseg_table_get(&stacks->stacks, key + 1);
+    struct place *known = xseg_hash_table_find_or_add(&stacks->stacks, key + 1);
 
     if (known != NULL && known->memo != 0) {
-        xseg_document_recall(document, known->memo);
+        xseg_pickle_reference(pickle, known->memo);
         return;
     }
-    xseg_document_list(document);
-    const uint32_t memo = xseg_document_remember(document);
+    xseg_pickle_open_list(pickle);
+    const uint32_t memo = xseg_pickle_memoize(pickle);
     if (known != NULL)
         known->memo = memo;
     write_frames(stacks, stack, frames);
-    xseg_document_close(document);
+    xseg_pickle_close(pickle);
 }
 
 /* Forget the memos above `most`. */
-static void forget_above(struct xseg_table *table, uint32_t max)
+static void forget_above(struct xseg_hash_table *table, uint32_t max)
 {
-    for (struct place *place = xseg_table_next(table, NULL); place != NULL;
-         place = xseg_table_next(table, place))
+    for (struct place *place = xseg_hash_table_next(table, NULL); place != NULL;
+         place = xseg_hash_table_next(table, place))
         if (place->memo > max)
             place->memo = 0;
 }
 
 void xseg_snapshot_stacks_rewind(struct xseg_snapshot_stacks *stacks,
-                                 const struct xseg_document_mark *mark)
+                                 const struct xseg_pickle_savepoint *mark)
 {
     forget_above(&stacks->stacks, mark->memos);
     forget_above(&stacks->frames, mark->memos);

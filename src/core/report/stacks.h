@@ -9,8 +9,8 @@
 #ifndef XSEG_CORE_SNAPSHOT_STACKS_H
 #define XSEG_CORE_SNAPSHOT_STACKS_H
 
-#include "src/base/document.h"
-#include "src/base/table.h"
+#include "src/base/hash_table.h"
+#include "src/base/pickle_writer.h"
 #include "src/core/history/store.h"
 
 /* Bytes of the text that a user's hook gives for its frames. */
@@ -18,14 +18,14 @@
 
 struct xseg_snapshot_stacks {
     struct xseg_history_store *store;
-    struct xseg_document *document;
-    struct xseg_table stacks;              /* by stack and frames */
-    struct xseg_table frames;              /* by a hash of address and module */
+    struct xseg_pickle_writer *pickle;
+    struct xseg_hash_table stacks;         /* by stack and frames */
+    struct xseg_hash_table frames;         /* by a hash of address and module */
     char text[XSEG_SNAPSHOT_FRAMES_BYTES]; /* the hook's names of frames */
 };
 
 void xseg_snapshot_stacks_init(struct xseg_snapshot_stacks *stacks,
-                               struct xseg_history_store *store, struct xseg_document *document);
+                               struct xseg_history_store *store, struct xseg_pickle_writer *pickle);
 void xseg_snapshot_stacks_fini(struct xseg_snapshot_stacks *stacks);
 
 /* Write a stack, and the user's frames, as a value; 0, 0: an empty list. */
@@ -34,6 +34,6 @@ void xseg_snapshot_stacks_write(struct xseg_snapshot_stacks *stacks, uint32_t st
 
 /* Forget what was written since a mark to which the document has gone back. */
 void xseg_snapshot_stacks_rewind(struct xseg_snapshot_stacks *stacks,
-                                 const struct xseg_document_mark *mark);
+                                 const struct xseg_pickle_savepoint *mark);
 
 #endif

@@ -8,12 +8,12 @@
 #include "src/core/config/size.h"
 #include "src/core/report/words.h"
 
-void xseg_snapshot_trace_init(struct xseg_snapshot_trace *trace, struct xseg_document *document,
+void xseg_snapshot_trace_init(struct xseg_snapshot_trace *trace, struct xseg_pickle_writer *pickle,
                               struct xseg_snapshot_stacks *stacks,
                               struct xseg_snapshot_naming *naming)
 {
     memset(trace, 0, sizeof(*trace));
-    trace->document = document;
+    trace->pickle = pickle;
     trace->stacks = stacks;
     trace->naming = naming;
     xseg_snapshot_trace_begin(trace);
@@ -78,43 +78,42 @@ static void write_label(struct xseg_snapshot_trace *trace, uint32_t label)
 {
     const char *text = xseg_history_labels_text(&trace->naming->store->labels, label);
 
-    xseg_document_key(trace->document, XSEG_SNAPSHOT_USER_METADATA);
+    xseg_pickle_key(trace->pickle, XSEG_SNAPSHOT_USER_METADATA);
     if (text == NULL)
-        xseg_document_word(trace->document, XSEG_SNAPSHOT_EMPTY);
+        xseg_pickle_interned(trace->pickle, XSEG_SNAPSHOT_EMPTY);
     else
-        xseg_document_text(trace->document, text, strlen(text));
+        xseg_pickle_string(trace->pickle, text, strlen(text));
 }
 
 static void write_entry(struct xseg_snapshot_trace *trace, const struct xseg_history_event *event,
                         unsigned word)
 {
-    struct xseg_document *document = trace->document;
+    struct xseg_pickle_writer *pickle = trace->pickle;
     const bool is_oom = event->action == XSEG_HISTORY_OOM;
     const uint64_t *pool = xseg_snapshot_naming_pool(trace->naming, event->pool);
 
-    xseg_document_dict(document);
-    xseg_document_key(document, XSEG_SNAPSHOT_ACTION);
-    xseg_document_word(document, word);
-    xseg_document_key(document, is_oom ? XSEG_SNAPSHOT_DEVICE_FREE : XSEG_SNAPSHOT_ADDR);
-    xseg_document_number(document, is_oom ? xseg_history_event_bytes(event) : event->base);
-    xseg_document_key(document, XSEG_SNAPSHOT_SIZE);
-    xseg_document_number(document, is_oom ? xseg_round_up(event->requested, XSEG_SIZE_UNIT)
-                                          : event->requested);
-    xseg_document_key(document, XSEG_SNAPSHOT_STREAM);
-    xseg_document_number(document, event->stream);
-    xseg_document_key(document, XSEG_SNAPSHOT_TIME_US);
-    xseg_document_number(document,
-                         xseg_snapshot_naming_us(trace->naming, &trace->moment, event->time));
-    xseg_document_key(document, XSEG_SNAPSHOT_POOL_ID);
-    xseg_document_pair(document, pool[0], pool[1]);
+    xseg_pickle_open_dict(pickle);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_ACTION);
+    xseg_pickle_interned(pickle, word);
+    xseg_pickle_key(pickle, is_oom ? XSEG_SNAPSHOT_DEVICE_FREE : XSEG_SNAPSHOT_ADDR);
+    xseg_pickle_uint(pickle, is_oom ? xseg_history_event_bytes(event) : event->base);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_SIZE);
+    xseg_pickle_uint(pickle,
+                     is_oom ? xseg_round_up(event->requested, XSEG_SIZE_UNIT) : event->requested);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_STREAM);
+    xseg_pickle_uint(pickle, event->stream);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_TIME_US);
+    xseg_pickle_uint(pickle, xseg_snapshot_naming_us(trace->naming, &trace->moment, event->time));
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_POOL_ID);
+    xseg_pickle_pair(pickle, pool[0], pool[1]);
     write_label(trace, event->label);
-    xseg_document_key(document, XSEG_SNAPSHOT_COMPILE_CONTEXT);
-    xseg_document_word(document, XSEG_SNAPSHOT_NOT_COMPILED);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_COMPILE_CONTEXT);
+    xseg_pickle_interned(pickle, XSEG_SNAPSHOT_NOT_COMPILED);
     if ((event->stack | event->frames) != 0) {
-        xseg_document_key(document, XSEG_SNAPSHOT_FRAMES);
+        xseg_pickle_key(pickle, XSEG_SNAPSHOT_FRAMES);
         xseg_snapshot_stacks_write(trace->stacks, event->stack, event->frames);
     }
-    xseg_document_close(document);
+    xseg_pickle_close(pickle);
     trace->entries++;
 }
 
@@ -238,14 +237,14 @@ static unsigned word_of_cause(uint8_t action)
 
 void xseg_snapshot_trace_write_causes(const struct xseg_snapshot_trace *trace)
 {
-    struct xseg_document *document = trace->document;
+    struct xseg_pickle_writer *pickle = trace->pickle;
 
-    xseg_document_list(document);
+    xseg_pickle_open_list(pickle);
     for (size_t i = 0; i < trace->cause_count; i++) {
-        xseg_document_list(document);
-        xseg_document_number(document, trace->causes[i].entry);
-        xseg_document_word(document, word_of_cause(trace->causes[i].action));
-        xseg_document_close(document);
+        xseg_pickle_open_list(pickle);
+        xseg_pickle_uint(pickle, trace->causes[i].entry);
+        xseg_pickle_interned(pickle, word_of_cause(trace->causes[i].action));
+        xseg_pickle_close(pickle);
     }
-    xseg_document_close(document);
+    xseg_pickle_close(pickle);
 }

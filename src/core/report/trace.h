@@ -23,7 +23,7 @@ struct xseg_snapshot_cause {
 };
 
 struct xseg_snapshot_trace {
-    struct xseg_document *document;
+    struct xseg_pickle_writer *pickle;
     struct xseg_snapshot_stacks *stacks;
     struct xseg_snapshot_naming *naming;
     struct xseg_history_moment moment;
@@ -36,7 +36,7 @@ struct xseg_snapshot_trace {
     uint64_t cause_base; /* of that memory */
 };
 
-void xseg_snapshot_trace_init(struct xseg_snapshot_trace *trace, struct xseg_document *document,
+void xseg_snapshot_trace_init(struct xseg_snapshot_trace *trace, struct xseg_pickle_writer *pickle,
                               struct xseg_snapshot_stacks *stacks,
                               struct xseg_snapshot_naming *naming);
 void xseg_snapshot_trace_fini(struct xseg_snapshot_trace *trace);

@@ -15,34 +15,35 @@ struct tally {
 };
 
 static bool audit_cell(const struct xseg_arena *arena, const struct xseg_cell *cell,
-                       struct tally *tally, struct xseg_finding *finding)
+                       struct tally *tally, struct xseg_violation *violation)
 {
     const struct xseg_cells *cells = &cell->extent->cells;
     const uint32_t end = cell->quantum + cell->quanta, last = end - 1;
     const uint64_t at = xseg_cell_address_of(cell->extent, cell->quantum);
 
-    XSEG_HOLDS(finding, "CELL-2", (xseg_cells_word(cells, last)->free & xseg_cells_bit(last)) != 0,
-               "the last quantum of the cached cell at %#" PRIx64 " is not free", at);
-    XSEG_HOLDS(finding, "SMALL-1", xseg_cell_free_at(cell->extent, end).quanta == 0,
-               "two cached cells at %#" PRIx64, at);
-    XSEG_HOLDS(finding, "CELL-3", xseg_cell_is_open(cell) == xseg_cell_has_hole_behind(cell),
-               "the cached cell at %#" PRIx64 " and what is behind it", at);
+    XSEG_INVARIANT(violation, "CELL-2",
+                   (xseg_cells_word(cells, last)->free & xseg_cells_bit(last)) != 0,
+                   "the last quantum of the cached cell at %#" PRIx64 " is not free", at);
+    XSEG_INVARIANT(violation, "SMALL-1", xseg_cell_free_at(cell->extent, end).quanta == 0,
+                   "two cached cells at %#" PRIx64, at);
+    XSEG_INVARIANT(violation, "CELL-3", xseg_cell_is_open(cell) == xseg_cell_has_hole_behind(cell),
+                   "the cached cell at %#" PRIx64 " and what is behind it", at);
     tally->free -= cell->quanta == 1 ? 1 : 2;
     tally->open -= xseg_cell_is_open(cell);
     if (cell->quanta < XSEG_CELLS_WIDE)
         return true;
     tally->wide++;
     const struct xseg_block *node = xseg_cells_node(cells, cell->quantum);
-    XSEG_HOLDS(finding, "SMALL-2",
-               xseg_cell_is_victim(&arena->small, cell) ||
-                   (node->base == at && node->bytes == xseg_cell_bytes_of(cell->quanta) &&
-                    node->state == XSEG_BLOCK_CACHED && node->extent == cell->extent),
-               "the node of the cached cell at %#" PRIx64, at);
+    XSEG_INVARIANT(violation, "SMALL-2",
+                   xseg_cell_is_victim(&arena->small, cell) ||
+                       (node->base == at && node->bytes == xseg_cell_bytes_of(cell->quanta) &&
+                        node->state == XSEG_BLOCK_CACHED && node->extent == cell->extent),
+                   "the node of the cached cell at %#" PRIx64, at);
     return true;
 }
 
 static bool audit_extent(const struct xseg_arena *arena, struct xseg_extent *extent,
-                         struct tally *tally, struct xseg_finding *finding)
+                         struct tally *tally, struct xseg_violation *violation)
 {
     const struct xseg_cells *cells = &extent->cells;
     uint32_t quantum = xseg_cells_next_far(cells, 0), end;
@@ -56,17 +57,17 @@ static bool audit_extent(const struct xseg_arena *arena, struct xseg_extent *ext
             tally->free += __builtin_popcountll(chunk->word[word].free);
             tally->open += __builtin_popcountll(chunk->word[word].open);
         }
-        XSEG_HOLDS(finding, "CELL-1",
-                   (chunk == NULL || chunk->starts == starts) &&
-                       xseg_bitmap_test(&cells->used, number) == (starts != 0),
-                   "starts of chunk map %" PRIu32, number);
+        XSEG_INVARIANT(violation, "CELL-1",
+                       (chunk == NULL || chunk->starts == starts) &&
+                           xseg_bitmap_test(&cells->used, number) == (starts != 0),
+                       "starts of chunk map %" PRIu32, number);
     }
     for (; quantum < cells->quanta; quantum = end) {
         const struct xseg_cells_word *word = xseg_cells_word(cells, quantum);
 
         end = xseg_cells_next(cells, quantum + 1);
         const struct xseg_cell cell = {extent, quantum, end - quantum};
-        if (xseg_cells_is_free(word, quantum) && !audit_cell(arena, &cell, tally, finding))
+        if (xseg_cells_is_free(word, quantum) && !audit_cell(arena, &cell, tally, violation))
             return false;
     }
     return true;
@@ -83,7 +84,7 @@ static uint64_t count_nodes(const struct xseg_free_index *free_index)
     return count;
 }
 
-bool xseg_small_audit(const struct xseg_arena *arena, struct xseg_finding *finding)
+bool xseg_small_audit(const struct xseg_arena *arena, struct xseg_violation *violation)
 {
     struct tally tally = {.indexed = count_nodes(&arena->free_index)};
 
@@ -92,18 +93,18 @@ bool xseg_small_audit(const struct xseg_arena *arena, struct xseg_finding *findi
         struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
 
         /* What lies behind a cell is found by way of its tract. */
-        if (!xseg_tract_audit(extent, finding) || !audit_extent(arena, extent, &tally, finding))
+        if (!xseg_tract_audit(extent, violation) || !audit_extent(arena, extent, &tally, violation))
             return false;
     }
-    XSEG_HOLDS(finding, "CELL-2", tally.free == 0, "%" PRId64 " quanta too many are free",
-               tally.free);
-    XSEG_HOLDS(finding, "CELL-3", tally.open == 0, "%" PRId64 " cells too many are open",
-               tally.open);
+    XSEG_INVARIANT(violation, "CELL-2", tally.free == 0, "%" PRId64 " quanta too many are free",
+                   tally.free);
+    XSEG_INVARIANT(violation, "CELL-3", tally.open == 0, "%" PRId64 " cells too many are open",
+                   tally.open);
     tally.indexed += arena->small.last_remainder.quanta != 0;
-    XSEG_HOLDS(finding, "SMALL-2", tally.wide == tally.indexed,
-               "%" PRIu64 " wide cached cells, %" PRIu64 " in the free index", tally.wide,
-               tally.indexed);
-    XSEG_HOLDS(finding, "SMALL-3", arena->small.is_plain == (arena->small.bins.tops == 1),
-               "it is%s plain", arena->small.is_plain ? "" : " not");
-    return xseg_bins_audit(&arena->small.bins, finding);
+    XSEG_INVARIANT(violation, "SMALL-2", tally.wide == tally.indexed,
+                   "%" PRIu64 " wide cached cells, %" PRIu64 " in the free index", tally.wide,
+                   tally.indexed);
+    XSEG_INVARIANT(violation, "SMALL-3", arena->small.is_plain == (arena->small.bins.tops == 1),
+                   "it is%s plain", arena->small.is_plain ? "" : " not");
+    return xseg_bins_audit(&arena->small.bins, violation);
 }

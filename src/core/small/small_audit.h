@@ -5,6 +5,6 @@
 
 #include "src/core/small/small.h"
 
-bool xseg_small_audit(const struct xseg_arena *arena, struct xseg_finding *finding);
+bool xseg_small_audit(const struct xseg_arena *arena, struct xseg_violation *violation);
 
 #endif

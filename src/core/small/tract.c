@@ -346,38 +346,38 @@ static bool is_in_tree(const struct xseg_block *block)
            xseg_tree_last(block->extent->records, block->base) == block;
 }
 
-static bool audit_record(const struct xseg_block *block, struct xseg_finding *finding)
+static bool audit_record(const struct xseg_block *block, struct xseg_violation *violation)
 {
     const struct xseg_extent *extent = block->extent;
     const uint32_t quantum = xseg_cell_quantum_of(extent, block->base);
     const bool is_tract = block->state == XSEG_BLOCK_TRACT;
 
-    XSEG_HOLDS(finding, "TRACT-1",
-               !is_tract || block->next == NULL || block->next->state != XSEG_BLOCK_TRACT,
-               "two tracts at %#" PRIx64, block->base);
-    XSEG_HOLDS(finding, "TRACT-3", !is_tract || is_in_tree(block),
-               "the tract at %#" PRIx64 " is not in the tree", block->base);
+    XSEG_INVARIANT(violation, "TRACT-1",
+                   !is_tract || block->next == NULL || block->next->state != XSEG_BLOCK_TRACT,
+                   "two tracts at %#" PRIx64, block->base);
+    XSEG_INVARIANT(violation, "TRACT-3", !is_tract || is_in_tree(block),
+                   "the tract at %#" PRIx64 " is not in the tree", block->base);
     if (!has_chunk(extent, quantum))
         return true;
     const struct xseg_cells_word *word = xseg_cells_word(&extent->cells, quantum);
-    XSEG_HOLDS(finding, "TRACT-2",
-               (word->start & xseg_cells_bit(quantum)) != 0 &&
-                   ((word->record & xseg_cells_bit(quantum)) == 0) == is_tract,
-               "the mark of the record at %#" PRIx64, block->base);
+    XSEG_INVARIANT(violation, "TRACT-2",
+                   (word->start & xseg_cells_bit(quantum)) != 0 &&
+                       ((word->record & xseg_cells_bit(quantum)) == 0) == is_tract,
+                   "the mark of the record at %#" PRIx64, block->base);
     return true;
 }
 
-bool xseg_tract_audit(const struct xseg_extent *extent, struct xseg_finding *finding)
+bool xseg_tract_audit(const struct xseg_extent *extent, struct xseg_violation *violation)
 {
     uint64_t in_tree = 0;
 
     for (const struct xseg_block *block = extent->first; block != NULL; block = block->next) {
-        if (!audit_record(block, finding))
+        if (!audit_record(block, violation))
             return false;
         in_tree += is_in_tree(block);
     }
-    XSEG_HOLDS(finding, "TRACT-3", tree_count(extent->records) == in_tree,
-               "%" PRIu64 " records in the tree, %" PRIu64 " in the chain",
-               tree_count(extent->records), in_tree);
+    XSEG_INVARIANT(violation, "TRACT-3", tree_count(extent->records) == in_tree,
+                   "%" PRIu64 " records in the tree, %" PRIu64 " in the chain",
+                   tree_count(extent->records), in_tree);
     return true;
 }

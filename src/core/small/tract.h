@@ -68,6 +68,6 @@ void xseg_tract_unmark(const struct xseg_block *block);
 /* Tell the cached cell before a block, if there is one, that the block is a hole, or is no hole any more. */
 void xseg_tract_note_hole(const struct xseg_block *block, bool is_unmapped);
 
-bool xseg_tract_audit(const struct xseg_extent *extent, struct xseg_finding *finding);
+bool xseg_tract_audit(const struct xseg_extent *extent, struct xseg_violation *violation);
 
 #endif

@@ -6,7 +6,7 @@
 #include "src/core/stats/counts.h"
 
 /* Audits of COUNT-2: of an arena whose lock is held; of the sums of a device. */
-bool xseg_counts_audit(const struct xseg_counts *counts, struct xseg_finding *finding);
-bool xseg_totals_audit(struct xseg_totals *totals, struct xseg_finding *finding);
+bool xseg_counts_audit(const struct xseg_counts *counts, struct xseg_violation *violation);
+bool xseg_totals_audit(struct xseg_totals *totals, struct xseg_violation *violation);
 
 #endif

@@ -7,7 +7,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/base/fork.h"
+#include "src/base/host_memory.h"
 
 /* Handles of default streams: CU_STREAM_LEGACY and CU_STREAM_PER_THREAD of the driver. */
 #define LEGACY_HANDLE     ((uintptr_t)1)
@@ -240,8 +240,8 @@ static xseg_status get_slowly(struct xseg_streams *streams, xseg_stream handle,
     if (known == NULL)
         status = xseg_driver_stream_id(streams->context, handle, &number);
     if (status != XSEG_OK)
-        xseg_fail_add("; pass an existing stream of device %d instead of %p",
-                      streams->context->ordinal, (void *)handle);
+        xseg_fail_append("; pass an existing stream of device %d instead of %p",
+                         streams->context->ordinal, (void *)handle);
     else if (is_per_thread)
         known = find(streams, handle, number);
     if (known != NULL)
@@ -339,13 +339,13 @@ bool xseg_stream_cache_init(struct xseg_stream_cache *stream_cache, struct xseg_
 {
     XSEG_ASSERT(lock != NULL && lock->rank == XSEG_RANK_TABLE);
     stream_cache->lock = lock;
-    stream_cache->stream = xseg_fork_wiped(SHORTCUTS_BYTES, &stream_cache->are_wiped);
+    stream_cache->stream = xseg_wipe_on_fork_alloc(SHORTCUTS_BYTES, &stream_cache->are_wiped);
     return stream_cache->stream != NULL;
 }
 
 void xseg_stream_cache_fini(struct xseg_stream_cache *stream_cache)
 {
-    xseg_fork_unmap(stream_cache->stream, SHORTCUTS_BYTES);
+    xseg_wipe_on_fork_free(stream_cache->stream, SHORTCUTS_BYTES);
     stream_cache->stream = NULL;
 }
 

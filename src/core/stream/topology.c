@@ -31,7 +31,7 @@ void xseg_topology_fini(struct xseg_topology *topology)
         struct xseg_topology_view *view = XSEG_CONTAINER(node, struct xseg_topology_view, link);
 
         xseg_list_remove(&view->link);
-        xseg_table_fini(&view->places);
+        xseg_hash_table_fini(&view->places);
         free(view);
     }
 }
@@ -52,7 +52,7 @@ struct xseg_topology_view *xseg_topology_get(struct xseg_topology *topology, uin
         return NULL;
     view->capture = capture;
     view->stream = stream;
-    xseg_table_init(&view->places, sizeof(struct place));
+    xseg_hash_table_init(&view->places, sizeof(struct place));
     xseg_list_init(&view->ready);
     xseg_list_insert(&topology->views, &view->link);
     return view;
@@ -79,7 +79,7 @@ static bool remember(struct walk *walk, xseg_node node)
 /* Note that a node is behind the stream; the nodes that it needs are walked later. */
 static void reach(struct xseg_topology_view *view, struct walk *walk, xseg_node node)
 {
-    struct place *place = xseg_table_get(&view->places, (uintptr_t)node);
+    struct place *place = xseg_hash_table_find_or_add(&view->places, (uintptr_t)node);
 
     if (place == NULL || place->behind || !remember(walk, node))
         return;
@@ -136,10 +136,10 @@ bool xseg_topology_wait(struct xseg_topology_view *view, struct xseg_topology_wa
     xseg_list_init(&waiter->link);
     waiter->missing = 0;
     for (size_t i = 0; i < count; i++)
-        if (xseg_table_get(&view->places, (uintptr_t)marks[i].node) == NULL)
+        if (xseg_hash_table_find_or_add(&view->places, (uintptr_t)marks[i].node) == NULL)
             return false;
     for (size_t i = 0; i < count; i++) {
-        struct place *place = xseg_table_find(&view->places, (uintptr_t)marks[i].node);
+        struct place *place = xseg_hash_table_find(&view->places, (uintptr_t)marks[i].node);
 
         if (place->behind)
             continue;

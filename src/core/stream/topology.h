@@ -23,15 +23,15 @@
 #ifndef XSEG_CORE_TOPOLOGY_H
 #define XSEG_CORE_TOPOLOGY_H
 
-#include "src/base/table.h"
+#include "src/base/hash_table.h"
 #include "src/core/stream/streams.h"
 
 struct xseg_topology_view {
     struct xseg_list link;
     uint64_t capture; /* number of the capture */
     const struct xseg_known_stream *stream;
-    struct xseg_table places; /* of nodes that were walked or are waited for */
-    struct xseg_list ready;   /* waiters, by their link */
+    struct xseg_hash_table places; /* of nodes that were walked or are waited for */
+    struct xseg_list ready;        /* waiters, by their link */
 };
 
 /* A node that a waiter waits for. */

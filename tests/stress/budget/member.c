@@ -237,10 +237,10 @@ static void wait_for_steps(void)
 
 static void audit(void)
 {
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
 
-    if (!xseg_device_audit(device(), &finding)) {
-        (void)fprintf(stderr, "%s: %s\n", finding.tag, finding.text);
+    if (!xseg_device_audit(device(), &violation)) {
+        (void)fprintf(stderr, "%s: %s\n", violation.tag, violation.text);
         abort();
     }
 }

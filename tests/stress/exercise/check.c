@@ -320,10 +320,10 @@ static void check_calls(struct world *world)
 static void audit(struct world *world, int device)
 {
     struct xseg_device *open = xseg_allocator_open_device(world->allocator, device);
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
 
-    if (open != NULL && !xseg_device_audit(open, &finding))
-        failure("%s: %s", finding.tag, finding.text);
+    if (open != NULL && !xseg_device_audit(open, &violation))
+        failure("%s: %s", violation.tag, violation.text);
 }
 
 static void check_device(struct view *view)

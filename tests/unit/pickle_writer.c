@@ -4,7 +4,7 @@
  *
  * Each case writes one document, and its value as a Python expression; Python compares both at the end.  Which opcodes come is counted by Python's pickletools.
  */
-#include "src/base/document.h"
+#include "src/base/pickle_writer.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -19,10 +19,11 @@
 
 #include "tests/support/draw.h"
 
-static const char *const words[XSEG_DOCUMENT_WORDS] = {"zero", "one", "two", "three", "\"four\"\n"};
+static const char *const words[XSEG_PICKLE_MAX_INTERNED] = {"zero", "one", "two", "three",
+                                                            "\"four\"\n"};
 static char folder[] = P_tmpdir "/xseg-document-XXXXXX";
-static struct xseg_output output;
-static struct xseg_document document;
+static struct xseg_file_writer output;
+static struct xseg_pickle_writer pickle;
 static FILE *says; /* the Python expression; NULL outside of write_all() */
 
 typedef void body(void);
@@ -55,10 +56,10 @@ static void write_all(const char *name, body *write_body)
 
     says = fdopen(make(name, "says"), "w");
     assert_non_null(says);
-    xseg_output_init(&output, file);
-    xseg_document_begin(&document, &output, words);
+    xseg_file_writer_init(&output, file);
+    xseg_pickle_begin(&pickle, &output, words);
     write_body();
-    assert_true(xseg_document_end(&document));
+    assert_true(xseg_pickle_end(&pickle));
     assert_int_equal(close(file), 0);
     assert_int_equal(fclose(says), 0);
     says = NULL;
@@ -72,31 +73,31 @@ static void write_numbers(void)
                                     65536,     INT32_MAX,  INT32_MIN,  -1,        INT64_MAX,
                                     INT64_MIN, 2147483648, 4294967295, 4294967296};
 
-    xseg_document_list(&document);
+    xseg_pickle_open_list(&pickle);
     say("[");
     for (size_t i = 0; i < sizeof(edges) / sizeof(edges[0]); i++) {
-        xseg_document_signed(&document, edges[i]);
+        xseg_pickle_int(&pickle, edges[i]);
         say("%" PRId64 ",", edges[i]);
     }
     for (unsigned bit = 0; bit < 63; bit++)
         for (int64_t by = -1; by <= 1; by++) {
             const int64_t number = ((int64_t)1 << bit) + by;
 
-            xseg_document_signed(&document, number);
-            xseg_document_signed(&document, -number);
-            xseg_document_number(&document, (uint64_t)number);
+            xseg_pickle_int(&pickle, number);
+            xseg_pickle_int(&pickle, -number);
+            xseg_pickle_uint(&pickle, (uint64_t)number);
             say("%" PRId64 ",%" PRId64 ",%" PRId64 ",", number, -number, number);
         }
-    xseg_document_number(&document, UINT64_MAX);
-    xseg_document_number(&document, (uint64_t)INT64_MAX + 1);
+    xseg_pickle_uint(&pickle, UINT64_MAX);
+    xseg_pickle_uint(&pickle, (uint64_t)INT64_MAX + 1);
     say("2**63-1,2**63-1,");
-    xseg_document_pair(&document, 0, 300);
-    xseg_document_pair(&document, UINT64_MAX, 70000);
+    xseg_pickle_pair(&pickle, 0, 300);
+    xseg_pickle_pair(&pickle, UINT64_MAX, 70000);
     say("(0,300),(2**63-1,70000),");
-    xseg_document_bool(&document, true);
-    xseg_document_bool(&document, false);
+    xseg_pickle_bool(&pickle, true);
+    xseg_pickle_bool(&pickle, false);
     say("True,False,");
-    xseg_document_close(&document);
+    xseg_pickle_close(&pickle);
     say("]");
 }
 
@@ -104,13 +105,13 @@ static void write_reals(void)
 {
     static const double reals[] = {0, 1, -1.5, 0.1, 1.0 / 3, 1e300, 5e-324, 123456789.125};
 
-    xseg_document_list(&document);
+    xseg_pickle_open_list(&pickle);
     say("[");
     for (size_t i = 0; i < sizeof(reals) / sizeof(reals[0]); i++) {
-        xseg_document_real(&document, reals[i]);
+        xseg_pickle_float(&pickle, reals[i]);
         say("float.fromhex('%a'),", reals[i]);
     }
-    xseg_document_close(&document);
+    xseg_pickle_close(&pickle);
     say("]");
 }
 
@@ -118,7 +119,7 @@ static void write_reals(void)
 
 static void write_text(const char *text, size_t length)
 {
-    xseg_document_text(&document, text, length);
+    xseg_pickle_string(&pickle, text, length);
     say("text(bytes([");
     for (size_t i = 0; i < length; i++)
         say("%u,", (unsigned char)text[i]);
@@ -148,7 +149,7 @@ static void write_texts(void)
     };
     char text[700];
 
-    xseg_document_list(&document);
+    xseg_pickle_open_list(&pickle);
     say("[");
     for (size_t i = 0; i < sizeof(edges) / sizeof(edges[0]); i++)
         write_text(edges[i], strlen(edges[i]));
@@ -169,20 +170,20 @@ static void write_texts(void)
         }
         write_text(text, 512);
     }
-    xseg_document_close(&document);
+    xseg_pickle_close(&pickle);
     say("]");
 }
 
 static void write_words(void)
 {
-    xseg_document_list(&document);
+    xseg_pickle_open_list(&pickle);
     say("[");
     for (unsigned i = 0; i < 1000; i++) {
-        xseg_document_word(&document, i * i % 5);
+        xseg_pickle_interned(&pickle, i * i % 5);
         say("%s,",
             (const char *[]){"'zero'", "'one'", "'two'", "'three'", "'\"four\"\\n'"}[i * i % 5]);
     }
-    xseg_document_close(&document);
+    xseg_pickle_close(&pickle);
     say("]");
 }
 
@@ -192,37 +193,37 @@ static const unsigned sizes[] = {0, 1, 999, 1000, 1001, 1999, 2000, 2001};
 
 static void write_lists(void)
 {
-    xseg_document_list(&document);
+    xseg_pickle_open_list(&pickle);
     say("[");
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        xseg_document_list(&document);
+        xseg_pickle_open_list(&pickle);
         say("list(range(%u)),", sizes[i]);
         for (unsigned item = 0; item < sizes[i]; item++)
-            xseg_document_number(&document, item);
-        xseg_document_close(&document);
+            xseg_pickle_uint(&pickle, item);
+        xseg_pickle_close(&pickle);
     }
-    xseg_document_close(&document);
+    xseg_pickle_close(&pickle);
     say("]");
 }
 
 /* Of the keys of a dictionary the last value counts. */
 static void write_dicts(void)
 {
-    xseg_document_list(&document);
+    xseg_pickle_open_list(&pickle);
     say("[");
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        xseg_document_dict(&document);
+        xseg_pickle_open_dict(&pickle);
         say("dict([");
         for (unsigned item = 0; item < sizes[i]; item++) {
-            xseg_document_key(&document, item % 4);
-            xseg_document_number(&document, item);
+            xseg_pickle_key(&pickle, item % 4);
+            xseg_pickle_uint(&pickle, item);
             say("(%s,%u),", (const char *[]){"'zero'", "'one'", "'two'", "'three'"}[item % 4],
                 item);
         }
-        xseg_document_close(&document);
+        xseg_pickle_close(&pickle);
         say("]),");
     }
-    xseg_document_close(&document);
+    xseg_pickle_close(&pickle);
     say("]");
 }
 
@@ -231,21 +232,21 @@ static void write_memos(void)
 {
     uint32_t memo[600];
 
-    xseg_document_list(&document);
+    xseg_pickle_open_list(&pickle);
     say("[");
     for (unsigned i = 0; i < 600; i++) {
-        xseg_document_list(&document);
-        memo[i] = xseg_document_remember(&document);
+        xseg_pickle_open_list(&pickle);
+        memo[i] = xseg_pickle_memoize(&pickle);
         assert_int_equal(memo[i], i + 1);
-        xseg_document_number(&document, i);
-        xseg_document_close(&document);
+        xseg_pickle_uint(&pickle, i);
+        xseg_pickle_close(&pickle);
         say("[%u],", i);
     }
     for (unsigned i = 0; i < 600; i++) {
-        xseg_document_recall(&document, memo[i]);
+        xseg_pickle_reference(&pickle, memo[i]);
         say("[%u],", i);
     }
-    xseg_document_close(&document);
+    xseg_pickle_close(&pickle);
     say("]");
 }
 
@@ -255,14 +256,14 @@ static void write_memos(void)
 static void write_wrong(unsigned items)
 {
     for (unsigned depth = 0; depth < 3; depth++) {
-        xseg_document_list(&document);
-        (void)xseg_document_remember(&document);
+        xseg_pickle_open_list(&pickle);
+        (void)xseg_pickle_memoize(&pickle);
         for (unsigned i = 0; i < items; i++)
-            xseg_document_word(&document, i % 5);
+            xseg_pickle_interned(&pickle, i % 5);
         if (depth != 1)
-            xseg_document_text(&document, "wrong", 5);
+            xseg_pickle_string(&pickle, "wrong", 5);
     }
-    xseg_document_close(&document);
+    xseg_pickle_close(&pickle);
 }
 
 /* Marks before and behind the edges of a batch, with and without the buffer sent meanwhile. */
@@ -270,36 +271,36 @@ static void write_marked(void)
 {
     static const unsigned items[] = {1, 2000, 100000};
 
-    xseg_document_dict(&document);
-    xseg_document_key(&document, 1);
-    xseg_document_list(&document);
+    xseg_pickle_open_dict(&pickle);
+    xseg_pickle_key(&pickle, 1);
+    xseg_pickle_open_list(&pickle);
     say("{'one':list(range(2002))}");
     for (unsigned i = 0; i < 2002; i++) {
         if (i % 1000 <= 1 || i == 500) {
-            const struct xseg_document_mark mark = xseg_document_mark(&document);
+            const struct xseg_pickle_savepoint mark = xseg_pickle_savepoint(&pickle);
 
             for (unsigned k = 0; k < 3; k++) {
                 write_wrong(items[k]);
-                assert_true(xseg_document_rewind(&document, &mark));
+                assert_true(xseg_pickle_rollback(&pickle, &mark));
             }
         }
-        xseg_document_number(&document, i);
+        xseg_pickle_uint(&pickle, i);
     }
-    xseg_document_close(&document);
-    xseg_document_close(&document);
+    xseg_pickle_close(&pickle);
+    xseg_pickle_close(&pickle);
 }
 
 /* A mark that is taken of a document without an open list, and a word that was new behind it. */
 static void write_anew(void)
 {
-    const struct xseg_document_mark mark = xseg_document_mark(&document);
+    const struct xseg_pickle_savepoint mark = xseg_pickle_savepoint(&pickle);
 
-    xseg_document_word(&document, 2);
-    assert_true(xseg_document_rewind(&document, &mark));
-    xseg_document_list(&document);
-    xseg_document_word(&document, 2);
-    xseg_document_word(&document, 2);
-    xseg_document_close(&document);
+    xseg_pickle_interned(&pickle, 2);
+    assert_true(xseg_pickle_rollback(&pickle, &mark));
+    xseg_pickle_open_list(&pickle);
+    xseg_pickle_interned(&pickle, 2);
+    xseg_pickle_interned(&pickle, 2);
+    xseg_pickle_close(&pickle);
     say("['two','two']");
 }
 
@@ -323,35 +324,35 @@ static void write_value(unsigned depth)
     case 2: {
         const int64_t number = (int64_t)(draw_next(&random_state) >> draw_below(64));
 
-        xseg_document_signed(&document, number);
+        xseg_pickle_int(&pickle, number);
         say("%" PRId64, number);
         break;
     }
     case 3:
-        xseg_document_word(&document, 3);
+        xseg_pickle_interned(&pickle, 3);
         say("'three'");
         break;
     case 4:
-        xseg_document_bool(&document, count % 2 == 0);
+        xseg_pickle_bool(&pickle, count % 2 == 0);
         say("%s", count % 2 == 0 ? "True" : "False");
         break;
     default:
         if (kind == 5) {
-            xseg_document_dict(&document);
+            xseg_pickle_open_dict(&pickle);
             say("dict([");
         } else {
-            xseg_document_list(&document);
+            xseg_pickle_open_list(&pickle);
             say("[");
         }
         for (unsigned i = 0; i < count; i++) {
             if (kind == 5) {
-                xseg_document_key(&document, i % 3);
+                xseg_pickle_key(&pickle, i % 3);
                 say("('%s',", words[i % 3]);
             }
             write_value(depth + 1);
             say(kind == 5 ? ")," : ",");
         }
-        xseg_document_close(&document);
+        xseg_pickle_close(&pickle);
         say(kind == 5 ? "])" : "]");
     }
 }
@@ -360,13 +361,13 @@ static void write_anything(void)
 {
     const uint64_t seed = random_state;
 
-    xseg_document_list(&document);
+    xseg_pickle_open_list(&pickle);
     say("[");
     for (unsigned i = 0; i < 4; i++) {
         write_value(0);
         say(",");
     }
-    xseg_document_close(&document);
+    xseg_pickle_close(&pickle);
     say("]");
     random_state = seed;
 }
@@ -398,12 +399,12 @@ static void a_full_disk_is_told(void **state)
 
     (void)state;
     assert_true(file >= 0);
-    xseg_output_init(&output, file);
-    xseg_document_begin(&document, &output, words);
+    xseg_file_writer_init(&output, file);
+    xseg_pickle_begin(&pickle, &output, words);
     write_wrong(10);
-    xseg_document_close(&document);
-    xseg_document_close(&document);
-    assert_false(xseg_document_end(&document));
+    xseg_pickle_close(&pickle);
+    xseg_pickle_close(&pickle);
+    assert_false(xseg_pickle_end(&pickle));
     assert_int_not_equal(output.error, 0);
     assert_int_equal(close(file), 0);
 }

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "src/base/table.h"
+#include "src/base/hash_table.h"
 
 enum { COUNT = 20000 };
 
@@ -27,60 +27,60 @@ static void what_was_added_is_found(void **state)
 {
     (void)state;
     for (unsigned kind = 0; kind < 3; kind++) {
-        struct xseg_table table;
+        struct xseg_hash_table table;
 
-        xseg_table_init(&table, sizeof(struct record));
+        xseg_hash_table_init(&table, sizeof(struct record));
         for (uint64_t number = 1; number <= COUNT; number++) {
-            assert_null(xseg_table_find(&table, key_of(kind, number)));
-            struct record *record = xseg_table_get(&table, key_of(kind, number));
+            assert_null(xseg_hash_table_find(&table, key_of(kind, number)));
+            struct record *record = xseg_hash_table_find_or_add(&table, key_of(kind, number));
             assert_true(record->key == key_of(kind, number) && record->value == 0);
             record->value = number;
         }
         for (uint64_t number = 1; number <= COUNT; number++) {
-            const struct record *record = xseg_table_find(&table, key_of(kind, number));
+            const struct record *record = xseg_hash_table_find(&table, key_of(kind, number));
 
             assert_true(record->key == key_of(kind, number) && record->value == number &&
                         record->untouched == 0);
-            assert_ptr_equal(xseg_table_get(&table, key_of(kind, number)), record);
+            assert_ptr_equal(xseg_hash_table_find_or_add(&table, key_of(kind, number)), record);
         }
         assert_int_equal(table.used, COUNT);
-        xseg_table_fini(&table);
+        xseg_hash_table_fini(&table);
     }
 }
 
 static void each_record_is_visited_once(void **state)
 {
     static bool was_visited[COUNT + 1];
-    struct xseg_table table;
+    struct xseg_hash_table table;
     unsigned count = 0;
 
     (void)state;
-    xseg_table_init(&table, sizeof(struct record));
-    assert_null(xseg_table_next(&table, NULL));
+    xseg_hash_table_init(&table, sizeof(struct record));
+    assert_null(xseg_hash_table_next(&table, NULL));
     for (uint64_t number = 1; number <= COUNT; number++)
-        assert_non_null(xseg_table_get(&table, number));
-    for (const struct record *record = xseg_table_next(&table, NULL); record != NULL;
-         record = xseg_table_next(&table, record)) {
+        assert_non_null(xseg_hash_table_find_or_add(&table, number));
+    for (const struct record *record = xseg_hash_table_next(&table, NULL); record != NULL;
+         record = xseg_hash_table_next(&table, record)) {
         assert_false(was_visited[record->key]);
         was_visited[record->key] = true;
         count++;
     }
     assert_int_equal(count, COUNT);
-    xseg_table_fini(&table);
+    xseg_hash_table_fini(&table);
 }
 
 static void an_ended_table_is_empty(void **state)
 {
-    struct xseg_table table;
+    struct xseg_hash_table table;
 
     (void)state;
-    xseg_table_init(&table, sizeof(struct record));
-    assert_null(xseg_table_find(&table, 1));
-    assert_non_null(xseg_table_get(&table, 1));
-    xseg_table_fini(&table);
-    assert_null(xseg_table_find(&table, 1));
-    assert_non_null(xseg_table_get(&table, 1));
-    xseg_table_fini(&table);
+    xseg_hash_table_init(&table, sizeof(struct record));
+    assert_null(xseg_hash_table_find(&table, 1));
+    assert_non_null(xseg_hash_table_find_or_add(&table, 1));
+    xseg_hash_table_fini(&table);
+    assert_null(xseg_hash_table_find(&table, 1));
+    assert_non_null(xseg_hash_table_find_or_add(&table, 1));
+    xseg_hash_table_fini(&table);
 }
 
 int main(void)

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "src/base/stack.h"
-#include "src/base/stack_name.h"
+#include "src/base/symbolizer.h"
 #include "tests/support/child.h"
 #include "tests/support/plugin.h"
 
@@ -78,7 +78,7 @@ static void assert_no_source(const struct xseg_stack_depot *depot, uint32_t id, 
 
 static bool has_libdw(void)
 {
-    if (xseg_stack_name_prepare())
+    if (xseg_symbolizer_prepare())
         return true;
     print_message("# libdw is not installed\n");
     return false;
@@ -89,7 +89,7 @@ static void frames_have_their_sources_after_the_code_is_gone(void **state)
     static const char *const name[] = {"plugin-one", "plugin-two"};
     static const char *const symbol[] = {"call_of_one", "call_of_two"};
     struct xseg_stack_depot depot;
-    struct xseg_stack_name namer;
+    struct xseg_symbolizer namer;
     struct plugin plugin[2];
     uint32_t id[2];
 
@@ -104,15 +104,15 @@ static void frames_have_their_sources_after_the_code_is_gone(void **state)
     }
     for (unsigned i = 0; i < 2; i++)
         plugin_close(&plugin[i]);
-    assert_true(xseg_stack_name_init(&namer, &depot));
-    xseg_stack_name_stack(&namer, 0);
-    xseg_stack_name_stack(&namer, UINT32_MAX);
+    assert_true(xseg_symbolizer_init(&namer, &depot));
+    xseg_symbolizer_resolve(&namer, 0);
+    xseg_symbolizer_resolve(&namer, UINT32_MAX);
     for (unsigned i = 0; i < 2; i++) {
-        xseg_stack_name_stack(&namer, id[i]);
+        xseg_symbolizer_resolve(&namer, id[i]);
         assert_source(&depot, id[i], 1, "inner", PLUGIN_INNER_LINE, PLUGIN_INNER_LINE);
         assert_source(&depot, id[i], 2, symbol[i], PLUGIN_CALL_LINE, PLUGIN_CALL_LINE);
     }
-    xseg_stack_name_fini(&namer);
+    xseg_symbolizer_fini(&namer);
     assert_source(&depot, id[0], 1, "inner", PLUGIN_INNER_LINE, PLUGIN_INNER_LINE);
     xseg_stack_depot_fini(&depot);
 }
@@ -120,7 +120,7 @@ static void frames_have_their_sources_after_the_code_is_gone(void **state)
 static void each_frame_is_asked_for_once(void **state)
 {
     struct xseg_stack_depot depot;
-    struct xseg_stack_name namer;
+    struct xseg_symbolizer namer;
     struct plugin plugin;
 
     (void)state;
@@ -129,15 +129,15 @@ static void each_frame_is_asked_for_once(void **state)
     assert_true(xseg_stack_depot_init(&depot, 0));
     plugin_open(&plugin, "plugin-one");
     const uint32_t id = take_in(&depot, &plugin);
-    assert_true(xseg_stack_name_init(&namer, &depot));
-    xseg_stack_name_stack(&namer, id);
-    xseg_stack_name_fini(&namer);
+    assert_true(xseg_symbolizer_init(&namer, &depot));
+    xseg_symbolizer_resolve(&namer, id);
+    xseg_symbolizer_fini(&namer);
     const size_t used = depot.memory.used;
-    assert_true(xseg_stack_name_init(&namer, &depot));
-    xseg_stack_name_stack(&namer, id);
+    assert_true(xseg_symbolizer_init(&namer, &depot));
+    xseg_symbolizer_resolve(&namer, id);
     assert_null(namer.files); /* none had to be opened */
     assert_int_equal(depot.memory.used, used);
-    xseg_stack_name_fini(&namer);
+    xseg_symbolizer_fini(&namer);
     plugin_close(&plugin);
     xseg_stack_depot_fini(&depot);
 }
@@ -156,13 +156,13 @@ static void all_stacks_are_named_until_the_deadline(void **state)
     plugin_open(&plugin[0], "plugin-one");
     plugin_open(&plugin[1], "plugin-two");
     id[0] = take_in(&depot, &plugin[0]);
-    assert_true(xseg_stack_name_all(&depot, 1));
+    assert_true(xseg_symbolizer_resolve_all(&depot, 1));
     assert_no_source(&depot, id[0], false);
-    assert_true(xseg_stack_name_all(&depot, UINT64_MAX));
+    assert_true(xseg_symbolizer_resolve_all(&depot, UINT64_MAX));
     assert_source(&depot, id[0], 2, "call_of_one", PLUGIN_CALL_LINE, PLUGIN_CALL_LINE);
     id[1] = take_in(&depot, &plugin[1]);
     assert_no_source(&depot, id[1], false);
-    assert_true(xseg_stack_name_all(&depot, UINT64_MAX));
+    assert_true(xseg_symbolizer_resolve_all(&depot, UINT64_MAX));
     assert_source(&depot, id[1], 2, "call_of_two", PLUGIN_CALL_LINE, PLUGIN_CALL_LINE);
     plugin_close(&plugin[0]);
     plugin_close(&plugin[1]);
@@ -173,7 +173,7 @@ static void all_stacks_are_named_until_the_deadline(void **state)
 static void a_stripped_library_has_no_sources(void **state)
 {
     struct xseg_stack_depot depot;
-    struct xseg_stack_name namer;
+    struct xseg_symbolizer namer;
     struct plugin plugin;
 
     (void)state;
@@ -182,10 +182,10 @@ static void a_stripped_library_has_no_sources(void **state)
     assert_true(xseg_stack_depot_init(&depot, 0));
     plugin_open(&plugin, "plugin-stripped");
     const uint32_t id = take_in(&depot, &plugin);
-    assert_true(xseg_stack_name_init(&namer, &depot));
-    xseg_stack_name_stack(&namer, id);
+    assert_true(xseg_symbolizer_init(&namer, &depot));
+    xseg_symbolizer_resolve(&namer, id);
     assert_no_source(&depot, id, true);
-    xseg_stack_name_fini(&namer);
+    xseg_symbolizer_fini(&namer);
     plugin_close(&plugin);
     xseg_stack_depot_fini(&depot);
 }
@@ -201,7 +201,7 @@ static void a_file_that_has_changed_is_not_believed(void **state)
         return;
     for (unsigned kind = 0; kind < 4; kind++) {
         struct xseg_stack_depot depot;
-        struct xseg_stack_name namer;
+        struct xseg_symbolizer namer;
         struct plugin plugin;
 
         (void)snprintf(path, sizeof(path), "%s/xseg-name-XXXXXX",
@@ -221,10 +221,10 @@ static void a_file_that_has_changed_is_not_believed(void **state)
             plugin_copy(from, path);
         if (kind == 3)
             plugin_copy("/proc/self/comm", path);
-        assert_true(xseg_stack_name_init(&namer, &depot));
-        xseg_stack_name_stack(&namer, id);
+        assert_true(xseg_symbolizer_init(&namer, &depot));
+        xseg_symbolizer_resolve(&namer, id);
         assert_no_source(&depot, id, true);
-        xseg_stack_name_fini(&namer);
+        xseg_symbolizer_fini(&namer);
         if (kind != 0)
             assert_int_equal(unlink(path), 0);
         xseg_stack_depot_fini(&depot);
@@ -234,17 +234,17 @@ static void a_file_that_has_changed_is_not_believed(void **state)
 static void refuse(void)
 {
     struct xseg_stack_depot depot;
-    struct xseg_stack_name namer;
+    struct xseg_symbolizer namer;
 
     is_refused = true;
-    if (xseg_stack_name_prepare() || !xseg_stack_depot_init(&depot, 0) ||
-        xseg_stack_name_init(&namer, &depot))
+    if (xseg_symbolizer_prepare() || !xseg_stack_depot_init(&depot, 0) ||
+        xseg_symbolizer_init(&namer, &depot))
         _exit(1);
 }
 
 static void *prepare(void *self)
 {
-    *(bool *)self = xseg_stack_name_prepare();
+    *(bool *)self = xseg_symbolizer_prepare();
     return NULL;
 }
 
@@ -257,7 +257,7 @@ static void prepare_in_threads(void)
         if (pthread_create(&thread[i], NULL, prepare, &is_there[i]) != 0)
             _exit(1);
     for (unsigned i = 0; i < 4; i++)
-        if (pthread_join(thread[i], NULL) != 0 || is_there[i] != xseg_stack_name_prepare())
+        if (pthread_join(thread[i], NULL) != 0 || is_there[i] != xseg_symbolizer_prepare())
             _exit(1);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/base/stack_name.h"
+#include "src/base/symbolizer.h"
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -28,7 +28,7 @@ struct callbacks {
     char **debuginfo_path;
 };
 
-struct xseg_stack_name_calls {
+struct xseg_libdw {
     struct callbacks callbacks;
     struct session *(*begin)(const struct callbacks *callbacks);
     void (*end)(struct session *session);
@@ -51,7 +51,7 @@ struct xseg_stack_name_calls {
     int (*lineno)(struct line *line, int *number);
 };
 
-#define PLACE(member) offsetof(struct xseg_stack_name_calls, member)
+#define PLACE(member) offsetof(struct xseg_libdw, member)
 
 static const struct {
     const char *name;
@@ -84,8 +84,8 @@ struct function {
 };
 
 /* A file that was looked for; the module is NULL if the file cannot be read, or is another one by now. */
-struct xseg_stack_name_file {
-    struct xseg_stack_name_file *next;
+struct xseg_symbolizer_file {
+    struct xseg_symbolizer_file *next;
     const char *path; /* the depot's: one of a module */
     struct session *session;
     struct module *module;
@@ -95,7 +95,7 @@ struct xseg_stack_name_file {
 
 /* --- The library. --- */
 
-static _Atomic(struct xseg_stack_name_calls *) prepared;
+static _Atomic(struct xseg_libdw *) prepared;
 
 /* A module's own file is given by its path, so this is never asked for a file. */
 static int find_no_file(void)
@@ -103,7 +103,7 @@ static int find_no_file(void)
     return -1;
 }
 
-static bool load_calls(void *library, struct xseg_stack_name_calls *calls)
+static bool load_calls(void *library, struct xseg_libdw *calls)
 {
     for (size_t i = 0; i < sizeof(calls_of_libdw) / sizeof(calls_of_libdw[0]); i++) {
         void *symbol = dlsym(library, calls_of_libdw[i].name);
@@ -118,14 +118,14 @@ static bool load_calls(void *library, struct xseg_stack_name_calls *calls)
 }
 
 /* As in stack.c there is no lock: of two threads that come first at once, one drops what it has opened. */
-bool xseg_stack_name_prepare(void)
+bool xseg_symbolizer_prepare(void)
 {
-    struct xseg_stack_name_calls *expected = NULL;
+    struct xseg_libdw *expected = NULL;
 
     if (atomic_load_explicit(&prepared, memory_order_acquire) != NULL)
         return true;
     void *library = dlopen("libdw.so.1", RTLD_NOW | RTLD_LOCAL);
-    struct xseg_stack_name_calls *calls = calloc(1, sizeof(*calls));
+    struct xseg_libdw *calls = calloc(1, sizeof(*calls));
     if (library != NULL && calls != NULL && load_calls(library, calls) &&
         atomic_compare_exchange_strong(&prepared, &expected, calls))
         return true;
@@ -135,9 +135,9 @@ bool xseg_stack_name_prepare(void)
     return expected != NULL;
 }
 
-bool xseg_stack_name_init(struct xseg_stack_name *name, struct xseg_stack_depot *depot)
+bool xseg_symbolizer_init(struct xseg_symbolizer *name, struct xseg_stack_depot *depot)
 {
-    const bool is_there = xseg_stack_name_prepare();
+    const bool is_there = xseg_symbolizer_prepare();
 
     name->calls = atomic_load_explicit(&prepared, memory_order_acquire);
     name->depot = depot;
@@ -145,12 +145,12 @@ bool xseg_stack_name_init(struct xseg_stack_name *name, struct xseg_stack_depot 
     return is_there;
 }
 
-void xseg_stack_name_fini(struct xseg_stack_name *name)
+void xseg_symbolizer_fini(struct xseg_symbolizer *name)
 {
-    struct xseg_stack_name_file *file = name->files;
+    struct xseg_symbolizer_file *file = name->files;
 
     while (file != NULL) {
-        struct xseg_stack_name_file *next = file->next;
+        struct xseg_symbolizer_file *next = file->next;
 
         if (file->session != NULL)
             name->calls->end(file->session);
@@ -164,7 +164,7 @@ void xseg_stack_name_fini(struct xseg_stack_name *name)
 /* --- Files. --- */
 
 /* Whether a file has the build id, in hexadecimal digits, that its module had. */
-static bool has_build_id(const struct xseg_stack_name_calls *calls, struct module *module,
+static bool has_build_id(const struct xseg_libdw *calls, struct module *module,
                          const char *build_id)
 {
     const unsigned char *bits = NULL;
@@ -203,8 +203,7 @@ static int compare_functions(const void *left, const void *right)
 }
 
 /* List the functions in the symbol tables of a file.  libdw would search all symbols for each frame. */
-static void list_functions(const struct xseg_stack_name_calls *calls,
-                           struct xseg_stack_name_file *file)
+static void list_functions(const struct xseg_libdw *calls, struct xseg_symbolizer_file *file)
 {
     const int count = calls->module_getsymtab(file->module);
     Elf64_Sym symbol;
@@ -224,7 +223,7 @@ static void list_functions(const struct xseg_stack_name_calls *calls,
 }
 
 /* Open the file of a frame's module, at address 0, so that addresses are those of the file. */
-static void open_file(const struct xseg_stack_name_calls *calls, struct xseg_stack_name_file *file,
+static void open_file(const struct xseg_libdw *calls, struct xseg_symbolizer_file *file,
                       const struct xseg_stack_frame *frame)
 {
     uint64_t bias = 0;
@@ -246,10 +245,10 @@ static void open_file(const struct xseg_stack_name_calls *calls, struct xseg_sta
 }
 
 /* The file of a frame's module; NULL if it cannot be read. */
-static const struct xseg_stack_name_file *file_of(struct xseg_stack_name *name,
+static const struct xseg_symbolizer_file *file_of(struct xseg_symbolizer *name,
                                                   const struct xseg_stack_frame *frame)
 {
-    struct xseg_stack_name_file *file = name->files;
+    struct xseg_symbolizer_file *file = name->files;
 
     while (file != NULL && file->path != frame->path)
         file = file->next;
@@ -268,8 +267,8 @@ static const struct xseg_stack_name_file *file_of(struct xseg_stack_name *name,
 /* --- Frames. --- */
 
 /* Look at all units: libdw looks in a list of them by address, which clang does not make. */
-static void search_units(const struct xseg_stack_name_calls *calls, struct module *module,
-                         uint64_t address, const char **file, int *number)
+static void search_units(const struct xseg_libdw *calls, struct module *module, uint64_t address,
+                         const char **file, int *number)
 {
     uint64_t bias = 0;
     struct unit *unit = calls->module_nextcu(module, NULL, &bias);
@@ -284,7 +283,7 @@ static void search_units(const struct xseg_stack_name_calls *calls, struct modul
 }
 
 /* The function that contains an address; one without a size has its first byte. */
-static const struct function *find_function(const struct xseg_stack_name_file *file,
+static const struct function *find_function(const struct xseg_symbolizer_file *file,
                                             uint64_t address)
 {
     size_t low = 0, high = file->function_count;
@@ -307,8 +306,7 @@ static const struct function *find_function(const struct xseg_stack_name_file *f
     return NULL;
 }
 
-static void find_source(const struct xseg_stack_name_calls *calls,
-                        const struct xseg_stack_name_file *file,
+static void find_source(const struct xseg_libdw *calls, const struct xseg_symbolizer_file *file,
                         const struct xseg_stack_frame *frame, struct xseg_stack_source *source)
 {
     const uint64_t address = frame->offset - 1; /* of the call */
@@ -328,7 +326,7 @@ static void find_source(const struct xseg_stack_name_calls *calls,
     source->symbol_offset = frame->offset - function->start;
 }
 
-void xseg_stack_name_stack(struct xseg_stack_name *name, uint32_t id)
+void xseg_symbolizer_resolve(struct xseg_symbolizer *name, uint32_t id)
 {
     struct xseg_stack_frame frame;
 
@@ -337,24 +335,24 @@ void xseg_stack_name_stack(struct xseg_stack_name *name, uint32_t id)
 
         if (frame.path == NULL || frame.was_asked)
             continue;
-        const struct xseg_stack_name_file *file = file_of(name, &frame);
+        const struct xseg_symbolizer_file *file = file_of(name, &frame);
         if (file != NULL)
             find_source(name->calls, file, &frame, &source);
-        xseg_stack_depot_record(name->depot, id, i, &source);
+        xseg_stack_depot_set_source(name->depot, id, i, &source);
     }
 }
 
-bool xseg_stack_name_all(struct xseg_stack_depot *depot, uint64_t deadline_ns)
+bool xseg_symbolizer_resolve_all(struct xseg_stack_depot *depot, uint64_t deadline_ns)
 {
     const uint32_t count = xseg_stack_depot_count(depot);
-    struct xseg_stack_name name;
+    struct xseg_symbolizer name;
 
-    if (!xseg_stack_name_init(&name, depot))
+    if (!xseg_symbolizer_init(&name, depot))
         return false;
     uint32_t id = atomic_load_explicit(&depot->named, memory_order_relaxed);
     while (id < count && (deadline_ns == UINT64_MAX || xseg_clock_system() < deadline_ns))
-        xseg_stack_name_stack(&name, ++id);
+        xseg_symbolizer_resolve(&name, ++id);
     atomic_store_explicit(&depot->named, id, memory_order_relaxed);
-    xseg_stack_name_fini(&name);
+    xseg_symbolizer_fini(&name);
     return true;
 }

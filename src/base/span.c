@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/base/range.h"
+#include "src/base/span.h"
 
 #if XSEG_HAVE_NVTX
 
@@ -16,14 +16,14 @@ static void start(void)
         domain = nvtxDomainCreateA("xseg");
 }
 
-void xseg_range_start(void)
+void xseg_nvtx_start(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
 
     (void)pthread_once(&once, start);
 }
 
-void xseg_range_begin(const char *name, uint64_t bytes)
+void xseg_nvtx_push(const char *name, uint64_t bytes)
 {
     if (domain == NULL)
         return;
@@ -38,7 +38,7 @@ void xseg_range_begin(const char *name, uint64_t bytes)
     (void)nvtxDomainRangePushEx(domain, &attributes);
 }
 
-void xseg_range_end(void)
+void xseg_nvtx_pop(void)
 {
     if (domain != NULL)
         (void)nvtxDomainRangePop(domain);
@@ -46,14 +46,14 @@ void xseg_range_end(void)
 
 #else
 
-void xseg_range_start(void) {}
+void xseg_nvtx_start(void) {}
 
-void xseg_range_begin(const char *name, uint64_t bytes)
+void xseg_nvtx_push(const char *name, uint64_t bytes)
 {
     (void)name;
     (void)bytes;
 }
 
-void xseg_range_end(void) {}
+void xseg_nvtx_pop(void) {}
 
 #endif

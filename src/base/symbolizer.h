@@ -13,22 +13,22 @@
  *
  * Locking: a namer is used by one thread at a time.  No lock of the library may be held.
  */
-#ifndef XSEG_BASE_STACK_NAME_H
-#define XSEG_BASE_STACK_NAME_H
+#ifndef XSEG_BASE_SYMBOLIZER_H
+#define XSEG_BASE_SYMBOLIZER_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "src/base/stack_depot.h"
 
-struct xseg_stack_name_calls;
-struct xseg_stack_name_file;
+struct xseg_libdw;
+struct xseg_symbolizer_file;
 
 /* A namer: the files of a depot's modules that it has open. */
-struct xseg_stack_name {
+struct xseg_symbolizer {
     struct xseg_stack_depot *depot;
-    const struct xseg_stack_name_calls *calls; /* of libdw */
-    struct xseg_stack_name_file *files;
+    const struct xseg_libdw *calls; /* of libdw */
+    struct xseg_symbolizer_file *files;
 };
 
 /*
@@ -38,14 +38,14 @@ struct xseg_stack_name {
  *
  * Returns: whether it could be opened, and has what is needed
  */
-bool xseg_stack_name_prepare(void);
+bool xseg_symbolizer_prepare(void);
 
 /* Begin to name stacks of a depot, which outlives the namer.  Prepares, too.  Returns: false without
  * libdw; there is nothing to end then */
-bool xseg_stack_name_init(struct xseg_stack_name *name, struct xseg_stack_depot *depot);
+bool xseg_symbolizer_init(struct xseg_symbolizer *name, struct xseg_stack_depot *depot);
 
 /* Close the files.  What was noted stays in the depot. */
-void xseg_stack_name_fini(struct xseg_stack_name *name);
+void xseg_symbolizer_fini(struct xseg_symbolizer *name);
 
 /*
  * Note the sources of a stack's frames in its depot, of those for which nobody has asked before.
@@ -54,7 +54,7 @@ void xseg_stack_name_fini(struct xseg_stack_name *name);
  * Cost: for the first frame of a module, opening its file and sorting its functions; then some microseconds a frame.  The
  * first frame of each compilation unit reads its line table.
  */
-void xseg_stack_name_stack(struct xseg_stack_name *name, uint32_t id);
+void xseg_symbolizer_resolve(struct xseg_symbolizer *name, uint32_t id);
 
 /*
  * Record the sources of all stacks of a depot for which no call has done that yet.  Threads: any.
@@ -63,6 +63,6 @@ void xseg_stack_name_stack(struct xseg_stack_name *name, uint32_t id);
  *
  * Returns: false without libdw
  */
-bool xseg_stack_name_all(struct xseg_stack_depot *depot, uint64_t deadline_ns);
+bool xseg_symbolizer_resolve_all(struct xseg_stack_depot *depot, uint64_t deadline_ns);
 
 #endif

@@ -1,36 +1,35 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/base/table.h"
+#include "src/base/hash_table.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/base/check.h"
-#include "src/base/hash.h"
 
 #define FIRST_CAPACITY 64u
 
-void xseg_table_init(struct xseg_table *table, size_t record_bytes)
+void xseg_hash_table_init(struct xseg_hash_table *table, size_t record_bytes)
 {
     XSEG_ASSERT(record_bytes >= sizeof(uint64_t) && record_bytes % sizeof(uint64_t) == 0);
     memset(table, 0, sizeof(*table));
     table->record_bytes = record_bytes;
 }
 
-void xseg_table_fini(struct xseg_table *table)
+void xseg_hash_table_fini(struct xseg_hash_table *table)
 {
     free(table->records);
     table->records = NULL;
     table->capacity = table->used = 0;
 }
 
-static uint64_t *record_at(const struct xseg_table *table, size_t at)
+static uint64_t *record_at(const struct xseg_hash_table *table, size_t at)
 {
     return (void *)(table->records + at * table->record_bytes);
 }
 
 /* The place of a key, which is empty if the key is new. */
-static uint64_t *place_of(const struct xseg_table *table, uint64_t key)
+static uint64_t *place_of(const struct xseg_hash_table *table, uint64_t key)
 {
     const size_t mask = table->capacity - 1;
     size_t at = (size_t)xseg_hash_word(key, 0) & mask;
@@ -41,30 +40,30 @@ static uint64_t *place_of(const struct xseg_table *table, uint64_t key)
     return record_at(table, at);
 }
 
-static bool grow(struct xseg_table *table)
+static bool grow(struct xseg_hash_table *table)
 {
-    struct xseg_table larger = *table;
+    struct xseg_hash_table larger = *table;
 
     larger.capacity = table->capacity == 0 ? FIRST_CAPACITY : 2 * table->capacity;
     larger.records = calloc(larger.capacity, table->record_bytes);
     if (larger.records == NULL)
         return false;
-    for (const uint64_t *record = xseg_table_next(table, NULL); record != NULL;
-         record = xseg_table_next(table, record))
+    for (const uint64_t *record = xseg_hash_table_next(table, NULL); record != NULL;
+         record = xseg_hash_table_next(table, record))
         memcpy(place_of(&larger, *record), record, table->record_bytes);
     free(table->records);
     *table = larger;
     return true;
 }
 
-void *xseg_table_find(const struct xseg_table *table, uint64_t key)
+void *xseg_hash_table_find(const struct xseg_hash_table *table, uint64_t key)
 {
     uint64_t *record = table->used == 0 ? NULL : place_of(table, key);
 
     return record == NULL || *record == 0 ? NULL : record;
 }
 
-void *xseg_table_get(struct xseg_table *table, uint64_t key)
+void *xseg_hash_table_find_or_add(struct xseg_hash_table *table, uint64_t key)
 {
     if (2 * table->used >= table->capacity && !grow(table))
         return NULL;
@@ -74,7 +73,7 @@ void *xseg_table_get(struct xseg_table *table, uint64_t key)
     return record;
 }
 
-void *xseg_table_next(const struct xseg_table *table, const void *record)
+void *xseg_hash_table_next(const struct xseg_hash_table *table, const void *record)
 {
     const unsigned char *last = record;
     size_t at = last == NULL ? 0 : (size_t)(last - table->records) / table->record_bytes + 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Files that are written front to back, and taken back from their end. */
-#include "src/base/output.h"
+#include "src/base/file_writer.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,9 +13,9 @@
 
 #include <cmocka.h>
 
-#define BIG (3 * XSEG_OUTPUT_BUFFER + 17)
+#define BIG (3 * XSEG_FILE_WRITER_BUFFER + 17)
 
-static struct xseg_output output;
+static struct xseg_file_writer output;
 
 static int make_file(void)
 {
@@ -36,21 +36,22 @@ static unsigned char byte_at(uint64_t place)
 /* Go on to a place, in pieces of many sizes. */
 static void write_up_to(uint64_t end)
 {
-    static unsigned char bytes[2 * XSEG_OUTPUT_BUFFER];
-    static const size_t sizes[] = {1, 3, 4096, XSEG_OUTPUT_BUFFER - 1, XSEG_OUTPUT_BUFFER, 100000};
+    static unsigned char bytes[2 * XSEG_FILE_WRITER_BUFFER];
+    static const size_t sizes[] = {
+        1, 3, 4096, XSEG_FILE_WRITER_BUFFER - 1, XSEG_FILE_WRITER_BUFFER, 100000};
     unsigned piece = 0;
 
-    while (xseg_output_place(&output) < end) {
-        const uint64_t place = xseg_output_place(&output);
+    while (xseg_file_writer_offset(&output) < end) {
+        const uint64_t place = xseg_file_writer_offset(&output);
         size_t count = sizes[piece++ % (sizeof(sizes) / sizeof(sizes[0]))];
 
         count = count < end - place ? count : (size_t)(end - place);
         for (size_t i = 0; i < count; i++)
             bytes[i] = byte_at(place + i);
         if (count == 1)
-            xseg_output_byte(&output, bytes[0]);
+            xseg_file_writer_write_byte(&output, bytes[0]);
         else
-            xseg_output_write(&output, bytes, count);
+            xseg_file_writer_write(&output, bytes, count);
     }
 }
 
@@ -68,16 +69,17 @@ static void expect(int file, uint64_t origin, uint64_t count)
 static void all_bytes_arrive_in_order(void **state)
 {
     static const uint64_t sizes[] = {
-        0, 1, XSEG_OUTPUT_BUFFER - 1, XSEG_OUTPUT_BUFFER, XSEG_OUTPUT_BUFFER + 1, BIG};
+        0,  1, XSEG_FILE_WRITER_BUFFER - 1, XSEG_FILE_WRITER_BUFFER, XSEG_FILE_WRITER_BUFFER + 1,
+        BIG};
 
     (void)state;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         const int file = make_file();
 
-        xseg_output_init(&output, file);
+        xseg_file_writer_init(&output, file);
         write_up_to(sizes[i]);
-        assert_int_equal(xseg_output_place(&output), sizes[i]);
-        assert_true(xseg_output_flush(&output));
+        assert_int_equal(xseg_file_writer_offset(&output), sizes[i]);
+        assert_true(xseg_file_writer_flush(&output));
         expect(file, 0, sizes[i]);
         assert_int_equal(close(file), 0);
     }
@@ -86,26 +88,30 @@ static void all_bytes_arrive_in_order(void **state)
 /* Back to places in the buffer, at its edge, and in what was sent; then other bytes, and on. */
 static void what_was_taken_back_is_gone(void **state)
 {
-    static const uint64_t places[] = {
-        BIG, BIG - 1, 2 * XSEG_OUTPUT_BUFFER + 1, 2 * XSEG_OUTPUT_BUFFER, XSEG_OUTPUT_BUFFER - 1,
-        1,   0};
+    static const uint64_t places[] = {BIG,
+                                      BIG - 1,
+                                      2 * XSEG_FILE_WRITER_BUFFER + 1,
+                                      2 * XSEG_FILE_WRITER_BUFFER,
+                                      XSEG_FILE_WRITER_BUFFER - 1,
+                                      1,
+                                      0};
 
     (void)state;
     for (uint64_t origin = 0; origin <= 5; origin += 5) {
         const int file = make_file();
 
         assert_int_equal(write(file, "front", origin), origin);
-        xseg_output_init(&output, file);
+        xseg_file_writer_init(&output, file);
         for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
             write_up_to(places[i]);
-            xseg_output_write(&output, "wrong", 5);
+            xseg_file_writer_write(&output, "wrong", 5);
             for (unsigned k = 0; k < 30000; k++)
-                xseg_output_write(&output, "wrong", 5);
-            assert_true(xseg_output_rewind(&output, places[i]));
-            assert_int_equal(xseg_output_place(&output), places[i]);
+                xseg_file_writer_write(&output, "wrong", 5);
+            assert_true(xseg_file_writer_truncate(&output, places[i]));
+            assert_int_equal(xseg_file_writer_offset(&output), places[i]);
             write_up_to(BIG);
         }
-        assert_true(xseg_output_flush(&output));
+        assert_true(xseg_file_writer_flush(&output));
         expect(file, origin, BIG);
         assert_int_equal(close(file), 0);
     }
@@ -119,15 +125,15 @@ static void a_file_without_places_keeps_what_it_has(void **state)
 
     (void)state;
     assert_int_equal(pipe(ends), 0);
-    xseg_output_init(&output, ends[1]);
+    xseg_file_writer_init(&output, ends[1]);
     write_up_to(100);
-    assert_true(xseg_output_flush(&output));
-    xseg_output_write(&output, "wrong", 5);
-    assert_true(xseg_output_rewind(&output, 100));
+    assert_true(xseg_file_writer_flush(&output));
+    xseg_file_writer_write(&output, "wrong", 5);
+    assert_true(xseg_file_writer_truncate(&output, 100));
     write_up_to(150);
-    assert_false(xseg_output_rewind(&output, 99));
-    assert_int_equal(xseg_output_place(&output), 150);
-    assert_true(xseg_output_flush(&output));
+    assert_false(xseg_file_writer_truncate(&output, 99));
+    assert_int_equal(xseg_file_writer_offset(&output), 150);
+    assert_true(xseg_file_writer_flush(&output));
     assert_int_equal(read(ends[0], bytes, sizeof(bytes)), 150);
     for (unsigned i = 0; i < 150; i++)
         assert_int_equal(bytes[i], byte_at(i));
@@ -140,17 +146,17 @@ static void the_first_error_stays(void **state)
 
     (void)state;
     assert_true(file >= 0);
-    xseg_output_init(&output, file);
+    xseg_file_writer_init(&output, file);
     write_up_to(10);
-    assert_false(xseg_output_flush(&output));
+    assert_false(xseg_file_writer_flush(&output));
     assert_int_equal(output.error, ENOSPC);
     assert_int_equal(close(file), 0);
     for (unsigned i = 0; i < 30000; i++)
-        xseg_output_write(&output, "wrong", 5);
-    assert_false(xseg_output_flush(&output));
+        xseg_file_writer_write(&output, "wrong", 5);
+    assert_false(xseg_file_writer_flush(&output));
     assert_int_equal(output.error, ENOSPC);
     /* Places do not go back, so a writer may compare them. */
-    assert_int_equal(xseg_output_place(&output), 10 + 30000 * 5);
+    assert_int_equal(xseg_file_writer_offset(&output), 10 + 30000 * 5);
 }
 
 int main(void)

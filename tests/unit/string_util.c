@@ -9,15 +9,15 @@
 #include <cmocka.h>
 
 #include "src/base/align.h"
-#include "src/base/text.h"
+#include "src/base/string_util.h"
 
 static void a_new_text_is_empty(void **state)
 {
     char buffer[4] = "abc";
-    struct xseg_text text;
+    struct xseg_strbuf text;
 
     (void)state;
-    xseg_text_init(&text, buffer, sizeof(buffer));
+    xseg_strbuf_init(&text, buffer, sizeof(buffer));
     assert_string_equal(buffer, "");
     assert_int_equal(text.length, 0);
 }
@@ -25,13 +25,13 @@ static void a_new_text_is_empty(void **state)
 static void pieces_are_joined(void **state)
 {
     char buffer[32];
-    struct xseg_text text;
+    struct xseg_strbuf text;
 
     (void)state;
-    xseg_text_init(&text, buffer, sizeof(buffer));
-    xseg_text_add(&text, "%s=%d", "a", 1);
-    xseg_text_add(&text, "%s", "");
-    xseg_text_add(&text, ", %c", 'b');
+    xseg_strbuf_init(&text, buffer, sizeof(buffer));
+    xseg_strbuf_printf(&text, "%s=%d", "a", 1);
+    xseg_strbuf_printf(&text, "%s", "");
+    xseg_strbuf_printf(&text, ", %c", 'b');
     assert_string_equal(buffer, "a=1, b");
     assert_int_equal(text.length, strlen(buffer));
 }
@@ -44,13 +44,13 @@ static void every_buffer_size_is_kept_to(void **state)
     (void)state;
     for (size_t bytes = 0; bytes < 24; bytes++) {
         char buffer[32];
-        struct xseg_text text;
+        struct xseg_strbuf text;
 
         memset(buffer, '#', sizeof(buffer));
-        xseg_text_init(&text, bytes > 0 ? buffer : NULL, bytes);
-        xseg_text_add(&text, "%s", "0123");
-        xseg_text_add(&text, "%s", "456789");
-        xseg_text_add(&text, "%s", "abcdef");
+        xseg_strbuf_init(&text, bytes > 0 ? buffer : NULL, bytes);
+        xseg_strbuf_printf(&text, "%s", "0123");
+        xseg_strbuf_printf(&text, "%s", "456789");
+        xseg_strbuf_printf(&text, "%s", "abcdef");
         assert_int_equal(text.length, strlen(whole));
         for (size_t i = bytes; i < sizeof(buffer); i++)
             assert_int_equal(buffer[i], '#');
@@ -65,12 +65,12 @@ static void every_buffer_size_is_kept_to(void **state)
 static void what_follows_a_cut_is_counted_and_left_out(void **state)
 {
     char buffer[5];
-    struct xseg_text text;
+    struct xseg_strbuf text;
 
     (void)state;
-    xseg_text_init(&text, buffer, sizeof(buffer));
-    xseg_text_add(&text, "123456");
-    xseg_text_add(&text, "7");
+    xseg_strbuf_init(&text, buffer, sizeof(buffer));
+    xseg_strbuf_printf(&text, "123456");
+    xseg_strbuf_printf(&text, "7");
     assert_string_equal(buffer, "1234");
     assert_int_equal(text.length, 7);
 }
@@ -83,14 +83,14 @@ static void bytes_that_do_not_print_are_shown_by_number(void **state)
     (void)state;
     for (size_t bytes = 0; bytes < 40; bytes++) {
         char buffer[48];
-        struct xseg_text text;
+        struct xseg_strbuf text;
 
         memset(buffer, '#', sizeof(buffer));
-        xseg_text_init(&text, buffer, bytes);
-        xseg_text_add(&text, "ab\tc");
+        xseg_strbuf_init(&text, buffer, bytes);
+        xseg_strbuf_printf(&text, "ab\tc");
         const size_t from = text.length;
-        xseg_text_add(&text, "\xff~\x7f \\x00");
-        xseg_text_escape(&text, from);
+        xseg_strbuf_printf(&text, "\xff~\x7f \\x00");
+        xseg_strbuf_escape(&text, from);
         for (size_t i = bytes; i < sizeof(buffer); i++)
             assert_int_equal(buffer[i], '#');
         if (bytes > 0)
@@ -120,10 +120,10 @@ static void mebibytes_are_one_unit(void **state)
     (void)state;
     for (size_t i = 0; i < XSEG_COUNT_OF(row); i++) {
         char buffer[40];
-        struct xseg_text text;
+        struct xseg_strbuf text;
 
-        xseg_text_init(&text, buffer, sizeof(buffer));
-        xseg_text_add_mib(&text, row[i].bytes);
+        xseg_strbuf_init(&text, buffer, sizeof(buffer));
+        xseg_strbuf_add_mib(&text, row[i].bytes);
         assert_string_equal(buffer, row[i].want);
     }
 }

@@ -10,27 +10,27 @@
 
 #include <cmocka.h>
 
-#include "src/base/handle_table.h"
-#include "src/base/hash.h"
+#include "src/base/hash_table.h"
+#include "src/base/intern.h"
 
 /* How many handles `table` has under a hash, and whether one of them is `handle`. */
-static bool finds(const struct xseg_handle_table *table, uint32_t hash, uint32_t handle)
+static bool finds(const struct xseg_intern_table *table, uint32_t hash, uint32_t handle)
 {
-    struct xseg_handle_search search = xseg_handle_table_search(table, hash);
+    struct xseg_intern_search search = xseg_intern_table_search(table, hash);
 
-    for (uint32_t found = xseg_handle_table_next(&search); found != 0;
-         found = xseg_handle_table_next(&search))
+    for (uint32_t found = xseg_intern_table_next(&search); found != 0;
+         found = xseg_intern_table_next(&search))
         if (found == handle)
             return true;
     return false;
 }
 
-static void assert_audit(const struct xseg_handle_table *table)
+static void assert_audit(const struct xseg_intern_table *table)
 {
-    struct xseg_finding finding = {0};
+    struct xseg_violation violation = {0};
 
-    if (!xseg_handle_table_audit(table, &finding))
-        fail_msg("%s: %s", finding.tag, finding.text);
+    if (!xseg_intern_table_audit(table, &violation))
+        fail_msg("%s: %s", violation.tag, violation.text);
 }
 
 /* Hashes that spread, all the same one, and ones that begin at the last slot. */
@@ -47,14 +47,14 @@ static void what_was_added_is_found(void **state)
 
     (void)state;
     for (unsigned kind = 0; kind < 3; kind++) {
-        struct xseg_handle_table table;
+        struct xseg_intern_table table;
         struct xseg_bump memory;
 
         assert_true(xseg_bump_init(&memory, (size_t)8 << 20));
-        assert_true(xseg_handle_table_init(&table, &memory));
+        assert_true(xseg_intern_table_init(&table, &memory));
         assert_false(finds(&table, hash_of(kind, 1), 1));
         for (uint32_t handle = 1; handle <= counts[kind]; handle++) {
-            assert_true(xseg_handle_table_add(&table, &memory, hash_of(kind, handle), handle));
+            assert_true(xseg_intern_table_add(&table, &memory, hash_of(kind, handle), handle));
             assert_true(finds(&table, hash_of(kind, handle), handle));
         }
         for (uint32_t handle = 1; handle <= counts[kind]; handle++)
@@ -76,15 +76,15 @@ static void note_visit(void *context, uint32_t handle)
 static void each_handle_is_visited_once(void **state)
 {
     unsigned char seen[1001] = {0};
-    struct xseg_handle_table table;
+    struct xseg_intern_table table;
     struct xseg_bump memory;
 
     (void)state;
     assert_true(xseg_bump_init(&memory, 1 << 20));
-    assert_true(xseg_handle_table_init(&table, &memory));
+    assert_true(xseg_intern_table_init(&table, &memory));
     for (uint32_t handle = 1; handle <= 1000; handle++)
-        assert_true(xseg_handle_table_add(&table, &memory, hash_of(0, handle), handle));
-    xseg_handle_table_visit(&table, note_visit, seen);
+        assert_true(xseg_intern_table_add(&table, &memory, hash_of(0, handle), handle));
+    xseg_intern_table_for_each(&table, note_visit, seen);
     for (uint32_t handle = 1; handle <= 1000; handle++)
         assert_int_equal(seen[handle], 1);
     xseg_bump_fini(&memory);
@@ -92,26 +92,26 @@ static void each_handle_is_visited_once(void **state)
 
 static void without_room_it_stays_as_it_was(void **state)
 {
-    struct xseg_handle_table table;
+    struct xseg_intern_table table;
     struct xseg_bump memory;
     uint32_t added = 0;
 
     (void)state;
     assert_true(xseg_bump_init(&memory, 4096));
-    assert_true(xseg_handle_table_init(&table, &memory));
-    while (xseg_handle_table_add(&table, &memory, hash_of(0, added + 1), added + 1))
+    assert_true(xseg_intern_table_init(&table, &memory));
+    while (xseg_intern_table_add(&table, &memory, hash_of(0, added + 1), added + 1))
         added++;
-    assert_int_equal(added, XSEG_HANDLE_TABLE_FIRST / 2);
+    assert_int_equal(added, XSEG_INTERN_TABLE_FIRST / 2);
     for (uint32_t handle = 1; handle <= added; handle++)
         assert_true(finds(&table, hash_of(0, handle), handle));
     assert_audit(&table);
-    assert_false(xseg_handle_table_init(&table, &memory));
+    assert_false(xseg_intern_table_init(&table, &memory));
     xseg_bump_fini(&memory);
 }
 
 /* A reader sees all handles up to the number that was announced to it, and what their records say. */
 struct shared {
-    struct xseg_handle_table table;
+    struct xseg_intern_table table;
     struct xseg_bump memory;
     atomic_uint_fast32_t handles[5001];
     atomic_uint_fast32_t announced;
@@ -145,7 +145,7 @@ static void readers_find_while_it_grows(void **state)
     (void)state;
     assert_non_null(shared);
     assert_true(xseg_bump_init(&shared->memory, (size_t)4 << 20));
-    assert_true(xseg_handle_table_init(&shared->table, &shared->memory));
+    assert_true(xseg_intern_table_init(&shared->table, &shared->memory));
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(pthread_create(&thread[i], NULL, read_all, shared), 0);
     for (uint32_t i = 1; i <= 5000; i++) {
@@ -154,7 +154,7 @@ static void readers_find_while_it_grows(void **state)
         assert_non_null(record);
         *record = i;
         const uint32_t handle = xseg_bump_handle(&shared->memory, record);
-        assert_true(xseg_handle_table_add(&shared->table, &shared->memory, hash_of(0, i), handle));
+        assert_true(xseg_intern_table_add(&shared->table, &shared->memory, hash_of(0, i), handle));
         atomic_store_explicit(&shared->handles[i], handle, memory_order_relaxed);
         atomic_store_explicit(&shared->announced, i, memory_order_release);
     }
@@ -191,23 +191,23 @@ static void hashes_tell_words_apart(void **state)
 
 static void the_audit_names_the_broken_invariant(void **state)
 {
-    struct xseg_finding finding = {0};
-    struct xseg_handle_table table;
+    struct xseg_violation violation = {0};
+    struct xseg_intern_table table;
     struct xseg_bump memory;
 
     (void)state;
     assert_true(xseg_bump_init(&memory, 1 << 20));
-    assert_true(xseg_handle_table_init(&table, &memory));
+    assert_true(xseg_intern_table_init(&table, &memory));
     for (uint32_t handle = 1; handle <= 3; handle++)
-        assert_true(xseg_handle_table_add(&table, &memory, 7, handle));
+        assert_true(xseg_intern_table_add(&table, &memory, 7, handle));
     table.used++;
-    assert_false(xseg_handle_table_audit(&table, &finding));
-    assert_string_equal(finding.tag, "TABLE-1");
+    assert_false(xseg_intern_table_audit(&table, &violation));
+    assert_string_equal(violation.tag, "TABLE-1");
     table.used--;
     assert_audit(&table);
     table.slots->slot[8] = 0;
-    assert_false(xseg_handle_table_audit(&table, &finding));
-    assert_string_equal(finding.tag, "TABLE-2");
+    assert_false(xseg_intern_table_audit(&table, &violation));
+    assert_string_equal(violation.tag, "TABLE-2");
     xseg_bump_fini(&memory);
 }
 

@@ -1,15 +1,90 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/base/replacement.h"
+#include "src/base/file_writer.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "src/base/check.h"
+
+void xseg_file_writer_init(struct xseg_file_writer *output, int file)
+{
+    const off_t origin = lseek(file, 0, SEEK_CUR);
+
+    output->file = file;
+    output->error = 0;
+    output->origin = origin < 0 ? 0 : (uint64_t)origin;
+    output->sent = 0;
+    output->filled = 0;
+}
+
+static void send(struct xseg_file_writer *output, const unsigned char *bytes, size_t count)
+{
+    while (count > 0 && output->error == 0) {
+        const ssize_t sent = write(output->file, bytes, count);
+
+        if (sent < 0 && errno != EINTR)
+            output->error = errno;
+        if (sent <= 0)
+            continue;
+        bytes += sent;
+        count -= (size_t)sent;
+        output->sent += (uint64_t)sent;
+    }
+}
+
+bool xseg_file_writer_flush(struct xseg_file_writer *output)
+{
+    const uint64_t place = xseg_file_writer_offset(output);
+
+    send(output, output->buffer, output->filled);
+    output->filled = 0;
+    /* What is dropped behind an error counts, so that places do not go back. */
+    output->sent = place;
+    return output->error == 0;
+}
+
+void xseg_file_writer_write(struct xseg_file_writer *output, const void *bytes, size_t count)
+{
+    const unsigned char *from = bytes;
+
+    XSEG_ASSERT(output->filled <= XSEG_FILE_WRITER_BUFFER);
+    while (count > 0) {
+        const size_t room = XSEG_FILE_WRITER_BUFFER - output->filled;
+        const size_t some = count < room ? count : room;
+
+        memcpy(output->buffer + output->filled, from, some);
+        output->filled += some;
+        from += some;
+        count -= some;
+        if (output->filled == XSEG_FILE_WRITER_BUFFER)
+            (void)xseg_file_writer_flush(output);
+    }
+}
+
+bool xseg_file_writer_truncate(struct xseg_file_writer *output, uint64_t place)
+{
+    XSEG_ASSERT(place <= xseg_file_writer_offset(output));
+    if (place >= output->sent) {
+        output->filled = (size_t)(place - output->sent);
+        return true;
+    }
+    const off_t at = (off_t)(output->origin + place);
+    if (lseek(output->file, at, SEEK_SET) < 0)
+        return false;
+    if (ftruncate(output->file, at) != 0) {
+        (void)lseek(output->file, 0, SEEK_END);
+        return false;
+    }
+    output->sent = place;
+    output->filled = 0;
+    return true;
+}
 
 /* The descriptor of standard output or standard error, if that is its file; else -1. */
 static int find_stream(const struct stat *found)
@@ -31,13 +106,13 @@ static int open_special(const char *path, const struct stat *found)
     return stream < 0 ? open(path, O_WRONLY | O_CLOEXEC) : fcntl(stream, F_DUPFD_CLOEXEC, 0);
 }
 
-static const char *place_of(const struct xseg_replacement *replacement)
+static const char *place_of(const struct xseg_atomic_file *replacement)
 {
     return replacement->place != NULL ? replacement->place : replacement->path;
 }
 
 /* Choose the name beside the place.  Returns whether it is short enough. */
-static bool name_beside(struct xseg_replacement *replacement)
+static bool name_beside(struct xseg_atomic_file *replacement)
 {
     static atomic_uint begun;
     const unsigned number = atomic_fetch_add(&begun, 1);
@@ -48,7 +123,7 @@ static bool name_beside(struct xseg_replacement *replacement)
 }
 
 /* Open the file beside the place, with the mode of the one that is there.  Returns a descriptor, or -1 with errno. */
-static int open_beside(struct xseg_replacement *replacement, const struct stat *found)
+static int open_beside(struct xseg_atomic_file *replacement, const struct stat *found)
 {
     replacement->place = found != NULL ? realpath(replacement->path, NULL) : NULL;
     if (!name_beside(replacement)) {
@@ -63,7 +138,7 @@ static int open_beside(struct xseg_replacement *replacement, const struct stat *
     return file;
 }
 
-int xseg_replacement_begin(struct xseg_replacement *replacement, const char *path)
+int xseg_atomic_file_open(struct xseg_atomic_file *replacement, const char *path)
 {
     struct stat found;
     const bool is_there = stat(path, &found) == 0;
@@ -81,7 +156,7 @@ int xseg_replacement_begin(struct xseg_replacement *replacement, const char *pat
     return error;
 }
 
-int xseg_replacement_end(struct xseg_replacement *replacement, bool is_complete)
+int xseg_atomic_file_close(struct xseg_atomic_file *replacement, bool is_complete)
 {
     int error = 0;
 

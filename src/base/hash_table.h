@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Hashes of words, for tables in memory; not for what an adversary chooses. */
-#ifndef XSEG_BASE_HASH_H
-#define XSEG_BASE_HASH_H
+#ifndef XSEG_BASE_HASH_TABLE_H
+#define XSEG_BASE_HASH_TABLE_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -40,5 +40,36 @@ static inline uint64_t xseg_hash_words(const void *words, size_t count, uint64_t
     }
     return xseg_hash_word(one, other);
 }
+
+/*
+ * A hash table of records by key, for one thread; intern.h has the one that is read without a lock.
+ *
+ * A record begins with its key, a uint64_t that is not 0.  The rest of a new record is zeros.  No record is taken out,
+ * and records move when another one is added.
+ *
+ * Linear probing, at most half full.
+ *
+ * Locking: the owner's.
+ */
+
+struct xseg_hash_table {
+    unsigned char *records; /* [capacity]; NULL before the first */
+    size_t record_bytes;
+    size_t capacity; /* a power of two, or 0 */
+    size_t used;
+};
+
+/* record_bytes: a multiple of 8 */
+void xseg_hash_table_init(struct xseg_hash_table *table, size_t record_bytes);
+void xseg_hash_table_fini(struct xseg_hash_table *table);
+
+/* The record of a key; NULL if there is none. */
+void *xseg_hash_table_find(const struct xseg_hash_table *table, uint64_t key);
+
+/* The record of a key, which is added if it is new; NULL without host memory. */
+void *xseg_hash_table_find_or_add(struct xseg_hash_table *table, uint64_t key);
+
+/* The record behind another one, in no order; of NULL the first.  NULL: that was the last. */
+void *xseg_hash_table_next(const struct xseg_hash_table *table, const void *record);
 
 #endif

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/base/intern.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "src/base/align.h"
+
+/* How much more gets memory at once: fewer system calls than by the page. */
+#define STEP_BYTES ((size_t)1 << 20)
+
+bool xseg_bump_init(struct xseg_bump *bump, size_t bytes)
+{
+    XSEG_ASSERT(bytes != 0 && bytes <= XSEG_BUMP_MAX_BYTES);
+    memset(bump, 0, sizeof(*bump));
+    bytes = xseg_round_up(bytes, (size_t)sysconf(_SC_PAGESIZE));
+    void *base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED)
+        return false;
+    (void)madvise(base, bytes, MADV_NOHUGEPAGE); /* or the first record would take a huge one */
+    bump->base = base;
+    bump->bytes = bytes;
+    atomic_init(&bump->used, XSEG_BUMP_UNIT);
+    return true;
+}
+
+void xseg_bump_fini(struct xseg_bump *bump)
+{
+    if (bump->base != NULL)
+        (void)munmap(bump->base, bump->bytes);
+    bump->base = NULL;
+    bump->bytes = 0;
+}
+
+/* Give memory to the addresses up to `end`, and to some more.  Returns false without host memory. */
+static bool open_up_to(struct xseg_bump *bump, size_t end)
+{
+    const size_t open = xseg_min(xseg_round_up(end, STEP_BYTES), bump->bytes);
+
+    if (mprotect(bump->base + bump->open, open - bump->open, PROT_READ | PROT_WRITE) != 0)
+        return false;
+    bump->open = open;
+    return true;
+}
+
+void *xseg_bump_alloc(struct xseg_bump *bump, size_t bytes)
+{
+    const size_t used = atomic_load_explicit(&bump->used, memory_order_relaxed);
+
+    XSEG_ASSERT(bump->base != NULL && bytes != 0);
+    if (bytes > bump->bytes - used || xseg_round_up(bytes, XSEG_BUMP_UNIT) > bump->bytes - used) {
+        atomic_store_explicit(&bump->was_full, true, memory_order_relaxed);
+        return NULL;
+    }
+    const size_t end = used + xseg_round_up(bytes, XSEG_BUMP_UNIT);
+    if (end > bump->open && !open_up_to(bump, end))
+        return NULL;
+    atomic_store_explicit(&bump->used, end, memory_order_relaxed);
+    return bump->base + used;
+}
+
+size_t xseg_bump_resident(const struct xseg_bump *bump)
+{
+    return xseg_round_up(atomic_load_explicit(&bump->used, memory_order_relaxed),
+                         (size_t)sysconf(_SC_PAGESIZE));
+}
+
+bool xseg_bump_audit(const struct xseg_bump *bump, struct xseg_violation *violation)
+{
+    const size_t used = atomic_load_explicit(&bump->used, memory_order_relaxed);
+
+    XSEG_INVARIANT(violation, "BUMP-1",
+                   XSEG_BUMP_UNIT <= used && used <= xseg_max(bump->open, XSEG_BUMP_UNIT) &&
+                       bump->open <= bump->bytes && used % XSEG_BUMP_UNIT == 0,
+                   "used %zu, open %zu of %zu bytes", used, bump->open, bump->bytes);
+    return true;
+}
+
+static struct xseg_intern_slots *make_slots(struct xseg_bump *memory, uint64_t count)
+{
+    struct xseg_intern_slots *slots =
+        xseg_bump_alloc(memory, sizeof(*slots) + count * sizeof(slots->slot[0]));
+
+    if (slots != NULL)
+        slots->mask = (uint32_t)(count - 1);
+    return slots;
+}
+
+static struct xseg_intern_slots *slots_of(const struct xseg_intern_table *table)
+{
+    return atomic_load_explicit(&table->slots, memory_order_relaxed);
+}
+
+/* Write into the first empty slot from the one on that the hash names. */
+static void put(struct xseg_intern_slots *slots, uint64_t entry)
+{
+    uint32_t at = (uint32_t)(entry >> 32);
+
+    while (atomic_load_explicit(&slots->slot[at & slots->mask], memory_order_relaxed) != 0)
+        at++;
+    atomic_store_explicit(&slots->slot[at & slots->mask], entry, memory_order_release);
+}
+
+bool xseg_intern_table_init(struct xseg_intern_table *table, struct xseg_bump *memory)
+{
+    struct xseg_intern_slots *slots = make_slots(memory, XSEG_INTERN_TABLE_FIRST);
+
+    atomic_init(&table->slots, slots);
+    table->used = 0;
+    return slots != NULL;
+}
+
+static bool grow(struct xseg_intern_table *table, struct xseg_bump *memory)
+{
+    const struct xseg_intern_slots *old = slots_of(table);
+    struct xseg_intern_slots *slots = make_slots(memory, 2 * ((uint64_t)old->mask + 1));
+
+    if (slots == NULL)
+        return false;
+    for (uint64_t i = 0; i <= old->mask; i++) {
+        const uint64_t entry = atomic_load_explicit(&old->slot[i], memory_order_relaxed);
+
+        if (entry != 0)
+            put(slots, entry);
+    }
+    atomic_store_explicit(&table->slots, slots, memory_order_release);
+    return true;
+}
+
+bool xseg_intern_table_reserve(struct xseg_intern_table *table, struct xseg_bump *memory)
+{
+    return table->used <= slots_of(table)->mask / 2 || grow(table, memory);
+}
+
+bool xseg_intern_table_add(struct xseg_intern_table *table, struct xseg_bump *memory, uint32_t hash,
+                           uint32_t handle)
+{
+    XSEG_ASSERT(handle != 0);
+    if (!xseg_intern_table_reserve(table, memory))
+        return false;
+    put(slots_of(table), (uint64_t)hash << 32 | handle);
+    table->used++;
+    return true;
+}
+
+void xseg_intern_table_for_each(const struct xseg_intern_table *table,
+                                void (*visit)(void *context, uint32_t handle), void *context)
+{
+    const struct xseg_intern_slots *slots =
+        atomic_load_explicit(&table->slots, memory_order_acquire);
+
+    for (uint64_t i = 0; i <= slots->mask; i++) {
+        const uint64_t entry = atomic_load_explicit(&slots->slot[i], memory_order_acquire);
+
+        if (entry != 0)
+            visit(context, (uint32_t)entry);
+    }
+}
+
+bool xseg_intern_table_audit(const struct xseg_intern_table *table,
+                             struct xseg_violation *violation)
+{
+    const struct xseg_intern_slots *slots = slots_of(table);
+    uint64_t used = 0;
+
+    for (uint64_t i = 0; i <= slots->mask; i++) {
+        const uint64_t entry = atomic_load_explicit(&slots->slot[i], memory_order_relaxed);
+
+        if (entry == 0)
+            continue;
+        used++;
+        for (uint32_t at = (uint32_t)(entry >> 32); (at & slots->mask) != i; at++)
+            XSEG_INVARIANT(
+                violation, "TABLE-2",
+                atomic_load_explicit(&slots->slot[at & slots->mask], memory_order_relaxed) != 0,
+                "slot %" PRIu64 " is not reached: slot %" PRIu32 " is empty", i, at & slots->mask);
+    }
+    XSEG_INVARIANT(violation, "TABLE-1",
+                   used == table->used && used <= (uint64_t)slots->mask / 2 + 1,
+                   "%" PRIu64 " of %" PRIu64 " slots are used, not %" PRIu32, used,
+                   (uint64_t)slots->mask + 1, table->used);
+    return true;
+}
