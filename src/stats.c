@@ -129,7 +129,7 @@ static void read_figures(struct xseg_allocator *allocator, int ordinal, uint64_t
     if (device == NULL)
         return;
     const struct xseg_counters counters = xseg_counters_of_device(device);
-    const uint64_t page_cache = xseg_pages_bytes(&device->pages);
+    const uint64_t page_cache = xseg_page_cache_bytes(&device->page_cache);
     figures->is_open = true;
     figures->is_lost = xseg_context_is_lost(&device->context);
     figures->total_bytes = device->context.total_bytes;
@@ -340,7 +340,7 @@ static xseg_status explain_all(struct xseg_allocator *allocator, const struct xs
         sift(reasons, first, &selection, sums);
         if (scope->pool != NULL || scope->one_stream)
             continue;
-        sums->page_cache += xseg_pages_bytes(&device->pages);
+        sums->page_cache += xseg_page_cache_bytes(&device->page_cache);
         sums->unreleased += xseg_unreleased_bytes(&device->unreleased);
     }
     return status;

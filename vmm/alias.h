@@ -28,33 +28,33 @@
 
 /* Granules that refer to a record. */
 struct xseg_mapping_counts {
-    uint32_t mappings; /* all */
-    uint32_t mapped;   /* in state MAPPED */
-    uint32_t evicted;  /* evicted, in any of these states */
-    uint32_t fresh;    /* of the evicted ones, those in states FRESH and FRESH_MAPPED */
-    uint32_t charged;  /* mapped or evicted ones of the segment that is charged */
-    uint32_t live;     /* committed; the layer above counts what happens after the mapping */
+    uint32_t mappings;  /* all */
+    uint32_t mapped;    /* in state MAPPED */
+    uint32_t evicted;   /* evicted, in any of these states */
+    uint32_t fresh;     /* of the evicted ones, those in states FRESH and FRESH_MAPPED */
+    uint32_t charged;   /* mapped or evicted ones of the segment that is charged */
+    uint32_t committed; /* committed; the layer above counts what happens after the mapping */
 };
 
-struct xseg_physical_page {
+struct xseg_alias_record {
     uint64_t handle;                    /* 0: evicted, without memory */
     const struct xseg_segment *charged; /* NULL: the page is charged to the owner only */
-    uint64_t copied_at;          /* address of the mapping at which a pause copies the contents */
+    uint64_t visit_address;      /* address of the mapping at which a pause copies the contents */
     bool was_exported, is_stuck; /* is_stuck: the page counts as stuck memory */
     struct xseg_mapping_counts count;
     struct xseg_mapping_counts audited; /* of an audit in progress */
 };
 
-static inline struct xseg_physical_page *xseg_alias_page(const struct xseg_segment *segment,
-                                                         uint32_t granule)
+static inline struct xseg_alias_record *xseg_alias_record(const struct xseg_segment *segment,
+                                                          uint32_t granule)
 {
-    return segment->physical == NULL ? NULL : segment->physical[granule];
+    return segment->alias_record == NULL ? NULL : segment->alias_record[granule];
 }
 
 /* Whether other granules map the page of a granule, too. */
-static inline bool xseg_alias_is_any(const struct xseg_segment *segment, uint32_t granule)
+static inline bool xseg_alias_exists(const struct xseg_segment *segment, uint32_t granule)
 {
-    const struct xseg_physical_page *page = xseg_alias_page(segment, granule);
+    const struct xseg_alias_record *page = xseg_alias_record(segment, granule);
 
     return page != NULL && page->count.mappings > 1;
 }
@@ -62,7 +62,7 @@ static inline bool xseg_alias_is_any(const struct xseg_segment *segment, uint32_
 /* The handle of the page that starts at a granule; 0: it has no memory. */
 static inline uint64_t xseg_alias_handle(const struct xseg_segment *segment, uint32_t granule)
 {
-    const struct xseg_physical_page *page = xseg_alias_page(segment, granule);
+    const struct xseg_alias_record *page = xseg_alias_record(segment, granule);
 
     return page == NULL ? segment->handle[granule] : page->handle;
 }

@@ -203,8 +203,8 @@ static xseg_status save_to_file(struct xseg_contents *contents, uint64_t offset,
     for (uint64_t at = 0; status == XSEG_OK && at < bytes; at += BUFFER) {
         const uint64_t part = xseg_min(BUFFER, bytes - at);
 
-        status = xseg_driver_read(contents->context, contents->piece[0], address + at, part,
-                                  contents->stream);
+        status = xseg_driver_copy_to_host(contents->context, contents->piece[0], address + at, part,
+                                          contents->stream);
         if (status == XSEG_OK)
             status = xseg_contents_wait(contents);
         if (status == XSEG_OK)
@@ -234,9 +234,10 @@ static xseg_status load_part(struct xseg_contents *contents, uint64_t window, ui
     char *to = (char *)contents->piece[0] + (offset - window);
     const xseg_status status = read_all(contents, to, end - offset, offset);
 
-    return status == XSEG_OK ? xseg_driver_write(contents->context, address + (offset - window), to,
-                                                 end - offset, contents->stream)
-                             : status;
+    return status == XSEG_OK
+               ? xseg_driver_copy_from_host(contents->context, address + (offset - window), to,
+                                            end - offset, contents->stream)
+               : status;
 }
 
 static xseg_status load_window(struct xseg_contents *contents, uint64_t offset, uint64_t address,
@@ -322,8 +323,8 @@ xseg_status xseg_contents_save(struct xseg_contents *contents, uint64_t offset, 
         char *piece = contents->piece[(offset + at) / PIECE];
 
         part = xseg_min(PIECE - (offset + at) % PIECE, bytes - at);
-        status = xseg_driver_read(contents->context, piece + (offset + at) % PIECE, address + at,
-                                  part, contents->stream);
+        status = xseg_driver_copy_to_host(contents->context, piece + (offset + at) % PIECE,
+                                          address + at, part, contents->stream);
     }
     return status;
 }
@@ -339,24 +340,24 @@ xseg_status xseg_contents_load(struct xseg_contents *contents, uint64_t offset, 
         const char *piece = contents->piece[(offset + at) / PIECE];
 
         part = xseg_min(PIECE - (offset + at) % PIECE, bytes - at);
-        status = xseg_driver_write(contents->context, address + at, piece + (offset + at) % PIECE,
-                                   part, contents->stream);
+        status = xseg_driver_copy_from_host(contents->context, address + at,
+                                            piece + (offset + at) % PIECE, part, contents->stream);
     }
     return status;
 }
 
 xseg_status xseg_contents_wait(struct xseg_contents *contents)
 {
-    return xseg_driver_stream_wait(contents->context, contents->stream);
+    return xseg_driver_stream_synchronize(contents->context, contents->stream);
 }
 
-void xseg_contents_rest(struct xseg_contents *contents)
+void xseg_contents_release_buffer(struct xseg_contents *contents)
 {
     if (contents->keep == XSEG_KEEP_FILE)
         free_pieces(contents);
 }
 
-xseg_status xseg_contents_wake(struct xseg_contents *contents)
+xseg_status xseg_contents_acquire_buffer(struct xseg_contents *contents)
 {
     return contents->keep == XSEG_KEEP_FILE && contents->pieces == 0
                ? alloc_pieces(contents, BUFFER)

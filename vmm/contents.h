@@ -76,7 +76,7 @@ xseg_status xseg_contents_wait(struct xseg_contents *contents);
  *
  * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER
  */
-void xseg_contents_rest(struct xseg_contents *contents);
-xseg_status xseg_contents_wake(struct xseg_contents *contents);
+void xseg_contents_release_buffer(struct xseg_contents *contents);
+xseg_status xseg_contents_acquire_buffer(struct xseg_contents *contents);
 
 #endif

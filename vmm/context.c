@@ -87,7 +87,7 @@ static xseg_status try_reach(const struct probe *probe)
     xseg_status status = XSEG_OK;
 
     if ((probe->properties & XSEG_PAGE_RDMA) != 0)
-        status = xseg_driver_is_reachable(probe->context, probe->base, &is_reachable);
+        status = xseg_driver_is_rdma_capable(probe->context, probe->base, &is_reachable);
     if (status != XSEG_OK || is_reachable)
         return status;
     return xseg_fail(XSEG_ERR_UNSUPPORTED,
@@ -126,16 +126,16 @@ static xseg_status give_up(struct xseg_context *context, xseg_status status)
     return xseg_fail(status, "%s", reason);
 }
 
-bool xseg_context_has_plenty(struct xseg_context *context, uint64_t bytes, uint64_t *free)
+bool xseg_context_has_ample_memory(struct xseg_context *context, uint64_t bytes, uint64_t *free)
 {
     struct xseg_fail_saved kept;
     uint64_t total = 0;
 
     xseg_fail_save(&kept);
     *free = 0;
-    (void)xseg_driver_memory(context, free, &total);
+    (void)xseg_driver_memory_info(context, free, &total);
     xseg_fail_restore(&kept);
-    return *free >= xseg_context_plenty(context, bytes);
+    return *free >= xseg_context_ample_bytes(context, bytes);
 }
 
 /* Allocate as much as a trial takes, and give it back. */
@@ -161,7 +161,7 @@ static bool is_no_shortage(struct xseg_context *context, struct xseg_unreleased_
 {
     uint64_t free = 0;
 
-    if (!xseg_context_has_plenty(context, PROBE_PAGES * context->granularity, &free))
+    if (!xseg_context_has_ample_memory(context, PROBE_PAGES * context->granularity, &free))
         return false;
     *status = try_pages(context, unreleased, 0);
     if (*status != XSEG_ERR_NO_MEMORY)
@@ -209,8 +209,8 @@ xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *
     return XSEG_OK;
 }
 
-xseg_status xseg_context_try(struct xseg_context *context, struct xseg_unreleased_list *unreleased,
-                             unsigned properties)
+xseg_status xseg_context_probe_pages(struct xseg_context *context,
+                                     struct xseg_unreleased_list *unreleased, unsigned properties)
 {
     const bool access = context->batches_access, unmap = context->batches_unmap;
     const xseg_status status = try_pages(context, unreleased, properties);
@@ -221,12 +221,7 @@ xseg_status xseg_context_try(struct xseg_context *context, struct xseg_unrelease
     return status;
 }
 
-xseg_status xseg_context_close(struct xseg_context *context)
-{
-    return xseg_driver_release_context(context);
-}
-
-void xseg_context_reopen(struct xseg_context *context)
+void xseg_context_retain_again(struct xseg_context *context)
 {
     if (context->primary == NULL && xseg_driver_retain(context) != XSEG_OK)
         xseg_driver_mark_lost(context, "context could not be retained");

@@ -33,22 +33,19 @@ xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *
  * Returns: XSEG_OK; XSEG_ERR_NO_MEMORY, XSEG_ERR_NO_ADDRESSES: it was not found out; another status: they cannot
  * Cost:    one reserve and its end; two creates, maps and releases; set-access and unmap, one or two each
  */
-xseg_status xseg_context_try(struct xseg_context *context, struct xseg_unreleased_list *unreleased,
-                             unsigned properties);
+xseg_status xseg_context_probe_pages(struct xseg_context *context,
+                                     struct xseg_unreleased_list *unreleased, unsigned properties);
 
 /* Free memory beside which a want of memory for `bytes` is not believed: a driver may keep some for itself. */
-static inline uint64_t xseg_context_plenty(const struct xseg_context *context, uint64_t bytes)
+static inline uint64_t xseg_context_ample_bytes(const struct xseg_context *context, uint64_t bytes)
 {
     return 2 * bytes + context->total_bytes / 16;
 }
 
 /* Whether the driver says that as much is free.  The error text stays.  free: what it says; 0 if it does not */
-bool xseg_context_has_plenty(struct xseg_context *context, uint64_t bytes, uint64_t *free);
-
-/* Release the primary context; nothing happens if it is released already. */
-xseg_status xseg_context_close(struct xseg_context *context);
+bool xseg_context_has_ample_memory(struct xseg_context *context, uint64_t bytes, uint64_t *free);
 
 /* Retain the primary context again after a close.  If that fails, the device is lost. */
-void xseg_context_reopen(struct xseg_context *context);
+void xseg_context_retain_again(struct xseg_context *context);
 
 #endif

@@ -26,11 +26,11 @@ static const struct {
 
 _Static_assert(XSEG_ENTRY_COUNT <= XSEG_DRIVER_CALLS_MAX, "arrays of other files have room");
 
-CUresult xseg_driver_counted(struct xseg_driver *driver, enum xseg_entry entry, CUresult result,
-                             uint64_t begun)
+CUresult xseg_driver_count_call(struct xseg_driver *driver, enum xseg_entry entry, CUresult result,
+                                uint64_t begun)
 {
     if (begun != 0)
-        atomic_fetch_add_explicit(&driver->spent[entry], xseg_driver_begin(entry) - begun,
+        atomic_fetch_add_explicit(&driver->spent[entry], xseg_driver_call_start(entry) - begun,
                                   memory_order_relaxed);
     atomic_fetch_add_explicit(&driver->count[entry], 1, memory_order_relaxed);
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
@@ -100,7 +100,8 @@ xseg_status xseg_driver_status(struct xseg_driver *driver, struct xseg_context *
     if (context != NULL && status == XSEG_ERR_DRIVER && makes_pages(entry))
         atomic_fetch_add_explicit(&context->page_failures, 1, memory_order_relaxed);
     if (context != NULL && status == XSEG_ERR_NO_MEMORY)
-        atomic_store_explicit(&context->refused_by, entry_place[entry].name, memory_order_relaxed);
+        atomic_store_explicit(&context->last_oom_call, entry_place[entry].name,
+                              memory_order_relaxed);
     (void)xseg_fail(status, "%s failed, %s (%d)", entry_place[entry].name,
                     result_name(driver, result), (int)result);
     if (bytes != 0)
@@ -129,7 +130,7 @@ xseg_status xseg_driver_fail_lost(const struct xseg_context *context)
  */
 static _Thread_local struct {
     CUcontext context;
-    bool is_entered; /* the last xseg_driver_enter() made no push */
+    bool is_entered; /* the last xseg_driver_push_context() made no push */
 } left;
 
 /* Whether a context was left on the stack of any thread; while false, no thread needs to look. */
@@ -140,7 +141,7 @@ static bool is_any_left(void)
     return __builtin_expect(atomic_load_explicit(&any_left, memory_order_relaxed), 0);
 }
 
-xseg_status xseg_driver_enter(struct xseg_context *context)
+xseg_status xseg_driver_push_context(struct xseg_context *context)
 {
     CUcontext current = NULL;
 
@@ -156,7 +157,7 @@ xseg_status xseg_driver_enter(struct xseg_context *context)
 
 /* Pop the context.  A pop that fails, for which there is no known reason, is tried once more, so that the caller's
  * context is current again. */
-void xseg_driver_leave(struct xseg_context *context)
+void xseg_driver_pop_context(struct xseg_context *context)
 {
     CUcontext popped = NULL;
 
@@ -239,9 +240,9 @@ static xseg_status start(struct xseg_driver *driver, const char *library)
         return status;
     if (driver->devices < 1)
         return fail_without_device(library);
-    driver->asked = calloc((size_t)driver->devices, sizeof(*driver->asked));
+    driver->poll_counts = calloc((size_t)driver->devices, sizeof(*driver->poll_counts));
     driver->kept = calloc((size_t)driver->devices, sizeof(CUcontext));
-    if (driver->asked == NULL || driver->kept == NULL)
+    if (driver->poll_counts == NULL || driver->kept == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, counters of driver calls");
     return XSEG_OK;
 }
@@ -297,7 +298,7 @@ xseg_status xseg_driver_open(const char *library, struct xseg_driver **out)
 close_library:
     (void)dlclose(driver->library);
 free_driver:
-    free(driver->asked);
+    free(driver->poll_counts);
     free(driver->kept);
     free(driver);
     return status;
@@ -306,7 +307,7 @@ free_driver:
 void xseg_driver_close(struct xseg_driver *driver)
 {
     (void)dlclose(driver->library);
-    free(driver->asked);
+    free(driver->poll_counts);
     free(driver->kept);
     free(driver);
 }
@@ -316,13 +317,13 @@ int xseg_driver_device_count(const struct xseg_driver *driver)
     return driver->devices;
 }
 
-/* The calls of an entry point that are counted by device (struct xseg_driver_entry_queried). */
+/* The calls of an entry point that are counted by device (struct xseg_driver_poll_counts). */
 static uint64_t asked(const struct xseg_driver *driver, size_t entry)
 {
     uint64_t sum = 0;
 
     for (int i = 0; i < driver->devices; i++) {
-        const struct xseg_driver_entry_queried *device = &driver->asked[i];
+        const struct xseg_driver_poll_counts *device = &driver->poll_counts[i];
 
         if (entry == XSEG_ENTRY_EventQuery)
             sum += atomic_load_explicit(&device->events, memory_order_relaxed);

@@ -2,7 +2,7 @@
 /*
  * The seam: the CUDA driver's binary interface, opened by name at run time.
  *
- * There is one function per entry point, without state, policy or retry; only xseg_driver_query(), a question
+ * There is one function per entry point, without state, policy or retry; only xseg_driver_poll_event(), a question
  * about an event, also changes the thread's capture mode and back.  Each function counts its call, turns the
  * driver's result into a status, and after a failure leaves an error text with the call and the result.  Entry
  * points are resolved through cuGetProcAddress, each with the version whose signature is used here; the oldest
@@ -30,7 +30,7 @@
 #include "xseg/stats.h"
 
 struct xseg_driver;
-struct xseg_driver_entry_queried;
+struct xseg_driver_poll_counts;
 
 typedef struct CUgraphNode_st *xseg_node;
 
@@ -56,11 +56,11 @@ enum xseg_page_property {
 /* A device in use.  Filled by xseg_context_open() (context.h). */
 struct xseg_context {
     struct xseg_driver *driver;
-    struct xseg_driver_entry_queried *asked; /* counts of questions */
-    int ordinal;                             /* as the user counts devices */
-    int device;                              /* CUdevice */
-    void *primary;                           /* CUcontext, retained; NULL: let go */
-    uint64_t total_bytes;                    /* memory of the device */
+    struct xseg_driver_poll_counts *poll_counts; /* event polls of this device */
+    int ordinal;                                 /* as the user counts devices */
+    int device;                                  /* CUdevice */
+    void *primary;                               /* CUcontext, retained; NULL: let go */
+    uint64_t total_bytes;                        /* memory of the device */
     uint64_t granularity; /* of physical memory and mappings, bytes; 0 without VMM */
     bool has_vmm;         /* virtual memory management works here */
     bool batches_access;  /* one set-access may cover several mappings */
@@ -69,7 +69,7 @@ struct xseg_context {
     bool has_rdma;   /* pages can be made for XSEG_PAGE_RDMA; found by a trial */
     /* The error after which nothing on this device works, by the driver's name; NULL: none. */
     _Atomic(const char *) lost;
-    _Atomic(const char *) refused_by; /* the call that last found no memory; NULL: none */
+    _Atomic(const char *) last_oom_call; /* the call that last found no memory; NULL: none */
     atomic_uint
         page_failures; /* calls that reserve, create, map or give access and failed otherwise */
     /* [peers], as CUdevice: the devices that may use the mapped memory of this one.  The owner of the context guards
@@ -141,12 +141,12 @@ xseg_status xseg_driver_release_context(struct xseg_context *context);
 void xseg_driver_release_context_or_keep(struct xseg_context *context);
 
 /* Release all contexts that are kept.  Returns: XSEG_OK; else the first error, and refused ones are still kept */
-xseg_status xseg_driver_release_kept(struct xseg_driver *driver);
+xseg_status xseg_driver_release_kept_contexts(struct xseg_driver *driver);
 
 /* --- Memory.  Sizes and addresses are bytes. --- */
 
 /* Free and total memory of the device. */
-xseg_status xseg_driver_memory(struct xseg_context *context, uint64_t *free, uint64_t *total);
+xseg_status xseg_driver_memory_info(struct xseg_context *context, uint64_t *free, uint64_t *total);
 
 /* cuMemAlloc; XSEG_ERR_NO_MEMORY when there is none. */
 xseg_status xseg_driver_alloc(struct xseg_context *context, uint64_t bytes, uint64_t *address);
@@ -175,8 +175,8 @@ xseg_status xseg_driver_unmap(struct xseg_context *context, uint64_t address, ui
 xseg_status xseg_driver_set_access(struct xseg_context *context, uint64_t address, uint64_t bytes);
 
 /* Whether network cards may reach the memory at a mapped address, as the driver says. */
-xseg_status xseg_driver_is_reachable(struct xseg_context *context, uint64_t address,
-                                     bool *reachable);
+xseg_status xseg_driver_is_rdma_capable(struct xseg_context *context, uint64_t address,
+                                        bool *reachable);
 
 /* Whether an address is mapped. */
 xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address, bool *mapped);
@@ -184,8 +184,8 @@ xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address
 /* --- Peers: other devices that use the memory of `owner`. --- */
 
 /* Whether the hardware lets a device use the memory of another one. */
-xseg_status xseg_driver_can_reach(struct xseg_context *owner, const struct xseg_context *peer,
-                                  bool *can);
+xseg_status xseg_driver_can_access_peer(struct xseg_context *owner, const struct xseg_context *peer,
+                                        bool *can);
 
 /*
  * Let the context of a peer use all allocations (cuMemAlloc) of the owner's context, also later ones.
@@ -246,12 +246,12 @@ xseg_status xseg_driver_fill(struct xseg_context *context, uint64_t address, uin
                              uint32_t word, xseg_stream stream);
 
 /* Copy memory to the host; the copy is complete once the stream has been waited for. */
-xseg_status xseg_driver_read(struct xseg_context *context, void *host, uint64_t address,
-                             uint64_t bytes, xseg_stream stream);
+xseg_status xseg_driver_copy_to_host(struct xseg_context *context, void *host, uint64_t address,
+                                     uint64_t bytes, xseg_stream stream);
 
 /* Copy memory of the host, which must not change until the stream has been waited for. */
-xseg_status xseg_driver_write(struct xseg_context *context, uint64_t address, const void *host,
-                              uint64_t bytes, xseg_stream stream);
+xseg_status xseg_driver_copy_from_host(struct xseg_context *context, uint64_t address,
+                                       const void *host, uint64_t bytes, xseg_stream stream);
 
 /* Pinned host memory; XSEG_ERR_HOST_MEMORY when there is none.  Not to be called in a capture. */
 xseg_status xseg_driver_host_alloc(struct xseg_context *context, uint64_t bytes, void **host);
@@ -265,55 +265,55 @@ xseg_status xseg_driver_stream_create(struct xseg_context *context, xseg_stream 
 xseg_status xseg_driver_stream_destroy(struct xseg_context *context, xseg_stream stream);
 xseg_status xseg_driver_stream_wait_event(struct xseg_context *context, xseg_stream stream,
                                           xseg_event event);
-xseg_status xseg_driver_stream_done(struct xseg_context *context, xseg_stream stream, bool *done);
-xseg_status xseg_driver_stream_wait(struct xseg_context *context, xseg_stream stream);
+xseg_status xseg_driver_stream_query(struct xseg_context *context, xseg_stream stream, bool *done);
+xseg_status xseg_driver_stream_synchronize(struct xseg_context *context, xseg_stream stream);
 
 /* Wait for all work of the device's context. */
-xseg_status xseg_driver_context_wait(struct xseg_context *context);
+xseg_status xseg_driver_context_synchronize(struct xseg_context *context);
 
 xseg_status xseg_driver_event_create(struct xseg_context *context, xseg_event *event);
 xseg_status xseg_driver_event_destroy(struct xseg_context *context, xseg_event event);
 xseg_status xseg_driver_event_record(struct xseg_context *context, xseg_event event,
                                      xseg_stream stream);
 /* Needs no current context, but relaxed capture mode. */
-xseg_status xseg_driver_event_done(struct xseg_context *context, xseg_event event, bool *done);
-xseg_status xseg_driver_event_wait(struct xseg_context *context, xseg_event event);
+xseg_status xseg_driver_event_query(struct xseg_context *context, xseg_event event, bool *done);
+xseg_status xseg_driver_event_synchronize(struct xseg_context *context, xseg_event event);
 
 /*
  * Questions about the events of a device, one after the other.  The first question changes the thread's capture
- * mode (see xseg_driver_relax()); a no to the last one changes it back, and so does xseg_driver_query_end().  One
+ * mode (see xseg_driver_relax_capture_mode()); a no to the last one changes it back, and so does xseg_driver_poll_end().  One
  * function does all of that, since most looks have one question: 110 instructions from the entry point to the
  * driver and back instead of 160.  The caller holds a lock of the device, so calls are counted without a locked
  * instruction.
  */
-struct xseg_driver_queries {
+struct xseg_driver_poll {
     struct xseg_context *context;
     bool is_open; /* the mode is changed */
     int was;      /* the thread's own mode */
 };
 
 /* The answer to a question.  FAILED and UNASKED leave an error text.  UNASKED: the mode could not be changed */
-enum xseg_driver_answer {
-    XSEG_DRIVER_NO,
-    XSEG_DRIVER_YES,
-    XSEG_DRIVER_FAILED,
-    XSEG_DRIVER_UNQUERIED
+enum xseg_driver_poll_result {
+    XSEG_DRIVER_POLL_PENDING,
+    XSEG_DRIVER_POLL_COMPLETED,
+    XSEG_DRIVER_POLL_FAILED,
+    XSEG_DRIVER_POLL_NOT_QUERIED
 };
 
 /* Ask whether an event is complete.  is_last: after a no, no more questions follow */
-enum xseg_driver_answer xseg_driver_query(struct xseg_driver_queries *questions, xseg_event event,
-                                          bool is_last);
-void xseg_driver_query_end(struct xseg_driver_queries *questions);
+enum xseg_driver_poll_result xseg_driver_poll_event(struct xseg_driver_poll *questions,
+                                                    xseg_event event, bool is_last);
+void xseg_driver_poll_end(struct xseg_driver_poll *questions);
 
 /* --- Captures. --- */
 
 /*
  * Let the calling thread make calls that its own or another thread's capture forbids in other
- * modes; `was` goes to xseg_driver_unrelax().  Waits, stream queries, xseg_driver_alloc() and
+ * modes; `was` goes to xseg_driver_restore_capture_mode().  Waits, stream queries, xseg_driver_alloc() and
  * xseg_driver_free() call it themselves; for event queries, of which there may be many, the caller does.
  */
-xseg_status xseg_driver_relax(struct xseg_context *context, int *was);
-void xseg_driver_unrelax(struct xseg_context *context, int was);
+xseg_status xseg_driver_relax_capture_mode(struct xseg_context *context, int *was);
+void xseg_driver_restore_capture_mode(struct xseg_context *context, int was);
 
 xseg_status xseg_driver_capture_info(struct xseg_context *context, xseg_stream stream,
                                      struct xseg_capture_info *info);
@@ -324,7 +324,7 @@ xseg_status xseg_driver_capture_info(struct xseg_context *context, xseg_stream s
  * needs: [*count], or NULL: only their number is asked
  * count: how many there are, at most what there was room for
  */
-xseg_status xseg_driver_node_needs(struct xseg_context *context, xseg_node node, xseg_node *needs,
-                                   size_t *count);
+xseg_status xseg_driver_node_dependencies(struct xseg_context *context, xseg_node node,
+                                          xseg_node *needs, size_t *count);
 
 #endif

@@ -83,8 +83,8 @@ enum xseg_entry {
         XSEG_ENTRY_COUNT
 };
 
-/* Counts of the calls of xseg_driver_query() for one device: in a cache line of its own, with one writer at a time. */
-struct xseg_driver_entry_queried {
+/* Counts of the calls of xseg_driver_poll_event() for one device: in a cache line of its own, with one writer at a time. */
+struct xseg_driver_poll_counts {
     atomic_uint_fast64_t modes, events;
     uint64_t rest_of_line[6];
 };
@@ -92,7 +92,7 @@ struct xseg_driver_entry_queried {
 struct xseg_driver {
     void *library;
     int devices;
-    struct xseg_driver_entry_queried *asked; /* [devices]; not in `count` */
+    struct xseg_driver_poll_counts *poll_counts; /* [devices]; not in `count` */
     /* [devices]: the primary context that the driver did not release when an opening had failed; NULL: none. */
     CUcontext *kept;
     atomic_uint_fast64_t count[XSEG_ENTRY_COUNT], failed[XSEG_ENTRY_COUNT];
@@ -126,7 +126,7 @@ static inline bool xseg_driver_is_timed(enum xseg_entry entry)
 }
 
 /* The time at which a call begins, in nanoseconds; 0 if it is not timed. */
-static inline uint64_t xseg_driver_begin(enum xseg_entry entry)
+static inline uint64_t xseg_driver_call_start(enum xseg_entry entry)
 {
     const struct xseg_clock clock = {NULL, NULL};
 
@@ -134,15 +134,15 @@ static inline uint64_t xseg_driver_begin(enum xseg_entry entry)
 }
 
 /* Call an entry point, count the call, and time it. */
-#define CALL(driver, name, ...)                                                              \
-    __extension__({                                                                          \
-        const uint64_t begun_ = xseg_driver_begin(XSEG_ENTRY_##name);                        \
-        xseg_driver_counted((driver), XSEG_ENTRY_##name, (driver)->call_##name(__VA_ARGS__), \
-                            begun_);                                                         \
+#define CALL(driver, name, ...)                                                                 \
+    __extension__({                                                                             \
+        const uint64_t begun_ = xseg_driver_call_start(XSEG_ENTRY_##name);                      \
+        xseg_driver_count_call((driver), XSEG_ENTRY_##name, (driver)->call_##name(__VA_ARGS__), \
+                               begun_);                                                         \
     })
 
-CUresult xseg_driver_counted(struct xseg_driver *driver, enum xseg_entry entry, CUresult result,
-                             uint64_t begun);
+CUresult xseg_driver_count_call(struct xseg_driver *driver, enum xseg_entry entry, CUresult result,
+                                uint64_t begun);
 
 /*
  * The status of a result.  `shortage` is what running out of memory means for this call; `context`
@@ -161,39 +161,39 @@ xseg_status xseg_driver_status(struct xseg_driver *driver, struct xseg_context *
                        CALL((context)->driver, name, __VA_ARGS__), shortage, bytes)
 
 /* Make the device's context current, and the caller's again. */
-xseg_status xseg_driver_enter(struct xseg_context *context);
-void xseg_driver_leave(struct xseg_context *context);
+xseg_status xseg_driver_push_context(struct xseg_context *context);
+void xseg_driver_pop_context(struct xseg_context *context);
 
 /* A call in the device's context: its status, as STATUS_ON() gives it. */
 #define INSIDE(context, name, shortage, bytes, ...)                       \
     do {                                                                  \
-        xseg_status status_ = xseg_driver_enter(context);                 \
+        xseg_status status_ = xseg_driver_push_context(context);          \
         if (status_ != XSEG_OK)                                           \
             return status_;                                               \
         status_ = STATUS_ON(context, name, shortage, bytes, __VA_ARGS__); \
-        xseg_driver_leave(context);                                       \
+        xseg_driver_pop_context(context);                                 \
         return status_;                                                   \
     } while (0)
 
 /* The right of a device, for cuMemSetAccess. */
-CUmemAccessDesc xseg_driver_right(int device, CUmemAccess_flags flags);
+CUmemAccessDesc xseg_driver_access_desc(int device, CUmemAccess_flags flags);
 
 /*
  * Make the device's context current, in relaxed capture mode: for calls that ask, wait, allocate or free, which
  * in the thread's own mode would spoil a capture elsewhere in the process, even on another device.
  */
-xseg_status xseg_driver_enter_relaxed(struct xseg_context *context, int *mode);
-void xseg_driver_leave_relaxed(struct xseg_context *context, int mode);
+xseg_status xseg_driver_push_context_relaxed(struct xseg_context *context, int *mode);
+void xseg_driver_pop_context_relaxed(struct xseg_context *context, int mode);
 
-#define INSIDE_RELAXED(context, name, shortage, bytes, ...)               \
-    do {                                                                  \
-        int mode_ = 0;                                                    \
-        xseg_status status_ = xseg_driver_enter_relaxed(context, &mode_); \
-        if (status_ != XSEG_OK)                                           \
-            return status_;                                               \
-        status_ = STATUS_ON(context, name, shortage, bytes, __VA_ARGS__); \
-        xseg_driver_leave_relaxed(context, mode_);                        \
-        return status_;                                                   \
+#define INSIDE_RELAXED(context, name, shortage, bytes, ...)                      \
+    do {                                                                         \
+        int mode_ = 0;                                                           \
+        xseg_status status_ = xseg_driver_push_context_relaxed(context, &mode_); \
+        if (status_ != XSEG_OK)                                                  \
+            return status_;                                                      \
+        status_ = STATUS_ON(context, name, shortage, bytes, __VA_ARGS__);        \
+        xseg_driver_pop_context_relaxed(context, mode_);                         \
+        return status_;                                                          \
     } while (0)
 
 #endif

@@ -22,7 +22,7 @@ xseg_status xseg_driver_retain(struct xseg_context *context)
                            context->device);
     }
     context->primary = primary;
-    context->asked = &context->driver->asked[context->ordinal];
+    context->poll_counts = &context->driver->poll_counts[context->ordinal];
     return status;
 }
 
@@ -45,7 +45,7 @@ void xseg_driver_release_context_or_keep(struct xseg_context *context)
     context->primary = NULL;
 }
 
-xseg_status xseg_driver_release_kept(struct xseg_driver *driver)
+xseg_status xseg_driver_release_kept_contexts(struct xseg_driver *driver)
 {
     xseg_status result = XSEG_OK;
 
@@ -109,7 +109,7 @@ xseg_status xseg_driver_describe(struct xseg_context *context)
 
 /* --- Memory. --- */
 
-xseg_status xseg_driver_memory(struct xseg_context *context, uint64_t *free, uint64_t *total)
+xseg_status xseg_driver_memory_info(struct xseg_context *context, uint64_t *free, uint64_t *total)
 {
     INSIDE(context, MemGetInfo, XSEG_ERR_DRIVER, 0, free, total);
 }
@@ -118,12 +118,12 @@ xseg_status xseg_driver_alloc(struct xseg_context *context, uint64_t bytes, uint
 {
     CUdeviceptr pointer = 0;
     int mode = 0;
-    xseg_status status = xseg_driver_enter_relaxed(context, &mode);
+    xseg_status status = xseg_driver_push_context_relaxed(context, &mode);
 
     if (status != XSEG_OK)
         return status;
     status = STATUS_ON(context, MemAlloc, XSEG_ERR_NO_MEMORY, bytes, &pointer, bytes);
-    xseg_driver_leave_relaxed(context, mode);
+    xseg_driver_pop_context_relaxed(context, mode);
     if (status == XSEG_OK)
         *address = pointer;
     return status;
@@ -192,9 +192,10 @@ xseg_status xseg_driver_set_access(struct xseg_context *context, uint64_t addres
 {
     CUmemAccessDesc access[1 + XSEG_PEERS_MAX];
 
-    access[0] = xseg_driver_right(context->device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    access[0] = xseg_driver_access_desc(context->device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     for (unsigned i = 0; i < context->peers; i++)
-        access[1 + i] = xseg_driver_right(context->peer[i], CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+        access[1 + i] =
+            xseg_driver_access_desc(context->peer[i], CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     return STATUS_ON(context, MemSetAccess, XSEG_ERR_NO_MEMORY, bytes, address, bytes, access,
                      1 + context->peers);
 }
@@ -209,13 +210,13 @@ static xseg_status ask(struct xseg_context *context, uint64_t address, CUpointer
 {
     unsigned answer = 0;
     void *answers = &answer;
-    xseg_status status = xseg_driver_enter(context);
+    xseg_status status = xseg_driver_push_context(context);
 
     if (status != XSEG_OK)
         return status;
     status =
         STATUS_ON(context, PointerGetAttributes, XSEG_ERR_DRIVER, 0, 1, &asked, &answers, address);
-    xseg_driver_leave(context);
+    xseg_driver_pop_context(context);
     if (status == XSEG_OK)
         *yes = answer != 0;
     return status;
@@ -226,8 +227,8 @@ xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address
     return ask(context, address, CU_POINTER_ATTRIBUTE_MAPPED, mapped);
 }
 
-xseg_status xseg_driver_is_reachable(struct xseg_context *context, uint64_t address,
-                                     bool *reachable)
+xseg_status xseg_driver_is_rdma_capable(struct xseg_context *context, uint64_t address,
+                                        bool *reachable)
 {
     return ask(context, address, (CUpointer_attribute)REACHABLE, reachable);
 }
@@ -269,7 +270,7 @@ xseg_status xseg_driver_dmabuf(struct xseg_context *context, uint64_t address, u
                                bool is_pcie, int *file)
 {
     int opened = -1;
-    xseg_status status = xseg_driver_enter(context);
+    xseg_status status = xseg_driver_push_context(context);
 
     if (status != XSEG_OK)
         return status;
@@ -278,7 +279,7 @@ xseg_status xseg_driver_dmabuf(struct xseg_context *context, uint64_t address, u
              CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, is_pcie ? OVER_PCIE : 0);
     status = xseg_driver_status(context->driver, context, XSEG_ENTRY_MemGetHandleForAddressRange,
                                 result, XSEG_ERR_DRIVER, bytes);
-    xseg_driver_leave(context);
+    xseg_driver_pop_context(context);
     /* An invalid value: the driver wants one allocation at a time, or does not know the flag. */
     if (refuses_handles(result) || result == CUDA_ERROR_INVALID_VALUE)
         return XSEG_ERR_UNSUPPORTED;
@@ -341,14 +342,14 @@ xseg_status xseg_driver_fill(struct xseg_context *context, uint64_t address, uin
     INSIDE(context, MemsetD32Async, XSEG_ERR_DRIVER, bytes, address, word, bytes / 4, stream);
 }
 
-xseg_status xseg_driver_read(struct xseg_context *context, void *host, uint64_t address,
-                             uint64_t bytes, xseg_stream stream)
+xseg_status xseg_driver_copy_to_host(struct xseg_context *context, void *host, uint64_t address,
+                                     uint64_t bytes, xseg_stream stream)
 {
     INSIDE(context, MemcpyDtoHAsync, XSEG_ERR_DRIVER, bytes, host, address, bytes, stream);
 }
 
-xseg_status xseg_driver_write(struct xseg_context *context, uint64_t address, const void *host,
-                              uint64_t bytes, xseg_stream stream)
+xseg_status xseg_driver_copy_from_host(struct xseg_context *context, uint64_t address,
+                                       const void *host, uint64_t bytes, xseg_stream stream)
 {
     INSIDE(context, MemcpyHtoDAsync, XSEG_ERR_DRIVER, bytes, address, host, bytes, stream);
 }

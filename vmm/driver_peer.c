@@ -4,7 +4,7 @@
 
 #include "vmm/driver_entry.h"
 
-CUmemAccessDesc xseg_driver_right(int device, CUmemAccess_flags flags)
+CUmemAccessDesc xseg_driver_access_desc(int device, CUmemAccess_flags flags)
 {
     CUmemAccessDesc access;
 
@@ -15,8 +15,8 @@ CUmemAccessDesc xseg_driver_right(int device, CUmemAccess_flags flags)
     return access;
 }
 
-xseg_status xseg_driver_can_reach(struct xseg_context *owner, const struct xseg_context *peer,
-                                  bool *can)
+xseg_status xseg_driver_can_access_peer(struct xseg_context *owner, const struct xseg_context *peer,
+                                        bool *can)
 {
     int answer = 0;
     const xseg_status status = STATUS_ON(owner, DeviceCanAccessPeer, XSEG_ERR_DRIVER, 0, &answer,
@@ -32,7 +32,7 @@ xseg_status xseg_driver_enable_peer(struct xseg_context *owner, struct xseg_cont
                                     bool *is_new)
 {
     int mode = 0;
-    xseg_status status = xseg_driver_enter_relaxed(peer, &mode);
+    xseg_status status = xseg_driver_push_context_relaxed(peer, &mode);
 
     if (status != XSEG_OK)
         return status;
@@ -41,7 +41,7 @@ xseg_status xseg_driver_enable_peer(struct xseg_context *owner, struct xseg_cont
     if (result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
         status = xseg_driver_status(peer->driver, peer, XSEG_ENTRY_CtxEnablePeerAccess, result,
                                     XSEG_ERR_DRIVER, 0);
-    xseg_driver_leave_relaxed(peer, mode);
+    xseg_driver_pop_context_relaxed(peer, mode);
     if (result == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED || result == CUDA_ERROR_TOO_MANY_PEERS)
         return XSEG_ERR_UNSUPPORTED;
     return status;
@@ -55,7 +55,7 @@ xseg_status xseg_driver_disable_peer(struct xseg_context *owner, struct xseg_con
 xseg_status xseg_driver_set_peer_access(struct xseg_context *owner, int peer, uint64_t address,
                                         uint64_t bytes, bool is_allowed)
 {
-    const CUmemAccessDesc access = xseg_driver_right(
+    const CUmemAccessDesc access = xseg_driver_access_desc(
         peer, is_allowed ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE);
 
     return STATUS_ON(owner, MemSetAccess, XSEG_ERR_DRIVER, bytes, address, bytes, &access, 1);

@@ -10,7 +10,7 @@
 xseg_status xseg_driver_stream_id(struct xseg_context *context, xseg_stream stream, uint64_t *id)
 {
     unsigned long long number = 0;
-    xseg_status status = xseg_driver_enter(context);
+    xseg_status status = xseg_driver_push_context(context);
 
     if (status != XSEG_OK)
         return status;
@@ -25,7 +25,7 @@ xseg_status xseg_driver_stream_id(struct xseg_context *context, xseg_stream stre
     }
     if (status == XSEG_OK)
         status = STATUS_ON(context, StreamGetId, XSEG_ERR_DRIVER, 0, stream, &number);
-    xseg_driver_leave(context);
+    xseg_driver_pop_context(context);
     if (status == XSEG_OK)
         *id = number;
     return status;
@@ -42,36 +42,36 @@ static xseg_status done_of(struct xseg_context *context, enum xseg_entry entry, 
     return xseg_driver_status(context->driver, context, entry, result, XSEG_ERR_DRIVER, 0);
 }
 
-xseg_status xseg_driver_stream_done(struct xseg_context *context, xseg_stream stream, bool *done)
+xseg_status xseg_driver_stream_query(struct xseg_context *context, xseg_stream stream, bool *done)
 {
     int mode = 0;
-    xseg_status status = xseg_driver_enter_relaxed(context, &mode);
+    xseg_status status = xseg_driver_push_context_relaxed(context, &mode);
 
     if (status != XSEG_OK)
         return status;
     status =
         done_of(context, XSEG_ENTRY_StreamQuery, CALL(context->driver, StreamQuery, stream), done);
-    xseg_driver_leave_relaxed(context, mode);
+    xseg_driver_pop_context_relaxed(context, mode);
     return status;
 }
 
-xseg_status xseg_driver_stream_wait(struct xseg_context *context, xseg_stream stream)
+xseg_status xseg_driver_stream_synchronize(struct xseg_context *context, xseg_stream stream)
 {
     INSIDE_RELAXED(context, StreamSynchronize, XSEG_ERR_DRIVER, 0, stream);
 }
 
-xseg_status xseg_driver_context_wait(struct xseg_context *context)
+xseg_status xseg_driver_context_synchronize(struct xseg_context *context)
 {
-    xseg_status status = xseg_driver_enter(context);
+    xseg_status status = xseg_driver_push_context(context);
 
     if (status != XSEG_OK)
         return status;
-    const uint64_t begun = xseg_driver_begin(XSEG_ENTRY_CtxSynchronize);
-    const CUresult result = xseg_driver_counted(context->driver, XSEG_ENTRY_CtxSynchronize,
-                                                context->driver->call_CtxSynchronize(), begun);
+    const uint64_t begun = xseg_driver_call_start(XSEG_ENTRY_CtxSynchronize);
+    const CUresult result = xseg_driver_count_call(context->driver, XSEG_ENTRY_CtxSynchronize,
+                                                   context->driver->call_CtxSynchronize(), begun);
     status = xseg_driver_status(context->driver, context, XSEG_ENTRY_CtxSynchronize, result,
                                 XSEG_ERR_DRIVER, 0);
-    xseg_driver_leave(context);
+    xseg_driver_pop_context(context);
     return status;
 }
 
@@ -107,19 +107,19 @@ xseg_status xseg_driver_event_record(struct xseg_context *context, xseg_event ev
     INSIDE(context, EventRecord, XSEG_ERR_DRIVER, 0, event, stream);
 }
 
-xseg_status xseg_driver_event_done(struct xseg_context *context, xseg_event event, bool *done)
+xseg_status xseg_driver_event_query(struct xseg_context *context, xseg_event event, bool *done)
 {
     return done_of(context, XSEG_ENTRY_EventQuery, CALL(context->driver, EventQuery, event), done);
 }
 
-xseg_status xseg_driver_event_wait(struct xseg_context *context, xseg_event event)
+xseg_status xseg_driver_event_synchronize(struct xseg_context *context, xseg_event event)
 {
     INSIDE_RELAXED(context, EventSynchronize, XSEG_ERR_DRIVER, 0, event);
 }
 
 /* --- Captures. --- */
 
-xseg_status xseg_driver_relax(struct xseg_context *context, int *was)
+xseg_status xseg_driver_relax_capture_mode(struct xseg_context *context, int *was)
 {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     const xseg_status status =
@@ -130,7 +130,7 @@ xseg_status xseg_driver_relax(struct xseg_context *context, int *was)
 }
 
 /* Change the thread's mode back.  A call that fails, for which there is no known reason, is made once more. */
-void xseg_driver_unrelax(struct xseg_context *context, int was)
+void xseg_driver_restore_capture_mode(struct xseg_context *context, int was)
 {
     CUstreamCaptureMode mode = (CUstreamCaptureMode)was;
 
@@ -163,7 +163,7 @@ static inline CUresult exchange(const struct xseg_context *context, CUstreamCapt
     return context->driver->call_ThreadExchangeStreamCaptureMode(mode);
 }
 
-/* Change the thread's mode back; once more if that fails, as in xseg_driver_unrelax(). */
+/* Change the thread's mode back; once more if that fails, as in xseg_driver_restore_capture_mode(). */
 static inline void give_mode(const struct xseg_context *context, CUstreamCaptureMode was)
 {
     CUstreamCaptureMode mode = was;
@@ -172,13 +172,13 @@ static inline void give_mode(const struct xseg_context *context, CUstreamCapture
         return;
     atomic_fetch_add_explicit(&context->driver->failed[XSEG_ENTRY_ThreadExchangeStreamCaptureMode],
                               1, memory_order_relaxed);
-    count_guarded(&context->asked->modes, 1);
+    count_guarded(&context->poll_counts->modes, 1);
     mode = was;
     (void)exchange(context, &mode);
 }
 
-enum xseg_driver_answer xseg_driver_query(struct xseg_driver_queries *questions, xseg_event event,
-                                          bool is_last)
+enum xseg_driver_poll_result xseg_driver_poll_event(struct xseg_driver_poll *questions,
+                                                    xseg_event event, bool is_last)
 {
     struct xseg_context *context = questions->context;
     CUstreamCaptureMode was = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -189,50 +189,50 @@ enum xseg_driver_answer xseg_driver_query(struct xseg_driver_queries *questions,
         const CUresult result = exchange(context, &was);
 
         /* The call that changes the mode back is counted here, too. */
-        count_guarded(&context->asked->modes, result == CUDA_SUCCESS ? 2 : 1);
+        count_guarded(&context->poll_counts->modes, result == CUDA_SUCCESS ? 2 : 1);
         if (__builtin_expect(result != CUDA_SUCCESS, 0)) {
             ask_failed(context, XSEG_ENTRY_ThreadExchangeStreamCaptureMode, result);
-            return XSEG_DRIVER_UNQUERIED;
+            return XSEG_DRIVER_POLL_NOT_QUERIED;
         }
     }
-    count_guarded(&context->asked->events, 1);
+    count_guarded(&context->poll_counts->events, 1);
     const CUresult result = context->driver->call_EventQuery(event);
     if (__builtin_expect(result == CUDA_ERROR_NOT_READY && is_last, 1)) {
         questions->is_open = false;
         give_mode(context, was);
-        return XSEG_DRIVER_NO;
+        return XSEG_DRIVER_POLL_PENDING;
     }
     questions->is_open = true;
     questions->was = (int)was;
     if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY)
-        return result == CUDA_SUCCESS ? XSEG_DRIVER_YES : XSEG_DRIVER_NO;
+        return result == CUDA_SUCCESS ? XSEG_DRIVER_POLL_COMPLETED : XSEG_DRIVER_POLL_PENDING;
     ask_failed(context, XSEG_ENTRY_EventQuery, result);
-    return XSEG_DRIVER_FAILED;
+    return XSEG_DRIVER_POLL_FAILED;
 }
 
-void xseg_driver_query_end(struct xseg_driver_queries *questions)
+void xseg_driver_poll_end(struct xseg_driver_poll *questions)
 {
     if (questions->is_open)
         give_mode(questions->context, (CUstreamCaptureMode)questions->was);
     questions->is_open = false;
 }
 
-xseg_status xseg_driver_enter_relaxed(struct xseg_context *context, int *mode)
+xseg_status xseg_driver_push_context_relaxed(struct xseg_context *context, int *mode)
 {
-    xseg_status status = xseg_driver_enter(context);
+    xseg_status status = xseg_driver_push_context(context);
 
     if (status != XSEG_OK)
         return status;
-    status = xseg_driver_relax(context, mode);
+    status = xseg_driver_relax_capture_mode(context, mode);
     if (status != XSEG_OK)
-        xseg_driver_leave(context);
+        xseg_driver_pop_context(context);
     return status;
 }
 
-void xseg_driver_leave_relaxed(struct xseg_context *context, int mode)
+void xseg_driver_pop_context_relaxed(struct xseg_context *context, int mode)
 {
-    xseg_driver_unrelax(context, mode);
-    xseg_driver_leave(context);
+    xseg_driver_restore_capture_mode(context, mode);
+    xseg_driver_pop_context(context);
 }
 
 xseg_status xseg_driver_capture_info(struct xseg_context *context, xseg_stream stream,
@@ -243,14 +243,14 @@ xseg_status xseg_driver_capture_info(struct xseg_context *context, xseg_stream s
     CUgraph graph = NULL;
     const CUgraphNode *nodes = NULL;
     size_t count = 0;
-    xseg_status status = xseg_driver_enter(context);
+    xseg_status status = xseg_driver_push_context(context);
 
     memset(info, 0, sizeof(*info));
     if (status != XSEG_OK)
         return status;
     const CUresult result =
         CALL(context->driver, StreamGetCaptureInfo, stream, &state, &id, &graph, &nodes, &count);
-    xseg_driver_leave(context);
+    xseg_driver_pop_context(context);
     /* The legacy stream is asked while others are captured: it takes part in no capture itself. */
     if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
         return XSEG_OK;
@@ -264,8 +264,8 @@ xseg_status xseg_driver_capture_info(struct xseg_context *context, xseg_stream s
     return XSEG_OK;
 }
 
-xseg_status xseg_driver_node_needs(struct xseg_context *context, xseg_node node, xseg_node *needs,
-                                   size_t *count)
+xseg_status xseg_driver_node_dependencies(struct xseg_context *context, xseg_node node,
+                                          xseg_node *needs, size_t *count)
 {
     return STATUS_ON(context, GraphNodeGetDependencies, XSEG_ERR_DRIVER, 0, node, needs, count);
 }

@@ -29,9 +29,9 @@ static bool is_evicted(const struct xseg_segment *segment, uint32_t page)
 /* Whether a page is visited at this granule: of an aliased page one mapping is. */
 static bool is_visited(const struct xseg_segment *segment, uint32_t page)
 {
-    const struct xseg_physical_page *aliased = xseg_alias_page(segment, page);
+    const struct xseg_alias_record *aliased = xseg_alias_record(segment, page);
 
-    return aliased == NULL || aliased->copied_at == xseg_segment_address(segment, page);
+    return aliased == NULL || aliased->visit_address == xseg_segment_address(segment, page);
 }
 
 static bool is_visited_evicted(const struct xseg_segment *segment, uint32_t page)
@@ -69,7 +69,7 @@ static bool is_present(const struct xseg_segment *segment, uint32_t page)
     return is_visited_mapped(segment, page) || is_visited_evicted(segment, page);
 }
 
-uint32_t xseg_evicted_run(const struct xseg_segment *segment, uint32_t *first, bool *evicted)
+uint32_t xseg_evicted_next_run(const struct xseg_segment *segment, uint32_t *first, bool *evicted)
 {
     uint32_t at = *first;
 
@@ -85,11 +85,11 @@ static void set(struct xseg_segment *segment, uint32_t page, enum xseg_page_stat
     xseg_segment_set_state(segment, page, state);
 }
 
-void xseg_evicted_choose(struct xseg_segment *segment)
+void xseg_evicted_select_aliases(struct xseg_segment *segment)
 {
-    for (uint32_t at = 0; segment->physical != NULL && at < segment->granules; at++)
-        if (xseg_alias_page(segment, at) != NULL && is_mapped(segment, at))
-            segment->physical[at]->copied_at = xseg_segment_address(segment, at);
+    for (uint32_t at = 0; segment->alias_record != NULL && at < segment->granules; at++)
+        if (xseg_alias_record(segment, at) != NULL && is_mapped(segment, at))
+            segment->alias_record[at]->visit_address = xseg_segment_address(segment, at);
 }
 
 /* --- Unmapping a run. --- */
@@ -117,7 +117,7 @@ static xseg_status unmap_run(struct xseg_segment *segment, uint32_t first, uint3
             settle_page(segment, page, is_known);
         result = result == XSEG_OK ? status : result;
     }
-    xseg_segment_record_change(segment, first, count, ++segment->pages->generation);
+    xseg_segment_record_change(segment, first, count, ++segment->page_cache->generation);
     return result;
 }
 
@@ -144,7 +144,7 @@ xseg_status xseg_evicted_unmap(struct xseg_segment *segment)
 
 static void set_handle(struct xseg_segment *segment, uint32_t page, uint64_t handle)
 {
-    if (xseg_alias_page(segment, page) != NULL)
+    if (xseg_alias_record(segment, page) != NULL)
         xseg_alias_set_handle(segment, page, handle);
     else
         segment->handle[page] = handle;
@@ -153,7 +153,7 @@ static void set_handle(struct xseg_segment *segment, uint32_t page, uint64_t han
 /* Whether some granule may use the memory of a page, or may still map it. */
 static bool is_in_use(const struct xseg_segment *segment, uint32_t page)
 {
-    const struct xseg_physical_page *aliased = xseg_alias_page(segment, page);
+    const struct xseg_alias_record *aliased = xseg_alias_record(segment, page);
 
     return aliased != NULL &&
            (aliased->count.fresh != 0 || aliased->count.evicted != aliased->count.mappings);
@@ -167,13 +167,14 @@ static void release(struct xseg_segment *segment, uint32_t page)
     set(segment, page, XSEG_PAGE_EVICTED);
     if (handle == 0 || is_in_use(segment, page))
         return;
-    (void)xseg_segment_invalidate_token(segment, page);
+    (void)xseg_segment_clear_exported(segment, page);
     xseg_segment_count_unknown_page(segment, page, false);
     set_handle(segment, page, 0);
     /* A page that the driver refuses is a leftover. */
-    (void)xseg_pages_return(segment->pages,
-                            xseg_segment_kind(segment, xseg_segment_page_bytes(segment, page)),
-                            handle, segment->owner, false);
+    (void)xseg_page_cache_put(
+        segment->page_cache,
+        xseg_segment_page_kind(segment, xseg_segment_page_bytes(segment, page)), handle,
+        segment->owner, false);
 }
 
 void xseg_evicted_release(struct xseg_segment *segment)
@@ -189,7 +190,7 @@ void xseg_evicted_release(struct xseg_segment *segment)
 
 static bool lacks_memory(const struct xseg_segment *segment, uint32_t page)
 {
-    const struct xseg_physical_page *aliased = xseg_alias_page(segment, page);
+    const struct xseg_alias_record *aliased = xseg_alias_record(segment, page);
 
     return segment->state[page] == XSEG_PAGE_EVICTED &&
            (xseg_alias_handle(segment, page) == 0 ||
@@ -216,7 +217,7 @@ static xseg_status supply_page(struct xseg_segment *segment, uint32_t page)
         set(segment, page, XSEG_PAGE_FRESH);
         return XSEG_OK;
     }
-    if (!xseg_pages_acquire(segment->pages, bytes, &filter, &idle))
+    if (!xseg_page_cache_acquire(segment->page_cache, bytes, &filter, &idle))
         status = xseg_driver_create(segment->context, bytes, segment->properties, &idle.handle);
     if (status != XSEG_OK)
         return status;
@@ -292,14 +293,14 @@ xseg_status xseg_evicted_map(struct xseg_segment *segment)
              page += segment->length[page])
             status = enter_page(segment, page);
         if (status == XSEG_OK)
-            status = xseg_segment_access(segment, at, count);
+            status = xseg_segment_set_access(segment, at, count);
     }
     return status;
 }
 
 void xseg_evicted_finish(struct xseg_segment *segment)
 {
-    const uint64_t generation = ++segment->pages->generation;
+    const uint64_t generation = ++segment->page_cache->generation;
 
     for (uint32_t at = 0, count; (count = next_run(segment, is_coming, &at)) != 0; at += count) {
         for (uint32_t page = at; page < at + count; page += segment->length[page]) {
@@ -359,7 +360,7 @@ static uint64_t sum(const struct xseg_segment *segment, is_meant *meant)
 /* Whether a page is visited at this granule, and no granule maps it. */
 static bool is_evicted_whole(const struct xseg_segment *segment, uint32_t page)
 {
-    const struct xseg_physical_page *aliased = xseg_alias_page(segment, page);
+    const struct xseg_alias_record *aliased = xseg_alias_record(segment, page);
 
     return is_visited_evicted(segment, page) && (aliased == NULL || aliased->count.mapped == 0);
 }
@@ -369,7 +370,7 @@ uint64_t xseg_evicted_bytes(const struct xseg_segment *segment)
     return sum(segment, is_evicted_whole);
 }
 
-uint64_t xseg_evicted_missing(const struct xseg_segment *segment)
+uint64_t xseg_evicted_unbacked_bytes(const struct xseg_segment *segment)
 {
     return sum(segment, is_visited_missing);
 }

@@ -18,7 +18,7 @@
  *
  * An aliased page (alias.h) is evicted at each of its granules.  Its memory is released once, when all of them are AWAY, and
  * supplied once: the other granules become FRESH with it.  Sums and runs visit such a page at one of its granules, which
- * xseg_evicted_choose() selects.
+ * xseg_evicted_select_aliases() selects.
  *
  * Locking: the device memory lock of the device.
  */
@@ -28,7 +28,7 @@
 #include "vmm/segment.h"
 
 /* Choose the granules at which aliased pages are visited: for all segments of a pool, before its pages are evicted. */
-void xseg_evicted_choose(struct xseg_segment *segment);
+void xseg_evicted_select_aliases(struct xseg_segment *segment);
 
 /*
  * Unmap every mapped page; the page keeps its memory.
@@ -75,10 +75,10 @@ xseg_status xseg_evicted_roll_back(struct xseg_segment *segment);
 
 /* Bytes of all pages that are evicted, and of those without memory. */
 uint64_t xseg_evicted_bytes(const struct xseg_segment *segment);
-uint64_t xseg_evicted_missing(const struct xseg_segment *segment);
+uint64_t xseg_evicted_unbacked_bytes(const struct xseg_segment *segment);
 
 /* Find the next run of pages from *first on that are all evicted, or all mapped, and visited there: returns its granules, 0
  * if there is none. */
-uint32_t xseg_evicted_run(const struct xseg_segment *segment, uint32_t *first, bool *evicted);
+uint32_t xseg_evicted_next_run(const struct xseg_segment *segment, uint32_t *first, bool *evicted);
 
 #endif

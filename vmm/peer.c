@@ -3,7 +3,7 @@
 
 #include "vmm/segment_page.h"
 
-bool xseg_peer_is_known(const struct xseg_context *owner, const struct xseg_context *peer)
+bool xseg_context_has_peer(const struct xseg_context *owner, const struct xseg_context *peer)
 {
     for (unsigned i = 0; i < owner->peers; i++)
         if (owner->peer[i] == peer->device)
@@ -11,17 +11,17 @@ bool xseg_peer_is_known(const struct xseg_context *owner, const struct xseg_cont
     return false;
 }
 
-void xseg_peer_add(struct xseg_context *owner, const struct xseg_context *peer)
+void xseg_context_add_peer(struct xseg_context *owner, const struct xseg_context *peer)
 {
-    XSEG_ASSERT(owner->peers < XSEG_PEERS_MAX && !xseg_peer_is_known(owner, peer));
+    XSEG_ASSERT(owner->peers < XSEG_PEERS_MAX && !xseg_context_has_peer(owner, peer));
     owner->peer[owner->peers++] = peer->device;
 }
 
-void xseg_peer_remove(struct xseg_context *owner, const struct xseg_context *peer)
+void xseg_context_remove_peer(struct xseg_context *owner, const struct xseg_context *peer)
 {
     unsigned at = 0;
 
-    XSEG_ASSERT(xseg_peer_is_known(owner, peer));
+    XSEG_ASSERT(xseg_context_has_peer(owner, peer));
     while (owner->peer[at] != peer->device)
         at++;
     owner->peer[at] = owner->peer[--owner->peers];
@@ -82,8 +82,8 @@ static uint32_t run_at(const struct xseg_segment *segment, uint32_t first)
     return at - first;
 }
 
-xseg_status xseg_peer_set_segment(struct xseg_segment *segment, const struct xseg_context *peer,
-                                  bool is_allowed)
+xseg_status xseg_segment_set_peer_access(struct xseg_segment *segment,
+                                         const struct xseg_context *peer, bool is_allowed)
 {
     struct change change = {segment->context, peer->device, is_allowed, XSEG_OK};
     uint32_t count = 0;
@@ -98,8 +98,8 @@ xseg_status xseg_peer_set_segment(struct xseg_segment *segment, const struct xse
     return change.status;
 }
 
-xseg_status xseg_peer_set_foreign(struct xseg_foreign *foreign, const struct xseg_context *peer,
-                                  bool is_allowed)
+xseg_status xseg_imported_set_peer_access(struct xseg_imported *foreign,
+                                          const struct xseg_context *peer, bool is_allowed)
 {
     struct change change = {foreign->context, peer->device, is_allowed, XSEG_OK};
     uint64_t address = foreign->base;

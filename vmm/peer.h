@@ -8,17 +8,17 @@
 #ifndef XSEG_VMM_PEER_H
 #define XSEG_VMM_PEER_H
 
-#include "vmm/foreign.h"
+#include "vmm/imported.h"
 #include "vmm/segment.h"
 
 /* Whether a device is among the peers of a context. */
-bool xseg_peer_is_known(const struct xseg_context *owner, const struct xseg_context *peer);
+bool xseg_context_has_peer(const struct xseg_context *owner, const struct xseg_context *peer);
 
 /* Add a peer, so that what is mapped from here on is for it, too.  There must be room. */
-void xseg_peer_add(struct xseg_context *owner, const struct xseg_context *peer);
+void xseg_context_add_peer(struct xseg_context *owner, const struct xseg_context *peer);
 
 /* Remove a peer, which must be known.  What is mapped keeps the right. */
-void xseg_peer_remove(struct xseg_context *owner, const struct xseg_context *peer);
+void xseg_context_remove_peer(struct xseg_context *owner, const struct xseg_context *peer);
 
 /*
  * Give a peer the right to read and write all mapped pages of an expandable segment, or take it away.
@@ -28,11 +28,11 @@ void xseg_peer_remove(struct xseg_context *owner, const struct xseg_context *pee
  *          the last one, and the other pages have lost it
  * Cost:    one set-access a run of mapped pages (one a page where the driver wants that)
  */
-xseg_status xseg_peer_set_segment(struct xseg_segment *segment, const struct xseg_context *peer,
-                                  bool is_allowed);
+xseg_status xseg_segment_set_peer_access(struct xseg_segment *segment,
+                                         const struct xseg_context *peer, bool is_allowed);
 
-/* Give a peer the right to read and write foreign memory, or take it away.  Returns, cost: as xseg_peer_set_segment() */
-xseg_status xseg_peer_set_foreign(struct xseg_foreign *foreign, const struct xseg_context *peer,
-                                  bool is_allowed);
+/* Give a peer the right to read and write foreign memory, or take it away.  Returns, cost: as xseg_segment_set_peer_access() */
+xseg_status xseg_imported_set_peer_access(struct xseg_imported *foreign,
+                                          const struct xseg_context *peer, bool is_allowed);
 
 #endif

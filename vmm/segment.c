@@ -14,15 +14,15 @@
 #define ALIGNMENT 512u
 
 static void init(struct xseg_segment *segment, struct xseg_context *context,
-                 struct xseg_pages *pages, uint64_t bytes)
+                 struct xseg_page_cache *page_cache, uint64_t bytes)
 {
     memset(segment, 0, sizeof(*segment));
     segment->context = context;
-    segment->pages = pages;
+    segment->page_cache = page_cache;
     segment->bytes = bytes;
-    segment->since = &segment->since_whole;
-    segment->generation = &segment->generation_whole;
-    atomic_init(&segment->generation_whole, ++pages->generation);
+    segment->idle_since = &segment->classic_idle_since;
+    segment->generation = &segment->id;
+    atomic_init(&segment->id, ++page_cache->generation);
     atomic_init(&segment->mapped, 0);
 }
 
@@ -33,7 +33,7 @@ static void lay_tables(struct xseg_segment *segment, void *memory, uint32_t gran
 
     segment->granules = granules;
     segment->handle = words;
-    segment->since = words + granules;
+    segment->idle_since = words + granules;
     segment->generation = (atomic_uint_fast64_t *)(words + 2 * (size_t)granules);
     segment->length = halves;
     segment->state = (uint8_t *)(halves + granules);
@@ -44,15 +44,16 @@ static void free_tables(struct xseg_segment *segment)
     xseg_segment_free_retains(segment);
     xseg_alias_free(segment);
     xseg_demand_zero_free(segment->handle, segment->granules * XSEG_SEGMENT_TABLES_BYTES);
-    segment->since = &segment->since_whole;
-    segment->generation = &segment->generation_whole;
+    segment->idle_since = &segment->classic_idle_since;
+    segment->generation = &segment->id;
     segment->handle = NULL;
     segment->length = NULL;
     segment->state = NULL;
 }
 
 /* Reserve the addresses of an initialised segment. */
-static xseg_status reserve(struct xseg_segment *segment, const struct xseg_segment_extent *wanted)
+static xseg_status reserve(struct xseg_segment *segment,
+                           const struct xseg_segment_reservation *wanted)
 {
     struct xseg_context *context = segment->context;
     const uint64_t granule = xseg_max(wanted->granule_bytes, context->granularity);
@@ -63,7 +64,7 @@ static xseg_status reserve(struct xseg_segment *segment, const struct xseg_segme
     XSEG_ASSERT(segment->bytes % wanted->page_bytes == 0 && segment->bytes / granule == granules);
     segment->page_bytes = wanted->page_bytes;
     segment->granule_bytes = granule;
-    segment->reserved_bytes = segment->bytes + wanted->behind;
+    segment->reserved_bytes = segment->bytes + wanted->tail_bytes;
     void *memory = xseg_demand_zero_alloc(granules * XSEG_SEGMENT_TABLES_BYTES);
     if (memory == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, table of %" PRIu32 " granules",
@@ -82,30 +83,31 @@ free_tables:
 }
 
 xseg_status xseg_segment_reserve(struct xseg_segment *segment, struct xseg_context *context,
-                                 struct xseg_pages *pages, uint64_t bytes, uint64_t page_bytes)
+                                 struct xseg_page_cache *page_cache, uint64_t bytes,
+                                 uint64_t page_bytes)
 {
-    const struct xseg_segment_extent wanted = {
+    const struct xseg_segment_reservation wanted = {
         .bytes = bytes,
         .page_bytes = page_bytes,
-        .behind = xseg_round_up(bytes, XSEG_SEGMENT_ALIGNMENT) - bytes,
+        .tail_bytes = xseg_round_up(bytes, XSEG_SEGMENT_ALIGNMENT) - bytes,
         .alignment = XSEG_SEGMENT_ALIGNMENT,
     };
 
-    return xseg_segment_reserve_exactly(segment, context, pages, &wanted);
+    return xseg_segment_reserve_range(segment, context, page_cache, &wanted);
 }
 
-xseg_status xseg_segment_reserve_exactly(struct xseg_segment *segment, struct xseg_context *context,
-                                         struct xseg_pages *pages,
-                                         const struct xseg_segment_extent *wanted)
+xseg_status xseg_segment_reserve_range(struct xseg_segment *segment, struct xseg_context *context,
+                                       struct xseg_page_cache *page_cache,
+                                       const struct xseg_segment_reservation *wanted)
 {
-    init(segment, context, pages, wanted->bytes);
+    init(segment, context, page_cache, wanted->bytes);
     return reserve(segment, wanted);
 }
 
 xseg_status xseg_segment_allocate(struct xseg_segment *segment, struct xseg_context *context,
-                                  struct xseg_pages *pages, uint64_t bytes)
+                                  struct xseg_page_cache *page_cache, uint64_t bytes)
 {
-    init(segment, context, pages, bytes);
+    init(segment, context, page_cache, bytes);
     const xseg_status status = xseg_driver_alloc(context, bytes, &segment->base);
     if (status == XSEG_OK)
         atomic_store_explicit(&segment->mapped, bytes, memory_order_relaxed);
@@ -118,12 +120,12 @@ static void give_to_owner(const struct xseg_segment *segment)
 {
     void *pointer = (void *)(uintptr_t)segment->base; /* NOLINT(performance-no-int-to-ptr) */
     int mode = 0;
-    const bool is_relaxed = xseg_driver_relax(segment->context, &mode) == XSEG_OK;
+    const bool is_relaxed = xseg_driver_relax_capture_mode(segment->context, &mode) == XSEG_OK;
 
     segment->memory.free(segment->memory.context, pointer, segment->bytes,
                          segment->context->ordinal, segment->stream);
     if (is_relaxed)
-        xseg_driver_unrelax(segment->context, mode);
+        xseg_driver_restore_capture_mode(segment->context, mode);
 }
 
 /* Ask a user's own function for memory, in a capture as well. */
@@ -131,12 +133,12 @@ static xseg_status ask_owner(struct xseg_context *context, uint64_t bytes,
                              const struct xseg_pool_memory *memory, xseg_stream stream, void **out)
 {
     int mode = 0;
-    const xseg_status status = xseg_driver_relax(context, &mode);
+    const xseg_status status = xseg_driver_relax_capture_mode(context, &mode);
 
     if (status != XSEG_OK)
         return status;
     *out = memory->alloc(memory->context, bytes, context->ordinal, stream);
-    xseg_driver_unrelax(context, mode);
+    xseg_driver_restore_capture_mode(context, mode);
     return *out != NULL ? XSEG_OK
                         : xseg_fail(XSEG_ERR_NO_MEMORY,
                                     "memory function returned NULL, %" PRIu64 " bytes", bytes);
@@ -144,14 +146,14 @@ static xseg_status ask_owner(struct xseg_context *context, uint64_t bytes,
 
 xseg_status xseg_segment_allocate_from_callback(struct xseg_segment *segment,
                                                 struct xseg_context *context,
-                                                struct xseg_pages *pages, uint64_t bytes,
+                                                struct xseg_page_cache *page_cache, uint64_t bytes,
                                                 const struct xseg_pool_memory *memory,
                                                 xseg_stream stream)
 {
     void *pointer = NULL;
     const xseg_status status = ask_owner(context, bytes, memory, stream, &pointer);
 
-    init(segment, context, pages, bytes);
+    init(segment, context, page_cache, bytes);
     if (status != XSEG_OK)
         return status;
     segment->memory = *memory;
@@ -172,19 +174,19 @@ xseg_status xseg_segment_allocate_from_callback(struct xseg_segment *segment,
 static void put_page(struct xseg_segment *segment, uint32_t page, bool keep)
 {
     const uint64_t bytes = xseg_segment_page_bytes(segment, page);
-    bool was_shown = xseg_segment_invalidate_token(segment, page);
+    bool was_exported = xseg_segment_clear_exported(segment, page);
     uint64_t handle = segment->handle[page];
 
-    if (xseg_alias_page(segment, page) != NULL) {
-        handle = xseg_alias_remove(segment, page, &was_shown);
+    if (xseg_alias_record(segment, page) != NULL) {
+        handle = xseg_alias_remove(segment, page, &was_exported);
     } else {
         xseg_segment_set_state(segment, page, XSEG_PAGE_UNMAPPED);
         segment->handle[page] = 0;
         segment->length[page] = 0;
     }
     if (handle != 0) /* a page that the driver refuses is a leftover */
-        (void)xseg_pages_return(segment->pages, xseg_segment_kind(segment, bytes), handle,
-                                segment->owner, keep && !was_shown);
+        (void)xseg_page_cache_put(segment->page_cache, xseg_segment_page_kind(segment, bytes),
+                                  handle, segment->owner, keep && !was_exported);
 }
 
 xseg_status xseg_segment_unmap_page(struct xseg_segment *segment, uint32_t page, bool *is_known)
@@ -244,7 +246,7 @@ xseg_status xseg_segment_unmap(struct xseg_segment *segment, uint32_t first, uin
     bool together = false;
 
     XSEG_ASSERT(count > 0 && first + count <= segment->granules && segment->length[first] != 0);
-    XSEG_ASSERT(!xseg_segment_is_held(segment, first, count));
+    XSEG_ASSERT(!xseg_segment_is_retained(segment, first, count));
     if (segment->length[first] < count && context->batches_unmap &&
         are_all_mapped(segment, first, count))
         together = xseg_driver_unmap(context, xseg_segment_address(segment, first),
@@ -266,13 +268,13 @@ xseg_status xseg_segment_unmap(struct xseg_segment *segment, uint32_t first, uin
             stick_page(segment, page);
         *done += length;
     }
-    xseg_segment_record_change(segment, first, *done, ++segment->pages->generation);
+    xseg_segment_record_change(segment, first, *done, ++segment->page_cache->generation);
     XSEG_AUDIT(xseg_segment_audit, segment);
     return result;
 }
 
-uint32_t xseg_segment_whole_pages(const struct xseg_segment *segment, uint64_t begin, uint64_t end,
-                                  uint32_t *first)
+uint32_t xseg_segment_pages_inside(const struct xseg_segment *segment, uint64_t begin, uint64_t end,
+                                   uint32_t *first)
 {
     const uint64_t granule = segment->granule_bytes;
     uint32_t from = (uint32_t)(xseg_round_up(begin, granule) / granule);
@@ -316,20 +318,20 @@ static uint32_t choose_length(const struct xseg_segment *segment, uint32_t at, u
                               const struct xseg_page_source *source, uint64_t idle_full)
 {
     const uint32_t full = (uint32_t)(segment->page_bytes / segment->granule_bytes);
-    const bool is_wanted = source->small ? idle_full != 0 : at % full == 0;
+    const bool is_wanted = source->use_small ? idle_full != 0 : at % full == 0;
     uint32_t length = full;
 
     if (!is_wanted || !has_room(segment, at, end, full))
         return 1;
-    while (!source->small && 2 * length * segment->granule_bytes <= source->longest &&
+    while (!source->use_small && 2 * length * segment->granule_bytes <= source->max_page_bytes &&
            has_room(segment, at, end, 2 * length))
         length *= 2;
     return length;
 }
 
-uint64_t xseg_segment_covered(const struct xseg_segment *segment, uint32_t first, uint32_t count,
-                              const struct xseg_page_source *source, uint64_t *full,
-                              uint64_t *small)
+uint64_t xseg_segment_covered_by_idle(const struct xseg_segment *segment, uint32_t first,
+                                      uint32_t count, const struct xseg_page_source *source,
+                                      uint64_t *full, uint64_t *small)
 {
     const uint32_t end = first + count;
     uint64_t covered = 0;
@@ -363,11 +365,14 @@ static xseg_status get_page(struct growth *growth, uint32_t at)
     const struct xseg_page_filter filter = {NULL, segment->properties,
                                             growth->source->prepared_for};
     const uint64_t idle_full =
-        growth->source->small ? xseg_pages_idle(segment->pages, segment->page_bytes, &filter) : 0;
+        growth->source->use_small
+            ? xseg_page_cache_usable_bytes(segment->page_cache, segment->page_bytes, &filter)
+            : 0;
     struct xseg_page page;
 
     segment->length[at] = choose_length(segment, at, growth->end, growth->source, idle_full);
-    if (xseg_pages_acquire(segment->pages, xseg_segment_page_bytes(segment, at), &filter, &page)) {
+    if (xseg_page_cache_acquire(segment->page_cache, xseg_segment_page_bytes(segment, at), &filter,
+                                &page)) {
         segment->handle[at] = page.handle;
         return XSEG_OK;
     }
@@ -445,7 +450,7 @@ xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint3
         return status;
     status = map_run(segment, first, count);
     if (status == XSEG_OK)
-        status = xseg_segment_access(segment, first, count);
+        status = xseg_segment_set_access(segment, first, count);
     if (status != XSEG_OK) {
         /* The undo may fail as well; the first reason is reported. */
         (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
@@ -455,7 +460,7 @@ xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint3
     }
     const uint64_t bytes = count * segment->granule_bytes;
     memset(&segment->state[first], XSEG_PAGE_MAPPED, count);
-    xseg_segment_record_change(segment, first, count, ++segment->pages->generation);
+    xseg_segment_record_change(segment, first, count, ++segment->page_cache->generation);
     xseg_segment_count_unknown(segment, -(int64_t)bytes);
     atomic_fetch_add_explicit(&segment->mapped, bytes, memory_order_relaxed);
     XSEG_AUDIT(xseg_segment_audit, segment);
@@ -485,7 +490,7 @@ xseg_status xseg_segment_retry_unknown(struct xseg_segment *segment)
     return xseg_segment_retry_unknown_run(segment, 0, segment->granules);
 }
 
-xseg_status xseg_segment_end(struct xseg_segment *segment)
+xseg_status xseg_segment_destroy(struct xseg_segment *segment)
 {
     if (segment->memory.free != NULL) {
         give_to_owner(segment);
@@ -494,12 +499,13 @@ xseg_status xseg_segment_end(struct xseg_segment *segment)
     }
     if (!xseg_segment_is_expandable(segment)) {
         free_tables(segment);
-        return xseg_unreleased_release(segment->pages->unreleased, XSEG_UNRELEASED_ALLOCATION,
+        return xseg_unreleased_release(segment->page_cache->unreleased, XSEG_UNRELEASED_ALLOCATION,
                                        segment->base, segment->bytes);
     }
     XSEG_ASSERT(atomic_load(&segment->mapped) == 0 && segment->unknown == 0);
-    const xseg_status status = xseg_unreleased_release(
-        segment->pages->unreleased, XSEG_UNRELEASED_RANGE, segment->base, segment->reserved_bytes);
+    const xseg_status status =
+        xseg_unreleased_release(segment->page_cache->unreleased, XSEG_UNRELEASED_RANGE,
+                                segment->base, segment->reserved_bytes);
     xseg_segment_abandon(segment);
     return status;
 }
@@ -516,6 +522,6 @@ size_t xseg_segment_host_bytes(const struct xseg_segment *segment)
     return xseg_demand_zero_resident(segment->handle,
                                      segment->granules * XSEG_SEGMENT_TABLES_BYTES) +
            xseg_segment_retains_host_bytes(segment) +
-           xseg_demand_zero_resident(segment->physical,
-                                     segment->granules * sizeof(*segment->physical));
+           xseg_demand_zero_resident(segment->alias_record,
+                                     segment->granules * sizeof(*segment->alias_record));
 }

@@ -47,7 +47,7 @@
 
 #include "src/base/align.h"
 #include "src/base/check.h"
-#include "vmm/page.h"
+#include "vmm/page_cache.h"
 #include "xseg/pool.h"
 
 enum xseg_page_state {
@@ -61,7 +61,7 @@ enum xseg_page_state {
 };
 
 /* Whether a granule in a state is mapped, or was evicted and will be mapped again. */
-static inline bool xseg_segment_has_page(unsigned state)
+static inline bool xseg_page_state_is_present(unsigned state)
 {
     return state >= XSEG_PAGE_MAPPED;
 }
@@ -75,7 +75,7 @@ enum xseg_retainer {
 };
 
 /* References of one retainer.  Each retainer has its own counts, so that none releases a reference of another one. */
-struct xseg_retains {
+struct xseg_retain_counts {
     /* [granules], or one of a classic segment; NULL before the first reference.  The pointer may be read without the lock. */
     _Atomic(uint32_t *) count;
     uint32_t granules; /* with a count that is not 0 */
@@ -85,11 +85,11 @@ struct xseg_retains {
  * device touches little of it. */
 #define XSEG_SEGMENT_TABLES_BYTES (3 * sizeof(uint64_t) + sizeof(uint32_t) + sizeof(uint8_t))
 
-struct xseg_physical_page;
+struct xseg_alias_record;
 
 struct xseg_segment {
     struct xseg_context *context;
-    struct xseg_pages *pages; /* the idle pages of the device */
+    struct xseg_page_cache *page_cache; /* the idle pages of the device */
     uint64_t base;
     uint64_t bytes;              /* usable addresses */
     uint64_t reserved_bytes;     /* addresses of the reservation; 0 for a classic segment */
@@ -106,21 +106,21 @@ struct xseg_segment {
     uint32_t *length; /* [granules], of the page that starts there; 0 elsewhere */
     uint8_t *state;   /* [granules], enum xseg_page_state */
     /* [granules], or one of a classic segment: a number of the floor above (idle.h); 0 at first. */
-    uint64_t *since;
-    uint64_t since_whole;             /* where `since` of a classic segment points */
+    uint64_t *idle_since;
+    uint64_t classic_idle_since;      /* target of `idle_since` in a classic segment */
     atomic_uint_fast64_t *generation; /* [granules], or one; may be read without the lock */
-    atomic_uint_fast64_t generation_whole;
-    struct xseg_retains retains[XSEG_RETAINERS];
+    atomic_uint_fast64_t id;          /* of the segment; also the generation of a classic segment */
+    struct xseg_retain_counts retain_counts[XSEG_RETAINERS];
     /* [granules]: whether the page that starts there was ever exported; NULL before the first export.  The pointer may be
      * read without the lock. */
-    _Atomic(uint8_t *) shown;
+    _Atomic(uint8_t *) was_exported;
     /* [granules]: the records of pages that are or were aliased (alias.h); NULL before the first alias.  The pointer may be
      * read without the lock. */
-    _Atomic(struct xseg_physical_page **) physical;
+    _Atomic(struct xseg_alias_record **) alias_record;
     uint64_t
         alias_bytes; /* bytes of mapped or evicted granules that are not charged to the segment (alias.h) */
-    uint64_t unmapped; /* bytes of all pages that lost their last mapping in this segment */
-    uint64_t let_go;   /* how often references were released */
+    uint64_t unmapped_bytes; /* bytes of all pages that lost their last mapping in this segment */
+    uint64_t release_count;  /* released references */
 };
 
 static inline bool xseg_segment_is_expandable(const struct xseg_segment *segment)
@@ -128,8 +128,8 @@ static inline bool xseg_segment_is_expandable(const struct xseg_segment *segment
     return segment->page_bytes != 0;
 }
 
-static inline struct xseg_page_kind xseg_segment_kind(const struct xseg_segment *segment,
-                                                      uint64_t page_bytes)
+static inline struct xseg_page_kind xseg_segment_page_kind(const struct xseg_segment *segment,
+                                                           uint64_t page_bytes)
 {
     return (struct xseg_page_kind){page_bytes, segment->properties, NULL};
 }
@@ -143,24 +143,25 @@ static inline struct xseg_page_kind xseg_segment_kind(const struct xseg_segment 
  * Cost:    one reserve
  */
 xseg_status xseg_segment_reserve(struct xseg_segment *segment, struct xseg_context *context,
-                                 struct xseg_pages *pages, uint64_t bytes, uint64_t page_bytes);
+                                 struct xseg_page_cache *page_cache, uint64_t bytes,
+                                 uint64_t page_bytes);
 
 /* Alignment and size unit of most segments, so that one flat table finds the segment of an address. */
 #define XSEG_SEGMENT_ALIGNMENT XSEG_GIB
 
 /* The addresses of a segment. */
-struct xseg_segment_extent {
+struct xseg_segment_reservation {
     uint64_t bytes, page_bytes; /* as for xseg_segment_reserve() */
-    uint64_t behind;            /* bytes behind them that are reserved, and never mapped */
+    uint64_t tail_bytes;        /* bytes behind them that are reserved, and never mapped */
     uint64_t alignment; /* of the first address; a power of two, multiple of the granularity */
     uint64_t
         granule_bytes; /* multiple of the granularity, divides page_bytes; 0: the granularity */
 };
 
 /* Reserve the addresses of a segment: exactly those.  Returns, cost: as xseg_segment_reserve() */
-xseg_status xseg_segment_reserve_exactly(struct xseg_segment *segment, struct xseg_context *context,
-                                         struct xseg_pages *pages,
-                                         const struct xseg_segment_extent *wanted);
+xseg_status xseg_segment_reserve_range(struct xseg_segment *segment, struct xseg_context *context,
+                                       struct xseg_page_cache *page_cache,
+                                       const struct xseg_segment_reservation *wanted);
 
 /*
  * Allocate a classic segment.
@@ -169,7 +170,7 @@ xseg_status xseg_segment_reserve_exactly(struct xseg_segment *segment, struct xs
  * Cost:    one cuMemAlloc
  */
 xseg_status xseg_segment_allocate(struct xseg_segment *segment, struct xseg_context *context,
-                                  struct xseg_pages *pages, uint64_t bytes);
+                                  struct xseg_page_cache *page_cache, uint64_t bytes);
 
 /*
  * Get a classic segment from a user's own functions, which are copied.  They are called in relaxed capture mode, then
@@ -181,7 +182,7 @@ xseg_status xseg_segment_allocate(struct xseg_segment *segment, struct xseg_cont
  */
 xseg_status xseg_segment_allocate_from_callback(struct xseg_segment *segment,
                                                 struct xseg_context *context,
-                                                struct xseg_pages *pages, uint64_t bytes,
+                                                struct xseg_page_cache *page_cache, uint64_t bytes,
                                                 const struct xseg_pool_memory *memory,
                                                 xseg_stream stream);
 
@@ -191,15 +192,16 @@ xseg_status xseg_segment_allocate_from_callback(struct xseg_segment *segment,
  * An expandable segment must have no mapped and no stuck page.
  * Returns: XSEG_OK, or the driver's error; the segment is gone in any case
  */
-xseg_status xseg_segment_end(struct xseg_segment *segment);
+xseg_status xseg_segment_destroy(struct xseg_segment *segment);
 
 /* End a segment of a lost device: free its host memory, and give memory of a user's function back to it. */
 void xseg_segment_abandon(struct xseg_segment *segment);
 
 /* The pages with which a segment grows. */
 struct xseg_page_source {
-    bool small;       /* small pages, and full ones that are idle already */
-    uint64_t longest; /* bytes of the longest page; beyond a full page, doubles of it are tried */
+    bool use_small; /* small pages, and full ones that are idle already */
+    uint64_t
+        max_page_bytes; /* bytes of the longest page; beyond a full page, doubles of it are tried */
     const void *prepared_for; /* as in struct xseg_page_filter */
 };
 
@@ -219,9 +221,9 @@ xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint3
  * full, small: bytes of the idle pages of either size; bytes that are used are taken off.  Long pages are not
  *              counted
  */
-uint64_t xseg_segment_covered(const struct xseg_segment *segment, uint32_t first, uint32_t count,
-                              const struct xseg_page_source *source, uint64_t *full,
-                              uint64_t *small);
+uint64_t xseg_segment_covered_by_idle(const struct xseg_segment *segment, uint32_t first,
+                                      uint32_t count, const struct xseg_page_source *source,
+                                      uint64_t *full, uint64_t *small);
 
 /*
  * Take the memory of the granules [first, first + count) away, which are whole pages, all mapped or evicted, and
@@ -238,8 +240,8 @@ xseg_status xseg_segment_unmap(struct xseg_segment *segment, uint32_t first, uin
 
 /* Find the whole pages inside the bytes [begin, end) of the segment, all of which are mapped: sets *first to their
  * first granule, and returns how many granules they have; 0 if there is none. */
-uint32_t xseg_segment_whole_pages(const struct xseg_segment *segment, uint64_t begin, uint64_t end,
-                                  uint32_t *first);
+uint32_t xseg_segment_pages_inside(const struct xseg_segment *segment, uint64_t begin, uint64_t end,
+                                   uint32_t *first);
 
 /* The end of the page in whose middle a granule lies; the granule itself if a page starts there. */
 uint32_t xseg_segment_page_end(const struct xseg_segment *segment, uint32_t granule);
@@ -255,16 +257,16 @@ static inline bool xseg_segment_is_evicted(const struct xseg_segment *segment, u
     return segment->state[granule] >= XSEG_PAGE_EVICTED;
 }
 
-static inline bool xseg_segment_has(const struct xseg_segment *segment,
-                                    enum xseg_page_property property)
+static inline bool xseg_segment_has_property(const struct xseg_segment *segment,
+                                             enum xseg_page_property property)
 {
     return (segment->properties & (unsigned)property) != 0;
 }
 
 /* The number of a segment, which is unique on its device, also among generations of memory in expandable segments. */
-static inline uint64_t xseg_segment_number(const struct xseg_segment *segment)
+static inline uint64_t xseg_segment_id(const struct xseg_segment *segment)
 {
-    return atomic_load_explicit(&segment->generation_whole, memory_order_relaxed);
+    return atomic_load_explicit(&segment->id, memory_order_relaxed);
 }
 
 /* The latest generation of the bytes [begin, end) of the segment. */
@@ -290,8 +292,8 @@ bool xseg_segment_is_pinned(const struct xseg_segment *segment, uint32_t first, 
 
 /* Find the pages that the bytes [begin, end) lie on, all of which are mapped: sets *first to their first granule, and
  * returns how many granules they have. */
-uint32_t xseg_segment_pages_under(const struct xseg_segment *segment, uint64_t begin, uint64_t end,
-                                  uint32_t *first);
+uint32_t xseg_segment_pages_overlapping(const struct xseg_segment *segment, uint64_t begin,
+                                        uint64_t end, uint32_t *first);
 
 /*
  * Export whole pages, all mapped, of a segment that is exportable: they are held until as many calls of
@@ -306,29 +308,29 @@ void xseg_segment_unexport(struct xseg_segment *segment, uint32_t first, uint32_
 bool xseg_segment_is_exported(const struct xseg_segment *segment, uint32_t first, uint32_t count);
 
 /* Whether any page of the segment is held. */
-static inline bool xseg_segment_holds(const struct xseg_segment *segment)
+static inline bool xseg_segment_has_retained(const struct xseg_segment *segment)
 {
     uint32_t granules = 0;
 
     for (int by = 0; by < XSEG_RETAINERS; by++)
-        granules |= segment->retains[by].granules;
+        granules |= segment->retain_counts[by].granules;
     return granules != 0;
 }
 
 /* Whether one of `count` granules is held. */
-bool xseg_segment_is_held(const struct xseg_segment *segment, uint32_t first, uint32_t count);
+bool xseg_segment_is_retained(const struct xseg_segment *segment, uint32_t first, uint32_t count);
 
 /* Bytes of pages that are held: of pinned ones, and of exported ones that are not pinned. */
-struct xseg_segment_held {
+struct xseg_segment_retained {
     uint64_t pinned, exported;
 };
 
 /* Held bytes of the pages that start in [first, first + count); of a classic segment all bytes or none. */
-struct xseg_segment_held xseg_segment_held(const struct xseg_segment *segment, uint32_t first,
-                                           uint32_t count);
+struct xseg_segment_retained xseg_segment_retained_bytes(const struct xseg_segment *segment,
+                                                         uint32_t first, uint32_t count);
 
 /* Held bytes of all pages. */
-struct xseg_segment_held xseg_segment_all_held(const struct xseg_segment *segment);
+struct xseg_segment_retained xseg_segment_all_retained_bytes(const struct xseg_segment *segment);
 
 /* Mark mapped pages as stuck: they were to be unmapped again after a failure, and the driver has refused. */
 void xseg_segment_mark_unknown(struct xseg_segment *segment, uint32_t first, uint32_t count);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "vmm/segment_page.h"
 
-xseg_status xseg_segment_access(struct xseg_segment *segment, uint32_t first, uint32_t count)
+xseg_status xseg_segment_set_access(struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
     struct xseg_context *context = segment->context;
     const bool is_one = segment->length[first] == count;

@@ -57,5 +57,5 @@ bool xseg_segment_audit(const struct xseg_segment *segment, struct xseg_violatio
     XSEG_INVARIANT(
         violation, "SEG-3", segment->reserved_bytes >= segment->granules * segment->granule_bytes,
         "%" PRIu32 " granules in %" PRIu64 " bytes", segment->granules, segment->reserved_bytes);
-    return audit_pages(segment, violation) && xseg_segment_audit_held(segment, violation);
+    return audit_pages(segment, violation) && xseg_segment_audit_retains(segment, violation);
 }

@@ -25,19 +25,19 @@ static inline uint64_t xseg_segment_page_bytes(const struct xseg_segment *segmen
 static inline void xseg_segment_set_state(struct xseg_segment *segment, uint32_t page,
                                           enum xseg_page_state state)
 {
-    if (xseg_alias_page(segment, page) != NULL) {
+    if (xseg_alias_record(segment, page) != NULL) {
         xseg_alias_set_state(segment, page, state);
         return;
     }
-    if (xseg_segment_has_page(segment->state[page]) && !xseg_segment_has_page(state))
-        segment->unmapped += xseg_segment_page_bytes(segment, page);
+    if (xseg_page_state_is_present(segment->state[page]) && !xseg_page_state_is_present(state))
+        segment->unmapped_bytes += xseg_segment_page_bytes(segment, page);
     memset(&segment->state[page], (int)state, segment->length[page]);
 }
 
 static inline void xseg_segment_count_unknown(struct xseg_segment *segment, int64_t bytes)
 {
     segment->unknown += (uint64_t)bytes;
-    atomic_fetch_add_explicit(&segment->pages->unreleased->unknown, (uint64_t)bytes,
+    atomic_fetch_add_explicit(&segment->page_cache->unreleased->unknown, (uint64_t)bytes,
                               memory_order_relaxed);
 }
 
@@ -47,7 +47,7 @@ static inline void xseg_segment_count_unknown_page(struct xseg_segment *segment,
 {
     const int64_t bytes = (int64_t)xseg_segment_page_bytes(segment, page);
 
-    if (xseg_alias_page(segment, page) == NULL)
+    if (xseg_alias_record(segment, page) == NULL)
         xseg_segment_count_unknown(segment, is_stuck ? bytes : -bytes);
 }
 
@@ -70,13 +70,13 @@ static inline void xseg_segment_record_change(struct xseg_segment *segment, uint
 }
 
 /* Clear the mark of a page that it was ever exported, as its memory goes; returns the mark. */
-static inline bool xseg_segment_invalidate_token(struct xseg_segment *segment, uint32_t page)
+static inline bool xseg_segment_clear_exported(struct xseg_segment *segment, uint32_t page)
 {
-    const bool was_shown = segment->shown != NULL && segment->shown[page] != 0;
+    const bool was_exported = segment->was_exported != NULL && segment->was_exported[page] != 0;
 
-    if (was_shown)
-        segment->shown[page] = 0;
-    return was_shown;
+    if (was_exported)
+        segment->was_exported[page] = 0;
+    return was_exported;
 }
 
 /* Host bytes of the retain counts of a segment, and their end. */
@@ -84,12 +84,13 @@ size_t xseg_segment_retains_host_bytes(const struct xseg_segment *segment);
 void xseg_segment_free_retains(struct xseg_segment *segment);
 
 /* Check the invariants SEG-5 and SEG-6. */
-bool xseg_segment_audit_held(const struct xseg_segment *segment, struct xseg_violation *violation);
+bool xseg_segment_audit_retains(const struct xseg_segment *segment,
+                                struct xseg_violation *violation);
 
 /* Unmap one page, as xseg_unreleased_unmap() does. */
 xseg_status xseg_segment_unmap_page(struct xseg_segment *segment, uint32_t page, bool *is_known);
 
 /* Let the device read and write the pages of a run: in one call where the driver accepts that. */
-xseg_status xseg_segment_access(struct xseg_segment *segment, uint32_t first, uint32_t count);
+xseg_status xseg_segment_set_access(struct xseg_segment *segment, uint32_t first, uint32_t count);
 
 #endif

@@ -44,7 +44,7 @@ uint64_t xseg_segment_generation(const struct xseg_segment *segment, uint64_t be
 
 static xseg_status retain(struct xseg_segment *segment, enum xseg_retainer by, struct run run)
 {
-    struct xseg_retains *retains = &segment->retains[by];
+    struct xseg_retain_counts *retains = &segment->retain_counts[by];
 
     if (retains->count == NULL)
         retains->count = calloc(unit_count(segment), sizeof(uint32_t));
@@ -63,14 +63,14 @@ static xseg_status retain(struct xseg_segment *segment, enum xseg_retainer by, s
 
 static void release(struct xseg_segment *segment, enum xseg_retainer by, struct run run)
 {
-    struct xseg_retains *retains = &segment->retains[by];
+    struct xseg_retain_counts *retains = &segment->retain_counts[by];
 
     /* The counts of a lost device are freed when the allocator starts to close. */
     for (uint32_t at = run.first; retains->count != NULL && at < run.end; at++) {
         XSEG_ASSERT(retains->count[at] != 0);
         retains->granules -= --retains->count[at] == 0;
     }
-    segment->let_go++;
+    segment->release_count++;
 }
 
 xseg_status xseg_segment_retain(struct xseg_segment *segment, enum xseg_retainer by, uint64_t begin,
@@ -82,7 +82,7 @@ xseg_status xseg_segment_retain(struct xseg_segment *segment, enum xseg_retainer
 bool xseg_segment_release(struct xseg_segment *segment, enum xseg_retainer by, uint64_t begin,
                           uint64_t end)
 {
-    const struct xseg_retains *retains = &segment->retains[by];
+    const struct xseg_retain_counts *retains = &segment->retain_counts[by];
     const struct run run = run_of(segment, begin, end);
 
     for (uint32_t at = run.first; at < run.end; at++)
@@ -95,7 +95,7 @@ bool xseg_segment_release(struct xseg_segment *segment, enum xseg_retainer by, u
 static bool is_retained_by(const struct xseg_segment *segment, enum xseg_retainer by,
                            uint32_t first, uint32_t count)
 {
-    const struct xseg_retains *retains = &segment->retains[by];
+    const struct xseg_retain_counts *retains = &segment->retain_counts[by];
 
     for (uint32_t at = first; retains->granules != 0 && at < first + count; at++)
         if (retains->count[at] != 0)
@@ -114,7 +114,7 @@ bool xseg_segment_is_exported(const struct xseg_segment *segment, uint32_t first
     return is_retained_by(segment, XSEG_RETAIN_EXPORT, first, count);
 }
 
-bool xseg_segment_is_held(const struct xseg_segment *segment, uint32_t first, uint32_t count)
+bool xseg_segment_is_retained(const struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
     return xseg_segment_is_pinned(segment, first, count) ||
            xseg_segment_is_exported(segment, first, count);
@@ -122,8 +122,8 @@ bool xseg_segment_is_held(const struct xseg_segment *segment, uint32_t first, ui
 
 /* --- Exports. --- */
 
-uint32_t xseg_segment_pages_under(const struct xseg_segment *segment, uint64_t begin, uint64_t end,
-                                  uint32_t *first)
+uint32_t xseg_segment_pages_overlapping(const struct xseg_segment *segment, uint64_t begin,
+                                        uint64_t end, uint32_t *first)
 {
     const struct run run = run_of(segment, begin, end);
 
@@ -135,15 +135,16 @@ uint32_t xseg_segment_pages_under(const struct xseg_segment *segment, uint64_t b
 
 xseg_status xseg_segment_export(struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
-    XSEG_ASSERT(xseg_segment_has(segment, XSEG_PAGE_EXPORTABLE) && segment->length[first] != 0);
-    if (segment->shown == NULL)
-        segment->shown = calloc(segment->granules, sizeof(uint8_t));
-    if (segment->shown == NULL)
+    XSEG_ASSERT(xseg_segment_has_property(segment, XSEG_PAGE_EXPORTABLE) &&
+                segment->length[first] != 0);
+    if (segment->was_exported == NULL)
+        segment->was_exported = calloc(segment->granules, sizeof(uint8_t));
+    if (segment->was_exported == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, exports of a segment");
     const xseg_status status =
         retain(segment, XSEG_RETAIN_EXPORT, (struct run){first, first + count});
     for (uint32_t at = first; status == XSEG_OK && at < first + count; at++)
-        segment->shown[at] = segment->length[at] != 0;
+        segment->was_exported[at] = segment->length[at] != 0;
     return status;
 }
 
@@ -154,12 +155,12 @@ void xseg_segment_unexport(struct xseg_segment *segment, uint32_t first, uint32_
 
 /* --- Sums. --- */
 
-struct xseg_segment_held xseg_segment_held(const struct xseg_segment *segment, uint32_t first,
-                                           uint32_t count)
+struct xseg_segment_retained xseg_segment_retained_bytes(const struct xseg_segment *segment,
+                                                         uint32_t first, uint32_t count)
 {
-    struct xseg_segment_held held = {0, 0};
+    struct xseg_segment_retained held = {0, 0};
 
-    if (!xseg_segment_holds(segment))
+    if (!xseg_segment_has_retained(segment))
         return held;
     if (!xseg_segment_is_expandable(segment)) {
         held.pinned = segment->bytes;
@@ -178,17 +179,18 @@ struct xseg_segment_held xseg_segment_held(const struct xseg_segment *segment, u
     return held;
 }
 
-struct xseg_segment_held xseg_segment_all_held(const struct xseg_segment *segment)
+struct xseg_segment_retained xseg_segment_all_retained_bytes(const struct xseg_segment *segment)
 {
-    return xseg_segment_held(segment, 0, segment->granules);
+    return xseg_segment_retained_bytes(segment, 0, segment->granules);
 }
 
 size_t xseg_segment_retains_host_bytes(const struct xseg_segment *segment)
 {
-    size_t bytes = segment->shown == NULL ? 0 : segment->granules * sizeof(*segment->shown);
+    size_t bytes =
+        segment->was_exported == NULL ? 0 : segment->granules * sizeof(*segment->was_exported);
 
     for (int by = 0; by < XSEG_RETAINERS; by++)
-        if (segment->retains[by].count != NULL)
+        if (segment->retain_counts[by].count != NULL)
             bytes += unit_count(segment) * sizeof(uint32_t);
     return bytes;
 }
@@ -196,12 +198,12 @@ size_t xseg_segment_retains_host_bytes(const struct xseg_segment *segment)
 void xseg_segment_free_retains(struct xseg_segment *segment)
 {
     for (int by = 0; by < XSEG_RETAINERS; by++) {
-        free(segment->retains[by].count);
-        segment->retains[by].count = NULL;
-        segment->retains[by].granules = 0;
+        free(segment->retain_counts[by].count);
+        segment->retain_counts[by].count = NULL;
+        segment->retain_counts[by].granules = 0;
     }
-    free(segment->shown);
-    segment->shown = NULL;
+    free(segment->was_exported);
+    segment->was_exported = NULL;
 }
 
 /* --- The audit. --- */
@@ -209,7 +211,7 @@ void xseg_segment_free_retains(struct xseg_segment *segment)
 static bool audit_counts(const struct xseg_segment *segment, enum xseg_retainer by,
                          struct xseg_violation *violation)
 {
-    const struct xseg_retains *retains = &segment->retains[by];
+    const struct xseg_retain_counts *retains = &segment->retain_counts[by];
     uint32_t granules = 0;
 
     for (uint32_t at = 0; retains->count != NULL && at < segment->granules; at++) {
@@ -226,21 +228,22 @@ static bool audit_counts(const struct xseg_segment *segment, enum xseg_retainer 
 
 static bool audit_exports(const struct xseg_segment *segment, struct xseg_violation *violation)
 {
-    const uint32_t *exports = segment->retains[XSEG_RETAIN_EXPORT].count;
+    const uint32_t *exports = segment->retain_counts[XSEG_RETAIN_EXPORT].count;
     uint32_t page = 0;
 
     for (uint32_t at = 0; exports != NULL && at < segment->granules; at++) {
         page = segment->length[at] != 0 ? at : page;
         XSEG_INVARIANT(violation, "SEG-6",
                        exports[at] == 0 ||
-                           (xseg_segment_has(segment, XSEG_PAGE_EXPORTABLE) &&
-                            exports[page] == exports[at] && segment->shown[page] != 0),
+                           (xseg_segment_has_property(segment, XSEG_PAGE_EXPORTABLE) &&
+                            exports[page] == exports[at] && segment->was_exported[page] != 0),
                        "granule %" PRIu32 " is exported, in state %d", at, segment->state[at]);
     }
     return true;
 }
 
-bool xseg_segment_audit_held(const struct xseg_segment *segment, struct xseg_violation *violation)
+bool xseg_segment_audit_retains(const struct xseg_segment *segment,
+                                struct xseg_violation *violation)
 {
     for (int by = 0; by < XSEG_RETAINERS; by++)
         if (!audit_counts(segment, (enum xseg_retainer)by, violation))

@@ -42,7 +42,7 @@ static unsigned count_uses(unsigned range, unsigned first, unsigned count,
 static bool is_retained_somewhere(unsigned range)
 {
     const struct xseg_extent *extent = state_of(range)->extent;
-    bool is_retained = extent->registered != 0 || xseg_segment_holds(&extent->segment);
+    bool is_retained = extent->registered != 0 || xseg_segment_has_retained(&extent->segment);
 
     for (unsigned at = 0; at < GRANULES; at++)
         is_retained = is_retained || state_of(range)->elastic.holds[at] != 0;
@@ -52,7 +52,7 @@ static bool is_retained_somewhere(unsigned range)
 static bool is_pinned(unsigned range, unsigned at)
 {
     const struct xseg_segment *segment = &state_of(range)->extent->segment;
-    const uint32_t *pins = segment->retains[XSEG_RETAIN_PIN].count;
+    const uint32_t *pins = segment->retain_counts[XSEG_RETAIN_PIN].count;
 
     return pins != NULL && pins[at] != 0;
 }
@@ -64,7 +64,7 @@ static bool has_pending_alias(const struct call *call)
 
     for (unsigned at = call->first; at < call->first + call->count; at++)
         has = has || (use_of(call->range, at) == XSEG_ELASTIC_UNMAPPING &&
-                      xseg_alias_is_any(&state_of(call->range)->extent->segment, at));
+                      xseg_alias_exists(&state_of(call->range)->extent->segment, at));
     return has;
 }
 

@@ -226,12 +226,13 @@ static void notice_change(unsigned place)
 /* Check the contents of a committed granule, or write some to new memory. */
 static void check_contents(unsigned place)
 {
-    const struct xseg_physical_page *page =
-        xseg_alias_page(&state_of(place / GRANULES)->extent->segment, place % GRANULES);
+    const struct xseg_alias_record *page =
+        xseg_alias_record(&state_of(place / GRANULES)->extent->segment, place % GRANULES);
 
     for (unsigned other = 0; page != NULL && world.tag[place] == 0 && other < PLACES; other++)
         if (!world.is_released[other / GRANULES] &&
-            xseg_alias_page(&state_of(other / GRANULES)->extent->segment, other % GRANULES) == page)
+            xseg_alias_record(&state_of(other / GRANULES)->extent->segment, other % GRANULES) ==
+                page)
             world.tag[place] = world.tag[other];
     if (world.tag[place] == 0)
         *word_of(place) = world.tag[place] = ++world.tags;

@@ -448,7 +448,7 @@ static void check_granule(unsigned place)
         return;
     const struct xseg_segment *segment = &world.range[place / GRANULES]->state->extent->segment;
     const bool has_others = page_at(place)->places > 1;
-    if (xseg_alias_is_any(segment, place % GRANULES) != has_others)
+    if (xseg_alias_exists(segment, place % GRANULES) != has_others)
         fail_msg("granule %u of range %u has a page with %u mappings", place % GRANULES,
                  place / GRANULES, page_at(place)->places);
     for (unsigned which = 0; world.has_bytes && runs(place) && which < 3; which++)
@@ -1255,8 +1255,9 @@ static void step_pause(void)
 
     if (world.is_paused[range] || has_unknown_work(range))
         return;
-    const xseg_status status = xseg_pool_pause(
-        world.range[range]->state->pool, world.has_bytes ? XSEG_KEEP_HOST : XSEG_KEEP_NOTHING, NULL);
+    const xseg_status status =
+        xseg_pool_pause(world.range[range]->state->pool,
+                        world.has_bytes ? XSEG_KEEP_HOST : XSEG_KEEP_NOTHING, NULL);
     adopt();
     if (status != XSEG_OK) {
         assert_int_equal(status, XSEG_ERR_BUSY);

@@ -18,7 +18,7 @@ struct fixture {
     struct xseg_driver *driver;
     struct xseg_context context;
     struct xseg_unreleased_list leftovers;
-    struct xseg_pages pages;
+    struct xseg_page_cache pages;
     struct xseg_segment segment;
     xseg_stream stream;
     char path[64];
@@ -26,7 +26,7 @@ struct fixture {
 
 static void set_up(struct fixture *f)
 {
-    struct xseg_page_source plain = {.small = false};
+    struct xseg_page_source plain = {.use_small = false};
     struct xseg_sim_settings settings = {sizeof(settings)};
     char why[128];
 
@@ -37,7 +37,7 @@ static void set_up(struct fixture *f)
     assert_int_equal(xseg_unreleased_init(&f->leftovers, &f->context), XSEG_OK);
     assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->leftovers, why, sizeof(why)),
                      XSEG_OK);
-    xseg_pages_init(&f->pages, &f->context, &f->leftovers);
+    xseg_page_cache_init(&f->pages, &f->context, &f->leftovers);
     assert_int_equal(
         xseg_segment_reserve(&f->segment, &f->context, &f->pages, BYTES, 20 * XSEG_MIB), XSEG_OK);
     assert_int_equal(xseg_segment_map(&f->segment, 0, f->segment.granules, &plain), XSEG_OK);
@@ -55,10 +55,10 @@ static void tear_down(struct fixture *f)
     assert_int_equal(xseg_segment_unmap(&f->segment, 0, f->segment.granules, false, &done),
                      XSEG_OK);
     assert_int_equal(xseg_driver_stream_destroy(&f->context, f->stream), XSEG_OK);
-    xseg_pages_fini(&f->pages);
-    assert_int_equal(xseg_segment_end(&f->segment), XSEG_OK);
+    xseg_page_cache_fini(&f->pages);
+    assert_int_equal(xseg_segment_destroy(&f->segment), XSEG_OK);
     assert_int_equal(xseg_unreleased_retry(&f->leftovers), XSEG_OK);
-    assert_int_equal(xseg_context_close(&f->context), XSEG_OK);
+    assert_int_equal(xseg_driver_release_context(&f->context), XSEG_OK);
     xseg_unreleased_fini(&f->leftovers);
     xseg_driver_close(f->driver);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
@@ -117,9 +117,9 @@ static void contents_come_back(void **state)
         assert_int_equal(
             xseg_contents_open(&contents, &f.leftovers, f.stream, keep[i], f.path, BYTES), XSEG_OK);
         assert_int_equal(move(&f, &contents, true), XSEG_OK);
-        xseg_contents_rest(&contents);
+        xseg_contents_release_buffer(&contents);
         memset(memory_of(&f), 0xaa, BYTES);
-        assert_int_equal(xseg_contents_wake(&contents), XSEG_OK);
+        assert_int_equal(xseg_contents_acquire_buffer(&contents), XSEG_OK);
         assert_int_equal(move(&f, &contents, false), XSEG_OK);
         expect_written(&f);
         xseg_contents_close(&contents);

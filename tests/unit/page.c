@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Idle pages: by size, by owner, by age. */
-#include "vmm/page.h"
+#include "vmm/page_cache.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@ struct fixture {
     struct xseg_driver *driver;
     struct xseg_context context;
     struct xseg_unreleased_list leftovers;
-    struct xseg_pages pages;
+    struct xseg_page_cache pages;
 };
 
 /* Two owners. */
@@ -32,24 +32,24 @@ static void set_up(struct fixture *f)
     assert_int_equal(xseg_unreleased_init(&f->leftovers, &f->context), XSEG_OK);
     assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->leftovers, why, sizeof(why)),
                      XSEG_OK);
-    xseg_pages_init(&f->pages, &f->context, &f->leftovers);
+    xseg_page_cache_init(&f->pages, &f->context, &f->leftovers);
 }
 
 static void audit(const struct fixture *f)
 {
     struct xseg_violation violation = {0};
 
-    assert_true(xseg_pages_audit(&f->pages, &violation));
-    assert_int_equal(xseg_pages_bytes(&f->pages), xseg_sim_used(0));
+    assert_true(xseg_page_cache_audit(&f->pages, &violation));
+    assert_int_equal(xseg_page_cache_bytes(&f->pages), xseg_sim_used(0));
 }
 
 static void tear_down(struct fixture *f)
 {
     audit(f);
-    (void)xseg_pages_shrink(&f->pages, 0, UINT64_MAX);
-    xseg_pages_fini(&f->pages);
+    (void)xseg_page_cache_shrink(&f->pages, 0, UINT64_MAX);
+    xseg_page_cache_fini(&f->pages);
     assert_int_equal(xseg_unreleased_retry(&f->leftovers), XSEG_OK);
-    assert_int_equal(xseg_context_close(&f->context), XSEG_OK);
+    assert_int_equal(xseg_driver_release_context(&f->context), XSEG_OK);
     xseg_unreleased_fini(&f->leftovers);
     xseg_driver_close(f->driver);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
@@ -62,7 +62,7 @@ static uint64_t put_kind(struct fixture *f, struct xseg_page_kind kind, const vo
 
     assert_int_equal(xseg_driver_create(&f->context, kind.bytes, kind.properties, &handle),
                      XSEG_OK);
-    assert_int_equal(xseg_pages_return(&f->pages, kind, handle, owner, true), XSEG_OK);
+    assert_int_equal(xseg_page_cache_put(&f->pages, kind, handle, owner, true), XSEG_OK);
     return handle;
 }
 
@@ -76,7 +76,7 @@ static void expect_take(struct fixture *f, uint64_t bytes, const void *only_of, 
     const struct xseg_page_filter taker = {only_of, false, NULL};
     struct xseg_page page = {0};
 
-    assert_int_equal(xseg_pages_acquire(&f->pages, bytes, &taker, &page), handle != 0);
+    assert_int_equal(xseg_page_cache_acquire(&f->pages, bytes, &taker, &page), handle != 0);
     assert_int_equal(page.handle, handle);
     if (handle != 0)
         assert_int_equal(xseg_driver_release(&f->context, handle), XSEG_OK);
@@ -92,9 +92,9 @@ static void sizes_do_not_stand_for_each_other(void **state)
     set_up(&f);
     put(&f, SMALL, &first);
     const uint64_t small = put(&f, SMALL, &first), full = put(&f, FULL, &first);
-    assert_int_equal(xseg_pages_idle(&f.pages, SMALL, &anyone), 2 * SMALL);
-    assert_int_equal(xseg_pages_idle(&f.pages, FULL, &anyone), FULL);
-    assert_int_equal(xseg_pages_idle(&f.pages, 4 * MIB, &anyone), 0);
+    assert_int_equal(xseg_page_cache_usable_bytes(&f.pages, SMALL, &anyone), 2 * SMALL);
+    assert_int_equal(xseg_page_cache_usable_bytes(&f.pages, FULL, &anyone), FULL);
+    assert_int_equal(xseg_page_cache_usable_bytes(&f.pages, 4 * MIB, &anyone), 0);
     expect_take(&f, 4 * MIB, NULL, 0);
     expect_take(&f, FULL, NULL, full);
     expect_take(&f, FULL, NULL, 0);
@@ -114,20 +114,21 @@ static void exportable_pages_are_another_kind(void **state)
     set_up(&f);
     put(&f, SMALL, &first);
     const uint64_t handle = put_kind(&f, kind, &first);
-    assert_int_equal(xseg_pages_idle(&f.pages, SMALL, &plain), SMALL);
-    assert_int_equal(xseg_pages_idle(&f.pages, SMALL, &exporter), SMALL);
-    assert_true(xseg_pages_acquire(&f.pages, SMALL, &exporter, &page));
+    assert_int_equal(xseg_page_cache_usable_bytes(&f.pages, SMALL, &plain), SMALL);
+    assert_int_equal(xseg_page_cache_usable_bytes(&f.pages, SMALL, &exporter), SMALL);
+    assert_true(xseg_page_cache_acquire(&f.pages, SMALL, &exporter, &page));
     assert_int_equal(page.handle, handle);
-    assert_false(xseg_pages_acquire(&f.pages, SMALL, &exporter, &page));
+    assert_false(xseg_page_cache_acquire(&f.pages, SMALL, &exporter, &page));
     assert_int_equal(xseg_driver_export(&f.context, page.handle, &file), XSEG_OK);
     (void)close(file);
     assert_int_equal(xseg_driver_release(&f.context, page.handle), XSEG_OK);
-    assert_int_equal(xseg_pages_create(&f.pages, kind), XSEG_OK);
-    assert_true(xseg_pages_acquire(&f.pages, SMALL, &plain, &page));
+    assert_int_equal(xseg_page_cache_create(&f.pages, kind), XSEG_OK);
+    assert_true(xseg_page_cache_acquire(&f.pages, SMALL, &plain, &page));
     assert_int_equal(xseg_driver_export(&f.context, page.handle, &file), XSEG_ERR_DRIVER);
     assert_int_equal(xseg_driver_release(&f.context, page.handle), XSEG_OK);
-    assert_false(xseg_pages_release(&f.pages, (struct xseg_page_kind){SMALL, false, NULL}));
-    assert_true(xseg_pages_release(&f.pages, kind));
+    assert_false(
+        xseg_page_cache_release_one(&f.pages, (struct xseg_page_kind){SMALL, false, NULL}));
+    assert_true(xseg_page_cache_release_one(&f.pages, kind));
     tear_down(&f);
 }
 
@@ -141,7 +142,7 @@ static void a_taker_may_exclude_pages_of_other_owners(void **state)
                    other = put(&f, SMALL, &second), last = put(&f, SMALL, &second);
     const struct xseg_page_filter only = {&first, false, NULL};
 
-    assert_int_equal(xseg_pages_idle(&f.pages, SMALL, &only), 2 * SMALL);
+    assert_int_equal(xseg_page_cache_usable_bytes(&f.pages, SMALL, &only), 2 * SMALL);
     expect_take(&f, SMALL, NULL, last);
     expect_take(&f, SMALL, &first, fresh);
     expect_take(&f, SMALL, &first, own);
@@ -160,13 +161,13 @@ static void the_largest_go_first(void **state)
         put(&f, SMALL, NULL);
         put(&f, FULL, NULL);
     }
-    assert_int_equal(xseg_pages_shrink(&f.pages, 50 * MIB, UINT64_MAX), 3);
-    assert_int_equal(xseg_pages_bytes(&f.pages), 50 * MIB);
-    assert_int_equal(xseg_pages_shrink(&f.pages, 0, 3), 3);
-    assert_int_equal(xseg_pages_bytes(&f.pages), 8 * MIB);
-    assert_false(xseg_pages_release(&f.pages, (struct xseg_page_kind){FULL, false, NULL}));
-    assert_true(xseg_pages_release(&f.pages, (struct xseg_page_kind){SMALL, false, NULL}));
-    assert_int_equal(xseg_pages_bytes(&f.pages), 6 * MIB);
+    assert_int_equal(xseg_page_cache_shrink(&f.pages, 50 * MIB, UINT64_MAX), 3);
+    assert_int_equal(xseg_page_cache_bytes(&f.pages), 50 * MIB);
+    assert_int_equal(xseg_page_cache_shrink(&f.pages, 0, 3), 3);
+    assert_int_equal(xseg_page_cache_bytes(&f.pages), 8 * MIB);
+    assert_false(xseg_page_cache_release_one(&f.pages, (struct xseg_page_kind){FULL, false, NULL}));
+    assert_true(xseg_page_cache_release_one(&f.pages, (struct xseg_page_kind){SMALL, false, NULL}));
+    assert_int_equal(xseg_page_cache_bytes(&f.pages), 6 * MIB);
     tear_down(&f);
 }
 
@@ -178,13 +179,13 @@ static void the_old_ones_can_go_alone(void **state)
     set_up(&f);
     put(&f, SMALL, NULL); /* before there is a time: since the first one */
     for (uint64_t now = 100; now <= 300; now += 100) {
-        xseg_pages_set_time(&f.pages, now);
+        xseg_page_cache_set_time(&f.pages, now);
         put(&f, SMALL, NULL);
     }
-    assert_int_equal(xseg_pages_release_old(&f.pages, 99, UINT64_MAX), 0);
-    assert_int_equal(xseg_pages_release_old(&f.pages, 200, SMALL), SMALL);
-    assert_int_equal(xseg_pages_release_old(&f.pages, 200, UINT64_MAX), 2 * SMALL);
-    assert_int_equal(xseg_pages_bytes(&f.pages), SMALL);
+    assert_int_equal(xseg_page_cache_release_old(&f.pages, 99, UINT64_MAX), 0);
+    assert_int_equal(xseg_page_cache_release_old(&f.pages, 200, SMALL), SMALL);
+    assert_int_equal(xseg_page_cache_release_old(&f.pages, 200, UINT64_MAX), 2 * SMALL);
+    assert_int_equal(xseg_page_cache_bytes(&f.pages), SMALL);
     tear_down(&f);
 }
 
@@ -198,8 +199,8 @@ static void refused_pages_are_leftovers(void **state)
     put(&f, SMALL, NULL);
     put(&f, SMALL, NULL);
     assert_int_equal(xseg_sim_fail("cuMemRelease", 1, 999), XSEG_OK);
-    assert_int_equal(xseg_pages_shrink(&f.pages, 0, UINT64_MAX), 2);
-    assert_int_equal(xseg_pages_bytes(&f.pages), 0);
+    assert_int_equal(xseg_page_cache_shrink(&f.pages, 0, UINT64_MAX), 2);
+    assert_int_equal(xseg_page_cache_bytes(&f.pages), 0);
     assert_int_equal(xseg_unreleased_bytes(&f.leftovers), SMALL);
     assert_int_equal(xseg_unreleased_retry(&f.leftovers), XSEG_OK);
     tear_down(&f);
@@ -214,25 +215,25 @@ static void prepared_pages_are_left_to_their_taker(void **state)
 
     (void)state;
     set_up(&f);
-    assert_int_equal(xseg_pages_create(&f.pages, kind), XSEG_OK);
-    assert_int_equal(xseg_pages_create(&f.pages, kind), XSEG_OK);
+    assert_int_equal(xseg_page_cache_create(&f.pages, kind), XSEG_OK);
+    assert_int_equal(xseg_page_cache_create(&f.pages, kind), XSEG_OK);
     put(&f, FULL, &first);
-    assert_int_equal(xseg_pages_prepared(&f.pages), 2 * SMALL);
-    assert_int_equal(xseg_pages_of_kind(&f.pages, kind), 2 * SMALL);
-    assert_int_equal(xseg_pages_idle(&f.pages, SMALL, &anyone), 0);
-    assert_int_equal(xseg_pages_idle(&f.pages, SMALL, &taker), 2 * SMALL);
-    assert_false(xseg_pages_acquire(&f.pages, SMALL, &anyone, &page));
-    xseg_pages_shrink_to(&f.pages, 0); /* the page cache alone is bounded */
-    assert_int_equal(xseg_pages_bytes(&f.pages), 2 * SMALL);
-    assert_true(xseg_pages_unprepare(&f.pages, kind));
-    assert_int_equal(xseg_pages_idle(&f.pages, SMALL, &anyone), SMALL);
+    assert_int_equal(xseg_page_cache_prepared_bytes(&f.pages), 2 * SMALL);
+    assert_int_equal(xseg_page_cache_kind_bytes(&f.pages, kind), 2 * SMALL);
+    assert_int_equal(xseg_page_cache_usable_bytes(&f.pages, SMALL, &anyone), 0);
+    assert_int_equal(xseg_page_cache_usable_bytes(&f.pages, SMALL, &taker), 2 * SMALL);
+    assert_false(xseg_page_cache_acquire(&f.pages, SMALL, &anyone, &page));
+    xseg_page_cache_shrink_unprepared(&f.pages, 0); /* the page cache alone is bounded */
+    assert_int_equal(xseg_page_cache_bytes(&f.pages), 2 * SMALL);
+    assert_true(xseg_page_cache_unprepare(&f.pages, kind));
+    assert_int_equal(xseg_page_cache_usable_bytes(&f.pages, SMALL, &anyone), SMALL);
     audit(&f);
     const uint64_t common = put(&f, SMALL, &first);
-    assert_true(xseg_pages_acquire(&f.pages, SMALL, &taker, &page));
+    assert_true(xseg_page_cache_acquire(&f.pages, SMALL, &taker, &page));
     assert_int_not_equal(page.handle, common);
-    assert_int_equal(xseg_pages_prepared(&f.pages), 0);
+    assert_int_equal(xseg_page_cache_prepared_bytes(&f.pages), 0);
     assert_int_equal(xseg_driver_release(&f.context, page.handle), XSEG_OK);
-    assert_false(xseg_pages_unprepare(&f.pages, kind));
+    assert_false(xseg_page_cache_unprepare(&f.pages, kind));
     tear_down(&f);
 }
 

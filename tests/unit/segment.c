@@ -21,7 +21,7 @@ struct fixture {
     struct xseg_driver *driver;
     struct xseg_context context;
     struct xseg_unreleased_list leftovers;
-    struct xseg_pages pages;
+    struct xseg_page_cache pages;
     struct xseg_segment segment;
 };
 
@@ -38,7 +38,7 @@ static void set_up_with(struct fixture *f, uint64_t memory, uint64_t full_page)
     assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->leftovers, why, sizeof(why)),
                      XSEG_OK);
     assert_true(f->context.has_vmm);
-    xseg_pages_init(&f->pages, &f->context, &f->leftovers);
+    xseg_page_cache_init(&f->pages, &f->context, &f->leftovers);
     assert_int_equal(
         xseg_segment_reserve(&f->segment, &f->context, &f->pages, PAGES * PAGE, full_page),
         XSEG_OK);
@@ -58,11 +58,11 @@ static void tear_down(struct fixture *f)
             assert_int_equal(
                 xseg_segment_unmap(&f->segment, page, f->segment.length[page], false, &done),
                 XSEG_OK);
-    (void)xseg_pages_shrink(&f->pages, 0, UINT64_MAX);
-    xseg_pages_fini(&f->pages);
-    assert_int_equal(xseg_segment_end(&f->segment), XSEG_OK);
+    (void)xseg_page_cache_shrink(&f->pages, 0, UINT64_MAX);
+    xseg_page_cache_fini(&f->pages);
+    assert_int_equal(xseg_segment_destroy(&f->segment), XSEG_OK);
     assert_int_equal(xseg_unreleased_retry(&f->leftovers), XSEG_OK);
-    assert_int_equal(xseg_context_close(&f->context), XSEG_OK);
+    assert_int_equal(xseg_driver_release_context(&f->context), XSEG_OK);
     xseg_unreleased_fini(&f->leftovers);
     xseg_driver_close(f->driver);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
@@ -72,7 +72,7 @@ static const struct xseg_page_filter anyone = {NULL, false, NULL};
 
 static xseg_status map(struct xseg_segment *segment, uint32_t first, uint32_t count, bool small)
 {
-    struct xseg_page_source supply = {.small = small};
+    struct xseg_page_source supply = {.use_small = small};
 
     return xseg_segment_map(segment, first, count, &supply);
 }
@@ -241,14 +241,14 @@ static void frames_get_full_pages_and_the_rest_small_ones(void **state)
     assert_int_equal(xseg_sim_calls("cuMemSetAccess"), 1 + 1); /* one was the trial's */
 
     /* Whole pages of a stretch: a page that is cut by its bounds does not count. */
-    assert_int_equal(xseg_segment_whole_pages(&f.segment, 3 * PAGE, 11 * PAGE, &first), 8);
+    assert_int_equal(xseg_segment_pages_inside(&f.segment, 3 * PAGE, 11 * PAGE, &first), 8);
     assert_int_equal(first, 3);
-    assert_int_equal(xseg_segment_whole_pages(&f.segment, 3 * PAGE + 1, 9 * PAGE, &first), 5);
+    assert_int_equal(xseg_segment_pages_inside(&f.segment, 3 * PAGE + 1, 9 * PAGE, &first), 5);
     assert_int_equal(first, 4);
-    assert_int_equal(xseg_segment_whole_pages(&f.segment, 5 * PAGE, 11 * PAGE - 1, &first), 2);
+    assert_int_equal(xseg_segment_pages_inside(&f.segment, 5 * PAGE, 11 * PAGE - 1, &first), 2);
     assert_int_equal(first, 8);
-    assert_int_equal(xseg_segment_whole_pages(&f.segment, 3 * PAGE, 7 * PAGE, &first), 1);
-    assert_int_equal(xseg_segment_whole_pages(&f.segment, 5 * PAGE, 8 * PAGE, &first), 0);
+    assert_int_equal(xseg_segment_pages_inside(&f.segment, 3 * PAGE, 7 * PAGE, &first), 1);
+    assert_int_equal(xseg_segment_pages_inside(&f.segment, 5 * PAGE, 8 * PAGE, &first), 0);
     assert_int_equal(xseg_segment_page_end(&f.segment, 6), 8);
     assert_int_equal(xseg_segment_page_end(&f.segment, 4), 4);
 
@@ -266,7 +266,7 @@ static void long_pages_where_they_fit(void **state)
     static const struct {
         uint32_t at, length;
     } wanted[] = {{1, 1}, {2, 8}, {10, 8}, {18, 4}, {22, 2}, {24, 1}};
-    struct xseg_page_source supply = {.longest = 9 * PAGE};
+    struct xseg_page_source supply = {.max_page_bytes = 9 * PAGE};
     struct fixture f;
     uint32_t done = 0, first = 0;
 
@@ -279,9 +279,9 @@ static void long_pages_where_they_fit(void **state)
     assert_int_equal(xseg_sim_calls("cuMemCreate"), created + XSEG_COUNT_OF(wanted));
     assert_int_equal(xseg_sim_used(0), 24 * PAGE);
     /* A long page goes in one piece, or not at all. */
-    assert_int_equal(xseg_segment_whole_pages(&f.segment, 3 * PAGE, 20 * PAGE, &first), 8);
+    assert_int_equal(xseg_segment_pages_inside(&f.segment, 3 * PAGE, 20 * PAGE, &first), 8);
     assert_int_equal(first, 10);
-    assert_int_equal(xseg_segment_whole_pages(&f.segment, 3 * PAGE, 10 * PAGE, &first), 0);
+    assert_int_equal(xseg_segment_pages_inside(&f.segment, 3 * PAGE, 10 * PAGE, &first), 0);
     assert_int_equal(xseg_segment_unmap(&f.segment, 10, 8, true, &done), XSEG_OK);
     assert_int_equal(done, 8);
     /* The page is kept, and found by the next growth that has the room. */
@@ -289,7 +289,7 @@ static void long_pages_where_they_fit(void **state)
     assert_int_equal(f.segment.length[30], 8);
     assert_int_equal(xseg_sim_used(0), 24 * PAGE);
     /* Small ones where those are wanted. */
-    supply.small = true;
+    supply.use_small = true;
     assert_int_equal(xseg_segment_map(&f.segment, 10, 8, &supply), XSEG_OK);
     assert_int_equal(f.segment.length[10], 1);
     tear_down(&f);
@@ -306,14 +306,14 @@ static void a_kept_page_moves(void **state)
     set_up_with(&f, XSEG_GIB, FULL * PAGE);
     assert_int_equal(map(&f.segment, 0, FULL + 2, false), XSEG_OK);
     assert_int_equal(xseg_segment_unmap(&f.segment, 0, FULL + 2, true, &done), XSEG_OK);
-    assert_int_equal(xseg_pages_bytes(&f.pages), (FULL + 2) * PAGE);
-    assert_int_equal(xseg_pages_idle(&f.pages, PAGE, &anyone), 2 * PAGE);
+    assert_int_equal(xseg_page_cache_bytes(&f.pages), (FULL + 2) * PAGE);
+    assert_int_equal(xseg_page_cache_usable_bytes(&f.pages, PAGE, &anyone), 2 * PAGE);
     const uint64_t created = xseg_sim_calls("cuMemCreate");
     /* The full page goes where it fits, also off the frames. */
     assert_int_equal(map(&f.segment, 11, FULL + 2, true), XSEG_OK);
     assert_int_equal(f.segment.length[11], FULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), created);
-    assert_int_equal(xseg_pages_bytes(&f.pages), 0);
+    assert_int_equal(xseg_page_cache_bytes(&f.pages), 0);
     tear_down(&f);
 }
 
@@ -339,10 +339,10 @@ static void the_audit_names_the_broken_invariant(void **state)
     assert_string_equal(violation.tag, "SEG-3");
     f.segment.reserved_bytes += XSEG_GIB;
     assert_int_equal(xseg_segment_retain(&f.segment, XSEG_RETAIN_PIN, 0, 1), XSEG_OK);
-    f.segment.retains[XSEG_RETAIN_PIN].granules++;
+    f.segment.retain_counts[XSEG_RETAIN_PIN].granules++;
     assert_false(xseg_segment_audit(&f.segment, &violation));
     assert_string_equal(violation.tag, "SEG-5");
-    f.segment.retains[XSEG_RETAIN_PIN].granules--;
+    f.segment.retain_counts[XSEG_RETAIN_PIN].granules--;
     assert_true(xseg_segment_release(&f.segment, XSEG_RETAIN_PIN, 0, 1));
     tear_down(&f);
 }
@@ -355,26 +355,27 @@ static void pinned_pages_are_held(void **state)
     (void)state;
     set_up(&f, XSEG_GIB);
     assert_int_equal(map(&f.segment, 0, 8, false), XSEG_OK);
-    assert_false(xseg_segment_is_held(&f.segment, 0, 8));
+    assert_false(xseg_segment_is_retained(&f.segment, 0, 8));
     assert_false(xseg_segment_release(&f.segment, XSEG_RETAIN_PIN, 0, 1));
     assert_int_equal(xseg_segment_retain(&f.segment, XSEG_RETAIN_PIN, 3 * PAGE - 1, 3 * PAGE + 1),
                      XSEG_OK);
     assert_int_equal(xseg_segment_retain(&f.segment, XSEG_RETAIN_PIN, 3 * PAGE, 4 * PAGE), XSEG_OK);
-    assert_int_equal(xseg_segment_all_held(&f.segment).pinned, 2 * PAGE);
+    assert_int_equal(xseg_segment_all_retained_bytes(&f.segment).pinned, 2 * PAGE);
     for (uint32_t page = 0; page < 8; page++)
-        assert_int_equal(xseg_segment_is_held(&f.segment, page, 1), page == 2 || page == 3);
+        assert_int_equal(xseg_segment_is_retained(&f.segment, page, 1), page == 2 || page == 3);
     assert_false(xseg_segment_release(&f.segment, XSEG_RETAIN_PIN, PAGE,
                                       4 * PAGE)); /* the second is not pinned */
     assert_true(xseg_segment_release(&f.segment, XSEG_RETAIN_PIN, 3 * PAGE - 1, 3 * PAGE + 1));
     assert_false(xseg_segment_is_pinned(&f.segment, 2, 1));
     assert_true(xseg_segment_is_pinned(&f.segment, 3, 1));
     assert_true(xseg_segment_release(&f.segment, XSEG_RETAIN_PIN, 3 * PAGE, 4 * PAGE));
-    f.segment.retains[XSEG_RETAIN_PIN].count[5] = UINT32_MAX;
-    f.segment.retains[XSEG_RETAIN_PIN].granules = 1;
+    f.segment.retain_counts[XSEG_RETAIN_PIN].count[5] = UINT32_MAX;
+    f.segment.retain_counts[XSEG_RETAIN_PIN].granules = 1;
     scene_expect_error(xseg_segment_retain(&f.segment, XSEG_RETAIN_PIN, 4 * PAGE, 6 * PAGE),
                        XSEG_ERR_BUSY, "maximum");
-    assert_int_equal(f.segment.retains[XSEG_RETAIN_PIN].count[4], 0);
-    f.segment.retains[XSEG_RETAIN_PIN].count[5] = f.segment.retains[XSEG_RETAIN_PIN].granules = 0;
+    assert_int_equal(f.segment.retain_counts[XSEG_RETAIN_PIN].count[4], 0);
+    f.segment.retain_counts[XSEG_RETAIN_PIN].count[5] =
+        f.segment.retain_counts[XSEG_RETAIN_PIN].granules = 0;
     tear_down(&f);
 }
 
@@ -391,10 +392,10 @@ static void an_ended_segment_has_no_references(void **state)
                      XSEG_OK);
     assert_int_equal(xseg_segment_retain(&segment, XSEG_RETAIN_EXPORT, 0, 2 * PAGE), XSEG_OK);
     assert_int_equal(xseg_segment_retain(&segment, XSEG_RETAIN_PIN, 0, PAGE), XSEG_OK);
-    assert_int_equal(xseg_segment_end(&segment), XSEG_OK);
+    assert_int_equal(xseg_segment_destroy(&segment), XSEG_OK);
     assert_false(xseg_segment_release(&segment, XSEG_RETAIN_PIN, 0, PAGE));
     xseg_segment_unexport(&segment, 0, 2);
-    assert_false(xseg_segment_is_held(&segment, 0, 2));
+    assert_false(xseg_segment_is_retained(&segment, 0, 2));
     tear_down(&f);
 }
 
@@ -411,19 +412,19 @@ static void exported_pages_are_held_and_not_kept(void **state)
     f.segment.properties = XSEG_PAGE_EXPORTABLE;
     assert_int_equal(map(&f.segment, 0, 4 * FULL, false), XSEG_OK);
     /* Bytes in the middle of two pages: these are pages 1 and 2. */
-    assert_int_equal(xseg_segment_pages_under(&f.segment, 5 * PAGE + 17, 8 * PAGE + 1, &first),
-                     2 * FULL);
+    assert_int_equal(
+        xseg_segment_pages_overlapping(&f.segment, 5 * PAGE + 17, 8 * PAGE + 1, &first), 2 * FULL);
     assert_int_equal(first, FULL);
     assert_int_equal(xseg_segment_export(&f.segment, FULL, 2 * FULL), XSEG_OK);
     assert_int_equal(xseg_segment_export(&f.segment, FULL, FULL), XSEG_OK);
     assert_int_equal(xseg_segment_retain(&f.segment, XSEG_RETAIN_PIN, 9 * PAGE, 9 * PAGE + 1),
                      XSEG_OK);
-    assert_int_equal(xseg_segment_all_held(&f.segment).exported, FULL * PAGE);
-    assert_int_equal(xseg_segment_all_held(&f.segment).pinned, FULL * PAGE);
+    assert_int_equal(xseg_segment_all_retained_bytes(&f.segment).exported, FULL * PAGE);
+    assert_int_equal(xseg_segment_all_retained_bytes(&f.segment).pinned, FULL * PAGE);
     assert_true(xseg_segment_release(&f.segment, XSEG_RETAIN_PIN, 9 * PAGE, 9 * PAGE + 1));
-    assert_int_equal(xseg_segment_all_held(&f.segment).exported, 2 * FULL * PAGE);
+    assert_int_equal(xseg_segment_all_retained_bytes(&f.segment).exported, 2 * FULL * PAGE);
     for (uint32_t page = 0; page < 4; page++)
-        assert_int_equal(xseg_segment_is_held(&f.segment, page * FULL, FULL),
+        assert_int_equal(xseg_segment_is_retained(&f.segment, page * FULL, FULL),
                          page == 1 || page == 2);
     assert_false(xseg_segment_release(&f.segment, XSEG_RETAIN_PIN, 4 * PAGE,
                                       5 * PAGE)); /* it is not a pin */
@@ -431,26 +432,26 @@ static void exported_pages_are_held_and_not_kept(void **state)
     xseg_segment_unexport(&f.segment, FULL, FULL);
     assert_true(xseg_segment_is_exported(&f.segment, FULL, 1));
     xseg_segment_unexport(&f.segment, FULL, 2 * FULL);
-    assert_false(xseg_segment_is_held(&f.segment, 0, 4 * FULL));
+    assert_false(xseg_segment_is_retained(&f.segment, 0, 4 * FULL));
 
-    f.segment.retains[XSEG_RETAIN_EXPORT].granules++;
+    f.segment.retain_counts[XSEG_RETAIN_EXPORT].granules++;
     assert_false(xseg_segment_audit(&f.segment, &violation));
     assert_string_equal(violation.tag, "SEG-5");
-    f.segment.retains[XSEG_RETAIN_EXPORT].granules--;
-    f.segment.retains[XSEG_RETAIN_EXPORT].count[0] = UINT32_MAX;
-    f.segment.retains[XSEG_RETAIN_EXPORT].granules = 1;
+    f.segment.retain_counts[XSEG_RETAIN_EXPORT].granules--;
+    f.segment.retain_counts[XSEG_RETAIN_EXPORT].count[0] = UINT32_MAX;
+    f.segment.retain_counts[XSEG_RETAIN_EXPORT].granules = 1;
     scene_expect_error(xseg_segment_export(&f.segment, 0, FULL), XSEG_ERR_BUSY, "maximum");
     assert_false(xseg_segment_audit(&f.segment, &violation));
     assert_string_equal(violation.tag, "SEG-6");
-    f.segment.retains[XSEG_RETAIN_EXPORT].count[0] =
-        f.segment.retains[XSEG_RETAIN_EXPORT].granules = 0;
+    f.segment.retain_counts[XSEG_RETAIN_EXPORT].count[0] =
+        f.segment.retain_counts[XSEG_RETAIN_EXPORT].granules = 0;
 
     assert_int_equal(xseg_segment_unmap(&f.segment, 0, 4 * FULL, true, &done), XSEG_OK);
-    assert_int_equal(xseg_pages_bytes(&f.pages), 2 * FULL * PAGE);
+    assert_int_equal(xseg_page_cache_bytes(&f.pages), 2 * FULL * PAGE);
     /* What comes there next was shown to nobody. */
     assert_int_equal(map(&f.segment, 0, 4 * FULL, false), XSEG_OK);
     assert_int_equal(xseg_segment_unmap(&f.segment, 0, 4 * FULL, true, &done), XSEG_OK);
-    assert_int_equal(xseg_pages_bytes(&f.pages), 4 * FULL * PAGE);
+    assert_int_equal(xseg_page_cache_bytes(&f.pages), 4 * FULL * PAGE);
     tear_down(&f);
 }
 
@@ -470,7 +471,7 @@ static void pages_leave_and_come_back(void **state)
         assert_int_equal(xseg_evicted_unmap(&f.segment), XSEG_OK);
         assert_int_equal(mapped(&f), 0);
         assert_int_equal(xseg_unreleased_bytes(&f.leftovers), (FULL + 3) * PAGE);
-        assert_int_equal(xseg_evicted_missing(&f.segment), 0);
+        assert_int_equal(xseg_evicted_unbacked_bytes(&f.segment), 0);
         xseg_evicted_release(&f.segment);
         assert_int_equal(xseg_unreleased_bytes(&f.leftovers), 0);
         assert_int_equal(xseg_sim_used(0), 0);
@@ -483,7 +484,7 @@ static void pages_leave_and_come_back(void **state)
         if (status != XSEG_OK) {
             assert_int_equal(xseg_evicted_roll_back(&f.segment), XSEG_OK);
             assert_int_equal(xseg_sim_used(0), 0);
-            assert_int_equal(xseg_evicted_missing(&f.segment), (FULL + 3) * PAGE);
+            assert_int_equal(xseg_evicted_unbacked_bytes(&f.segment), (FULL + 3) * PAGE);
             assert_int_equal(xseg_evicted_create(&f.segment), XSEG_OK);
             assert_int_equal(xseg_evicted_map(&f.segment), XSEG_OK);
         }
@@ -506,13 +507,13 @@ static void a_guarded_segment_takes_no_more_than_it_needs(void **state)
 
     (void)state;
     set_up(&f, XSEG_GIB);
-    assert_int_equal(xseg_segment_reserve_exactly(
-                         &guarded, &f.context, &f.pages,
-                         &(struct xseg_segment_extent){3 * PAGE, PAGE, PAGE, 64 * XSEG_MIB, 0}),
+    assert_int_equal(xseg_segment_reserve_range(&guarded, &f.context, &f.pages,
+                                                &(struct xseg_segment_reservation){
+                                                    3 * PAGE, PAGE, PAGE, 64 * XSEG_MIB, 0}),
                      XSEG_OK);
     assert_int_equal(
-        xseg_segment_reserve_exactly(&next, &f.context, &f.pages,
-                                     &(struct xseg_segment_extent){PAGE, PAGE, PAGE, PAGE, 0}),
+        xseg_segment_reserve_range(&next, &f.context, &f.pages,
+                                   &(struct xseg_segment_reservation){PAGE, PAGE, PAGE, PAGE, 0}),
         XSEG_OK);
     assert_int_equal(guarded.base % (64 * XSEG_MIB), 0);
     assert_int_equal(guarded.bytes, 3 * PAGE);
@@ -520,8 +521,8 @@ static void a_guarded_segment_takes_no_more_than_it_needs(void **state)
     assert_true(next.base >= guarded.base + 4 * PAGE);
     assert_int_equal(map(&guarded, 0, 3, false), XSEG_OK);
     assert_int_equal(xseg_segment_unmap(&guarded, 0, 3, false, &done), XSEG_OK);
-    assert_int_equal(xseg_segment_end(&guarded), XSEG_OK);
-    assert_int_equal(xseg_segment_end(&next), XSEG_OK);
+    assert_int_equal(xseg_segment_destroy(&guarded), XSEG_OK);
+    assert_int_equal(xseg_segment_destroy(&next), XSEG_OK);
     tear_down(&f);
 }
 
@@ -538,17 +539,17 @@ static void an_aliased_page_goes_with_its_last_mapping(void **state)
     assert_int_equal(mapped(&f), 6 * PAGE);
     assert_int_equal(f.segment.alias_bytes, 3 * PAGE);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
-    assert_true(xseg_alias_is_any(&f.segment, 1));
+    assert_true(xseg_alias_exists(&f.segment, 1));
     assert_int_equal(xseg_segment_unmap(&f.segment, 11, 2, false, &done), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
-    assert_int_equal(f.segment.unmapped, 0);
-    assert_false(xseg_alias_is_any(&f.segment, 1));
+    assert_int_equal(f.segment.unmapped_bytes, 0);
+    assert_false(xseg_alias_exists(&f.segment, 1));
     assert_int_equal(xseg_segment_unmap(&f.segment, 0, 1, false, &done), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
     assert_int_equal(f.segment.alias_bytes, 0);
     assert_int_equal(xseg_segment_unmap(&f.segment, 10, 1, false, &done), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), 2 * PAGE);
-    assert_int_equal(f.segment.unmapped, PAGE);
+    assert_int_equal(f.segment.unmapped_bytes, PAGE);
     tear_down(&f);
 }
 
@@ -573,7 +574,7 @@ static void a_stuck_alias_keeps_its_page(void **state)
     assert_int_equal(f.segment.unknown, PAGE);
     assert_int_equal(xseg_unreleased_bytes(&f.leftovers), 0);
     assert_int_equal(xseg_segment_unmap(&f.segment, 0, 1, true, &done), XSEG_OK);
-    assert_int_equal(xseg_pages_bytes(&f.pages), 0);
+    assert_int_equal(xseg_page_cache_bytes(&f.pages), 0);
     assert_int_equal(xseg_unreleased_bytes(&f.leftovers), PAGE);
     assert_int_equal(xseg_sim_used(0), PAGE);
     assert_int_equal(xseg_segment_retry_unknown(&f.segment), XSEG_OK);
@@ -597,7 +598,7 @@ static void an_exported_alias_is_not_kept(void **state)
     xseg_segment_unexport(&f.segment, 0, 1);
     assert_int_equal(xseg_segment_unmap(&f.segment, 0, 1, true, &done), XSEG_OK);
     assert_int_equal(xseg_segment_unmap(&f.segment, 10, 1, true, &done), XSEG_OK);
-    assert_int_equal(xseg_pages_bytes(&f.pages), 0);
+    assert_int_equal(xseg_page_cache_bytes(&f.pages), 0);
     assert_int_equal(xseg_sim_used(0), 0);
     tear_down(&f);
 }

@@ -42,7 +42,7 @@ static void tear_down(struct fixture *f)
 {
     xseg_streams_fini(&f->streams);
     xseg_mutex_fini(&f->table_lock);
-    assert_int_equal(xseg_context_close(&f->context), XSEG_OK);
+    assert_int_equal(xseg_driver_release_context(&f->context), XSEG_OK);
     xseg_unreleased_fini(&f->leftovers);
     xseg_driver_close(f->driver);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);

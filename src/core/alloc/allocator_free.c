@@ -304,11 +304,11 @@ static xseg_status wait_aside(struct xseg_device *device, const xseg_event *even
 
         if (events[i] == NULL)
             return xseg_fail(XSEG_ERR_ARGUMENT, "events[%zu] is NULL", i);
-        status = xseg_driver_relax(&device->context, &mode);
+        status = xseg_driver_relax_capture_mode(&device->context, &mode);
         if (status != XSEG_OK)
             return status;
-        status = xseg_driver_event_done(&device->context, events[i], &done);
-        xseg_driver_unrelax(&device->context, mode);
+        status = xseg_driver_event_query(&device->context, events[i], &done);
+        xseg_driver_restore_capture_mode(&device->context, mode);
         if (status == XSEG_OK && !done && *side == NULL)
             status = xseg_device_side_stream(device, side);
         if (status == XSEG_OK && !done)

@@ -82,14 +82,14 @@ static void stamp_granules(const struct xseg_arena *arena, struct xseg_extent *e
     const uint64_t now = xseg_arena_now(arena);
 
     if (!xseg_segment_is_expandable(segment)) {
-        segment->since[0] = now;
+        segment->idle_since[0] = now;
         return;
     }
     XSEG_ASSERT(bytes > 0 && base >= segment->base &&
                 base + bytes <= segment->base + segment->bytes);
     const uint64_t last = (base + bytes - 1 - segment->base) / segment->granule_bytes;
     for (uint64_t at = (base - segment->base) / segment->granule_bytes; at <= last; at++)
-        segment->since[at] = now;
+        segment->idle_since[at] = now;
 }
 
 void xseg_arena_record_free(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t base,

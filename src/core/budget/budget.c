@@ -134,7 +134,7 @@ static void forget_shares(struct xseg_allocator *allocator)
 static uint64_t idle_of(struct xseg_device *device, uint64_t taken)
 {
     const uint64_t cached = xseg_counters_of_device(device).cached;
-    const uint64_t idle = xseg_min(taken, cached + xseg_pages_bytes(&device->pages));
+    const uint64_t idle = xseg_min(taken, cached + xseg_page_cache_bytes(&device->page_cache));
 
     if (xseg_clock_system() >=
         atomic_load_explicit(&device->budget->kept_until, memory_order_relaxed))

@@ -50,15 +50,15 @@ static void tally_up(const struct xseg_arena *arena, const struct xseg_extent *e
 static uint64_t tally_page(const struct xseg_segment *segment, uint32_t at, bool is_live,
                            struct tally *tally)
 {
-    const struct xseg_physical_page *page = xseg_alias_page(segment, at);
+    const struct xseg_alias_record *page = xseg_alias_record(segment, at);
     uint64_t alias_bytes = 0;
 
-    if (xseg_segment_has_page(segment->state[at]) &&
+    if (xseg_page_state_is_present(segment->state[at]) &&
         (page == NULL || page->audited.mapped + page->audited.evicted == 0)) {
         tally->active_bytes += segment->granule_bytes;
         tally->mapped += segment->granule_bytes;
     }
-    if (is_live && (page == NULL || page->audited.live == 0))
+    if (is_live && (page == NULL || page->audited.committed == 0))
         tally->live_bytes += segment->granule_bytes;
     xseg_alias_audit_add(segment, at, is_live, &alias_bytes);
     return alias_bytes;

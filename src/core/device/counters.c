@@ -184,7 +184,7 @@ void xseg_counters_read_device(struct xseg_device *device, struct xseg_statistic
     out->physical_bytes = xseg_device_physical(device);
     out->unreleased_bytes = xseg_unreleased_bytes(&device->unreleased);
     out->address_bytes = load(&device->addresses);
-    out->idle_page_bytes = xseg_pages_bytes(&device->pages);
+    out->idle_page_bytes = xseg_page_cache_bytes(&device->page_cache);
     out->paused_bytes = load(&device->evicted);
 }
 

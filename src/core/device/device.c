@@ -79,12 +79,12 @@ uint64_t xseg_device_allowance(const struct xseg_device *device)
 uint64_t xseg_device_physical(const struct xseg_device *device)
 {
     return atomic_load_explicit(&device->reserved, memory_order_relaxed) +
-           xseg_pages_bytes(&device->pages) + xseg_unreleased_bytes(&device->unreleased);
+           xseg_page_cache_bytes(&device->page_cache) + xseg_unreleased_bytes(&device->unreleased);
 }
 
 xseg_status xseg_device_memory(struct xseg_device *device, uint64_t *free, uint64_t *total)
 {
-    const xseg_status status = xseg_driver_memory(&device->context, free, total);
+    const xseg_status status = xseg_driver_memory_info(&device->context, free, total);
 
     if (status != XSEG_OK)
         return status;

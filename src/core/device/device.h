@@ -58,7 +58,8 @@ struct xseg_device {
     atomic_uint_fast64_t allowance;
     /* enum xseg_oom_cause of the last growth that was refused.  Guarded by the device memory lock. */
     unsigned refuser;
-    struct xseg_pages pages; /* unmapped physical memory; guarded by the device memory lock */
+    struct xseg_page_cache
+        page_cache; /* unmapped physical memory; guarded by the device memory lock */
     struct xseg_allocator *allocator;
     const struct xseg_fork_guard *fork; /* the allocator's */
     struct xseg_page_map *page_map;     /* the allocator's */

@@ -38,7 +38,7 @@ struct xseg_pool {
         is_full; /* the pool's own limit refused the last growth; guarded by the device memory lock */
     enum xseg_pool_state state; /* guarded by the device memory lock */
     uint32_t number; /* of the users' pools, from 1 on; 0: the default pool, or the guarded one */
-    /* Unique among all pools that the device ever had: the owner of pages (vmm/page.h). */
+    /* Unique among all pools that the device ever had: the owner of pages (vmm/page_cache.h). */
     uint64_t serial;
     atomic_uint_fast64_t limit; /* bytes that it may reserve; UINT64_MAX: no limit */
     /* The options at creation; `limit` and the flags hold later changes. */

@@ -237,8 +237,8 @@ static void note_map(const struct xseg_block *block)
 xseg_status xseg_candidate_map(struct xseg_candidate *candidate)
 {
     struct xseg_arena *arena = candidate->first->extent->arena;
-    const struct xseg_page_source source = {.small = candidate->small,
-                                            .longest = candidate->longest};
+    const struct xseg_page_source source = {.use_small = candidate->small,
+                                            .max_page_bytes = candidate->longest};
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && candidate->failed == NULL);
     for (struct xseg_block *block = candidate->first;; block = block->next) {
@@ -304,19 +304,21 @@ uint64_t xseg_candidate_covered(const struct xseg_candidate *candidate,
 {
     const struct xseg_segment *segment = &candidate->first->extent->segment;
     const uint64_t granule = segment->granule_bytes;
-    const struct xseg_page_source source = {.small = candidate->small,
-                                            .longest = candidate->longest};
-    uint64_t small = xseg_pages_idle(segment->pages, granule, filter), covered = 0;
-    uint64_t full = segment->page_bytes == granule
-                        ? 0
-                        : xseg_pages_idle(segment->pages, segment->page_bytes, filter);
+    const struct xseg_page_source source = {.use_small = candidate->small,
+                                            .max_page_bytes = candidate->longest};
+    uint64_t small = xseg_page_cache_usable_bytes(segment->page_cache, granule, filter),
+             covered = 0;
+    uint64_t full =
+        segment->page_bytes == granule
+            ? 0
+            : xseg_page_cache_usable_bytes(segment->page_cache, segment->page_bytes, filter);
 
     for (const struct xseg_block *block = candidate->first; small + full != 0;
          block = block->next) {
         if (!block->mapped)
-            covered +=
-                xseg_segment_covered(segment, (uint32_t)((block->base - segment->base) / granule),
-                                     (uint32_t)(block->bytes / granule), &source, &full, &small);
+            covered += xseg_segment_covered_by_idle(
+                segment, (uint32_t)((block->base - segment->base) / granule),
+                (uint32_t)(block->bytes / granule), &source, &full, &small);
         if (block == candidate->last)
             break;
     }

@@ -99,7 +99,7 @@ end_tables:
     xseg_extent_fini(extent);
     xseg_arena_unlock(arena);
 end_segment:
-    (void)xseg_segment_end(&extent->segment);
+    (void)xseg_segment_destroy(&extent->segment);
     xseg_extents_put(extent);
     return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, segment tables");
 }
@@ -123,7 +123,7 @@ xseg_status xseg_extents_announce_reserved(struct xseg_extent *extent, xseg_stat
 }
 
 xseg_status xseg_extents_reserve_elastic(struct xseg_arena *arena,
-                                         const struct xseg_segment_extent *wanted,
+                                         const struct xseg_segment_reservation *wanted,
                                          struct xseg_elastic *elastic, struct xseg_extent **out)
 {
     struct xseg_device *device = arena->device;
@@ -134,8 +134,8 @@ xseg_status xseg_extents_reserve_elastic(struct xseg_arena *arena,
         return XSEG_ERR_HOST_MEMORY;
     extent->elastic = elastic;
     const xseg_status status = xseg_extents_announce_reserved(
-        extent,
-        xseg_segment_reserve_exactly(&extent->segment, &device->context, &device->pages, wanted));
+        extent, xseg_segment_reserve_range(&extent->segment, &device->context, &device->page_cache,
+                                           wanted));
     if (status == XSEG_OK)
         *out = extent;
     return status;

@@ -40,7 +40,7 @@ xseg_status xseg_extents_announce_reserved(struct xseg_extent *extent, xseg_stat
  * Cost:    one reserve
  */
 xseg_status xseg_extents_reserve_elastic(struct xseg_arena *arena,
-                                         const struct xseg_segment_extent *wanted,
+                                         const struct xseg_segment_reservation *wanted,
                                          struct xseg_elastic *elastic, struct xseg_extent **out);
 
 #endif

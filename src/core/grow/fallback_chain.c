@@ -79,7 +79,7 @@ static xseg_status map_small(struct xseg_arena *arena, const struct xseg_alloc_p
     if (status == XSEG_OK)
         status = xseg_remap_pages(device, &plan);
     status = xseg_growth_finish(arena, params, &candidate, status, out);
-    xseg_pages_shrink_to(&device->pages, params->config->page_cache_bytes);
+    xseg_page_cache_shrink_unprepared(&device->page_cache, params->config->page_cache_bytes);
     return status;
 }
 

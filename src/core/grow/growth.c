@@ -93,9 +93,9 @@ static xseg_status make_classic(struct xseg_arena *arena, struct xseg_segment *s
     xseg_status status;
 
     if (!xseg_pool_has_own_memory(arena->pool))
-        return xseg_segment_allocate(segment, &device->context, &device->pages, bytes);
-    status = xseg_segment_allocate_from_callback(segment, &device->context, &device->pages, bytes,
-                                                 &arena->pool->options.memory,
+        return xseg_segment_allocate(segment, &device->context, &device->page_cache, bytes);
+    status = xseg_segment_allocate_from_callback(segment, &device->context, &device->page_cache,
+                                                 bytes, &arena->pool->options.memory,
                                                  xseg_arena_stream(arena)->handle);
     if (status != XSEG_OK)
         xseg_fail_append(", pool %s", xseg_pool_label(arena->pool));
@@ -106,7 +106,7 @@ static xseg_status make_classic(struct xseg_arena *arena, struct xseg_segment *s
         "memory function of pool %s returned an address that is in use or is not a device "
         "address, %#" PRIx64 " for %" PRIu64 " bytes",
         xseg_pool_label(arena->pool), segment->base, bytes);
-    (void)xseg_segment_end(segment);
+    (void)xseg_segment_destroy(segment);
     return status;
 }
 
@@ -209,11 +209,11 @@ static xseg_status reserve(struct xseg_device *device, struct xseg_segment *segm
 {
     XSEG_ASSERT(range->min <= range->bytes && range->bytes % page == 0);
     const xseg_status status =
-        xseg_segment_reserve(segment, &device->context, &device->pages, range->bytes, page);
+        xseg_segment_reserve(segment, &device->context, &device->page_cache, range->bytes, page);
 
     if (status != XSEG_ERR_NO_ADDRESSES || range->bytes == range->min)
         return status;
-    return xseg_segment_reserve(segment, &device->context, &device->pages, range->min, page);
+    return xseg_segment_reserve(segment, &device->context, &device->page_cache, range->min, page);
 }
 
 /* Add one more segment to an arena; it is one hole. */
@@ -350,7 +350,8 @@ static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_a
 /* --- Segments for one block. --- */
 
 /* Reserve and announce a segment for one block.  *out: the block, a busy hole; unchanged on an error */
-static xseg_status add_exactly(struct xseg_arena *arena, const struct xseg_segment_extent *wanted,
+static xseg_status add_exactly(struct xseg_arena *arena,
+                               const struct xseg_segment_reservation *wanted,
                                struct xseg_block **out)
 {
     struct xseg_device *device = arena->device;
@@ -362,8 +363,8 @@ static xseg_status add_exactly(struct xseg_arena *arena, const struct xseg_segme
     if (extent == NULL)
         return XSEG_ERR_HOST_MEMORY;
     status = xseg_extents_announce_reserved(
-        extent,
-        xseg_segment_reserve_exactly(&extent->segment, &device->context, &device->pages, wanted));
+        extent, xseg_segment_reserve_range(&extent->segment, &device->context, &device->page_cache,
+                                           wanted));
     if (status == XSEG_OK)
         *out = extent->first;
     XSEG_ASSERT(status != XSEG_OK || ((*out)->state == XSEG_BLOCK_CLAIMED && !(*out)->mapped));
@@ -400,7 +401,7 @@ static xseg_status grow_single(struct xseg_arena *arena, const struct xseg_alloc
                                struct xseg_alloc_result *out)
 {
     const uint64_t granule = arena->device->context.granularity;
-    const struct xseg_segment_extent wanted = {
+    const struct xseg_segment_reservation wanted = {
         .bytes = xseg_round_up(params->bytes, granule),
         .page_bytes = xseg_round_up(params->bytes, granule),
         .alignment = xseg_max(granule, params->alignment),
@@ -449,12 +450,12 @@ static xseg_status grow_guarded(struct xseg_arena *arena, const struct xseg_allo
                                 struct xseg_alloc_result *out)
 {
     const uint64_t page = XSEG_SIZE_SMALL_SEGMENT, bytes = xseg_round_up(params->bytes, page);
-    const struct xseg_segment_extent wanted = {bytes, page, page, xseg_max(page, params->alignment),
-                                               0};
+    const struct xseg_segment_reservation wanted = {bytes, page, page,
+                                                    xseg_max(page, params->alignment), 0};
     struct xseg_candidate candidate = {.missing = bytes, .small = true};
     const struct xseg_page_filter filter = {.properties = xseg_pool_properties(arena->pool)};
-    const uint64_t idle =
-        xseg_pages_idle(&arena->device->pages, arena->device->context.granularity, &filter);
+    const uint64_t idle = xseg_page_cache_usable_bytes(&arena->device->page_cache,
+                                                       arena->device->context.granularity, &filter);
     xseg_status status = xseg_growth_check(arena->pool, bytes, xseg_min(bytes, idle));
 
     XSEG_ASSERT(arena->is_guarded);

@@ -60,7 +60,7 @@ static bool wait_for(const struct xseg_arena *arena, const struct xseg_known_str
     struct xseg_context *context = &arena->device->context;
 
     return xseg_streams_is_open(context, stream) &&
-           xseg_driver_stream_wait(context, stream->handle) == XSEG_OK;
+           xseg_driver_stream_synchronize(context, stream->handle) == XSEG_OK;
 }
 
 /* Wait for all streams that use a busy block; false if one of them cannot be waited for here. */
@@ -97,7 +97,7 @@ static xseg_status take_back(struct xseg_block *block, bool is_idle, struct xseg
     }
     block = extent->first;
     if (is_idle && block->state == XSEG_BLOCK_CACHED && block->next == NULL &&
-        !xseg_segment_holds(&extent->segment)) {
+        !xseg_segment_has_retained(&extent->segment)) {
         xseg_arena_claim(arena, block);
         *claimed = block;
     }
@@ -123,7 +123,7 @@ xseg_status xseg_guarded_free(struct xseg_block *block)
         xseg_trim_settle(claimed);
     else if (claimed != NULL)
         (void)xseg_trim_release_pages(claimed, cache != 0, XSEG_HISTORY_SEGMENT_UNMAP);
-    xseg_pages_shrink_to(&arena->device->pages, cache);
+    xseg_page_cache_shrink_unprepared(&arena->device->page_cache, cache);
     if (status == XSEG_OK && ++arena->quarantined > XSEG_GUARDED_QUARANTINE) {
         xseg_trim_finish_unmapped_some(arena, XSEG_GUARDED_QUARANTINE / 2);
         arena->quarantined -= XSEG_GUARDED_QUARANTINE / 2;

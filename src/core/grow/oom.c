@@ -12,7 +12,7 @@ static void add_drivers_word(struct xseg_strbuf *text, const struct xseg_arena *
                              xseg_status status)
 {
     const char *call =
-        atomic_load_explicit(&arena->device->context.refused_by, memory_order_relaxed);
+        atomic_load_explicit(&arena->device->context.last_oom_call, memory_order_relaxed);
 
     if (status == XSEG_ERR_NO_ADDRESSES) {
         xseg_strbuf_printf(text, "; cuMemAddressReserve failed, ");

@@ -108,7 +108,7 @@ void xseg_oom_account_collect(struct xseg_oom_account *account, struct xseg_aren
     xseg_device_walk(device, count_part, account);
     account->missing = missing(asked, params);
     account->taken = xseg_device_physical(device);
-    account->reusable = xseg_pages_bytes(&device->pages);
+    account->reusable = xseg_page_cache_bytes(&device->page_cache);
     account->unknown = xseg_unreleased_bytes(&device->unreleased);
     XSEG_ASSERT(account->taken == reserved + account->reusable + account->unknown);
     account->moving =

@@ -32,8 +32,9 @@ static uint64_t room_for(const struct theft *theft, uint64_t page)
 /* Bytes of the idle pages of one size that the request can use. */
 static uint64_t useful(const struct theft *theft, uint64_t page)
 {
-    return xseg_min(xseg_pages_idle(&theft->device->pages, page, &theft->plan->filter),
-                    room_for(theft, page));
+    return xseg_min(
+        xseg_page_cache_usable_bytes(&theft->device->page_cache, page, &theft->plan->filter),
+        room_for(theft, page));
 }
 
 /* Bytes that idle pages cover: small pages, and full pages that the request has room for. */
@@ -67,7 +68,7 @@ static xseg_status make_pages(struct theft *theft, uint64_t page)
     XSEG_ASSERT(page > 0 && page % granularity(theft) == 0);
     while (missing(theft) >= page) {
         if (page != granularity(theft) &&
-            xseg_pages_idle(&device->pages, page, &theft->plan->filter) >=
+            xseg_page_cache_usable_bytes(&device->page_cache, page, &theft->plan->filter) >=
                 theft->plan->full_pages * page)
             return XSEG_OK;
         if (xseg_device_physical(device) + device->promised + page > limit)
@@ -77,7 +78,8 @@ static xseg_status make_pages(struct theft *theft, uint64_t page)
                                            : XSEG_OOM_CAUSE_DEVICE,
                                        page);
         device->refuser = XSEG_OOM_CAUSE_DRIVER;
-        const xseg_status status = xseg_pages_create(&device->pages, kind_of(theft, page));
+        const xseg_status status =
+            xseg_page_cache_create(&device->page_cache, kind_of(theft, page));
         if (status != XSEG_OK)
             return status;
     }
@@ -103,10 +105,10 @@ static xseg_status make_all(struct theft *theft)
 /* The kind of an idle page that the request cannot use; a kind of 0 bytes if there is none. */
 static struct xseg_page_kind find_surplus(const struct theft *theft)
 {
-    const struct xseg_pages *pages = &theft->device->pages;
+    const struct xseg_page_cache *pages = &theft->device->page_cache;
 
     for (size_t i = 0; i < pages->kinds + pages->prepared_kinds; i++) {
-        const struct xseg_page_stack *stack = xseg_pages_stack(pages, i);
+        const struct xseg_page_cache_stack *stack = xseg_page_cache_stack(pages, i);
         const struct xseg_page_kind kind = stack->kind;
         const bool fits =
             kind.properties == theft->plan->filter.properties &&
@@ -134,18 +136,18 @@ static bool take_over(struct theft *theft, struct xseg_page_kind kind)
     return kind.prepared_for != NULL && kind.prepared_for != filter->prepared_for &&
            kind.properties == filter->properties &&
            useful(theft, kind.bytes) < room_for(theft, kind.bytes) &&
-           xseg_pages_unprepare(&theft->device->pages, kind);
+           xseg_page_cache_unprepare(&theft->device->page_cache, kind);
 }
 
 /* Make the missing pages; while memory is short, give surplus pages back to the driver, one by one. */
 static xseg_status change_pages(struct theft *theft)
 {
-    struct xseg_pages *pages = &theft->device->pages;
+    struct xseg_page_cache *pages = &theft->device->page_cache;
     xseg_status status = make_all(theft);
     struct xseg_page_kind kind;
 
     while (is_shortage(status) && (kind = find_surplus(theft)).bytes != 0 &&
-           (take_over(theft, kind) || xseg_pages_release(pages, kind)))
+           (take_over(theft, kind) || xseg_page_cache_release_one(pages, kind)))
         status = makes_full(theft, kind) ? make_all(theft) : make_pages(theft, granularity(theft));
     return status;
 }
@@ -160,10 +162,10 @@ xseg_status xseg_remap_pages(struct xseg_device *device, const struct xseg_remap
     const xseg_status status = make_all(&theft);
     if (!is_shortage(status) || xseg_pending_captures(device->pending))
         return status;
-    XSEG_ASSERT(covered(&theft) <= xseg_pages_bytes(&device->pages));
+    XSEG_ASSERT(covered(&theft) <= xseg_page_cache_bytes(&device->page_cache));
     /* Surplus idle pages are released to the driver, which makes small pages of their memory. */
     const uint64_t needed = missing(&theft);
-    const uint64_t surplus = xseg_pages_bytes(&device->pages) - covered(&theft);
+    const uint64_t surplus = xseg_page_cache_bytes(&device->page_cache) - covered(&theft);
     const struct xseg_reclaim_policy policy = {
         .scope = XSEG_RECLAIM_PAGES,
         .arena = plan->arena,

@@ -35,7 +35,7 @@ bool xseg_unpaged_is_failure(const struct xseg_device *device,
 static bool is_doubtful(const struct xseg_device *device, const struct xseg_alloc_params *params,
                         xseg_status status)
 {
-    const uint64_t plenty = xseg_context_plenty(&device->context, params->segment_bytes);
+    const uint64_t plenty = xseg_context_ample_bytes(&device->context, params->segment_bytes);
     const uint64_t physical = xseg_device_physical(device);
 
     return is_paged(device, params) && status == XSEG_ERR_NO_MEMORY &&
@@ -96,8 +96,9 @@ xseg_status xseg_unpaged_alloc_classic(struct xseg_arena *arena,
     bool lasts = false;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && out->base == 0);
-    const bool is_doubted = is_doubtful(device, params, status) &&
-                            xseg_context_has_plenty(&device->context, params->segment_bytes, &free);
+    const bool is_doubted =
+        is_doubtful(device, params, status) &&
+        xseg_context_has_ample_memory(&device->context, params->segment_bytes, &free);
     if (!is_doubted && !xseg_unpaged_is_failure(arena->device, params, status, request))
         return status;
     status = grow_again(arena, params, is_doubted, out, request, &lasts);

@@ -189,7 +189,7 @@ xseg_status xseg_allocator_close(struct xseg_allocator *allocator)
     xseg_background_end(allocator);
     status = on_all(allocator, xseg_device_release);
     if (status == XSEG_OK)
-        status = xseg_driver_release_kept(allocator->driver);
+        status = xseg_driver_release_kept_contexts(allocator->driver);
     if (status == XSEG_OK) {
         on_every(allocator, xseg_pools_notify_all);
         on_every(allocator, xseg_device_end);

@@ -37,7 +37,7 @@ uint64_t xseg_device_host_bytes(struct xseg_device *device)
     uint64_t bytes = sizeof(*device) + sizeof(*device->pending) + sizeof(*device->fill) +
                      sizeof(*device->decay) + sizeof(*device->sharing) +
                      xseg_pending_unmap_host_bytes(device->pending_unmaps) +
-                     atomic_load_explicit(&device->pages.record_bytes, memory_order_relaxed) +
+                     atomic_load_explicit(&device->page_cache.record_bytes, memory_order_relaxed) +
                      xseg_history_host_bytes(&device->history) +
                      xseg_sharing_host_bytes(device->sharing) + xseg_pools_host_bytes(device) +
                      xseg_streams_host_bytes(&device->streams);
@@ -77,7 +77,7 @@ static bool audit_totals(struct xseg_device *device, const struct inspection *in
     XSEG_INVARIANT(violation, "DEVICE-2", evicted == inspection->evicted,
                    "away says %" PRIu64 ", arenas %" PRIu64, evicted, inspection->evicted);
     return xseg_totals_audit(&device->totals, violation) &&
-           xseg_pages_audit(&device->pages, violation) &&
+           xseg_page_cache_audit(&device->page_cache, violation) &&
            xseg_unreleased_audit(&device->unreleased, violation);
 }
 

@@ -100,7 +100,7 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
                                why, why_bytes);
     if (status != XSEG_OK)
         goto release_unreleased;
-    xseg_pages_init(&device->pages, &device->context, &device->unreleased);
+    xseg_page_cache_init(&device->page_cache, &device->context, &device->unreleased);
     device->allocator = allocator;
     device->fork = &allocator->fork;
     device->page_map = &allocator->page_map;
@@ -266,7 +266,7 @@ void xseg_device_end(struct xseg_device *device)
     xseg_pending_fini(device->pending);
     xseg_debug_fill_fini(device->fill);
     xseg_totals_fini(&device->totals);
-    xseg_pages_fini(&device->pages);
+    xseg_page_cache_fini(&device->page_cache);
     xseg_history_fini(&device->history);
     xseg_sharing_fini(device->sharing);
     xseg_share_discard_imports(device->sharing);
@@ -347,7 +347,7 @@ xseg_status xseg_device_release_memory(struct xseg_device *device)
 
 xseg_status xseg_device_release(struct xseg_device *device)
 {
-    const xseg_status status = xseg_context_close(&device->context);
+    const xseg_status status = xseg_driver_release_context(&device->context);
 
     /* The context of a lost device is gone, whatever the driver returns. */
     return xseg_context_is_lost(&device->context) ? XSEG_OK : status;
@@ -356,5 +356,5 @@ xseg_status xseg_device_release(struct xseg_device *device)
 void xseg_device_retain(struct xseg_device *device)
 {
     if (!xseg_context_is_lost(&device->context))
-        xseg_context_reopen(&device->context);
+        xseg_context_retain_again(&device->context);
 }

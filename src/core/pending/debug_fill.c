@@ -164,9 +164,9 @@ static bool read_back(const struct xseg_arena *arena, uint64_t address, uint64_t
 
     /* A read that succeeds without writing leaves zeros. */
     memset(host, 0, bytes);
-    return xseg_driver_read(context, host, address, bytes, xseg_arena_stream(arena)->handle) ==
-               XSEG_OK &&
-           xseg_driver_stream_wait(context, xseg_arena_stream(arena)->handle) == XSEG_OK;
+    return xseg_driver_copy_to_host(context, host, address, bytes,
+                                    xseg_arena_stream(arena)->handle) == XSEG_OK &&
+           xseg_driver_stream_synchronize(context, xseg_arena_stream(arena)->handle) == XSEG_OK;
 }
 
 static unsigned char pattern_at(uint64_t offset)

@@ -181,14 +181,14 @@ xseg_status xseg_pending_record(struct xseg_pending *pending, struct xseg_block 
 {
     struct xseg_context *context = pending->fences.context;
     int mode = 0;
-    xseg_status status = xseg_driver_relax(context, &mode);
+    xseg_status status = xseg_driver_relax_capture_mode(context, &mode);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     XSEG_ASSERT(block->uses != NULL);
     if (status != XSEG_OK)
         return status;
     status = record_all(pending, block);
-    xseg_driver_unrelax(context, mode);
+    xseg_driver_restore_capture_mode(context, mode);
     if (status != XSEG_OK)
         return status;
     block->waits = 0;
@@ -289,18 +289,18 @@ static inline struct xseg_stream_use *first_use(struct xseg_list *node)
  * Returns: the stream to go on with
  */
 static __attribute__((noinline)) struct xseg_list *hear(struct xseg_pending *pending,
-                                                        struct xseg_driver_queries *questions,
+                                                        struct xseg_driver_poll *questions,
                                                         struct xseg_list *node,
-                                                        enum xseg_driver_answer answer)
+                                                        enum xseg_driver_poll_result answer)
 {
     struct xseg_stream_use *use = first_use(node);
     struct xseg_known_stream *stream = use->stream;
     struct xseg_list *next = node->next;
 
-    XSEG_ASSERT(answer != XSEG_DRIVER_NO);
-    if (answer == XSEG_DRIVER_FAILED && record_again(pending, use))
-        answer = xseg_driver_query(questions, use->event, false);
-    if (answer != XSEG_DRIVER_YES)
+    XSEG_ASSERT(answer != XSEG_DRIVER_POLL_PENDING);
+    if (answer == XSEG_DRIVER_POLL_FAILED && record_again(pending, use))
+        answer = xseg_driver_poll_event(questions, use->event, false);
+    if (answer != XSEG_DRIVER_POLL_COMPLETED)
         return next;
     finish(pending, use);
     if (!xseg_list_is_empty(&stream->uses))
@@ -312,7 +312,7 @@ static __attribute__((noinline)) struct xseg_list *hear(struct xseg_pending *pen
 /* Query the first event of each stream, and go on in its queue while events are complete. */
 static inline void poll(struct xseg_pending *pending)
 {
-    struct xseg_driver_queries questions = {.context = pending->fences.context};
+    struct xseg_driver_poll questions = {.context = pending->fences.context};
     struct xseg_list *node;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
@@ -322,16 +322,17 @@ static inline void poll(struct xseg_pending *pending)
     node = pending->streams.next;
     while (node != &pending->streams) {
         const xseg_event event = first_use(node)->event;
-        const enum xseg_driver_answer answer =
-            event == NULL ? XSEG_DRIVER_YES
-                          : xseg_driver_query(&questions, event, node->next == &pending->streams);
+        const enum xseg_driver_poll_result answer =
+            event == NULL
+                ? XSEG_DRIVER_POLL_COMPLETED
+                : xseg_driver_poll_event(&questions, event, node->next == &pending->streams);
 
-        node = __builtin_expect(answer == XSEG_DRIVER_NO, 1)
+        node = __builtin_expect(answer == XSEG_DRIVER_POLL_PENDING, 1)
                    ? node->next
                    : hear(pending, &questions, node, answer);
     }
     if (questions.is_open)
-        xseg_driver_query_end(&questions);
+        xseg_driver_poll_end(&questions);
 }
 
 /* Release the lock, and poison the blocks whose uses have ended under it. */
@@ -399,7 +400,7 @@ static xseg_event last_event_from(struct xseg_pending *pending, bool again, uint
 
 static xseg_status wait_for_event(struct xseg_pending *pending, xseg_event event)
 {
-    return event == NULL ? XSEG_OK : xseg_driver_event_wait(pending->fences.context, event);
+    return event == NULL ? XSEG_OK : xseg_driver_event_synchronize(pending->fences.context, event);
 }
 
 xseg_status xseg_pending_fail_capture(const struct xseg_pending *pending)

@@ -37,11 +37,11 @@ static xseg_status leave(struct xseg_device *device, struct xseg_known_stream *s
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_ASSERT(stream->last == NULL);
     if (status == XSEG_OK)
-        status = xseg_driver_relax(&device->context, &mode);
+        status = xseg_driver_relax_capture_mode(&device->context, &mode);
     if (status != XSEG_OK)
         return status;
     status = xseg_fences_record(&device->pending->fences, stream->handle, &stream->last);
-    xseg_driver_unrelax(&device->context, mode);
+    xseg_driver_restore_capture_mode(&device->context, mode);
     if (status != XSEG_OK)
         return status;
     XSEG_ASSERT(stream->last != NULL);
@@ -96,7 +96,7 @@ static bool has_passed(struct xseg_device *device, const struct xseg_known_strea
 
     XSEG_ASSERT(stream->last != NULL);
     return xseg_list_is_empty(&stream->uses) &&
-           xseg_driver_event_done(&device->context, stream->last, &done) == XSEG_OK && done;
+           xseg_driver_event_query(&device->context, stream->last, &done) == XSEG_OK && done;
 }
 
 /* Query the first of the leaving streams; a stream that still works goes to the end of the list. */
@@ -130,9 +130,9 @@ static void look(struct xseg_device *device)
     xseg_pending_poll(device->pending);
     xseg_pending_lock(device->pending);
     if (!xseg_pending_captures(device->pending) &&
-        xseg_driver_relax(&device->context, &mode) == XSEG_OK) {
+        xseg_driver_relax_capture_mode(&device->context, &mode) == XSEG_OK) {
         ask_first(device);
-        xseg_driver_unrelax(&device->context, mode);
+        xseg_driver_restore_capture_mode(&device->context, mode);
     }
     xseg_pending_unlock(device->pending);
 }
@@ -140,12 +140,12 @@ static void look(struct xseg_device *device)
 static xseg_status ask(struct xseg_context *context, xseg_event event, bool *done)
 {
     int mode = 0;
-    xseg_status status = xseg_driver_relax(context, &mode);
+    xseg_status status = xseg_driver_relax_capture_mode(context, &mode);
 
     if (status != XSEG_OK)
         return status;
-    status = xseg_driver_event_done(context, event, done);
-    xseg_driver_unrelax(context, mode);
+    status = xseg_driver_event_query(context, event, done);
+    xseg_driver_restore_capture_mode(context, mode);
     return status;
 }
 
@@ -164,8 +164,8 @@ xseg_status xseg_stream_retirement_is_over(struct xseg_device *device,
         return XSEG_OK;
     /* Another thread may find that the stream has passed, and record the event again: then the
      * answer only comes later. */
-    status =
-        wait ? xseg_driver_event_wait(&device->context, event) : ask(&device->context, event, over);
+    status = wait ? xseg_driver_event_synchronize(&device->context, event)
+                  : ask(&device->context, event, over);
     *over = status == XSEG_OK && (wait || *over);
     return status;
 }

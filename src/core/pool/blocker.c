@@ -16,7 +16,7 @@
 struct obstacles {
     uint64_t classic, pending, busy;   /* bytes, except `busy`: blocks */
     uint64_t fallback, fallback_bytes; /* the first block that the default pool holds; its size */
-    struct xseg_segment_held held;
+    struct xseg_segment_retained held;
     struct xseg_known_stream *stream; /* a stream that still works, or cannot be queried */
     xseg_status status;
 };
@@ -32,7 +32,7 @@ static void mark_uses(const struct xseg_part *part)
 
 static void look_at_extent(struct obstacles *found, struct xseg_extent *extent)
 {
-    const struct xseg_segment_held held = xseg_segment_all_held(&extent->segment);
+    const struct xseg_segment_retained held = xseg_segment_all_retained_bytes(&extent->segment);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
     found->held.pinned += held.pinned;

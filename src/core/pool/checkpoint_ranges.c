@@ -188,7 +188,7 @@ static xseg_status check_leaving(const struct xseg_range_run *run, uint32_t gran
     const uint64_t base = run->extent->segment.base + granule * run->extent->segment.granule_bytes;
     xseg_stream waits_for = NULL;
 
-    if (xseg_alias_is_any(&run->extent->segment, granule))
+    if (xseg_alias_exists(&run->extent->segment, granule))
         return xseg_fail(XSEG_ERR_BUSY,
                          "granule is pending unmap and its page is aliased, %#" PRIx64
                          " of pool %s; decommit the other mappings, or commit the granule, before "

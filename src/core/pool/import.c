@@ -12,7 +12,7 @@
 #include "src/core/device/allocator.h"
 #include "src/core/grow/unpaged.h"
 #include "src/core/pending/pending.h"
-#include "vmm/foreign.h"
+#include "vmm/imported.h"
 #include "vmm/peer.h"
 
 /* Limits of an import: pages (fs.nr_open), and the addresses of a device. */
@@ -21,7 +21,7 @@
 
 struct xseg_import {
     struct xseg_list link;
-    struct xseg_foreign foreign;
+    struct xseg_imported foreign;
     uint64_t page_bytes[]; /* [foreign.pages] */
 };
 
@@ -115,7 +115,7 @@ static xseg_status import_pages(struct xseg_device *device, enum xseg_handle_typ
         status = make_import(device, handle, count, &record);
     if (status != XSEG_OK)
         return status;
-    status = xseg_foreign_map(&record->foreign, type, handle);
+    status = xseg_imported_map(&record->foreign, type, handle);
     if (status != XSEG_OK) {
         free(record);
         return status;
@@ -168,7 +168,7 @@ static xseg_status close_import(struct xseg_device *device, struct xseg_import *
     if (xseg_pending_captures(device->pending))
         return xseg_pending_fail_capture(device->pending);
     if (!xseg_context_is_lost(&device->context))
-        xseg_foreign_unmap(&record->foreign);
+        xseg_imported_unmap(&record->foreign);
     xseg_list_remove(&record->link);
     xseg_sharing_update_host_bytes(device, 0, import_bytes(record));
     atomic_fetch_sub_explicit(&device->sharing->imported, record->foreign.bytes,
@@ -210,7 +210,8 @@ xseg_status xseg_share_set_peer(struct xseg_device *device, const struct xseg_co
     XSEG_LIST_FOR(node, &device->sharing->imports)
     {
         struct xseg_import *record = XSEG_CONTAINER(node, struct xseg_import, link);
-        const xseg_status status = xseg_peer_set_foreign(&record->foreign, peer, is_allowed);
+        const xseg_status status =
+            xseg_imported_set_peer_access(&record->foreign, peer, is_allowed);
 
         if (status != XSEG_OK && is_allowed)
             return status;

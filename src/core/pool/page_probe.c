@@ -185,7 +185,7 @@ static xseg_status try_rdma(struct xseg_device *device)
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     const xseg_status status =
-        xseg_context_try(&device->context, &device->unreleased, XSEG_PAGE_RDMA);
+        xseg_context_probe_pages(&device->context, &device->unreleased, XSEG_PAGE_RDMA);
     probe->is_owed = status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_NO_ADDRESSES;
     if (probe->is_owed || status == XSEG_ERR_DEVICE_LOST)
         return status;

@@ -62,7 +62,7 @@ static void add_mapped(struct move *move, struct xseg_segment *segment)
         move->bytes += atomic_load_explicit(&segment->mapped, memory_order_relaxed);
         return;
     }
-    for (uint32_t at = 0, count; (count = xseg_evicted_run(segment, &at, &evicted)) != 0;
+    for (uint32_t at = 0, count; (count = xseg_evicted_next_run(segment, &at, &evicted)) != 0;
          at += count)
         move->bytes += count * segment->granule_bytes;
 }
@@ -70,12 +70,12 @@ static void add_mapped(struct move *move, struct xseg_segment *segment)
 static void choose_granules(struct move *move, struct xseg_segment *segment)
 {
     (void)move;
-    xseg_evicted_choose(segment);
+    xseg_evicted_select_aliases(segment);
 }
 
 static void add_missing(struct move *move, struct xseg_segment *segment)
 {
-    move->bytes += xseg_evicted_missing(segment);
+    move->bytes += xseg_evicted_unbacked_bytes(segment);
 }
 
 /* --- What stands in the way. --- */
@@ -107,7 +107,7 @@ static void note(const struct xseg_extent *extent, enum xseg_history_action acti
     const struct xseg_segment *segment = &extent->segment;
     bool evicted = false;
 
-    for (uint32_t at = 0, count; (count = xseg_evicted_run(segment, &at, &evicted)) != 0;
+    for (uint32_t at = 0, count; (count = xseg_evicted_next_run(segment, &at, &evicted)) != 0;
          at += count)
         if (evicted)
             xseg_recorder_segment(extent, action, segment->base + at * segment->granule_bytes,
@@ -182,7 +182,7 @@ static void copy_segment(struct move *move, struct xseg_segment *segment, bool s
     bool evicted = false;
 
     for (uint32_t at = 0, count;
-         move->status == XSEG_OK && (count = xseg_evicted_run(segment, &at, &evicted)) != 0;
+         move->status == XSEG_OK && (count = xseg_evicted_next_run(segment, &at, &evicted)) != 0;
          at += count) {
         const uint64_t address = segment->base + at * segment->granule_bytes;
         const uint64_t bytes = count * segment->granule_bytes;
@@ -212,7 +212,7 @@ static xseg_status copy_all(struct move *move, visit *each)
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     XSEG_ASSERT(move->contents != NULL && move->pool->state == XSEG_POOL_TRANSITION);
     move->offset = 0;
-    move->status = xseg_contents_wake(move->contents);
+    move->status = xseg_contents_acquire_buffer(move->contents);
     if (move->status == XSEG_OK)
         visit_segments(move, each);
     if (move->contents->pieces != 0) {
@@ -302,7 +302,7 @@ static xseg_status leave(struct move *move)
     visit_segments(move, drop_segment);
     move->pool->contents = move->contents;
     if (move->contents != NULL)
-        xseg_contents_rest(move->contents);
+        xseg_contents_release_buffer(move->contents);
     settle(move, XSEG_POOL_PAUSED);
     return XSEG_OK;
 }
@@ -480,7 +480,7 @@ static xseg_status resume(struct move *move)
     (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
     visit_segments(move, withdraw_segment);
     if (move->contents != NULL)
-        xseg_contents_rest(move->contents);
+        xseg_contents_release_buffer(move->contents);
     settle(move, XSEG_POOL_PAUSED);
     return xseg_fail(status, "%s; pool %s is still paused%s", reason, xseg_pool_label(move->pool),
                      xseg_oom_cause_is_memory_pressure(status) ? ", free memory and resume it again"

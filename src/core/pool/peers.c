@@ -32,7 +32,8 @@ static void change_arena(void *self, struct xseg_arena *arena)
 
         if (!xseg_segment_is_expandable(segment) || !goes_on(change))
             continue;
-        const xseg_status status = xseg_peer_set_segment(segment, change->peer, change->is_allowed);
+        const xseg_status status =
+            xseg_segment_set_peer_access(segment, change->peer, change->is_allowed);
         if (status != XSEG_OK)
             change->status = status;
     }
@@ -62,7 +63,7 @@ static xseg_status check(struct xseg_device *owner, const struct xseg_context *p
 {
     struct xseg_context *context = &owner->context;
     bool can = false, moves = false;
-    const xseg_status status = xseg_driver_can_reach(context, peer, &can);
+    const xseg_status status = xseg_driver_can_access_peer(context, peer, &can);
 
     if (status != XSEG_OK)
         return status;
@@ -112,7 +113,7 @@ static xseg_status allow(struct xseg_device *owner, struct xseg_context *peer)
     status = change_all(owner, peer, true);
     if (status != XSEG_OK)
         return undo(owner, peer, !is_new, status);
-    xseg_peer_add(context, peer);
+    xseg_context_add_peer(context, peer);
     return XSEG_OK;
 }
 
@@ -126,7 +127,7 @@ xseg_status xseg_peers_allow(struct xseg_device *owner, struct xseg_device *peer
     if (xseg_context_is_lost(&peer->context))
         return xseg_driver_fail_lost(&peer->context);
     xseg_mutex_lock(&owner->growth_lock);
-    if (!xseg_peer_is_known(&owner->context, &peer->context))
+    if (!xseg_context_has_peer(&owner->context, &peer->context))
         status = allow(owner, &peer->context);
     xseg_mutex_unlock(&owner->growth_lock);
     return status;
@@ -142,9 +143,9 @@ void xseg_peers_renew(struct xseg_device *owner)
     for (int i = 0; i < allocator->device_count && owner->context.peers != 0; i++) {
         struct xseg_device *peer = xseg_allocator_open_device(allocator, i);
 
-        if (peer != NULL && xseg_peer_is_known(&owner->context, &peer->context) &&
+        if (peer != NULL && xseg_context_has_peer(&owner->context, &peer->context) &&
             xseg_driver_enable_peer(&owner->context, &peer->context, &is_new) != XSEG_OK)
-            xseg_peer_remove(&owner->context, &peer->context);
+            xseg_context_remove_peer(&owner->context, &peer->context);
     }
     xseg_mutex_unlock(&owner->growth_lock);
 }

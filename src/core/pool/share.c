@@ -115,7 +115,7 @@ static xseg_status check_extent(const struct xseg_extent *extent, uint64_t addre
                          "address is in a classic segment, %#" PRIx64
                          "; only memory allocated with expandable_segments:True can be exported",
                          address);
-    const bool is_exportable = xseg_segment_has(&extent->segment, XSEG_PAGE_EXPORTABLE);
+    const bool is_exportable = xseg_segment_has_property(&extent->segment, XSEG_PAGE_EXPORTABLE);
     if (!is_exportable && arena->device->sharing->exporting.verdict == XSEG_PAGE_PROBE_REFUSED)
         return xseg_page_probe_refuse(arena->device->sharing);
     if (!is_exportable || is_fallback)
@@ -147,8 +147,8 @@ static xseg_status find_run(struct xseg_extent *extent, uint64_t address,
         return status;
     *record = (struct xseg_export){
         .device = extent->arena->device, .segment = segment, .address = address};
-    record->count = xseg_segment_pages_under(segment, address - segment->base,
-                                             xseg_part_end(&block) - segment->base, &record->first);
+    record->count = xseg_segment_pages_overlapping(
+        segment, address - segment->base, xseg_part_end(&block) - segment->base, &record->first);
     XSEG_ASSERT(record->count != 0);
     *offset = address - segment->base - record->first * segment->granule_bytes;
     return XSEG_OK;
@@ -258,7 +258,7 @@ static struct xseg_export_token token_of(const struct xseg_export *record)
         .version = XSEG_EXPORT_TOKEN_VERSION,
         .exporter = sharing->exporter,
         .secret = sharing->secret,
-        .segment = xseg_segment_number(segment),
+        .segment = xseg_segment_id(segment),
         .offset = begin,
         .size = end - begin,
         .generation = xseg_segment_generation(segment, begin, end),

@@ -117,7 +117,7 @@ static xseg_status check_limits(struct commit *commit)
     const uint64_t page = commit->run.extent->segment.page_bytes, own = state->elastic.own;
     const struct xseg_page_filter filter = {.properties = commit->run.extent->segment.properties,
                                             .prepared_for = state};
-    const uint64_t idle = xseg_pages_idle(&commit->device->pages, page, &filter);
+    const uint64_t idle = xseg_page_cache_usable_bytes(&commit->device->page_cache, page, &filter);
 
     commit->is_full = own > state->limit || commit->missing > state->limit - own;
     if (commit->is_full)
@@ -331,7 +331,7 @@ static xseg_status get_pages(struct commit *commit)
     }
     xseg_elastic_set_bytes(elastic, elastic->own, elastic->coming - commit->missing,
                            &device->promised);
-    xseg_pages_shrink_to(&device->pages, commit->config->page_cache_bytes);
+    xseg_page_cache_shrink_unprepared(&device->page_cache, commit->config->page_cache_bytes);
     return status;
 }
 
@@ -430,12 +430,12 @@ static xseg_status unmap_unknown_aliases(const struct commit *commit)
 {
     struct xseg_segment *segment = &commit->run.extent->segment;
     const uint32_t first = commit->run.first, end = first + commit->run.count;
-    xseg_status status = segment->physical == NULL
+    xseg_status status = segment->alias_record == NULL
                              ? XSEG_OK
                              : xseg_segment_retry_unknown_run(segment, first, commit->run.count);
 
     for (uint32_t at = first; status != XSEG_OK && at < end; at++)
-        if (segment->state[at] == XSEG_PAGE_UNKNOWN && xseg_alias_page(segment, at) != NULL)
+        if (segment->state[at] == XSEG_PAGE_UNKNOWN && xseg_alias_record(segment, at) != NULL)
             return status;
     return XSEG_OK;
 }
@@ -457,7 +457,8 @@ static xseg_status commit_run(struct commit *commit)
         status = order_stream(commit);
         if (status != XSEG_OK) {
             unmap_before(commit, segment->granules);
-            xseg_pages_shrink_to(&commit->device->pages, commit->config->page_cache_bytes);
+            xseg_page_cache_shrink_unprepared(&commit->device->page_cache,
+                                              commit->config->page_cache_bytes);
         }
     }
     if (status == XSEG_OK)
@@ -492,7 +493,7 @@ static uint32_t next_aliased_pending(const struct xseg_range_run *run, uint32_t 
 {
     const uint32_t *batch = run->extent->elastic->batch, end = run->first + run->count;
 
-    while (from < end && (batch[from] == 0 || !xseg_alias_is_any(&run->extent->segment, from)))
+    while (from < end && (batch[from] == 0 || !xseg_alias_exists(&run->extent->segment, from)))
         from++;
     return from;
 }
@@ -599,7 +600,7 @@ static xseg_status create_prepared_page(struct xseg_range_state *state, uint64_t
     const struct xseg_segment *segment = &state->extent->segment;
     const uint64_t page = segment->page_bytes;
     const struct xseg_page_kind kind = {page, segment->properties, state};
-    const uint64_t has = xseg_pages_of_kind(&device->pages, kind);
+    const uint64_t has = xseg_page_cache_kind_bytes(&device->page_cache, kind);
 
     *done = has >= bytes;
     if (*done)
@@ -609,7 +610,7 @@ static xseg_status create_prepared_page(struct xseg_range_state *state, uint64_t
     xseg_status status = xseg_growth_check(state->pool, page, 0);
     xseg_elastic_set_bytes(elastic, elastic->own, elastic->coming - has - page, &device->promised);
     if (status == XSEG_OK)
-        status = xseg_pages_create(&device->pages, kind);
+        status = xseg_page_cache_create(&device->page_cache, kind);
     return status;
 }
 

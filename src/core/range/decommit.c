@@ -30,9 +30,9 @@ static uint64_t count_granules_unused(const struct xseg_range_run *run)
     uint64_t pages = 0;
 
     for (uint32_t at = run->first; at < run->first + run->count; at++) {
-        struct xseg_physical_page *page = xseg_alias_page(segment, at);
+        struct xseg_alias_record *page = xseg_alias_record(segment, at);
 
-        pages += page == NULL || --page->count.live == 0;
+        pages += page == NULL || --page->count.committed == 0;
     }
     return pages * segment->granule_bytes;
 }
@@ -40,11 +40,11 @@ static uint64_t count_granules_unused(const struct xseg_range_run *run)
 static void count_granules_live(const struct xseg_range_run *run)
 {
     for (uint32_t at = run->first; at < run->first + run->count; at++) {
-        struct xseg_physical_page *page = xseg_alias_page(&run->extent->segment, at);
+        struct xseg_alias_record *page = xseg_alias_record(&run->extent->segment, at);
 
-        XSEG_ASSERT(page == NULL || (page->count.live == 0 && page->count.mappings == 1));
+        XSEG_ASSERT(page == NULL || (page->count.committed == 0 && page->count.mappings == 1));
         if (page != NULL)
-            page->count.live = 1;
+            page->count.committed = 1;
     }
 }
 

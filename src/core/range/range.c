@@ -120,11 +120,11 @@ static xseg_status get_range_arena(struct xseg_pool *pool, struct xseg_arena **o
 static xseg_status reserve_addresses(struct xseg_range_state *state, struct xseg_arena *arena,
                                      uint64_t bytes, uint64_t page)
 {
-    const struct xseg_segment_extent wanted = {
+    const struct xseg_segment_reservation wanted = {
         .bytes = bytes,
         .page_bytes = page,
         .granule_bytes = page,
-        .behind = xseg_round_up(bytes, XSEG_SEGMENT_ALIGNMENT) - bytes,
+        .tail_bytes = xseg_round_up(bytes, XSEG_SEGMENT_ALIGNMENT) - bytes,
         .alignment = XSEG_SEGMENT_ALIGNMENT,
     };
     xseg_status status = check_size(arena->device, bytes, page);
@@ -370,7 +370,7 @@ xseg_status xseg_ranges_query(struct xseg_range *range, struct xseg_range_info *
         .pending_unmap_bytes = elastic->pending_unmaps * segment->granule_bytes,
         .mapped_bytes = atomic_load_explicit(&segment->mapped, memory_order_relaxed),
         .physical_bytes = state->pool->state == XSEG_POOL_PAUSED ? 0 : elastic->own,
-        .prepared_bytes = xseg_pages_of_kind(&device->pages, prepared),
+        .prepared_bytes = xseg_page_cache_kind_bytes(&device->page_cache, prepared),
         .recommits = state->recommits,
     };
     xseg_mutex_unlock(&device->growth_lock);
@@ -386,7 +386,7 @@ static bool has_references(const struct xseg_range_state *state)
     for (uint32_t at = 0; at < state->extent->segment.granules; at++)
         if (holds[at] != 0)
             return true;
-    return xseg_segment_holds(&state->extent->segment);
+    return xseg_segment_has_retained(&state->extent->segment);
 }
 
 static bool has_claims(const struct xseg_range_state *state)
@@ -430,7 +430,7 @@ static void release_prepared_pages(struct xseg_range_state *state)
     const struct xseg_segment *segment = &state->extent->segment;
     const struct xseg_page_kind kind = {segment->page_bytes, segment->properties, state};
 
-    while (xseg_pages_release(segment->pages, kind))
+    while (xseg_page_cache_release_one(segment->page_cache, kind))
         ;
 }
 

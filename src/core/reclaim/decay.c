@@ -250,7 +250,7 @@ static xseg_status reclaim(struct xseg_device *device, const struct xseg_config 
     xseg_idle_choose(&limit, xseg_max(curved, wanted), 0, pages - cached);
     const xseg_status status = release(device, &limit, wanted == 0 && config->page_cache_bytes != 0,
                                        XSEG_HISTORY_DECAY, &result);
-    xseg_pages_shrink_to(&device->pages, config->page_cache_bytes);
+    xseg_page_cache_shrink_unprepared(&device->page_cache, config->page_cache_bytes);
     const uint64_t released_pages = cached + result.pages;
     XSEG_ASSERT(released_pages <= pages);
     const uint64_t spent = xseg_clock_fine(clock_of(device)) - start;
@@ -277,9 +277,10 @@ static void earn(struct xseg_decay *decay, const struct xseg_config *config, uin
 static void release_prepared(struct xseg_device *device, const struct xseg_config *config,
                              uint64_t now, uint64_t pages)
 {
-    xseg_pages_set_time(&device->pages, now);
+    xseg_page_cache_set_time(&device->page_cache, now);
     if (config->idle_ms >= 0)
-        (void)xseg_pages_release_prepared(&device->pages, now - xseg_min(now, span(config)), pages);
+        (void)xseg_page_cache_release_prepared(&device->page_cache,
+                                               now - xseg_min(now, span(config)), pages);
 }
 
 /* The caller of a pass: a call of the user, the background thread, or xseg_trim() with due_only. */

@@ -20,8 +20,8 @@ struct xseg_idle_run xseg_idle_whole_pages(const struct xseg_segment *segment, u
     if (!xseg_segment_is_expandable(segment))
         run.count = bytes == segment->bytes;
     else
-        run.count = xseg_segment_whole_pages(segment, base - segment->base,
-                                             base + bytes - segment->base, &run.first);
+        run.count = xseg_segment_pages_inside(segment, base - segment->base,
+                                              base + bytes - segment->base, &run.first);
     XSEG_ASSERT(run.first + run.count <= xseg_max(segment->granules, 1));
     return run;
 }
@@ -35,7 +35,7 @@ struct xseg_idle_bytes xseg_idle_whole_bytes(const struct xseg_segment *segment,
     if (run.count == 0)
         return whole;
     whole.loose = xseg_segment_is_expandable(segment) ? run.count * segment->granule_bytes : bytes;
-    whole.held = xseg_segment_held(segment, run.first, run.count);
+    whole.held = xseg_segment_retained_bytes(segment, run.first, run.count);
     XSEG_ASSERT(whole.held.pinned + whole.held.exported <= whole.loose && whole.loose <= bytes);
     whole.loose -= whole.held.pinned + whole.held.exported;
     return whole;
@@ -47,7 +47,7 @@ uint64_t xseg_idle_page_since(const struct xseg_segment *segment, uint32_t page)
     uint64_t since = 0;
 
     for (uint32_t at = page; at < page + length; at++)
-        since = xseg_max(since, segment->since[at]);
+        since = xseg_max(since, segment->idle_since[at]);
     return since;
 }
 
@@ -76,7 +76,7 @@ static void start_time(struct xseg_arena *arena, uint64_t now)
         struct xseg_segment *segment = &XSEG_CONTAINER(node, struct xseg_extent, link)->segment;
 
         for (uint32_t at = 0; at < xseg_max(segment->granules, 1); at++)
-            segment->since[at] = now;
+            segment->idle_since[at] = now;
     }
 }
 
@@ -141,7 +141,7 @@ void xseg_idle_count(struct xseg_device *device, uint64_t now, uint64_t span,
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     *ages = (struct xseg_idle_ages){.now = now, .span = span};
-    xseg_pages_set_time(&device->pages, now);
+    xseg_page_cache_set_time(&device->page_cache, now);
     xseg_device_visit_arenas(device, count_arena, &counting);
 }
 
@@ -194,20 +194,20 @@ uint64_t xseg_idle_poll_fence(struct xseg_arena *arena, uint64_t now)
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (arena->fence == NULL && !xseg_streams_is_open(&device->context, stream))
         return arena->passed;
-    if (xseg_driver_relax(&device->context, &mode) != XSEG_OK)
+    if (xseg_driver_relax_capture_mode(&device->context, &mode) != XSEG_OK)
         return arena->passed;
     xseg_pending_lock(device->pending);
     if (arena->fence == NULL) {
         if (xseg_fences_record(fences, stream->handle, &arena->fence) == XSEG_OK)
             arena->fenced = now;
-    } else if (xseg_driver_event_done(&device->context, arena->fence, &done) == XSEG_OK && done) {
+    } else if (xseg_driver_event_query(&device->context, arena->fence, &done) == XSEG_OK && done) {
         XSEG_ASSERT(arena->passed <= arena->fenced);
         arena->passed = arena->fenced;
         xseg_fences_return(fences, arena->fence);
         arena->fence = NULL;
     }
     xseg_pending_unlock(device->pending);
-    xseg_driver_unrelax(&device->context, mode);
+    xseg_driver_restore_capture_mode(&device->context, mode);
     return arena->passed;
 }
 

@@ -33,7 +33,7 @@ struct xseg_idle_run xseg_idle_whole_pages(const struct xseg_segment *segment, u
 /* Bytes of the whole pages of a block: of those that can be released, and of those that are pinned or exported. */
 struct xseg_idle_bytes {
     uint64_t loose;
-    struct xseg_segment_held held;
+    struct xseg_segment_retained held;
 };
 struct xseg_idle_bytes xseg_idle_whole_bytes(const struct xseg_segment *segment, uint64_t base,
                                              uint64_t bytes);
@@ -53,8 +53,8 @@ static inline uint64_t xseg_idle_page_bytes(const struct xseg_segment *segment, 
 /* Whether a page is pinned or exported. */
 static inline bool xseg_idle_page_is_held(const struct xseg_segment *segment, uint32_t page)
 {
-    return xseg_segment_holds(segment) &&
-           xseg_segment_is_held(segment, page, xseg_idle_page_length(segment, page));
+    return xseg_segment_has_retained(segment) &&
+           xseg_segment_is_retained(segment, page, xseg_idle_page_length(segment, page));
 }
 
 /* The time of the last free of a block that overlapped a page. */

@@ -304,8 +304,9 @@ static void add_pinned(void *self, struct xseg_arena *arena)
 
     XSEG_LIST_FOR(node, &arena->extents)
     {
-        *bytes +=
-            xseg_segment_all_held(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment).pinned;
+        *bytes += xseg_segment_all_retained_bytes(
+                      &XSEG_CONTAINER(node, struct xseg_extent, link)->segment)
+                      .pinned;
     }
 }
 

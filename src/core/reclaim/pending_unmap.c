@@ -216,19 +216,20 @@ void xseg_pending_unmap_end(struct xseg_extent *extent, uint32_t first, uint32_t
 /* Ask about the events of a stream's batches, until one is not complete.  An event that cannot be asked about, such as one
  * that was recorded in a capture of which the library was not told, is recorded again.  Returns false where nothing can be
  * asked. */
-static bool ask_stream(struct xseg_device *device, struct xseg_driver_queries *questions,
+static bool ask_stream(struct xseg_device *device, struct xseg_driver_poll *questions,
                        struct xseg_known_stream *stream)
 {
     while (!xseg_list_is_empty(&stream->batches)) {
         struct xseg_unmap_batch *batch =
             XSEG_LIST_FIRST(&stream->batches, struct xseg_unmap_batch, turn);
-        const enum xseg_driver_answer answer = xseg_driver_query(questions, batch->event, false);
+        const enum xseg_driver_poll_result answer =
+            xseg_driver_poll_event(questions, batch->event, false);
 
-        if (answer == XSEG_DRIVER_UNQUERIED)
+        if (answer == XSEG_DRIVER_POLL_NOT_QUERIED)
             return false;
-        if (answer == XSEG_DRIVER_NO)
+        if (answer == XSEG_DRIVER_POLL_PENDING)
             break;
-        batch->is_over = answer == XSEG_DRIVER_YES;
+        batch->is_over = answer == XSEG_DRIVER_POLL_COMPLETED;
         xseg_fences_return(&device->pending->fences, batch->event);
         batch->event = NULL;
         xseg_unmap_batch_enlist(device->pending_unmaps, batch);
@@ -239,7 +240,7 @@ static bool ask_stream(struct xseg_device *device, struct xseg_driver_queries *q
 /* Ask how far all streams have come that memory leaves with. */
 static void ask(struct xseg_device *device)
 {
-    struct xseg_driver_queries questions = {.context = &device->context};
+    struct xseg_driver_poll questions = {.context = &device->context};
 
     xseg_pending_lock(device->pending);
     XSEG_LIST_FOR_SAFE(node, &device->pending_unmaps->streams)
@@ -247,7 +248,7 @@ static void ask(struct xseg_device *device)
         if (!ask_stream(device, &questions, XSEG_CONTAINER(node, struct xseg_known_stream, leaves)))
             break;
     }
-    xseg_driver_query_end(&questions);
+    xseg_driver_poll_end(&questions);
     xseg_pending_unlock(device->pending);
 }
 
@@ -290,7 +291,7 @@ void xseg_pending_unmap_query(struct xseg_device *device)
 static bool is_held(const struct xseg_extent *extent, uint32_t granule)
 {
     return extent->elastic->holds[granule] != 0 ||
-           xseg_segment_is_held(&extent->segment, granule, 1);
+           xseg_segment_is_retained(&extent->segment, granule, 1);
 }
 
 static bool may_go(const struct xseg_unmap_batch *batch, uint32_t granule)
@@ -361,12 +362,12 @@ static bool take(struct run run, bool keep)
         set_use(&run, XSEG_ELASTIC_UNMAPPING);
         return false;
     }
-    const uint64_t unmapped = segment->unmapped;
+    const uint64_t unmapped = segment->unmapped_bytes;
     (void)xseg_segment_unmap(segment, run.first, run.count, keep, &done);
     const struct run gone = {run.extent, run.first, done};
     const struct run rest = {run.extent, run.first + done, run.count - done};
     if (done != 0)
-        settle(&gone, segment->unmapped - unmapped);
+        settle(&gone, segment->unmapped_bytes - unmapped);
     if (rest.count == 0)
         return true;
     set_use(&rest, XSEG_ELASTIC_UNMAPPING);
@@ -432,7 +433,7 @@ void xseg_pending_unmap_poll(struct xseg_device *device, bool keep)
     while (!xseg_pending_captures(device->pending) && (batch = next_due(pending_unmaps)) != NULL)
         work(device, batch, keep || cache != 0);
     if (!keep)
-        xseg_pages_shrink_to(&device->pages, cache);
+        xseg_page_cache_shrink_unprepared(&device->page_cache, cache);
 }
 
 /* Wait for the stream of a batch. */
@@ -443,7 +444,7 @@ static xseg_status wait(struct xseg_device *device, const struct xseg_unmap_batc
     if (batch->is_over)
         return XSEG_OK;
     if (batch->event != NULL)
-        return xseg_driver_event_wait(&device->context, batch->event);
+        return xseg_driver_event_synchronize(&device->context, batch->event);
     return has_passed(batch) ? XSEG_OK : xseg_trim_is_idle(device, batch->stream, true, &idle);
 }
 

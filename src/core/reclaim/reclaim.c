@@ -55,11 +55,12 @@ static bool is_in_scope(const struct xseg_reclaim_policy *policy, const struct x
 
 uint64_t xseg_reclaim_page_cache(struct xseg_device *device, uint64_t *bytes, uint64_t pages)
 {
-    const uint64_t idle = xseg_pages_bytes(&device->pages);
-    const uint64_t count = xseg_pages_shrink(&device->pages, idle - xseg_min(idle, *bytes), pages);
+    const uint64_t idle = xseg_page_cache_bytes(&device->page_cache);
+    const uint64_t count =
+        xseg_page_cache_shrink(&device->page_cache, idle - xseg_min(idle, *bytes), pages);
 
-    XSEG_ASSERT(count <= pages && xseg_pages_bytes(&device->pages) <= idle);
-    *bytes -= xseg_min(*bytes, idle - xseg_pages_bytes(&device->pages));
+    XSEG_ASSERT(count <= pages && xseg_page_cache_bytes(&device->page_cache) <= idle);
+    *bytes -= xseg_min(*bytes, idle - xseg_page_cache_bytes(&device->page_cache));
     return count;
 }
 

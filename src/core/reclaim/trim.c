@@ -87,7 +87,7 @@ static bool has_held_pages(const struct xseg_arena *arena)
 
     XSEG_LIST_FOR(node, &arena->extents)
     {
-        any |= xseg_segment_holds(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
+        any |= xseg_segment_has_retained(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
     }
     return any;
 }
@@ -154,7 +154,7 @@ static void count_all(struct trim *trim, const struct xseg_reclaim_result *resul
     done->remaining += reserved_bytes(trim);
     if (is_all(trim->plan))
         done->remaining += xseg_unreleased_bytes(&trim->device->unreleased) +
-                           xseg_pages_bytes(&trim->device->pages);
+                           xseg_page_cache_bytes(&trim->device->page_cache);
 }
 
 /* --- Trim of a device. --- */
@@ -176,7 +176,7 @@ static void set_max(struct trim *trim)
         return;
     trim->max = reserved_bytes(trim);
     if (is_all(trim->plan))
-        trim->max += xseg_pages_bytes(&trim->device->pages);
+        trim->max += xseg_page_cache_bytes(&trim->device->page_cache);
     trim->max -= xseg_min(trim->max, trim->plan->leave);
 }
 
@@ -189,8 +189,8 @@ static uint64_t idle_time(const struct xseg_trim_plan *plan)
 /* Empty the page cache, before the arenas; a trim by age releases only pages of that age. */
 static void empty_page_cache(struct trim *trim)
 {
-    struct xseg_pages *pages = &trim->device->pages;
-    const uint64_t had = xseg_pages_bytes(pages);
+    struct xseg_page_cache *pages = &trim->device->page_cache;
+    const uint64_t had = xseg_page_cache_bytes(pages);
 
     XSEG_ASSERT(is_all(trim->plan));
     if (trim->plan->idle_ms == 0) {
@@ -198,12 +198,12 @@ static void empty_page_cache(struct trim *trim)
     } else {
         const uint64_t now = xseg_decay_now(trim->device), age = idle_time(trim->plan);
 
-        xseg_pages_set_time(pages, now);
-        trim->max -=
-            xseg_min(trim->max, xseg_pages_release_old(pages, now - xseg_min(now, age), trim->max));
+        xseg_page_cache_set_time(pages, now);
+        trim->max -= xseg_min(
+            trim->max, xseg_page_cache_release_old(pages, now - xseg_min(now, age), trim->max));
     }
-    trim->done->released += had - xseg_pages_bytes(pages);
-    trim->done->kept_by_options += xseg_pages_bytes(pages);
+    trim->done->released += had - xseg_page_cache_bytes(pages);
+    trim->done->kept_by_options += xseg_page_cache_bytes(pages);
 }
 
 static xseg_status reclaim(struct trim *trim, struct xseg_reclaim_result *result)
@@ -257,7 +257,7 @@ static xseg_status trim_device(struct xseg_device *device, const struct xseg_tri
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
     if (xseg_pending_captures(device->pending)) {
-        done->kept_capture += is_all(plan) ? xseg_pages_bytes(&device->pages) : 0;
+        done->kept_capture += is_all(plan) ? xseg_page_cache_bytes(&device->page_cache) : 0;
         count_all(&trim, &result);
         return XSEG_OK;
     }
@@ -316,7 +316,7 @@ void xseg_trim_to_limits(struct xseg_device *device)
 
     xseg_mutex_lock(&device->growth_lock);
     if (!xseg_pending_captures(device->pending))
-        xseg_pages_shrink_to(&device->pages, cache);
+        xseg_page_cache_shrink_unprepared(&device->page_cache, cache);
     const uint64_t left = xseg_unreleased_bytes(&device->unreleased);
     /* A `leave` of 0 trims everything, which is right where leftovers alone reach the limit.  A lost device is
      * reported to the next call of the user. */

@@ -59,12 +59,13 @@ xseg_status xseg_trim_is_idle(struct xseg_device *device, struct xseg_known_stre
     if (status != XSEG_OK)
         return status;
     if (!wait)
-        return can_name ? xseg_driver_stream_done(context, stream->handle, idle) : XSEG_OK;
+        return can_name ? xseg_driver_stream_query(context, stream->handle, idle) : XSEG_OK;
     /* The per-thread default stream of another thread has no name here, and a stream that cannot be waited for may
      * have been destroyed: in both cases wait for the whole context. */
-    status = can_name ? xseg_driver_stream_wait(context, stream->handle) : XSEG_ERR_UNSUPPORTED;
+    status =
+        can_name ? xseg_driver_stream_synchronize(context, stream->handle) : XSEG_ERR_UNSUPPORTED;
     if (status != XSEG_OK && !xseg_context_is_lost(context))
-        status = xseg_driver_context_wait(context);
+        status = xseg_driver_context_synchronize(context);
     *idle = status == XSEG_OK;
     return status;
 }
@@ -104,7 +105,7 @@ static uint64_t give_segment(struct xseg_arena *arena, struct xseg_block *block,
     struct xseg_extent *extent = block->extent;
     const uint64_t bytes = block->bytes;
 
-    XSEG_ASSERT(xseg_block_is_whole(block) && !xseg_segment_holds(&extent->segment));
+    XSEG_ASSERT(xseg_block_is_whole(block) && !xseg_segment_has_retained(&extent->segment));
     xseg_arena_lock(arena);
     record(block, cause, XSEG_HISTORY_SEGMENT_FREE, bytes);
     xseg_counts_decrease(&arena->counts, XSEG_COUNT_SEGMENT, 1);
@@ -113,7 +114,7 @@ static uint64_t give_segment(struct xseg_arena *arena, struct xseg_block *block,
         xseg_counts_decrease(&arena->counts, XSEG_COUNT_OVERSIZE_SEGMENT, 1);
     remove_extent(arena, extent);
     xseg_arena_unlock(arena);
-    (void)xseg_segment_end(&extent->segment); /* a leftover if the driver fails */
+    (void)xseg_segment_destroy(&extent->segment); /* a leftover if the driver fails */
     xseg_list_insert(&device->spare_extents, &extent->link);
     xseg_pool_record_shrink(arena, bytes);
     xseg_release_reference(arena->pool);
@@ -224,7 +225,7 @@ static void end_addresses(struct xseg_extent *extent)
                               memory_order_relaxed);
     atomic_fetch_sub_explicit(&pool->addresses, extent->segment.reserved_bytes,
                               memory_order_relaxed);
-    (void)xseg_segment_end(&extent->segment); /* a leftover if the driver fails */
+    (void)xseg_segment_destroy(&extent->segment); /* a leftover if the driver fails */
     xseg_list_insert(&device->spare_extents, &extent->link);
     xseg_release_reference(pool);
 }

@@ -91,7 +91,7 @@ void xseg_unmap_batch_end(struct xseg_pending_unmap *pending_unmaps, struct xseg
 
 uint64_t xseg_unmap_batch_released(const struct xseg_extent *extent)
 {
-    return extent->segment.let_go;
+    return extent->segment.release_count;
 }
 
 void xseg_unmap_batch_wake(struct xseg_unmap_batch *batch)

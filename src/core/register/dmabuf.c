@@ -72,7 +72,7 @@ static xseg_status check_request(const struct dmabuf_request *request)
     if (first_unmapped(request) != request->end)
         return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "address is not mapped, %#" PRIx64,
                          first_unmapped(request));
-    if (xseg_segment_is_expandable(segment) && !xseg_segment_has(segment, XSEG_PAGE_RDMA))
+    if (xseg_segment_is_expandable(segment) && !xseg_segment_has_property(segment, XSEG_PAGE_RDMA))
         return xseg_fail(XSEG_ERR_UNSUPPORTED, "page was created without rdma, %#" PRIx64 "; %s%s",
                          request->begin,
                          device->sharing->rdma.why[0] != '\0'

@@ -22,7 +22,8 @@ int xseg_above_share_compare_ages(const void *left, const void *right)
 static uint64_t above_share_bytes(const struct xseg_explaining *look)
 {
     struct xseg_device *device = look->device;
-    const uint64_t taken = xseg_device_physical(device), cached = xseg_pages_bytes(&device->pages);
+    const uint64_t taken = xseg_device_physical(device),
+                   cached = xseg_page_cache_bytes(&device->page_cache);
     const uint64_t above_floor = taken - xseg_min(taken, look->config->budget_min_bytes);
     const uint64_t above_share = xseg_min(xseg_budget_above_share(device), above_floor);
 

@@ -177,7 +177,7 @@ static uint64_t page_since(const struct xseg_segment *segment, uint32_t first, u
     uint64_t since = 0;
 
     for (uint32_t at = first; at < first + count; at++)
-        since = xseg_max(since, segment->since[at]);
+        since = xseg_max(since, segment->idle_since[at]);
     return since;
 }
 
@@ -220,7 +220,7 @@ static void begin_page(struct xseg_explaining *look, const struct xseg_extent *e
     look->page =
         begin_reason(look, extent, segment->base + first * segment->granule_bytes,
                      is_expandable ? count * segment->granule_bytes : segment->bytes,
-                     is_expandable ? page_since(segment, first, count) : segment->since[0]);
+                     is_expandable ? page_since(segment, first, count) : segment->idle_since[0]);
     look->page_count = count;
 }
 

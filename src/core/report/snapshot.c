@@ -95,7 +95,7 @@ static xseg_status look_locked(struct writing *writing, struct view *view)
         status = taken != XSEG_OK ? taken : status;
     }
     view->reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
-    view->page_cache = xseg_pages_bytes(&device->pages);
+    view->page_cache = xseg_page_cache_bytes(&device->page_cache);
     view->unknown = xseg_unreleased_bytes(&device->unreleased);
     xseg_mutex_unlock(&device->growth_lock);
     /* With settings that changed meanwhile the events do not lead to the picture. */

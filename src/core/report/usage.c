@@ -146,7 +146,7 @@ static void read_device(struct xseg_device *device, struct xseg_published_device
 {
     *out = (struct xseg_published_device){
         .ordinal = (int32_t)device->context.ordinal,
-        .page_cache = xseg_pages_bytes(&device->pages),
+        .page_cache = xseg_page_cache_bytes(&device->page_cache),
         .unreleased = xseg_unreleased_bytes(&device->unreleased),
         .paused = atomic_load_explicit(&device->evicted, memory_order_relaxed),
         .limit = xseg_device_limit(device),

@@ -99,14 +99,14 @@ static void reach_needs(struct xseg_topology_view *view, struct walk *walk,
     xseg_node few[16], *needs = few;
     size_t count = sizeof(few) / sizeof(few[0]);
 
-    if (xseg_driver_node_needs(context, node, few, &count) != XSEG_OK)
+    if (xseg_driver_node_dependencies(context, node, few, &count) != XSEG_OK)
         return;
     if (count >= sizeof(few) / sizeof(few[0])) {
         /* The driver may have more nodes than fit. */
-        if (xseg_driver_node_needs(context, node, NULL, &count) != XSEG_OK)
+        if (xseg_driver_node_dependencies(context, node, NULL, &count) != XSEG_OK)
             return;
         needs = calloc(count, sizeof(xseg_node));
-        if (needs == NULL || xseg_driver_node_needs(context, node, needs, &count) != XSEG_OK)
+        if (needs == NULL || xseg_driver_node_dependencies(context, node, needs, &count) != XSEG_OK)
             count = 0;
     }
     for (size_t i = 0; i < count; i++)

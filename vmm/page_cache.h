@@ -14,12 +14,12 @@
  * A page may be *prepared*: made ahead for one taker, to whom others leave it until memory is short.
  *
  * Invariants:
- *   PAGES-1  `bytes` is the sum of the sizes of the idle pages, `prepared` of those of them that are prepared.
+ *   PAGES-1  `bytes` is the sum of the sizes of the idle cache, `prepared` of those of them that are prepared.
  *
  * Locking: the device memory lock of the device; `bytes` and `prepared` may be read without it.
  */
-#ifndef XSEG_VMM_PAGE_H
-#define XSEG_VMM_PAGE_H
+#ifndef XSEG_VMM_PAGE_CACHE_H
+#define XSEG_VMM_PAGE_CACHE_H
 
 #include "vmm/unreleased.h"
 
@@ -37,22 +37,22 @@ struct xseg_page {
     uint64_t since;    /* `now` when the page became idle */
 };
 
-struct xseg_page_stack {
+struct xseg_page_cache_stack {
     struct xseg_page_kind kind;
     struct xseg_page *page; /* [capacity] */
     size_t count, capacity;
     uint32_t next; /* of a prepared stack: the next one in its list, as index + 1; 0: none */
 };
 
-struct xseg_pages {
+struct xseg_page_cache {
     struct xseg_context *context;
     struct xseg_unreleased_list *unreleased; /* for pages that the driver does not take back */
-    struct xseg_page_stack
+    struct xseg_page_cache_stack
         *stack; /* [kinds]: one for each kind for any taker that has ever been idle */
     size_t kinds;
-    /* [prepared_kinds]: one for each kind with prepared pages, and unused ones.  A stack with pages is in the list of its
+    /* [prepared_kinds]: one for each kind with prepared cache, and unused ones.  A stack with pages is in the list of its
      * taker's bucket, so that it is found in O(1). */
-    struct xseg_page_stack *prepared_stack;
+    struct xseg_page_cache_stack *prepared_stack;
     size_t prepared_kinds;
     uint32_t *bucket; /* [buckets], a power of two: the first stack of a list, as index + 1 */
     size_t buckets;
@@ -66,48 +66,50 @@ struct xseg_pages {
 /* A filter of idle pages. */
 struct xseg_page_filter {
     const void
-        *only_of; /* pages whose last owner is this one, and pages without owner; NULL: any */
+        *last_owner; /* pages whose last owner is this one, and pages without owner; NULL: any */
     unsigned properties;      /* that the pages must have, these and no others */
     const void *prepared_for; /* whose prepared pages it takes first; NULL: none */
 };
 
-void xseg_pages_init(struct xseg_pages *pages, struct xseg_context *context,
-                     struct xseg_unreleased_list *unreleased);
+void xseg_page_cache_init(struct xseg_page_cache *cache, struct xseg_context *context,
+                          struct xseg_unreleased_list *unreleased);
 
 /* Free the tables; on a lost device pages may be in them. */
-void xseg_pages_fini(struct xseg_pages *pages);
+void xseg_page_cache_fini(struct xseg_page_cache *cache);
 
 /* Bytes of idle pages. */
-static inline uint64_t xseg_pages_bytes(const struct xseg_pages *pages)
+static inline uint64_t xseg_page_cache_bytes(const struct xseg_page_cache *cache)
 {
-    return atomic_load_explicit(&pages->bytes, memory_order_relaxed);
+    return atomic_load_explicit(&cache->bytes, memory_order_relaxed);
 }
 
 /* Bytes of idle pages that are prepared. */
-static inline uint64_t xseg_pages_prepared(const struct xseg_pages *pages)
+static inline uint64_t xseg_page_cache_prepared_bytes(const struct xseg_page_cache *cache)
 {
-    return atomic_load_explicit(&pages->prepared, memory_order_relaxed);
+    return atomic_load_explicit(&cache->prepared, memory_order_relaxed);
 }
 
 /* The stack with an index up to kinds + prepared_kinds. */
-static inline struct xseg_page_stack *xseg_pages_stack(const struct xseg_pages *pages, size_t at)
+static inline struct xseg_page_cache_stack *
+xseg_page_cache_stack(const struct xseg_page_cache *cache, size_t at)
 {
-    return at < pages->kinds ? &pages->stack[at] : &pages->prepared_stack[at - pages->kinds];
+    return at < cache->kinds ? &cache->stack[at] : &cache->prepared_stack[at - cache->kinds];
 }
 
 /* Bytes of the idle pages of a kind. */
-uint64_t xseg_pages_of_kind(const struct xseg_pages *pages, struct xseg_page_kind kind);
+uint64_t xseg_page_cache_kind_bytes(const struct xseg_page_cache *cache,
+                                    struct xseg_page_kind kind);
 
 /* Leave a prepared page of a kind to any taker; false if there is none, or no host memory. */
-bool xseg_pages_unprepare(struct xseg_pages *pages, struct xseg_page_kind kind);
+bool xseg_page_cache_unprepare(struct xseg_page_cache *cache, struct xseg_page_kind kind);
 
 /* Bytes of the idle pages of one size that a taker may have. */
-uint64_t xseg_pages_idle(const struct xseg_pages *pages, uint64_t page_bytes,
-                         const struct xseg_page_filter *filter);
+uint64_t xseg_page_cache_usable_bytes(const struct xseg_page_cache *cache, uint64_t page_bytes,
+                                      const struct xseg_page_filter *filter);
 
 /* Take an idle page of a size, a prepared one first; false if there is none that the taker may have. */
-bool xseg_pages_acquire(struct xseg_pages *pages, uint64_t page_bytes,
-                        const struct xseg_page_filter *filter, struct xseg_page *out);
+bool xseg_page_cache_acquire(struct xseg_page_cache *cache, uint64_t page_bytes,
+                             const struct xseg_page_filter *filter, struct xseg_page *out);
 
 /*
  * Make a new idle page, of the driver.
@@ -115,7 +117,7 @@ bool xseg_pages_acquire(struct xseg_pages *pages, uint64_t page_bytes,
  *          XSEG_ERR_UNSUPPORTED (of properties that the driver refuses)
  * Cost:    one create
  */
-xseg_status xseg_pages_create(struct xseg_pages *pages, struct xseg_page_kind kind);
+xseg_status xseg_page_cache_create(struct xseg_page_cache *cache, struct xseg_page_kind kind);
 
 /*
  * Put a page that is not mapped any more here: keep it as idle, or release it.
@@ -124,33 +126,34 @@ xseg_status xseg_pages_create(struct xseg_pages *pages, struct xseg_page_kind ki
  * Returns: XSEG_OK; or the driver's error, and the page is a leftover
  * Cost:    none if the page is kept (without host memory for that it is released); one release
  */
-xseg_status xseg_pages_return(struct xseg_pages *pages, struct xseg_page_kind kind, uint64_t handle,
-                              const void *owner, bool keep);
+xseg_status xseg_page_cache_put(struct xseg_page_cache *cache, struct xseg_page_kind kind,
+                                uint64_t handle, const void *owner, bool keep);
 
 /*
- * Release idle pages, the largest and of these the latest first, until no more than `bytes` are idle,
+ * Release idle cache, the largest and of these the latest first, until no more than `bytes` are idle,
  * but no more than `most` pages.
  *
  * Returns: how many
  */
-uint64_t xseg_pages_shrink(struct xseg_pages *pages, uint64_t bytes, uint64_t max);
+uint64_t xseg_page_cache_shrink(struct xseg_page_cache *cache, uint64_t bytes, uint64_t max);
 
 /* Release idle pages that are not prepared, in that order, until these are no more than `bytes`. */
-void xseg_pages_shrink_to(struct xseg_pages *pages, uint64_t bytes);
+void xseg_page_cache_shrink_unprepared(struct xseg_page_cache *cache, uint64_t bytes);
 
 /* Release one idle page of a kind; false if there is none. */
-bool xseg_pages_release(struct xseg_pages *pages, struct xseg_page_kind kind);
+bool xseg_page_cache_release_one(struct xseg_page_cache *cache, struct xseg_page_kind kind);
 
 /* Set the time that pages get from here on as they become idle; pages from before the first call get it, too. */
-void xseg_pages_set_time(struct xseg_pages *pages, uint64_t now);
+void xseg_page_cache_set_time(struct xseg_page_cache *cache, uint64_t now);
 
 /* Release the pages that have been idle since `before` or longer, up to `most` bytes.  Returns the
  * bytes. */
-uint64_t xseg_pages_release_old(struct xseg_pages *pages, uint64_t before, uint64_t max);
+uint64_t xseg_page_cache_release_old(struct xseg_page_cache *cache, uint64_t before, uint64_t max);
 
 /* Release the prepared pages that have been idle since `before` or longer, up to `most` of them.  Returns how many. */
-uint64_t xseg_pages_release_prepared(struct xseg_pages *pages, uint64_t before, uint64_t max);
+uint64_t xseg_page_cache_release_prepared(struct xseg_page_cache *cache, uint64_t before,
+                                          uint64_t max);
 
-bool xseg_pages_audit(const struct xseg_pages *pages, struct xseg_violation *violation);
+bool xseg_page_cache_audit(const struct xseg_page_cache *cache, struct xseg_violation *violation);
 
 #endif

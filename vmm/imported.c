@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "vmm/foreign.h"
+#include "vmm/imported.h"
 
 #include <stdio.h>
 
@@ -8,7 +8,7 @@
 /* --- Unmapping. --- */
 
 /* Unmap the first `pages` pages, `bytes` long, and give the addresses back. */
-static void withdraw(struct xseg_foreign *foreign, size_t pages, uint64_t bytes)
+static void withdraw(struct xseg_imported *foreign, size_t pages, uint64_t bytes)
 {
     struct xseg_context *context = foreign->context;
     const bool together = pages > 1 && context->batches_unmap &&
@@ -24,14 +24,14 @@ static void withdraw(struct xseg_foreign *foreign, size_t pages, uint64_t bytes)
                                   foreign->bytes);
 }
 
-void xseg_foreign_unmap(struct xseg_foreign *foreign)
+void xseg_imported_unmap(struct xseg_imported *foreign)
 {
     withdraw(foreign, foreign->pages, foreign->bytes);
 }
 
 /* --- Mapping. --- */
 
-static xseg_status map_page(struct xseg_foreign *foreign, uint64_t address, uint64_t bytes,
+static xseg_status map_page(struct xseg_imported *foreign, uint64_t address, uint64_t bytes,
                             enum xseg_handle_type type, const struct xseg_page_handle *from)
 {
     uint64_t handle = 0;
@@ -53,7 +53,7 @@ static xseg_status map_page(struct xseg_foreign *foreign, uint64_t address, uint
     return xseg_fail(status, "%s", reason);
 }
 
-static xseg_status give_access(const struct xseg_foreign *foreign)
+static xseg_status give_access(const struct xseg_imported *foreign)
 {
     struct xseg_context *context = foreign->context;
     uint64_t address = foreign->base;
@@ -71,8 +71,8 @@ static xseg_status give_access(const struct xseg_foreign *foreign)
     return status;
 }
 
-xseg_status xseg_foreign_map(struct xseg_foreign *foreign, enum xseg_handle_type type,
-                             const struct xseg_page_handle *handle)
+xseg_status xseg_imported_map(struct xseg_imported *foreign, enum xseg_handle_type type,
+                              const struct xseg_page_handle *handle)
 {
     size_t mapped = 0;
     uint64_t bytes = 0;

@@ -11,13 +11,13 @@
  *
  * Locking: the device memory lock of the device.
  */
-#ifndef XSEG_VMM_FOREIGN_H
-#define XSEG_VMM_FOREIGN_H
+#ifndef XSEG_VMM_IMPORTED_H
+#define XSEG_VMM_IMPORTED_H
 
 #include "vmm/unreleased.h"
 #include "xseg/share.h"
 
-struct xseg_foreign {
+struct xseg_imported {
     struct xseg_context *context;
     struct xseg_unreleased_list *unreleased;
     uint64_t base, bytes;
@@ -34,14 +34,14 @@ struct xseg_foreign {
  * Cost:    one reserve; an import, a map and a release a page; one set-access (one a page where the
  *          driver wants that)
  */
-xseg_status xseg_foreign_map(struct xseg_foreign *foreign, enum xseg_handle_type type,
-                             const struct xseg_page_handle *handle);
+xseg_status xseg_imported_map(struct xseg_imported *foreign, enum xseg_handle_type type,
+                              const struct xseg_page_handle *handle);
 
 /*
  * Unmap foreign pages; mappings and addresses that the driver refuses are leftovers.
  *
  * Cost: one unmap (one a page where the driver wants that), one unreserve
  */
-void xseg_foreign_unmap(struct xseg_foreign *foreign);
+void xseg_imported_unmap(struct xseg_imported *foreign);
 
 #endif

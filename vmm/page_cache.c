@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: MIT */
+#include "vmm/page_cache.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/align.h"
+#include "src/base/error.h"
+
+void xseg_page_cache_init(struct xseg_page_cache *cache, struct xseg_context *context,
+                          struct xseg_unreleased_list *unreleased)
+{
+    memset(cache, 0, sizeof(*cache));
+    cache->context = context;
+    cache->unreleased = unreleased;
+}
+
+static size_t count_stacks(const struct xseg_page_cache *cache)
+{
+    return cache->kinds + cache->prepared_kinds;
+}
+
+void xseg_page_cache_fini(struct xseg_page_cache *cache)
+{
+    for (size_t i = 0; i < count_stacks(cache); i++)
+        free(xseg_page_cache_stack(cache, i)->page);
+    free(cache->stack);
+    free(cache->prepared_stack);
+    free(cache->bucket);
+    cache->stack = cache->prepared_stack = NULL;
+    cache->bucket = NULL;
+    cache->kinds = cache->prepared_kinds = cache->buckets = 0;
+    cache->unused = 0;
+}
+
+/* --- Stacks. --- */
+
+static bool is_of_kind(const struct xseg_page_cache_stack *stack, struct xseg_page_kind kind)
+{
+    return stack->kind.bytes == kind.bytes && stack->kind.properties == kind.properties &&
+           stack->kind.prepared_for == kind.prepared_for;
+}
+
+static uint32_t *bucket_of(const struct xseg_page_cache *cache, const void *filter)
+{
+    const uint64_t hash = (uint64_t)(uintptr_t)filter * 0x9e3779b97f4a7c15u;
+
+    return &cache->bucket[(size_t)(hash >> 32) & (cache->buckets - 1)];
+}
+
+static struct xseg_page_cache_stack *find_prepared(const struct xseg_page_cache *cache,
+                                                   struct xseg_page_kind kind)
+{
+    uint32_t at = cache->buckets == 0 ? 0 : *bucket_of(cache, kind.prepared_for);
+
+    while (at != 0 && !is_of_kind(&cache->prepared_stack[at - 1], kind))
+        at = cache->prepared_stack[at - 1].next;
+    return at == 0 ? NULL : &cache->prepared_stack[at - 1];
+}
+
+static struct xseg_page_cache_stack *find_stack(const struct xseg_page_cache *cache,
+                                                struct xseg_page_kind kind)
+{
+    if (kind.prepared_for != NULL)
+        return find_prepared(cache, kind);
+    for (size_t i = 0; i < cache->kinds; i++)
+        if (is_of_kind(&cache->stack[i], kind))
+            return &cache->stack[i];
+    return NULL;
+}
+
+/* Append a stack to an array; false without host memory. */
+static bool append(struct xseg_page_cache_stack **stacks, size_t *count)
+{
+    const bool is_full = (*count & (*count - 1)) == 0; /* capacities are powers of two */
+    struct xseg_page_cache_stack *more = *stacks;
+
+    if (is_full)
+        more = realloc(*stacks, (*count == 0 ? 1 : 2 * *count) * sizeof(*more));
+    if (more == NULL)
+        return false;
+    *stacks = more;
+    more[(*count)++] = (struct xseg_page_cache_stack){.count = 0};
+    return true;
+}
+
+/* Have as many buckets as prepared stacks; false without host memory. */
+static bool has_buckets(struct xseg_page_cache *cache)
+{
+    const size_t buckets = cache->buckets == 0 ? 16 : 2 * cache->buckets;
+    uint32_t *bucket;
+
+    if (cache->prepared_kinds < cache->buckets)
+        return true;
+    bucket = calloc(buckets, sizeof(*bucket));
+    if (bucket == NULL)
+        return false;
+    free(cache->bucket);
+    cache->bucket = bucket;
+    cache->buckets = buckets;
+    for (uint32_t i = 0; i < cache->prepared_kinds; i++) {
+        struct xseg_page_cache_stack *stack = &cache->prepared_stack[i];
+        uint32_t *first = bucket_of(cache, stack->kind.prepared_for);
+
+        if (stack->count == 0)
+            continue;
+        stack->next = *first;
+        *first = i + 1;
+    }
+    return true;
+}
+
+/* Get an unused stack of prepared cache; NULL without host memory.  It is in no list until a page is added. */
+static struct xseg_page_cache_stack *get_prepared(struct xseg_page_cache *cache,
+                                                  struct xseg_page_kind kind)
+{
+    struct xseg_page_cache_stack *stack;
+
+    if (!has_buckets(cache))
+        return NULL;
+    if (cache->unused == 0) {
+        if (!append(&cache->prepared_stack, &cache->prepared_kinds))
+            return NULL;
+        cache->unused = (uint32_t)cache->prepared_kinds;
+    }
+    stack = &cache->prepared_stack[cache->unused - 1];
+    stack->kind = kind;
+    return stack;
+}
+
+/* The stack of a kind, made if there is none; NULL without host memory. */
+static struct xseg_page_cache_stack *get_stack(struct xseg_page_cache *cache,
+                                               struct xseg_page_kind kind)
+{
+    struct xseg_page_cache_stack *stack = find_stack(cache, kind);
+
+    if (stack != NULL)
+        return stack;
+    if (kind.prepared_for != NULL)
+        return get_prepared(cache, kind);
+    if (!append(&cache->stack, &cache->kinds))
+        return NULL;
+    stack = &cache->stack[cache->kinds - 1];
+    stack->kind = kind;
+    return stack;
+}
+
+/* A prepared stack has got its first page: it leaves the list of unused ones, of which it is the first. */
+static void begin_use(struct xseg_page_cache *cache, struct xseg_page_cache_stack *stack)
+{
+    const uint32_t at = cache->unused;
+    uint32_t *first = bucket_of(cache, stack->kind.prepared_for);
+
+    XSEG_ASSERT(at != 0 && stack == &cache->prepared_stack[at - 1]);
+    cache->unused = stack->next;
+    stack->next = *first;
+    *first = at;
+}
+
+/* A prepared stack has lost its last page. */
+static void end_use(struct xseg_page_cache *cache, struct xseg_page_cache_stack *stack)
+{
+    const uint32_t at = (uint32_t)(stack - cache->prepared_stack) + 1;
+    uint32_t *link = bucket_of(cache, stack->kind.prepared_for);
+
+    while (*link != at)
+        link = &cache->prepared_stack[*link - 1].next;
+    *link = stack->next;
+    stack->next = cache->unused;
+    cache->unused = at;
+}
+
+/* The stack of a kind with room for one page more; NULL without host memory. */
+static struct xseg_page_cache_stack *make_room(struct xseg_page_cache *cache,
+                                               struct xseg_page_kind kind)
+{
+    struct xseg_page_cache_stack *stack = get_stack(cache, kind);
+
+    if (stack == NULL || stack->count < stack->capacity)
+        return stack;
+    const size_t capacity = stack->capacity == 0 ? 64 : stack->capacity * 2;
+    struct xseg_page *page = realloc(stack->page, capacity * sizeof(*page));
+    if (page == NULL)
+        return NULL;
+    stack->page = page;
+    stack->capacity = capacity;
+    return stack;
+}
+
+/* Change the sums by a page that comes or goes; of one that goes, `more` is negative. */
+static void count_bytes(struct xseg_page_cache *cache, const struct xseg_page_cache_stack *stack,
+                        uint64_t more)
+{
+    atomic_fetch_add_explicit(&cache->bytes, more, memory_order_relaxed);
+    if (stack->kind.prepared_for != NULL)
+        atomic_fetch_add_explicit(&cache->prepared, more, memory_order_relaxed);
+}
+
+static void add(struct xseg_page_cache *cache, struct xseg_page_cache_stack *stack, uint64_t handle,
+                const void *owner)
+{
+    if (stack->count == 0 && stack->kind.prepared_for != NULL)
+        begin_use(cache, stack);
+    stack->page[stack->count++] = (struct xseg_page){handle, owner, cache->now};
+    count_bytes(cache, stack, stack->kind.bytes);
+}
+
+/* Take a page out of its stack; the pages above it keep their order. */
+static struct xseg_page take_at(struct xseg_page_cache *cache, struct xseg_page_cache_stack *stack,
+                                size_t at)
+{
+    const struct xseg_page page = stack->page[at];
+
+    stack->count--;
+    memmove(&stack->page[at], &stack->page[at + 1], (stack->count - at) * sizeof(page));
+    count_bytes(cache, stack, 0 - stack->kind.bytes);
+    if (stack->count == 0 && stack->kind.prepared_for != NULL)
+        end_use(cache, stack);
+    return page;
+}
+
+static void release_at(struct xseg_page_cache *cache, struct xseg_page_cache_stack *stack,
+                       size_t at)
+{
+    const struct xseg_page page = take_at(cache, stack, at);
+
+    /* A page that the driver refuses is a leftover. */
+    (void)xseg_unreleased_release(cache->unreleased, XSEG_UNRELEASED_PAGE, page.handle,
+                                  stack->kind.bytes);
+}
+
+/* --- Taking and putting. --- */
+
+static bool is_usable(const struct xseg_page *page, const struct xseg_page_filter *filter)
+{
+    return filter->last_owner == NULL || page->owner == NULL || page->owner == filter->last_owner;
+}
+
+uint64_t xseg_page_cache_usable_bytes(const struct xseg_page_cache *cache, uint64_t page_bytes,
+                                      const struct xseg_page_filter *filter)
+{
+    const struct xseg_page_kind kind = {page_bytes, filter->properties, NULL};
+    const struct xseg_page_kind prepared = {page_bytes, filter->properties, filter->prepared_for};
+    const struct xseg_page_cache_stack *stack = find_stack(cache, kind);
+    uint64_t bytes = filter->prepared_for == NULL ? 0 : xseg_page_cache_kind_bytes(cache, prepared);
+
+    if (stack == NULL)
+        return bytes;
+    if (filter->last_owner == NULL)
+        return bytes + stack->count * page_bytes;
+    for (size_t i = 0; i < stack->count; i++)
+        bytes += is_usable(&stack->page[i], filter) ? page_bytes : 0;
+    return bytes;
+}
+
+uint64_t xseg_page_cache_kind_bytes(const struct xseg_page_cache *cache, struct xseg_page_kind kind)
+{
+    const struct xseg_page_cache_stack *stack = find_stack(cache, kind);
+
+    return stack == NULL ? 0 : stack->count * kind.bytes;
+}
+
+static bool take_prepared(struct xseg_page_cache *cache, uint64_t page_bytes,
+                          const struct xseg_page_filter *filter, struct xseg_page *out)
+{
+    const struct xseg_page_kind kind = {page_bytes, filter->properties, filter->prepared_for};
+    struct xseg_page_cache_stack *stack = find_stack(cache, kind);
+
+    if (stack == NULL || stack->count == 0)
+        return false;
+    *out = take_at(cache, stack, stack->count - 1);
+    return true;
+}
+
+bool xseg_page_cache_acquire(struct xseg_page_cache *cache, uint64_t page_bytes,
+                             const struct xseg_page_filter *filter, struct xseg_page *out)
+{
+    const struct xseg_page_kind kind = {page_bytes, filter->properties, NULL};
+    struct xseg_page_cache_stack *stack = find_stack(cache, kind);
+
+    if (filter->prepared_for != NULL && take_prepared(cache, page_bytes, filter, out))
+        return true;
+    if (stack == NULL || stack->count == 0)
+        return false;
+    size_t at = stack->count;
+    while (at > 0 && !is_usable(&stack->page[at - 1], filter))
+        at--;
+    if (at == 0)
+        return false;
+    *out = take_at(cache, stack, at - 1);
+    return true;
+}
+
+xseg_status xseg_page_cache_create(struct xseg_page_cache *cache, struct xseg_page_kind kind)
+{
+    struct xseg_page_cache_stack *stack = make_room(cache, kind);
+    uint64_t handle = 0;
+
+    if (stack == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, page record");
+    const xseg_status status =
+        xseg_driver_create(cache->context, kind.bytes, kind.properties, &handle);
+    if (status == XSEG_OK)
+        add(cache, stack, handle, NULL);
+    return status;
+}
+
+xseg_status xseg_page_cache_put(struct xseg_page_cache *cache, struct xseg_page_kind kind,
+                                uint64_t handle, const void *owner, bool keep)
+{
+    struct xseg_page_cache_stack *stack = keep ? make_room(cache, kind) : NULL;
+
+    if (stack != NULL) {
+        add(cache, stack, handle, owner);
+        return XSEG_OK;
+    }
+    return xseg_unreleased_release(cache->unreleased, XSEG_UNRELEASED_PAGE, handle, kind.bytes);
+}
+
+bool xseg_page_cache_unprepare(struct xseg_page_cache *cache, struct xseg_page_kind kind)
+{
+    struct xseg_page_kind common = kind;
+
+    XSEG_ASSERT(kind.prepared_for != NULL);
+    common.prepared_for = NULL;
+    struct xseg_page_cache_stack *to = make_room(cache, common);
+    struct xseg_page_cache_stack *from = find_stack(cache, kind); /* may have moved */
+    if (to == NULL || from == NULL || from->count == 0)
+        return false;
+    const struct xseg_page page = take_at(cache, from, from->count - 1);
+    to->page[to->count++] = page;
+    count_bytes(cache, to, kind.bytes);
+    return true;
+}
+
+/* --- Releasing idle pages. --- */
+
+/* The stack with the largest cache; NULL if there are none.  prepared: among prepared ones, too */
+static struct xseg_page_cache_stack *find_largest(const struct xseg_page_cache *cache,
+                                                  bool prepared)
+{
+    struct xseg_page_cache_stack *largest = NULL;
+
+    for (size_t i = 0; i < (prepared ? count_stacks(cache) : cache->kinds); i++) {
+        struct xseg_page_cache_stack *stack = xseg_page_cache_stack(cache, i);
+
+        if (stack->count > 0 && (largest == NULL || stack->kind.bytes > largest->kind.bytes))
+            largest = stack;
+    }
+    return largest;
+}
+
+uint64_t xseg_page_cache_shrink(struct xseg_page_cache *cache, uint64_t bytes, uint64_t max)
+{
+    uint64_t count = 0;
+
+    for (; xseg_page_cache_bytes(cache) > bytes && count < max; count++) {
+        struct xseg_page_cache_stack *stack = find_largest(cache, true);
+
+        release_at(cache, stack, stack->count - 1);
+    }
+    return count;
+}
+
+void xseg_page_cache_shrink_unprepared(struct xseg_page_cache *cache, uint64_t bytes)
+{
+    while (xseg_page_cache_bytes(cache) - xseg_page_cache_prepared_bytes(cache) > bytes) {
+        struct xseg_page_cache_stack *stack = find_largest(cache, false);
+
+        release_at(cache, stack, stack->count - 1);
+    }
+}
+
+bool xseg_page_cache_release_one(struct xseg_page_cache *cache, struct xseg_page_kind kind)
+{
+    struct xseg_page_cache_stack *stack = find_stack(cache, kind);
+
+    if (stack == NULL || stack->count == 0)
+        return false;
+    release_at(cache, stack, stack->count - 1);
+    return true;
+}
+
+void xseg_page_cache_set_time(struct xseg_page_cache *cache, uint64_t now)
+{
+    const bool is_first = cache->now == 0;
+
+    cache->now = now;
+    for (size_t i = 0; is_first && i < count_stacks(cache); i++)
+        for (size_t at = 0; at < xseg_page_cache_stack(cache, i)->count; at++)
+            xseg_page_cache_stack(cache, i)->page[at].since = now;
+}
+
+/* Release pages of one stack that have been idle since `before` or longer, up to `most` bytes.  Returns the bytes. */
+static uint64_t release_old(struct xseg_page_cache *cache, struct xseg_page_cache_stack *stack,
+                            uint64_t before, uint64_t max)
+{
+    uint64_t bytes = 0;
+
+    for (size_t at = 0; at < stack->count && bytes < max;)
+        if (stack->page[at].since <= before) {
+            release_at(cache, stack, at);
+            bytes += stack->kind.bytes;
+        } else {
+            at++;
+        }
+    return bytes;
+}
+
+uint64_t xseg_page_cache_release_old(struct xseg_page_cache *cache, uint64_t before, uint64_t max)
+{
+    uint64_t bytes = 0;
+
+    for (size_t i = 0; i < count_stacks(cache) && bytes < max; i++)
+        bytes += release_old(cache, xseg_page_cache_stack(cache, i), before, max - bytes);
+    return bytes;
+}
+
+uint64_t xseg_page_cache_release_prepared(struct xseg_page_cache *cache, uint64_t before,
+                                          uint64_t max)
+{
+    uint64_t count = 0;
+
+    for (size_t i = 0; i < cache->prepared_kinds && count < max; i++) {
+        struct xseg_page_cache_stack *stack = &cache->prepared_stack[i];
+        const uint64_t left = xseg_min(max - count, stack->count) * stack->kind.bytes;
+
+        count += release_old(cache, stack, before, left) / stack->kind.bytes;
+    }
+    return count;
+}
+
+bool xseg_page_cache_audit(const struct xseg_page_cache *cache, struct xseg_violation *violation)
+{
+    uint64_t bytes = 0, prepared = 0;
+
+    for (size_t i = 0; i < count_stacks(cache); i++) {
+        const struct xseg_page_cache_stack *stack = xseg_page_cache_stack(cache, i);
+
+        bytes += stack->count * stack->kind.bytes;
+        prepared += stack->kind.prepared_for != NULL ? stack->count * stack->kind.bytes : 0;
+    }
+    XSEG_INVARIANT(violation, "PAGES-1", bytes == xseg_page_cache_bytes(cache),
+                   "bytes is %" PRIu64 ", idle pages have %" PRIu64, xseg_page_cache_bytes(cache),
+                   bytes);
+    XSEG_INVARIANT(violation, "PAGES-1", prepared == xseg_page_cache_prepared_bytes(cache),
+                   "prepared is %" PRIu64 ", prepared pages have %" PRIu64,
+                   xseg_page_cache_prepared_bytes(cache), prepared);
+    return true;
+}
