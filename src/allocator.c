@@ -7,8 +7,6 @@
 #include "src/core/alloc/hit_free.h"
 #include "src/core/alloc/hit_stream.h"
 #include "src/core/config/config.h"
-#include "src/core/config/config_keys.h"
-#include "src/core/config/config_print.h"
 #include "src/core/instance/allocator_config.h"
 #include "src/core/instance/allocator_open.h"
 #include "src/core/pending/pending.h"
@@ -87,7 +85,7 @@ xseg_status xseg_config_keys(const char *config, const char **source,
     if (source != NULL)
         *source = from;
     if (visit != NULL)
-        xseg_config_keys_visit(&loaded, named, visit, context);
+        xseg_config_for_each_key(&loaded, named, visit, context);
     return XSEG_OK;
 }
 

@@ -10,7 +10,6 @@
 #include "src/base/align.h"
 #include "src/base/error.h"
 #include "src/core/config/config.h"
-#include "src/core/config/config_print.h"
 #include "tests/fuzz/holds.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -2,7 +2,7 @@
 /* Prints the table of configuration keys as it stands in docs/options.md. */
 #include <stdio.h>
 
-#include "src/core/config/config_print.h"
+#include "src/core/config/config.h"
 #include "src/core/config/config_table.h"
 
 static void print_row(const struct xseg_config *defaults, enum xseg_config_key_id key)
@@ -13,8 +13,8 @@ static void print_row(const struct xseg_config *defaults, enum xseg_config_key_i
 
     xseg_strbuf_init(&text, buffer, sizeof(buffer));
     if (!xseg_config_print_value(defaults, key, &text))
-        xseg_strbuf_printf(&text, "%s", row->unset);
-    printf("| `%s` | %s | %s | %s | %s |\n", row->name, row->accepts, buffer, row->sentence,
+        xseg_strbuf_printf(&text, "%s", row->unset_name);
+    printf("| `%s` | %s | %s | %s | %s |\n", row->name, row->accepted, buffer, row->description,
            row->source);
 }
 

@@ -15,8 +15,6 @@
 #include "src/base/align.h"
 #include "src/base/error.h"
 #include "src/core/config/config.h"
-#include "src/core/config/config_names.h"
-#include "src/core/config/config_print.h"
 #include "src/core/config/config_table.h"
 
 /* The configuration as a string, in one of two buffers by turns. */
@@ -493,14 +491,12 @@ static void keys_of_pytorch_are_ignored(void **state)
     assert_int_equal(config.max_split_bytes, 64 * XSEG_MIB);
     for (unsigned i = 0; i < XSEG_CONFIG_IGNORED; i++)
         assert_null(strstr(print(&config), xseg_config_ignored[i]));
-    assert_string_equal(xseg_config_names_ignored_value(&config, "backend"), "whatever");
-    assert_string_equal(
-        xseg_config_names_ignored_value(&config, "expandable_segments_reserve_by_class"),
-        "[ kv : 40G , rest:0.5 ]");
-    assert_null(xseg_config_names_ignored_value(&config, "release_lock_on_cudamalloc"));
+    assert_string_equal(xseg_config_ignored_value(&config, "backend"), "whatever");
+    assert_string_equal(xseg_config_ignored_value(&config, "expandable_segments_reserve_by_class"),
+                        "[ kv : 40G , rest:0.5 ]");
+    assert_null(xseg_config_ignored_value(&config, "release_lock_on_cudamalloc"));
     assert_int_equal(xseg_config_parse(&config, "pinned_num_register_threads:8", NULL), XSEG_OK);
-    assert_string_equal(xseg_config_names_ignored_value(&config, "pinned_num_register_threads"),
-                        "8");
+    assert_string_equal(xseg_config_ignored_value(&config, "pinned_num_register_threads"), "8");
 }
 
 /* A value longer than the buffer is accepted, and its text is not kept. */
@@ -517,7 +513,7 @@ static void long_values_of_ignored_keys_are_not_kept(void **state)
         text[sizeof(key) - 1 + length] = '\0';
         const struct xseg_config config = parsed(text);
         const char *const kept =
-            xseg_config_names_ignored_value(&config, "expandable_segments_reserve_by_class");
+            xseg_config_ignored_value(&config, "expandable_segments_reserve_by_class");
 
         assert_int_equal(kept != NULL, length < XSEG_CONFIG_IGNORED_BYTES);
         assert_true(kept == NULL || strlen(kept) == length);
@@ -629,8 +625,8 @@ static void the_table_describes_every_key(void **state)
         const struct xseg_config_row *row = &xseg_config_table[key];
 
         assert_non_null(row->name);
-        assert_non_null(row->accepts);
-        assert_non_null(row->sentence);
+        assert_non_null(row->accepted);
+        assert_non_null(row->description);
         assert_non_null(row->source);
         for (unsigned other = 0; other < key; other++) {
             assert_string_not_equal(row->name, xseg_config_table[other].name);

@@ -148,7 +148,7 @@ static bool lock_record(struct xseg_allocator *allocator, const void *pointer, s
 /* Whether frees in an arena have more to do than the hit path does; uses of a block aside. */
 static inline bool is_watched(const struct xseg_config *config, const struct xseg_arena *arena)
 {
-    return config->watches_frees | arena->is_guarded;
+    return config->has_free_checks | arena->is_guarded;
 }
 
 /* Free a busy block.  No lock is held. */
@@ -228,7 +228,7 @@ xseg_status xseg_allocator_free(struct xseg_allocator *allocator, const void *po
         }
         xseg_arena_unlock(live.arena);
     }
-    if (__builtin_expect(config->ends_with_work, 0))
+    if (__builtin_expect(config->has_call_epilogue, 0))
         xseg_device_follow(arena->device, config);
     return status;
 }

@@ -280,7 +280,7 @@ xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_devi
     } while (__builtin_expect(status == XSEG_OK && result.base == 0, 0));
     if (status == XSEG_OK)
         *out = (void *)(uintptr_t)result.base; /* NOLINT(performance-no-int-to-ptr) */
-    if (__builtin_expect(request->config->ends_with_work, 0))
+    if (__builtin_expect(request->config->has_call_epilogue, 0))
         xseg_device_follow(device, request->config);
     return status;
 }

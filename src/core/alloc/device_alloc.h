@@ -24,7 +24,7 @@ struct xseg_device_request {
 xseg_status xseg_device_alloc(struct xseg_device *device, const struct xseg_device_request *request,
                               void **out);
 
-/* The last step of an allocation or a free where the configuration has ends_with_work: decay, traces, housekeeping. */
+/* The last step of an allocation or a free where the configuration has has_call_epilogue: decay, traces, housekeeping. */
 void xseg_device_follow(struct xseg_device *device, const struct xseg_config *config);
 
 /* Take back pending blocks that are free by now, before a request is served from an arena; in a capture only blocks

@@ -59,7 +59,7 @@ uint64_t xseg_hit_stream_serve(const struct xseg_config *config, struct xseg_are
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && bytes > 0 && bytes < XSEG_SIZE_MAX);
     XSEG_ASSERT(arena->is_small == (bytes <= XSEG_SIZE_SMALL_MAX));
     const uint64_t base = serve(config, arena, bytes);
-    if (__builtin_expect(config->notes_blocks, 0) && base != 0)
+    if (__builtin_expect(config->records_blocks, 0) && base != 0)
         note(arena, base, bytes);
     return base;
 }
@@ -67,7 +67,7 @@ uint64_t xseg_hit_stream_serve(const struct xseg_config *config, struct xseg_are
 static enum xseg_fast_path_mode way_of(const struct xseg_config *config,
                                        const struct xseg_device *device)
 {
-    if (config->max_split_bytes != UINT64_MAX || config->notes_blocks)
+    if (config->max_split_bytes != UINT64_MAX || config->records_blocks)
         return XSEG_FAST_PATH_BY_CONFIG;
     return config->expandable_segments && device->context.has_vmm ? XSEG_FAST_PATH_EXPANDABLE
                                                                   : XSEG_FAST_PATH_CLASSIC;

@@ -1,16 +1,32 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The configuration: PyTorch's string of `key:value` pairs, parsed, bounded and printed back.
+ * The configuration: PyTorch's string of `key:value` pairs, parsed into a structure and printed
+ * back.
  *
- * Sizes are kept in bytes.  xseg_config_table[] (config_table.h) describes every key; the parser,
- * the printer and docs/options.md follow it.
+ * A configuration is a value: one member of struct xseg_config for each key, plus members that
+ * xseg_config_derive() computes from them, so that a call tests one flag instead of several keys.
+ * The allocator publishes a configuration by pointer and never changes a published one.  All sizes
+ * are in bytes; UINT64_MAX is "no limit".
+ *
+ * xseg_config_table[] (config_table.h) describes every key in one row: name, type, member, range,
+ * default and description.  The parser (config_parse.c), the printer (config.c) and
+ * docs/options.md follow the table, so a new key is one row, one member and one value of enum
+ * xseg_config_key_id.
+ *
+ * The parser applies a string to a copy of the configuration and assigns the copy only if the
+ * whole string is valid.  A value is checked against the range in its row first, then against the
+ * other keys (CONFIG-1 to CONFIG-3).  No other module repeats these checks.
+ *
+ * A printed configuration is a string that the parser reads as the same configuration.  A value
+ * without a spelling in the grammar, such as "no limit", is omitted: such a value is always the
+ * default.
  *
  * Invariants:
- *   CONFIG-1  large_segment_bytes <= max_split_bytes and <= max_non_split_rounding_bytes.
- *   CONFIG-2  while expandable_segments is on, large_segment_bytes is a multiple of 2 MiB.
- *   CONFIG-3  keep_bytes <= soft_limit_bytes <= hard_limit_bytes, as far as there are such limits.
+ *   CONFIG-1  large_segment_bytes <= max_split_bytes, max_non_split_rounding_bytes.
+ *   CONFIG-2  If expandable_segments is True, large_segment_bytes is a multiple of 2 MiB.
+ *   CONFIG-3  keep_bytes <= soft_limit_bytes <= hard_limit_bytes, where these limits are set.
  *
- * Locking: the owner's.
+ * Locking: none.  The caller serializes changes of a configuration that is not published yet.
  */
 #ifndef XSEG_CORE_CONFIG_H
 #define XSEG_CORE_CONFIG_H
@@ -19,16 +35,21 @@
 #include <stdint.h>
 
 #include "src/base/string_util.h"
+#include "xseg/allocator.h"
 #include "xseg/status.h"
 
-/* Sizes from 2^(20+i) to 2^(21+i) belong to interval i; the first and the last are open-ended. */
+/* Intervals of roundup_power2_divisions: interval i has the sizes from 2^(20+i) to 2^(21+i).  The
+ * first interval has all smaller sizes as well, the last one all larger sizes. */
 #define XSEG_CONFIG_INTERVALS 16u
 
-/* Room for the name of a folder. */
+/* Size of the buffer for a path, with its terminator. */
 #define XSEG_CONFIG_PATH_BYTES 256u
 
-/* Every key, in the order of xseg_config_table[].  A set of keys is a uint64_t: bit k is key k, and bit XSEG_CONFIG_KEYS + i
- * is name i of xseg_config_ignored[]. */
+/* Size of the buffer for a printed value. */
+#define XSEG_CONFIG_VALUE_BYTES 320u
+
+/* All keys, in the order of xseg_config_table[].  A set of keys is a uint64_t: bit k is key k, and
+ * bit XSEG_CONFIG_KEYS + i is xseg_config_ignored[i]. */
 enum xseg_config_key_id {
     XSEG_CONFIG_EXPANDABLE_SEGMENTS,
     XSEG_CONFIG_LARGE_SEGMENT_SIZE,
@@ -52,7 +73,7 @@ enum xseg_config_key_id {
     XSEG_CONFIG_IDLE,
     XSEG_CONFIG_KEEP,
     XSEG_CONFIG_KEEP_WINDOW,
-    XSEG_CONFIG_RECLAIM_BUDGET,
+    XSEG_CONFIG_RECLAIM_TIME,
     XSEG_CONFIG_SOFT_LIMIT,
     XSEG_CONFIG_HARD_LIMIT,
     XSEG_CONFIG_DEVICE_FREE_MIN,
@@ -64,29 +85,29 @@ enum xseg_config_key_id {
     XSEG_CONFIG_OOM_SNAPSHOT_MS,
     XSEG_CONFIG_OOM_SNAPSHOT_MB,
     XSEG_CONFIG_PUBLISH,
-    XSEG_CONFIG_SHARE_BUDGET,
+    XSEG_CONFIG_BUDGET_FILE,
     XSEG_CONFIG_BUDGET_SHARE,
     XSEG_CONFIG_BUDGET_MIN,
-    XSEG_CONFIG_BUDGET_RETURN,
+    XSEG_CONFIG_BUDGET_WAIT,
     XSEG_CONFIG_KEYS
 };
 
-/* Keys of PyTorch without an effect in the library: the parser accepts any value (config_names.h). */
+/* Number of keys of PyTorch that the library accepts and ignores: xseg_config_ignored[]. */
 #define XSEG_CONFIG_IGNORED 11u
 
-/* Size of the buffer for the value of such a key. */
+/* Size of the buffer for the value of an ignored key. */
 #define XSEG_CONFIG_IGNORED_BYTES 128u
 
 /* The values of page_size. */
 enum { XSEG_CONFIG_PAGES_FIXED, XSEG_CONFIG_PAGES_AUTO, XSEG_CONFIG_PAGES_SMALL };
 
-/* Addresses of an expandable segment; amount 0 means that none was named. */
+/* Virtual address space of an expandable segment.  Amount 0: the key is not set. */
 struct xseg_config_reserve {
     double amount;
-    bool in_gib; /* else a fraction of the device's memory */
+    bool in_gib; /* else a fraction of the device memory */
 };
 
-/* What is kept of what happened, and which call stacks are taken; in the order of the words in the table. */
+/* The values of history and history_stacks, in the order of the table. */
 enum xseg_history_kept { XSEG_HISTORY_NOTHING, XSEG_HISTORY_STATE, XSEG_HISTORY_ALL };
 enum xseg_history_stacks {
     XSEG_HISTORY_STACKS_NONE,
@@ -103,14 +124,13 @@ struct xseg_config {
     double memory_fraction;
     double garbage_collection_threshold; /* 0: off */
     struct xseg_config_reserve expandable_segments_reserve;
-    char oom_snapshot[XSEG_CONFIG_PATH_BYTES]; /* folder; empty: none */
+    char oom_snapshot[XSEG_CONFIG_PATH_BYTES]; /* directory; empty: none */
     char budget_file[XSEG_CONFIG_PATH_BYTES];  /* name or path; empty: none */
-    char ignored
-        [XSEG_CONFIG_IGNORED]
-        [XSEG_CONFIG_IGNORED_BYTES]; /* verbatim, for snapshots; empty: not named, or too long */
-    double budget_share;             /* 0: none is named */
+    /* Values as written, for snapshots.  Empty: the key is not set, or its value is too long. */
+    char ignored[XSEG_CONFIG_IGNORED][XSEG_CONFIG_IGNORED_BYTES];
+    double budget_share; /* 0: an equal part of the rest */
     uint64_t budget_min_bytes;
-    uint64_t oom_snapshot_bytes; /* of all of them; UINT64_MAX: no limit */
+    uint64_t oom_snapshot_bytes; /* UINT64_MAX: no limit */
     uint32_t oom_snapshot_ms;
     uint32_t budget_wait_ms;
     int64_t idle_ms; /* -1: never */
@@ -129,63 +149,81 @@ struct xseg_config {
     bool exportable;
     bool rdma;
     bool publish;
-    bool soft_by_device;     /* not a key: xseg_limits_set() has given a device a soft limit */
-    bool fraction_by_device; /* not a key: likewise a fraction */
-    /* Derived from the keys: idle memory is given back automatically; by calls of the user. */
+    /* Not keys: facts that the owner sets before xseg_config_derive(). */
+    bool has_device_soft_limit; /* xseg_limits_set() has set a soft limit of a device */
+    bool has_device_fraction;   /* xseg_limits_set() has set a memory fraction of a device */
+    /* Derived: idle memory is released automatically; calls of the program release it. */
     bool decays, decays_on_calls;
-    bool traced;          /* not a key: an observer traces blocks */
-    bool watches_frees;   /* derived: a free has work to do without the arena's lock */
-    bool ends_with_work;  /* derived: the end of a call on the general path has work */
-    bool follows_calls;   /* derived: the end of an allocation or free has such work */
-    bool notes_blocks;    /* derived: something is noted of each block, see arena/recorder.h */
-    bool has_fast_frees;  /* derived: freeing a block without uses takes the plain path */
-    bool has_fast_allocs; /* derived: allocations take the plain path, see hit.h */
+    bool traced;             /* not a key: an observer has `on_trace` */
+    bool has_free_checks;    /* derived: a free has work to do without the arena lock */
+    bool has_call_epilogue;  /* derived: the end of every slow-path call has work to do */
+    bool has_alloc_epilogue; /* derived: the end of an allocation or free has such work */
+    bool records_blocks;     /* derived: blocks have origins, see arena/recorder.h */
+    bool has_fast_frees;     /* derived: frees take the fast path */
+    bool has_fast_allocs;    /* derived: allocations take the fast path, see hit.h */
     bool debug_fill;
     bool unmap_on_free;
     bool guard_page;
-    bool block_user;         /* words of requests are kept with their blocks */
+    bool block_user;         /* the user values of requests are recorded with their blocks */
     uint32_t history;        /* enum xseg_history_kept */
     uint32_t history_stacks; /* enum xseg_history_stacks */
-    uint32_t history_events; /* most events of an arena */
+    uint32_t history_events; /* capacity of the event ring of an arena */
     uint32_t history_skip;   /* set of enum xseg_history_action */
 };
 
-/* The defaults of a configuration without a string: expandable_segments is on. */
+/* Set all keys to the defaults of a configuration without a string: expandable_segments is True. */
 void xseg_config_init(struct xseg_config *config);
 
 /*
- * Change the keys that a string names; the others stay.  On error nothing changes.
+ * Change the keys that a string names.  On error the configuration is unchanged.
  *
- * Naming large_segment_size_mb sets max_non_split_rounding_mb too, unless the string names that
- * key.
+ * A string that names large_segment_size_mb but not max_non_split_rounding_mb sets both to the
+ * same value.
  *
  * @param named  NULL, or the set of keys that the string names
- *
- * Returns: XSEG_OK
- *          XSEG_ERR_CONFIG  the text names the key, the value, its column and what is accepted
+ * @return XSEG_OK or XSEG_ERR_CONFIG.  The error message names the key, the value, its column and
+ *         the accepted values
  */
 xseg_status xseg_config_parse(struct xseg_config *config, const char *text, uint64_t *named);
 
 /*
- * Make the configuration of a new allocator from the first source that is present.
+ * Create the configuration of a new allocator from the first source that is present.  The sources
+ * are the argument, the variables XSEG_ALLOC_CONF, PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF,
+ * and the defaults.
  *
- * @param argument  a string; or NULL: the first variable that is set of XSEG_ALLOC_CONF,
- *                  PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF, else the defaults
- * @param source    name of the source that was used; lives as long as the library
+ * @param argument  a string, or NULL
+ * @param source    the name of the source that was used, a static string
  * @param named     NULL, or the set of keys that the string names
- *
- * Returns: as xseg_config_parse(); the error text names the source, too
+ * @return as xseg_config_parse(); the error message also names the source
  */
 xseg_status xseg_config_load(struct xseg_config *config, const char *argument, const char **source,
                              uint64_t *named);
 
-/* Derive the members that follow from the keys. */
-void xseg_config_sum_up(struct xseg_config *config);
+/* Compute the derived members. */
+void xseg_config_derive(struct xseg_config *config);
 
-/* Whether there is a background thread. */
+/* Whether the library runs a background thread. */
 static inline bool xseg_config_has_thread(const struct xseg_config *config)
 {
     return config->background_thread || config->budget_file[0] != '\0';
 }
+
+/* Print all keys as a string that xseg_config_parse() reads as the same configuration. */
+void xseg_config_print(const struct xseg_config *config, struct xseg_strbuf *text);
+
+/* Print the value of one key.  Returns false and prints nothing if the value has no spelling. */
+bool xseg_config_print_value(const struct xseg_config *config, enum xseg_config_key_id key,
+                             struct xseg_strbuf *text);
+
+/* Whether the value of a key differs from its default. */
+bool xseg_config_is_set(const struct xseg_config *config, enum xseg_config_key_id key);
+
+/* Whether a key has any effect under this configuration. */
+bool xseg_config_has_effect(const struct xseg_config *config, enum xseg_config_key_id key);
+
+/* Visit all keys in the order of the table until `visit` returns false. */
+void xseg_config_for_each_key(const struct xseg_config *config, uint64_t named,
+                              bool (*visit)(void *context, const struct xseg_config_key *key),
+                              void *context);
 
 #endif

@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/config/config_table.h"
 
+#include <string.h>
+
+#include "src/base/check.h"
+#include "src/base/error.h"
+#include "src/base/string_util.h"
+
 #define MEMBER(name) offsetof(struct xseg_config, name)
 
 #define ANY_BOOL "True or False"
 #define ANY_MIB  "a whole number of MiB"
-#define ANY_SPAN "a fraction of the device memory above 0, or a size in GiB such as 40G"
+#define ANY_SIZE "a fraction of the device memory above 0, or a size in GiB such as 40G"
 
 const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_EXPANDABLE_SEGMENTS] =
@@ -14,9 +20,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "PyTorch",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(expandable_segments),
-            .start = 1,
-            .accepts = ANY_BOOL,
-            .sentence =
+            .default_value = 1,
+            .accepted = ANY_BOOL,
+            .description =
                 "If True, a segment reserves a virtual address range and maps physical pages into "
                 "it as it grows. If False, each segment is one allocation by `cuMemAlloc`. The "
                 "default is False in a `PYTORCH_*` variable that does not name the key.",
@@ -27,12 +33,12 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "PyTorch",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(large_segment_bytes),
-            .start = 20,
+            .default_value = 20,
             .min = 11,
             .max = 1048576,
-            .accepts =
+            .accepted =
                 ANY_MIB " from 11 to 1048576 (an even number if expandable_segments is True)",
-            .sentence =
+            .description =
                 "Expandable segments for blocks above 1 MiB have physical pages of this size. "
                 "Classic segments for blocks above 1 MiB and below 10 MiB have this size.",
         },
@@ -40,15 +46,16 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
         {
             .name = "max_split_size_mb",
             .source = "PyTorch",
-            .takes_minus_one = true,
+            .allows_minus_one = true,
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(max_split_bytes),
-            .start = XSEG_CONFIG_UNSET,
-            .is_above_large = true,
-            .accepts = "-1 (unlimited), or " ANY_MIB " that is at least large_segment_size_mb",
-            .unset = "unlimited",
-            .sentence = "Blocks of this size or larger are not split, and serve only requests of "
-                        "at least this size.",
+            .default_value = XSEG_CONFIG_UNSET,
+            .is_at_least_large = true,
+            .accepted = "-1 (unlimited), or " ANY_MIB " that is at least large_segment_size_mb",
+            .unset_name = "unlimited",
+            .description =
+                "Blocks of this size or larger are not split, and serve only requests of "
+                "at least this size.",
         },
     [XSEG_CONFIG_MAX_NON_SPLIT_ROUNDING] =
         {
@@ -56,12 +63,13 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "PyTorch",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(max_non_split_rounding_bytes),
-            .start = 20,
-            .is_above_large = true,
-            .accepts = ANY_MIB " that is at least large_segment_size_mb",
-            .sentence = "A request of max_split_size_mb or more is served only by a cached block "
-                        "that exceeds it by less than this size. If a string names "
-                        "large_segment_size_mb but not this key, both get the same value.",
+            .default_value = 20,
+            .is_at_least_large = true,
+            .accepted = ANY_MIB " that is at least large_segment_size_mb",
+            .description =
+                "A request of max_split_size_mb or more is served only by a cached block "
+                "that exceeds it by less than this size. If a string names "
+                "large_segment_size_mb but not this key, both get the same value.",
         },
     [XSEG_CONFIG_ROUNDUP_DIVISIONS] =
         {
@@ -69,8 +77,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "PyTorch",
             .type = XSEG_CONFIG_DIVISIONS,
             .offset = MEMBER(roundup_divisions),
-            .accepts = "a power of two up to 2147483648, or a list such as [256:1,512:2,>:4]",
-            .sentence =
+            .accepted = "a power of two up to 2147483648, or a list such as [256:1,512:2,>:4]",
+            .description =
                 "Request sizes are rounded up to one of this number of equal steps between two "
                 "powers of two. With 0 or 1, sizes are rounded up to a multiple of 512 bytes.",
         },
@@ -80,12 +88,13 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "PyTorch",
             .type = XSEG_CONFIG_REAL,
             .offset = MEMBER(memory_fraction),
-            .start = 1,
-            .high = 1,
-            .accepts = "a number from 0 to 1",
-            .sentence = "The physical memory of the allocator on a device is limited to this "
-                        "fraction of the device memory. A request that would exceed the limit is "
-                        "served from idle memory, or fails. With 1 there is no limit.",
+            .default_value = 1,
+            .real_max = 1,
+            .accepted = "a number from 0 to 1",
+            .description =
+                "The physical memory of the allocator on a device is limited to this "
+                "fraction of the device memory. A request that would exceed the limit is "
+                "served from idle memory, or fails. With 1 there is no limit.",
         },
     [XSEG_CONFIG_GARBAGE_COLLECTION] =
         {
@@ -93,13 +102,13 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "PyTorch",
             .type = XSEG_CONFIG_REAL,
             .offset = MEMBER(garbage_collection_threshold),
-            .high = 1,
-            .is_open = true,
-            .accepts = "a number above 0 and below 1, or off",
-            .unset = "off",
-            .sentence = "A request that needs memory from the driver first releases old cached "
-                        "large blocks while physical memory exceeds this fraction of its limit. "
-                        "The key has no effect unless per_process_memory_fraction is below 1.",
+            .real_max = 1,
+            .excludes_ends = true,
+            .accepted = "a number above 0 and below 1, or off",
+            .unset_name = "off",
+            .description = "A request that needs memory from the driver first releases old cached "
+                           "large blocks while physical memory exceeds this fraction of its limit. "
+                           "The key has no effect unless per_process_memory_fraction is below 1.",
         },
     [XSEG_CONFIG_CAPTURE_REUSE] =
         {
@@ -107,8 +116,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "PyTorch",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(graph_capture_record_stream_reuse),
-            .accepts = ANY_BOOL,
-            .sentence =
+            .accepted = ANY_BOOL,
+            .description =
                 "If True, a capture can reuse a block that other streams used and that was freed "
                 "during the capture. The graph must order all uses of the block before later work "
                 "of its stream. If False, the block is pending until the end of the capture.",
@@ -119,8 +128,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "PyTorch",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(throw_on_cudamalloc_oom),
-            .accepts = ANY_BOOL,
-            .sentence =
+            .accepted = ANY_BOOL,
+            .description =
                 "If True, a request fails immediately, before cached memory is released, if it "
                 "would make the allocator exceed the device memory or the rejection_fraction that "
                 "xseg_limits_set() sets. Requests that another limit rejects are not affected.",
@@ -129,13 +138,14 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
         {
             .name = "expandable_segments_reserve",
             .source = "PyTorch",
-            .type = XSEG_CONFIG_SPAN,
+            .type = XSEG_CONFIG_SIZE,
             .offset = MEMBER(expandable_segments_reserve),
-            .is_expandable = true,
-            .accepts = ANY_SPAN,
-            .unset = "9/8 of the device",
-            .sentence = "An expandable segment reserves this much virtual address space. A larger "
-                        "request reserves more.",
+            .needs_expandable = true,
+            .accepted = ANY_SIZE,
+            .unset_name = "9/8 of the device",
+            .description =
+                "An expandable segment reserves this much virtual address space. A larger "
+                "request reserves more.",
         },
     [XSEG_CONFIG_PAGE] =
         {
@@ -143,10 +153,10 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "pytorch/pytorch#172056, #96995",
             .type = XSEG_CONFIG_CHOICE,
             .offset = MEMBER(page_sizes),
-            .is_expandable = true,
+            .needs_expandable = true,
             .choice = {"fixed", "auto", "small"},
-            .accepts = "fixed, auto or small",
-            .sentence =
+            .accepted = "fixed, auto or small",
+            .description =
                 "With `fixed`, large segments have pages of large_segment_size_mb, except under "
                 "memory pressure. With `auto`, large growths have longer pages, which need fewer "
                 "driver calls but are released only as a whole. Near the memory limit small "
@@ -160,10 +170,10 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "pytorch/pytorch#58385",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(debug_fill),
-            .accepts = ANY_BOOL,
-            .sentence = "If True, freed memory is filled with a pattern. The pattern is checked "
-                        "when the memory is allocated again, so that writes after a free are "
-                        "detected; see [debugging](debugging.md).",
+            .accepted = ANY_BOOL,
+            .description = "If True, freed memory is filled with a pattern. The pattern is checked "
+                           "when the memory is allocated again, so that writes after a free are "
+                           "detected; see [debugging](debugging.md).",
         },
     [XSEG_CONFIG_UNMAP_ON_FREE] =
         {
@@ -171,11 +181,12 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "pytorch/pytorch#58385",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(unmap_on_free),
-            .is_expandable = true,
-            .accepts = ANY_BOOL,
-            .sentence = "If True, each block of the default pool has its own pages, which are "
-                        "unmapped when the block is freed, so that a later access faults. The key "
-                        "has no effect without expandable segments.",
+            .needs_expandable = true,
+            .accepted = ANY_BOOL,
+            .description =
+                "If True, each block of the default pool has its own pages, which are "
+                "unmapped when the block is freed, so that a later access faults. The key "
+                "has no effect without expandable segments.",
         },
     [XSEG_CONFIG_GUARD_PAGE] =
         {
@@ -183,11 +194,12 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "rapidsai/rmm#1899, ROCm/MIOpen#3666",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(guard_page),
-            .is_expandable = true,
-            .accepts = ANY_BOOL,
-            .sentence = "If True, blocks are allocated as with unmap_on_free and end at an "
-                        "unmapped page, so that an access past the end of a block faults as well. "
-                        "The key has no effect without expandable segments.",
+            .needs_expandable = true,
+            .accepted = ANY_BOOL,
+            .description =
+                "If True, blocks are allocated as with unmap_on_free and end at an "
+                "unmapped page, so that an access past the end of a block faults as well. "
+                "The key has no effect without expandable segments.",
         },
     [XSEG_CONFIG_BLOCK_USER] =
         {
@@ -195,10 +207,11 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "PyTorch (adapter: contexts of snapshots)",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(block_user),
-            .accepts = ANY_BOOL,
-            .sentence = "If True, the user value of a request (`user` of struct xseg_request) is "
-                        "recorded with its block, for xseg_block_query() and the history; see "
-                        "[history](history.md).",
+            .accepted = ANY_BOOL,
+            .description =
+                "If True, the user value of a request (`user` of struct xseg_request) is "
+                "recorded with its block, for xseg_block_query() and the history; see "
+                "[history](history.md).",
         },
     [XSEG_CONFIG_HISTORY] =
         {
@@ -207,10 +220,11 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_CHOICE,
             .offset = MEMBER(history),
             .choice = {"nothing", "state", "all"},
-            .accepts = "nothing, state or all",
-            .sentence = "With `state`, the time and label of the allocation of each live block are "
-                        "recorded. With `all`, the last events of each stream are recorded as "
-                        "well. See [history](history.md).",
+            .accepted = "nothing, state or all",
+            .description =
+                "With `state`, the time and label of the allocation of each live block are "
+                "recorded. With `all`, the last events of each stream are recorded as "
+                "well. See [history](history.md).",
         },
     [XSEG_CONFIG_HISTORY_STACKS] =
         {
@@ -219,10 +233,11 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_CHOICE,
             .offset = MEMBER(history_stacks),
             .choice = {"none", "state", "alloc", "all"},
-            .accepts = "none, state, alloc or all",
-            .sentence = "Call stacks are recorded for live blocks (`state`), also for events that "
-                        "allocate memory (`alloc`), or for live blocks and all events (`all`). The "
-                        "key has no effect with history:nothing.",
+            .accepted = "none, state, alloc or all",
+            .description =
+                "Call stacks are recorded for live blocks (`state`), also for events that "
+                "allocate memory (`alloc`), or for live blocks and all events (`all`). The "
+                "key has no effect with history:nothing.",
         },
     [XSEG_CONFIG_HISTORY_EVENTS] =
         {
@@ -230,13 +245,13 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "PyTorch (`_record_memory_history()`)",
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(history_events),
-            .start = 65536,
+            .default_value = 65536,
             .min = 16,
             .max = 16777216,
-            .accepts = "an integer from 16 to 16777216",
-            .sentence = "The history keeps this number of events for each stream of a pool, "
-                        "separately for small and large blocks. An event takes 64 bytes of host "
-                        "memory, and 8 more with block_user.",
+            .accepted = "an integer from 16 to 16777216",
+            .description = "The history keeps this number of events for each stream of a pool, "
+                           "separately for small and large blocks. An event takes 64 bytes of host "
+                           "memory, and 8 more with block_user.",
         },
     [XSEG_CONFIG_HISTORY_SKIP] =
         {
@@ -244,8 +259,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "PyTorch (`_record_memory_history()`)",
             .type = XSEG_CONFIG_ACTIONS,
             .offset = MEMBER(history_skip),
-            .accepts = "a list of actions such as [free_completed,segment_map]",
-            .sentence = "Events with these actions are not recorded in the history.",
+            .accepted = "a list of actions such as [free_completed,segment_map]",
+            .description = "Events with these actions are not recorded in the history.",
         },
     [XSEG_CONFIG_IDLE] =
         {
@@ -253,12 +268,12 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "vllm-project/vllm#15287, triton-inference-server/server#2659",
             .type = XSEG_CONFIG_PERIOD,
             .offset = MEMBER(idle_ms),
-            .start = XSEG_CONFIG_UNSET,
+            .default_value = XSEG_CONFIG_UNSET,
             .max = 1209600000,
-            .accepts = "a whole number of milliseconds from 0 to 1209600000, or -1 (never)",
-            .sentence = "Idle memory is released to the driver gradually from a quarter of this "
-                        "age on, and completely at this age. With -1, memory is never released "
-                        "because of its age. See [services](services.md).",
+            .accepted = "a whole number of milliseconds from 0 to 1209600000, or -1 (never)",
+            .description = "Idle memory is released to the driver gradually from a quarter of this "
+                           "age on, and completely at this age. With -1, memory is never released "
+                           "because of its age. See [services](services.md).",
         },
     [XSEG_CONFIG_KEEP] =
         {
@@ -266,8 +281,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "microsoft/onnxruntime#7284",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(keep_bytes),
-            .accepts = ANY_MIB ", at most soft_limit_mb and hard_limit_mb",
-            .sentence = "Decay by idle_ms keeps this much memory reserved on a device.",
+            .accepted = ANY_MIB ", at most soft_limit_mb and hard_limit_mb",
+            .description = "Decay by idle_ms keeps this much memory reserved on a device.",
         },
     [XSEG_CONFIG_KEEP_WINDOW] =
         {
@@ -276,21 +291,22 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(keep_window_s),
             .max = 1209600,
-            .accepts = "a whole number of seconds from 0 to 1209600",
-            .sentence = "Decay by idle_ms keeps the peak of the memory in use within this number "
-                        "of seconds reserved on a device. 0 disables the window.",
+            .accepted = "a whole number of seconds from 0 to 1209600",
+            .description =
+                "Decay by idle_ms keeps the peak of the memory in use within this number "
+                "of seconds reserved on a device. 0 disables the window.",
         },
-    [XSEG_CONFIG_RECLAIM_BUDGET] =
+    [XSEG_CONFIG_RECLAIM_TIME] =
         {
             .name = "reclaim_us_per_s",
             .source = "microsoft/onnxruntime#13464",
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(reclaim_us_per_s),
-            .start = 10000,
+            .default_value = 10000,
             .min = 1,
             .max = 1000000,
-            .accepts = "a whole number of microseconds from 1 to 1000000",
-            .sentence =
+            .accepted = "a whole number of microseconds from 1 to 1000000",
+            .description =
                 "Decay spends at most this much time per second and device in driver calls.",
         },
     [XSEG_CONFIG_SOFT_LIMIT] =
@@ -299,11 +315,11 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "JuliaGPU/CUDA.jl#718, #2040",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(soft_limit_bytes),
-            .start = XSEG_CONFIG_UNSET,
-            .accepts = ANY_MIB ", at least keep_mb and at most hard_limit_mb",
-            .unset = "none",
-            .sentence = "Above this much physical memory on a device, idle memory of any age is "
-                        "released. No request fails because of this limit.",
+            .default_value = XSEG_CONFIG_UNSET,
+            .accepted = ANY_MIB ", at least keep_mb and at most hard_limit_mb",
+            .unset_name = "none",
+            .description = "Above this much physical memory on a device, idle memory of any age is "
+                           "released. No request fails because of this limit.",
         },
     [XSEG_CONFIG_HARD_LIMIT] =
         {
@@ -311,10 +327,10 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "JuliaGPU/CUDA.jl#718, pytorch/pytorch#58466",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(hard_limit_bytes),
-            .start = XSEG_CONFIG_UNSET,
-            .accepts = ANY_MIB ", at least soft_limit_mb and keep_mb",
-            .unset = "none",
-            .sentence =
+            .default_value = XSEG_CONFIG_UNSET,
+            .accepted = ANY_MIB ", at least soft_limit_mb and keep_mb",
+            .unset_name = "none",
+            .description =
                 "The physical memory of the allocator on a device is limited to this size. A "
                 "request that would exceed the limit is served from idle memory, or fails.",
         },
@@ -324,8 +340,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "radixark/miles#137",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(device_free_min_bytes),
-            .accepts = ANY_MIB,
-            .sentence =
+            .accepted = ANY_MIB,
+            .description =
                 "While the driver reports less free memory of a device than this size, idle memory "
                 "of any age is released. With 0, decay does not query the free memory.",
         },
@@ -335,8 +351,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "JuliaGPU/CUDA.jl#2190, microsoft/onnxruntime#13464",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(background_thread),
-            .accepts = ANY_BOOL,
-            .sentence =
+            .accepted = ANY_BOOL,
+            .description =
                 "If True, a thread of the library releases idle memory, also while the program "
                 "makes no calls. If False, allocations and frees release it in small steps.",
         },
@@ -346,9 +362,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "pytorch/pytorch#166116",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(page_cache_bytes),
-            .is_expandable = true,
-            .accepts = ANY_MIB,
-            .sentence =
+            .needs_expandable = true,
+            .accepted = ANY_MIB,
+            .description =
                 "Up to this much memory per device stays allocated as unmapped pages when decay, a "
                 "decommit, or a free with unmap_on_free or guard_page unmaps it. The next growth "
                 "of any stream and pool maps these pages before it creates new ones.",
@@ -359,12 +375,13 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "PyTorch (adapter: IPC), pytorch/pytorch#130330",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(exportable),
-            .is_expandable = true,
-            .accepts = ANY_BOOL,
-            .sentence = "If True, other processes can map memory. The key applies to default pools "
-                        "of devices that are opened later, and to pools that are created later "
-                        "without memory functions. If the driver does not support this, a log line "
-                        "reports the reason, and the memory is not exportable.",
+            .needs_expandable = true,
+            .accepted = ANY_BOOL,
+            .description =
+                "If True, other processes can map memory. The key applies to default pools "
+                "of devices that are opened later, and to pools that are created later "
+                "without memory functions. If the driver does not support this, a log line "
+                "reports the reason, and the memory is not exportable.",
         },
     [XSEG_CONFIG_RDMA] =
         {
@@ -372,9 +389,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "PyTorch (adapter), vllm-project/vllm#29569",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(rdma),
-            .is_expandable = true,
-            .accepts = ANY_BOOL,
-            .sentence =
+            .needs_expandable = true,
+            .accepted = ANY_BOOL,
+            .description =
                 "If True, network adapters can access memory (GPUDirect RDMA). The key applies to "
                 "default pools of devices that are opened later, and to pools that are created "
                 "later without memory functions. If the driver does not support this, a log line "
@@ -386,14 +403,15 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "pytorch/pytorch#32101, Lightning-AI/pytorch-lightning#16901",
             .type = XSEG_CONFIG_PATH,
             .offset = MEMBER(oom_snapshot),
-            .accepts = "none, or the path of a directory, at most 255 characters without blanks, "
-                       "commas, colons and brackets",
-            .unset = "unset",
-            .sentence = "A request that fails for lack of memory or because of a limit first "
-                        "writes a snapshot into this directory, at most 3 per allocator; see "
-                        "[snapshots](snapshots.md). If the key is unset, the variable "
-                        "`XSEG_OOM_SNAPSHOT` specifies the directory. With `none` no snapshot is "
-                        "written, also if the variable is set.",
+            .accepted = "none, or the path of a directory, at most 255 characters without blanks, "
+                        "commas, colons and brackets",
+            .unset_name = "unset",
+            .description =
+                "A request that fails for lack of memory or because of a limit first "
+                "writes a snapshot into this directory, at most 3 per allocator; see "
+                "[snapshots](snapshots.md). If the key is unset, the variable "
+                "`XSEG_OOM_SNAPSHOT` specifies the directory. With `none` no snapshot is "
+                "written, also if the variable is set.",
         },
     [XSEG_CONFIG_OOM_SNAPSHOT_MS] =
         {
@@ -401,13 +419,13 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "pytorch/pytorch#172672",
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(oom_snapshot_ms),
-            .start = 2000,
+            .default_value = 2000,
             .min = 1,
             .max = 3600000,
-            .accepts = "a whole number of milliseconds from 1 to 3600000",
-            .sentence = "Events that cannot be written within this time are omitted from a "
-                        "snapshot of oom_snapshot, the oldest first. All allocated and cached "
-                        "blocks are always written.",
+            .accepted = "a whole number of milliseconds from 1 to 3600000",
+            .description = "Events that cannot be written within this time are omitted from a "
+                           "snapshot of oom_snapshot, the oldest first. All allocated and cached "
+                           "blocks are always written.",
         },
     [XSEG_CONFIG_OOM_SNAPSHOT_MB] =
         {
@@ -415,11 +433,11 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "pytorch/pytorch#176290",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(oom_snapshot_bytes),
-            .start = 512,
-            .accepts = ANY_MIB,
-            .sentence = "Events that do not fit into a file of this size are omitted from a "
-                        "snapshot of oom_snapshot, the oldest first. All allocated and cached "
-                        "blocks are always written, about 30 bytes each.",
+            .default_value = 512,
+            .accepted = ANY_MIB,
+            .description = "Events that do not fit into a file of this size are omitted from a "
+                           "snapshot of oom_snapshot, the oldest first. All allocated and cached "
+                           "blocks are always written, about 30 bytes each.",
         },
     [XSEG_CONFIG_PUBLISH] =
         {
@@ -427,25 +445,26 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "roboflow/inference#2657, vllm-project/vllm#26850",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(publish),
-            .accepts = ANY_BOOL,
-            .sentence = "If True, statistics of devices and pools are published in shared memory "
-                        "for `xseg top` of the same user; see [top](top.md). The memory is freed "
-                        "when the process ends.",
+            .accepted = ANY_BOOL,
+            .description =
+                "If True, statistics of devices and pools are published in shared memory "
+                "for `xseg top` of the same user; see [top](top.md). The memory is freed "
+                "when the process ends.",
         },
-    [XSEG_CONFIG_SHARE_BUDGET] =
+    [XSEG_CONFIG_BUDGET_FILE] =
         {
             .name = "budget_file",
             .source = "ovg-project/kvcached#87, #221",
             .type = XSEG_CONFIG_PATH,
             .offset = MEMBER(budget_file),
-            .accepts =
+            .accepted =
                 "none, a name of at most 64 letters, digits, '-', '_' and '.', or the path of a "
                 "file, at most 255 characters without blanks, commas, colons and brackets",
-            .unset = "none",
-            .sentence = "Processes with the same shared budget file share their devices. Each "
-                        "process releases idle memory on the demand of another one; see "
-                        "[processes](processes.md). A name selects the file "
-                        "`/dev/shm/xseg-UID-NAME`. The key implies background_thread:True.",
+            .unset_name = "none",
+            .description = "Processes with the same shared budget file share their devices. Each "
+                           "process releases idle memory on the demand of another one; see "
+                           "[processes](processes.md). A name selects the file "
+                           "`/dev/shm/xseg-UID-NAME`. The key implies background_thread:True.",
         },
     [XSEG_CONFIG_BUDGET_SHARE] =
         {
@@ -453,11 +472,11 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "ovg-project/kvcached#87",
             .type = XSEG_CONFIG_REAL,
             .offset = MEMBER(budget_share),
-            .high = 1,
-            .smallest = 1e-6,
-            .accepts = "0, or a number from 0.000001 to 1",
-            .sentence = "With budget_file, this fraction of each device is the share of the "
-                        "process. Processes with 0 divide the rest of the device equally.",
+            .real_max = 1,
+            .real_min_nonzero = 1e-6,
+            .accepted = "0, or a number from 0.000001 to 1",
+            .description = "With budget_file, this fraction of each device is the share of the "
+                           "process. Processes with 0 divide the rest of the device equally.",
         },
     [XSEG_CONFIG_BUDGET_MIN] =
         {
@@ -465,22 +484,106 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .source = "ovg-project/kvcached#221",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(budget_min_bytes),
-            .accepts = ANY_MIB,
-            .sentence = "With budget_file, the process releases idle memory on demand only while "
-                        "it has more than this much physical memory of a device.",
+            .accepted = ANY_MIB,
+            .description =
+                "With budget_file, the process releases idle memory on demand only while "
+                "it has more than this much physical memory of a device.",
         },
-    [XSEG_CONFIG_BUDGET_RETURN] =
+    [XSEG_CONFIG_BUDGET_WAIT] =
         {
             .name = "budget_wait_ms",
             .source = "ovg-project/kvcached#221",
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(budget_wait_ms),
-            .start = 200,
+            .default_value = 200,
             .min = 8,
             .max = 60000,
-            .accepts = "a whole number of milliseconds from 8 to 60000",
-            .sentence =
+            .accepted = "a whole number of milliseconds from 8 to 60000",
+            .description =
                 "With budget_file, a request waits at most this long for idle memory of other "
                 "processes. The process reads the demand of the others eight times in this period.",
         },
 };
+
+const char *const xseg_config_ignored[XSEG_CONFIG_IGNORED] = {
+    "backend",
+    "expandable_segments_reserve_by_class",
+    "pinned_free_catch_all",
+    "pinned_max_cached_size_mb",
+    "pinned_max_round_threshold_mb",
+    "pinned_num_register_threads",
+    "pinned_reserve_segment_size_mb",
+    "pinned_use_background_threads",
+    "pinned_use_cuda_host_register",
+    "release_lock_on_cudamalloc",
+    "release_lock_on_hipmalloc",
+};
+
+const char *const xseg_config_actions[XSEG_HISTORY_ACTIONS] = {
+    [XSEG_HISTORY_ALLOC] = "alloc",
+    [XSEG_HISTORY_FREE_REQUESTED] = "free_requested",
+    [XSEG_HISTORY_FREE_COMPLETED] = "free_completed",
+    [XSEG_HISTORY_SEGMENT_ALLOC] = "segment_alloc",
+    [XSEG_HISTORY_SEGMENT_FREE] = "segment_free",
+    [XSEG_HISTORY_SEGMENT_MAP] = "segment_map",
+    [XSEG_HISTORY_SEGMENT_UNMAP] = "segment_unmap",
+    [XSEG_HISTORY_OOM] = "oom",
+    [XSEG_HISTORY_REMAP] = "remap",
+    [XSEG_HISTORY_DECAY] = "decay",
+    [XSEG_HISTORY_TRIM] = "trim",
+    [XSEG_HISTORY_PAUSE] = "pause",
+    [XSEG_HISTORY_RESUME] = "resume",
+    [XSEG_HISTORY_ANNOTATION] = "annotation",
+    [XSEG_HISTORY_BUDGET_REQUEST] = "budget_request",
+    [XSEG_HISTORY_BUDGET_RELEASE] = "budget_release",
+};
+
+static bool name_equals(const char *name, const char *text, size_t length)
+{
+    return strlen(name) == length && memcmp(name, text, length) == 0;
+}
+
+const struct xseg_config_row *xseg_config_find_key(const char *name, size_t length)
+{
+    XSEG_ASSERT(name != NULL);
+    for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
+        if (name_equals(xseg_config_table[key].name, name, length))
+            return &xseg_config_table[key];
+    return NULL;
+}
+
+unsigned xseg_config_find_ignored(const char *name, size_t length)
+{
+    unsigned i = 0;
+
+    XSEG_ASSERT(name != NULL);
+    while (i < XSEG_CONFIG_IGNORED && !name_equals(xseg_config_ignored[i], name, length))
+        i++;
+    return i;
+}
+
+const char *xseg_config_ignored_value(const struct xseg_config *config, const char *name)
+{
+    const unsigned i = xseg_config_find_ignored(name, strlen(name));
+
+    XSEG_ASSERT(i < XSEG_CONFIG_IGNORED);
+    return config->ignored[i][0] != '\0' ? config->ignored[i] : NULL;
+}
+
+void xseg_config_suggest_key(const char *name, size_t length)
+{
+    struct xseg_closest_match closest;
+
+    XSEG_ASSERT(name != NULL && length != 0);
+    xseg_closest_match_init(&closest, name, length);
+    for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++) {
+        XSEG_ASSERT(xseg_config_table[key].name != NULL);
+        xseg_closest_match_consider(&closest, xseg_config_table[key].name);
+    }
+    for (unsigned i = 0; i < XSEG_CONFIG_IGNORED; i++)
+        xseg_closest_match_consider(&closest, xseg_config_ignored[i]);
+    if (closest.name != NULL)
+        xseg_fail_append("; did you mean %s?", closest.name);
+    else
+        xseg_fail_append("; run `xseg config --keys` for a list");
+}

@@ -7,8 +7,7 @@
 #include "src/base/error.h"
 #include "src/core/arena/origins.h"
 #include "src/core/budget/budget.h"
-#include "src/core/config/config_keys.h"
-#include "src/core/config/config_names.h"
+#include "src/core/config/config.h"
 #include "src/core/config/config_table.h"
 #include "src/core/instance/background.h"
 #include "src/core/instance/housekeeping.h"
@@ -38,8 +37,8 @@ void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t nam
     xseg_strbuf_init(&text, buffer, sizeof(buffer));
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++) {
         if ((named >> key & 1) == 0 ||
-            xseg_config_keys_has_effect(config, (enum xseg_config_key_id)key) ||
-            !xseg_config_keys_is_set(config, (enum xseg_config_key_id)key))
+            xseg_config_has_effect(config, (enum xseg_config_key_id)key) ||
+            !xseg_config_is_set(config, (enum xseg_config_key_id)key))
             continue;
         /* A call may still set the fraction. */
         if (key == XSEG_CONFIG_GARBAGE_COLLECTION)
@@ -132,9 +131,9 @@ static void publish(struct xseg_allocator *allocator, struct xseg_config_version
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_FIRST) && version->older == NULL);
     version->config.traced = xseg_observers_trace(&allocator->observers);
-    version->config.soft_by_device = has_soft_by_device(allocator, &version->config);
-    version->config.fraction_by_device = has_fraction_by_device(allocator, &version->config);
-    xseg_config_sum_up(&version->config);
+    version->config.has_device_soft_limit = has_soft_by_device(allocator, &version->config);
+    version->config.has_device_fraction = has_fraction_by_device(allocator, &version->config);
+    xseg_config_derive(&version->config);
     struct xseg_config_version *before = find_equal(allocator, &version->config);
     if (before != NULL) {
         free(version);
@@ -233,8 +232,8 @@ xseg_status xseg_allocator_configure(struct xseg_allocator *allocator, const cha
 static xseg_status set_limits(struct xseg_allocator *allocator, struct xseg_device *device,
                               const struct xseg_limits *set)
 {
-    const bool had_soft = xseg_allocator_config(allocator)->soft_by_device;
-    const bool had_fraction = xseg_allocator_config(allocator)->fraction_by_device;
+    const bool had_soft = xseg_allocator_config(allocator)->has_device_soft_limit;
+    const bool had_fraction = xseg_allocator_config(allocator)->has_device_fraction;
     struct xseg_config_version *version = make_version(allocator);
     xseg_status status = XSEG_ERR_HOST_MEMORY;
 

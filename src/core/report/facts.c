@@ -6,9 +6,7 @@
 #include <string.h>
 
 #include "src/base/align.h"
-#include "src/core/config/config_keys.h"
-#include "src/core/config/config_names.h"
-#include "src/core/config/config_print.h"
+#include "src/core/config/config.h"
 #include "src/core/config/config_table.h"
 #include "src/core/report/words.h"
 
@@ -61,7 +59,7 @@ static void write_text(struct xseg_pickle_writer *pickle, const struct xseg_conf
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++) {
         xseg_strbuf_init(&one, value, sizeof(value));
         if (!is_about_records((enum xseg_config_key_id)key) &&
-            xseg_config_keys_is_set(config, (enum xseg_config_key_id)key) &&
+            xseg_config_is_set(config, (enum xseg_config_key_id)key) &&
             xseg_config_print_value(config, (enum xseg_config_key_id)key, &one))
             xseg_strbuf_printf(&text, "%s%s:%s", text.length == 0 ? "" : ",",
                                xseg_config_table[key].name, value);
@@ -77,7 +75,7 @@ static void write_text(struct xseg_pickle_writer *pickle, const struct xseg_conf
 
 static bool ignored_flag(const struct xseg_config *config, const char *name)
 {
-    const char *const value = xseg_config_names_ignored_value(config, name);
+    const char *const value = xseg_config_ignored_value(config, name);
 
     return value != NULL && strcmp(value, "True") == 0;
 }
@@ -85,7 +83,7 @@ static bool ignored_flag(const struct xseg_config *config, const char *name)
 /* A whole number, -1 included. */
 static int64_t ignored_number(const struct xseg_config *config, const char *name, int64_t standard)
 {
-    const char *const value = xseg_config_names_ignored_value(config, name);
+    const char *const value = xseg_config_ignored_value(config, name);
 
     return value != NULL ? strtoll(value, NULL, 10) : standard;
 }

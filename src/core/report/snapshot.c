@@ -13,7 +13,7 @@
 #include "src/base/pickle_writer.h"
 #include "src/base/symbolizer.h"
 #include "src/core/arena/origins.h"
-#include "src/core/config/config_print.h"
+#include "src/core/config/config.h"
 #include "src/core/report/explain.h"
 #include "src/core/report/facts.h"
 #include "src/core/report/segments.h"
