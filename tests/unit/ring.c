@@ -128,7 +128,7 @@ static void note(struct xseg_history_ring *ring, uint64_t count)
         const uint64_t number = atomic_load(&ring->recorded);
         const struct xseg_history_event event = event_of(number);
 
-        xseg_history_ring_append_with(ring, &event, user_of(number));
+        xseg_history_ring_append_with_user(ring, &event, user_of(number));
     }
 }
 
@@ -144,7 +144,7 @@ static void expect_kept(const struct xseg_history_ring *ring, uint64_t first, ui
     assert_int_equal(is_first, first);
     assert_int_equal(is_end, end);
     for (uint64_t number = first; number < end; number++) {
-        assert_true(xseg_history_ring_read_with(ring, number, &event, &user));
+        assert_true(xseg_history_ring_read_with_user(ring, number, &event, &user));
         assert_true(is_event(&event, user, number, ring->users != NULL));
     }
     assert_int_equal(xseg_history_ring_lost(ring, first), lost);
@@ -270,21 +270,21 @@ static void users_begin_with_the_next_event(void **state)
     assert_true(xseg_history_ring_add_users(ring));
     note(ring, 4);
     for (uint64_t number = 0; number < 9; number++) {
-        assert_true(xseg_history_ring_read_with(ring, number, &event, &user));
+        assert_true(xseg_history_ring_read_with_user(ring, number, &event, &user));
         assert_true(is_event(&event, user, number, number >= 5));
     }
     assert_true(xseg_history_ring_resize(ring, 6));
     for (uint64_t number = 3; number < 9; number++) {
-        assert_true(xseg_history_ring_read_with(ring, number, &event, &user));
+        assert_true(xseg_history_ring_read_with_user(ring, number, &event, &user));
         assert_true(is_event(&event, user, number, number >= 5));
     }
     for (uint64_t number = 9; number < 30; number++) {
         event = event_of(number);
         if (number % 2 != 0)
-            xseg_history_ring_append_with(ring, &event, 0);
+            xseg_history_ring_append_with_user(ring, &event, 0);
         else
             xseg_history_ring_append(ring, &event);
-        assert_true(xseg_history_ring_read_with(ring, number, &event, &user));
+        assert_true(xseg_history_ring_read_with_user(ring, number, &event, &user));
         assert_true(is_event(&event, user, number, false));
     }
     xseg_history_ring_destroy(ring);
@@ -366,7 +366,7 @@ static void *write_on(void *self)
                 t->torn++;
             (void)pthread_mutex_unlock(&t->history);
         }
-        xseg_history_ring_append_with(t->ring, &event, user_of(number));
+        xseg_history_ring_append_with_user(t->ring, &event, user_of(number));
     }
     return NULL;
 }
@@ -380,7 +380,7 @@ static void look(struct together *t)
     (void)pthread_mutex_lock(&t->history);
     xseg_history_ring_range(t->ring, &first, &end);
     for (uint64_t number = first; number < end; number++) {
-        if (xseg_history_ring_read_with(t->ring, number, &event, &user)) {
+        if (xseg_history_ring_read_with_user(t->ring, number, &event, &user)) {
             t->reads++;
             t->torn += !is_event(&event, user, number, t->ring->users != NULL);
         } else {

@@ -87,7 +87,7 @@ static void pools_have_the_name_of_their_user_or_their_number(void **state)
 
     (void)state;
     xseg_history_store_init(&store, &system_clock);
-    assert_true(xseg_pool_ids_add(&store, 70, id));
+    assert_true(xseg_history_store_add_pool_id(&store, 70, id));
     xseg_snapshot_naming_init(&naming, &store);
     for (unsigned round = 0; round < 2; round++) {
         /* 70 and 6 share a place of what is remembered. */

@@ -48,7 +48,7 @@ static void expect_settings(struct xseg_history_store *store, const struct xseg_
     const bool origin_stack = keeps && config->history_stacks != XSEG_HISTORY_STACKS_NONE;
     bool takes = origin_stack, is_any = config->traced || keeps || config->block_user;
 
-    xseg_history_store_follow(store, config);
+    xseg_history_store_configure(store, config);
     const uint64_t settings = xseg_history_store_settings(store);
     for (unsigned i = 0; i < XSEG_HISTORY_ACTIONS; i++) {
         const enum xseg_history_action action = (enum xseg_history_action)i;
@@ -112,20 +112,20 @@ static void settings_are_told_apart(void **state)
     xseg_config_init(&config);
     config.history = XSEG_HISTORY_ALL;
     config.history_stacks = XSEG_HISTORY_STACKS_ALL;
-    xseg_history_store_follow(&store, &config);
-    xseg_history_store_follow(&other, &config);
+    xseg_history_store_configure(&store, &config);
+    xseg_history_store_configure(&other, &config);
     assert_false(xseg_history_gather(&store, NULL));
     assert_true(
         xseg_history_context_is_of(xseg_history_context(), xseg_history_store_settings(&store)));
     assert_false(
         xseg_history_context_is_of(xseg_history_context(), xseg_history_store_settings(&other)));
     const uint64_t before = xseg_history_store_settings(&store);
-    xseg_history_store_follow(&store, &config);
+    xseg_history_store_configure(&store, &config);
     assert_true(xseg_history_store_settings(&store) == before);
     config.history_stacks = XSEG_HISTORY_STACKS_NONE;
-    xseg_history_store_follow(&store, &config);
+    xseg_history_store_configure(&store, &config);
     config.history_stacks = XSEG_HISTORY_STACKS_ALL;
-    xseg_history_store_follow(&store, &config);
+    xseg_history_store_configure(&store, &config);
     assert_false(
         xseg_history_context_is_of(xseg_history_context(), xseg_history_store_settings(&store)));
     assert_false(xseg_history_gather(&store, NULL));
@@ -147,27 +147,27 @@ static void each_call_has_its_own_word(void **state)
     xseg_history_store_init(&store, &system_clock);
     xseg_config_init(&config);
     config.block_user = true;
-    xseg_history_store_follow(&store, &config);
+    xseg_history_store_configure(&store, &config);
     const uint64_t settings = xseg_history_store_settings(&store);
     assert_false(xseg_history_gather(&store, &word));
     assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&word);
     /* Words alone take no stacks. */
     assert_null(xseg_history_store_depot(&store));
     assert_int_equal(context->gathered.stack, 0);
-    const struct xseg_history_gathered gathered = xseg_history_defer();
+    const struct xseg_history_gathered gathered = xseg_history_context_save();
     assert_false(xseg_history_gather(&store, NULL));
     assert_int_equal(xseg_history_user_of(context, settings), 0);
-    xseg_history_resume(&gathered);
+    xseg_history_context_restore(&gathered);
     assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&word);
     xseg_history_set_user(&store, (uintptr_t)&other);
     assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&other);
     config.history = XSEG_HISTORY_STATE;
-    xseg_history_store_follow(&store, &config);
+    xseg_history_store_configure(&store, &config);
     assert_int_equal(xseg_history_user_of(context, xseg_history_store_settings(&store)), 0);
     xseg_history_set_user(&store, (uintptr_t)&word);
     assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&other);
     config.block_user = false;
-    xseg_history_store_follow(&store, &config);
+    xseg_history_store_configure(&store, &config);
     assert_false(xseg_history_gather(&store, &word));
     assert_int_equal(xseg_history_user_of(context, xseg_history_store_settings(&store)), 0);
     xseg_history_store_fini(&store);
@@ -212,7 +212,8 @@ static void ticks_are_nanoseconds_that_do_not_fall(void **state)
     assert_true(xseg_history_store_ns(&store, &moment, late) <= ended + slack);
     assert_true(xseg_history_store_ns(&store, &moment, late) >= began + 40000000 - slack);
     assert_int_equal(xseg_history_store_ns(&store, &moment, moment.ticks), moment.ns);
-    print_message("# %s\n", store.counts_cycles ? "the processor's counter" : "CLOCK_MONOTONIC");
+    print_message("# %s\n",
+                  store.uses_cycle_counter ? "the processor's counter" : "CLOCK_MONOTONIC");
     xseg_history_store_fini(&store);
 }
 
@@ -224,7 +225,7 @@ static void ticks_of_years_fit(void **state)
 
     (void)state;
     xseg_history_store_init(&store, &system_clock);
-    store.counts_cycles = true;
+    store.uses_cycle_counter = true;
     store.first_ticks = 1000;
     store.first_ns = 500;
     const struct xseg_history_moment moment = {1000 + years * 4000000000u,
@@ -324,9 +325,9 @@ static void a_pool_is_found_in_whatever_order_it_came(void **state)
     for (size_t i = 0; i < COUNT_OF(numbers); i++) {
         id[0] = 100 + numbers[i];
         id[1] = i;
-        assert_true(xseg_pool_ids_add(&store, numbers[i], id));
+        assert_true(xseg_history_store_add_pool_id(&store, numbers[i], id));
         for (size_t k = 0; k < COUNT_OF(numbers); k++) {
-            xseg_pool_ids_find(&store, numbers[k], id);
+            xseg_history_store_get_pool_id(&store, numbers[k], id);
             assert_int_equal(id[0], k <= i ? 100 + numbers[k] : 0);
             assert_int_equal(id[1], k <= i ? k : 0);
         }
@@ -391,16 +392,16 @@ static void frames_of_each_depth_are_shown(void **state)
     xseg_config_init(&config);
     config.history = XSEG_HISTORY_ALL;
     config.history_stacks = XSEG_HISTORY_STACKS_ALL;
-    xseg_history_store_follow(&store, &config);
+    xseg_history_store_configure(&store, &config);
     hook.gather = gather_next;
     hook.context = &drawn;
     assert_true(xseg_history_store_set_hook(&store, &hook));
     assert_false(xseg_history_gather(&store, NULL));
-    const struct xseg_history_gathered outer = xseg_history_defer();
+    const struct xseg_history_gathered outer = xseg_history_context_save();
     assert_false(xseg_history_gather(&store, NULL));
-    xseg_history_contexts_visit(&store, note_frames, &shown);
+    xseg_history_for_each_root(&store, note_frames, &shown);
     assert_int_equal(shown & (1u << 10 | 1u << 11), 1u << 10 | 1u << 11);
-    xseg_history_resume(&outer);
+    xseg_history_context_restore(&outer);
     xseg_history_store_fini(&store);
 }
 
@@ -424,29 +425,29 @@ static void a_sweep_stays_due_until_one_has_ended(void **state)
     xseg_config_init(&config);
     config.history = XSEG_HISTORY_ALL;
     config.history_stacks = XSEG_HISTORY_STACKS_ALL;
-    xseg_history_store_follow(&store, &config);
+    xseg_history_store_configure(&store, &config);
     hook.gather = gather_next;
     hook.context = &drawn;
     assert_true(xseg_history_store_set_hook(&store, &hook));
-    atomic_store(&store.gathers, UINT32_MAX);
+    atomic_store(&store.gather_count, UINT32_MAX);
     /* The hook has no `discard`. */
     assert_false(xseg_history_gather(&store, NULL));
     hook.discard = ignore_numbers;
     assert_true(xseg_history_store_set_hook(&store, &hook));
-    atomic_store(&store.sweep_after, 3);
+    atomic_store(&store.sweep_at, 3);
     for (unsigned i = 0; i < 6; i++)
         assert_int_equal(xseg_history_gather(&store, NULL), i >= 3);
-    atomic_store(&store.gathers, 0);
+    atomic_store(&store.gather_count, 0);
     assert_false(xseg_history_gather(&store, NULL));
     assert_true(xseg_history_store_set_hook(&store, NULL));
-    atomic_store(&store.gathers, UINT32_MAX);
+    atomic_store(&store.gather_count, UINT32_MAX);
     assert_false(xseg_history_gather(&store, NULL));
     xseg_history_store_fini(&store);
 }
 
 static void *make_depot(void *self)
 {
-    return xseg_history_store_make_depot(self);
+    return xseg_history_store_create_depot(self);
 }
 
 static void threads_make_one_depot(void **state)

@@ -12,7 +12,7 @@
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/cache/walk.h"
 #include "src/core/grow/guarded.h"
-#include "src/core/history/free_event.h"
+#include "src/core/history/history.h"
 #include "src/core/instance/history_sweep.h"
 #include "src/core/pending/debug_fill.h"
 #include "src/core/pending/pending.h"
@@ -66,7 +66,7 @@ static xseg_status add_free(struct xseg_allocator *allocator, uint64_t address)
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
         if (device != NULL &&
-            xseg_free_event_describe(&device->history, address, "; last ", &text)) {
+            xseg_history_print_free(&device->history, address, "; last ", &text)) {
             xseg_fail_append("%s", buffer);
             return XSEG_ERR_NOT_ALLOCATED;
         }

@@ -234,13 +234,13 @@ static xseg_status serve(struct xseg_device *device, const struct xseg_device_re
  * context of its own; that of the request stays for another try. */
 static void give_back(const struct xseg_alloc_result *result)
 {
-    const struct xseg_history_gathered gathered = xseg_history_defer();
+    const struct xseg_history_gathered gathered = xseg_history_context_save();
 
     XSEG_ASSERT(result->base != 0 && result->arena != NULL);
     (void)xseg_allocator_free(
         result->arena->device->allocator,
         (void *)(uintptr_t)result->base); /* NOLINT(performance-no-int-to-ptr) */
-    xseg_history_resume(&gathered);
+    xseg_history_context_restore(&gathered);
 }
 
 /*

@@ -116,8 +116,8 @@ static __attribute__((noinline)) void note_rare(const struct noting *noting,
         return;
     }
     event = event_of(noting, action, block, order, pool);
-    xseg_history_append_with(noting->arena->history, &noting->arena->ring, noting->settings,
-                             noting->context, &event, user_of(noting, action, block->base));
+    xseg_history_append_with_user(noting->arena->history, &noting->arena->ring, noting->settings,
+                                  noting->context, &event, user_of(noting, action, block->base));
 }
 
 /* The pool that users see as a block's holder. */
@@ -153,7 +153,7 @@ static inline uint64_t origin_time(const struct noting *noting)
     const struct xseg_history_store *store = noting->arena->history->store;
     struct xseg_history_ring *ring = noting->arena->ring;
 
-    if (noting->time == 0 || !store->counts_cycles || ring == NULL)
+    if (noting->time == 0 || !store->uses_cycle_counter || ring == NULL)
         return xseg_origins_now(&store->clock);
     if (__builtin_expect(noting->time - ring->coarse_ticks >= COARSE_TICKS, 0)) {
         ring->coarse_ns = xseg_origins_now(&store->clock);
@@ -250,7 +250,7 @@ static void note_segment(const struct noting *noting, const struct xseg_extent *
         tell(noting, holder(extent->arena, false), action, base, bytes);
     if (xseg_history_settings_record(noting->settings, action))
         note_rare(noting, action, &(struct xseg_recorded_block){base, bytes, bytes, false},
-                  xseg_history_draw(noting->arena->history), noting->arena->pool_number);
+                  xseg_history_next_order(noting->arena->history), noting->arena->pool_number);
 }
 
 void xseg_recorder_segment(const struct xseg_extent *extent, enum xseg_history_action action,

@@ -46,7 +46,8 @@ static bool keep_id(const struct xseg_pool *pool)
 {
     const uint64_t *id = pool->options.id;
 
-    return (id[0] | id[1]) == 0 || xseg_pool_ids_add(pool->device->history.store, pool->number, id);
+    return (id[0] | id[1]) == 0 ||
+           xseg_history_store_add_pool_id(pool->device->history.store, pool->number, id);
 }
 
 xseg_status xseg_pools_create(struct xseg_device *device, const struct xseg_pool_options *options,
@@ -267,10 +268,10 @@ void xseg_pools_notify(struct xseg_device *device)
             atomic_load_explicit(&device->pools.destroyed, memory_order_relaxed) == NULL, 1))
         return;
     /* The calling function may have failed or be repeated, and a callback may use this or another allocator. */
-    const struct xseg_history_gathered gathered = xseg_history_defer();
+    const struct xseg_history_gathered gathered = xseg_history_context_save();
     xseg_fail_save(&kept);
     notify_destroyed(device);
-    xseg_history_resume(&gathered);
+    xseg_history_context_restore(&gathered);
     xseg_fail_restore(&kept);
 }
 

@@ -11,16 +11,16 @@
 #define BUCKETS      ((size_t)1 << 17)
 #define BUCKET_BYTES (BUCKETS * sizeof(uint32_t))
 
-/* A record: a label, or one that has been dropped. */
+/* A record: a label, or free. */
 struct label {
-    char text[XSEG_HISTORY_LABEL_BYTES]; /* filled up with zeros */
-    uint32_t next;                       /* of its chain, or free */
-    _Atomic uint16_t mark;               /* 0: no label */
+    char text[XSEG_HISTORY_LABEL_BYTES]; /* padded with zeros */
+    uint32_t next;                       /* in the chain, or in the free list */
+    _Atomic uint16_t mark;               /* 0: free */
 };
 
-_Static_assert(sizeof(struct label) % XSEG_BUMP_UNIT == 0, "records lie side by side");
+_Static_assert(sizeof(struct label) % XSEG_BUMP_UNIT == 0, "records are contiguous");
 
-/* Readers keep labels that would be dropped, so while there are any, texts may take twice the room. */
+/* Limit of the strings while there are readers, which prevent sweeps from dropping labels. */
 #define MAX_BYTES   (2 * XSEG_HISTORY_LABELS_BYTES)
 #define MAX_RECORDS (MAX_BYTES / sizeof(uint64_t))
 
@@ -40,7 +40,7 @@ void xseg_history_labels_fini(struct xseg_history_labels *labels)
     xseg_mutex_fini(&labels->lock);
 }
 
-static bool make(struct xseg_history_labels *labels)
+static bool allocate_table(struct xseg_history_labels *labels)
 {
     if (labels->memory.base == NULL &&
         !xseg_bump_init(&labels->memory, (MAX_RECORDS + 1) * sizeof(struct label)))
@@ -49,26 +49,26 @@ static bool make(struct xseg_history_labels *labels)
     return labels->bucket != NULL;
 }
 
-static struct label *at(const struct xseg_history_labels *labels, uint32_t label)
+static struct label *label_at(const struct xseg_history_labels *labels, uint32_t label)
 {
     return xseg_bump_at(&labels->memory, label);
 }
 
-/* A text, cut and filled up with zeros to whole words. */
-struct wanted {
+/* A string as it is stored: truncated, and padded with zeros to whole words. */
+struct key {
     char text[XSEG_HISTORY_LABEL_BYTES];
-    size_t bytes; /* with the terminator, in whole words */
+    size_t bytes; /* with the terminator and the padding */
     size_t bucket;
 };
 
-static struct wanted prepare(const char *text)
+static struct key make_label_key(const char *text)
 {
     const size_t length = strnlen(text, XSEG_HISTORY_LABEL_BYTES - 1);
-    struct wanted wanted = {.bytes = xseg_round_up(length + 1, sizeof(uint64_t))};
+    struct key key = {.bytes = xseg_round_up(length + 1, sizeof(uint64_t))};
 
-    memcpy(wanted.text, text, length);
-    wanted.bucket = xseg_hash_words(wanted.text, wanted.bytes / sizeof(uint64_t), 0) % BUCKETS;
-    return wanted;
+    memcpy(key.text, text, length);
+    key.bucket = xseg_hash_words(key.text, key.bytes / sizeof(uint64_t), 0) % BUCKETS;
+    return key;
 }
 
 static void set_mark(struct label *record, uint16_t mark)
@@ -81,22 +81,22 @@ static uint16_t mark_of(const struct label *record)
     return atomic_load_explicit(&record->mark, memory_order_relaxed);
 }
 
-static uint32_t find(const struct xseg_history_labels *labels, const struct wanted *wanted)
+static uint32_t find_label(const struct xseg_history_labels *labels, const struct key *key)
 {
-    uint32_t label = labels->bucket[wanted->bucket];
+    uint32_t label = labels->bucket[key->bucket];
 
-    while (label != 0 && memcmp(at(labels, label)->text, wanted->text, wanted->bytes) != 0)
-        label = at(labels, label)->next;
+    while (label != 0 && memcmp(label_at(labels, label)->text, key->text, key->bytes) != 0)
+        label = label_at(labels, label)->next;
     return label;
 }
 
-/* A record for a new label; 0 without host memory. */
-static uint32_t take_record(struct xseg_history_labels *labels)
+/* Allocate a record.  Returns 0 on host allocation failure. */
+static uint32_t alloc_record(struct xseg_history_labels *labels)
 {
     const uint32_t label = labels->free;
 
     if (label != 0) {
-        labels->free = at(labels, label)->next;
+        labels->free = label_at(labels, label)->next;
         return label;
     }
     const struct label *record = xseg_bump_alloc(&labels->memory, sizeof(*record));
@@ -106,28 +106,28 @@ static uint32_t take_record(struct xseg_history_labels *labels)
 enum xseg_history_labels_outcome xseg_history_labels_add(struct xseg_history_labels *labels,
                                                          const char *text, uint32_t *label)
 {
-    const struct wanted wanted = prepare(text);
+    const struct key key = make_label_key(text);
     const size_t max = labels->readers != 0 ? MAX_BYTES : XSEG_HISTORY_LABELS_BYTES;
 
     *label = 0;
-    if (labels->bucket == NULL && !make(labels))
+    if (labels->bucket == NULL && !allocate_table(labels))
         return XSEG_HISTORY_LABELS_NO_MEMORY;
-    *label = find(labels, &wanted);
+    *label = find_label(labels, &key);
     if (*label != 0) {
-        set_mark(at(labels, *label), labels->sweep);
+        set_mark(label_at(labels, *label), labels->sweep);
         return XSEG_HISTORY_LABELS_FOUND;
     }
-    if (labels->bytes + wanted.bytes > max && strcmp(text, XSEG_HISTORY_LABELS_OTHER) != 0)
+    if (labels->bytes + key.bytes > max && strcmp(text, XSEG_HISTORY_LABELS_OTHER) != 0)
         return XSEG_HISTORY_LABELS_FULL;
-    *label = take_record(labels);
+    *label = alloc_record(labels);
     if (*label == 0)
         return XSEG_HISTORY_LABELS_NO_MEMORY;
-    struct label *record = at(labels, *label);
-    memcpy(record->text, wanted.text, sizeof(record->text));
-    record->next = labels->bucket[wanted.bucket];
+    struct label *record = label_at(labels, *label);
+    memcpy(record->text, key.text, sizeof(record->text));
+    record->next = labels->bucket[key.bucket];
     set_mark(record, labels->sweep);
-    labels->bucket[wanted.bucket] = *label;
-    labels->bytes += wanted.bytes;
+    labels->bucket[key.bucket] = *label;
+    labels->bytes += key.bytes;
     labels->count++;
     labels->fresh++;
     return XSEG_HISTORY_LABELS_ADDED;
@@ -135,7 +135,7 @@ enum xseg_history_labels_outcome xseg_history_labels_add(struct xseg_history_lab
 
 const char *xseg_history_labels_text(const struct xseg_history_labels *labels, uint32_t label)
 {
-    return label == 0 ? NULL : at(labels, label)->text;
+    return label == 0 ? NULL : label_at(labels, label)->text;
 }
 
 /* --- Readers. --- */
@@ -155,7 +155,7 @@ void xseg_history_labels_end_reading(struct xseg_history_labels *labels)
     xseg_mutex_unlock(&labels->lock);
 }
 
-/* --- A sweep. --- */
+/* --- Sweeps. --- */
 
 bool xseg_history_labels_is_due(const struct xseg_history_labels *labels)
 {
@@ -169,18 +169,18 @@ void xseg_history_labels_begin(struct xseg_history_labels *labels)
 
 void xseg_history_labels_mark(struct xseg_history_labels *labels, uint32_t label)
 {
-    /* A block that is freed meanwhile may still name a label that was dropped. */
-    if (label != 0 && mark_of(at(labels, label)) != 0)
-        set_mark(at(labels, label), labels->sweep);
+    /* The origin of a block that is freed concurrently may have a label that was dropped. */
+    if (label != 0 && mark_of(label_at(labels, label)) != 0)
+        set_mark(label_at(labels, label), labels->sweep);
 }
 
-/* Drop the labels of a chain that are not in use. */
-static void drop_from(struct xseg_history_labels *labels, uint32_t *first)
+/* Drop the labels of a chain whose mark is old. */
+static void drop_chain_labels(struct xseg_history_labels *labels, uint32_t *first)
 {
     uint32_t *link = first, label;
 
     while ((label = *link) != 0) {
-        struct label *record = at(labels, label);
+        struct label *record = label_at(labels, label);
 
         if (mark_of(record) == labels->sweep) {
             link = &record->next;
@@ -200,12 +200,12 @@ void xseg_history_labels_drop(struct xseg_history_labels *labels)
     if (labels->readers != 0 || labels->bucket == NULL)
         return;
     for (size_t i = 0; i < BUCKETS; i++)
-        drop_from(labels, &labels->bucket[i]);
+        drop_chain_labels(labels, &labels->bucket[i]);
     labels->fresh = 0;
     labels->max_fresh = XSEG_HISTORY_LABELS_FRESH + labels->count;
 }
 
-/* --- The audit. --- */
+/* --- Audit. --- */
 
 bool xseg_history_labels_audit(struct xseg_history_labels *labels, struct xseg_violation *violation)
 {
@@ -214,27 +214,28 @@ bool xseg_history_labels_audit(struct xseg_history_labels *labels, struct xseg_v
     uint32_t count = 0;
 
     for (size_t i = 1; i < end; i += sizeof(struct label) / XSEG_BUMP_UNIT) {
-        const struct label *record = at(labels, (uint32_t)i);
+        const struct label *record = label_at(labels, (uint32_t)i);
 
         records++;
         if (mark_of(record) == 0)
             continue;
-        const struct wanted wanted = prepare(record->text);
-        XSEG_INVARIANT(violation, "LABEL-1", find(labels, &wanted) == i, "label %zu is not found",
-                       i);
-        bytes += wanted.bytes;
+        const struct key key = make_label_key(record->text);
+        XSEG_INVARIANT(violation, "LABEL-1", find_label(labels, &key) == i,
+                       "labels: label %zu is not in its chain", i);
+        bytes += key.bytes;
         count++;
     }
     XSEG_INVARIANT(violation, "LABEL-1", bytes == labels->bytes && count == labels->count,
-                   "%" PRIu32 " labels of %zu bytes, not %" PRIu32 " of %zu", count, bytes,
-                   labels->count, labels->bytes);
+                   "labels: counted %" PRIu32 " of %zu bytes, expected %" PRIu32 " of %zu bytes",
+                   count, bytes, labels->count, labels->bytes);
     for (uint32_t label = labels->free; label != 0 && spare <= records;
-         label = at(labels, label)->next) {
-        XSEG_INVARIANT(violation, "LABEL-2", mark_of(at(labels, label)) == 0,
-                       "label %" PRIu32 " is in use, and free", label);
+         label = label_at(labels, label)->next) {
+        XSEG_INVARIANT(violation, "LABEL-2", mark_of(label_at(labels, label)) == 0,
+                       "labels: label %" PRIu32 " in the free list has a mark", label);
         spare++;
     }
     XSEG_INVARIANT(violation, "LABEL-2", count + spare == records,
-                   "%" PRIu32 " labels and %zu free records, of %zu", count, spare, records);
+                   "labels: %" PRIu32 " labels and %zu free records, expected %zu records", count,
+                   spare, records);
     return true;
 }

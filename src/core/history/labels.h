@@ -1,25 +1,30 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Labels: the user's texts for threads and for annotations, each distinct text once, named by a number.
+ * Labels: an intern table of the strings that the program attaches to threads and events.
  *
- * A text is a record of fixed size in a reserved range: it stays where it is while the label is in use, and is read
- * without a lock.  Numbers are handles of a bump allocator.
+ * Each distinct string is stored once and has a 32-bit ID.  A label is a record of fixed size in a
+ * bump allocator, so it never moves and its string is read without a lock.  The ID is the handle of
+ * the record in that allocator.  A hash table with chains finds a label by its string.
  *
- * Labels that are not in use any more are dropped by mark and sweep (history_sweep.h).  Each sweep has a number.  The sweep
- * marks the labels of threads, events and blocks with it, as does each call that gives a label to a thread; labels without
- * the mark are dropped.  Events and blocks that are overwritten or freed do nothing for it.
+ * Unused labels are collected by incremental mark and sweep (history_sweep.h).  Each sweep has a
+ * number, and the mark of a label is the number of the last sweep that found the label in use.  A
+ * sweep marks the labels of threads, events and allocated blocks, and then drops the labels whose
+ * mark is older.  New labels, and labels that a thread sets again, are marked with the number of
+ * the current sweep, and only a label of a thread can get into an event or a block.  So events and
+ * blocks need no write barrier: neither an allocation nor an overwritten event costs anything.
  *
- * Terms:
- *   mark      the number of the last sweep that found the label in use; a record without a label has the mark 0
- *   reader    a thread that has copied numbers of labels and reads their strings: no label is dropped meanwhile
- *   full      XSEG_HISTORY_LABELS_FRESH new labels since the last sweep, and as many more as that sweep has kept; or
- *             XSEG_HISTORY_LABELS_BYTES of strings
+ * A sweep is due after XSEG_HISTORY_LABELS_FRESH new labels plus the number of labels that the last
+ * sweep kept, so its cost is amortized over the new labels.  The table is full at
+ * XSEG_HISTORY_LABELS_BYTES of strings.  While there are readers, which have copied IDs and will
+ * read their strings later, no label is dropped, and the table may grow to twice this size.
  *
  * Invariants:
- *   LABEL-1  each label is in the chain of its string's hash, once, and has a mark; `count` and `bytes` are their sums.
- *   LABEL-2  all other records are in the list of free ones, and have no mark.
+ *   LABEL-1  Each label is in the chain of its hash exactly once and has a mark.  `count` and
+ *            `bytes` are the sums over these labels.
+ *   LABEL-2  All other records are in the free list and have the mark 0.
  *
- * Locking: LABELS, a leaf, covers everything except marks, which are atomic.  xseg_history_labels_text() takes no lock.
+ * Locking: `lock`, a leaf, guards everything except marks, which are atomic, and strings, which do
+ * not change while their label is in use.
  */
 #ifndef XSEG_CORE_HISTORY_LABELS_H
 #define XSEG_CORE_HISTORY_LABELS_H
@@ -27,14 +32,13 @@
 #include "src/base/intern.h"
 #include "src/base/mutex.h"
 
-/* A longer text is cut to one byte less. */
+/* Size of a string with its terminator.  A longer string is truncated. */
 #define XSEG_HISTORY_LABEL_BYTES 120u
-/* Bytes of strings that the table holds, twice as many while there are readers.  Each string counts with its terminator,
- * in whole words. */
+/* Limit of the sum of all strings, each with its terminator and rounded up to 8 bytes. */
 #define XSEG_HISTORY_LABELS_BYTES ((size_t)16 << 20)
-/* New labels between two sweeps, in addition to as many as the last sweep has kept. */
+/* New labels between two sweeps, in addition to the number that the last sweep kept. */
 #define XSEG_HISTORY_LABELS_FRESH 16384u
-/* The label in place of one that does not fit into a full table.  It is added even then. */
+/* The label that replaces one for which a full table has no space.  It is added even then. */
 #define XSEG_HISTORY_LABELS_OTHER "(other)"
 
 enum xseg_history_labels_outcome {
@@ -45,53 +49,54 @@ enum xseg_history_labels_outcome {
 };
 
 struct xseg_history_labels {
-    struct xseg_mutex lock;  /* LABELS */
-    struct xseg_bump memory; /* of records */
-    uint32_t *bucket;        /* each the first label of a chain; NULL before the first label */
-    uint32_t free;           /* first record that has no label any more; 0: none */
-    uint32_t count;          /* labels */
-    size_t bytes;            /* their texts */
+    struct xseg_mutex lock;  /* LEAF */
+    struct xseg_bump memory; /* the records */
+    uint32_t *bucket;        /* heads of the chains; NULL before the first label */
+    uint32_t free;           /* head of the list of free records; 0: empty */
+    uint32_t count;          /* number of labels */
+    size_t bytes;            /* of their strings */
     uint32_t readers;
-    uint16_t sweep; /* number of the last one, never 0 */
-    uint32_t fresh,
-        max_fresh; /* new labels since the last sweep, and how many make the next one due */
+    uint16_t sweep;            /* number of the current or last sweep, never 0 */
+    uint32_t fresh, max_fresh; /* new labels since the last sweep; number that makes one due */
 };
 
 void xseg_history_labels_init(struct xseg_history_labels *labels);
 void xseg_history_labels_fini(struct xseg_history_labels *labels);
 
 /*
- * Find the number of a string, which is copied if it is new, and mark it.  LABELS is held until the number is where
- * sweeps look for it.
+ * Find or add the label of a string, and mark it.  The caller holds the lock until the label is in
+ * the context of a thread, where sweeps find it.
  *
- * Cost: one look-up
+ * Cost: one lookup
  */
 enum xseg_history_labels_outcome xseg_history_labels_add(struct xseg_history_labels *labels,
                                                          const char *text, uint32_t *label)
     XSEG_REQUIRES(labels->lock);
 
-/* The text of a number that is in use; NULL for 0.  Threads: any, no lock. */
+/* The string of a label that is in use; NULL for 0.  Lock-free. */
 const char *xseg_history_labels_text(const struct xseg_history_labels *labels, uint32_t label);
 
-/* Begin and end reading texts by numbers that are copied from now on.  LABELS is taken inside. */
+/* Between these calls, the strings of all labels whose IDs the reader copies remain valid.  Both
+ * acquire the lock. */
 void xseg_history_labels_begin_reading(struct xseg_history_labels *labels);
 void xseg_history_labels_end_reading(struct xseg_history_labels *labels);
 
-/* --- A sweep; history_sweep.h makes it. --- */
+/* --- Sweeps, for history_sweep.c. --- */
 
-/* Whether a sweep is due because of new labels, and no reader prevents it from dropping labels. */
+/* Whether new labels make a sweep due, and no reader prevents it. */
 bool xseg_history_labels_is_due(const struct xseg_history_labels *labels)
     XSEG_REQUIRES(labels->lock);
 
-/* Begin a sweep: no label is marked any more. */
+/* Begin a sweep: all marks become old. */
 void xseg_history_labels_begin(struct xseg_history_labels *labels) XSEG_REQUIRES(labels->lock);
 
-/* Mark a label that is in use; 0 is fine.  The caller is the sweep that has begun.  Threads: any, no lock. */
+/* Mark a label that is in use; 0 has no effect.  For the sweep that has begun.  Lock-free. */
 void xseg_history_labels_mark(struct xseg_history_labels *labels, uint32_t label);
 
-/* Drop the labels without a mark; none while there are readers. */
+/* Drop all labels with an old mark, unless there are readers. */
 void xseg_history_labels_drop(struct xseg_history_labels *labels) XSEG_REQUIRES(labels->lock);
 
+/* Check LABEL-1 and LABEL-2. */
 bool xseg_history_labels_audit(struct xseg_history_labels *labels, struct xseg_violation *violation)
     XSEG_REQUIRES(labels->lock);
 

@@ -45,10 +45,11 @@ bool xseg_history_merge_add(struct xseg_history_merge *merge, struct xseg_histor
 
 /* --- The heap. --- */
 
-/* Whether one run is before another. */
+/* Whether one run is before another in the order of the heap. */
 typedef bool compare_runs(const struct xseg_history_merge *merge, size_t left, size_t right);
 
-static bool comes_before(const struct xseg_history_merge *merge, size_t left, size_t right)
+/* Whether the next event of a run is before that of another run. */
+static bool has_earlier_event(const struct xseg_history_merge *merge, size_t left, size_t right)
 {
     const struct xseg_history_run *a = &merge->runs[left], *b = &merge->runs[right];
     const struct xseg_history_event *first = &a->events[a->next], *second = &b->events[b->next];
@@ -59,15 +60,15 @@ static bool comes_before(const struct xseg_history_merge *merge, size_t left, si
            (second->order != 0 ? second->order : b->order);
 }
 
-/* Whether a run's next number is before another's. */
-static bool is_numbered_before(const struct xseg_history_merge *merge, size_t left, size_t right)
+/* Whether the next sequence number of a run is below that of another run. */
+static bool has_lower_order(const struct xseg_history_merge *merge, size_t left, size_t right)
 {
     const struct xseg_history_run *a = &merge->runs[left], *b = &merge->runs[right];
 
-    return a->events[a->numbered].order < b->events[b->numbered].order;
+    return a->events[a->ordered].order < b->events[b->ordered].order;
 }
 
-static void sift_down(struct xseg_history_merge *merge, compare_runs *is_before, size_t at)
+static void sift_run_down(struct xseg_history_merge *merge, compare_runs *is_before, size_t at)
 {
     for (;;) {
         size_t min = at;
@@ -84,24 +85,26 @@ static void sift_down(struct xseg_history_merge *merge, compare_runs *is_before,
     }
 }
 
-static void make_heap(struct xseg_history_merge *merge, compare_runs *is_before)
+static void build_heap(struct xseg_history_merge *merge, compare_runs *is_before)
 {
     for (size_t at = merge->heap_count; at-- > 0;)
-        sift_down(merge, is_before, at);
+        sift_run_down(merge, is_before, at);
 }
 
-/* The run at the top is over, or has come further. */
-static void go_on(struct xseg_history_merge *merge, compare_runs *is_before, bool is_over)
+/* Restore the heap after the run at the top has advanced; remove the run if it has ended. */
+static void update_top_run(struct xseg_history_merge *merge, compare_runs *is_before,
+                           bool has_ended)
 {
-    if (is_over)
+    if (has_ended)
         merge->heap[0] = merge->heap[--merge->heap_count];
-    sift_down(merge, is_before, 0);
+    sift_run_down(merge, is_before, 0);
 }
 
-/* --- Times that do not fall. --- */
+/* --- Monotonic times. --- */
 
-/* Raise the times of a run's events up to one, which is raised to `least` as well.  Returns its time. */
-static uint64_t raise_to(struct xseg_history_run *run, size_t index, uint64_t min)
+/* Raise the times of the events of a run, up to and including `index`, to those of their
+ * predecessors, and the time of event `index` to `min`.  Returns the time of that event. */
+static uint64_t raise_run_times(struct xseg_history_run *run, size_t index, uint64_t min)
 {
     for (; run->next <= index && run->next < run->count; run->next++) {
         const uint64_t before = run->next == 0 ? 0 : run->events[run->next - 1].time;
@@ -114,34 +117,34 @@ static uint64_t raise_to(struct xseg_history_run *run, size_t index, uint64_t mi
     return event->time;
 }
 
-/* Find the run's next numbered event, at this place or behind it.  Returns whether there is one. */
-static bool find_numbered(struct xseg_history_run *run, size_t from)
+/* Find the next event of a run with a sequence number, from index `from` on. */
+static bool find_ordered_event(struct xseg_history_run *run, size_t from)
 {
-    for (run->numbered = from; run->numbered < run->count; run->numbered++)
-        if (run->events[run->numbered].order != 0)
+    for (run->ordered = from; run->ordered < run->count; run->ordered++)
+        if (run->events[run->ordered].order != 0)
             return true;
     return false;
 }
 
-static void raise_times(struct xseg_history_merge *merge)
+static void raise_all_times(struct xseg_history_merge *merge)
 {
     uint64_t time = 0;
 
     for (size_t i = 0; i < merge->count; i++)
-        if (find_numbered(&merge->runs[i], 0))
+        if (find_ordered_event(&merge->runs[i], 0))
             merge->heap[merge->heap_count++] = i;
-    make_heap(merge, is_numbered_before);
+    build_heap(merge, has_lower_order);
     while (merge->heap_count > 0) {
         struct xseg_history_run *run = &merge->runs[merge->heap[0]];
 
-        time = raise_to(run, run->numbered, time);
-        go_on(merge, is_numbered_before, !find_numbered(run, run->numbered + 1));
+        time = raise_run_times(run, run->ordered, time);
+        update_top_run(merge, has_lower_order, !find_ordered_event(run, run->ordered + 1));
     }
     for (size_t i = 0; i < merge->count; i++) {
         struct xseg_history_run *run = &merge->runs[i];
 
         if (run->count != 0)
-            (void)raise_to(run, run->count - 1, 0);
+            (void)raise_run_times(run, run->count - 1, 0);
     }
 }
 
@@ -151,7 +154,7 @@ bool xseg_history_merge_begin(struct xseg_history_merge *merge)
     merge->heap = malloc((merge->count + 1) * sizeof(*merge->heap));
     if (merge->heap == NULL)
         return false;
-    raise_times(merge);
+    raise_all_times(merge);
     xseg_history_merge_restart(merge);
     return true;
 }
@@ -166,7 +169,7 @@ void xseg_history_merge_restart(struct xseg_history_merge *merge)
         if (merge->runs[i].count != 0)
             merge->heap[merge->heap_count++] = i;
     }
-    make_heap(merge, comes_before);
+    build_heap(merge, has_earlier_event);
 }
 
 const struct xseg_history_event *xseg_history_merge_next(struct xseg_history_merge *merge)
@@ -180,6 +183,6 @@ const struct xseg_history_event *xseg_history_merge_next(struct xseg_history_mer
     run->next++;
     if (event->order != 0)
         run->order = event->order;
-    go_on(merge, comes_before, run->next == run->count);
+    update_top_run(merge, has_earlier_event, run->next == run->count);
     return event;
 }

@@ -1,28 +1,36 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A ring: the last events of one arena, in the order in which they happened.
+ * Event rings: the last events of one arena, in the order in which they happened.
  *
- * One thread at a time writes, the one that holds the arena's lock; it never waits for a reader.  Readers copy
- * events without that lock.  An event that was overwritten while it was copied is dropped, and counts as lost.
+ * An event describes one action on a block or a segment in eight 64-bit words.  A ring has
+ * one writer at a time, the thread that holds the arena lock, and any number of readers, which do
+ * not take that lock.  The writer never waits for a reader: it overwrites the oldest event.
  *
- * Terms:
- *   number   events of a ring are numbered from 0 on
- *   kept     the events that a reader can have: the last `capacity`, without those that were cleared
- *   lost     events that were overwritten before they were cleared
+ * The events of a ring are numbered from 0 on, and event n is in slot n % (capacity + 1).  The
+ * extra slot is the one that the writer may be filling, so a reader always finds the last
+ * `capacity` events complete.  A reader works like the read side of a sequence lock:
  *
- * Event n is in place n % (capacity + 1).  The place more is the one that is being written, so that a reader can have
- * the last `capacity` events.
+ *     writer                                       reader
  *
- * A ring may have an array of users as well, with one word a place: the `user` of the event there, if that has
- * XSEG_HISTORY_HAS_USER.  It is written and read as the event's words are, so it is dropped with them.
+ *     release fence                                copy the words of event n (relaxed)
+ *     store the words of event n (relaxed)         acquire fence
+ *     recorded = n + 1 (release)                   load `recorded`, and discard the copy if the
+ *                                                  writer has reached the slot again
+ *
+ * The `user` value of an allocation is not one of the eight words, because few programs need it.  A
+ * ring allocates a second array when it gets the first event with a `user`; an event whose value is
+ * in that array has XSEG_HISTORY_HAS_USER.
+ *
+ * Both arrays are demand-zero memory, so a ring costs host memory only for the events that it has
+ * had.  A change of the capacity copies the newest events into new arrays.
  *
  * Invariants:
- *   RING-1  cleared <= noted, dropped <= noted.
- *   RING-2  the times of kept events do not fall.
+ *   RING-1  cleared <= recorded, dropped <= recorded.
+ *   RING-2  The times of the events do not decrease.
  *
- * Locking: ARENA of the ring's arena for writing.  HISTORY guards the memory of events and users against
- * xseg_history_ring_resize() and xseg_history_ring_add_users(): a reader holds it, a writer does not, since nobody else
- * changes its ring.
+ * Locking: the arena lock for writing; the history lock of the store for reading, for resizing and
+ * for adding the `user` array.  The writer does not hold the history lock to append: no other
+ * thread replaces the arrays of its ring.
  */
 #ifndef XSEG_CORE_HISTORY_RING_H
 #define XSEG_CORE_HISTORY_RING_H
@@ -30,96 +38,180 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "src/base/check.h"
-#include "src/core/history/event.h"
+#include "xseg/history.h"
 
-/* What the writer changes has cache lines of its own (xseg_history_ring_create()). */
+#define XSEG_HISTORY_EVENT_WORDS 8u
+
+/* Sizes and addresses of blocks are multiples of 2^9 bytes, so a size below 2^49 takes 40 bits. */
+#define XSEG_HISTORY_BYTES_SHIFT 9u
+
+#define XSEG_HISTORY_SIZE_MASK (((uint64_t)1 << 40) - 1)
+
+/* Flags of an event. */
+#define XSEG_HISTORY_FALLBACK 1u /* a block of the default pool in memory of the named pool */
+#define XSEG_HISTORY_HAS_USER 2u /* the ring has the event's `user` */
+#define XSEG_HISTORY_EVICTED  4u /* the block's pool is paused, and its pages are unmapped */
+/* From this bit on, the ordinal of the device.  A reader adds it when it merges several devices. */
+#define XSEG_HISTORY_DEVICE_SHIFT 8u
+
+struct xseg_history_event {
+    uint64_t time;                    /* in ticks, see store.h */
+    uint64_t base;                    /* 0: the event is not about memory */
+    uint64_t requested;               /* requested bytes of a block; bytes of a segment */
+    uint64_t stream;                  /* handle */
+    __extension__ uint64_t size : 40; /* of the block, in units of 512 bytes */
+    __extension__ uint64_t action : 8;
+    __extension__ uint64_t flags : 16;
+    uint32_t order;  /* sequence number among all devices, see history.h; 0: none */
+    uint32_t pool;   /* ID of the pool; 0: the default pool */
+    uint32_t stack;  /* ID in the stack depot; 0: none */
+    uint32_t frames; /* ID that the user's hook returned for its own frames; 0: none */
+    uint32_t label;  /* of the thread, see labels.h; 0: none */
+    uint32_t thread; /* kernel thread ID */
+};
+
+_Static_assert(sizeof(struct xseg_history_event) == 8 * XSEG_HISTORY_EVENT_WORDS,
+               "an event has the size of its slot");
+
+/* A ring has its own cache lines, because its writer changes it with every event. */
 struct xseg_history_ring {
-    atomic_uint_fast64_t recorded;                            /* events so far */
-    uint64_t place;                                           /* of the next event */
+    atomic_uint_fast64_t recorded;                            /* number of events so far */
+    uint64_t slot;                                            /* of the next event */
     atomic_uint_fast64_t (*events)[XSEG_HISTORY_EVENT_WORDS]; /* [capacity + 1] */
     atomic_uint_fast64_t *users; /* [capacity + 1]; NULL: no event has a `user` */
     uint64_t capacity;
-    uint64_t coarse_ticks, coarse_ns; /* of the last reading of the coarse clock, see recorder.c */
+    uint64_t coarse_ticks, coarse_ns; /* the last values of the coarse clock, see recorder.c */
     atomic_uint_fast64_t cleared;     /* events with lower numbers were cleared */
-    atomic_uint_fast64_t dropped;     /* events with lower numbers went as the ring was resized */
-    uint64_t
-        cut; /* number behind the last event of a moment, see device_history.h; guarded by the device memory lock */
-    uint64_t
-        cut_stream; /* handle of the arena's stream at that moment; guarded by the device memory lock */
-    bool
-        has_cut_stream; /* the arena was in a pool at that moment; guarded by the device memory lock */
-    struct xseg_history_ring *next; /* in the device's list of rings */
+    atomic_uint_fast64_t dropped;     /* events with lower numbers were dropped by a resize */
+    /* At the moment of a snapshot (device_history.h): the number of events, and the stream of the
+     * arena if the arena was in a pool.  Guarded by the device memory lock. */
+    uint64_t snapshot_end;
+    uint64_t snapshot_stream;
+    bool has_snapshot_stream;
+    struct xseg_history_ring *next; /* in the list of rings of the device */
 };
 
-/* Returns NULL without host memory.  Memory is taken from the kernel as events are noted. */
+/* Pack an event into the words of its slot. */
+static inline void xseg_history_event_write(const struct xseg_history_event *event,
+                                            atomic_uint_fast64_t *words)
+{
+    const uint64_t kind = (uint64_t)event->flags << 48 | (uint64_t)event->action << 40;
+
+    XSEG_ASSERT(event->size <= XSEG_HISTORY_SIZE_MASK);
+    atomic_store_explicit(&words[0], event->time, memory_order_relaxed);
+    atomic_store_explicit(&words[1], event->base, memory_order_relaxed);
+    atomic_store_explicit(&words[2], event->requested, memory_order_relaxed);
+    atomic_store_explicit(&words[3], event->stream, memory_order_relaxed);
+    atomic_store_explicit(&words[4], event->size | kind, memory_order_relaxed);
+    atomic_store_explicit(&words[5], event->order | (uint64_t)event->pool << 32,
+                          memory_order_relaxed);
+    atomic_store_explicit(&words[6], event->stack | (uint64_t)event->frames << 32,
+                          memory_order_relaxed);
+    atomic_store_explicit(&words[7], event->label | (uint64_t)event->thread << 32,
+                          memory_order_relaxed);
+}
+
+/* Unpack an event from a copy of its words. */
+static inline struct xseg_history_event
+xseg_history_event_read(const uint64_t words[XSEG_HISTORY_EVENT_WORDS])
+{
+    return (struct xseg_history_event){
+        .time = words[0],
+        .base = words[1],
+        .requested = words[2],
+        .stream = words[3],
+        .size = words[4] & XSEG_HISTORY_SIZE_MASK,
+        .action = (uint8_t)(words[4] >> 40),
+        .flags = (uint16_t)(words[4] >> 48),
+        .order = (uint32_t)words[5],
+        .pool = (uint32_t)(words[5] >> 32),
+        .stack = (uint32_t)words[6],
+        .frames = (uint32_t)(words[6] >> 32),
+        .label = (uint32_t)words[7],
+        .thread = (uint32_t)(words[7] >> 32),
+    };
+}
+
+static inline uint64_t xseg_history_event_bytes(const struct xseg_history_event *event)
+{
+    return event->size << XSEG_HISTORY_BYTES_SHIFT;
+}
+
+static inline uint64_t xseg_history_event_size(uint64_t bytes)
+{
+    XSEG_ASSERT(bytes % (1u << XSEG_HISTORY_BYTES_SHIFT) == 0 && bytes < (uint64_t)1 << 49);
+    return bytes >> XSEG_HISTORY_BYTES_SHIFT;
+}
+
+/* Create an empty ring.  Returns NULL on host allocation failure. */
 struct xseg_history_ring *xseg_history_ring_create(uint64_t capacity);
 void xseg_history_ring_destroy(struct xseg_history_ring *ring);
 
 /*
- * Give a ring another capacity; the newest events that fit are kept.  ARENA of its arena and HISTORY are held.
- *
- * Returns: false without host memory; nothing has changed
+ * Change the capacity, and keep the newest events that fit.  The caller holds the arena lock and
+ * the history lock.  On host allocation failure the ring is unchanged and the result is false.
  */
 bool xseg_history_ring_resize(struct xseg_history_ring *ring, uint64_t capacity);
 
 /*
- * Give a ring its array of users, which it keeps from then on; events so far have none.  ARENA of its arena and HISTORY
- * are held.
- *
- * Returns: false without host memory; nothing has changed
+ * Add the `user` array to a ring without one.  The caller holds the arena lock and the history
+ * lock.  On host allocation failure the ring is unchanged and the result is false.
  */
 bool xseg_history_ring_add_users(struct xseg_history_ring *ring);
 
-/* Where an event is. */
-static inline atomic_uint_fast64_t (*xseg_history_ring_place(
+/* The slot of an event. */
+static inline atomic_uint_fast64_t (*xseg_history_ring_slot(
     const struct xseg_history_ring *ring, uint64_t number))[XSEG_HISTORY_EVENT_WORDS]
 {
     return &ring->events[number % (ring->capacity + 1)];
 }
 
-/* Note an event without a `user`. */
+/* Append an event without a `user`. */
 static inline void xseg_history_ring_append(struct xseg_history_ring *ring,
                                             const struct xseg_history_event *event)
 {
     const uint64_t number = atomic_load_explicit(&ring->recorded, memory_order_relaxed);
-    atomic_uint_fast64_t *words = ring->events[ring->place];
+    atomic_uint_fast64_t *words = ring->events[ring->slot];
 
-    XSEG_ASSERT(ring->capacity != 0 && words == *xseg_history_ring_place(ring, number));
-    /* A reader that sees one of the new words also sees that `noted` has come this far. */
+    XSEG_ASSERT(ring->capacity != 0 && words == *xseg_history_ring_slot(ring, number));
+    /* A reader that sees one of the new words also sees the value of `recorded` before them. */
     atomic_thread_fence(memory_order_release);
     xseg_history_event_write(event, words);
-    /* A division would take longer than all of this. */
-    ring->place = ring->place == ring->capacity ? 0 : ring->place + 1;
+    /* The slot is advanced without a division, which would take longer than all other steps. */
+    ring->slot = ring->slot == ring->capacity ? 0 : ring->slot + 1;
     atomic_store_explicit(&ring->recorded, number + 1, memory_order_release);
 }
 
-/* Note an event with its `user`, if the ring has users; 0: none. */
-void xseg_history_ring_append_with(struct xseg_history_ring *ring,
-                                   const struct xseg_history_event *event, uint64_t user);
+/* Append an event with its `user`.  A ring without a `user` array, or user 0, records none. */
+void xseg_history_ring_append_with_user(struct xseg_history_ring *ring,
+                                        const struct xseg_history_event *event, uint64_t user);
 
-/* The first and the number behind the last event that a reader can have now.  HISTORY is held. */
+/* The numbers of the readable events: from *first up to but not including *end.  The caller holds
+ * the history lock. */
 void xseg_history_ring_range(const struct xseg_history_ring *ring, uint64_t *first, uint64_t *end);
 
-/* Copy an event.  Returns false if it has been overwritten, or went as the ring was resized.  HISTORY is held. */
+/* Copy an event.  Returns false if the event was overwritten, or dropped by a resize.  The caller
+ * holds the history lock. */
 bool xseg_history_ring_read(const struct xseg_history_ring *ring, uint64_t number,
                             struct xseg_history_event *out);
 
-/* The same with its `user`, 0 if it has none. */
-bool xseg_history_ring_read_with(const struct xseg_history_ring *ring, uint64_t number,
-                                 struct xseg_history_event *out, uint64_t *user);
+/* Like xseg_history_ring_read(); *user is 0 if the event has none. */
+bool xseg_history_ring_read_with_user(const struct xseg_history_ring *ring, uint64_t number,
+                                      struct xseg_history_event *out, uint64_t *user);
 
-/* Forget all events up to a number. */
+/* Remove the events with numbers below `end` from the readable ones. */
 void xseg_history_ring_clear(struct xseg_history_ring *ring, uint64_t end);
 
-/* How many events before `first` were lost since the last clear. */
+/* The number of events before `first` that were overwritten or dropped since the last clear. */
 uint64_t xseg_history_ring_lost(const struct xseg_history_ring *ring, uint64_t first);
 
-/* Host bytes that the ring has touched.  HISTORY is held. */
+/* Resident host bytes of the ring.  The caller holds the history lock. */
 uint64_t xseg_history_ring_host_bytes(const struct xseg_history_ring *ring);
 
-/* ARENA of the ring's arena and HISTORY are held. */
+/* Check RING-1 and RING-2.  The caller holds the arena lock and the history lock. */
 bool xseg_history_ring_audit(const struct xseg_history_ring *ring,
                              struct xseg_violation *violation);
 

@@ -20,7 +20,7 @@ void xseg_allocator_apply_config(struct xseg_allocator *allocator,
                                  struct xseg_config_version *version)
 {
     XSEG_ASSERT(version != NULL && allocator->versions != NULL);
-    xseg_history_store_follow(&allocator->history, &version->config);
+    xseg_history_store_configure(&allocator->history, &version->config);
     atomic_store_explicit(&allocator->config, version, memory_order_release);
     atomic_store_explicit(allocator->frees_plainly,
                           version->config.has_fast_frees && allocator->frees_are_wiped,

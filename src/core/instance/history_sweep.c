@@ -100,7 +100,7 @@ static void mark_all(struct sweep *sweep)
     xseg_mutex_lock(&labels->lock);
     xseg_history_labels_begin(labels);
     sweep->has_labels = labels->count != 0;
-    xseg_history_contexts_visit(&allocator->history, mark, sweep);
+    xseg_history_for_each_root(&allocator->history, mark, sweep);
     xseg_mutex_unlock(&labels->lock);
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
@@ -136,9 +136,9 @@ static void report(struct xseg_history_store *store, const struct xseg_history_h
                    struct numbers *numbers)
 {
     finish(numbers);
-    atomic_store_explicit(&store->sweep_after, MIN_GATHERS + 2 * numbers->capacity,
+    atomic_store_explicit(&store->sweep_at, MIN_GATHERS + 2 * numbers->capacity,
                           memory_order_relaxed);
-    atomic_store_explicit(&store->gathers, 0, memory_order_relaxed);
+    atomic_store_explicit(&store->gather_count, 0, memory_order_relaxed);
     if (!numbers->is_short)
         hook->discard(hook->context, numbers->number, numbers->count);
     free(numbers->number);

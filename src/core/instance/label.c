@@ -40,7 +40,7 @@ static xseg_status give(struct xseg_allocator *allocator, struct giving *giving)
     enum xseg_history_labels_outcome outcome = XSEG_HISTORY_LABELS_NO_MEMORY;
 
     /* A sweep must see what threads have. */
-    if (giving->text == NULL || xseg_history_join_contexts())
+    if (giving->text == NULL || xseg_history_context_register())
         outcome = give_once(store, giving);
     if (outcome == XSEG_HISTORY_LABELS_FULL) {
         xseg_history_sweep(allocator);

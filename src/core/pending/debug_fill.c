@@ -9,7 +9,7 @@
 #include "src/base/error.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/device/allocator.h"
-#include "src/core/history/free_event.h"
+#include "src/core/history/history.h"
 
 /* Number of bytes read back at a time. */
 #define PIECE_BYTES ((uint64_t)256 * XSEG_KIB)
@@ -229,7 +229,7 @@ static void report(const struct xseg_alloc_result *result, const struct differen
     XSEG_ASSERT(difference->shown <= SHOWN_BYTES && difference->first < result->bytes);
     for (unsigned i = 0; i < difference->shown; i++)
         xseg_strbuf_printf(&text, " %02x", difference->found[i]);
-    (void)xseg_free_event_describe(&device->history, address, "; last ", &text);
+    (void)xseg_history_print_free(&device->history, address, "; last ", &text);
     atomic_fetch_add_explicit(&device->overwrites, 1, memory_order_relaxed);
     xseg_log_line(&device->fill->allocator->log, XSEG_LOG_ERROR, "%s", buffer);
 }

@@ -19,9 +19,9 @@ void xseg_device_history_cut(struct xseg_arena *arena)
 
     if (ring == NULL)
         return;
-    ring->cut = atomic_load_explicit(&ring->recorded, memory_order_relaxed);
-    ring->cut_stream = (uint64_t)(uintptr_t)xseg_arena_stream(arena)->handle;
-    ring->has_cut_stream = true;
+    ring->snapshot_end = atomic_load_explicit(&ring->recorded, memory_order_relaxed);
+    ring->snapshot_stream = (uint64_t)(uintptr_t)xseg_arena_stream(arena)->handle;
+    ring->has_snapshot_stream = true;
 }
 
 void xseg_device_history_begin_cut(struct xseg_device *device, struct xseg_history_ends *ends)
@@ -32,8 +32,8 @@ void xseg_device_history_begin_cut(struct xseg_device *device, struct xseg_histo
     ends->moment = xseg_history_store_moment(history->store);
     for (struct xseg_history_ring *ring = atomic_load(&history->rings); ring != NULL;
          ring = ring->next) {
-        ring->cut = atomic_load_explicit(&ring->recorded, memory_order_acquire);
-        ring->has_cut_stream = false;
+        ring->snapshot_end = atomic_load_explicit(&ring->recorded, memory_order_acquire);
+        ring->has_snapshot_stream = false;
     }
 }
 
@@ -68,9 +68,9 @@ bool xseg_device_history_list_ends(struct xseg_device *device, struct xseg_histo
          ring = ring->next)
         ends->list[ends->count++] = (struct xseg_history_end){
             .ring = ring,
-            .end = ring->cut,
-            .stream = ring->cut_stream,
-            .has_stream = ring->has_cut_stream,
+            .end = ring->snapshot_end,
+            .stream = ring->snapshot_stream,
+            .has_stream = ring->has_snapshot_stream,
         };
     return ends->list != NULL;
 }
@@ -135,8 +135,8 @@ static void copy_ring(struct xseg_history_end *of, int device, struct copy *copy
     for (uint64_t number = of->first; number < of->end; number++) {
         struct xseg_history_event *event = &copy->events[copy->count];
 
-        if (!xseg_history_ring_read_with(of->ring, number, event,
-                                         copy->users == NULL ? &user : &copy->users[copy->count])) {
+        if (!xseg_history_ring_read_with_user(
+                of->ring, number, event, copy->users == NULL ? &user : &copy->users[copy->count])) {
             /* A writer has come round meanwhile: what was copied so far is older, and gone, too. */
             of->first = number + 1;
             copy->count = 0;
@@ -281,7 +281,7 @@ static uint64_t choose_since(const struct xseg_history_ends *ends, uint64_t whol
 static uint64_t begin_since(const struct xseg_history_store *store, struct xseg_history_ends *ends,
                             uint64_t max, uint64_t *left_out)
 {
-    uint64_t whole = atomic_load_explicit(&store->whole_since, memory_order_relaxed);
+    uint64_t whole = atomic_load_explicit(&store->complete_since, memory_order_relaxed);
 
     for (size_t i = 0; i < ends->count; i++) {
         find_first(&ends->list[i]);
@@ -323,7 +323,7 @@ void xseg_device_history_clear(struct xseg_device *device)
     cut(device, &ends);
     for (struct xseg_history_ring *ring = atomic_load(&device->history.rings); ring != NULL;
          ring = ring->next)
-        xseg_history_ring_clear(ring, ring->cut);
+        xseg_history_ring_clear(ring, ring->snapshot_end);
     xseg_mutex_unlock(&device->growth_lock);
 }
 
@@ -350,7 +350,7 @@ void xseg_device_history_describe(struct xseg_allocator *allocator,
         .label = xseg_history_labels_text(&allocator->history.labels, event->label),
         .user = (void *)(uintptr_t)user, /* NOLINT(performance-no-int-to-ptr) */
     };
-    xseg_pool_ids_find(&allocator->history, event->pool, out->pool_id);
+    xseg_history_store_get_pool_id(&allocator->history, event->pool, out->pool_id);
 }
 
 /* --- Texts of the user's. --- */
@@ -361,9 +361,9 @@ xseg_status xseg_device_history_annotate(struct xseg_device *device, uint32_t la
     struct xseg_history_event event = {.action = XSEG_HISTORY_ANNOTATION, .label = label};
 
     xseg_mutex_lock(&device->growth_lock);
-    event.order = xseg_history_draw(history);
+    event.order = xseg_history_next_order(history);
     const bool has_room =
-        xseg_history_append_deferred(history, ANNOTATIONS, xseg_history_settings(history), &event);
+        xseg_history_append_to_device(history, ANNOTATIONS, xseg_history_settings(history), &event);
     xseg_mutex_unlock(&device->growth_lock);
     return has_room
                ? XSEG_OK

@@ -28,9 +28,9 @@ const uint64_t *xseg_snapshot_naming_pool(struct xseg_snapshot_naming *naming, u
 
     if (number == 0)
         return none;
-    if (known->number != number) {
-        known->number = number;
-        xseg_pool_ids_find(naming->store, number, known->id);
+    if (known->pool != number) {
+        known->pool = number;
+        xseg_history_store_get_pool_id(naming->store, number, known->id);
         if (known->id[0] == 0 && known->id[1] == 0)
             known->id[1] = number;
     }

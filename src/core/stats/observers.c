@@ -201,7 +201,7 @@ static bool call(const struct xseg_watcher *watcher, const struct message *messa
 {
     const struct xseg_observer *calls = &watcher->calls;
     struct xseg_callback callback;
-    const struct xseg_history_gathered gathered = xseg_history_defer();
+    const struct xseg_history_gathered gathered = xseg_history_context_save();
     bool answer = false;
 
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
@@ -211,7 +211,7 @@ static bool call(const struct xseg_watcher *watcher, const struct message *messa
     else
         answer = say(calls, message);
     xseg_callback_end(&callback);
-    xseg_history_resume(&gathered);
+    xseg_history_context_restore(&gathered);
     return answer;
 }
 
