@@ -158,7 +158,7 @@ xseg_status xseg_pool_pause(struct xseg_pool *pool, enum xseg_keep keep, const c
                        file == NULL ? "file is NULL, but keep is XSEG_KEEP_FILE"
                                     : "file is set, but keep is not XSEG_KEEP_FILE");
     struct xseg_allocator *allocator = pool->device->allocator;
-    const xseg_status status = xseg_pause_begin(pool, keep, file);
+    const xseg_status status = xseg_pause_pool(pool, keep, file);
     xseg_housekeeping_run(allocator);
     return status;
 }
@@ -167,7 +167,7 @@ xseg_status xseg_pool_resume(struct xseg_pool *pool)
 {
     XSEG_ENTRY_POOL(pool);
     struct xseg_allocator *allocator = pool->device->allocator;
-    const xseg_status status = xseg_pause_end(pool);
+    const xseg_status status = xseg_resume_pool(pool);
     xseg_housekeeping_run(allocator);
     return status;
 }

@@ -15,125 +15,122 @@
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
-#include "src/core/pool/blocker.h"
-#include "src/core/pool/checkpoint_ranges.h"
 #include "src/core/pool/pause.h"
 #include "src/core/small/small_free.h"
 
-/* --- Walking the blocks of a pool. --- */
+/* --- Blocks of a pool. --- */
 
-/* The blocks of a pool, as a walk collects them. */
-struct harvest {
-    struct xseg_checkpoint_block *block;  /* [capacity], live; NULL: blocks are only counted */
+struct block_list {
+    struct xseg_checkpoint_block *block;  /* [capacity], allocated */
     struct xseg_checkpoint_block *cached; /* [cached_capacity] */
-    uint64_t *users; /* [capacity], or NULL: the words of blocks are not wanted */
+    uint64_t *users;                      /* [capacity], user words of `block`; NULL: not listed */
     size_t count, capacity, cached_count, cached_capacity;
-    /* Numbers of freed blocks that wait, and of live ones that other streams use. */
-    size_t pending, used;
+    size_t pending; /* blocks that are pending free or claimed */
+    size_t used;    /* allocated blocks that other streams use */
 };
 
-static void harvest_cached(struct harvest *harvest, struct xseg_arena *arena,
-                           const struct xseg_part *part)
+static void add_cached_block(struct block_list *list, struct xseg_arena *arena,
+                             const struct xseg_part *part)
 {
-    if (harvest->cached_count < harvest->cached_capacity)
-        harvest->cached[harvest->cached_count] =
+    if (list->cached_count < list->cached_capacity)
+        list->cached[list->cached_count] =
             (struct xseg_checkpoint_block){arena, part->base, part->bytes, part->bytes};
-    harvest->cached_count++;
+    list->cached_count++;
 }
 
-static void harvest_part(struct harvest *harvest, struct xseg_arena *arena,
-                         const struct xseg_part *part)
+static void add_block(struct block_list *list, struct xseg_arena *arena,
+                      const struct xseg_part *part)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
-    /* A lent block is held by the default pool. */
+    /* A block that the default pool uses is not a block of this pool. */
     if (part->is_fallback)
         return;
-    harvest->pending += part->state == XSEG_BLOCK_PENDING_FREE || part->state == XSEG_BLOCK_CLAIMED;
+    list->pending += part->state == XSEG_BLOCK_PENDING_FREE || part->state == XSEG_BLOCK_CLAIMED;
     if (part->state == XSEG_BLOCK_CACHED)
-        harvest_cached(harvest, arena, part);
+        add_cached_block(list, arena, part);
     if (part->state != XSEG_BLOCK_ALLOCATED)
         return;
-    harvest->used += part->has_uses;
-    if (harvest->count < harvest->capacity) {
-        harvest->block[harvest->count] =
+    list->used += part->has_uses;
+    if (list->count < list->capacity) {
+        list->block[list->count] =
             (struct xseg_checkpoint_block){arena, part->base, part->bytes, part->requested};
-        if (harvest->users != NULL)
-            harvest->users[harvest->count] = xseg_origins_user(part->extent, part->base);
+        if (list->users != NULL)
+            list->users[list->count] = xseg_origins_user(part->extent, part->base);
     }
-    harvest->count++;
+    list->count++;
 }
 
-static void harvest_pool(struct xseg_pool *pool, struct harvest *harvest)
+static void walk_pool(struct xseg_pool *pool, struct block_list *list)
 {
     struct xseg_arena *arena = atomic_load_explicit(&pool->arenas, memory_order_acquire);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    harvest->count = harvest->cached_count = harvest->pending = harvest->used = 0;
+    list->count = list->cached_count = list->pending = list->used = 0;
     for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_acquire)) {
         xseg_arena_lock(arena);
         XSEG_LIST_FOR(node, &arena->extents)
         {
             const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
 
-            /* What is committed of a range is no block (checkpoint_ranges.h). */
+            /* Granules of ranges are not blocks: checkpoint_ranges.c lists them. */
             if (extent->elastic != NULL)
                 continue;
             XSEG_WALK(part, extent)
             {
-                harvest_part(harvest, arena, &part);
+                add_block(list, arena, &part);
             }
         }
         xseg_arena_unlock(arena);
     }
 }
 
-/* Collect the live blocks of a pool past `head` bytes of new memory, and past these the cached blocks and the words of live
- * blocks where they are wanted.  The device memory lock is held, so only hits of other threads change them; after such a change the
- * memory is made anew. */
-static xseg_status harvest_all(struct xseg_pool *pool, size_t head, bool with_cached,
-                               bool with_users, void **memory, struct harvest *harvest)
+/* List the blocks of a pool in new memory: `head` bytes for the caller, the allocated blocks, and
+ * optionally the cached blocks and the user words.  Only hits of other threads can change the
+ * blocks while the device memory lock is held; if the lists became too small, allocate again. */
+static xseg_status list_blocks(struct xseg_pool *pool, size_t head, bool with_cached,
+                               bool with_users, void **memory, struct block_list *list)
 {
-    const size_t each = sizeof(*harvest->block) + (with_users ? sizeof(*harvest->users) : 0);
+    const size_t each = sizeof(*list->block) + (with_users ? sizeof(*list->users) : 0);
 
     XSEG_ASSERT(*memory == NULL);
-    *harvest = (struct harvest){0};
-    harvest_pool(pool, harvest);
+    *list = (struct block_list){0};
+    walk_pool(pool, list);
     do {
         free(*memory);
-        harvest->capacity = harvest->count;
-        harvest->cached_capacity = with_cached ? harvest->cached_count : 0;
-        *memory = malloc(head + (harvest->capacity + 1) * each +
-                         harvest->cached_capacity * sizeof(*harvest->cached));
+        list->capacity = list->count;
+        list->cached_capacity = with_cached ? list->cached_count : 0;
+        *memory = malloc(head + (list->capacity + 1) * each +
+                         list->cached_capacity * sizeof(*list->cached));
         if (*memory == NULL)
             return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, list of %zu blocks",
-                             harvest->count);
-        harvest->block = (struct xseg_checkpoint_block *)(void *)((char *)*memory + head);
-        harvest->cached = harvest->block + harvest->capacity + 1;
+                             list->count);
+        list->block = (struct xseg_checkpoint_block *)(void *)((char *)*memory + head);
+        list->cached = list->block + list->capacity + 1;
         if (with_users)
-            harvest->users = (uint64_t *)(void *)(harvest->cached + harvest->cached_capacity);
-        harvest_pool(pool, harvest);
-    } while (harvest->count > harvest->capacity ||
-             (with_cached && harvest->cached_count > harvest->cached_capacity));
-    XSEG_ASSERT(harvest->count <= harvest->capacity);
+            list->users = (uint64_t *)(void *)(list->cached + list->cached_capacity);
+        walk_pool(pool, list);
+    } while (list->count > list->capacity ||
+             (with_cached && list->cached_count > list->cached_capacity));
+    XSEG_ASSERT(list->count <= list->capacity);
     return XSEG_OK;
 }
 
-/* Check that nothing prevents taking or restoring a checkpoint. */
-static xseg_status expect_quiet(struct xseg_pool *pool, const struct harvest *harvest)
+/* Check that no capture is active and no block of the pool is pending free. */
+static xseg_status check_idle(struct xseg_pool *pool, const struct block_list *list)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (xseg_pending_captures(pool->device->pending))
         return xseg_pending_fail_capture(pool->device->pending);
-    if (harvest->pending > 0)
+    if (list->pending > 0)
         return xseg_fail(
             XSEG_ERR_BUSY,
             "memory of pool %s is pending free, %zu block%s; synchronize the streams that "
             "use it first",
-            xseg_pool_label(pool), harvest->pending, harvest->pending == 1 ? "" : "s");
+            xseg_pool_label(pool), list->pending, list->pending == 1 ? "" : "s");
     return XSEG_OK;
 }
 
-/* --- Taking. --- */
+/* --- Take. --- */
 
 xseg_status xseg_checkpoint_take(struct xseg_pool *pool, struct xseg_checkpoint **out)
 {
@@ -141,15 +138,14 @@ xseg_status xseg_checkpoint_take(struct xseg_pool *pool, struct xseg_checkpoint 
     const bool with_users = (xseg_history_settings(&device->history) & XSEG_HISTORY_USERS) != 0;
     struct xseg_checkpoint_ranges *ranges = NULL;
     struct xseg_checkpoint *checkpoint = NULL;
-    struct harvest harvest;
+    struct block_list list;
     void *memory = NULL;
 
     xseg_pending_poll(device->pending);
     xseg_mutex_lock(&device->growth_lock);
-    xseg_status status =
-        harvest_all(pool, sizeof(*checkpoint), true, with_users, &memory, &harvest);
+    xseg_status status = list_blocks(pool, sizeof(*checkpoint), true, with_users, &memory, &list);
     if (status == XSEG_OK)
-        status = expect_quiet(pool, &harvest);
+        status = check_idle(pool, &list);
     if (status == XSEG_OK)
         status = xseg_checkpoint_ranges_take(pool, &ranges);
     xseg_mutex_unlock(&device->growth_lock);
@@ -157,15 +153,15 @@ xseg_status xseg_checkpoint_take(struct xseg_pool *pool, struct xseg_checkpoint 
         free(memory);
         return status;
     }
-    XSEG_ASSERT(memory != NULL && harvest.pending == 0);
+    XSEG_ASSERT(memory != NULL && list.pending == 0);
     checkpoint = memory;
     checkpoint->pool = pool;
     checkpoint->serial = pool->serial;
     memcpy(checkpoint->label, pool->label, sizeof(checkpoint->label));
-    checkpoint->count = harvest.count;
-    checkpoint->users = harvest.users;
-    checkpoint->cached = harvest.cached;
-    checkpoint->cached_count = harvest.cached_count;
+    checkpoint->count = list.count;
+    checkpoint->users = list.users;
+    checkpoint->cached = list.cached;
+    checkpoint->cached_count = list.cached_count;
     checkpoint->ranges = ranges;
     *out = checkpoint;
     return XSEG_OK;
@@ -178,9 +174,9 @@ void xseg_checkpoint_free(struct xseg_checkpoint *checkpoint)
     free(checkpoint);
 }
 
-/* --- Restoring. --- */
+/* --- Restore. --- */
 
-static struct xseg_extent *extent_of(const struct xseg_pool *pool, uint64_t address)
+static struct xseg_extent *find_pool_extent(const struct xseg_pool *pool, uint64_t address)
 {
     struct xseg_extent *extent = xseg_page_map_find(pool->device->page_map, address);
 
@@ -190,45 +186,46 @@ static struct xseg_extent *extent_of(const struct xseg_pool *pool, uint64_t addr
                : NULL;
 }
 
-/* Whether all bytes of a block of the checkpoint are still memory of its arena.
- * lent: set to a lent block that lies there, if there is one */
-static bool is_there(const struct xseg_pool *pool, const struct xseg_checkpoint_block *saved,
-                     struct xseg_part *fallback)
+/* Whether all bytes of a block of the checkpoint are still mapped memory of its arena.
+ * fallback: set to a block there that the default pool uses, if there is one */
+static bool is_still_mapped(const struct xseg_pool *pool, const struct xseg_checkpoint_block *saved,
+                            struct xseg_part *fallback)
 {
-    struct xseg_extent *extent = extent_of(pool, saved->base);
+    struct xseg_extent *extent = find_pool_extent(pool, saved->base);
     const uint64_t end = saved->base + saved->bytes;
-    /* Where the segment of the block was, a range of the same arena may be now. */
-    bool there = extent != NULL && extent->arena == saved->arena && extent->elastic == NULL;
+    /* A range of the same arena may have reserved the addresses of a former segment. */
+    bool mapped = extent != NULL && extent->arena == saved->arena && extent->elastic == NULL;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    if (!there)
+    if (!mapped)
         return false;
     xseg_arena_lock(saved->arena);
     struct xseg_part part = xseg_walk_at(extent, saved->base);
-    for (; there && part.extent != NULL && part.base < end; part = xseg_walk_next(&part)) {
-        /* A busy block may be about to go. */
-        there = part.state != XSEG_BLOCK_UNMAPPED && part.state != XSEG_BLOCK_CLAIMED;
+    for (; mapped && part.extent != NULL && part.base < end; part = xseg_walk_next(&part)) {
+        /* A claimed block may be unmapped by its thread. */
+        mapped = part.state != XSEG_BLOCK_UNMAPPED && part.state != XSEG_BLOCK_CLAIMED;
         if (part.is_fallback)
             *fallback = part;
     }
-    there = there && end <= extent->segment.base + extent->segment.bytes;
+    mapped = mapped && end <= extent->segment.base + extent->segment.bytes;
     xseg_arena_unlock(saved->arena);
-    return there;
+    return mapped;
 }
 
-static xseg_status check_place(const struct xseg_pool *pool,
-                               const struct xseg_checkpoint_block *saved)
+static xseg_status check_saved_block(const struct xseg_pool *pool,
+                                     const struct xseg_checkpoint_block *saved)
 {
     struct xseg_part fallback = {0};
-    const bool there = is_there(pool, saved, &fallback);
+    const bool mapped = is_still_mapped(pool, saved, &fallback);
 
     if (fallback.extent != NULL)
-        return xseg_blocker_fail_fallback(pool, fallback.base, fallback.bytes);
-    return there ? XSEG_OK : xseg_checkpoint_fail_released(pool, saved->base);
+        return xseg_pause_fail_fallback(pool, fallback.base, fallback.bytes);
+    return mapped ? XSEG_OK : xseg_checkpoint_fail_released(pool, saved->base);
 }
 
-/* Make sure that every arena of the pool has block records for the cuts: two a block. */
-static xseg_status stock(const struct xseg_checkpoint *checkpoint)
+/* Reserve block records in every arena of the pool.  An allocation needs two at most, for what it
+ * splits off on both sides. */
+static xseg_status reserve_records(const struct xseg_checkpoint *checkpoint)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     for (size_t first = 0, end; first < checkpoint->count; first = end) {
@@ -237,22 +234,22 @@ static xseg_status stock(const struct xseg_checkpoint *checkpoint)
         for (end = first; end < checkpoint->count && checkpoint->block[end].arena == arena;)
             end++;
         xseg_arena_lock(arena);
-        const bool stocked =
+        const bool reserved =
             xseg_arena_reserve_records(arena, &arena->blocks, (uint32_t)(2 * (end - first) + 2));
         xseg_arena_unlock(arena);
-        if (!stocked)
+        if (!reserved)
             return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, %zu block records",
                              2 * (end - first));
     }
     return XSEG_OK;
 }
 
-static void free_live(const struct xseg_checkpoint_block *live)
+static void free_block(const struct xseg_checkpoint_block *live)
 {
     struct xseg_arena *arena = live->arena;
 
     xseg_arena_lock(arena);
-    struct xseg_extent *extent = extent_of(arena->pool, live->base);
+    struct xseg_extent *extent = find_pool_extent(arena->pool, live->base);
     XSEG_ASSERT(extent != NULL && extent->arena == arena);
     struct xseg_block *block = xseg_extent_block_at(extent, live->base);
     if (xseg_recorder_is_enabled(arena))
@@ -266,12 +263,13 @@ static void free_live(const struct xseg_checkpoint_block *live)
     xseg_arena_unlock(arena);
 }
 
-/* Make a block of the checkpoint live again, with its word; all memory around it is cached, or live already. */
-static void revive(const struct xseg_checkpoint_block *saved, uint64_t user,
-                   const struct xseg_config *config)
+/* Allocate a block of the checkpoint at its address, with its user word.  No other block overlaps
+ * it. */
+static void allocate_saved_block(const struct xseg_checkpoint_block *saved, uint64_t user,
+                                 const struct xseg_config *config)
 {
     struct xseg_arena *arena = saved->arena;
-    struct xseg_extent *extent = extent_of(arena->pool, saved->base);
+    struct xseg_extent *extent = find_pool_extent(arena->pool, saved->base);
     const struct xseg_alloc_params params = {.config = config,
                                              .requested = saved->requested,
                                              .bytes = saved->bytes,
@@ -287,11 +285,11 @@ static void revive(const struct xseg_checkpoint_block *saved, uint64_t user,
     xseg_arena_unlock(arena);
 }
 
-/* Set the requested size of a cached block of the checkpoint.  Its memory may be gone. */
-static void set_requested(const struct xseg_checkpoint_block *saved)
+/* Set the requested size of a cached block of the checkpoint, unless its memory was released. */
+static void restore_requested_size(const struct xseg_checkpoint_block *saved)
 {
     struct xseg_arena *arena = saved->arena;
-    struct xseg_extent *extent = extent_of(arena->pool, saved->base);
+    struct xseg_extent *extent = find_pool_extent(arena->pool, saved->base);
 
     if (extent == NULL || extent->arena != arena || extent->elastic != NULL)
         return;
@@ -301,24 +299,24 @@ static void set_requested(const struct xseg_checkpoint_block *saved)
 }
 
 static xseg_status check_restore(const struct xseg_checkpoint *checkpoint,
-                                 const struct harvest *harvest)
+                                 const struct block_list *list)
 {
-    xseg_status status = expect_quiet(checkpoint->pool, harvest);
+    xseg_status status = check_idle(checkpoint->pool, list);
 
     XSEG_ASSERT(checkpoint->count == 0 || checkpoint->block[0].arena != NULL);
-    if (status == XSEG_OK && harvest->used > 0)
+    if (status == XSEG_OK && list->used > 0)
         status = xseg_fail(
             XSEG_ERR_BUSY,
             "memory of pool %s is used by other streams, %zu allocated block%s; free them "
             "first",
-            xseg_pool_label(checkpoint->pool), harvest->used, harvest->used == 1 ? "" : "s");
+            xseg_pool_label(checkpoint->pool), list->used, list->used == 1 ? "" : "s");
     for (size_t i = 0; status == XSEG_OK && i < checkpoint->count; i++)
-        status = check_place(checkpoint->pool, &checkpoint->block[i]);
-    return status == XSEG_OK ? stock(checkpoint) : status;
+        status = check_saved_block(checkpoint->pool, &checkpoint->block[i]);
+    return status == XSEG_OK ? reserve_records(checkpoint) : status;
 }
 
-static void tell(void (*moved)(void *self, void *pointer, bool freed), void *self,
-                 const struct xseg_checkpoint_block *block, size_t count, bool freed)
+static void report_blocks(void (*moved)(void *self, void *pointer, bool freed), void *self,
+                          const struct xseg_checkpoint_block *block, size_t count, bool freed)
 {
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     for (size_t i = 0; moved != NULL && i < count; i++)
@@ -332,55 +330,56 @@ xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,
 {
     struct xseg_device *device = checkpoint->pool->device;
     const struct xseg_config *config = xseg_allocator_config(device->allocator);
-    struct harvest live;
+    struct block_list live;
     void *memory = NULL;
 
     xseg_pending_poll(device->pending);
     xseg_mutex_lock(&device->growth_lock);
     xseg_status status = xseg_pool_check_running(checkpoint->pool);
     if (status == XSEG_OK)
-        status = harvest_all(checkpoint->pool, 0, false, false, &memory, &live);
+        status = list_blocks(checkpoint->pool, 0, false, false, &memory, &live);
     if (status == XSEG_OK)
         status = check_restore(checkpoint, &live);
     if (status == XSEG_OK)
         status = xseg_checkpoint_ranges_begin(checkpoint->ranges, checkpoint->pool);
     for (size_t i = 0; status == XSEG_OK && i < live.count; i++)
-        free_live(&live.block[i]);
+        free_block(&live.block[i]);
     for (size_t i = 0; status == XSEG_OK && i < checkpoint->count; i++)
-        revive(&checkpoint->block[i], checkpoint->users == NULL ? 0 : checkpoint->users[i], config);
+        allocate_saved_block(&checkpoint->block[i],
+                             checkpoint->users == NULL ? 0 : checkpoint->users[i], config);
     xseg_history_set_user(device->history.store, 0);
     for (size_t i = 0; status == XSEG_OK && i < checkpoint->cached_count; i++)
-        set_requested(&checkpoint->cached[i]);
+        restore_requested_size(&checkpoint->cached[i]);
     if (status == XSEG_OK)
         xseg_checkpoint_ranges_finish(checkpoint->ranges, checkpoint->pool);
     xseg_mutex_unlock(&device->growth_lock);
     xseg_allocator_deliver(device->allocator);
     if (status == XSEG_OK) {
-        tell(moved, self, live.block, live.count, true);
-        tell(moved, self, checkpoint->block, checkpoint->count, false);
+        report_blocks(moved, self, live.block, live.count, true);
+        report_blocks(moved, self, checkpoint->block, checkpoint->count, false);
     }
     free(memory);
     return status;
 }
 
-/* --- Comparing. --- */
+/* --- Compare. --- */
 
-static int by_address(const void *a, const void *b)
+static int compare_addresses(const void *a, const void *b)
 {
     const uint64_t one = *(const uint64_t *)a, other = *(const uint64_t *)b;
 
     return one < other ? -1 : one > other;
 }
 
-static int by_base(const void *a, const void *b)
+static int compare_bases(const void *a, const void *b)
 {
     const struct xseg_checkpoint_block *one = a, *other = b;
 
-    return by_address(&one->base, &other->base);
+    return compare_addresses(&one->base, &other->base);
 }
 
 /* Whether sorted addresses, in which some may repeat, are the bases of sorted blocks. */
-static bool are_equal(const uint64_t *address, size_t count, const struct harvest *live)
+static bool is_base_list(const uint64_t *address, size_t count, const struct block_list *live)
 {
     size_t at = 0;
 
@@ -400,7 +399,7 @@ xseg_status xseg_checkpoint_compare(struct xseg_pool *pool, void *const *pointer
 {
     struct xseg_device *device = pool->device;
     uint64_t *address = calloc(count + 1, sizeof(*address));
-    struct harvest live;
+    struct block_list live;
     void *memory = NULL;
 
     XSEG_ASSERT(count == 0 || pointers != NULL);
@@ -409,12 +408,12 @@ xseg_status xseg_checkpoint_compare(struct xseg_pool *pool, void *const *pointer
     for (size_t i = 0; i < count; i++)
         address[i] = (uintptr_t)pointers[i];
     xseg_mutex_lock(&device->growth_lock);
-    const xseg_status status = harvest_all(pool, 0, false, false, &memory, &live);
+    const xseg_status status = list_blocks(pool, 0, false, false, &memory, &live);
     xseg_mutex_unlock(&device->growth_lock);
     if (status == XSEG_OK) {
-        qsort(address, count, sizeof(*address), by_address);
-        qsort(live.block, live.count, sizeof(*live.block), by_base);
-        *exactly = are_equal(address, count, &live);
+        qsort(address, count, sizeof(*address), compare_addresses);
+        qsort(live.block, live.count, sizeof(*live.block), compare_bases);
+        *exactly = is_base_list(address, count, &live);
     }
     free(address);
     free(memory);

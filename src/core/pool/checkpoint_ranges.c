@@ -1,16 +1,22 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/pool/checkpoint_ranges.h"
-
+/*
+ * Ranges of a checkpoint: which granules were committed, and their restore (checkpoint.h).
+ *
+ * A checkpoint has runs of committed granules.  A restore visits each range as a sequence of parts,
+ * so that a part is either recommitted, decommitted, left as it is, or a reason to fail.
+ *
+ * Locking: the device memory lock is held by the caller.
+ */
 #include <inttypes.h>
 #include <stdlib.h>
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/core/pool/checkpoint.h"
 #include "src/core/range/range.h"
 #include "src/core/reclaim/pending_unmap.h"
 #include "vmm/alias.h"
 
-/* A run of committed granules. */
 struct saved_run {
     const struct xseg_range *range;
     uint32_t first, count;
@@ -21,25 +27,26 @@ struct xseg_checkpoint_ranges {
     struct saved_run run[]; /* in the order in which ranges were reserved, then by granule */
 };
 
-/* --- Visiting the granules of a pool. --- */
+/* --- Parts of ranges. --- */
 
-/* A run of granules of one use, all of which a checkpoint has, or none. */
-struct part {
+/* A run of granules in one state, either all in the checkpoint or none. */
+struct granule_part {
     struct xseg_range_run run;
     enum xseg_elastic_use use;
     bool is_saved;
 };
 
-/* What is done with a part.  It may change what the part is used for, and nothing of others. */
-typedef xseg_status step(const struct part *part, void *self);
+/* An action may change the state of its part, and of no other granules. */
+typedef xseg_status part_action(const struct granule_part *part, void *self);
 
-/* The part that begins at a granule of a range.
- * saved: the next run of the checkpoint there, which ends behind the granule; NULL: there is none */
-static struct part part_at(struct xseg_range_state *state, uint32_t first,
-                           const struct saved_run *saved)
+/* The part that begins at granule `first` of a range.
+ * saved: the run of the checkpoint that contains `first` or follows it in the range, or NULL */
+static struct granule_part get_part(struct xseg_range_state *state, uint32_t first,
+                                    const struct saved_run *saved)
 {
     const uint8_t *use = state->elastic.use;
-    struct part part = {{state, state->extent, first, 0}, (enum xseg_elastic_use)use[first], false};
+    struct granule_part part = {
+        {state, state->extent, first, 0}, (enum xseg_elastic_use)use[first], false};
     uint32_t at = first, end = state->extent->segment.granules;
 
     if (saved != NULL) {
@@ -53,10 +60,12 @@ static struct part part_at(struct xseg_range_state *state, uint32_t first,
     return part;
 }
 
-/* Visit the parts of a range, until a step fails.
- * next: the runs of the checkpoint from there on; moved behind those of the range */
-static xseg_status visit_range(struct xseg_range_state *state, const struct saved_run **next,
-                               const struct saved_run *end, step *do_it, void *self)
+/* Visit the parts of a range until an action fails.
+ * next: the first run of the checkpoint not visited yet; advanced past the runs of the range */
+static xseg_status for_each_part_of_range(struct xseg_range_state *state,
+                                          const struct saved_run **next,
+                                          const struct saved_run *end, part_action *action,
+                                          void *self)
 {
     const uint32_t granules = state->extent->segment.granules;
     xseg_status status = XSEG_OK;
@@ -64,21 +73,22 @@ static xseg_status visit_range(struct xseg_range_state *state, const struct save
     for (uint32_t at = 0; status == XSEG_OK && at < granules;) {
         const struct saved_run *saved =
             *next != end && (*next)->range == state->range ? *next : NULL;
-        const struct part part = part_at(state, at, saved);
+        const struct granule_part part = get_part(state, at, saved);
 
         at += part.run.count;
         if (saved != NULL && at == saved->first + saved->count)
             ++*next;
-        status = do_it(&part, self);
+        status = action(&part, self);
     }
     return status;
 }
 
-/* Visit the parts of all ranges of a pool, until a step fails.  Ranges stand in the order in which they were reserved, as
- * those of the checkpoint do, none of which has been released.
- * saved: the checkpoint; NULL: one of nothing */
-static xseg_status visit(const struct xseg_pool *pool, const struct xseg_checkpoint_ranges *saved,
-                         step *do_it, void *self)
+/* Visit the parts of all ranges of a pool until an action fails.  The ranges of the device and of
+ * the checkpoint are both in the order of reservation; no range of the checkpoint was released.
+ * saved: the checkpoint; NULL: an empty one */
+static xseg_status for_each_part(const struct xseg_pool *pool,
+                                 const struct xseg_checkpoint_ranges *saved, part_action *action,
+                                 void *self)
 {
     const struct saved_run *next = saved == NULL ? NULL : saved->run;
     const struct saved_run *end = saved == NULL ? NULL : saved->run + saved->count;
@@ -89,54 +99,53 @@ static xseg_status visit(const struct xseg_pool *pool, const struct xseg_checkpo
     {
         struct xseg_range_state *state = XSEG_CONTAINER(node, struct xseg_range_state, link);
 
-        /* A range of a lost device leaves its state behind. */
+        /* On a lost device the state of a released range stays in the list. */
         if (status == XSEG_OK && state->pool == pool && state->range->state == state)
-            status = visit_range(state, &next, end, do_it, self);
+            status = for_each_part_of_range(state, &next, end, action, self);
     }
     XSEG_ASSERT(status != XSEG_OK || next == end);
     return status;
 }
 
-/* --- Taking. --- */
+/* --- Take. --- */
 
-/* The runs that are committed, as a visit collects them. */
-struct harvest {
+struct run_list {
     struct saved_run *run; /* NULL: they are only counted */
     size_t count;
 };
 
-static xseg_status harvest_part(const struct part *part, void *self)
+static xseg_status add_committed_run(const struct granule_part *part, void *self)
 {
-    struct harvest *harvest = self;
+    struct run_list *list = self;
 
     if (part->use == XSEG_ELASTIC_CLAIMED)
         return xseg_range_fail_use(&part->run, part->run.first, "");
     if (part->use != XSEG_ELASTIC_ALLOCATED)
         return XSEG_OK;
-    if (harvest->run != NULL)
-        harvest->run[harvest->count] =
+    if (list->run != NULL)
+        list->run[list->count] =
             (struct saved_run){part->run.state->range, part->run.first, part->run.count};
-    harvest->count++;
+    list->count++;
     return XSEG_OK;
 }
 
 xseg_status xseg_checkpoint_ranges_take(const struct xseg_pool *pool,
                                         struct xseg_checkpoint_ranges **out)
 {
-    struct harvest harvest = {NULL, 0};
-    const xseg_status status = visit(pool, NULL, harvest_part, &harvest);
+    struct run_list list = {NULL, 0};
+    const xseg_status status = for_each_part(pool, NULL, add_committed_run, &list);
 
     if (status != XSEG_OK)
         return status;
     struct xseg_checkpoint_ranges *saved =
-        malloc(sizeof(*saved) + harvest.count * sizeof(saved->run[0]));
+        malloc(sizeof(*saved) + list.count * sizeof(saved->run[0]));
     if (saved == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, list of %zu runs of granules",
-                         harvest.count);
-    saved->count = harvest.count;
-    harvest = (struct harvest){saved->run, 0};
-    (void)visit(pool, NULL, harvest_part, &harvest);
-    XSEG_ASSERT(harvest.count == saved->count);
+                         list.count);
+    saved->count = list.count;
+    list = (struct run_list){saved->run, 0};
+    (void)for_each_part(pool, NULL, add_committed_run, &list);
+    XSEG_ASSERT(list.count == saved->count);
     *out = saved;
     return XSEG_OK;
 }
@@ -146,15 +155,14 @@ void xseg_checkpoint_ranges_free(struct xseg_checkpoint_ranges *saved)
     free(saved);
 }
 
-/* --- Restoring. --- */
+/* --- Restore. --- */
 
-/* Whether a part of the checkpoint is to be taken back; whether a part is to be decommitted, as it is not in it. */
-static bool comes_back(const struct part *part)
+static bool must_recommit(const struct granule_part *part)
 {
     return part->is_saved && part->use == XSEG_ELASTIC_UNMAPPING;
 }
 
-static bool is_surplus(const struct part *part)
+static bool must_decommit(const struct granule_part *part)
 {
     return !part->is_saved && part->use == XSEG_ELASTIC_ALLOCATED;
 }
@@ -179,9 +187,9 @@ static xseg_status check_ranges(const struct xseg_checkpoint_ranges *saved,
     return XSEG_OK;
 }
 
-/* Whether a granule that is pending unmap can be taken back: its page has no other mapping, and work of the default stream, which what
- * is restored belongs to, comes behind the stream that it leaves with. */
-static xseg_status check_leaving(const struct xseg_range_run *run, uint32_t granule)
+/* Check that a granule that is pending unmap can be recommitted on the default stream: its page is
+ * not aliased, and work of the default stream runs after the work of the decommit's stream. */
+static xseg_status check_pending_granule(const struct xseg_range_run *run, uint32_t granule)
 {
     struct xseg_device *device = xseg_device_of(run->extent);
     const struct xseg_known_stream *stream = xseg_arena_stream(run->extent->arena);
@@ -205,7 +213,7 @@ static xseg_status check_leaving(const struct xseg_range_run *run, uint32_t gran
                      base, xseg_pool_label(run->state->pool), (void *)waits_for);
 }
 
-static xseg_status check_part(const struct part *part, void *self)
+static xseg_status check_part(const struct granule_part *part, void *self)
 {
     xseg_status status = XSEG_OK;
 
@@ -214,29 +222,29 @@ static xseg_status check_part(const struct part *part, void *self)
         return xseg_range_fail_use(&part->run, part->run.first, "");
     if (part->is_saved && part->use == XSEG_ELASTIC_EMPTY)
         return xseg_checkpoint_fail_released(part->run.state->pool, xseg_range_base(&part->run));
-    for (uint32_t i = 0; status == XSEG_OK && comes_back(part) && i < part->run.count; i++)
-        status = check_leaving(&part->run, part->run.first + i);
+    for (uint32_t i = 0; status == XSEG_OK && must_recommit(part) && i < part->run.count; i++)
+        status = check_pending_granule(&part->run, part->run.first + i);
     return status;
 }
 
-/* Give the granules that are to leave a batch: the event is recorded.  Nobody sees it before they leave. */
-static xseg_status begin_part(const struct part *part, void *self)
+/* Record the event of a decommit.  The batch has no effect while the granules are live. */
+static xseg_status begin_decommit(const struct granule_part *part, void *self)
 {
     const struct xseg_range_run *run = &part->run;
 
     (void)self;
-    return is_surplus(part) ? xseg_pending_unmap_begin(run->extent, run->first, run->count,
-                                                       xseg_arena_stream(run->extent->arena))
-                            : XSEG_OK;
+    return must_decommit(part) ? xseg_pending_unmap_begin(run->extent, run->first, run->count,
+                                                          xseg_arena_stream(run->extent->arena))
+                               : XSEG_OK;
 }
 
-/* Take the batch back, where there was one: only granules that leave have one otherwise. */
-static xseg_status cancel_part(const struct part *part, void *self)
+/* Remove the batch again, if begin_decommit() has created it. */
+static xseg_status cancel_decommit(const struct granule_part *part, void *self)
 {
     const struct xseg_range_run *run = &part->run;
 
     (void)self;
-    if (is_surplus(part) && run->extent->elastic->batch[run->first] != 0)
+    if (must_decommit(part) && run->extent->elastic->batch[run->first] != 0)
         xseg_pending_unmap_end(run->extent, run->first, run->count);
     return XSEG_OK;
 }
@@ -247,29 +255,29 @@ xseg_status xseg_checkpoint_ranges_begin(const struct xseg_checkpoint_ranges *sa
     xseg_status status = check_ranges(saved, pool);
 
     if (status == XSEG_OK)
-        status = visit(pool, saved, check_part, NULL);
+        status = for_each_part(pool, saved, check_part, NULL);
     if (status != XSEG_OK)
         return status;
-    status = visit(pool, saved, begin_part, NULL);
+    status = for_each_part(pool, saved, begin_decommit, NULL);
     if (status != XSEG_OK)
-        (void)visit(pool, saved, cancel_part, NULL);
+        (void)for_each_part(pool, saved, cancel_decommit, NULL);
     return status;
 }
 
-/* any: set if granules leave */
-static xseg_status leave_part(const struct part *part, void *any)
+/* any: set if granules were decommitted */
+static xseg_status decommit_part(const struct granule_part *part, void *any)
 {
-    if (is_surplus(part)) {
+    if (must_decommit(part)) {
         xseg_range_settle_decommit(&part->run);
         *(bool *)any = true;
     }
     return XSEG_OK;
 }
 
-static xseg_status retake_part(const struct part *part, void *self)
+static xseg_status recommit_part(const struct granule_part *part, void *self)
 {
     (void)self;
-    if (comes_back(part)) {
+    if (must_recommit(part)) {
         xseg_range_recommit_run(&part->run);
         xseg_range_set_use(&part->run, XSEG_ELASTIC_ALLOCATED);
     }
@@ -281,9 +289,9 @@ void xseg_checkpoint_ranges_finish(const struct xseg_checkpoint_ranges *saved,
 {
     bool any = false;
 
-    /* First what leaves: then no peak counts both. */
-    (void)visit(pool, saved, leave_part, &any);
-    (void)visit(pool, saved, retake_part, NULL);
+    /* Decommit first, so that no peak counter includes both. */
+    (void)for_each_part(pool, saved, decommit_part, &any);
+    (void)for_each_part(pool, saved, recommit_part, NULL);
     if (any)
         xseg_pending_unmap_poll(pool->device, false);
 }
