@@ -2,9 +2,7 @@
 #include "xseg/share.h"
 
 #include "src/core/instance/allocator_open.h"
-#include "src/core/pool/export_client.h"
-#include "src/core/pool/import.h"
-#include "src/core/pool/peers.h"
+#include "src/core/pool/share.h"
 #include "src/entry.h"
 
 /* Return an address to the caller. */
@@ -54,7 +52,7 @@ xseg_status xseg_export_close(struct xseg_allocator *allocator, void *ptr)
 {
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(ptr != NULL, "ptr is NULL");
-    return xseg_share_unexport(allocator, (uintptr_t)ptr);
+    return xseg_share_close_export(allocator, (uintptr_t)ptr);
 }
 
 xseg_status xseg_import(struct xseg_allocator *allocator, int device,
@@ -69,12 +67,12 @@ xseg_status xseg_import(struct xseg_allocator *allocator, int device,
                        token == NULL ? "token" : "base");
     xseg_status status = xseg_allocator_device(allocator, device, &found);
     if (status == XSEG_OK)
-        status = xseg_export_fetch(token, &pages);
+        status = xseg_export_resolve(token, &pages);
     if (status != XSEG_OK)
         return status;
     status =
         xseg_share_import(found, XSEG_HANDLE_FD, pages.handle, pages.count, pages.device, &address);
-    xseg_export_pages_end(&pages);
+    xseg_export_pages_close(&pages);
     if (status == XSEG_OK)
         return_address(base, address);
     return status;
@@ -104,7 +102,7 @@ xseg_status xseg_import_close(struct xseg_allocator *allocator, void *base)
 {
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(base != NULL, "base is NULL");
-    return xseg_share_unimport(allocator, (uintptr_t)base);
+    return xseg_share_close_import(allocator, (uintptr_t)base);
 }
 
 xseg_status xseg_peer_allow(struct xseg_allocator *allocator, int owner, int peer)

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "src/base/clock.h"
-#include "src/core/pool/export_client.h"
+#include "src/core/pool/export_socket.h"
 #include "tests/support/scene.h"
 
 #define PAGE (2 * MIB)
@@ -54,7 +54,7 @@ static void send_reply(int client, const struct script *script)
     for (uint32_t i = 0; i < script->files; i++)
         file[i] = dup(STDERR_FILENO);
     if (script->reply_status != XSEG_OK)
-        memset(reply.why, 'w', sizeof(reply.why));
+        memset(reply.error, 'w', sizeof(reply.error));
     for (uint32_t i = 0; script->reply_status == XSEG_OK && i < XSEG_EXPORT_BATCH; i++)
         reply.page_size[i] = script->page_size;
     if (script->files != 0) {
@@ -113,7 +113,7 @@ static xseg_status fetch(const struct script *script, struct xseg_export_pages *
     assert_int_equal(bind(exporter.socket, (struct sockaddr *)&address, length), 0);
     assert_int_equal(listen(exporter.socket, 1), 0);
     assert_int_equal(pthread_create(&exporter.thread, NULL, serve, &exporter), 0);
-    const xseg_status status = xseg_export_fetch(&token, pages);
+    const xseg_status status = xseg_export_resolve(&token, pages);
     assert_int_equal(pthread_join(exporter.thread, NULL), 0);
     (void)close(exporter.socket);
     return status;
@@ -177,7 +177,7 @@ static void a_run_comes_in_any_number_of_replies(void **state)
             assert_int_equal(pages.handle[page].size, PAGE);
         }
         assert_int_equal(scene_open_files(), files + 3);
-        xseg_export_pages_end(&pages);
+        xseg_export_pages_close(&pages);
         assert_int_equal(scene_open_files(), files);
     }
 }

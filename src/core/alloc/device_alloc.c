@@ -18,7 +18,7 @@
 #include "src/core/pending/deferred.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/stream_retirement.h"
-#include "src/core/pool/page_probe.h"
+#include "src/core/pool/share.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/release.h"
 #include "src/core/report/oom.h"
@@ -181,7 +181,7 @@ static xseg_status miss(struct xseg_arena *arena, const struct xseg_alloc_params
     struct xseg_device *device = arena->device;
 
     if (xseg_page_probe_is_due(device->sharing) && !xseg_pending_captures(device->pending))
-        xseg_page_probe_again(device);
+        xseg_page_probe_retry(device);
     bool rejected = false;
     const xseg_status status = xseg_fallback_chain_alloc(arena, params, out, &rejected);
     if (xseg_oom_cause_is_memory_pressure(status))

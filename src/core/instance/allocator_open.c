@@ -16,8 +16,7 @@
 #include "src/core/instance/background.h"
 #include "src/core/instance/device_open.h"
 #include "src/core/instance/opened.h"
-#include "src/core/pool/page_probe.h"
-#include "src/core/pool/peers.h"
+#include "src/core/pool/share.h"
 #include "src/core/register/register.h"
 #include "src/core/report/oom.h"
 #include "src/core/report/publisher.h"
@@ -239,7 +238,7 @@ static xseg_status open_device(struct xseg_allocator *allocator, int ordinal,
             !device->context.has_vmm                  ? "virtual memory management is unavailable"
             : xseg_page_probe_is_due(device->sharing) ? "too little free memory for the driver "
                                                         "test, repeated at the next growth"
-                                                      : device->sharing->exporting.why);
+                                                      : device->sharing->exportable.reason);
     if (why[0] != '\0' && xseg_allocator_config(allocator)->expandable_segments)
         xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
                       "device %d: segments are classic%s, %s; set "

@@ -16,8 +16,7 @@
 #include "src/core/pending/deferred.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/stream_retirement.h"
-#include "src/core/pool/import.h"
-#include "src/core/pool/page_probe.h"
+#include "src/core/pool/share.h"
 #include "src/core/range/range.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/discard.h"
@@ -58,7 +57,7 @@ static xseg_status try_pages(struct xseg_device *device)
     const struct xseg_config *config = xseg_allocator_config(device->allocator);
     bool works = false;
 
-    device->sharing->exporting.is_wanted = config->exportable;
+    device->sharing->exportable.is_configured = config->exportable;
     device->pool.options.rdma = config->rdma;
     const xseg_status status = config->rdma ? xseg_page_probe_rdma(device) : XSEG_OK;
     return status == XSEG_OK ? follow_config(device, &works) : status;
@@ -269,7 +268,6 @@ void xseg_device_end(struct xseg_device *device)
     xseg_page_cache_fini(&device->page_cache);
     xseg_history_fini(&device->history);
     xseg_sharing_fini(device->sharing);
-    xseg_share_discard_imports(device->sharing);
     xseg_pending_unmap_fini(device->pending_unmaps);
     xseg_ranges_fini(device->ranges);
     xseg_unreleased_fini(&device->unreleased);

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/pool/import.h"
-
+/*
+ * Imports: runs of pages of other processes, or of this one, mapped on a device (share.h).
+ *
+ * Locking: the device memory lock.
+ */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,6 +15,7 @@
 #include "src/core/device/allocator.h"
 #include "src/core/grow/unpaged.h"
 #include "src/core/pending/pending.h"
+#include "src/core/pool/share.h"
 #include "vmm/imported.h"
 #include "vmm/peer.h"
 
@@ -30,7 +34,7 @@ static size_t import_bytes(const struct xseg_import *record)
     return sizeof(*record) + record->foreign.pages * sizeof(record->page_bytes[0]);
 }
 
-void xseg_share_discard_imports(struct xseg_sharing *sharing)
+void xseg_share_free_imports(struct xseg_sharing *sharing)
 {
     XSEG_LIST_FOR_SAFE(node, &sharing->imports)
     {
@@ -38,17 +42,15 @@ void xseg_share_discard_imports(struct xseg_sharing *sharing)
     }
 }
 
-/* Write the bytes of a UUID as hexadecimal digits. */
-static const char *spell(const uint8_t uuid[XSEG_DRIVER_UUID_BYTES],
-                         char text[2 * XSEG_DRIVER_UUID_BYTES + 1])
+static const char *format_uuid(const uint8_t uuid[XSEG_DRIVER_UUID_BYTES],
+                               char text[2 * XSEG_DRIVER_UUID_BYTES + 1])
 {
     for (unsigned i = 0; i < XSEG_DRIVER_UUID_BYTES; i++)
         (void)snprintf(&text[(size_t)2 * i], 3, "%02x", uuid[i]);
     return text;
 }
 
-/* uuid: of the device that has the memory, or NULL */
-static xseg_status check_device(struct xseg_device *device, const uint8_t *uuid)
+static xseg_status check_import_device(struct xseg_device *device, const uint8_t *uuid)
 {
     char theirs[2 * XSEG_DRIVER_UUID_BYTES + 1], ours[2 * XSEG_DRIVER_UUID_BYTES + 1];
     xseg_status status = XSEG_OK;
@@ -58,7 +60,7 @@ static xseg_status check_device(struct xseg_device *device, const uint8_t *uuid)
     if (!xseg_device_makes_pages(device))
         return xseg_unpaged_fail(device);
     if (uuid != NULL)
-        status = xseg_sharing_add_device(device);
+        status = xseg_sharing_get_uuid(device);
     if (status != XSEG_OK || uuid == NULL ||
         memcmp(uuid, device->sharing->uuid, XSEG_DRIVER_UUID_BYTES) == 0)
         return status;
@@ -66,12 +68,13 @@ static xseg_status check_device(struct xseg_device *device, const uint8_t *uuid)
         XSEG_ERR_ARGUMENT,
         "memory is on another device, UUID %s; device %d has UUID %s, pass the ordinal "
         "of the other device",
-        spell(uuid, theirs), device->context.ordinal, spell(device->sharing->uuid, ours));
+        format_uuid(uuid, theirs), device->context.ordinal,
+        format_uuid(device->sharing->uuid, ours));
 }
 
-/* Make the record of an import, which is not mapped yet, and check the handles against it. */
-static xseg_status make_import(struct xseg_device *device, const struct xseg_page_handle *handle,
-                               size_t count, struct xseg_import **out)
+/* Create the record of an import, which is not mapped yet, and check the sizes of the handles. */
+static xseg_status create_import(struct xseg_device *device, const struct xseg_page_handle *handle,
+                                 size_t count, struct xseg_import **out)
 {
     const uint64_t granularity = device->context.granularity;
     struct xseg_import *record = calloc(1, sizeof(*record) + count * sizeof(record->page_bytes[0]));
@@ -103,16 +106,16 @@ static xseg_status make_import(struct xseg_device *device, const struct xseg_pag
 }
 
 /* Map the pages of a run.  The device memory lock is held. */
-static xseg_status import_pages(struct xseg_device *device, enum xseg_handle_type type,
-                                const struct xseg_page_handle *handle, size_t count,
-                                const uint8_t *uuid, uint64_t *address)
+static xseg_status map_import(struct xseg_device *device, enum xseg_handle_type type,
+                              const struct xseg_page_handle *handle, size_t count,
+                              const uint8_t *uuid, uint64_t *address)
 {
     struct xseg_import *record = NULL;
-    xseg_status status = check_device(device, uuid);
+    xseg_status status = check_import_device(device, uuid);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (status == XSEG_OK)
-        status = make_import(device, handle, count, &record);
+        status = create_import(device, handle, count, &record);
     if (status != XSEG_OK)
         return status;
     status = xseg_imported_map(&record->foreign, type, handle);
@@ -142,7 +145,7 @@ xseg_status xseg_share_import(struct xseg_device *device, enum xseg_handle_type 
             return xseg_fail(XSEG_ERR_ARGUMENT, "descriptor of page %zu is not open, %d", i,
                              handle[i].fd);
     xseg_mutex_lock(&device->growth_lock);
-    const xseg_status status = import_pages(device, type, handle, count, uuid, address);
+    const xseg_status status = map_import(device, type, handle, count, uuid, address);
     xseg_mutex_unlock(&device->growth_lock);
     return status;
 }
@@ -177,7 +180,7 @@ static xseg_status close_import(struct xseg_device *device, struct xseg_import *
     return XSEG_OK;
 }
 
-xseg_status xseg_share_unimport(struct xseg_allocator *allocator, uint64_t address)
+xseg_status xseg_share_close_import(struct xseg_allocator *allocator, uint64_t address)
 {
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     for (int i = 0; i < allocator->device_count; i++) {
@@ -201,8 +204,8 @@ xseg_status xseg_share_unimport(struct xseg_allocator *allocator, uint64_t addre
                      address);
 }
 
-xseg_status xseg_share_set_peer(struct xseg_device *device, const struct xseg_context *peer,
-                                bool is_allowed)
+xseg_status xseg_share_set_import_access(struct xseg_device *device,
+                                         const struct xseg_context *peer, bool is_allowed)
 {
     xseg_status result = XSEG_OK;
 

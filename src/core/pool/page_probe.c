@@ -1,40 +1,44 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/pool/page_probe.h"
-
+/*
+ * Probes of the page properties `exportable` and `rdma` (share.h).
+ *
+ * Locking: the device memory lock.
+ */
 #include <stdio.h>
 #include <unistd.h>
 
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
+#include "src/core/pool/share.h"
 #include "vmm/context.h"
 
-/* --- The results. --- */
+/* --- Results. --- */
 
-xseg_status xseg_page_probe_refuse(const struct xseg_sharing *sharing)
+xseg_status xseg_page_probe_fail_export(const struct xseg_sharing *sharing)
 {
-    const struct xseg_page_probe *probe = &sharing->exporting;
+    const struct xseg_page_probe *probe = &sharing->exportable;
 
-    XSEG_ASSERT(probe->verdict == XSEG_PAGE_PROBE_REFUSED && probe->why[0] != '\0');
+    XSEG_ASSERT(probe->result == XSEG_PAGE_PROBE_UNSUPPORTED && probe->reason[0] != '\0');
     return xseg_fail(XSEG_ERR_UNSUPPORTED, "memory of the device cannot be exported, %s",
-                     probe->why);
+                     probe->reason);
 }
 
-/* Keep the text of the error in hand as the reason. */
-static void keep_reason(char *why, size_t bytes)
+/* Copy the message of the last error. */
+static void copy_reason(char *reason, size_t bytes)
 {
-    (void)snprintf(why, bytes, "%s", xseg_fail_detail());
+    (void)snprintf(reason, bytes, "%s", xseg_fail_detail());
 }
 
-static void note_owed(struct xseg_sharing *sharing)
+static void update_deferred(struct xseg_sharing *sharing)
 {
-    const bool is_owed = sharing->exporting.is_owed || sharing->rdma.is_owed;
+    const bool is_deferred = sharing->exportable.is_deferred || sharing->rdma.is_deferred;
 
-    atomic_store_explicit(&sharing->is_owed, is_owed, memory_order_relaxed);
+    atomic_store_explicit(&sharing->has_deferred_probe, is_deferred, memory_order_relaxed);
 }
 
-/* Give the segments without memory, which were made before the trial, the properties that their pools have now. */
-static void set_properties(void *self, struct xseg_arena *arena)
+/* Set the properties of the segments that have no memory; they were created before the probe. */
+static void update_arena_properties(void *self, struct xseg_arena *arena)
 {
     (void)self;
     XSEG_LIST_FOR(node, &arena->extents)
@@ -47,16 +51,16 @@ static void set_properties(void *self, struct xseg_arena *arena)
     }
 }
 
-static void set_all_properties(struct xseg_device *device)
+static void update_properties(struct xseg_device *device)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    xseg_device_visit_arenas(device, set_properties, NULL);
+    xseg_device_visit_arenas(device, update_arena_properties, NULL);
 }
 
-/* --- Exporting. --- */
+/* --- Exports. --- */
 
-/* Create a page with fabric handles; without, where the driver refuses that. */
-static xseg_status create_page(struct xseg_device *device, uint64_t *handle)
+/* Create a page with fabric handles, or without them if that fails. */
+static xseg_status create_probe_page(struct xseg_device *device, uint64_t *handle)
 {
     struct xseg_context *context = &device->context;
     struct xseg_sharing *sharing = device->sharing;
@@ -65,58 +69,58 @@ static xseg_status create_page(struct xseg_device *device, uint64_t *handle)
     context->has_fabric = true;
     xseg_status status =
         xseg_driver_create(context, context->granularity, XSEG_PAGE_EXPORTABLE, handle);
-    const bool is_made = status == XSEG_OK;
-    if (is_made)
+    const bool is_created = status == XSEG_OK;
+    if (is_created)
         status = xseg_driver_export_fabric(context, *handle, fabric);
     context->has_fabric = status == XSEG_OK;
     if (status == XSEG_OK || status == XSEG_ERR_DEVICE_LOST || status == XSEG_ERR_NO_MEMORY)
         return status;
-    keep_reason(sharing->why_no_fabric, sizeof(sharing->why_no_fabric));
-    return is_made
+    copy_reason(sharing->no_fabric_reason, sizeof(sharing->no_fabric_reason));
+    return is_created
                ? XSEG_OK
                : xseg_driver_create(context, context->granularity, XSEG_PAGE_EXPORTABLE, handle);
 }
 
 /* Create a page, export it, and release it. */
-static xseg_status try_page(struct xseg_device *device)
+static xseg_status probe_export_page(struct xseg_device *device)
 {
-    struct xseg_page_probe *probe = &device->sharing->exporting;
+    struct xseg_page_probe *probe = &device->sharing->exportable;
     struct xseg_context *context = &device->context;
     uint64_t handle = 0;
     int file = -1;
-    xseg_status status = create_page(device, &handle);
+    xseg_status status = create_probe_page(device, &handle);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (status != XSEG_OK)
         return status;
     status = xseg_driver_export(context, handle, &file);
-    keep_reason(probe->why, sizeof(probe->why));
+    copy_reason(probe->reason, sizeof(probe->reason));
     if (status == XSEG_OK)
         (void)close(file);
     (void)xseg_unreleased_release(&device->unreleased, XSEG_UNRELEASED_PAGE, handle,
                                   context->granularity);
-    return status == XSEG_OK ? XSEG_OK : xseg_fail(status, "%s", probe->why);
+    return status == XSEG_OK ? XSEG_OK : xseg_fail(status, "%s", probe->reason);
 }
 
-/* The trial has worked, so the default pool becomes exportable if it is to.  All its pages are of one kind: while it has
- * memory that was made before, it stays as it is. */
-static void follow(struct xseg_device *device)
+/* Make the default pool exportable if the configuration requires it.  A pool has pages of one kind
+ * only, so this waits until the pool has no memory that was created before the probe. */
+static void configure_default_pool(struct xseg_device *device)
 {
-    struct xseg_page_probe *probe = &device->sharing->exporting;
+    struct xseg_page_probe *probe = &device->sharing->exportable;
     bool *exportable = &device->pool.options.exportable;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
-                probe->verdict == XSEG_PAGE_PROBE_WORKS);
-    if (probe->is_wanted && !*exportable && atomic_load(&device->pool.reserved) == 0) {
+                probe->result == XSEG_PAGE_PROBE_SUPPORTED);
+    if (probe->is_configured && !*exportable && atomic_load(&device->pool.reserved) == 0) {
         *exportable = true;
-        set_all_properties(device);
+        update_properties(device);
     }
-    probe->is_owed = probe->is_wanted && !*exportable;
+    probe->is_deferred = probe->is_configured && !*exportable;
 }
 
-static xseg_status try_export(struct xseg_device *device)
+static xseg_status probe_export(struct xseg_device *device)
 {
-    struct xseg_page_probe *probe = &device->sharing->exporting;
+    struct xseg_page_probe *probe = &device->sharing->exportable;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (xseg_context_is_lost(&device->context))
@@ -126,32 +130,33 @@ static xseg_status try_export(struct xseg_device *device)
             XSEG_ERR_UNSUPPORTED,
             "memory of device %d cannot be exported, virtual memory management is not available",
             device->context.ordinal);
-    if (probe->verdict == XSEG_PAGE_PROBE_REFUSED)
-        return xseg_page_probe_refuse(device->sharing);
-    const xseg_status status = probe->verdict == XSEG_PAGE_PROBE_WORKS ? XSEG_OK : try_page(device);
+    if (probe->result == XSEG_PAGE_PROBE_UNSUPPORTED)
+        return xseg_page_probe_fail_export(device->sharing);
+    const xseg_status status =
+        probe->result == XSEG_PAGE_PROBE_SUPPORTED ? XSEG_OK : probe_export_page(device);
     if (status == XSEG_OK) {
-        probe->verdict = XSEG_PAGE_PROBE_WORKS;
-        follow(device);
+        probe->result = XSEG_PAGE_PROBE_SUPPORTED;
+        configure_default_pool(device);
     }
     if (status == XSEG_ERR_NO_MEMORY)
-        probe->is_owed = true;
+        probe->is_deferred = true;
     if (status != XSEG_ERR_UNSUPPORTED)
         return status == XSEG_ERR_NO_MEMORY ? XSEG_OK : status;
-    keep_reason(probe->why, sizeof(probe->why));
-    probe->verdict = XSEG_PAGE_PROBE_REFUSED;
-    probe->is_owed = false;
-    return xseg_page_probe_refuse(device->sharing);
+    copy_reason(probe->reason, sizeof(probe->reason));
+    probe->result = XSEG_PAGE_PROBE_UNSUPPORTED;
+    probe->is_deferred = false;
+    return xseg_page_probe_fail_export(device->sharing);
 }
 
-xseg_status xseg_page_probe_export(struct xseg_device *device, bool *works)
+xseg_status xseg_page_probe_export(struct xseg_device *device, bool *supported)
 {
     struct xseg_sharing *sharing = device->sharing;
 
     XSEG_ASSERT(!xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     xseg_mutex_lock(&device->growth_lock);
-    const xseg_status status = try_export(device);
-    *works = sharing->exporting.verdict == XSEG_PAGE_PROBE_WORKS;
-    note_owed(sharing);
+    const xseg_status status = probe_export(device);
+    *supported = sharing->exportable.result == XSEG_PAGE_PROBE_SUPPORTED;
+    update_deferred(sharing);
     xseg_mutex_unlock(&device->growth_lock);
     return status;
 }
@@ -162,42 +167,43 @@ xseg_status xseg_page_probe_fabric(struct xseg_device *device)
     xseg_status status = XSEG_OK;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    if (sharing->exporting.verdict == XSEG_PAGE_PROBE_UNTRIED)
-        status = try_export(device);
-    note_owed(device->sharing);
+    if (sharing->exportable.result == XSEG_PAGE_PROBE_NONE)
+        status = probe_export(device);
+    update_deferred(device->sharing);
     if (status != XSEG_OK || device->context.has_fabric)
         return status;
     return xseg_fail(XSEG_ERR_UNSUPPORTED,
                      "memory of device %d has no fabric handles, %s; use XSEG_HANDLE_FD on this "
                      "host",
                      device->context.ordinal,
-                     sharing->exporting.verdict == XSEG_PAGE_PROBE_UNTRIED
+                     sharing->exportable.result == XSEG_PAGE_PROBE_NONE
                          ? "out of memory for a probe"
-                         : sharing->why_no_fabric);
+                         : sharing->no_fabric_reason);
 }
 
-/* --- Network cards. --- */
+/* --- Network adapters. --- */
 
-/* Map pages that network cards may reach, and let go of them. */
-static xseg_status try_rdma(struct xseg_device *device)
+/* Map pages that network adapters can access, and release them. */
+static xseg_status probe_rdma(struct xseg_device *device)
 {
     struct xseg_page_probe *probe = &device->sharing->rdma;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     const xseg_status status =
         xseg_context_probe_pages(&device->context, &device->unreleased, XSEG_PAGE_RDMA);
-    probe->is_owed = status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_NO_ADDRESSES;
-    if (probe->is_owed || status == XSEG_ERR_DEVICE_LOST)
+    probe->is_deferred = status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_NO_ADDRESSES;
+    if (probe->is_deferred || status == XSEG_ERR_DEVICE_LOST)
         return status;
     if (status != XSEG_OK) {
-        /* Which error a driver gives for the property alone is written nowhere, so each of them is a refusal. */
-        keep_reason(probe->why, sizeof(probe->why));
-        probe->verdict = XSEG_PAGE_PROBE_REFUSED;
+        /* The error code for an unsupported property is not documented: treat every other error as
+         * unsupported. */
+        copy_reason(probe->reason, sizeof(probe->reason));
+        probe->result = XSEG_PAGE_PROBE_UNSUPPORTED;
         return XSEG_ERR_UNSUPPORTED;
     }
-    probe->verdict = XSEG_PAGE_PROBE_WORKS;
+    probe->result = XSEG_PAGE_PROBE_SUPPORTED;
     device->context.has_rdma = true;
-    set_all_properties(device);
+    update_properties(device);
     return XSEG_OK;
 }
 
@@ -210,34 +216,35 @@ xseg_status xseg_page_probe_rdma(struct xseg_device *device)
     if (!xseg_device_makes_pages(device))
         return XSEG_OK;
     xseg_mutex_lock(&device->growth_lock);
-    const bool is_untried = sharing->rdma.verdict == XSEG_PAGE_PROBE_UNTRIED;
-    if (is_untried)
-        status = try_rdma(device);
-    note_owed(sharing);
+    const bool is_first = sharing->rdma.result == XSEG_PAGE_PROBE_NONE;
+    if (is_first)
+        status = probe_rdma(device);
+    update_deferred(sharing);
     xseg_mutex_unlock(&device->growth_lock);
     if (status == XSEG_ERR_UNSUPPORTED)
         xseg_log_line(&device->allocator->log, XSEG_LOG_WARNING,
                       "device %d: rdma has no effect, %s", device->context.ordinal,
-                      sharing->rdma.why);
+                      sharing->rdma.reason);
     return status == XSEG_ERR_DEVICE_LOST ? status : XSEG_OK;
 }
 
-/* --- What is owed. --- */
+/* --- Deferred probes. --- */
 
-void xseg_page_probe_again(struct xseg_device *device)
+void xseg_page_probe_retry(struct xseg_device *device)
 {
     struct xseg_sharing *sharing = device->sharing;
-    bool works = false;
+    bool supported = false;
 
     xseg_mutex_lock(&device->growth_lock);
-    const bool owes_export = sharing->exporting.is_owed, owes_rdma = sharing->rdma.is_owed;
+    const bool retry_export = sharing->exportable.is_deferred,
+               retry_rdma = sharing->rdma.is_deferred;
     xseg_mutex_unlock(&device->growth_lock);
-    if (owes_rdma)
+    if (retry_rdma)
         (void)xseg_page_probe_rdma(device);
-    /* Another error of the driver is the growth's to find. */
-    if (owes_export && xseg_page_probe_export(device, &works) == XSEG_ERR_UNSUPPORTED &&
-        sharing->exporting.is_wanted)
+    /* The growth reports other errors of the driver. */
+    if (retry_export && xseg_page_probe_export(device, &supported) == XSEG_ERR_UNSUPPORTED &&
+        sharing->exportable.is_configured)
         xseg_log_line(&device->allocator->log, XSEG_LOG_WARNING,
                       "device %d: exportable has no effect, %s", device->context.ordinal,
-                      sharing->exporting.why);
+                      sharing->exportable.reason);
 }

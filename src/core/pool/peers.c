@@ -1,36 +1,40 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/pool/peers.h"
-
+/*
+ * Peers: access rights of other devices to all memory of a device (share.h).
+ *
+ * Locking: the device memory lock of the owner.
+ */
 #include <stdio.h>
 
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
-#include "src/core/pool/import.h"
+#include "src/core/pool/share.h"
 #include "vmm/peer.h"
 
-/* Rights of one peer on all mapped memory of a device, as they are being changed. */
-struct change {
+/* A change of the access rights of one peer to all mapped memory of a device. */
+struct access_change {
     const struct xseg_context *peer;
     bool is_allowed;
-    xseg_status status; /* the first error on giving, the last one on taking */
+    xseg_status status; /* the first error of a grant, the last error of a revocation */
 };
 
-static bool goes_on(const struct change *change)
+/* A grant ends with the first error; a revocation visits all memory. */
+static bool must_continue(const struct access_change *change)
 {
     return change->status == XSEG_OK || !change->is_allowed;
 }
 
-static void change_arena(void *self, struct xseg_arena *arena)
+static void change_arena_access(void *self, struct xseg_arena *arena)
 {
-    struct change *change = self;
+    struct access_change *change = self;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_LIST_FOR(node, &arena->extents)
     {
         struct xseg_segment *segment = &XSEG_CONTAINER(node, struct xseg_extent, link)->segment;
 
-        if (!xseg_segment_is_expandable(segment) || !goes_on(change))
+        if (!xseg_segment_is_expandable(segment) || !must_continue(change))
             continue;
         const xseg_status status =
             xseg_segment_set_peer_access(segment, change->peer, change->is_allowed);
@@ -39,30 +43,30 @@ static void change_arena(void *self, struct xseg_arena *arena)
     }
 }
 
-static xseg_status change_all(struct xseg_device *owner, const struct xseg_context *peer,
-                              bool is_allowed)
+static xseg_status change_access(struct xseg_device *owner, const struct xseg_context *peer,
+                                 bool is_allowed)
 {
-    struct change change = {peer, is_allowed, XSEG_OK};
+    struct access_change change = {peer, is_allowed, XSEG_OK};
 
-    xseg_device_visit_arenas(owner, change_arena, &change);
-    if (!goes_on(&change))
+    xseg_device_visit_arenas(owner, change_arena_access, &change);
+    if (!must_continue(&change))
         return change.status;
-    const xseg_status status = xseg_share_set_peer(owner, peer, is_allowed);
+    const xseg_status status = xseg_share_set_import_access(owner, peer, is_allowed);
     return status == XSEG_OK ? change.status : status;
 }
 
-static void look_for_moves(void *self, struct xseg_arena *arena)
+static void find_transition(void *self, struct xseg_arena *arena)
 {
-    bool *moves = self;
+    bool *found = self;
 
-    *moves = *moves || arena->pool->state == XSEG_POOL_TRANSITION;
+    *found = *found || arena->pool->state == XSEG_POOL_TRANSITION;
 }
 
-/* Whether the hardware and the state of the pools let a peer be added.  The device memory lock is held. */
-static xseg_status check(struct xseg_device *owner, const struct xseg_context *peer)
+/* Check that the hardware supports the peer, and that no pool is being paused or resumed. */
+static xseg_status check_peer(struct xseg_device *owner, const struct xseg_context *peer)
 {
     struct xseg_context *context = &owner->context;
-    bool can = false, moves = false;
+    bool can = false, in_transition = false;
     const xseg_status status = xseg_driver_can_access_peer(context, peer, &can);
 
     if (status != XSEG_OK)
@@ -73,9 +77,9 @@ static xseg_status check(struct xseg_device *owner, const struct xseg_context *p
                          peer->ordinal, context->ordinal,
                          can ? "maximum number of peers reached"
                              : "no peer-to-peer path (see nvidia-smi topo -p2p r)");
-    /* Pages of a pool on its way back are mapped already, with the rights as they were then. */
-    xseg_device_visit_arenas(owner, look_for_moves, &moves);
-    if (moves)
+    /* A resume that has released the lock has already mapped pages, with the former rights. */
+    xseg_device_visit_arenas(owner, find_transition, &in_transition);
+    if (in_transition)
         return xseg_fail(XSEG_ERR_BUSY,
                          "pool of device %d is being paused or resumed; retry after that call has "
                          "returned",
@@ -83,15 +87,15 @@ static xseg_status check(struct xseg_device *owner, const struct xseg_context *p
     return XSEG_OK;
 }
 
-/* Take back what was given before an error. */
-static xseg_status undo(struct xseg_device *owner, struct xseg_context *peer, bool was_enabled,
-                        xseg_status status)
+/* Revoke the rights that were granted before an error. */
+static xseg_status roll_back_access(struct xseg_device *owner, struct xseg_context *peer,
+                                    bool was_enabled, xseg_status status)
 {
     char reason[256];
     bool is_undone;
 
     (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
-    is_undone = change_all(owner, peer, false) == XSEG_OK;
+    is_undone = change_access(owner, peer, false) == XSEG_OK;
     if (!was_enabled)
         is_undone = xseg_driver_disable_peer(&owner->context, peer) == XSEG_OK && is_undone;
     return xseg_fail(status, "%s; device %d %s", reason, peer->ordinal,
@@ -99,20 +103,20 @@ static xseg_status undo(struct xseg_device *owner, struct xseg_context *peer, bo
                                : "keeps access to some memory because the undo failed");
 }
 
-static xseg_status allow(struct xseg_device *owner, struct xseg_context *peer)
+static xseg_status add_peer(struct xseg_device *owner, struct xseg_context *peer)
 {
     struct xseg_context *context = &owner->context;
     bool is_new = false;
-    xseg_status status = check(owner, peer);
+    xseg_status status = check_peer(owner, peer);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (status == XSEG_OK)
         status = xseg_driver_enable_peer(context, peer, &is_new);
     if (status != XSEG_OK)
         return status;
-    status = change_all(owner, peer, true);
+    status = change_access(owner, peer, true);
     if (status != XSEG_OK)
-        return undo(owner, peer, !is_new, status);
+        return roll_back_access(owner, peer, !is_new, status);
     xseg_context_add_peer(context, peer);
     return XSEG_OK;
 }
@@ -128,7 +132,7 @@ xseg_status xseg_peers_allow(struct xseg_device *owner, struct xseg_device *peer
         return xseg_driver_fail_lost(&peer->context);
     xseg_mutex_lock(&owner->growth_lock);
     if (!xseg_context_has_peer(&owner->context, &peer->context))
-        status = allow(owner, &peer->context);
+        status = add_peer(owner, &peer->context);
     xseg_mutex_unlock(&owner->growth_lock);
     return status;
 }

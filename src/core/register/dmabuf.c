@@ -75,10 +75,10 @@ static xseg_status check_request(const struct dmabuf_request *request)
     if (xseg_segment_is_expandable(segment) && !xseg_segment_has_property(segment, XSEG_PAGE_RDMA))
         return xseg_fail(XSEG_ERR_UNSUPPORTED, "page was created without rdma, %#" PRIx64 "; %s%s",
                          request->begin,
-                         device->sharing->rdma.why[0] != '\0'
+                         device->sharing->rdma.reason[0] != '\0'
                              ? "rdma does not work on this device, "
                              : "set rdma:True, or rdma of struct xseg_pool_options",
-                         device->sharing->rdma.why);
+                         device->sharing->rdma.reason);
     return XSEG_OK;
 }
 

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/pool/share.h"
-
+/*
+ * Exports: the records of a device, their tokens and handles, and the sharing state (share.h).
+ *
+ * Locking: the device memory lock.
+ */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,8 +17,7 @@
 #include "src/base/error.h"
 #include "src/core/cache/walk.h"
 #include "src/core/device/allocator.h"
-#include "src/core/pool/page_probe.h"
-#include "src/core/pool/pause.h"
+#include "src/core/pool/share.h"
 #include "src/core/reclaim/mapping.h"
 #include "vmm/alias.h"
 
@@ -29,7 +31,7 @@ struct xseg_export {
     uint32_t first, count; /* granules of the run */
 };
 
-/* --- The records. --- */
+/* --- Init and fini. --- */
 
 void xseg_sharing_fini(struct xseg_sharing *sharing)
 {
@@ -38,6 +40,7 @@ void xseg_sharing_fini(struct xseg_sharing *sharing)
     {
         free(XSEG_CONTAINER(node, struct xseg_export, link));
     }
+    xseg_share_free_imports(sharing);
 }
 
 void xseg_sharing_update_host_bytes(struct xseg_device *device, size_t more, size_t less)
@@ -69,7 +72,7 @@ xseg_status xseg_share_check_none(struct xseg_device *device)
     return XSEG_OK;
 }
 
-xseg_status xseg_sharing_add_device(struct xseg_device *device)
+xseg_status xseg_sharing_get_uuid(struct xseg_device *device)
 {
     struct xseg_sharing *sharing = device->sharing;
     xseg_status status = XSEG_OK;
@@ -81,11 +84,11 @@ xseg_status xseg_sharing_add_device(struct xseg_device *device)
     return status;
 }
 
-/* --- Exporting. --- */
+/* --- Runs and handles. --- */
 
-/* Find the live block that starts at an address. */
-static xseg_status find_block(const struct xseg_extent *extent, uint64_t address,
-                              struct xseg_part *out)
+/* Find the allocated block that starts at an address. */
+static xseg_status find_exported_block(const struct xseg_extent *extent, uint64_t address,
+                                       struct xseg_part *out)
 {
     struct xseg_arena *arena = extent->arena;
 
@@ -103,8 +106,8 @@ static xseg_status find_block(const struct xseg_extent *extent, uint64_t address
                      address);
 }
 
-static xseg_status check_extent(const struct xseg_extent *extent, uint64_t address,
-                                bool is_fallback)
+static xseg_status check_exportable(const struct xseg_extent *extent, uint64_t address,
+                                    bool is_fallback)
 {
     const struct xseg_arena *arena = extent->arena;
 
@@ -116,8 +119,8 @@ static xseg_status check_extent(const struct xseg_extent *extent, uint64_t addre
                          "; only memory allocated with expandable_segments:True can be exported",
                          address);
     const bool is_exportable = xseg_segment_has_property(&extent->segment, XSEG_PAGE_EXPORTABLE);
-    if (!is_exportable && arena->device->sharing->exporting.verdict == XSEG_PAGE_PROBE_REFUSED)
-        return xseg_page_probe_refuse(arena->device->sharing);
+    if (!is_exportable && arena->device->sharing->exportable.result == XSEG_PAGE_PROBE_UNSUPPORTED)
+        return xseg_page_probe_fail_export(arena->device->sharing);
     if (!is_exportable || is_fallback)
         return xseg_fail(XSEG_ERR_UNSUPPORTED,
                          "memory is not exportable, %#" PRIx64
@@ -127,11 +130,8 @@ static xseg_status check_extent(const struct xseg_extent *extent, uint64_t addre
     return XSEG_OK;
 }
 
-/*
- * Find the run under the live block that starts at an address.  Nothing is retained.
- *
- * offset: set to that of the block in the run
- */
+/* Find the run under the allocated block that starts at an address; nothing is retained.
+ * offset: set to the offset of the block in the run */
 static xseg_status find_run(struct xseg_extent *extent, uint64_t address,
                             struct xseg_export *record, uint64_t *offset)
 {
@@ -140,9 +140,9 @@ static xseg_status find_run(struct xseg_extent *extent, uint64_t address,
     xseg_status status = xseg_pool_check_running(extent->arena->pool);
 
     if (status == XSEG_OK)
-        status = find_block(extent, address, &block);
+        status = find_exported_block(extent, address, &block);
     if (status == XSEG_OK)
-        status = check_extent(extent, address, block.is_fallback);
+        status = check_exportable(extent, address, block.is_fallback);
     if (status != XSEG_OK)
         return status;
     *record = (struct xseg_export){
@@ -165,7 +165,7 @@ static uint64_t count_pages(const struct xseg_export *record)
     return pages;
 }
 
-static void close_files(struct xseg_page_handle *handle, size_t count)
+static void close_descriptors(struct xseg_page_handle *handle, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         (void)close(handle[i].fd);
@@ -173,8 +173,8 @@ static void close_files(struct xseg_page_handle *handle, size_t count)
     }
 }
 
-static xseg_status make_handle(const struct xseg_segment *segment, uint32_t at,
-                               enum xseg_handle_type type, struct xseg_page_handle *handle)
+static xseg_status create_handle(const struct xseg_segment *segment, uint32_t at,
+                                 enum xseg_handle_type type, struct xseg_page_handle *handle)
 {
     handle->fd = -1;
     return type == XSEG_HANDLE_FABRIC
@@ -183,13 +183,9 @@ static xseg_status make_handle(const struct xseg_segment *segment, uint32_t at,
                : xseg_driver_export(segment->context, xseg_alias_handle(segment, at), &handle->fd);
 }
 
-/*
- * Make handles for pages of a run, all or none.
- *
- * first, count: pages
- */
-static xseg_status make_handles(const struct xseg_export *record, enum xseg_handle_type type,
-                                uint64_t first, size_t count, struct xseg_page_handle *handle)
+/* Create handles for pages [first, first + count) of a run, all or none. */
+static xseg_status create_handles(const struct xseg_export *record, enum xseg_handle_type type,
+                                  uint64_t first, size_t count, struct xseg_page_handle *handle)
 {
     const struct xseg_segment *segment = record->segment;
     uint32_t at = record->first;
@@ -198,7 +194,7 @@ static xseg_status make_handles(const struct xseg_export *record, enum xseg_hand
         at += segment->length[at];
     for (size_t i = 0; i < count; i++) {
         XSEG_ASSERT(at < record->first + record->count && segment->length[at] != 0);
-        const xseg_status status = make_handle(segment, at, type, &handle[i]);
+        const xseg_status status = create_handle(segment, at, type, &handle[i]);
 
         if (status != XSEG_OK) {
             xseg_fail_append(
@@ -207,7 +203,7 @@ static xseg_status make_handles(const struct xseg_export *record, enum xseg_hand
                     ? "each page needs a file descriptor, see ulimit -n"
                     : "pages created before the probe of fabric handles have none, trim "
                       "and allocate again");
-            close_files(handle, type == XSEG_HANDLE_FD ? i : 0);
+            close_descriptors(handle, type == XSEG_HANDLE_FD ? i : 0);
             return status;
         }
         handle[i].offset = (at - record->first) * segment->granule_bytes;
@@ -217,8 +213,10 @@ static xseg_status make_handles(const struct xseg_export *record, enum xseg_hand
     return XSEG_OK;
 }
 
-/* Retain the pages of a run, and keep a copy of the record. */
-static xseg_status begin_export(const struct xseg_export *run, struct xseg_export **out)
+/* --- Exports. --- */
+
+/* Retain the pages of a run, and create a record of the export. */
+static xseg_status create_export(const struct xseg_export *run, struct xseg_export **out)
 {
     struct xseg_export *record = malloc(sizeof(*record));
 
@@ -236,7 +234,7 @@ static xseg_status begin_export(const struct xseg_export *run, struct xseg_expor
     return XSEG_OK;
 }
 
-static void end_export(struct xseg_export *record)
+static void destroy_export(struct xseg_export *record)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     xseg_segment_unexport(record->segment, record->first, record->count);
@@ -247,7 +245,7 @@ static void end_export(struct xseg_export *record)
 
 /* --- Tokens. --- */
 
-static struct xseg_export_token token_of(const struct xseg_export *record)
+static struct xseg_export_token compute_token(const struct xseg_export *record)
 {
     const struct xseg_segment *segment = record->segment;
     const struct xseg_sharing *sharing = record->device->sharing;
@@ -270,12 +268,12 @@ static struct xseg_export_token token_of(const struct xseg_export *record)
     return token;
 }
 
-/* Draw the identity of the exporter, and start its server. */
-static xseg_status start_server(struct xseg_device *device)
+/* Draw the exporter's ID and secret, and start its server. */
+static xseg_status start_export_server(struct xseg_device *device)
 {
     struct xseg_sharing *sharing = device->sharing;
     uint64_t random[2];
-    xseg_status status = xseg_sharing_add_device(device);
+    xseg_status status = xseg_sharing_get_uuid(device);
 
     if (status != XSEG_OK)
         return status;
@@ -288,14 +286,14 @@ static xseg_status start_server(struct xseg_device *device)
     return xseg_export_server_start(&sharing->server, sharing->exporter);
 }
 
-/* An open export of a token, or NULL.  The device memory lock is held. */
-static struct xseg_export *find_token(struct xseg_device *device,
-                                      const struct xseg_export_token *token)
+/* Find an open export with a token, or NULL.  The device memory lock is held. */
+static struct xseg_export *find_export(struct xseg_device *device,
+                                       const struct xseg_export_token *token)
 {
     XSEG_LIST_FOR(node, &device->sharing->exports)
     {
         struct xseg_export *record = XSEG_CONTAINER(node, struct xseg_export, link);
-        const struct xseg_export_token own = token_of(record);
+        const struct xseg_export_token own = compute_token(record);
 
         if (memcmp(&own, token, sizeof(own)) == 0)
             return record;
@@ -303,12 +301,12 @@ static struct xseg_export *find_token(struct xseg_device *device,
     return NULL;
 }
 
-/* Fill in a reply with the pages of a run from number `first` on. */
-static xseg_status fill_reply(struct xseg_device *device, const struct xseg_export_token *token,
-                              uint64_t first, struct xseg_export_reply *reply, int *fd)
+static xseg_status fill_reply_pages(struct xseg_device *device,
+                                    const struct xseg_export_token *token, uint64_t first,
+                                    struct xseg_export_reply *reply, int *fd)
 {
     struct xseg_page_handle handle[XSEG_EXPORT_BATCH];
-    const struct xseg_export *record = find_token(device, token);
+    const struct xseg_export *record = find_export(device, token);
 
     if (record == NULL)
         return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "export has been closed; export the memory again");
@@ -317,7 +315,7 @@ static xseg_status fill_reply(struct xseg_device *device, const struct xseg_expo
     const uint64_t pages = count_pages(record);
     XSEG_ASSERT(first < pages);
     const size_t count = xseg_min(pages - first, XSEG_EXPORT_BATCH);
-    const xseg_status status = make_handles(record, XSEG_HANDLE_FD, first, count, handle);
+    const xseg_status status = create_handles(record, XSEG_HANDLE_FD, first, count, handle);
     if (status != XSEG_OK)
         return status;
     for (size_t i = 0; i < count; i++) {
@@ -330,33 +328,33 @@ static xseg_status fill_reply(struct xseg_device *device, const struct xseg_expo
     return XSEG_OK;
 }
 
-/* Called by the thread of the server. */
-static void answer(void *self, const struct xseg_export_token *token, uint64_t first,
-                   struct xseg_export_reply *reply, int fd[XSEG_EXPORT_BATCH])
+/* Implementation of fill_reply of struct xseg_export_server. */
+static void fill_reply(void *self, const struct xseg_export_token *token, uint64_t first,
+                       struct xseg_export_reply *reply, int fd[XSEG_EXPORT_BATCH])
 {
     struct xseg_device *device = self;
 
     memset(reply, 0, sizeof(*reply));
     xseg_mutex_lock(&device->growth_lock);
-    const xseg_status status = fill_reply(device, token, first, reply, fd);
+    const xseg_status status = fill_reply_pages(device, token, first, reply, fd);
     xseg_mutex_unlock(&device->growth_lock);
     reply->status = (uint32_t)status;
     if (status != XSEG_OK)
-        (void)snprintf(reply->why, sizeof(reply->why), "%s", xseg_fail_detail());
+        (void)snprintf(reply->error, sizeof(reply->error), "%s", xseg_fail_detail());
 }
 
 void xseg_sharing_init(struct xseg_device *device, struct xseg_sharing *sharing)
 {
     memset(sharing, 0, sizeof(*sharing));
-    sharing->server.answer = answer;
+    sharing->server.fill_reply = fill_reply;
     sharing->server.self = device;
     xseg_list_init(&sharing->exports);
     xseg_list_init(&sharing->imports);
 }
 
-/* --- The calls of the exporter. --- */
+/* --- Public functions. --- */
 
-/* Lock the device memory that has an address. */
+/* Find the extent of an address, and lock its device memory. */
 static xseg_status lock_extent(struct xseg_allocator *allocator, uint64_t address,
                                struct xseg_extent **extent) XSEG_UNCHECKED
 {
@@ -380,16 +378,16 @@ xseg_status xseg_share_export(struct xseg_allocator *allocator, uint64_t address
         return status;
     status = find_run(extent, address, &run, offset);
     if (status == XSEG_OK)
-        status = start_server(run.device);
+        status = start_export_server(run.device);
     if (status == XSEG_OK)
-        status = begin_export(&run, &record);
+        status = create_export(&run, &record);
     if (status == XSEG_OK)
-        *token = token_of(record);
+        *token = compute_token(record);
     unlock_extent(extent);
     return status;
 }
 
-static xseg_status export_handles(const struct xseg_export *run, struct xseg_share_pages *pages)
+static xseg_status export_run_handles(const struct xseg_export *run, struct xseg_share_pages *pages)
 {
     struct xseg_export *record = NULL;
     xseg_status status = XSEG_OK;
@@ -406,12 +404,12 @@ static xseg_status export_handles(const struct xseg_export *run, struct xseg_sha
     if (pages->type == XSEG_HANDLE_FABRIC)
         status = xseg_page_probe_fabric(run->device);
     if (status == XSEG_OK)
-        status = begin_export(run, &record);
+        status = create_export(run, &record);
     if (status != XSEG_OK)
         return status;
-    status = make_handles(record, pages->type, 0, pages->count, pages->handle);
+    status = create_handles(record, pages->type, 0, pages->count, pages->handle);
     if (status != XSEG_OK)
-        end_export(record);
+        destroy_export(record);
     return status;
 }
 
@@ -426,27 +424,27 @@ xseg_status xseg_share_export_handles(struct xseg_allocator *allocator, uint64_t
         return status;
     status = find_run(extent, address, &run, &pages->block_offset);
     if (status == XSEG_OK)
-        status = export_handles(&run, pages);
+        status = export_run_handles(&run, pages);
     unlock_extent(extent);
     return status;
 }
 
 /* Close the oldest export of an address. */
-static bool close_export(struct xseg_device *device, uint64_t address)
+static bool close_oldest_export(struct xseg_device *device, uint64_t address)
 {
     XSEG_LIST_FOR(node, &device->sharing->exports)
     {
         struct xseg_export *record = XSEG_CONTAINER(node, struct xseg_export, link);
 
         if (record->address == address) {
-            end_export(record);
+            destroy_export(record);
             return true;
         }
     }
     return false;
 }
 
-xseg_status xseg_share_unexport(struct xseg_allocator *allocator, uint64_t address)
+xseg_status xseg_share_close_export(struct xseg_allocator *allocator, uint64_t address)
 {
     bool closed = false;
 
@@ -457,7 +455,7 @@ xseg_status xseg_share_unexport(struct xseg_allocator *allocator, uint64_t addre
         if (device == NULL)
             continue;
         xseg_mutex_lock(&device->growth_lock);
-        closed = close_export(device, address);
+        closed = close_oldest_export(device, address);
         xseg_mutex_unlock(&device->growth_lock);
     }
     return closed ? XSEG_OK
