@@ -25,13 +25,13 @@
 
 struct xseg_import {
     struct xseg_list link;
-    struct xseg_imported foreign;
-    uint64_t page_bytes[]; /* [foreign.pages] */
+    struct xseg_imported imported;
+    uint64_t page_bytes[]; /* [imported.pages] */
 };
 
 static size_t import_bytes(const struct xseg_import *record)
 {
-    return sizeof(*record) + record->foreign.pages * sizeof(record->page_bytes[0]);
+    return sizeof(*record) + record->imported.pages * sizeof(record->page_bytes[0]);
 }
 
 void xseg_share_free_imports(struct xseg_sharing *sharing)
@@ -82,14 +82,14 @@ static xseg_status create_import(struct xseg_device *device, const struct xseg_p
     if (record == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, import record of %zu pages",
                          count);
-    record->foreign.context = &device->context;
-    record->foreign.unreleased = &device->unreleased;
-    record->foreign.page_bytes = record->page_bytes;
-    record->foreign.pages = count;
+    record->imported.context = &device->context;
+    record->imported.unreleased = &device->unreleased;
+    record->imported.page_bytes = record->page_bytes;
+    record->imported.pages = count;
     for (size_t i = 0; i < count; i++) {
         const uint64_t offset = handle[i].offset, size = handle[i].size;
 
-        if (offset != record->foreign.bytes || size == 0 || size % granularity != 0 ||
+        if (offset != record->imported.bytes || size == 0 || size % granularity != 0 ||
             size > BYTES_MAX - offset) {
             free(record);
             return xseg_fail(XSEG_ERR_ARGUMENT,
@@ -99,7 +99,7 @@ static xseg_status create_import(struct xseg_device *device, const struct xseg_p
                              i, size, offset, granularity, device->context.ordinal);
         }
         record->page_bytes[i] = size;
-        record->foreign.bytes += size;
+        record->imported.bytes += size;
     }
     *out = record;
     return XSEG_OK;
@@ -118,16 +118,16 @@ static xseg_status map_import(struct xseg_device *device, enum xseg_handle_type 
         status = create_import(device, handle, count, &record);
     if (status != XSEG_OK)
         return status;
-    status = xseg_imported_map(&record->foreign, type, handle);
+    status = xseg_imported_map(&record->imported, type, handle);
     if (status != XSEG_OK) {
         free(record);
         return status;
     }
-    XSEG_ASSERT(record->foreign.base != 0);
-    *address = record->foreign.base;
+    XSEG_ASSERT(record->imported.base != 0);
+    *address = record->imported.base;
     xseg_list_insert(&device->sharing->imports, &record->link);
     xseg_sharing_update_host_bytes(device, import_bytes(record), 0);
-    atomic_fetch_add_explicit(&device->sharing->imported, record->foreign.bytes,
+    atomic_fetch_add_explicit(&device->sharing->imported, record->imported.bytes,
                               memory_order_relaxed);
     return XSEG_OK;
 }
@@ -158,7 +158,7 @@ static struct xseg_import *find_import(struct xseg_device *device, uint64_t addr
     {
         struct xseg_import *record = XSEG_CONTAINER(node, struct xseg_import, link);
 
-        if (record->foreign.base == address)
+        if (record->imported.base == address)
             return record;
     }
     return NULL;
@@ -167,14 +167,14 @@ static struct xseg_import *find_import(struct xseg_device *device, uint64_t addr
 static xseg_status close_import(struct xseg_device *device, struct xseg_import *record)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    XSEG_ASSERT(xseg_sharing_imported(device->sharing) >= record->foreign.bytes);
+    XSEG_ASSERT(xseg_sharing_imported(device->sharing) >= record->imported.bytes);
     if (xseg_pending_captures(device->pending))
         return xseg_pending_fail_capture(device->pending);
     if (!xseg_context_is_lost(&device->context))
-        xseg_imported_unmap(&record->foreign);
+        xseg_imported_unmap(&record->imported);
     xseg_list_remove(&record->link);
     xseg_sharing_update_host_bytes(device, 0, import_bytes(record));
-    atomic_fetch_sub_explicit(&device->sharing->imported, record->foreign.bytes,
+    atomic_fetch_sub_explicit(&device->sharing->imported, record->imported.bytes,
                               memory_order_relaxed);
     free(record);
     return XSEG_OK;
@@ -214,7 +214,7 @@ xseg_status xseg_share_set_import_access(struct xseg_device *device,
     {
         struct xseg_import *record = XSEG_CONTAINER(node, struct xseg_import, link);
         const xseg_status status =
-            xseg_imported_set_peer_access(&record->foreign, peer, is_allowed);
+            xseg_imported_set_peer_access(&record->imported, peer, is_allowed);
 
         if (status != XSEG_OK && is_allowed)
             return status;

@@ -13,8 +13,7 @@
  *     closes them.
  *   - Handles: the caller gets one file descriptor or fabric handle per page.
  *
- * An import maps a run at new addresses.  It is foreign memory (vmm/imported.h) and belongs to no
- * arena.
+ * An import maps a run at new addresses (vmm/imported.h).  Its memory belongs to no arena.
  *
  * A peer has access rights to all pools and imports of the owner.  The rights of mapped memory are
  * set per mapping (vmm/peer.h).  Classic segments are allocations of the driver: the context of the
