@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "src/core/alloc/device_alloc.h"
 #include "src/core/alloc/device_route.h"
+#include "src/core/alloc/slow_path.h"
 #include "src/core/config/size.h"
 #include "src/core/instance/allocator_open.h"
 #include "src/core/instance/device_open.h"
@@ -54,14 +54,14 @@ xseg_status xseg_alloc_at(struct xseg_pool *pool, size_t bytes, xseg_stream stre
         *out = NULL;
         return XSEG_OK;
     }
-    const struct xseg_device_request wanted = {
-        .pool = pool,
+    struct xseg_alloc_params params = {
         .config = xseg_allocator_config(pool->device->allocator),
-        .bytes = bytes,
-        .at = at,
+        .pool = pool,
         .stream = stream,
+        .address = at,
+        .requested = bytes,
     };
-    return xseg_device_alloc(pool->device, &wanted, out);
+    return xseg_slow_path_alloc(pool->device, &params, out);
 }
 
 xseg_status xseg_pool_set(struct xseg_pool *pool, enum xseg_pool_setting setting, bool on)

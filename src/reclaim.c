@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "src/core/alloc/device_alloc.h"
+#include "src/core/alloc/slow_path.h"
 #include "src/core/instance/allocator_config.h"
 #include "src/core/instance/allocator_open.h"
 #include "src/core/reclaim/decay.h"
@@ -203,13 +203,13 @@ xseg_status xseg_prewarm(struct xseg_allocator *allocator, const struct xseg_sco
     if (status != XSEG_OK || bytes == 0)
         return status;
     struct xseg_pool *pool = chosen.pool != NULL ? chosen.pool : &device->pool;
-    const struct xseg_device_request wanted = {
-        .pool = pool,
+    struct xseg_alloc_params params = {
         .config = xseg_allocator_config(allocator),
-        .bytes = bytes,
+        .pool = pool,
         .stream = chosen.one_stream ? chosen.stream : NULL,
+        .requested = bytes,
     };
-    return xseg_device_prewarm(pool->device, &wanted);
+    return xseg_slow_path_prewarm(pool->device, &params);
 }
 
 xseg_status xseg_pin(struct xseg_allocator *allocator, const void *ptr, size_t bytes)

@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "src/core/alloc/allocator_free.h"
-#include "src/core/alloc/device_alloc.h"
 #include "src/core/alloc/hit_stream.h"
+#include "src/core/alloc/slow_path.h"
 #include "tests/support/draw.h"
 #include "tests/support/scene.h"
 
@@ -101,9 +101,10 @@ static struct xseg_allocator *open_on(const struct xseg_sim_settings *settings, 
 static bool hits(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream)
 {
     void *ptr = &seed_state;
-    bool has_asked = false;
+    struct xseg_arena *searched = NULL;
+    bool has_polled = false;
 
-    if (!xseg_hit_stream_alloc(allocator, device, bytes, stream, &ptr, &has_asked)) {
+    if (!xseg_hit_stream_alloc(allocator, device, bytes, stream, &ptr, &searched, &has_polled)) {
         assert_ptr_equal(ptr, &seed_state);
         return false;
     }
@@ -267,8 +268,9 @@ static void routes_and_captures_do_not_but_pending_blocks_do(void **state)
 static bool hits_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
 {
     void *ptr = &seed_state;
+    struct xseg_arena *searched = NULL;
 
-    if (!xseg_hit_stream_alloc_in(allocator, pool, bytes, NULL, &ptr)) {
+    if (!xseg_hit_stream_alloc_in(allocator, pool, bytes, NULL, &ptr, &searched)) {
         assert_ptr_equal(ptr, &seed_state);
         return false;
     }
@@ -407,11 +409,11 @@ struct programme {
 static xseg_status alloc_named(struct programme *programme, size_t bytes, xseg_stream stream,
                                void **out)
 {
-    const struct xseg_device_request general = {
-        .pool = programme->named,
+    struct xseg_alloc_params general = {
         .config = xseg_allocator_config(programme->allocator),
-        .bytes = bytes,
+        .pool = programme->named,
         .stream = stream,
+        .requested = bytes,
     };
     struct xseg_request request = {sizeof(request)};
 
@@ -419,7 +421,7 @@ static xseg_status alloc_named(struct programme *programme, size_t bytes, xseg_s
     request.stream = stream;
     request.pool = programme->named;
     return programme->shortest ? xseg_alloc_with(programme->allocator, &request, out)
-                               : xseg_device_alloc(programme->named->device, &general, out);
+                               : xseg_slow_path_alloc(programme->named->device, &general, out);
 }
 
 static xseg_status alloc(struct programme *programme, size_t bytes, xseg_stream stream, void **out)
@@ -616,9 +618,10 @@ static unsigned play_round(struct xseg_allocator *allocator, const xseg_stream *
 
         if (i < ROUND && count < HELD && below(2) == 0) {
             void **out = &held[count++];
-            bool has_asked = false;
+            struct xseg_arena *searched = NULL;
+            bool has_polled = false;
 
-            if (!xseg_hit_stream_alloc(allocator, 0, bytes, on, out, &has_asked)) {
+            if (!xseg_hit_stream_alloc(allocator, 0, bytes, on, out, &searched, &has_polled)) {
                 slow++;
                 *out = scene_alloc(allocator, bytes, on);
             }

@@ -4,8 +4,8 @@
 #include <inttypes.h>
 
 #include "src/base/error.h"
-#include "src/core/alloc/device_alloc.h"
 #include "src/core/alloc/device_route.h"
+#include "src/core/alloc/slow_path.h"
 #include "src/core/arena/live.h"
 #include "src/core/arena/recorder.h"
 #include "src/core/cache/arena_blocks.h"
@@ -229,7 +229,7 @@ xseg_status xseg_allocator_free(struct xseg_allocator *allocator, const void *po
         xseg_arena_unlock(live.arena);
     }
     if (__builtin_expect(config->has_call_epilogue, 0))
-        xseg_device_follow(arena->device, config);
+        xseg_slow_path_end_call(arena->device, config);
     return status;
 }
 

@@ -2,20 +2,37 @@
 #include "src/core/alloc/hit_alloc.h"
 
 #include "src/base/error.h"
-#include "src/core/alloc/device_alloc.h"
 #include "src/core/alloc/hit_step.h"
 #include "src/core/alloc/hit_stream.h"
-#include "src/core/alloc/request.h"
+#include "src/core/alloc/slow_path.h"
+#include "src/core/instance/allocator_open.h"
 #include "src/core/instance/history_sweep.h"
 #include "src/core/large/large.h"
 #include "src/core/small/plain.h"
 
 /* --- Where the hit path is left. --- */
 
-/* Take the general path (request.h).
- * has_asked: whether pending blocks have been looked at */
-XSEG_HIT_STEP generally(struct xseg_allocator *allocator, int ordinal, size_t bytes,
-                        xseg_stream stream, void **out, bool has_asked)
+/* Continue on the slow path (slow_path.h) after an arena had no block for the request.
+ * has_polled: whether pending blocks were polled before the search */
+XSEG_HIT_STEP continue_on_slow_path(struct xseg_arena *arena, void **out, size_t bytes,
+                                    bool has_polled)
+{
+    struct xseg_device *device = arena->device;
+    struct xseg_alloc_params params = {
+        .config = xseg_allocator_config(device->allocator),
+        .arena = arena,
+        .stream = xseg_arena_stream(arena)->handle,
+        .requested = bytes,
+        .has_polled = has_polled,
+    };
+    XSEG_OPERATION("xseg_alloc");
+
+    return xseg_slow_path_alloc(device, &params, out);
+}
+
+/* Take the slow path without an arena. */
+static xseg_status alloc_on_slow_path(struct xseg_allocator *allocator, int ordinal, size_t bytes,
+                                      xseg_stream stream, void **out)
 {
     struct xseg_request request = {sizeof(request)};
     XSEG_OPERATION("xseg_alloc");
@@ -23,31 +40,36 @@ XSEG_HIT_STEP generally(struct xseg_allocator *allocator, int ordinal, size_t by
     request.device = ordinal;
     request.bytes = bytes;
     request.stream = stream;
-    return xseg_request_serve(allocator, &request, has_asked, out);
+    return xseg_slow_path_alloc_request(allocator, &request, NULL, out);
 }
 
-/* Try the stream's entry (hit_stream.h), then take the general path. */
+/* Try the stream's entry (hit_stream.h), then take the slow path. */
 XSEG_HIT_STEP leave(struct xseg_allocator *allocator, int ordinal, size_t bytes, xseg_stream stream,
                     void **out)
 {
-    bool has_asked = false;
+    struct xseg_arena *searched = NULL;
+    bool has_polled = false;
     const xseg_status status = xseg_allocator_check(allocator);
 
     if (status != XSEG_OK)
         return status;
     xseg_allocator_gather(allocator, NULL);
-    if (xseg_hit_stream_alloc(allocator, ordinal, bytes, stream, out, &has_asked))
+    if (xseg_hit_stream_alloc(allocator, ordinal, bytes, stream, out, &searched, &has_polled))
         return XSEG_OK;
-    return generally(allocator, ordinal, bytes, stream, out, has_asked);
+    return searched != NULL ? continue_on_slow_path(searched, out, bytes, has_polled)
+                            : alloc_on_slow_path(allocator, ordinal, bytes, stream, out);
 }
 
-/* leave(), with the arguments that the arena implies: so the steps before have fewer arguments to keep. */
+/* Take the slow path after an arena had no block for the request. */
 XSEG_HIT_STEP leave_arena(struct xseg_arena *arena, void **out, size_t bytes)
 {
-    const struct xseg_device *device = arena->device;
+    struct xseg_allocator *allocator = arena->device->allocator;
+    const xseg_status status = xseg_allocator_check(allocator);
 
-    return leave(device->allocator, device->context.ordinal, bytes,
-                 xseg_arena_stream(arena)->handle, out);
+    if (status != XSEG_OK)
+        return status;
+    xseg_allocator_gather(allocator, NULL);
+    return continue_on_slow_path(arena, out, bytes, false);
 }
 
 /* Give the lock back, and the user the address.
@@ -149,14 +171,13 @@ XSEG_HIT_STEP after_look(struct xseg_arena *arena, void **out, size_t bytes)
     uint64_t base = 0;
 
     xseg_allocator_gather(device->allocator, NULL);
-    xseg_device_poll_pending(arena, xseg_allocator_config(device->allocator));
+    xseg_slow_path_poll_pending(arena, xseg_allocator_config(device->allocator));
     xseg_arena_lock(arena);
     if (__builtin_expect(!xseg_context_is_lost(&device->context), 1))
         base = serve(arena, bytes);
     xseg_arena_unlock(arena);
     if (__builtin_expect(base == 0, 0))
-        return generally(device->allocator, device->context.ordinal, bytes,
-                         xseg_arena_stream(arena)->handle, out, true);
+        return continue_on_slow_path(arena, out, bytes, true);
     *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
     return XSEG_OK;
 }

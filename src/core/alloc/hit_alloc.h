@@ -14,7 +14,7 @@
  *     |- after_look                blocks are pending: look at their events, then serve the request
  *     |- from_shared               several threads use the arena: serve the request under the shared lock
  *     `- leave                     no shortcut, or no cached block: by the stream's entry (hit_stream.h), then
- *                                  by the general path (request.h), which may ask the driver for memory
+ *                                  on the slow path (slow_path.h), which may call the driver
  *
  * The only lock on this path is that of the arena.
  */

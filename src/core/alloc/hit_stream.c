@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/alloc/hit_stream.h"
 
-#include "src/core/alloc/device_alloc.h"
-#include "src/core/alloc/request.h"
+#include "src/core/alloc/slow_path.h"
 #include "src/core/arena/recorder.h"
 #include "src/core/config/size.h"
 #include "src/core/large/large.h"
@@ -90,7 +89,8 @@ static void learn(struct xseg_allocator *allocator, struct xseg_device *device, 
 }
 
 bool xseg_hit_stream_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t bytes,
-                           xseg_stream stream, void **out, bool *has_asked)
+                           xseg_stream stream, void **out, struct xseg_arena **searched,
+                           bool *has_polled)
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
 
@@ -106,11 +106,12 @@ bool xseg_hit_stream_alloc(struct xseg_allocator *allocator, int ordinal, uint64
     if (xseg_stream_cache_has_space(&allocator->stream_cache, ordinal, stream))
         learn(allocator, device, stream);
     if (!xseg_single_writer_equals(&device->context.slow_path, 0)) {
-        xseg_device_poll_pending(arena, config);
-        *has_asked = true;
+        xseg_slow_path_poll_pending(arena, config);
+        *has_polled = true;
         if (xseg_context_is_lost(&device->context))
             return false;
     }
+    *searched = arena;
     xseg_arena_lock(arena);
     const uint64_t base = xseg_hit_stream_serve(config, arena, bytes);
     xseg_arena_unlock(arena);
@@ -121,7 +122,8 @@ bool xseg_hit_stream_alloc(struct xseg_allocator *allocator, int ordinal, uint64
 }
 
 bool xseg_hit_stream_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool,
-                              uint64_t bytes, xseg_stream handle, void **out)
+                              uint64_t bytes, xseg_stream handle, void **out,
+                              struct xseg_arena **searched)
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
     struct xseg_device *device = pool->device;
@@ -136,6 +138,7 @@ bool xseg_hit_stream_alloc_in(struct xseg_allocator *allocator, struct xseg_pool
     struct xseg_arena *arena = xseg_pool_find_arena(pool, stream, bytes <= XSEG_SIZE_SMALL_MAX);
     if (arena == NULL)
         return false;
+    *searched = arena;
     xseg_arena_lock(arena);
     const uint64_t base = arena->is_paused ? 0 : xseg_hit_stream_serve(config, arena, bytes);
     xseg_arena_unlock(arena);
@@ -150,10 +153,12 @@ xseg_status xseg_hit_stream_request(struct xseg_allocator *allocator,
 {
     const bool is_aligned = request->alignment == 0 || (xseg_is_power_of_two(request->alignment) &&
                                                         request->alignment <= XSEG_SIZE_UNIT);
+    struct xseg_arena *searched = NULL;
 
     if (request->pool != NULL && is_aligned && !request->zeroed &&
         xseg_allocator_owns(allocator, request->pool) && !xseg_pool_is_retired(request->pool) &&
-        xseg_hit_stream_alloc_in(allocator, request->pool, request->bytes, request->stream, out))
+        xseg_hit_stream_alloc_in(allocator, request->pool, request->bytes, request->stream, out,
+                                 &searched))
         return XSEG_OK;
-    return xseg_request_serve(allocator, request, false, out);
+    return xseg_slow_path_alloc_request(allocator, request, searched, out);
 }

@@ -4,7 +4,7 @@
  *
  * Most calls are plain: a request without wishes, on a stream that is known, for the default pool, while no capture
  * and no route is on the device, and the block is there.  So is a request that names a pool, if nothing is pending.
- * This path tests a few words to see that a call is plain; all other calls take the general path (request.h).  That
+ * This path tests a few words to see that a call is plain; all other calls take the slow path (slow_path.h).  That
  * path gives the same result for plain calls, in some 500 instructions more.
  *
  * A stream whose request is plain is given its shortcut (streams.h), so that its next request takes the hit path
@@ -18,18 +18,21 @@
 /*
  * Serve a plain request from what is cached.
  *
- * has_asked: set if pending blocks have been looked at
- * Returns:   false, and nothing has changed, if that cannot be done
+ * searched:   set to the arena that has no block for the request
+ * has_polled: set if pending blocks were polled before the search
+ * Returns:    false, and nothing has changed, if that cannot be done
  */
 bool xseg_hit_stream_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t bytes,
-                           xseg_stream stream, void **out, bool *has_asked);
+                           xseg_stream stream, void **out, struct xseg_arena **searched,
+                           bool *has_polled);
 
 /* Serve a request that names a pool, which must not end meanwhile, and has no other wish.  Returns false, and nothing
  * has changed, if that cannot be done. */
 bool xseg_hit_stream_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool,
-                              uint64_t bytes, xseg_stream stream, void **out);
+                              uint64_t bytes, xseg_stream stream, void **out,
+                              struct xseg_arena **searched);
 
-/* xseg_alloc_with(): xseg_hit_stream_alloc_in() if the request names a pool, else the general path. */
+/* xseg_alloc_with(): xseg_hit_stream_alloc_in() if the request names a pool, else the slow path. */
 xseg_status xseg_hit_stream_request(struct xseg_allocator *allocator,
                                     const struct xseg_request *request, void **out);
 

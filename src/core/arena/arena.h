@@ -124,9 +124,13 @@ _Static_assert((offsetof(struct xseg_arena, lock) + XSEG_BIASED_LOCK_SHARED_OFFS
 _Static_assert((XSEG_ARENA_SLOW_PATH & XSEG_COUNTS_REST) == 0, "each note has a bit");
 _Static_assert(XSEG_ARENA_RECORDS <= XSEG_SLAB_FIRST, "one batch is enough for a step");
 
-/* The needs of an allocation, computed once. */
+/* The parameters of an allocation.  The entry point sets the request; slow_path.h adds the rest. */
 struct xseg_alloc_params {
     const struct xseg_config *config;
+    struct xseg_pool *pool;   /* NULL: the pool that a route selects, or the default pool */
+    struct xseg_arena *arena; /* the arena that the fast path has searched, or NULL */
+    xseg_stream stream;
+    uint64_t address;       /* where the block has to begin; 0: anywhere */
     uint64_t requested;     /* as the user said */
     uint64_t bytes;         /* rounded */
     uint64_t alignment;     /* of the address; at least XSEG_SIZE_UNIT, a power of two */
@@ -134,12 +138,16 @@ struct xseg_alloc_params {
     uint64_t segment_bytes; /* of a classic segment for it */
     bool is_small;
     bool expandable;
-    bool is_guarded; /* in a segment of its own */
-    bool at_end;     /* of that */
-    bool ages;       /* garbage is collected by age: searches are counted */
-    bool no_split;   /* a block that is found is handed out whole */
-    bool is_single;  /* one page alone, which is handed out whole (single_page of pool.h) */
-    bool keep;       /* memory is to be ready, not handed out: a block that is found stays cached */
+    bool is_guarded;       /* in a segment of its own */
+    bool at_end;           /* of that */
+    bool zeroed;           /* the block is to be zeroed */
+    bool has_polled;       /* pending blocks were polled for this request, which happens once */
+    bool is_searched;      /* `arena` has no block for the request, unless one was freed since */
+    bool collects_garbage; /* garbage is collected by age before the arena grows */
+    bool counts_search;    /* the search counts on the clock of these ages, once for a request */
+    bool no_split;         /* a block that is found is handed out whole */
+    bool is_single;        /* one page alone, which is handed out whole (single_page of pool.h) */
+    bool keep; /* memory is to be ready, not handed out: a block that is found stays cached */
     bool is_fallback; /* the block is lent to the default pool, see flags.h */
 };
 

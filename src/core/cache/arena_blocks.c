@@ -181,7 +181,7 @@ static inline bool alloc_large(struct xseg_arena *arena, const struct xseg_alloc
 {
     struct xseg_block *block = NULL;
     const bool stocked = xseg_arena_reserve_records(arena, &arena->blocks, 2);
-    if (__builtin_expect(params->ages, 0) && !arena->is_small && !arena->is_private)
+    if (__builtin_expect(params->counts_search, 0) && !arena->is_small && !arena->is_private)
         atomic_fetch_add_explicit(arena->searches, 1, memory_order_relaxed);
     if (stocked && __builtin_expect(params->is_single, 0))
         block = xseg_cached_find_single(arena, params);

@@ -2,7 +2,7 @@
 /*
  * A device: its context, pools, streams and totals.
  *
- * Rooms above work on devices: device_open.h opens and closes them, device_alloc.h serves requests,
+ * Rooms above work on devices: device_open.h opens and closes them, slow_path.h serves requests,
  * growth.h gets memory, and trim.h gives it back.
  *
  * Locking: see src/base/mutex.h for the order.  growth_lock guards everything that talks to the

@@ -38,12 +38,8 @@ typedef xseg_status step(struct xseg_arena *arena, const struct xseg_alloc_param
 static xseg_status search(struct xseg_arena *arena, const struct xseg_alloc_params *params,
                           struct xseg_alloc_result *out)
 {
-    struct xseg_alloc_params again = *params;
-
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && out->base == 0);
-    /* A request counts once on the clock by which garbage ages. */
-    again.ages = false;
-    return params->is_guarded ? XSEG_OK : xseg_arena_alloc(arena, &again, out);
+    return params->is_guarded ? XSEG_OK : xseg_arena_alloc(arena, params, out);
 }
 
 static xseg_status take_finished(struct xseg_arena *arena, const struct xseg_alloc_params *params,
@@ -283,7 +279,7 @@ static xseg_status serve(struct xseg_arena *arena, const struct xseg_alloc_param
 
     if (status != XSEG_OK || out->base != 0)
         return status;
-    if (__builtin_expect(params->ages, 0))
+    if (__builtin_expect(params->collects_garbage, 0))
         xseg_trim_garbage(device, params->config);
     return xseg_growth_run(arena, params, out);
 }

@@ -35,19 +35,20 @@ static xseg_status get_pool(struct xseg_device *device, struct xseg_pool **out)
     return status;
 }
 
-xseg_status xseg_guarded_choose(struct xseg_alloc_params *params, struct xseg_arena **arena)
+xseg_status xseg_guarded_choose(struct xseg_alloc_params *params)
 {
-    struct xseg_device *device = (*arena)->device;
+    const struct xseg_arena *arena = params->arena;
+    struct xseg_device *device = arena->device;
     struct xseg_pool *pool = atomic_load_explicit(&device->guarded_pool, memory_order_acquire);
 
-    XSEG_ASSERT(!params->is_guarded && params->is_small == (*arena)->is_small);
-    if (!params->expandable || !xseg_device_makes_pages(device) || (*arena)->pool->is_private ||
-        !xseg_streams_is_open(&device->context, xseg_arena_stream(*arena)))
+    XSEG_ASSERT(!params->is_guarded && params->is_small == arena->is_small);
+    if (!params->expandable || !xseg_device_makes_pages(device) || arena->pool->is_private ||
+        !xseg_streams_is_open(&device->context, xseg_arena_stream(arena)))
         return XSEG_OK;
     xseg_status status = pool != NULL ? XSEG_OK : get_pool(device, &pool);
     if (status == XSEG_OK)
-        status = xseg_pool_arena(pool, xseg_arena_stream(*arena), params->is_small, arena);
-    XSEG_ASSERT(status != XSEG_OK || (*arena)->is_guarded);
+        status = xseg_pool_arena(pool, xseg_arena_stream(arena), params->is_small, &params->arena);
+    XSEG_ASSERT(status != XSEG_OK || params->arena->is_guarded);
     if (status == XSEG_OK) {
         params->is_guarded = true;
         params->at_end = params->config->guard_page;

@@ -31,11 +31,11 @@ static inline bool xseg_guarded_is_enabled(const struct xseg_config *config)
 }
 
 /*
- * If a request can be served with a guarded block, mark the request, and replace its arena.  No lock is held.
+ * If a request can be served with a guarded block, mark the request, and replace its arena by a guarded one.  No lock is held.
  *
  * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
  */
-xseg_status xseg_guarded_choose(struct xseg_alloc_params *params, struct xseg_arena **arena);
+xseg_status xseg_guarded_choose(struct xseg_alloc_params *params);
 
 /*
  * Free a busy block of a guarded arena.  No lock is held.
