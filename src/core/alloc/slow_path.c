@@ -222,7 +222,7 @@ static xseg_status allocate_after_miss(const struct xseg_alloc_params *params,
     if (xseg_page_probe_is_due(device->sharing) && !xseg_pending_captures(device->pending))
         xseg_page_probe_retry(device);
     bool rejected = false;
-    const xseg_status status = xseg_fallback_chain_alloc(arena, params, out, &rejected);
+    const xseg_status status = xseg_fallback_chain_alloc(params, out, &rejected);
     if (xseg_oom_cause_is_memory_pressure(status))
         xseg_oom_report(arena, params, status, rejected);
     return status;

@@ -47,7 +47,7 @@ struct xseg_device {
     bool is_short;
     /* A classic segment replaced one that got no addresses; guarded by the device memory lock. */
     bool lacks_addresses;
-    /* Pages could not be made, for another reason than a shortage, so new segments are classic (unpaged.h).  Set under
+    /* Pages could not be made, for another reason than a shortage, so new segments are classic (fallback_chain.h).  Set under
      * the device memory lock, never cleared. */
     atomic_bool is_unpaged;
     /* Memory has been short once: events of pending blocks are queried where that may serve. */

@@ -2,6 +2,7 @@
 #include "src/core/grow/fallback_chain.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 #include "src/base/error.h"
 #include "src/base/span.h"
@@ -12,49 +13,105 @@
 #include "src/core/device/allocator.h"
 #include "src/core/grow/budget_wait.h"
 #include "src/core/grow/growth.h"
+#include "src/core/grow/guarded.h"
 #include "src/core/grow/oom.h"
 #include "src/core/grow/oom_cause.h"
 #include "src/core/grow/remap.h"
-#include "src/core/grow/unpaged.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/pending_unmap.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
+#include "vmm/context.h"
 
-static bool is_shortage(xseg_status status)
+/* A request in the chain. */
+struct fallback {
+    struct xseg_device *device;
+    struct xseg_arena *arena;
+    const struct xseg_alloc_params *params;
+    struct xseg_alloc_result *out;
+    xseg_status denied;     /* the last status of memory pressure */
+    uint64_t frees;         /* count_frees() before the last search */
+    unsigned situation;     /* enum situation */
+    unsigned notifications; /* how often observers were called */
+    bool was_freed;         /* an observer has freed memory, so that the chain may run again */
+    bool lacks_addresses; /* log that classic segments replace expandable ones without addresses */
+    unsigned page_failures; /* of page calls of the device, when they were last read */
+    char page_error
+        [512]; /* why the device makes no pages any more; "": it does, or did not before */
+};
+
+static bool is_paged(const struct fallback *fallback)
 {
-    return status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
-           status == XSEG_ERR_NO_ADDRESSES;
+    return fallback->params->expandable && xseg_device_makes_pages(fallback->device);
 }
 
-/*
- * A rung.  With XSEG_OK and a base in *out it has served the request; else the next rung is tried.
- */
-typedef xseg_status step(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                         struct xseg_alloc_result *out);
+/* --- Search and growth. --- */
 
-/* --- Rungs. --- */
-
-static xseg_status search(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                          struct xseg_alloc_result *out)
+/* Count the frees and growths of an arena, which are all that can make a search succeed that failed before. */
+static uint64_t count_frees(const struct xseg_arena *arena)
 {
-    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && out->base == 0);
-    return params->is_guarded ? XSEG_OK : xseg_arena_alloc(arena, params, out);
+    const struct xseg_counts_row *row = arena->counts.row;
+
+    return atomic_load_explicit(&row[XSEG_COUNT_ALLOCATION].down, memory_order_relaxed) +
+           atomic_load_explicit(&row[XSEG_COUNT_ACTIVE].down, memory_order_relaxed) +
+           atomic_load_explicit(&row[XSEG_COUNT_RESERVED_BYTES].up, memory_order_relaxed);
 }
 
-static xseg_status take_finished(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                                 struct xseg_alloc_result *out)
+static xseg_status search_arena(struct fallback *fallback)
 {
-    xseg_pending_poll(arena->device->pending);
-    xseg_pending_unmap_poll(arena->device, false);
-    return search(arena, params, out);
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && fallback->out->base == 0);
+    XSEG_ASSERT(!fallback->params->counts_search);
+    fallback->frees = count_frees(fallback->arena);
+    return fallback->params->is_guarded
+               ? XSEG_OK
+               : xseg_arena_alloc(fallback->arena, fallback->params, fallback->out);
 }
 
-/* Grow with small pages where the fewest are missing: new pages as far as possible, else stolen ones. */
-static xseg_status map_small(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                             bool wait, struct xseg_alloc_result *out)
+/* Search again, unless nothing was freed or mapped in the arena since the last search. */
+static xseg_status search_if_freed(struct fallback *fallback)
 {
-    struct xseg_device *device = arena->device;
+    return count_frees(fallback->arena) == fallback->frees ? XSEG_OK : search_arena(fallback);
+}
+
+static xseg_status grow_arena(struct fallback *fallback)
+{
+    return xseg_growth_run(fallback->arena, fallback->params, fallback->out);
+}
+
+/* Search, collect garbage, grow: as PyTorch does without memory pressure. */
+static xseg_status search_and_grow(struct fallback *fallback)
+{
+    struct xseg_device *device = fallback->device;
+
+    if (atomic_load_explicit(&device->asks_late, memory_order_relaxed) &&
+        xseg_pending_count(device->pending) != 0 && !xseg_pending_captures(device->pending))
+        xseg_pending_poll(device->pending);
+    xseg_pending_unmap_poll(device, false);
+    /* Another thread may have freed or mapped a block that fits before this thread got the lock. */
+    const xseg_status status = search_arena(fallback);
+
+    if (status != XSEG_OK || fallback->out->base != 0)
+        return status;
+    if (__builtin_expect(fallback->params->collects_garbage, 0))
+        xseg_trim_garbage(device, fallback->params->config);
+    return grow_arena(fallback);
+}
+
+/* --- Steps. --- */
+
+static xseg_status free_completed_blocks(struct fallback *fallback)
+{
+    xseg_pending_poll(fallback->device->pending);
+    xseg_pending_unmap_poll(fallback->device, false);
+    return search_if_freed(fallback);
+}
+
+/* Grow with small pages where the fewest are missing: new pages as far as possible, else idle pages from elsewhere. */
+static xseg_status map_small_pages(struct fallback *fallback, bool waits)
+{
+    struct xseg_arena *arena = fallback->arena;
+    struct xseg_device *device = fallback->device;
+    const struct xseg_alloc_params *params = fallback->params;
     struct xseg_candidate candidate = {0};
     xseg_status status = xseg_growth_claim(arena, params, true, &candidate);
 
@@ -68,193 +125,501 @@ static xseg_status map_small(struct xseg_arena *arena, const struct xseg_alloc_p
         .granule_bytes = candidate.first->extent->segment.granule_bytes,
         .page_bytes = candidate.first->extent->segment.page_bytes,
         .full_pages = xseg_candidate_full_pages(&candidate),
-        .wait = wait,
+        .wait = waits,
         .arena = arena,
     };
     status = xseg_growth_check_pool(arena->pool, candidate.missing);
     if (status == XSEG_OK)
         status = xseg_remap_pages(device, &plan);
-    status = xseg_growth_finish(arena, params, &candidate, status, out);
+    status = xseg_growth_finish(arena, params, &candidate, status, fallback->out);
     xseg_page_cache_shrink_unprepared(&device->page_cache, params->config->page_cache_bytes);
     return status;
 }
 
-static xseg_status grow_small(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                              bool wait, struct xseg_alloc_result *out)
+static xseg_status remap_pages(struct fallback *fallback, bool waits)
 {
-    const int device = arena->device->context.ordinal;
+    const int device = fallback->device->context.ordinal;
 
-    XSEG_SPAN_BEGIN(growth, device, params->bytes);
-    const xseg_status status = map_small(arena, params, wait, out);
+    XSEG_SPAN_BEGIN(growth, device, fallback->params->bytes);
+    const xseg_status status = map_small_pages(fallback, waits);
     XSEG_SPAN_END(growth, device, status);
     return status;
 }
 
-static xseg_status steal(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                         struct xseg_alloc_result *out)
+static xseg_status remap_idle_pages(struct fallback *fallback)
 {
-    return grow_small(arena, params, false, out);
+    return remap_pages(fallback, false);
 }
 
-static xseg_status steal_waiting(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                                 struct xseg_alloc_result *out)
+static xseg_status remap_after_waiting(struct fallback *fallback)
 {
-    return grow_small(arena, params, true, out);
+    return remap_pages(fallback, true);
 }
 
-/* Borrow a cached block of a private pool that lends to the default pool when memory is short (use_on_oom). */
-static xseg_status borrow(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                          struct xseg_alloc_result *out)
+/* Allocate a cached block of a private pool that serves the default pool under memory pressure (use_on_oom). */
+static xseg_status allocate_from_fallback_pools(struct fallback *fallback)
 {
-    struct xseg_alloc_params wanted = *params;
+    struct xseg_arena *arena = fallback->arena;
+    struct xseg_alloc_params params = *fallback->params;
     struct xseg_pool *pool = NULL;
     xseg_status status = XSEG_OK;
 
-    if (arena->pool->is_private || params->keep)
+    if (arena->pool->is_private || params.keep)
         return XSEG_OK;
-    while (status == XSEG_OK && out->base == 0 &&
+    while (status == XSEG_OK && fallback->out->base == 0 &&
            (pool = xseg_pools_next(arena->device, pool)) != NULL) {
-        struct xseg_arena *lender =
+        struct xseg_arena *other =
             xseg_pool_allows_fallback(pool)
                 ? xseg_pool_find_arena(pool, xseg_arena_stream(arena), arena->is_small)
                 : NULL;
 
-        XSEG_ASSERT(lender != arena);
+        XSEG_ASSERT(other != arena);
         /* A cached single page stays one. */
-        wanted.no_split =
+        params.no_split =
             xseg_pool_is_whole(pool) || (xseg_pool_is_single(pool) && !arena->is_small);
-        wanted.is_fallback = true;
-        if (lender != NULL)
-            status = xseg_arena_alloc_fallback(lender, &wanted, out);
+        params.is_fallback = true;
+        if (other != NULL)
+            status = xseg_arena_alloc_fallback(other, &params, fallback->out);
     }
     if (pool != NULL)
         xseg_pool_end_visit(pool);
     return status;
 }
 
-static xseg_status wait_for_pending(struct xseg_arena *arena,
-                                    const struct xseg_alloc_params *params,
-                                    struct xseg_alloc_result *out)
+static xseg_status wait_for_pending_blocks(struct fallback *fallback)
 {
-    xseg_status status = XSEG_OK;
+    struct xseg_pending *pending = fallback->device->pending;
 
-    /* A capture may have begun while an earlier rung let the device memory lock go. */
-    if (xseg_pending_count(arena->device->pending) == 0 ||
-        xseg_pending_captures(arena->device->pending))
+    /* A capture may have begun while an earlier step had released the device memory lock. */
+    if (xseg_pending_count(pending) == 0 || xseg_pending_captures(pending))
         return XSEG_OK;
-    status = xseg_pending_wait(arena->device->pending);
-    /* Another error means a stream that could not be waited for; the blocks of other streams are free. */
+    const xseg_status status = xseg_pending_wait(pending);
+    /* Another error means a stream that this thread cannot synchronize; the blocks of other streams are free. */
     if (status == XSEG_ERR_DEVICE_LOST)
         return status;
-    return search(arena, params, out);
+    return search_if_freed(fallback);
 }
 
-/* Free classic segments of max_split_size_mb or more of the arena: the smallest one that is large enough, else the
+/* Release classic segments of max_split_size_mb or more of the arena: the smallest one that is large enough, else the
  * largest ones until they are together (PyTorch's rule).  Then grow. */
-static xseg_status free_oversize(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                                 struct xseg_alloc_result *out)
+static xseg_status release_oversize_segments(struct fallback *fallback)
 {
+    const struct xseg_alloc_params *params = fallback->params;
     const uint64_t min = params->config->max_split_bytes;
-    const uint64_t wanted = xseg_max(params->bytes, min);
 
-    XSEG_ASSERT(!params->expandable || !xseg_device_makes_pages(arena->device));
-    if (min == UINT64_MAX || !xseg_trim_oversize(arena, min, wanted))
+    XSEG_ASSERT(!is_paged(fallback));
+    if (min == UINT64_MAX ||
+        !xseg_trim_oversize(fallback->arena, min, xseg_max(params->bytes, min)))
         return XSEG_OK;
-    return xseg_growth_run(arena, params, out);
+    return grow_arena(fallback);
 }
 
-/* Give what is idle in the pool on the stream of a request for a single page back to the driver, since idle pages of
- * other sizes cannot serve it; then grow. */
-static xseg_status shrink_pool(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                               struct xseg_alloc_result *out)
+/* Release the idle memory of the pool on the stream of a request for a single page, since idle pages of other sizes
+ * cannot serve it; then grow. */
+static xseg_status release_pool_memory(struct fallback *fallback)
 {
-    const struct xseg_trim_plan own = {
+    struct xseg_arena *arena = fallback->arena;
+    const struct xseg_trim_plan plan = {
         .stream = xseg_arena_stream(arena), .pool = arena->pool, .wait = true};
-    struct xseg_trim_result done = {sizeof(done)};
-    const xseg_status status = xseg_trim_device(arena->device, &own, &done);
+    struct xseg_trim_result result = {sizeof(result)};
+    const xseg_status status = xseg_trim_device(fallback->device, &plan, &result);
 
-    XSEG_ASSERT(params->is_single);
-    if (status == XSEG_ERR_DEVICE_LOST || done.released == 0)
+    XSEG_ASSERT(fallback->params->is_single);
+    if (status == XSEG_ERR_DEVICE_LOST || result.released == 0)
         return status == XSEG_ERR_DEVICE_LOST ? status : XSEG_OK;
-    return xseg_growth_run(arena, params, out);
+    return grow_arena(fallback);
 }
 
-/* Give all idle memory back to the driver, then try growth once more. */
-static xseg_status flush(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                         struct xseg_alloc_result *out)
+/* Release all idle memory to the driver, then grow. */
+static xseg_status release_all_memory(struct fallback *fallback)
 {
-    struct xseg_device *device = arena->device;
+    struct xseg_device *device = fallback->device;
     xseg_status status = xseg_trim_all(device, true);
 
     if (status != XSEG_OK)
         return status;
     atomic_fetch_add_explicit(&device->retries, 1, memory_order_relaxed);
-    status = xseg_growth_run(arena, params, out);
+    status = grow_arena(fallback);
     if (status == XSEG_ERR_NO_ADDRESSES) {
         xseg_device_visit_arenas(device, xseg_trim_finish_unmapped_of, NULL);
-        status = xseg_growth_run(arena, params, out);
+        status = grow_arena(fallback);
     }
     return status;
 }
 
-/* --- The rungs of each situation, in their order. --- */
+static xseg_status wait_for_other_processes(struct fallback *fallback);
+static xseg_status notify_observers(struct fallback *fallback);
 
-static step *const expandable_rungs[] = {
-    steal, steal_waiting, borrow, wait_for_pending, steal_waiting, flush, steal, search, NULL};
-static step *const classic_rungs[] = {borrow, free_oversize, flush, search, NULL};
-/* In a capture no rung waits or takes memory away; `steal` then only makes small pages. */
-static step *const capture_rungs[] = {steal, borrow, NULL};
-static step *const classic_capture_rungs[] = {borrow, NULL};
-/* A guarded block has a segment to itself, so no cached memory can serve it. */
-static step *const guarded_rungs[] = {flush, NULL};
-/* A single page comes of no stretch, so idle pages of other places are of use to the driver only. */
-static step *const single_rungs[] = {borrow, wait_for_pending, shrink_pool, flush, search, NULL};
-static step *const single_full_pool_rungs[] = {wait_for_pending, shrink_pool, NULL};
-/* A pool at its own limit gains nothing from memory of other pools. */
-static step *const full_pool_rungs[] = {steal, wait_for_pending, search, NULL};
-static step *const classic_full_pool_rungs[] = {wait_for_pending, search, NULL};
+/* --- The chain. --- */
 
-/* What neither waits nor asks users is tried before other processes are asked. */
-static step *const early_rungs[] = {steal, borrow, NULL};
-static step *const classic_early_rungs[] = {borrow, NULL};
+/* Kinds of requests. */
+enum kind {
+    KIND_PAGED, /* from an expandable segment */
+    KIND_SINGLE, /* a single page, which is mapped alone: idle pages of other places are of use to the driver only */
+    KIND_CLASSIC, /* from a classic segment */
+    KIND_GUARDED, /* a guarded block has a segment to itself, so no cached memory can serve it */
+    KINDS
+};
 
-static step *const *choose_rungs(const struct xseg_arena *arena,
-                                 const struct xseg_alloc_params *params)
+/* Situations, one at a time. */
+enum situation {
+    NORMAL = 1,    /* none of the others */
+    CAPTURE = 2,   /* a capture is active: no step waits or unmaps memory */
+    POOL_FULL = 4, /* the pool is at its own limit: memory of other pools does not help */
+    EARLY = 8 /* before other processes are asked: no step waits, and observers are not called */
+};
+
+#define ALWAYS (NORMAL | CAPTURE | POOL_FULL)
+
+/* A step returns XSEG_OK and a block in out->base, if it has served the request; else the next step runs.  A status other
+ * than memory pressure ends the chain. */
+struct step {
+    const char *name;
+    xseg_status (*run)(struct fallback *fallback);
+    unsigned situations[KINDS]; /* in which the step runs */
+};
+
+static const struct step steps[] = {
+    {"completed events",
+     free_completed_blocks,
+     {NORMAL | POOL_FULL, NORMAL | POOL_FULL, NORMAL | POOL_FULL, 0}},
+    {"other processes", wait_for_other_processes, {ALWAYS, ALWAYS, ALWAYS, ALWAYS}},
+    {"observers", notify_observers, {ALWAYS, ALWAYS, ALWAYS, ALWAYS}},
+    /* During a capture the remap only maps new small pages. */
+    {"remap", remap_idle_pages, {ALWAYS | EARLY, 0, 0, 0}},
+    {"remap, waiting", remap_after_waiting, {NORMAL, 0, 0, 0}},
+    {"fallback pools",
+     allocate_from_fallback_pools,
+     {NORMAL | CAPTURE | EARLY, NORMAL | CAPTURE, NORMAL | CAPTURE | EARLY, 0}},
+    {"oversize", release_oversize_segments, {0, 0, NORMAL, 0}},
+    {"pending blocks",
+     wait_for_pending_blocks,
+     {NORMAL | POOL_FULL, NORMAL | POOL_FULL, POOL_FULL, 0}},
+    {"pool", release_pool_memory, {0, NORMAL | POOL_FULL, 0, 0}},
+    {"remap, waiting", remap_after_waiting, {NORMAL, 0, 0, 0}},
+    {"release all", release_all_memory, {NORMAL, NORMAL, NORMAL, NORMAL}},
+    {"remap", remap_idle_pages, {NORMAL, 0, 0, 0}},
+    {"search", search_if_freed, {NORMAL | POOL_FULL, NORMAL, NORMAL | POOL_FULL, 0}},
+};
+
+#define FIRST_REPEATED 2u /* the observers */
+
+static enum kind kind_of_request(const struct fallback *fallback)
 {
-    const bool is_paged = params->expandable && xseg_device_makes_pages(arena->device);
-
-    XSEG_ASSERT(params->is_guarded == arena->is_guarded);
-    if (params->is_guarded)
-        return guarded_rungs;
-    if (xseg_pending_captures(arena->device->pending))
-        return is_paged && !params->is_single ? capture_rungs : classic_capture_rungs;
-    if (is_paged && params->is_single)
-        return arena->pool->is_full ? single_full_pool_rungs : single_rungs;
-    if (arena->pool->is_full)
-        return is_paged ? full_pool_rungs : classic_full_pool_rungs;
-    return is_paged ? expandable_rungs : classic_rungs;
+    XSEG_ASSERT(fallback->params->is_guarded == fallback->arena->is_guarded);
+    if (fallback->params->is_guarded)
+        return KIND_GUARDED;
+    if (!is_paged(fallback))
+        return KIND_CLASSIC;
+    return fallback->params->is_single ? KIND_SINGLE : KIND_PAGED;
 }
 
-/* Climb rungs until one serves the request, or fails for another reason than shortage. */
-static xseg_status climb(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                         step *const *next, xseg_status refused, struct xseg_alloc_result *out)
+static enum situation current_situation(const struct fallback *fallback)
 {
-    XSEG_ASSERT(is_shortage(refused));
-    for (; *next != NULL; next++) {
-        XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && out->base == 0);
-        const xseg_status status = (*next)(arena, params, out);
+    if (fallback->params->is_guarded)
+        return NORMAL;
+    if (xseg_pending_captures(fallback->device->pending))
+        return CAPTURE;
+    return fallback->arena->pool->is_full ? POOL_FULL : NORMAL;
+}
 
-        if (out->base != 0 || (status != XSEG_OK && !is_shortage(status)))
+/* Run a step, if it applies.  Returns whether the chain ends. */
+static bool run_step(struct fallback *fallback, const struct step *step, unsigned situation,
+                     xseg_status *status)
+{
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && fallback->out->base == 0);
+    XSEG_ASSERT(xseg_oom_cause_is_memory_pressure(fallback->denied));
+    if ((step->situations[kind_of_request(fallback)] & situation) == 0)
+        return false;
+    *status = step->run(fallback);
+    if (fallback->out->base != 0 ||
+        (*status != XSEG_OK && !xseg_oom_cause_is_memory_pressure(*status)))
+        return true;
+    if (*status != XSEG_OK)
+        fallback->denied = *status;
+    return false;
+}
+
+/* Run the steps that neither wait nor call observers.  Returns fallback->denied if none serves the request. */
+static xseg_status run_early_steps(struct fallback *fallback)
+{
+    xseg_status status = XSEG_OK;
+
+    if (fallback->params->is_single || current_situation(fallback) == CAPTURE)
+        return fallback->denied;
+    for (size_t i = FIRST_REPEATED; i < XSEG_COUNT_OF(steps); i++)
+        if (run_step(fallback, &steps[i], EARLY, &status))
             return status;
-        if (status != XSEG_OK)
-            refused = status;
-    }
-    XSEG_ASSERT(is_shortage(refused));
-    return refused;
+    return fallback->denied;
 }
 
-/* Whether a request is refused at once, by PyTorch's rule: with throw_on_cudamalloc_oom, where no limit refuses it, but the
- * device has no room, or the fraction of rejections is passed. */
+/* Whether the device, or the process by its limits, is short of memory: not if a pool is at its own limit, or if the memory
+ * function of a pool has no memory. */
+static bool is_device_short(const struct fallback *fallback, xseg_status denied)
+{
+    const struct xseg_pool *pool = fallback->arena->pool;
+
+    if (xseg_pool_has_own_memory(pool))
+        return false;
+    return denied == XSEG_ERR_NO_MEMORY || (denied == XSEG_ERR_LIMIT && !pool->is_full);
+}
+
+/* Run the chain.  denied: why the growth failed */
+static xseg_status run_chain(struct fallback *fallback, xseg_status denied)
+{
+    struct xseg_device *device = fallback->device;
+    xseg_status status = XSEG_OK;
+    size_t next = 0;
+
+    device->is_short = device->is_short || is_device_short(fallback, denied);
+    if (device->is_short && fallback->params->expandable && !fallback->arena->pool->is_full)
+        atomic_store_explicit(&device->asks_late, true, memory_order_relaxed);
+    fallback->denied = denied;
+    fallback->situation = current_situation(fallback);
+    fallback->notifications = 0;
+    while (next < XSEG_COUNT_OF(steps)) {
+        if (run_step(fallback, &steps[next], fallback->situation, &status))
+            return status;
+        next++;
+        if (next == XSEG_COUNT_OF(steps) && fallback->was_freed &&
+            fallback->notifications < XSEG_LOW_MEMORY_CALLS_MAX)
+            next = FIRST_REPEATED;
+    }
+    return fallback->denied;
+}
+
+/* --- Steps that release the device memory lock. --- */
+
+/* Call the observers for low memory; if one has freed memory, search and grow.  All state of the device may have changed
+ * afterwards. */
+static xseg_status notify_observers(struct fallback *fallback) XSEG_UNCHECKED
+{
+    struct xseg_device *device = fallback->device;
+
+    XSEG_ASSERT(fallback->notifications < XSEG_LOW_MEMORY_CALLS_MAX);
+    xseg_mutex_unlock(&device->growth_lock);
+    fallback->was_freed = xseg_oom_notify(fallback->arena, fallback->params, fallback->denied,
+                                          XSEG_OBSERVERS_LOW_MEMORY, fallback->notifications++);
+    xseg_mutex_lock(&device->growth_lock);
+    const xseg_status status = fallback->was_freed ? search_and_grow(fallback) : XSEG_OK;
+    fallback->situation = current_situation(fallback);
+    return status;
+}
+
+/* Bytes that the device must have free for a request: a growth ends where a full page does, wherever it begins. */
+static uint64_t bytes_to_request(const struct fallback *fallback)
+{
+    const struct xseg_alloc_params *params = fallback->params;
+    const bool has_pages = !params->is_small &&
+                           params->config->page_sizes != XSEG_CONFIG_PAGES_SMALL &&
+                           !params->is_single;
+    const uint64_t page = has_pages ? params->config->large_segment_bytes : XSEG_SIZE_SMALL_SEGMENT;
+    const uint64_t bytes = xseg_round_up(params->bytes, XSEG_SIZE_SMALL_SEGMENT);
+    const uint64_t max = xseg_max(bytes, fallback->device->context.total_bytes);
+
+    return params->expandable ? xseg_min(bytes + page - XSEG_SIZE_SMALL_SEGMENT, max)
+                              : params->segment_bytes;
+}
+
+/* Use memory that was freed; with `grows` also new memory, and what both have together. */
+static xseg_status retry_without_waiting(struct fallback *fallback, bool grows)
+{
+    const xseg_status status = grows ? search_and_grow(fallback) : free_completed_blocks(fallback);
+
+    if (fallback->out->base != 0 ||
+        (status != XSEG_OK && !xseg_oom_cause_is_memory_pressure(status)))
+        return status;
+    return grows ? run_early_steps(fallback) : fallback->denied;
+}
+
+/* Try what needs no wait; then request memory that other processes leave idle, and retry until the time is over.  The device
+ * memory lock is released in between. */
+static xseg_status wait_for_other_processes(struct fallback *fallback)
+{
+    struct xseg_device *device = fallback->device;
+    struct xseg_budget_wait budget_wait;
+
+    if (!xseg_budget_is_open(device) || !is_device_short(fallback, fallback->denied))
+        return fallback->denied;
+    xseg_status status = run_early_steps(fallback);
+    if (!xseg_oom_cause_is_memory_pressure(status))
+        return status;
+    if (xseg_budget_wait_begin(&budget_wait, fallback->arena, bytes_to_request(fallback),
+                               fallback->params->config))
+        while (xseg_oom_cause_is_memory_pressure(status) && xseg_budget_wait_retry(&budget_wait))
+            status = retry_without_waiting(fallback, budget_wait.grows);
+    xseg_budget_wait_end(&budget_wait, status == XSEG_OK);
+    return status;
+}
+
+/* --- Devices without addresses or without pages. --- */
+
+/*
+ * Serve a request for which there are no addresses.  Segments without mapped memory release their addresses first; else a
+ * classic segment serves the request, which takes no more addresses than it needs.
+ */
+static xseg_status grow_with_fewer_addresses(struct fallback *fallback)
+{
+    struct xseg_device *device = fallback->device;
+    struct xseg_alloc_params classic = *fallback->params;
+
+    XSEG_ASSERT(classic.expandable && fallback->out->base == 0);
+    if (!xseg_pending_captures(device->pending)) {
+        xseg_device_visit_arenas(device, xseg_trim_finish_unmapped_of, NULL);
+        const xseg_status status = grow_arena(fallback);
+
+        if (status != XSEG_ERR_NO_ADDRESSES)
+            return status;
+    }
+    if (classic.is_guarded)
+        return XSEG_ERR_NO_ADDRESSES;
+    classic.expandable = false;
+    const xseg_status status = xseg_growth_run(fallback->arena, &classic, fallback->out);
+    if (status != XSEG_OK)
+        return xseg_oom_cause_is_memory_pressure(status) ? XSEG_ERR_NO_ADDRESSES : status;
+    fallback->lacks_addresses = !device->lacks_addresses;
+    device->lacks_addresses = true;
+    return XSEG_OK;
+}
+
+/* Whether a growth has failed because pages could not be created or mapped, for another reason than memory pressure. */
+static bool is_page_failure(struct fallback *fallback, xseg_status status)
+{
+    const unsigned before = fallback->page_failures;
+
+    fallback->page_failures =
+        atomic_load_explicit(&fallback->device->context.page_failures, memory_order_relaxed);
+    /* Pages whose size or properties the device does not support fail without such a call, or with a status of their own. */
+    return is_paged(fallback) && (status == XSEG_ERR_UNSUPPORTED ||
+                                  (status == XSEG_ERR_DRIVER && fallback->page_failures != before));
+}
+
+/* Whether the driver, and no limit, has reported memory pressure that the counts of this process do not explain.  The
+ * counts are compared first, since a device that is full by them needs no driver call. */
+static bool is_pressure_doubtful(const struct fallback *fallback, xseg_status status)
+{
+    const struct xseg_device *device = fallback->device;
+    const uint64_t plenty = xseg_context_ample_bytes(&device->context, fallback->params->segment_bytes);
+    const uint64_t physical = xseg_device_physical(device);
+
+    return is_paged(fallback) && status == XSEG_ERR_NO_MEMORY &&
+           device->refuser == XSEG_OOM_CAUSE_DRIVER && physical <= device->context.total_bytes &&
+           plenty <= device->context.total_bytes - physical;
+}
+
+/* Grow again, to find out whether a failure persists.  Returns the last status. */
+static xseg_status repeat_growth(struct fallback *fallback, bool is_doubtful, bool *persists)
+{
+    xseg_status status = XSEG_OK;
+
+    *persists = true;
+    for (unsigned attempt = 1; *persists && attempt < XSEG_FALLBACK_ATTEMPTS; attempt++) {
+        status = grow_arena(fallback);
+        *persists = is_doubtful ? status == XSEG_ERR_NO_MEMORY : is_page_failure(fallback, status);
+    }
+    return status;
+}
+
+/* Grow with a classic segment, as if the device made no pages.  A guarded block replaces one of the default pool. */
+static xseg_status grow_without_pages(struct fallback *fallback)
+{
+    struct xseg_device *device = fallback->device;
+    struct xseg_arena *arena = fallback->arena;
+    struct xseg_alloc_params params = *fallback->params;
+
+    XSEG_ASSERT(params.is_guarded == arena->is_guarded);
+    if (params.is_guarded)
+        arena = xseg_pool_find_arena(&device->pool, xseg_arena_stream(arena), params.is_small);
+    if (arena == NULL)
+        return XSEG_ERR_UNSUPPORTED;
+    params.is_guarded = params.at_end = false;
+    atomic_store_explicit(&device->is_unpaged, true, memory_order_relaxed);
+    const xseg_status status = xseg_growth_run(arena, &params, fallback->out);
+    atomic_store_explicit(&device->is_unpaged, false, memory_order_relaxed);
+    return status;
+}
+
+/* Make no pages on the device any more, because of the last failure. */
+static void disable_pages(struct fallback *fallback)
+{
+    XSEG_ASSERT(xseg_device_makes_pages(fallback->device));
+    (void)snprintf(fallback->page_error, sizeof(fallback->page_error), "%s", xseg_fail_detail());
+    atomic_store_explicit(&fallback->device->is_unpaged, true, memory_order_relaxed);
+}
+
+/* Find out whether a failed growth means that the device cannot make pages.  Returns the status of the request, or XSEG_OK if
+ * a classic segment serves the request or the request has to start again without pages. */
+static xseg_status check_pages(struct fallback *fallback, xseg_status status)
+{
+    struct xseg_device *device = fallback->device;
+    struct xseg_fail_saved saved;
+    uint64_t free = 0;
+    bool persists = false;
+
+    XSEG_ASSERT(fallback->out->base == 0);
+    const bool is_doubtful =
+        is_pressure_doubtful(fallback, status) &&
+        xseg_context_has_ample_memory(&device->context, fallback->params->segment_bytes, &free);
+    if (!is_doubtful && !is_page_failure(fallback, status))
+        return status;
+    status = repeat_growth(fallback, is_doubtful, &persists);
+    if (!persists)
+        return status;
+    if (is_doubtful)
+        xseg_fail_append(" with %" PRIu64 " MiB free", free >> 20);
+    xseg_fail_save(&saved);
+    const xseg_status classic = grow_without_pages(fallback);
+    xseg_fail_restore(&saved);
+    if (classic == XSEG_OK || (!is_doubtful && xseg_oom_cause_is_memory_pressure(classic))) {
+        disable_pages(fallback);
+        return XSEG_OK;
+    }
+    return status;
+}
+
+/* Run the chain.  If a step finds that pages cannot be made, the chain runs again, and after that the request starts again
+ * without pages. */
+static xseg_status run_chain_and_check_pages(struct fallback *fallback, xseg_status denied)
+{
+    xseg_status status = run_chain(fallback, denied);
+
+    for (unsigned attempt = 1; is_page_failure(fallback, status); attempt++) {
+        if (attempt == XSEG_FALLBACK_ATTEMPTS) {
+            disable_pages(fallback);
+            return XSEG_OK;
+        }
+        status = run_chain(fallback, denied);
+    }
+    return status;
+}
+
+static void log_changes(const struct fallback *fallback)
+{
+    struct xseg_device *device = fallback->device;
+    struct xseg_log *log = &device->allocator->log;
+
+    if (fallback->lacks_addresses)
+        xseg_log_line(log, XSEG_LOG_WARNING,
+                      "device %d: out of virtual addresses for expandable segments, %" PRIu64
+                      " bytes reserved; further memory is allocated in classic segments",
+                      device->context.ordinal,
+                      atomic_load_explicit(&device->addresses, memory_order_relaxed));
+    if (fallback->page_error[0] != '\0')
+        xseg_log_line(
+            log, XSEG_LOG_WARNING,
+            "device %d: expandable segments have been disabled, %s; new segments are classic "
+            "segments%s, set expandable_segments:False to disable expandable segments from "
+            "the start",
+            device->context.ordinal, fallback->page_error,
+            xseg_guarded_is_enabled(xseg_allocator_config(device->allocator))
+                ? " without unmap_on_free and guard_page"
+                : "");
+}
+
+/* --- The call. --- */
+
+/* Whether a request is rejected immediately, by PyTorch's rule: with throw_on_cudamalloc_oom, if no limit denies it, but the
+ * device has no room, or the fraction of rejections is exceeded. */
 static bool is_rejected(const struct xseg_device *device, const struct xseg_alloc_params *params)
 {
     if (device->refuser == XSEG_OOM_CAUSE_REJECTION)
@@ -264,204 +629,7 @@ static bool is_rejected(const struct xseg_device *device, const struct xseg_allo
            device->refuser == XSEG_OOM_CAUSE_DEVICE;
 }
 
-/* Search, collect garbage, grow: as PyTorch does while memory lasts. */
-static xseg_status serve(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                         struct xseg_alloc_result *out)
-{
-    struct xseg_device *device = arena->device;
-
-    if (atomic_load_explicit(&device->asks_late, memory_order_relaxed) &&
-        xseg_pending_count(device->pending) != 0 && !xseg_pending_captures(device->pending))
-        xseg_pending_poll(device->pending);
-    xseg_pending_unmap_poll(device, false);
-    /* Another thread may have freed or mapped a fitting block while this one waited for the lock. */
-    const xseg_status status = search(arena, params, out);
-
-    if (status != XSEG_OK || out->base != 0)
-        return status;
-    if (__builtin_expect(params->collects_garbage, 0))
-        xseg_trim_garbage(device, params->config);
-    return xseg_growth_run(arena, params, out);
-}
-
-/*
- * Ask the observers to spare memory; returns whether one has.  The device memory lock is given meanwhile, so everything may be
- * different afterwards.
- */
-static bool ask(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                xseg_status refused, unsigned attempt) XSEG_UNCHECKED
-{
-    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
-                attempt < XSEG_LOW_MEMORY_CALLS_MAX);
-    xseg_mutex_unlock(&arena->device->growth_lock);
-    const bool spared = xseg_oom_notify(arena, params, refused, XSEG_OBSERVERS_LOW_MEMORY, attempt);
-    xseg_mutex_lock(&arena->device->growth_lock);
-    return spared;
-}
-
-/* Whether the device, or the process by its limits, is short of memory: not where a pool is at its own limit, or a
- * pool's own memory function has none. */
-static bool device_is_short(const struct xseg_arena *arena, xseg_status refused)
-{
-    if (xseg_pool_has_own_memory(arena->pool))
-        return false;
-    return refused == XSEG_ERR_NO_MEMORY || (refused == XSEG_ERR_LIMIT && !arena->pool->is_full);
-}
-
-/* Bytes that the device has to have free for a request: a growth ends where a full page does, wherever it begins. */
-static uint64_t bytes_to_ask(const struct xseg_arena *arena, const struct xseg_alloc_params *params)
-{
-    const bool has_pages = !arena->is_small &&
-                           params->config->page_sizes != XSEG_CONFIG_PAGES_SMALL &&
-                           !params->is_single;
-    const uint64_t page = has_pages ? params->config->large_segment_bytes : XSEG_SIZE_SMALL_SEGMENT;
-    const uint64_t bytes = xseg_round_up(params->bytes, XSEG_SIZE_SMALL_SEGMENT);
-    const uint64_t max = xseg_max(bytes, arena->device->context.total_bytes);
-
-    return params->expandable ? xseg_min(bytes + page - XSEG_SIZE_SMALL_SEGMENT, max)
-                              : params->segment_bytes;
-}
-
-/* The rungs that neither wait nor take from users, for requests that have some. */
-static xseg_status climb_early(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                               xseg_status refused, struct xseg_alloc_result *out)
-{
-    const bool is_paged = params->expandable && xseg_device_makes_pages(arena->device);
-
-    if (params->is_guarded || params->is_single || xseg_pending_captures(arena->device->pending))
-        return refused;
-    return climb(arena, params, is_paged ? early_rungs : classic_early_rungs, refused, out);
-}
-
-/* Look for memory that has become free; with `grows`, for new memory as well, and for what both have together. */
-static xseg_status try_again(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                             xseg_status refused, bool grows, struct xseg_alloc_result *out)
-{
-    const xseg_status status =
-        grows ? serve(arena, params, out) : take_finished(arena, params, out);
-
-    if (out->base != 0 || (status != XSEG_OK && !is_shortage(status)))
-        return status;
-    return grows ? climb_early(arena, params, refused, out) : refused;
-}
-
-/*
- * Try what needs no wait; then ask other processes for memory that they leave idle, and try again until the time is over.
- * The device memory lock is let go meanwhile.
- */
-static xseg_status ask_others(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                              xseg_status refused, struct xseg_alloc_result *out)
-{
-    struct xseg_device *device = arena->device;
-    struct xseg_budget_wait budget_wait;
-
-    if (!xseg_budget_is_open(device) || !device_is_short(arena, refused))
-        return refused;
-    xseg_status status = climb_early(arena, params, refused, out);
-    if (!is_shortage(status))
-        return status;
-    if (xseg_budget_wait_begin(&budget_wait, arena, bytes_to_ask(arena, params), params->config))
-        while (is_shortage(status) && xseg_budget_wait_retry(&budget_wait))
-            status = try_again(arena, params, status, budget_wait.grows, out);
-    xseg_budget_wait_end(&budget_wait, status == XSEG_OK);
-    return status;
-}
-
-/*
- * Overcome a shortage: take back pending blocks that have finished, ask other processes, ask the observers, then climb the
- * rungs; ask the observers and climb again while an observer spares memory and the request still fails.
- */
-static xseg_status overcome(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                            xseg_status refused, struct xseg_alloc_result *out)
-{
-    struct xseg_device *device = arena->device;
-    xseg_status status = XSEG_OK;
-    bool spared = true;
-
-    XSEG_ASSERT(is_shortage(refused));
-    device->is_short = device->is_short || device_is_short(arena, refused);
-    if (device->is_short && params->expandable && !arena->pool->is_full)
-        atomic_store_explicit(&device->asks_late, true, memory_order_relaxed);
-    if (!params->is_guarded && !xseg_pending_captures(device->pending))
-        status = take_finished(arena, params, out);
-    if (status != XSEG_OK || out->base != 0)
-        return status;
-    status = ask_others(arena, params, refused, out);
-    for (unsigned attempt = 0; spared && attempt < XSEG_LOW_MEMORY_CALLS_MAX && is_shortage(status);
-         attempt++) {
-        spared = ask(arena, params, status, attempt);
-        if (spared)
-            status = serve(arena, params, out);
-        if (is_shortage(status))
-            status = climb(arena, params, choose_rungs(arena, params), status, out);
-    }
-    return status;
-}
-
-/*
- * Serve a request for which there are no addresses.  Segments that are one hole give theirs back first; else a
- * classic segment serves the request, which takes no more addresses than it needs.
- *
- * is_first: set to whether this is the first such classic segment of the device
- */
-static xseg_status do_with_fewer_addresses(struct xseg_arena *arena,
-                                           const struct xseg_alloc_params *params,
-                                           struct xseg_alloc_result *out, bool *is_first)
-{
-    struct xseg_device *device = arena->device;
-    struct xseg_alloc_params classic = *params;
-
-    XSEG_ASSERT(params->expandable && out->base == 0);
-    if (!xseg_pending_captures(device->pending)) {
-        xseg_device_visit_arenas(device, xseg_trim_finish_unmapped_of, NULL);
-        const xseg_status status = xseg_growth_run(arena, params, out);
-
-        if (status != XSEG_ERR_NO_ADDRESSES)
-            return status;
-    }
-    if (params->is_guarded)
-        return XSEG_ERR_NO_ADDRESSES;
-    classic.expandable = false;
-    const xseg_status status = xseg_growth_run(arena, &classic, out);
-    if (status != XSEG_OK)
-        return is_shortage(status) ? XSEG_ERR_NO_ADDRESSES : status;
-    *is_first = !device->lacks_addresses;
-    device->lacks_addresses = true;
-    return XSEG_OK;
-}
-
-/*
- * Overcome a shortage.  A rung may find that pages cannot be made, for another reason than that: then it is all tried
- * again, and after that the request starts anew without pages.
- */
-static xseg_status overcome_without_pages(struct xseg_arena *arena,
-                                          const struct xseg_alloc_params *params,
-                                          xseg_status refused, struct xseg_alloc_result *out,
-                                          struct xseg_unpaged *request)
-{
-    xseg_status status = overcome(arena, params, refused, out);
-
-    for (unsigned tried = 1; xseg_unpaged_is_failure(arena->device, params, status, request);
-         tried++) {
-        if (tried == XSEG_UNPAGED_TRIES) {
-            xseg_unpaged_give_up(arena->device, request);
-            return XSEG_OK;
-        }
-        status = overcome(arena, params, refused, out);
-    }
-    return status;
-}
-
-static void say_addresses_are_short(struct xseg_device *device)
-{
-    xseg_log_line(&device->allocator->log, XSEG_LOG_WARNING,
-                  "device %d: out of virtual addresses for expandable segments, %" PRIu64
-                  " bytes reserved; further memory is allocated in classic segments",
-                  device->context.ordinal,
-                  atomic_load_explicit(&device->addresses, memory_order_relaxed));
-}
-
-static void note_oom(struct xseg_arena *arena, uint64_t requested, uint64_t free_bytes)
+static void record_oom(struct xseg_arena *arena, uint64_t requested, uint64_t free_bytes)
 {
     if (!xseg_recorder_is_enabled(arena))
         return;
@@ -470,60 +638,71 @@ static void note_oom(struct xseg_arena *arena, uint64_t requested, uint64_t free
     xseg_arena_unlock(arena);
 }
 
-/* Whether a guarded block was wanted while the device still made pages. */
-static bool is_late(const struct xseg_device *device, const struct xseg_alloc_params *params)
+/* Count, describe and record an out-of-memory failure. */
+static xseg_status fail_out_of_memory(const struct fallback *fallback, xseg_status status,
+                                      bool rejected)
 {
-    return params->is_guarded && !xseg_device_makes_pages(device);
+    struct xseg_device *device = fallback->device;
+    uint64_t free_bytes = 0;
+
+    atomic_fetch_add_explicit(rejected ? &device->rejections : &device->ooms, 1,
+                              memory_order_relaxed);
+    status = xseg_oom_fail(fallback->arena, fallback->params, status, rejected, &free_bytes);
+    if (!rejected)
+        record_oom(fallback->arena, fallback->params->requested, free_bytes);
+    return status;
 }
 
-/* Search, collect garbage, grow; with classic segments where pages cannot be made or get no addresses. */
-static xseg_status serve_somehow(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                                 struct xseg_alloc_result *out, struct xseg_unpaged *request,
-                                 bool *says)
+/* Handle a growth that has failed. */
+static __attribute__((noinline)) xseg_status handle_failure(struct fallback *fallback,
+                                                            xseg_status status, bool *rejected)
 {
-    xseg_status status = serve(arena, params, out);
+    struct xseg_device *device = fallback->device;
+    const struct xseg_alloc_params *params = fallback->params;
 
     if (status == XSEG_ERR_NO_ADDRESSES)
-        status = do_with_fewer_addresses(arena, params, out, says);
-    return status == XSEG_OK ? XSEG_OK
-                             : xseg_unpaged_alloc_classic(arena, params, status, out, request);
+        status = grow_with_fewer_addresses(fallback);
+    if (status != XSEG_OK)
+        status = check_pages(fallback, status);
+    if (!xseg_oom_cause_is_memory_pressure(status))
+        return status;
+    *rejected = is_rejected(device, params);
+    if (!*rejected) {
+        XSEG_SPAN_BEGIN(fallback, device->context.ordinal, params->bytes);
+        status = run_chain_and_check_pages(fallback, status);
+        XSEG_SPAN_END(fallback, device->context.ordinal, status);
+    }
+    return xseg_oom_cause_is_memory_pressure(status)
+               ? fail_out_of_memory(fallback, status, *rejected)
+               : status;
 }
 
-xseg_status xseg_fallback_chain_alloc(struct xseg_arena *arena,
-                                      const struct xseg_alloc_params *params,
+xseg_status xseg_fallback_chain_alloc(const struct xseg_alloc_params *params,
                                       struct xseg_alloc_result *out, bool *rejected)
 {
-    struct xseg_device *device = arena->device;
-    bool says = false;
-    uint64_t free_bytes = 0;
+    struct xseg_device *device = params->arena->device;
+    struct fallback fallback;
+    xseg_status status = XSEG_OK;
 
     XSEG_ASSERT(out->base == 0 && params->bytes >= params->requested);
     *rejected = false;
+    fallback.device = device;
+    fallback.arena = params->arena;
+    fallback.params = params;
+    fallback.out = out;
+    fallback.was_freed = fallback.lacks_addresses = false;
+    fallback.page_error[0] = '\0';
     xseg_mutex_lock(&device->growth_lock);
-    struct xseg_unpaged unpaged = xseg_unpaged_begin(device);
-    if (is_late(device, params)) {
-        xseg_mutex_unlock(&device->growth_lock);
-        return XSEG_OK;
-    }
-    xseg_status status = serve_somehow(arena, params, out, &unpaged, &says);
-    if (is_shortage(status)) {
-        *rejected = is_rejected(device, params);
-        if (!*rejected) {
-            XSEG_SPAN_BEGIN(fallback, device->context.ordinal, params->bytes);
-            status = overcome_without_pages(arena, params, status, out, &unpaged);
-            XSEG_SPAN_END(fallback, device->context.ordinal, status);
-        }
-    }
-    if (is_shortage(status)) {
-        atomic_fetch_add_explicit(*rejected ? &device->rejections : &device->ooms, 1,
-                                  memory_order_relaxed);
-        status = xseg_oom_fail(arena, params, status, *rejected, &free_bytes);
-        if (!*rejected)
-            note_oom(arena, params->requested, free_bytes);
+    fallback.page_failures =
+        atomic_load_explicit(&device->context.page_failures, memory_order_relaxed);
+    /* A guarded block needs pages; without them the request starts again. */
+    if (!params->is_guarded || xseg_device_makes_pages(device)) {
+        status = search_and_grow(&fallback);
+        if (__builtin_expect(status != XSEG_OK, 0))
+            status = handle_failure(&fallback, status, rejected);
     }
     xseg_mutex_unlock(&device->growth_lock);
-    if (says)
-        say_addresses_are_short(device);
-    xseg_unpaged_log(device, &unpaged);
+    if (__builtin_expect(fallback.lacks_addresses || fallback.page_error[0] != '\0', 0))
+        log_changes(&fallback);
     return status;
 }

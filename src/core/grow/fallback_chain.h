@@ -1,40 +1,61 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The ladder: the steps, called rungs, that serve a request which no cached block fits.
+ * The out-of-memory fallback chain: the steps that serve a request for which no cached block fits.
  *
- *     as PyTorch    search; collect garbage by age, if a limit asks for it; grow
- *     ------------------------------------------------- the driver or a limit refuses
- *     finished      take back blocks whose events are complete by now
- *     processes     with a budget: steal and borrow without a wait, then wait for what other processes leave idle
- *     ask           observers, without the device memory lock; when they spare memory, start again, a few times
- *     small pages   new ones, as few as the request needs; else idle ones of other segments, streams
- *                   and pools whose stream has finished
- *     waiting       steal small pages after waiting for those streams
- *     borrow        cached blocks of pools that lend
- *     oversize      classic: free segments of max_split_size_mb or more of the same arena
- *     pending       blocks that other streams use, after waiting for them
- *     flush         all idle memory goes back to the driver
+ *     miss              search under the device memory lock; collect garbage by age, if a limit asks for it; grow
+ *     ------------------------------------------------- the driver or a limit denies the growth
+ *     completed events  free pending blocks whose events have completed
+ *     other processes   with a budget: remap and allocate from fallback pools without a wait, then wait for memory that
+ *                       other processes leave idle
+ *     observers         call them without the device memory lock; if one has freed memory, search and grow again
+ *     remap             new small pages, as few as the request needs; else idle pages of other segments, streams and
+ *                       pools whose stream has finished
+ *     remap, waiting    the same after waiting for the streams
+ *     fallback pools    cached blocks of pools with use_on_oom
+ *     oversize          classic segments: release segments of max_split_size_mb or more of the same arena
+ *     pending blocks    wait for blocks that other streams use
+ *     pool              single pages: release the idle memory of the pool on the stream
+ *     release all       release all idle memory of the device
  *     -------------------------------------------------
- *     out of memory, with a sentence that says where the memory is
+ *     out of memory, with an error message that reports where the memory is
  *
- * The arrays in fallback_chain.c say which rungs are climbed in which situation; most end with another search of the
- * cache.  A rung takes only the memory that the request needs, and either serves the request or changes only
- * what is cached.  During a capture no rung waits or takes memory away.  Only the flush counts as a retry.
+ * The table `steps` in fallback_chain.c has the steps in their order, and for each kind of request the situations in which
+ * a step runs.  A step takes only the memory that the request needs.  It either serves the request or changes only what is
+ * cached.  During a capture no step waits or unmaps memory.  If an observer frees memory and the request still fails, the
+ * chain runs again from the observers on, up to XSEG_LOW_MEMORY_CALLS_MAX times.  Only `release all` counts as a retry.
+ *
+ * A step that frees memory of the arena searches the free lists.  Frees and growths of an arena are counted, and the search
+ * is skipped if nothing was freed or mapped in the arena since the last one.
+ *
+ * Devices without pages: the probe at open can succeed although the driver later cannot create or map pages.  A growth that
+ * fails for another reason than memory pressure is tried XSEG_FALLBACK_ATTEMPTS times in a row; then the device makes no
+ * pages any more (xseg_device_makes_pages()), and requests start again with classic segments.  Memory that is mapped stays in
+ * use.  An out-of-memory error of the driver is memory pressure, unless the driver also reports plenty of free memory and a
+ * classic segment serves the request.
+ *
+ * Devices without addresses: segments without mapped memory release their address ranges; then a classic segment, which
+ * needs no more addresses than its bytes, serves the request.
+ *
+ * Locking: the chain takes the device memory lock, and releases it while observers or other processes are notified.
  */
 #ifndef XSEG_CORE_FALLBACK_CHAIN_H
 #define XSEG_CORE_FALLBACK_CHAIN_H
 
 #include "src/core/device/device.h"
 
+/* How often a growth that fails without memory pressure is tried before the device makes no pages any more. */
+#define XSEG_FALLBACK_ATTEMPTS 3u
+
 /*
- * Serve a request that was a miss.  No lock is held.  The caller reports an out-of-memory failure (xseg_oom_cause_is_memory_pressure()).
+ * Serve a request that was a miss.  No lock is held.  The caller reports an out-of-memory failure
+ * (xseg_oom_cause_is_memory_pressure()).
  *
  * rejected: set to whether the request was rejected immediately, see throw_on_cudamalloc_oom
- * Returns: XSEG_OK and the block, live; XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT, XSEG_ERR_NO_ADDRESSES,
- *          XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST
+ * Returns: XSEG_OK and the block, allocated; XSEG_OK and no block: the device makes no pages any more, and the request has to
+ *          start again; XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT, XSEG_ERR_NO_ADDRESSES, XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER,
+ *          XSEG_ERR_DEVICE_LOST, XSEG_ERR_PAUSED
  */
-xseg_status xseg_fallback_chain_alloc(struct xseg_arena *arena,
-                                      const struct xseg_alloc_params *params,
+xseg_status xseg_fallback_chain_alloc(const struct xseg_alloc_params *params,
                                       struct xseg_alloc_result *out, bool *rejected);
 
 #endif

@@ -67,6 +67,13 @@ xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t co
     return XSEG_OK;
 }
 
+xseg_status xseg_growth_fail_unpaged(const struct xseg_device *device)
+{
+    return xseg_fail(XSEG_ERR_UNSUPPORTED,
+                     "virtual memory management is not available on device %d",
+                     device->context.ordinal);
+}
+
 /* --- Classic segments. --- */
 
 /* Whether addresses that a user's function gave are in no segment. */

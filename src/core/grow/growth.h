@@ -54,4 +54,7 @@ xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t co
 /* Whether a pool may have `more` bytes by its own limit: XSEG_OK, XSEG_ERR_LIMIT. */
 xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more);
 
+/* Fail with XSEG_ERR_UNSUPPORTED because a device makes no pages. */
+xseg_status xseg_growth_fail_unpaged(const struct xseg_device *device);
+
 #endif

@@ -13,7 +13,7 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
-#include "src/core/grow/unpaged.h"
+#include "src/core/grow/growth.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pool/share.h"
 #include "vmm/imported.h"
@@ -58,7 +58,7 @@ static xseg_status check_import_device(struct xseg_device *device, const uint8_t
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
     if (!xseg_device_makes_pages(device))
-        return xseg_unpaged_fail(device);
+        return xseg_growth_fail_unpaged(device);
     if (uuid != NULL)
         status = xseg_sharing_get_uuid(device);
     if (status != XSEG_OK || uuid == NULL ||

@@ -10,7 +10,6 @@
 #include "src/core/device/allocator.h"
 #include "src/core/grow/extents.h"
 #include "src/core/grow/growth.h"
-#include "src/core/grow/unpaged.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/pending_unmap.h"
 #include "src/core/reclaim/release.h"
@@ -141,7 +140,7 @@ static xseg_status check_pool(const struct xseg_pool *pool)
     const struct xseg_device *device = pool->device;
 
     if (!xseg_device_makes_pages(device))
-        return xseg_unpaged_fail(device);
+        return xseg_growth_fail_unpaged(device);
     if (xseg_pool_has_own_memory(pool))
         return xseg_fail(
             XSEG_ERR_ARGUMENT,
