@@ -32,7 +32,8 @@ static const char *const state_text[] = {
 };
 
 /* Set the error message for an address that is not the start of an allocated block.  The arena's lock is held. */
-static xseg_status fail_not_live(const struct xseg_extent *extent, uint64_t address, bool *is_free)
+static xseg_status fail_not_allocated(const struct xseg_extent *extent, uint64_t address,
+                                      bool *is_free)
 {
     const struct xseg_part part = xseg_walk_at(extent, address);
 
@@ -56,7 +57,7 @@ static xseg_status fail_not_live(const struct xseg_extent *extent, uint64_t addr
 }
 
 /* Append to the error message when the address was freed, if the history of a device contains the free. */
-static xseg_status add_free(struct xseg_allocator *allocator, uint64_t address)
+static xseg_status append_last_free(struct xseg_allocator *allocator, uint64_t address)
 {
     struct xseg_strbuf text;
     char buffer[768];
@@ -84,10 +85,10 @@ struct live {
 };
 
 /*
- * Find the live block that starts at an address, and lock its arena.
+ * Find the allocated block that starts at an address, and lock its arena.
  *
  * status:  set to XSEG_ERR_NOT_ALLOCATED if there is none
- * Returns: whether the arena is locked; the compiler follows that, but not how it comes about
+ * Returns: whether the arena is locked
  */
 static inline bool lock_live(struct xseg_allocator *allocator, const void *pointer,
                              struct live *live, xseg_status *status) XSEG_TRIES(live->arena->lock)
@@ -97,7 +98,7 @@ static inline bool lock_live(struct xseg_allocator *allocator, const void *point
 
     if (__builtin_expect(extent == NULL, 0)) {
         (void)xseg_allocator_fail_foreign(address);
-        *status = add_free(allocator, address);
+        *status = append_last_free(allocator, address);
         return false;
     }
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
@@ -110,49 +111,54 @@ static inline bool lock_live(struct xseg_allocator *allocator, const void *point
     if (__builtin_expect(live->record != NULL && live->record->state == XSEG_BLOCK_ALLOCATED, 1))
         return true;
     bool is_free = false;
-    *status = fail_not_live(extent, address, &is_free);
+    *status = fail_not_allocated(extent, address, &is_free);
     xseg_arena_unlock(live->arena);
     if (is_free)
-        *status = add_free(allocator, address);
+        *status = append_last_free(allocator, address);
     return false;
 }
 
-/*
- * lock_live() for a block that is to have a record: a cell is isolated.  The lock may be given for a moment to stock
- * records.
- *
- * status: XSEG_ERR_HOST_MEMORY as well
- */
-static bool lock_record(struct xseg_allocator *allocator, const void *pointer, struct live *live,
-                        xseg_status *status) XSEG_TRIES(live->arena->lock)
-{
-    while (lock_live(allocator, pointer, live, status)) {
-        if (live->record != NULL)
-            return true;
-        if (live->arena->blocks.free_count >= 2) {
-            live->record = xseg_tract_isolate(live->arena, live->extent, live->quantum);
-            return true;
-        }
-        const bool stocked = xseg_arena_reserve_records(live->arena, &live->arena->blocks, 2);
-        xseg_arena_unlock(live->arena);
-        if (!stocked) {
-            *status = xseg_arena_fail_host_memory();
-            return false;
-        }
-    }
-    return false;
-}
+/* --- Free. --- */
 
-/* --- Freeing a block, and noting its uses. --- */
-
-/* Whether frees in an arena have more to do than the hit path does; uses of a block aside. */
+/* Whether frees in an arena have more to do than the fast path does; uses of a block aside. */
 static inline bool is_watched(const struct xseg_config *config, const struct xseg_arena *arena)
 {
     return config->has_free_checks | arena->is_guarded;
 }
 
-/* Free a busy block.  No lock is held. */
-static xseg_status free_busy(struct xseg_block *block, const struct xseg_config *config)
+/* Whether the arena of a block has the records in stock that a use of the block by another stream takes: a record of the
+ * use, and records for the block if it has none. */
+static bool has_records(const struct live *live, uint32_t uses)
+{
+    return live->arena->uses.free_count >= uses &&
+           (live->record != NULL || live->arena->blocks.free_count >= 2);
+}
+
+/* Stock the records of has_records(), and unlock the arena. */
+static xseg_status stock_records(const struct live *live, uint32_t uses)
+    XSEG_RELEASES(live->arena->lock)
+{
+    const bool has_uses =
+        uses == 0 || xseg_arena_reserve_records(live->arena, &live->arena->uses, uses);
+    const bool has_blocks = !has_uses || live->record != NULL ||
+                            xseg_arena_reserve_records(live->arena, &live->arena->blocks, 2);
+
+    xseg_arena_unlock(live->arena);
+    if (!has_uses)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, stream use of a block");
+    return has_blocks ? XSEG_OK : xseg_arena_fail_host_memory();
+}
+
+/* The record of a block; a small block without one is isolated.  has_records() holds. */
+static struct xseg_block *get_record(const struct live *live)
+{
+    if (live->record != NULL)
+        return live->record;
+    return xseg_tract_isolate(live->arena, live->extent, live->quantum);
+}
+
+/* Free a claimed block.  No lock is held. */
+static xseg_status free_claimed(struct xseg_block *block, const struct xseg_config *config)
 {
     struct xseg_arena *arena = block->extent->arena;
 
@@ -170,23 +176,8 @@ static xseg_status free_busy(struct xseg_block *block, const struct xseg_config 
     return XSEG_OK;
 }
 
-/* Free a block that the hit path cannot free: one with uses, or one of a watched arena (is_watched()). */
-static xseg_status free_slowly(struct xseg_allocator *allocator, const void *pointer,
-                               const struct xseg_config *config)
-{
-    struct live live = {0};
-    xseg_status status = XSEG_OK;
-
-    if (!lock_record(allocator, pointer, &live, &status))
-        return status;
-    XSEG_ASSERT(live.record != NULL && live.record->state == XSEG_BLOCK_ALLOCATED);
-    live.record->state = XSEG_BLOCK_CLAIMED;
-    xseg_arena_unlock(live.arena);
-    return free_busy(live.record, config);
-}
-
-/* Note that a live block is freed.  Its arena's lock is held. */
-static __attribute__((noinline)) void note_free(const struct live *live)
+/* Record the free of a block in the history.  The lock of its arena is held. */
+static __attribute__((noinline)) void record_free(const struct live *live)
 {
     struct xseg_recorded_block block;
 
@@ -202,68 +193,115 @@ static __attribute__((noinline)) void note_free(const struct live *live)
     xseg_recorder_free(live->arena, &block);
 }
 
-xseg_status xseg_allocator_free(struct xseg_allocator *allocator, const void *pointer)
+/* Free a block that no other stream uses, and unlock its arena. */
+static inline void free_unused(const struct live *live) XSEG_RELEASES(live->arena->lock)
 {
-    struct live live = {0};
+    if (xseg_recorder_is_enabled(live->arena))
+        record_free(live);
+    if (live->record == NULL) {
+        const bool is_freed = xseg_small_free(live->arena, live->extent, live->quantum);
+
+        XSEG_ASSERT(is_freed);
+    } else {
+        xseg_arena_free(live->arena, live->record);
+    }
+    xseg_arena_unlock(live->arena);
+}
+
+/* Free the block at an address.  side: a stream whose work uses the block as well, or NULL */
+static xseg_status free_at(struct xseg_allocator *allocator, const void *pointer,
+                           struct xseg_known_stream *side)
+{
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+    struct xseg_device *device = NULL;
     xseg_status status = XSEG_OK;
 
-    xseg_allocator_gather(allocator, NULL);
-    if (__builtin_expect(!lock_live(allocator, pointer, &live, &status), 0))
-        return status;
-    struct xseg_arena *arena = live.arena;
-    const struct xseg_config *config = xseg_allocator_config(allocator);
-    if (__builtin_expect(is_watched(config, arena), 0) ||
-        (live.record != NULL && live.record->uses != NULL)) {
-        xseg_arena_unlock(live.arena);
-        status = free_slowly(allocator, pointer, config);
-    } else {
-        if (xseg_recorder_is_enabled(arena))
-            note_free(&live);
-        if (live.record == NULL) {
-            const bool is_freed = xseg_small_free(live.arena, live.extent, live.quantum);
+    for (;;) {
+        struct live live = {0};
 
-            XSEG_ASSERT(is_freed);
-        } else {
-            xseg_arena_free(live.arena, live.record);
+        if (__builtin_expect(!lock_live(allocator, pointer, &live, &status), 0))
+            return status;
+        const uint32_t uses = side != NULL && side != xseg_arena_stream(live.arena);
+        device = live.arena->device;
+        if (__builtin_expect(!is_watched(config, live.arena), 1) && uses == 0 &&
+            (live.record == NULL || live.record->uses == NULL)) {
+            free_unused(&live);
+            break;
         }
-        xseg_arena_unlock(live.arena);
+        if (has_records(&live, uses)) {
+            struct xseg_block *block = get_record(&live);
+
+            if (uses != 0)
+                xseg_pending_record_stream(live.arena, block, side, false);
+            block->state = XSEG_BLOCK_CLAIMED;
+            xseg_arena_unlock(live.arena);
+            status = free_claimed(block, config);
+            break;
+        }
+        status = stock_records(&live, uses);
+        if (status != XSEG_OK)
+            return status;
     }
     if (__builtin_expect(config->has_call_epilogue, 0))
-        xseg_slow_path_end_call(arena->device, config);
+        xseg_slow_path_end_call(device, config);
     return status;
 }
 
-/* Note that a stream uses the live block at an address.  The arena's lock may be given to stock records. */
-static xseg_status note_use(struct xseg_allocator *allocator, const void *pointer,
-                            struct xseg_known_stream *stream, bool captured)
+xseg_status xseg_allocator_free(struct xseg_allocator *allocator, const void *pointer)
 {
-    for (;;) {
+    xseg_allocator_gather(allocator, NULL);
+    return free_at(allocator, pointer, NULL);
+}
+
+/* --- Uses by other streams. --- */
+
+/* The entry of a stream, if that takes no driver call: the stream is known and no capture is active; else NULL. */
+static struct xseg_known_stream *find_stream(struct xseg_device *device, xseg_stream handle)
+{
+    return xseg_pending_captures(device->pending)
+               ? NULL
+               : xseg_streams_find_uncaptured(&device->streams, handle);
+}
+
+xseg_status xseg_allocator_record_stream(struct xseg_allocator *allocator, const void *pointer,
+                                         xseg_stream handle)
+{
+    struct xseg_known_stream *stream = NULL;
+    xseg_status status = XSEG_OK;
+    bool captured = false;
+
+    do {
         struct live live = {0};
-        xseg_status status = XSEG_OK;
 
         if (!lock_live(allocator, pointer, &live, &status))
             return status;
+        struct xseg_device *device = live.arena->device;
+        if (stream == NULL)
+            stream = find_stream(device, handle);
+        if (stream == NULL) {
+            xseg_arena_unlock(live.arena);
+            status = xseg_stream_retirement_get(device, handle, &stream);
+            if (status == XSEG_OK)
+                status = xseg_device_is_captured(device, stream, &captured);
+            continue;
+        }
         if (stream == xseg_arena_stream(live.arena)) {
             xseg_arena_unlock(live.arena);
             return XSEG_OK;
         }
-        const bool stocked = xseg_arena_reserve_records(live.arena, &live.arena->uses, 1);
-        xseg_arena_unlock(live.arena);
-        if (!stocked)
-            return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, stream use of a block");
-        if (!lock_record(allocator, pointer, &live, &status))
-            return status;
-        const bool ready = live.arena->uses.free_count > 0;
-        XSEG_ASSERT(live.record != NULL);
-        if (ready)
-            xseg_pending_record_stream(live.arena, live.record, stream, captured);
-        xseg_arena_unlock(live.arena);
-        if (ready)
+        if (has_records(&live, 1)) {
+            xseg_pending_record_stream(live.arena, get_record(&live), stream, captured);
+            xseg_arena_unlock(live.arena);
             return XSEG_OK;
-    }
+        }
+        status = stock_records(&live, 1);
+    } while (status == XSEG_OK);
+    return status;
 }
 
-/* The device of a live block. */
+/* --- Free behind events. --- */
+
+/* Find the device of an allocated block. */
 static xseg_status find_device(struct xseg_allocator *allocator, const void *pointer,
                                struct xseg_device **out)
 {
@@ -278,24 +316,10 @@ static xseg_status find_device(struct xseg_allocator *allocator, const void *poi
     return XSEG_OK;
 }
 
-xseg_status xseg_allocator_record_stream(struct xseg_allocator *allocator, const void *pointer,
-                                         xseg_stream stream)
-{
-    struct xseg_known_stream *known = NULL;
-    struct xseg_device *device = NULL;
-    bool captured = false;
-    xseg_status status = find_device(allocator, pointer, &device);
-
-    if (status == XSEG_OK)
-        status = xseg_stream_retirement_get(device, stream, &known);
-    if (status == XSEG_OK)
-        status = xseg_device_is_captured(device, known, &captured);
-    return status == XSEG_OK ? note_use(allocator, pointer, known, captured) : status;
-}
-
 /* Let the side stream wait for the events that are not complete.  *side: NULL if all events are */
-static xseg_status wait_aside(struct xseg_device *device, const xseg_event *events, size_t count,
-                              struct xseg_known_stream **side)
+static xseg_status wait_for_events_on_side_stream(struct xseg_device *device,
+                                                  const xseg_event *events, size_t count,
+                                                  struct xseg_known_stream **side)
 {
     for (size_t i = 0; i < count; i++) {
         xseg_status status;
@@ -334,8 +358,9 @@ xseg_status xseg_allocator_free_after(struct xseg_allocator *allocator, const vo
                          "capture is active on device %d; end it first, since events cannot be "
                          "queried during a capture",
                          device->context.ordinal);
-    status = wait_aside(device, events, count, &side);
-    if (status == XSEG_OK && side != NULL)
-        status = note_use(allocator, pointer, side, false);
-    return status == XSEG_OK ? xseg_allocator_free(allocator, pointer) : status;
+    status = wait_for_events_on_side_stream(device, events, count, &side);
+    if (status != XSEG_OK)
+        return status;
+    xseg_allocator_gather(allocator, NULL);
+    return free_at(allocator, pointer, side);
 }

@@ -499,7 +499,8 @@ static bool is_page_failure(struct fallback *fallback, xseg_status status)
 static bool is_pressure_doubtful(const struct fallback *fallback, xseg_status status)
 {
     const struct xseg_device *device = fallback->device;
-    const uint64_t plenty = xseg_context_ample_bytes(&device->context, fallback->params->segment_bytes);
+    const uint64_t plenty =
+        xseg_context_ample_bytes(&device->context, fallback->params->segment_bytes);
     const uint64_t physical = xseg_device_physical(device);
 
     return is_paged(fallback) && status == XSEG_ERR_NO_MEMORY &&
