@@ -24,62 +24,66 @@
 #include "vmm/contents.h"
 #include "vmm/evicted.h"
 
-/* A pause or a resume of a pool. */
-struct transition {
-    struct xseg_device *device;
-    struct xseg_pool *pool;
-    struct xseg_contents *contents; /* NULL: contents are not kept */
-    uint64_t offset;                /* in the contents, of the next copy */
-    uint64_t bytes;                 /* sum of sum_segments() */
-    xseg_status status;             /* the first error */
-    bool is_notified;               /* observers were notified of the unmap */
-};
-
 /* --- Segments of a pool, in an order that does not change while the pool is paused. --- */
 
-typedef void segment_action(struct transition *transition, struct xseg_segment *segment);
+struct segment_cursor {
+    struct xseg_arena *arena;
+    struct xseg_list *node;       /* in `extents` of the arena */
+    struct xseg_segment *segment; /* NULL: the end */
+};
 
-static void for_each_segment(struct transition *transition, segment_action *action)
+static void next_segment(struct segment_cursor *at)
 {
-    struct xseg_arena *arena =
-        atomic_load_explicit(&transition->pool->arenas, memory_order_acquire);
-
-    for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_acquire))
-        XSEG_LIST_FOR(node, &arena->extents)
-        {
-            action(transition, &XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
+    at->segment = NULL;
+    while (at->arena != NULL && at->segment == NULL) {
+        at->node = at->node->next;
+        if (at->node != &at->arena->extents) {
+            at->segment = &XSEG_CONTAINER(at->node, struct xseg_extent, link)->segment;
+        } else {
+            at->arena = atomic_load_explicit(&at->arena->next, memory_order_acquire);
+            at->node = at->arena == NULL ? NULL : &at->arena->extents;
         }
+    }
 }
 
-static uint64_t sum_segments(struct transition *transition, segment_action *action)
+static struct segment_cursor first_segment(const struct xseg_pool *pool)
 {
-    transition->bytes = 0;
-    for_each_segment(transition, action);
-    return transition->bytes;
+    struct segment_cursor at = {.arena = atomic_load_explicit(&pool->arenas, memory_order_acquire)};
+
+    at.node = at.arena == NULL ? NULL : &at.arena->extents;
+    next_segment(&at);
+    return at;
 }
 
-static void add_mapped_bytes(struct transition *transition, struct xseg_segment *segment)
+#define FOR_SEGMENTS(at, pool) \
+    for (struct segment_cursor at = first_segment(pool); (at).segment != NULL; next_segment(&(at)))
+
+static uint64_t sum_mapped_bytes(const struct xseg_pool *pool)
 {
+    uint64_t bytes = 0;
     bool evicted = false;
 
-    if (!xseg_segment_is_expandable(segment)) {
-        transition->bytes += atomic_load_explicit(&segment->mapped, memory_order_relaxed);
-        return;
+    FOR_SEGMENTS(at, pool)
+    {
+        if (!xseg_segment_is_expandable(at.segment))
+            bytes += atomic_load_explicit(&at.segment->mapped, memory_order_relaxed);
+        else
+            for (uint32_t first = 0, count;
+                 (count = xseg_evicted_next_run(at.segment, &first, &evicted)) != 0; first += count)
+                bytes += count * at.segment->granule_bytes;
     }
-    for (uint32_t at = 0, count; (count = xseg_evicted_next_run(segment, &at, &evicted)) != 0;
-         at += count)
-        transition->bytes += count * segment->granule_bytes;
+    return bytes;
 }
 
-static void select_aliased_granules(struct transition *transition, struct xseg_segment *segment)
+static uint64_t sum_unbacked_bytes(const struct xseg_pool *pool)
 {
-    (void)transition;
-    xseg_evicted_select_aliases(segment);
-}
+    uint64_t bytes = 0;
 
-static void add_missing_bytes(struct transition *transition, struct xseg_segment *segment)
-{
-    transition->bytes += xseg_evicted_unbacked_bytes(segment);
+    FOR_SEGMENTS(at, pool)
+    {
+        bytes += xseg_evicted_unbacked_bytes(at.segment);
+    }
+    return bytes;
 }
 
 /* --- Blockers. --- */
@@ -343,11 +347,9 @@ static void settle_arena_counts(void *self, struct xseg_arena *arena)
         xseg_pool_record_growth(arena, before - evicted);
 }
 
-/* End the transition in a state; a running pool is opened for allocations. */
-static void settle_transition(struct transition *transition, enum xseg_pool_state state)
+/* End the transition of a pool in a state; a running pool is opened for allocations. */
+static void settle_transition(struct xseg_pool *pool, enum xseg_pool_state state)
 {
-    struct xseg_pool *pool = transition->pool;
-
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_ASSERT(pool->state == XSEG_POOL_TRANSITION && state != XSEG_POOL_TRANSITION);
     xseg_pool_visit_arenas(pool, settle_arena_counts, pool);
@@ -358,145 +360,148 @@ static void settle_transition(struct transition *transition, enum xseg_pool_stat
 
 /* --- Contents. --- */
 
-static void copy_segment(struct transition *transition, struct xseg_segment *segment, bool saves)
+/* Queue the copies of a segment.
+ * offset: of the segment in the contents; advanced past it */
+static xseg_status copy_segment(struct xseg_contents *contents, const struct xseg_segment *segment,
+                                bool saves, uint64_t *offset)
 {
+    xseg_status status = XSEG_OK;
     bool evicted = false;
 
-    for (uint32_t at = 0, count; transition->status == XSEG_OK &&
-                                 (count = xseg_evicted_next_run(segment, &at, &evicted)) != 0;
+    for (uint32_t at = 0, count;
+         status == XSEG_OK && (count = xseg_evicted_next_run(segment, &at, &evicted)) != 0;
          at += count) {
         const uint64_t address = segment->base + at * segment->granule_bytes;
         const uint64_t bytes = count * segment->granule_bytes;
 
         XSEG_ASSERT(bytes != 0 && address + bytes <= segment->base + segment->bytes);
         if (saves)
-            transition->status =
-                xseg_contents_save(transition->contents, transition->offset, address, bytes);
+            status = xseg_contents_save(contents, *offset, address, bytes);
         else if (evicted)
-            transition->status =
-                xseg_contents_load(transition->contents, transition->offset, address, bytes);
-        transition->offset += bytes;
+            status = xseg_contents_load(contents, *offset, address, bytes);
+        *offset += bytes;
     }
+    return status;
 }
 
-static void save_segment(struct transition *transition, struct xseg_segment *segment)
+/* Save or load the contents of a pool, and wait for the copies.  No lock is held. */
+static xseg_status copy_contents(const struct xseg_pool *pool, struct xseg_contents *contents,
+                                 bool saves)
 {
-    copy_segment(transition, segment, true);
-}
+    xseg_status status = xseg_contents_acquire_buffer(contents);
+    uint64_t offset = 0;
 
-static void load_segment(struct transition *transition, struct xseg_segment *segment)
-{
-    copy_segment(transition, segment, false);
-}
-
-/* Copy the contents of all segments, and wait for the copies.  No lock is held. */
-static xseg_status copy_contents(struct transition *transition, segment_action *action)
-{
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
-    XSEG_ASSERT(transition->contents != NULL && transition->pool->state == XSEG_POOL_TRANSITION);
-    transition->offset = 0;
-    transition->status = xseg_contents_acquire_buffer(transition->contents);
-    if (transition->status == XSEG_OK)
-        for_each_segment(transition, action);
-    if (transition->contents->pieces != 0) {
-        /* Copies that are already queued use the pinned memory, so wait also after an error. */
-        const xseg_status status = xseg_contents_wait(transition->contents);
-
-        transition->status = transition->status == XSEG_OK ? status : transition->status;
+    XSEG_ASSERT(pool->state == XSEG_POOL_TRANSITION);
+    FOR_SEGMENTS(at, pool)
+    {
+        if (status == XSEG_OK)
+            status = copy_segment(contents, at.segment, saves, &offset);
     }
-    return transition->status;
+    if (contents->pieces != 0) {
+        /* Copies that are already queued use the pinned memory, so wait also after an error. */
+        const xseg_status waited = xseg_contents_wait(contents);
+
+        status = status == XSEG_OK ? waited : status;
+    }
+    return status;
 }
 
-static xseg_status save_contents(struct transition *transition, enum xseg_keep keep,
-                                 const char *path)
+/* out: set also if the copies fail; NULL: there is nothing to save */
+static xseg_status save_contents(const struct xseg_pool *pool, enum xseg_keep keep,
+                                 const char *path, struct xseg_contents **out)
 {
-    const uint64_t bytes = sum_segments(transition, add_mapped_bytes);
+    struct xseg_device *device = pool->device;
+    const uint64_t bytes = sum_mapped_bytes(pool);
     struct xseg_contents *contents;
-    xseg_status status;
 
-    XSEG_ASSERT(transition->contents == NULL);
+    *out = NULL;
     if (keep == XSEG_KEEP_NOTHING || bytes == 0)
         return XSEG_OK;
     contents = malloc(sizeof(*contents));
     if (contents == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, record of saved contents");
-    status = xseg_contents_open(contents, &transition->device->unreleased,
-                                transition->device->copier, keep, path, bytes);
+    const xseg_status status =
+        xseg_contents_open(contents, &device->unreleased, device->copier, keep, path, bytes);
     if (status != XSEG_OK) {
         free(contents);
         return status;
     }
-    transition->contents = contents;
-    return copy_contents(transition, save_segment);
+    *out = contents;
+    return copy_contents(pool, contents, true);
 }
 
 /* --- Pause. --- */
 
-static void unmap_segment(struct transition *transition, struct xseg_segment *segment)
+/* Map the pages of all segments again, which still have their memory.  Returns the first error. */
+static xseg_status map_pages_back(const struct xseg_pool *pool)
 {
-    if (transition->status == XSEG_OK)
-        transition->status = xseg_evicted_unmap(segment);
+    xseg_status result = XSEG_OK;
+
+    FOR_SEGMENTS(at, pool)
+    {
+        const xseg_status status = xseg_evicted_map(at.segment);
+
+        if (status == XSEG_OK)
+            xseg_evicted_finish(at.segment);
+        else if (result == XSEG_OK)
+            result = status;
+    }
+    return result;
 }
 
-static void release_segment(struct transition *transition, struct xseg_segment *segment)
-{
-    (void)transition;
-    xseg_evicted_release(segment);
-}
-
-/* Map the pages of a segment again, which still have their memory. */
-static void map_back_segment(struct transition *transition, struct xseg_segment *segment)
-{
-    const xseg_status status = xseg_evicted_map(segment);
-
-    if (status == XSEG_OK)
-        xseg_evicted_finish(segment);
-    else if (transition->status == XSEG_OK)
-        transition->status = status;
-}
-
-/* Map the segments again after an unmap failed.  If that fails, too, the pool is paused in its
- * current state, with the saved contents. */
-static xseg_status roll_back_unmap(struct transition *transition, xseg_status status)
+/* Roll back after an unmap has failed.  If that fails, too, the pool is paused in its current
+ * state, with the saved contents. */
+static xseg_status roll_back_unmap(struct xseg_pool *pool, struct xseg_contents *contents,
+                                   xseg_status status)
 {
     char reason[384];
 
     XSEG_ASSERT(status != XSEG_OK);
     (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
-    transition->status = XSEG_OK;
-    for_each_segment(transition, map_back_segment);
-    if (transition->status == XSEG_OK)
+    if (map_pages_back(pool) == XSEG_OK)
         return xseg_fail(status, "%s", reason);
-    transition->pool->contents = transition->contents;
-    settle_transition(transition, XSEG_POOL_PAUSED);
+    pool->contents = contents;
+    settle_transition(pool, XSEG_POOL_PAUSED);
     return xseg_fail(status,
                      "%s; pool %s is paused with its contents because the undo failed, resume it",
-                     reason, xseg_pool_label(transition->pool));
+                     reason, xseg_pool_label(pool));
 }
 
 /* Unmap all pages, then release their physical memory. */
-static xseg_status evict_pool(struct transition *transition)
+static xseg_status evict_pool(struct xseg_pool *pool, struct xseg_contents *contents)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    XSEG_ASSERT(transition->pool->contents == NULL);
-    transition->status = XSEG_OK;
-    for_each_segment(transition, unmap_segment);
-    if (transition->status != XSEG_OK)
-        return roll_back_unmap(transition, transition->status);
-    for_each_segment(transition, release_segment);
-    transition->pool->contents = transition->contents;
-    if (transition->contents != NULL)
-        xseg_contents_release_buffer(transition->contents);
-    settle_transition(transition, XSEG_POOL_PAUSED);
+    XSEG_ASSERT(pool->contents == NULL);
+    FOR_SEGMENTS(at, pool)
+    {
+        const xseg_status status = xseg_evicted_unmap(at.segment);
+
+        if (status != XSEG_OK)
+            return roll_back_unmap(pool, contents, status);
+    }
+    FOR_SEGMENTS(at, pool)
+    {
+        xseg_evicted_release(at.segment);
+    }
+    pool->contents = contents;
+    if (contents != NULL)
+        xseg_contents_release_buffer(contents);
+    settle_transition(pool, XSEG_POOL_PAUSED);
     return XSEG_OK;
 }
 
-/* Pause a pool in state TRANSITION.  The device memory lock is held on entry and return. */
-static xseg_status run_pause(struct transition *transition, enum xseg_keep keep,
-                             const char *path) XSEG_UNCHECKED
+/*
+ * Pause a pool in state TRANSITION.  The device memory lock is held on entry and return.
+ *
+ * contents:    set to the saved contents; the caller discards them if the pool is not paused
+ * is_notified: set if observers were notified of the unmap
+ */
+static xseg_status run_pause(struct xseg_pool *pool, enum xseg_keep keep, const char *path,
+                             struct xseg_contents **contents, bool *is_notified) XSEG_UNCHECKED
 {
-    struct xseg_device *device = transition->device;
-    xseg_status status = close_pool(transition->pool);
+    struct xseg_device *device = pool->device;
+    xseg_status status = close_pool(pool);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (status == XSEG_OK && keep != XSEG_KEEP_NOTHING)
@@ -504,41 +509,45 @@ static xseg_status run_pause(struct transition *transition, enum xseg_keep keep,
     if (status != XSEG_OK)
         return status;
     /* No page of the pool is mapped or unmapped from here on. */
-    for_each_segment(transition, select_aliased_granules);
+    FOR_SEGMENTS(at, pool)
+    {
+        xseg_evicted_select_aliases(at.segment);
+    }
     if (keep != XSEG_KEEP_NOTHING || xseg_notify_is_enabled(device)) {
-        transition->is_notified = true;
-        if (!xseg_notify_pool(transition->pool, true))
+        *is_notified = true;
+        if (!xseg_notify_pool(pool, true))
             return xseg_fail(XSEG_ERR_BUSY,
                              "registration callback runs in another thread for memory of pool %s; "
                              "retry after the callback has returned",
-                             xseg_pool_label(transition->pool));
+                             xseg_pool_label(pool));
         xseg_mutex_unlock(&device->growth_lock);
-        status = save_contents(transition, keep, path);
+        status = save_contents(pool, keep, path, contents);
         xseg_mutex_lock(&device->growth_lock);
         if (status == XSEG_OK)
             status = check_captures(device);
         if (status == XSEG_OK)
-            status = close_pool(transition->pool);
+            status = close_pool(pool);
     }
-    return status == XSEG_OK ? evict_pool(transition) : status;
+    return status == XSEG_OK ? evict_pool(pool, *contents) : status;
 }
 
 static xseg_status pause_running_pool(struct xseg_pool *pool, enum xseg_keep keep, const char *path)
 {
     struct xseg_device *device = pool->device;
-    struct transition transition = {.device = device, .pool = pool};
+    struct xseg_contents *contents = NULL;
+    bool is_notified = false;
 
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     xseg_mutex_lock(&device->growth_lock);
     xseg_status status = check_pause(pool);
     if (status == XSEG_OK) {
         pool->state = XSEG_POOL_TRANSITION;
-        status = run_pause(&transition, keep, path);
+        status = run_pause(pool, keep, path, &contents, &is_notified);
         if (pool->state == XSEG_POOL_TRANSITION) {
-            if (transition.is_notified)
+            if (is_notified)
                 (void)xseg_notify_pool(pool, false);
-            settle_transition(&transition, XSEG_POOL_RUNNING);
-            xseg_discard_contents(transition.contents);
+            settle_transition(pool, XSEG_POOL_RUNNING);
+            xseg_discard_contents(contents);
         }
     }
     XSEG_ASSERT(status != XSEG_OK || pool->state == XSEG_POOL_PAUSED);
@@ -559,128 +568,119 @@ xseg_status xseg_pause_pool(struct xseg_pool *pool, enum xseg_keep keep, const c
 
 /* --- Resume. --- */
 
-static void create_segment_pages(struct transition *transition, struct xseg_segment *segment)
+static void roll_back_pages(const struct xseg_pool *pool)
 {
-    if (transition->status == XSEG_OK)
-        transition->status = xseg_evicted_create(segment);
-}
-
-static void map_segment(struct transition *transition, struct xseg_segment *segment)
-{
-    if (transition->status == XSEG_OK)
-        transition->status = xseg_evicted_map(segment);
-}
-
-static void roll_back_segment(struct transition *transition, struct xseg_segment *segment)
-{
-    (void)transition;
-    (void)xseg_evicted_roll_back(segment);
-}
-
-static void finish_segment(struct transition *transition, struct xseg_segment *segment)
-{
-    (void)transition;
-    xseg_evicted_finish(segment);
+    FOR_SEGMENTS(at, pool)
+    {
+        (void)xseg_evicted_roll_back(at.segment);
+    }
 }
 
 /* Create new memory for all pages, or for none. */
-static xseg_status create_pages(struct transition *transition)
+static xseg_status create_pages(struct xseg_pool *pool)
 {
+    xseg_status status = xseg_growth_check(pool, sum_unbacked_bytes(pool), 0);
+
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    transition->status =
-        xseg_growth_check(transition->pool, sum_segments(transition, add_missing_bytes), 0);
-    if (transition->status != XSEG_OK)
-        return transition->status;
-    for_each_segment(transition, create_segment_pages);
-    if (transition->status != XSEG_OK)
-        for_each_segment(transition, roll_back_segment);
-    return transition->status;
+    if (status != XSEG_OK)
+        return status;
+    FOR_SEGMENTS(at, pool)
+    {
+        if (status == XSEG_OK)
+            status = xseg_evicted_create(at.segment);
+    }
+    if (status != XSEG_OK)
+        roll_back_pages(pool);
+    return status;
 }
 
 /* Request memory from other processes, and retry until the timeout. */
-static xseg_status request_from_budget(struct transition *transition, xseg_status status)
+static xseg_status request_from_budget(struct xseg_pool *pool, xseg_status status)
 {
-    struct xseg_arena *arena =
-        atomic_load_explicit(&transition->pool->arenas, memory_order_acquire);
+    struct xseg_arena *arena = atomic_load_explicit(&pool->arenas, memory_order_acquire);
     struct xseg_budget_wait budget_wait;
 
     /* A pool without arenas needs no memory: the failure is that of a limit that is exceeded. */
     if (arena == NULL)
         return status;
-    if (xseg_budget_wait_begin(&budget_wait, arena, sum_segments(transition, add_missing_bytes),
-                               xseg_allocator_config(transition->device->allocator)))
+    if (xseg_budget_wait_begin(&budget_wait, arena, sum_unbacked_bytes(pool),
+                               xseg_allocator_config(pool->device->allocator)))
         while (xseg_oom_cause_is_memory_pressure(status) && xseg_budget_wait_retry(&budget_wait))
             if (budget_wait.grows)
-                status = create_pages(transition);
+                status = create_pages(pool);
     xseg_budget_wait_end(&budget_wait, status == XSEG_OK);
     return status;
 }
 
 /* Create new memory for all pages.  Under memory pressure release idle memory first, then request
  * memory from other processes. */
-static xseg_status create_pages_with_fallback(struct transition *transition)
+static xseg_status create_pages_with_fallback(struct xseg_pool *pool)
 {
-    xseg_status status = create_pages(transition);
+    xseg_status status = create_pages(pool);
 
     if (!xseg_oom_cause_is_memory_pressure(status))
         return status;
-    status = xseg_trim_all(transition->device, true);
+    status = xseg_trim_all(pool->device, true);
     if (status != XSEG_OK)
         return status;
-    status = create_pages(transition);
-    return xseg_oom_cause_is_memory_pressure(status) ? request_from_budget(transition, status)
-                                                     : status;
+    status = create_pages(pool);
+    return xseg_oom_cause_is_memory_pressure(status) ? request_from_budget(pool, status) : status;
 }
 
-/* Map new pages at the addresses of the pool and load the contents.  The device memory lock is held
- * on entry and return. */
-static xseg_status map_new_pages(struct transition *transition) XSEG_UNCHECKED
+/* Map new pages at the addresses of the pool, and load the contents.  The device memory lock is
+ * held on entry and return. */
+static xseg_status map_new_pages(struct xseg_pool *pool) XSEG_UNCHECKED
 {
-    struct xseg_device *device = transition->device;
-    xseg_status status = create_pages_with_fallback(transition);
+    struct xseg_device *device = pool->device;
+    xseg_status status = create_pages_with_fallback(pool);
 
-    if (status != XSEG_OK)
-        return status;
-    for_each_segment(transition, map_segment);
-    if (transition->status == XSEG_OK && transition->contents != NULL) {
+    FOR_SEGMENTS(at, pool)
+    {
+        if (status == XSEG_OK)
+            status = xseg_evicted_map(at.segment);
+    }
+    if (status == XSEG_OK && pool->contents != NULL) {
         xseg_mutex_unlock(&device->growth_lock);
-        (void)copy_contents(transition, load_segment);
+        status = copy_contents(pool, pool->contents, false);
         xseg_mutex_lock(&device->growth_lock);
     }
-    return transition->status;
+    return status;
 }
 
 /* Resume a pool in state TRANSITION.  The device memory lock is held. */
-static xseg_status run_resume(struct transition *transition)
+static xseg_status run_resume(struct xseg_pool *pool)
 {
+    struct xseg_contents *contents = pool->contents;
     char reason[384];
-    const xseg_status status = map_new_pages(transition);
+    const xseg_status status = map_new_pages(pool);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    XSEG_ASSERT(transition->contents == transition->pool->contents);
+    XSEG_ASSERT(contents == pool->contents);
     if (status == XSEG_OK) {
-        xseg_pool_visit_arenas(transition->pool, record_resume, NULL);
-        for_each_segment(transition, finish_segment);
-        transition->pool->contents = NULL;
-        xseg_discard_contents(transition->contents);
-        (void)xseg_notify_pool(transition->pool, false);
-        settle_transition(transition, XSEG_POOL_RUNNING);
+        xseg_pool_visit_arenas(pool, record_resume, NULL);
+        FOR_SEGMENTS(at, pool)
+        {
+            xseg_evicted_finish(at.segment);
+        }
+        pool->contents = NULL;
+        xseg_discard_contents(contents);
+        (void)xseg_notify_pool(pool, false);
+        settle_transition(pool, XSEG_POOL_RUNNING);
         return XSEG_OK;
     }
     (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
-    for_each_segment(transition, roll_back_segment);
-    if (transition->contents != NULL)
-        xseg_contents_release_buffer(transition->contents);
-    settle_transition(transition, XSEG_POOL_PAUSED);
-    return xseg_fail(
-        status, "%s; pool %s is still paused%s", reason, xseg_pool_label(transition->pool),
-        xseg_oom_cause_is_memory_pressure(status) ? ", free memory and resume it again" : "");
+    roll_back_pages(pool);
+    if (contents != NULL)
+        xseg_contents_release_buffer(contents);
+    settle_transition(pool, XSEG_POOL_PAUSED);
+    return xseg_fail(status, "%s; pool %s is still paused%s", reason, xseg_pool_label(pool),
+                     xseg_oom_cause_is_memory_pressure(status) ? ", free memory and resume it again"
+                                                               : "");
 }
 
 static xseg_status resume_paused_pool(struct xseg_pool *pool)
 {
     struct xseg_device *device = pool->device;
-    struct transition transition = {.device = device, .pool = pool};
     xseg_status status = XSEG_OK;
 
     xseg_mutex_lock(&device->growth_lock);
@@ -694,8 +694,7 @@ static xseg_status resume_paused_pool(struct xseg_pool *pool)
         status = check_captures(device);
     if (status == XSEG_OK) {
         pool->state = XSEG_POOL_TRANSITION;
-        transition.contents = pool->contents;
-        status = run_resume(&transition);
+        status = run_resume(pool);
     }
     XSEG_ASSERT(status != XSEG_OK || pool->state == XSEG_POOL_RUNNING);
     xseg_mutex_unlock(&device->growth_lock);

@@ -26,8 +26,9 @@
  * and the remaining steps only if that has made room within the limit.
  *
  * Locking: the device memory lock.  It is released while observers run and while the commit waits
- * for other processes; `coming` of the extent counts the bytes that the commit is about to map, so
- * that other calls leave them within the limits.
+ * for other processes.  `coming` of the extent has the bytes that the commit is about to map.  They
+ * are subtracted from the unused quota of the range, so that a check of the limits does not count
+ * them twice.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -267,10 +268,10 @@ static bool notify_low_memory(const struct commit *commit, xseg_status status,
                               unsigned attempt) XSEG_UNCHECKED
 {
     xseg_mutex_unlock(&commit->device->growth_lock);
-    const bool spared =
+    const bool freed =
         xseg_oom_notify(commit->arena, &commit->params, status, XSEG_OBSERVERS_LOW_MEMORY, attempt);
     xseg_mutex_lock(&commit->device->growth_lock);
-    return spared;
+    return freed;
 }
 
 /* Request memory from other processes and retry until the timeout.  Idle pages are remapped first,
@@ -296,7 +297,7 @@ static xseg_status request_from_budget(struct commit *commit, xseg_status status
 static xseg_status run_fallback(struct commit *commit, xseg_status status)
 {
     struct xseg_device *device = commit->device;
-    bool spared = true;
+    bool freed = true;
 
     device->is_short = device->is_short || !commit->is_full;
     if (!xseg_pending_captures(device->pending))
@@ -304,10 +305,10 @@ static xseg_status run_fallback(struct commit *commit, xseg_status status)
     if (xseg_oom_cause_is_memory_pressure(status))
         status = request_from_budget(commit, status);
     for (unsigned attempt = 0;
-         spared && attempt < XSEG_LOW_MEMORY_CALLS_MAX && xseg_oom_cause_is_memory_pressure(status);
+         freed && attempt < XSEG_LOW_MEMORY_CALLS_MAX && xseg_oom_cause_is_memory_pressure(status);
          attempt++) {
-        spared = notify_low_memory(commit, status, attempt);
-        if (spared)
+        freed = notify_low_memory(commit, status, attempt);
+        if (freed)
             status = map_pages(commit);
         if (xseg_oom_cause_is_memory_pressure(status))
             status = run_chain(commit, status);

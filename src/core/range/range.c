@@ -119,7 +119,7 @@ static xseg_status get_range_arena(struct xseg_pool *pool, struct xseg_arena **o
 static xseg_status reserve_addresses(struct xseg_range_state *state, struct xseg_arena *arena,
                                      uint64_t bytes, uint64_t page)
 {
-    const struct xseg_segment_reservation wanted = {
+    const struct xseg_segment_reservation reservation = {
         .bytes = bytes,
         .page_bytes = page,
         .granule_bytes = page,
@@ -131,7 +131,7 @@ static xseg_status reserve_addresses(struct xseg_range_state *state, struct xseg
     if (status == XSEG_OK && xseg_context_is_lost(&arena->device->context))
         status = xseg_driver_fail_lost(&arena->device->context);
     if (status == XSEG_OK)
-        status = xseg_extents_reserve_elastic(arena, &wanted, &state->elastic, &state->extent);
+        status = xseg_extents_reserve_elastic(arena, &reservation, &state->elastic, &state->extent);
     return status;
 }
 

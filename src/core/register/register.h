@@ -51,7 +51,7 @@
 
 struct xseg_registration {
     struct xseg_interval range; /* in the tree of the table; `order` is the ID */
-    struct xseg_registrar calls;
+    struct xseg_registrar registrar;
     struct xseg_extent *extent;
     struct xseg_device *device;
     struct xseg_pool *pool;     /* as users see it */

@@ -115,9 +115,9 @@ static bool run_callback(struct xseg_registrations *table, struct xseg_registrat
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     xseg_callback_begin(&callback, registration);
     if (enters)
-        accepted = registration->calls.enter(registration->calls.context, &description);
+        accepted = registration->registrar.enter(registration->registrar.context, &description);
     else
-        registration->calls.leave(registration->calls.context, &description);
+        registration->registrar.leave(registration->registrar.context, &description);
     xseg_callback_end(&callback);
     xseg_mutex_lock(&table->lock);
     run->handle = description.handle;
@@ -160,7 +160,7 @@ static bool change_pin(struct xseg_registrations *table,
 {
     bool done = true;
 
-    if (!registration->calls.pin)
+    if (!registration->registrar.pin)
         return true;
     xseg_mutex_unlock(&table->lock);
     xseg_mutex_lock(&registration->device->growth_lock);
@@ -177,7 +177,7 @@ void xseg_registration_unpin_all(struct xseg_registration *registration)
 {
     struct xseg_registration_run *run = first_run_over(registration, 0, UINT64_MAX);
 
-    for (; registration->calls.pin && run != NULL;
+    for (; registration->registrar.pin && run != NULL;
          run = next_run_over(registration, 0, UINT64_MAX, run->range.begin))
         unpin_run(registration, run);
 }
@@ -238,12 +238,12 @@ static void split_run(struct xseg_registrations *table, struct xseg_registration
     const uint64_t from = run->range.begin, to = run->range.end;
     struct xseg_registration_run *left = NULL, *right = NULL;
 
-    const bool stays =
+    const bool keeps_rest =
         !registration->ends && !xseg_notify_is_of_pool(registration->extent->arena->pool);
     remove_run(registration, run);
-    if (stays && from < begin)
+    if (keeps_rest && from < begin)
         left = add_busy_run(registration, from, begin);
-    if (stays && end < to)
+    if (keeps_rest && end < to)
         right = add_busy_run(registration, end, to);
     if (left != NULL)
         register_run(table, registration, left);
@@ -341,7 +341,7 @@ static xseg_status pin_initial_runs(struct xseg_registration *registration)
     struct xseg_registration_run *run = first_run_over(registration, 0, UINT64_MAX), *done;
     xseg_status status = XSEG_OK;
 
-    for (; registration->calls.pin && run != NULL;
+    for (; registration->registrar.pin && run != NULL;
          run = next_run_over(registration, 0, UINT64_MAX, run->range.begin)) {
         status = pin_run(registration, run->range.begin, run->range.end);
         if (status != XSEG_OK)

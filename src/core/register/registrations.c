@@ -79,19 +79,20 @@ static struct xseg_registration *find_by_id(const struct xseg_registrations *tab
 
 /* Insert a new registration and set its ID.  The device memory lock is held.  Returns false on host
  * allocation failure. */
-static bool insert_registration(struct xseg_registrations *table, struct xseg_registration *made)
+static bool insert_registration(struct xseg_registrations *table,
+                                struct xseg_registration *registration)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     xseg_mutex_lock(&table->lock);
     const bool done = reserve_bucket(table);
     if (done) {
-        made->range.order = ++table->last_id;
-        made->is_starting = true;
+        registration->range.order = ++table->last_id;
+        registration->is_starting = true;
         atomic_fetch_add(&table->changes, 1);
-        xseg_intervals_insert(&table->ranges, &made->range);
-        insert_by_id(table, made);
+        xseg_intervals_insert(&table->ranges, &registration->range);
+        insert_by_id(table, registration);
         table->count++;
-        made->extent->registered++;
+        registration->extent->registered++;
     }
     xseg_mutex_unlock(&table->lock);
     return done;
@@ -194,41 +195,41 @@ static xseg_status add_observer(struct xseg_registrations *table)
 
 /* Create a registration with its initial runs, and insert it.  The device memory lock is held. */
 static xseg_status create_registration(struct xseg_registrations *table,
-                                       const struct xseg_registration *wanted,
+                                       const struct xseg_registration *draft,
                                        struct xseg_registration **out)
 {
-    struct xseg_registration *made = xseg_registration_create(wanted);
+    struct xseg_registration *registration = xseg_registration_create(draft);
 
-    if (made == NULL)
+    if (registration == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, registration record");
-    made->device = made->extent->arena->device;
-    made->pool = xseg_pool_of(made->extent);
-    xseg_status status = xseg_registration_add_initial_runs(made);
-    if (status == XSEG_OK && !insert_registration(table, made)) {
-        xseg_registration_unpin_all(made);
+    registration->device = registration->extent->arena->device;
+    registration->pool = xseg_pool_of(registration->extent);
+    xseg_status status = xseg_registration_add_initial_runs(registration);
+    if (status == XSEG_OK && !insert_registration(table, registration)) {
+        xseg_registration_unpin_all(registration);
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, table of registrations");
     }
     if (status != XSEG_OK)
-        xseg_registration_free(made);
+        xseg_registration_free(registration);
     else
-        *out = made;
+        *out = registration;
     return status;
 }
 
 /* Call `enter` for the initial runs.  If one is rejected, the registration ends. */
 static xseg_status start_registration(struct xseg_registrations *table,
-                                      struct xseg_registration *made)
+                                      struct xseg_registration *registration)
 {
     xseg_mutex_lock(&table->lock);
-    const uint64_t rejected = xseg_registration_start(table, made);
-    made->is_starting = false;
-    made->ends = rejected != 0;
+    const uint64_t rejected = xseg_registration_start(table, registration);
+    registration->is_starting = false;
+    registration->ends = rejected != 0;
     if (rejected != 0)
-        xseg_registration_end_runs(table, made);
+        xseg_registration_end_runs(table, registration);
     xseg_mutex_unlock(&table->lock);
     if (rejected == 0)
         return XSEG_OK;
-    remove_registration(table, made, false);
+    remove_registration(table, registration, false);
     return xseg_fail(XSEG_ERR_UNSUPPORTED, "callback enter rejected a run of memory, %#" PRIx64,
                      rejected);
 }
@@ -237,21 +238,21 @@ xseg_status xseg_registrations_add(struct xseg_registrations *table, uint64_t ad
                                    uint64_t bytes, const struct xseg_registrar *registrar,
                                    uint64_t *id) XSEG_UNCHECKED
 {
-    struct xseg_registration wanted = {.range = {.begin = address, .end = address + bytes},
-                                       .calls = *registrar};
-    struct xseg_registration *made = NULL;
+    struct xseg_registration draft = {.range = {.begin = address, .end = address + bytes},
+                                      .registrar = *registrar};
+    struct xseg_registration *registration = NULL;
     xseg_status status = add_observer(table);
 
     if (status != XSEG_OK)
         return status;
-    wanted.extent = xseg_mapping_hold(table->allocator, address);
-    if (wanted.extent == NULL)
+    draft.extent = xseg_mapping_hold(table->allocator, address);
+    if (draft.extent == NULL)
         return xseg_allocator_fail_foreign(address);
-    status = create_registration(table, &wanted, &made);
-    const uint64_t new_id = made == NULL ? 0 : made->range.order;
-    xseg_mutex_unlock(&wanted.extent->arena->device->growth_lock);
-    if (made != NULL)
-        status = start_registration(table, made);
+    status = create_registration(table, &draft, &registration);
+    const uint64_t new_id = registration == NULL ? 0 : registration->range.order;
+    xseg_mutex_unlock(&draft.extent->arena->device->growth_lock);
+    if (registration != NULL)
+        status = start_registration(table, registration);
     if (status == XSEG_OK)
         *id = new_id;
     return status;
@@ -374,7 +375,8 @@ bool xseg_registrations_pin(struct xseg_registrations *table, uint64_t begin, ui
              next_registration_over(table, NULL, begin, end);
          registration != NULL && !found;
          registration = next_registration_over(table, registration, begin, end))
-        found = registration->calls.pin && xseg_registration_over(registration, begin, end) != 0;
+        found =
+            registration->registrar.pin && xseg_registration_over(registration, begin, end) != 0;
     xseg_mutex_unlock(&table->lock);
     return found;
 }
