@@ -606,7 +606,7 @@ static void pages_are_stolen_from_their_own_kind(void **state)
     second = make_pool(allocator);
     created = xseg_sim_calls("cuMemCreate");
     block = scene_alloc_in(allocator, second, 100 * MIB, NULL);
-    assert_int_equal(xseg_sim_calls("cuMemCreate") - created, 2); /* the rest is stolen */
+    assert_int_equal(xseg_sim_calls("cuMemCreate") - created, 2); /* the rest is remapped */
     hold(allocator, block);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     scene_free(allocator, block);
@@ -1180,8 +1180,9 @@ static void a_device_that_cannot_says_so_once(void **state)
     assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
 }
 
-/* A trial that fails for another reason fails the call that opens the device; the next one tries again. */
-static void a_trial_that_fails_is_made_again(void **state)
+/* A probe that fails for another reason fails the call that opens the device; the next call probes
+ * again. */
+static void a_probe_that_fails_runs_again(void **state)
 {
     struct xseg_allocator *allocator = scene_open("exportable:True");
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
@@ -1295,7 +1296,7 @@ int main(void)
         cmocka_unit_test(a_forked_child_is_refused),
         cmocka_unit_test(a_configuration_makes_memory_exportable),
         cmocka_unit_test(a_device_that_cannot_says_so_once),
-        cmocka_unit_test(a_trial_that_fails_is_made_again),
+        cmocka_unit_test(a_probe_that_fails_runs_again),
         cmocka_unit_test(fabric_handles_are_bytes),
         cmocka_unit_test(without_fabric_there_is_a_reason),
     };

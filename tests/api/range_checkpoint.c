@@ -166,12 +166,12 @@ static void what_was_held_comes_back(void **state)
     decommit(range, 3, 1, NULL);
     decommit(range, 5, 1, stage.stream);
     assert_int_equal(info(range).committed_bytes, 2 * PAGE);
-    const uint64_t calls = xseg_sim_calls(NULL), retaken = info(range).recommits;
+    const uint64_t calls = xseg_sim_calls(NULL), recommits = info(range).recommits;
     restore(&stage);
     assert_int_equal(xseg_sim_calls(NULL), calls);
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
     assert_int_equal(info(range).pending_unmap_bytes, 0);
-    assert_int_equal(info(range).recommits, retaken + 2);
+    assert_int_equal(info(range).recommits, recommits + 2);
     assert_int_equal(*word_of(range, 3), 7);
     assert_int_equal(*word_of(range, 5), 9);
     const struct xseg_statistics now = scene_stats(stage.allocator);

@@ -120,7 +120,7 @@ static void there_and_back(struct stage *stage)
     stage_trim(stage, true);
 }
 
-/* The trial that the first exportable pool makes, on a device that has been opened. */
+/* The probe that the first exportable pool of an open device runs. */
 static void first_pool(struct stage *stage)
 {
     stage_give(stage, stage_take(stage, 1000, NULL));

@@ -176,10 +176,10 @@ static void reserve(struct stage *stage, unsigned range, uint64_t limit)
 }
 
 /* What was taken back contains what it did; the others get something new. */
-static void note_committed(unsigned range, unsigned first, unsigned count, bool is_retaken)
+static void note_committed(unsigned range, unsigned first, unsigned count, bool is_recommit)
 {
     for (unsigned at = first; at < first + count; at++) {
-        if (!is_retaken)
+        if (!is_recommit)
             wanted.left[range][at] = *word_of(range, at) = ++wanted.tags;
         wanted.tag[range][at] = wanted.left[range][at];
     }

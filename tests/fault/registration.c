@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over registrations: every driver call and host allocation of the trial of rdma, of single pages, of descriptors
+ * The sweep over registrations: every driver call and host allocation of the probe of rdma, of single pages, of descriptors
  * and of registrations fails once, and pairs of them, and their functions refuse.
  *
  * After a failure nothing is registered or pinned that was not, and no descriptor is open; the same call then works.
@@ -93,7 +93,7 @@ static void memory_moves(struct stage *stage)
     assert_int_equal(xseg_sim_registered(), 0);
 }
 
-/* The trial, and blocks of one page each. */
+/* The probe, and blocks of one page each. */
 static void single_pages(struct stage *stage)
 {
     stage_give(stage, stage_take(stage, 1000, NULL));

@@ -90,7 +90,7 @@ static struct world {
     struct xseg_pool *pool[2];
     struct xseg_range *range[RANGES];
     bool is_paused[RANGES];
-    uint64_t quota[RANGES], retaken[RANGES];
+    uint64_t quota[RANGES], recommits[RANGES];
     uint64_t reserved[RANGES], reservations; /* the number of the range among all that there were */
     struct granule granule[PLACES];
     struct page page[PLACES];
@@ -107,7 +107,7 @@ static struct world {
 
 /* What programmes came to, so that a test in which nothing happens is seen. */
 static struct {
-    uint64_t commits, refused, retaken, shares, gone, outlived, waited, parted, pauses, restored,
+    uint64_t commits, refused, recommits, shares, gone, outlived, waited, parted, pauses, restored,
         not_restored, brought_back;
 } tally;
 
@@ -409,7 +409,7 @@ static void check_range(unsigned range)
     assert_int_equal(info.mapped_bytes, world.is_paused[range] ? 0 : live + leaving);
     assert_int_equal(info.physical_bytes, (world.is_paused[range] ? 0 : own_of(range)));
     assert_int_equal(info.quota_bytes, world.quota[range]);
-    assert_int_equal(info.recommits, world.retaken[range]);
+    assert_int_equal(info.recommits, world.recommits[range]);
 }
 
 static void check_pool(struct xseg_pool *pool)
@@ -583,8 +583,8 @@ static void retake(unsigned place, unsigned stream)
     }
     leave_batch(place);
     granule->use = XSEG_ELASTIC_ALLOCATED;
-    world.retaken[place / GRANULES]++;
-    tally.retaken++;
+    world.recommits[place / GRANULES]++;
+    tally.recommits++;
 }
 
 static void have_page(unsigned place)
@@ -1038,12 +1038,12 @@ static void step_restore(void)
         step_checkpoint();
         return;
     }
-    const uint64_t retaken = tally.retaken;
+    const uint64_t recommits = tally.recommits;
     const bool any = leave_surplus();
     for (unsigned place = 0; place < PLACES; place++)
         if (is_saved(place) && !is_live(place))
             retake(place, 0);
-    tally.brought_back += tally.retaken - retaken;
+    tally.brought_back += tally.recommits - recommits;
     if (any)
         look();
 }
@@ -1334,7 +1334,7 @@ static void reserve(unsigned range)
     assert_int_equal(xseg_range_reserve(world.allocator, 0, GRANULES * kind->page_bytes, &options,
                                         &world.range[range]),
                      XSEG_OK);
-    world.quota[range] = world.retaken[range] = 0;
+    world.quota[range] = world.recommits[range] = 0;
     world.reserved[range] = ++world.reservations;
 }
 
@@ -1578,13 +1578,13 @@ static void play_all(uint64_t first, bool is_short, bool has_bytes)
                   "%llu restores and %llu refused, %llu granules of them "
                   "brought back\n",
                   (unsigned long long)tally.commits, (unsigned long long)tally.refused,
-                  (unsigned long long)tally.retaken, (unsigned long long)tally.shares,
+                  (unsigned long long)tally.recommits, (unsigned long long)tally.shares,
                   (unsigned long long)tally.gone, (unsigned long long)tally.outlived,
                   (unsigned long long)tally.waited, (unsigned long long)tally.parted,
                   (unsigned long long)tally.pauses, (unsigned long long)tally.restored,
                   (unsigned long long)tally.not_restored, (unsigned long long)tally.brought_back);
     if (seeds * steps >= 4000) {
-        assert_true(tally.retaken > seeds && tally.shares > seeds && tally.gone > seeds);
+        assert_true(tally.recommits > seeds && tally.shares > seeds && tally.gone > seeds);
         assert_true(8 * tally.outlived > seeds && 8 * tally.parted > seeds && tally.pauses > seeds);
         assert_true(tally.restored > seeds && tally.not_restored > seeds);
         assert_true(2 * tally.brought_back > seeds);

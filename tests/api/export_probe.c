@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The trial of exporting where memory was too short for it: nothing is taken for exportable that was not tried, and the
- * trial is made when there is memory.
+ * The probe of exports is deferred while the device has too little memory for it: no pool counts as
+ * exportable before the probe, and the next growth runs the probe.
  */
 #include <stdio.h>
 #include <string.h>
@@ -20,11 +20,11 @@ static struct xseg_sim_settings machine(void)
     return settings;
 }
 
-/* Two allocators on a device whose memory is all the first one's; `log` is told the second one's warnings. */
+/* Two allocators on one device; the first one has allocated all of its memory. */
 struct full {
     struct xseg_allocator *holder, *allocator;
     void *all;
-    char log[512];
+    char log[512]; /* the last warning of `allocator` */
 };
 
 static void find_line(void *context, enum xseg_log_level level, const char *line)
@@ -46,8 +46,7 @@ static void open_full(struct full *full, const char *config)
     assert_int_equal(xseg_open(config, &options, &full->allocator), XSEG_OK);
 }
 
-/* From here on there is memory. */
-static void make_room(struct full *full)
+static void free_device_memory(struct full *full)
 {
     scene_free(full->holder, full->all);
     scene_empty_cache(full->holder);
@@ -79,7 +78,7 @@ static void export_and_close(struct xseg_allocator *allocator, void *block,
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
 }
 
-static void memory_is_tried_when_there_is_some(void **state)
+static void the_probe_runs_when_memory_is_free(void **state)
 {
     struct full full;
     void *block = NULL;
@@ -88,7 +87,7 @@ static void memory_is_tried_when_there_is_some(void **state)
     open_full(&full, "exportable:True");
     assert_int_equal(xseg_alloc(full.allocator, 0, 1000, NULL, &block), XSEG_ERR_NO_MEMORY);
     assert_non_null(strstr(full.log, "too little free memory for the driver test"));
-    make_room(&full);
+    free_device_memory(&full);
     /* The default pool is exportable from its first memory on. */
     block = scene_alloc(full.allocator, 1000, NULL);
     export_and_close(full.allocator, block, XSEG_HANDLE_FD);
@@ -101,8 +100,8 @@ static void memory_is_tried_when_there_is_some(void **state)
     close_full(&full);
 }
 
-/* A driver that refuses such memory, which could not be seen at first, does not refuse memory to the default pool. */
-static void what_was_not_tried_is_not_taken_for_exportable(void **state)
+/* If the deferred probe fails, the default pool still gets memory that is not exportable. */
+static void a_failed_probe_leaves_the_default_pool_not_exportable(void **state)
 {
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     struct exported exported;
@@ -113,8 +112,8 @@ static void what_was_not_tried_is_not_taken_for_exportable(void **state)
     (void)state;
     open_full(&full, "exportable:True");
     assert_int_equal(xseg_pool_create(full.allocator, 0, NULL, &pool), XSEG_OK);
-    make_room(&full);
-    /* Both creations of the trial: with fabric handles, and without. */
+    free_device_memory(&full);
+    /* Both pages of the probe: with fabric handles, and without. */
     fault.call = "cuMemCreate";
     fault.error = NOT_SUPPORTED;
     for (unsigned i = 0; i < 2; i++) {
@@ -134,35 +133,36 @@ static void what_was_not_tried_is_not_taken_for_exportable(void **state)
     close_full(&full);
 }
 
-/* A pool that is exportable by its options is made in spite of the shortage, and has fabric handles later. */
-static void fabric_handles_are_tried_again(void **state)
+/* A pool that is exportable by its options is created under memory pressure, and gets fabric
+ * handles later. */
+static void a_deferred_probe_finds_fabric_handles(void **state)
 {
     struct exported exported;
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
     struct full full;
 
     (void)state;
     open_full(&full, NULL);
     struct xseg_pool *pool = make_pool(full.allocator);
-    make_room(&full);
+    free_device_memory(&full);
     void *block = scene_alloc_in(full.allocator, pool, 1000, NULL);
     export_and_close(full.allocator, block, XSEG_HANDLE_FABRIC);
     scene_free(full.allocator, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     close_full(&full);
 
-    /* The pages were made when there was memory again, but before the trial was: that is not a driver's failure. */
+    /* The pages were created before the probe could run: they have no fabric handles. */
     open_full(&full, NULL);
     pool = make_pool(full.allocator);
-    make_room(&full);
+    free_device_memory(&full);
     assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 2), XSEG_OK);
     block = scene_alloc_in(full.allocator, pool, 1000, NULL);
     scene_expect_error(exported_try(full.allocator, block, XSEG_HANDLE_FABRIC, &exported),
                        XSEG_ERR_UNSUPPORTED, "before the probe of fabric handles");
     export_and_close(full.allocator, block, XSEG_HANDLE_FD);
     scene_free(full.allocator, block);
-    where.pool = pool;
-    assert_int_equal(xseg_trim(full.allocator, &where, NULL, NULL), XSEG_OK);
+    scope.pool = pool;
+    assert_int_equal(xseg_trim(full.allocator, &scope, NULL, NULL), XSEG_OK);
     block = scene_alloc_in(full.allocator, pool, 1000, NULL);
     export_and_close(full.allocator, block, XSEG_HANDLE_FABRIC);
     scene_free(full.allocator, block);
@@ -170,8 +170,8 @@ static void fabric_handles_are_tried_again(void **state)
     close_full(&full);
 }
 
-/* Still short at the export itself: the sentence says that, and nothing of a missing fabric. */
-static void a_device_that_stays_full_says_so(void **state)
+/* If memory is too low for the probe at the export itself, the error message contains that. */
+static void the_error_reports_a_probe_without_memory(void **state)
 {
     struct exported exported;
     struct full full;
@@ -179,13 +179,13 @@ static void a_device_that_stays_full_says_so(void **state)
     (void)state;
     open_full(&full, NULL);
     struct xseg_pool *pool = make_pool(full.allocator);
-    make_room(&full);
+    free_device_memory(&full);
     assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 2), XSEG_OK);
     void *block = scene_alloc_in(full.allocator, pool, 1000, NULL);
     full.all = scene_alloc(full.holder, 198 * MIB, NULL);
     scene_expect_error(exported_try(full.allocator, block, XSEG_HANDLE_FABRIC, &exported),
                        XSEG_ERR_UNSUPPORTED, "out of memory for a probe");
-    make_room(&full);
+    free_device_memory(&full);
     scene_free(full.allocator, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     close_full(&full);
@@ -194,11 +194,11 @@ static void a_device_that_stays_full_says_so(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(memory_is_tried_when_there_is_some),
-        cmocka_unit_test(what_was_not_tried_is_not_taken_for_exportable),
-        cmocka_unit_test(fabric_handles_are_tried_again),
-        cmocka_unit_test(a_device_that_stays_full_says_so),
+        cmocka_unit_test(the_probe_runs_when_memory_is_free),
+        cmocka_unit_test(a_failed_probe_leaves_the_default_pool_not_exportable),
+        cmocka_unit_test(a_deferred_probe_finds_fabric_handles),
+        cmocka_unit_test(the_error_reports_a_probe_without_memory),
     };
 
-    return cmocka_run_group_tests_name("export trial", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("export probe", tests, NULL, NULL);
 }
