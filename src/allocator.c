@@ -11,7 +11,7 @@
 #include "src/core/instance/allocator_open.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/stream_retirement.h"
-#include "src/core/report/allocator_describe.h"
+#include "src/core/report/block_info.h"
 #include "src/entry.h"
 
 /* The options that a caller gave; members that its header does not have keep their defaults. */
@@ -141,7 +141,7 @@ xseg_status xseg_block_query(struct xseg_allocator *allocator, const void *anywh
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_OUT(out);
-    const xseg_status status = xseg_allocator_describe(allocator, anywhere, &info);
+    const xseg_status status = xseg_block_info_at(allocator, anywhere, &info);
     if (status != XSEG_OK)
         return status;
     XSEG_ENTRY_FILL(out, &info);

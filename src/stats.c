@@ -11,6 +11,7 @@
 #include "src/core/pool/share.h"
 #include "src/core/reclaim/mapping.h"
 #include "src/core/register/register.h"
+#include "src/core/report/block_info.h"
 #include "src/core/report/explain.h"
 #include "src/core/report/metrics_text.h"
 #include "src/entry.h"
@@ -215,8 +216,8 @@ static void walk_arena(void *self, struct xseg_arena *arena)
 
     if (walk->selection.stream != NULL && walk->selection.stream != xseg_arena_stream(arena))
         return;
-    while (!walk->ended && (count = xseg_explain_blocks(arena, walk->selection.pool, &cursor,
-                                                        walk->now, walk->batch, BATCH)) > 0)
+    while (!walk->ended && (count = xseg_block_info_list(arena, walk->selection.pool, &cursor,
+                                                         walk->now, walk->batch, BATCH)) > 0)
         for (size_t i = 0; i < count && !walk->ended; i++)
             walk->ended = !walk->visit(walk->context, &walk->batch[i]);
 }
@@ -295,7 +296,7 @@ static void add_reason(struct xseg_explain_result *sums, const struct xseg_reaso
     *sum += reason->bytes;
     sums->reserved += reason->bytes;
     sums->in_allocated_blocks += reason->allocated_bytes;
-    sums->single_page_padding += xseg_reason_single_page_rest(reason);
+    sums->single_page_padding += xseg_reason_single_page_padding(reason);
 }
 
 static bool is_meant(const struct xseg_reason *reason, const struct xseg_selection *selection)
@@ -306,8 +307,8 @@ static bool is_meant(const struct xseg_reason *reason, const struct xseg_selecti
 }
 
 /* Keep the selected ones of the reasons from `first` on, and add them up. */
-static void sift(struct xseg_reasons *reasons, size_t first, const struct xseg_selection *selection,
-                 struct xseg_explain_result *sums)
+static void sift(struct xseg_reason_list *reasons, size_t first,
+                 const struct xseg_selection *selection, struct xseg_explain_result *sums)
 {
     size_t kept = first;
 
@@ -320,7 +321,7 @@ static void sift(struct xseg_reasons *reasons, size_t first, const struct xseg_s
 }
 
 static xseg_status explain_all(struct xseg_allocator *allocator, const struct xseg_scope *scope,
-                               struct xseg_reasons *reasons, struct xseg_explain_result *sums)
+                               struct xseg_reason_list *reasons, struct xseg_explain_result *sums)
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
     xseg_status status = XSEG_OK;
@@ -351,7 +352,7 @@ xseg_status xseg_explain(struct xseg_allocator *allocator, const struct xseg_sco
                          void *context, struct xseg_explain_result *out)
 {
     struct xseg_explain_result sums = {sizeof(sums)};
-    struct xseg_reasons reasons = {0};
+    struct xseg_reason_list reasons = {0};
     struct xseg_scope chosen;
 
     XSEG_ENTRY(allocator);

@@ -22,10 +22,10 @@
 struct trace {
     struct xseg_history_event *events; /* [MOST] */
     size_t count;
-    struct xseg_block_snapshot picture;
-    struct xseg_block_snapshot_run runs[4];
-    struct xseg_block_snapshot_run *list[4];
-    struct xseg_block_snapshot_block blocks[4][8];
+    struct xseg_heap_copy picture;
+    struct xseg_heap_range runs[4];
+    struct xseg_heap_range *list[4];
+    struct xseg_heap_block blocks[4][8];
     struct xseg_history_merge merge;
     struct xseg_snapshot_paused paused;
     char seen[256]; /* the live blocks of the last visit, as letters */
@@ -36,7 +36,7 @@ static void begin(struct trace *trace)
     memset(trace, 0, sizeof(*trace));
     trace->events = calloc(MOST, sizeof(*trace->events));
     assert_non_null(trace->events);
-    trace->picture.list = trace->list;
+    trace->picture.ranges = trace->list;
 }
 
 static void add(struct trace *trace, enum xseg_history_action action, uint64_t from, uint64_t units)
@@ -56,11 +56,11 @@ static void add(struct trace *trace, enum xseg_history_action action, uint64_t f
 /* Memory as it is at the end. */
 static void add_run(struct trace *trace, uint64_t from, uint64_t units, bool is_away)
 {
-    struct xseg_block_snapshot_run *run = &trace->runs[trace->picture.count];
+    struct xseg_heap_range *run = &trace->runs[trace->picture.count];
 
     run->base = PLACE + from * UNIT;
     run->bytes = units * UNIT;
-    run->is_away = is_away;
+    run->is_evicted = is_away;
     run->blocks = trace->blocks[trace->picture.count];
     trace->list[trace->picture.count++] = run;
 }
@@ -68,9 +68,9 @@ static void add_run(struct trace *trace, uint64_t from, uint64_t units, bool is_
 static void add_block(struct trace *trace, uint64_t from, uint64_t units, uint8_t state)
 {
     const size_t last = trace->picture.count - 1;
-    struct xseg_block_snapshot_run *run = trace->list[last];
+    struct xseg_heap_range *run = trace->list[last];
 
-    trace->blocks[last][run->count++] = (struct xseg_block_snapshot_block){
+    trace->blocks[last][run->count++] = (struct xseg_heap_block){
         .base = PLACE + from * UNIT, .bytes = units * UNIT, .state = state};
 }
 

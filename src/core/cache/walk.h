@@ -6,7 +6,7 @@
  *     XSEG_WALK(part, extent)
  *         bytes += part.state == XSEG_BLOCK_ALLOCATED ? part.bytes : 0;
  *
- * Explain, snapshots and the out-of-memory report walk whole devices (xseg_device_walk(), block_snapshot.h).
+ * Explain, snapshots and the out-of-memory report walk whole devices (xseg_device_walk(), heap_copy.h).
  *
  * Locking: ARENA of the extent's arena is held from the first part to the last.
  */

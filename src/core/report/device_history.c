@@ -6,14 +6,14 @@
 #include "src/base/error.h"
 
 _Static_assert(XSEG_HISTORY_DEVICE_SHIFT + 8 <= 16,
-               "a device's number fits in the flags of an event");
+               "the ordinal of a device fits in the flags of an event");
 
-/* Events that a device keeps of the user's own texts. */
-#define ANNOTATIONS 4096u
+/* Maximum number of annotations of a device. */
+#define ANNOTATION_CAPACITY 4096u
 
-/* --- The events of one moment. --- */
+/* --- A cut. --- */
 
-void xseg_device_history_cut(struct xseg_arena *arena)
+void xseg_device_history_cut_arena(struct xseg_arena *arena)
 {
     struct xseg_history_ring *ring = arena->ring;
 
@@ -24,12 +24,12 @@ void xseg_device_history_cut(struct xseg_arena *arena)
     ring->has_snapshot_stream = true;
 }
 
-void xseg_device_history_begin_cut(struct xseg_device *device, struct xseg_history_ends *ends)
+void xseg_device_history_begin_cut(struct xseg_device *device, struct xseg_history_cut *cut)
 {
     const struct xseg_history *history = &device->history;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    ends->moment = xseg_history_store_moment(history->store);
+    cut->moment = xseg_history_store_moment(history->store);
     for (struct xseg_history_ring *ring = atomic_load(&history->rings); ring != NULL;
          ring = ring->next) {
         ring->snapshot_end = atomic_load_explicit(&ring->recorded, memory_order_acquire);
@@ -37,24 +37,24 @@ void xseg_device_history_begin_cut(struct xseg_device *device, struct xseg_histo
     }
 }
 
-/* An arena's lock makes sure that all that it has noted so far can be seen. */
-static void cut_arena(void *self, struct xseg_arena *arena)
+/* The arena lock orders the events that the arena has recorded before the cut. */
+static void lock_and_cut_arena(void *self, struct xseg_arena *arena)
 {
     (void)self;
     xseg_arena_lock(arena);
-    xseg_device_history_cut(arena);
+    xseg_device_history_cut_arena(arena);
     xseg_arena_unlock(arena);
 }
 
-/* Find where each ring of a device ends for now; none of a ring that is made meanwhile is before the moment.  The device memory lock
- * is held. */
-static void cut(struct xseg_device *device, struct xseg_history_ends *ends)
+/* Cut all rings of a device at the current moment.  A ring that is created later has no event
+ * before it.  The caller holds the device memory lock. */
+static void cut_rings(struct xseg_device *device, struct xseg_history_cut *cut)
 {
-    xseg_device_history_begin_cut(device, ends);
-    xseg_device_visit_arenas(device, cut_arena, NULL);
+    xseg_device_history_begin_cut(device, cut);
+    xseg_device_visit_arenas(device, lock_and_cut_arena, NULL);
 }
 
-bool xseg_device_history_list_ends(struct xseg_device *device, struct xseg_history_ends *ends)
+bool xseg_device_history_finish_cut(struct xseg_device *device, struct xseg_history_cut *cut)
 {
     const struct xseg_history_ring *first = atomic_load(&device->history.rings);
     size_t rings = 0;
@@ -62,29 +62,32 @@ bool xseg_device_history_list_ends(struct xseg_device *device, struct xseg_histo
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     for (const struct xseg_history_ring *ring = first; ring != NULL; ring = ring->next)
         rings++;
-    ends->list = malloc((rings + 1) * sizeof(*ends->list));
-    ends->count = 0;
-    for (const struct xseg_history_ring *ring = first; ends->list != NULL && ring != NULL;
+    cut->rings = malloc((rings + 1) * sizeof(*cut->rings));
+    cut->count = 0;
+    for (const struct xseg_history_ring *ring = first; cut->rings != NULL && ring != NULL;
          ring = ring->next)
-        ends->list[ends->count++] = (struct xseg_history_end){
+        cut->rings[cut->count++] = (struct xseg_history_ring_cut){
             .ring = ring,
             .end = ring->snapshot_end,
             .stream = ring->snapshot_stream,
             .has_stream = ring->has_snapshot_stream,
         };
-    return ends->list != NULL;
+    return cut->rings != NULL;
 }
 
-void xseg_device_history_end(struct xseg_history_ends *ends)
+void xseg_history_cut_fini(struct xseg_history_cut *cut)
 {
-    free(ends->list);
-    ends->list = NULL;
-    ends->count = 0;
+    free(cut->rings);
+    cut->rings = NULL;
+    cut->count = 0;
 }
 
-/* How many of a ring's events are not later than the moment.  What drew a number is not, since the device memory lock was held at the
- * moment, even if another processor's clock is ahead. */
-static size_t until(const struct xseg_history_event *events, size_t count, uint64_t latest)
+/* --- Copies of one ring. --- */
+
+/* Number of leading events that are not later than the moment of the cut.  Numbered events always
+ * are, because numbers are drawn under the device memory lock, which the reader held at that
+ * moment; their times can be later if the clock of another CPU is ahead. */
+static size_t count_until(const struct xseg_history_event *events, size_t count, uint64_t latest)
 {
     size_t end = count;
 
@@ -94,30 +97,31 @@ static size_t until(const struct xseg_history_event *events, size_t count, uint6
     return end;
 }
 
-/* An arena whose stream is gone is another stream's in time, with its memory.  All its segments are that stream's then,
- * also in what happened before. */
-static void follow_stream(const struct xseg_history_end *of, struct xseg_history_event *events,
-                          size_t count)
+/* After a stream was retired, another stream takes over its arena.  All segments of the arena then
+ * belong to the new stream, so earlier events of these segments report it as well. */
+static void set_segment_streams(const struct xseg_history_ring_cut *at,
+                                struct xseg_history_event *events, size_t count)
 {
-    for (size_t i = 0; of->has_stream && i < count; i++)
+    for (size_t i = 0; at->has_stream && i < count; i++)
         if (events[i].action > XSEG_HISTORY_FREE_COMPLETED &&
             events[i].action != XSEG_HISTORY_OOM && events[i].action != XSEG_HISTORY_BUDGET_REQUEST)
-            events[i].stream = of->stream;
+            events[i].stream = at->stream;
 }
 
-/* Copies of a ring's events. */
-struct copy {
+struct event_copy {
     struct xseg_history_event *events; /* [count] */
     uint64_t *users;                   /* [count], or NULL */
     size_t count;
 };
 
-/* Make room for a ring's events.  Returns false without host memory, with nothing allocated. */
-static bool make_room(const struct xseg_history_end *of, bool has_users, struct copy *copy)
+/* Allocate copies of the events of a ring.  Returns false and allocates nothing on host allocation
+ * failure. */
+static bool alloc_event_copy(const struct xseg_history_ring_cut *at, bool has_users,
+                             struct event_copy *copy)
 {
-    const size_t max = (size_t)(of->end - of->first) + 1;
+    const size_t max = (size_t)(at->end - at->first) + 1;
 
-    has_users = has_users && of->ring->users != NULL;
+    has_users = has_users && at->ring->users != NULL;
     copy->events = malloc(max * sizeof(*copy->events));
     copy->users = has_users ? malloc(max * sizeof(*copy->users)) : NULL;
     if (copy->events != NULL && (copy->users != NULL || !has_users))
@@ -127,18 +131,20 @@ static bool make_room(const struct xseg_history_end *of, bool has_users, struct 
     return false;
 }
 
-/* Copy a ring's events from of->first on, which is raised behind those that were overwritten meanwhile. */
-static void copy_ring(struct xseg_history_end *of, int device, struct copy *copy)
+/* Copy the events of a ring from at->first on.  at->first increases past events that are
+ * overwritten during the copy. */
+static void copy_events(struct xseg_history_ring_cut *at, int device, struct event_copy *copy)
 {
     uint64_t user;
 
-    for (uint64_t number = of->first; number < of->end; number++) {
+    for (uint64_t number = at->first; number < at->end; number++) {
         struct xseg_history_event *event = &copy->events[copy->count];
 
         if (!xseg_history_ring_read_with_user(
-                of->ring, number, event, copy->users == NULL ? &user : &copy->users[copy->count])) {
-            /* A writer has come round meanwhile: what was copied so far is older, and gone, too. */
-            of->first = number + 1;
+                at->ring, number, event, copy->users == NULL ? &user : &copy->users[copy->count])) {
+            /* The writer has wrapped around: the events that were copied so far are older, and lost
+             * as well. */
+            at->first = number + 1;
             copy->count = 0;
             continue;
         }
@@ -147,42 +153,43 @@ static void copy_ring(struct xseg_history_end *of, int device, struct copy *copy
     }
 }
 
-/* Find where each ring begins.  HISTORY is held. */
-static void find_first(struct xseg_history_end *of)
+/* Start at the oldest event of the ring.  HISTORY is locked. */
+static void set_first_event(struct xseg_history_ring_cut *at)
 {
     uint64_t end;
 
-    xseg_history_ring_range(of->ring, &of->first, &end);
-    of->first = xseg_min(of->first, of->end);
+    xseg_history_ring_range(at->ring, &at->first, &end);
+    at->first = xseg_min(at->first, at->end);
 }
 
 /*
  * Copy the events of a ring.
  *
- * latest:    the time up to which they count
- * has_users: their users, too
+ * latest:    ticks; later events are not copied
+ * has_users: copy the user values of the events
  */
-static bool read_ring(struct xseg_device *device, struct xseg_history_end *of, uint64_t latest,
-                      bool has_users, struct xseg_history_reader *reading)
+static bool copy_ring_until(struct xseg_device *device, struct xseg_history_ring_cut *at,
+                            uint64_t latest, bool has_users, struct xseg_history_reader *reader)
 {
     struct xseg_history_store *store = device->history.store;
-    const uint64_t wanted = of->first;
-    struct copy copy = {.count = 0};
+    const uint64_t first = at->first;
+    struct event_copy copy = {.count = 0};
 
     xseg_mutex_lock(&store->lock);
-    const bool has_room = make_room(of, has_users, &copy);
-    if (has_room)
-        copy_ring(of, device->context.ordinal, &copy);
-    reading->lost += xseg_history_ring_lost(of->ring, of->first);
+    const bool has_memory = alloc_event_copy(at, has_users, &copy);
+    if (has_memory)
+        copy_events(at, device->context.ordinal, &copy);
+    reader->lost += xseg_history_ring_lost(at->ring, at->first);
     xseg_mutex_unlock(&store->lock);
-    if (!has_room)
+    if (!has_memory)
         return false;
-    copy.count = until(copy.events, copy.count, latest);
-    follow_stream(of, copy.events, copy.count);
-    reading->count += copy.count;
-    if (of->first != wanted)
-        reading->since = xseg_max(reading->since, copy.count == 0 ? latest : copy.events[0].time);
-    return xseg_history_merge_add(&reading->merge, copy.events, copy.users, copy.count);
+    copy.count = count_until(copy.events, copy.count, latest);
+    set_segment_streams(at, copy.events, copy.count);
+    reader->count += copy.count;
+    if (at->first != first)
+        reader->complete_since =
+            xseg_max(reader->complete_since, copy.count == 0 ? latest : copy.events[0].time);
+    return xseg_history_merge_add(&reader->merge, copy.events, copy.users, copy.count);
 }
 
 static xseg_status fail_to_copy(void)
@@ -190,46 +197,46 @@ static xseg_status fail_to_copy(void)
     return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, copy of the history");
 }
 
-xseg_status xseg_device_history_read(struct xseg_device *device,
-                                     struct xseg_history_reader *reading)
+xseg_status xseg_device_history_read(struct xseg_device *device, struct xseg_history_reader *reader)
 {
-    struct xseg_history_ends ends = {.count = 0};
+    struct xseg_history_cut cut = {.count = 0};
 
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     xseg_mutex_lock(&device->growth_lock);
-    cut(device, &ends);
-    bool has_room = xseg_device_history_list_ends(device, &ends);
+    cut_rings(device, &cut);
+    bool has_memory = xseg_device_history_finish_cut(device, &cut);
     xseg_mutex_unlock(&device->growth_lock);
     xseg_mutex_lock(&device->history.store->lock);
-    for (size_t i = 0; has_room && i < ends.count; i++)
-        find_first(&ends.list[i]);
+    for (size_t i = 0; has_memory && i < cut.count; i++)
+        set_first_event(&cut.rings[i]);
     xseg_mutex_unlock(&device->history.store->lock);
-    for (size_t i = 0; has_room && i < ends.count; i++)
-        ends.list[i].has_stream = false; /* events are told as they were */
-    for (size_t i = 0; has_room && i < ends.count; i++)
-        has_room = read_ring(device, &ends.list[i], ends.moment.ticks, true, reading);
-    reading->moment = ends.moment;
-    xseg_device_history_end(&ends);
-    return has_room ? XSEG_OK : fail_to_copy();
+    for (size_t i = 0; has_memory && i < cut.count; i++)
+        cut.rings[i].has_stream = false; /* events keep the stream that they recorded */
+    for (size_t i = 0; has_memory && i < cut.count; i++)
+        has_memory = copy_ring_until(device, &cut.rings[i], cut.moment.ticks, true, reader);
+    reader->moment = cut.moment;
+    xseg_history_cut_fini(&cut);
+    return has_memory ? XSEG_OK : fail_to_copy();
 }
 
-/* --- The newest events of a moment. --- */
+/* --- The newest events before a cut. --- */
 
-/* Ticks by which the clocks of two processors may differ. */
-#define SKEW ((uint64_t)1 << 20)
+/* Maximum difference between the clocks of two CPUs, in ticks. */
+#define CLOCK_SKEW ((uint64_t)1 << 20)
 
-/* The first event of a ring that has to be copied to have all since then; the ring's end, if none has.  HISTORY is held. */
-static uint64_t find_since(const struct xseg_history_end *of, uint64_t since)
+/* The first event of a ring that may be as late as `since`; the end of the ring if no event is.
+ * HISTORY is locked. */
+static uint64_t find_event_since(const struct xseg_history_ring_cut *at, uint64_t since)
 {
-    const uint64_t oldest = since - xseg_min(since, SKEW);
+    const uint64_t oldest = since - xseg_min(since, CLOCK_SKEW);
     struct xseg_history_event event;
-    uint64_t first = of->first, end = of->end;
+    uint64_t first = at->first, end = at->end;
 
     while (first < end) {
         const uint64_t middle = first + (end - first) / 2;
 
-        /* What was overwritten meanwhile is older than what is there. */
-        if (!xseg_history_ring_read(of->ring, middle, &event) || event.time < oldest)
+        /* An event that was overwritten during the search is older than every event in the ring. */
+        if (!xseg_history_ring_read(at->ring, middle, &event) || event.time < oldest)
             first = middle + 1;
         else
             end = middle;
@@ -237,39 +244,41 @@ static uint64_t find_since(const struct xseg_history_end *of, uint64_t since)
     return first;
 }
 
-static uint64_t count_since(const struct xseg_history_ends *ends, uint64_t since)
+static uint64_t count_events_since(const struct xseg_history_cut *cut, uint64_t since)
 {
     uint64_t count = 0;
 
-    for (size_t i = 0; i < ends->count; i++)
-        count += ends->list[i].end - find_since(&ends->list[i], since);
+    for (size_t i = 0; i < cut->count; i++)
+        count += cut->rings[i].end - find_event_since(&cut->rings[i], since);
     return count;
 }
 
-/* The time since which a ring has lost no event before its end, whose first event becomes one that can be read. */
-static uint64_t find_whole(struct xseg_history_end *of, uint64_t moment)
+/* The time since which the ring has lost no event before its cut.  at->first becomes the first
+ * event that can be read. */
+static uint64_t find_complete_since(struct xseg_history_ring_cut *at, uint64_t moment)
 {
     struct xseg_history_event event;
 
-    if (xseg_history_ring_lost(of->ring, of->first) == 0)
+    if (xseg_history_ring_lost(at->ring, at->first) == 0)
         return 0;
-    while (of->first < of->end && !xseg_history_ring_read(of->ring, of->first, &event))
-        of->first++;
-    /* A ring that was overrun since its end was found has nothing left before that. */
-    return of->first < of->end ? event.time + SKEW : moment;
+    while (at->first < at->end && !xseg_history_ring_read(at->ring, at->first, &event))
+        at->first++;
+    /* If the writer has overwritten all events before the cut, none is left. */
+    return at->first < at->end ? event.time + CLOCK_SKEW : moment;
 }
 
-/* The earliest time, not before `whole`, since which there are at most so many events. */
-static uint64_t choose_since(const struct xseg_history_ends *ends, uint64_t whole, uint64_t max)
+/* The earliest time, not before `complete`, since which the rings have at most `max` events. */
+static uint64_t choose_complete_since(const struct xseg_history_cut *cut, uint64_t complete,
+                                      uint64_t max)
 {
-    uint64_t early = whole, late = UINT64_MAX;
+    uint64_t early = complete, late = UINT64_MAX;
 
-    if (count_since(ends, early) <= max)
+    if (count_events_since(cut, early) <= max)
         return early;
     while (late - early > 1) {
         const uint64_t middle = early + (late - early) / 2;
 
-        if (count_since(ends, middle) <= max)
+        if (count_events_since(cut, middle) <= max)
             late = middle;
         else
             early = middle;
@@ -277,50 +286,52 @@ static uint64_t choose_since(const struct xseg_history_ends *ends, uint64_t whol
     return late;
 }
 
-/* Let the ends begin where the events begin that are to be copied.  HISTORY is held. */
-static uint64_t begin_since(const struct xseg_history_store *store, struct xseg_history_ends *ends,
-                            uint64_t max, uint64_t *left_out)
+/* Select the events to copy: at most `max`, without gaps.  Returns the time since which they are
+ * complete.  HISTORY is locked. */
+static uint64_t set_first_events(const struct xseg_history_store *store,
+                                 struct xseg_history_cut *cut, uint64_t max, uint64_t *omitted)
 {
-    uint64_t whole = atomic_load_explicit(&store->complete_since, memory_order_relaxed);
+    uint64_t complete = atomic_load_explicit(&store->complete_since, memory_order_relaxed);
 
-    for (size_t i = 0; i < ends->count; i++) {
-        find_first(&ends->list[i]);
-        whole = xseg_max(whole, find_whole(&ends->list[i], ends->moment.ticks));
+    for (size_t i = 0; i < cut->count; i++) {
+        set_first_event(&cut->rings[i]);
+        complete = xseg_max(complete, find_complete_since(&cut->rings[i], cut->moment.ticks));
     }
-    const uint64_t since = choose_since(ends, whole, max);
-    for (size_t i = 0; i < ends->count; i++) {
-        const uint64_t first = ends->list[i].first;
+    const uint64_t since = choose_complete_since(cut, complete, max);
+    for (size_t i = 0; i < cut->count; i++) {
+        const uint64_t first = cut->rings[i].first;
 
-        ends->list[i].first = find_since(&ends->list[i], since);
-        *left_out += ends->list[i].first - first;
+        cut->rings[i].first = find_event_since(&cut->rings[i], since);
+        *omitted += cut->rings[i].first - first;
     }
     return since;
 }
 
-xseg_status xseg_device_history_copy(struct xseg_device *device, struct xseg_history_ends *ends,
-                                     uint64_t max, struct xseg_history_reader *reading)
+xseg_status xseg_device_history_copy(struct xseg_device *device, struct xseg_history_cut *cut,
+                                     uint64_t max, struct xseg_history_reader *reader)
 {
     struct xseg_history_store *store = device->history.store;
-    bool has_room = true;
+    bool has_memory = true;
 
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     xseg_mutex_lock(&store->lock);
-    reading->since = begin_since(store, ends, max, &reading->left_out);
+    reader->complete_since = set_first_events(store, cut, max, &reader->omitted);
     xseg_mutex_unlock(&store->lock);
-    for (size_t i = 0; has_room && i < ends->count; i++)
-        has_room = read_ring(device, &ends->list[i], UINT64_MAX, false, reading);
-    /* xseg_history_ring_lost() counts what is left out, too: all events before the first one that is copied. */
-    reading->lost -= has_room ? xseg_min(reading->left_out, reading->lost) : 0;
-    reading->moment = ends->moment;
-    return has_room ? XSEG_OK : fail_to_copy();
+    for (size_t i = 0; has_memory && i < cut->count; i++)
+        has_memory = copy_ring_until(device, &cut->rings[i], UINT64_MAX, false, reader);
+    /* xseg_history_ring_lost() counts all events before the first copied one, also those that were
+     * omitted. */
+    reader->lost -= has_memory ? xseg_min(reader->omitted, reader->lost) : 0;
+    reader->moment = cut->moment;
+    return has_memory ? XSEG_OK : fail_to_copy();
 }
 
 void xseg_device_history_clear(struct xseg_device *device)
 {
-    struct xseg_history_ends ends;
+    struct xseg_history_cut cut;
 
     xseg_mutex_lock(&device->growth_lock);
-    cut(device, &ends);
+    cut_rings(device, &cut);
     for (struct xseg_history_ring *ring = atomic_load(&device->history.rings); ring != NULL;
          ring = ring->next)
         xseg_history_ring_clear(ring, ring->snapshot_end);
@@ -353,7 +364,7 @@ void xseg_device_history_describe(struct xseg_allocator *allocator,
     xseg_history_store_get_pool_id(&allocator->history, event->pool, out->pool_id);
 }
 
-/* --- Texts of the user's. --- */
+/* --- Annotations. --- */
 
 xseg_status xseg_device_history_annotate(struct xseg_device *device, uint32_t label)
 {
@@ -362,10 +373,10 @@ xseg_status xseg_device_history_annotate(struct xseg_device *device, uint32_t la
 
     xseg_mutex_lock(&device->growth_lock);
     event.order = xseg_history_next_order(history);
-    const bool has_room =
-        xseg_history_append_to_device(history, ANNOTATIONS, xseg_history_settings(history), &event);
+    const bool has_memory = xseg_history_append_to_device(history, ANNOTATION_CAPACITY,
+                                                          xseg_history_settings(history), &event);
     xseg_mutex_unlock(&device->growth_lock);
-    return has_room
+    return has_memory
                ? XSEG_OK
                : xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, annotation in the history");
 }

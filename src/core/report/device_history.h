@@ -1,9 +1,24 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The history of a device as a reader sees it: the events of one moment, those that were lost, and the user's numbers
- * that are still in use.
+ * Device history: a consistent copy of the events of a device, for users and for memory snapshots.
  *
- * Locking: the device memory lock, ARENA and HISTORY are taken inside; none may be held.
+ * The events of a device are in one ring per arena, which its owner writes without a lock that
+ * readers share.  A reader takes two steps.  Under the device memory lock it cuts the rings: it
+ * records for each ring the number of events at that moment.  Later, with no such lock, it copies
+ * the events before the cut; the rings continue to be written, so the oldest of these events may be
+ * overwritten before they are copied.  A merge (merge.h) then yields the events of all rings and
+ * devices in one order.
+ *
+ * Two kinds of readers exist.  xseg_for_each_event() copies all events of each ring.  A snapshot
+ * needs an uninterrupted sequence that ends at the cut: it copies the newest events up to a maximum
+ * number, and `complete_since` is the time from which on no event of any ring is missing.  The
+ * reader ignores older events.
+ *
+ * Ticks of two CPUs can differ by CLOCK_SKEW, which is added wherever an event is selected by its
+ * time.
+ *
+ * Locking: functions that say so require the device memory lock.  All others acquire the device
+ * memory lock, ARENA and HISTORY themselves, and the caller holds none of them.
  */
 #ifndef XSEG_CORE_DEVICE_HISTORY_H
 #define XSEG_CORE_DEVICE_HISTORY_H
@@ -11,58 +26,61 @@
 #include "src/core/device/allocator.h"
 #include "src/core/history/merge.h"
 
-/* Events of one device, for merging with those of others; `lost` and `count` are added up over devices. */
+/* Copied events of one or several devices; `lost` and `count` are sums over the devices. */
 struct xseg_history_reader {
     struct xseg_history_merge merge;
     uint64_t count, lost;
-    uint64_t left_out;                 /* were there, and are not copied */
-    uint64_t since;                    /* ticks: from here on no event of any ring is missing */
+    uint64_t omitted;                  /* events that exist, but were not copied */
+    uint64_t complete_since;           /* ticks: no later event of any ring is missing */
     struct xseg_history_moment moment; /* of the last device that was read */
 };
 
-/* Where a ring ends at a moment, and where its events begin. */
-struct xseg_history_end {
+/* The position of a ring at a cut. */
+struct xseg_history_ring_cut {
     const struct xseg_history_ring *ring;
-    uint64_t first, end; /* numbers of events */
-    uint64_t stream;     /* whose memory the ring's segments are at the moment */
-    bool has_stream;     /* it is known, and events about segments are told as that stream's */
+    uint64_t first, end; /* event numbers: the first event to copy, the end of the events */
+    uint64_t stream;     /* handle of the stream that owned the ring's segments at the cut */
+    bool has_stream;     /* `stream` is known, and replaces the stream in events of segments */
 };
 
-/* The rings of a device at a moment. */
-struct xseg_history_ends {
-    struct xseg_history_end *list; /* [count] */
+/* The rings of a device at one moment. */
+struct xseg_history_cut {
+    struct xseg_history_ring_cut *rings; /* [count] */
     size_t count;
     struct xseg_history_moment moment;
 };
 
 /*
- * Find where the rings of a device end.  begin_cut() cuts all rings, which is right for those whose arena is gone;
- * cut() cuts an arena's again, with its lock held; list_ends() lists them.  The device memory lock is held from the first to the last.
+ * Cut the rings of a device.  The caller holds the device memory lock from begin to finish.
+ *
+ * begin_cut() cuts all rings, which is final for rings whose arena was destroyed; cut_arena() cuts
+ * the ring of a locked arena again; finish_cut() lists the rings and returns false on host
+ * allocation failure.
  */
-void xseg_device_history_begin_cut(struct xseg_device *device, struct xseg_history_ends *ends);
-void xseg_device_history_cut(struct xseg_arena *arena);
-/* Returns false without host memory. */
-bool xseg_device_history_list_ends(struct xseg_device *device, struct xseg_history_ends *ends);
-void xseg_device_history_end(struct xseg_history_ends *ends);
+void xseg_device_history_begin_cut(struct xseg_device *device, struct xseg_history_cut *cut);
+void xseg_device_history_cut_arena(struct xseg_arena *arena);
+bool xseg_device_history_finish_cut(struct xseg_device *device, struct xseg_history_cut *cut);
+void xseg_history_cut_fini(struct xseg_history_cut *cut);
 
 /*
- * Copy the newest events up to the ends, at most so many.  From reading->since on they are all that was noted; what is
- * older may have gaps, and the caller leaves it out.
+ * Copy the newest events before a cut.
  *
+ * max:     maximum number of events
+ * reader:  complete_since is set; older events may have gaps
  * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
  */
-xseg_status xseg_device_history_copy(struct xseg_device *device, struct xseg_history_ends *ends,
-                                     uint64_t max, struct xseg_history_reader *reading);
+xseg_status xseg_device_history_copy(struct xseg_device *device, struct xseg_history_cut *cut,
+                                     uint64_t max, struct xseg_history_reader *reader);
 
 /*
- * Copy the events that a device has had up to now.
+ * Copy all events of a device up to now.
  *
  * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
  */
 xseg_status xseg_device_history_read(struct xseg_device *device,
-                                     struct xseg_history_reader *reading);
+                                     struct xseg_history_reader *reader);
 
-/* Forget the events that a device has had up to now. */
+/* Clear the events of a device up to now. */
 void xseg_device_history_clear(struct xseg_device *device);
 
 /* Describe an event for users. */
@@ -71,7 +89,7 @@ void xseg_device_history_describe(struct xseg_allocator *allocator,
                                   const struct xseg_history_event *event, uint64_t user,
                                   struct xseg_history_entry *out);
 
-/* Note a text of the user's, which the caller keeps in use. */
+/* Record an annotation of the user.  The caller retains the label until the call returns. */
 xseg_status xseg_device_history_annotate(struct xseg_device *device, uint32_t label);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/core/arena/origins.h"
+#include "src/core/budget/budget.h"
 #include "src/core/cache/walk.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/deferred.h"
@@ -14,72 +15,72 @@
 #include "src/core/reclaim/pending_unmap.h"
 #include "src/core/reclaim/trim_steps.h"
 #include "src/core/register/register.h"
-#include "src/core/report/above_share.h"
-#include "src/core/report/allocator_describe.h"
 
 #define UNKNOWN_AGE UINT64_MAX
 
-/* --- Room for reasons, made before the lock of an arena is taken. --- */
+/* --- Capacity for the reasons of a device. --- */
 
-struct room {
+struct capacity {
     size_t pages, arenas;
 };
 
 static void count_pages(void *self, struct xseg_arena *arena)
 {
-    struct room *room = self;
+    struct capacity *capacity = self;
 
-    room->arenas += !xseg_list_is_empty(&arena->extents);
+    capacity->arenas += !xseg_list_is_empty(&arena->extents);
     XSEG_LIST_FOR(node, &arena->extents)
     {
         const struct xseg_segment *segment =
             &XSEG_CONTAINER(node, struct xseg_extent, link)->segment;
         const uint64_t mapped = atomic_load_explicit(&segment->mapped, memory_order_relaxed);
 
-        room->pages += xseg_segment_is_expandable(segment) ? mapped / segment->granule_bytes : 1;
+        capacity->pages +=
+            xseg_segment_is_expandable(segment) ? mapped / segment->granule_bytes : 1;
     }
 }
 
-xseg_status xseg_explain_fail(size_t pages)
+static xseg_status fail_without_host_memory(size_t pages)
 {
     return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, explanation of %zu pages", pages);
 }
 
-static xseg_status make_room(struct xseg_explaining *look)
+static xseg_status reserve_reasons(struct xseg_explainer *explainer)
 {
-    struct xseg_reasons *reasons = look->reasons;
-    struct room room = {0, 0};
+    struct xseg_reason_list *reasons = explainer->reasons;
+    struct capacity capacity = {0, 0};
     struct xseg_reason *list;
 
-    xseg_device_visit_arenas(look->device, count_pages, &room);
-    look->arenas = malloc((room.arenas + 1) * sizeof(*look->arenas));
-    look->room = room.arenas;
-    if (look->arenas != NULL && room.pages <= reasons->capacity - reasons->count)
+    xseg_device_visit_arenas(explainer->device, count_pages, &capacity);
+    explainer->arenas = malloc((capacity.arenas + 1) * sizeof(*explainer->arenas));
+    explainer->capacity = capacity.arenas;
+    if (explainer->arenas != NULL && capacity.pages <= reasons->capacity - reasons->count)
         return XSEG_OK;
-    list = look->arenas == NULL
+    list = explainer->arenas == NULL
                ? NULL
-               : realloc(reasons->list, (reasons->count + room.pages) * sizeof(*list));
+               : realloc(reasons->list, (reasons->count + capacity.pages) * sizeof(*list));
     if (list == NULL) {
-        free(look->arenas);
-        return xseg_explain_fail(room.pages);
+        free(explainer->arenas);
+        return fail_without_host_memory(capacity.pages);
     }
     reasons->list = list;
-    reasons->capacity = reasons->count + room.pages;
+    reasons->capacity = reasons->count + capacity.pages;
     return XSEG_OK;
 }
 
 /* --- One page. --- */
 
-/* The reason of a page or a classic segment, before its blocks are looked at. */
-static struct xseg_reason begin_reason(const struct xseg_explaining *look,
-                                       const struct xseg_extent *extent, uint64_t base,
-                                       uint64_t bytes, uint64_t since)
+/* The reason of a page or a classic segment without blocks.  since: time of the last free or map;
+ * 0: unknown */
+static struct xseg_reason init_reason(const struct xseg_explainer *explainer,
+                                      const struct xseg_extent *extent, uint64_t base,
+                                      uint64_t bytes, uint64_t since)
 {
     const struct xseg_arena *arena = extent->arena;
     struct xseg_reason reason = {.struct_size = sizeof(reason), .kind = XSEG_REASON_POLICY};
 
     XSEG_ASSERT(bytes > 0);
-    reason.device = look->device->context.ordinal;
+    reason.device = explainer->device->context.ordinal;
     reason.stream = xseg_arena_stream(arena)->handle;
     reason.pool = xseg_pool_of(extent);
     reason.is_small = arena->is_small;
@@ -88,13 +89,13 @@ static struct xseg_reason begin_reason(const struct xseg_explaining *look,
     reason.base = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
     reason.bytes = bytes;
     reason.block_age_ms = UNKNOWN_AGE;
-    reason.age_ms = look->now == 0 || since == 0 || since > look->now
+    reason.age_ms = explainer->decay_now == 0 || since == 0 || since > explainer->decay_now
                         ? UNKNOWN_AGE
-                        : (look->now - since) / UINT64_C(1000000);
+                        : (explainer->decay_now - since) / UINT64_C(1000000);
     return reason;
 }
 
-static enum xseg_reason_kind kind_of(enum xseg_block_state state)
+static enum xseg_reason_kind reason_of_state(enum xseg_block_state state)
 {
     switch (state) {
     case XSEG_BLOCK_ALLOCATED:
@@ -108,7 +109,7 @@ static enum xseg_reason_kind kind_of(enum xseg_block_state state)
     }
 }
 
-static void name_block(struct xseg_reason *reason, const struct xseg_part *part)
+static void set_block(struct xseg_reason *reason, const struct xseg_part *part)
 {
     struct xseg_pool *pool = ((struct xseg_arena *)part->extent->arena)->pool;
 
@@ -119,10 +120,10 @@ static void name_block(struct xseg_reason *reason, const struct xseg_part *part)
     reason->block_requested = part->requested;
 }
 
-/* Count a block that lies on the page with so many bytes. */
-static void add_part(struct xseg_reason *reason, const struct xseg_part *part, uint64_t bytes)
+/* Count `bytes` of a block that overlaps the page by that amount. */
+static void count_block(struct xseg_reason *reason, const struct xseg_part *part, uint64_t bytes)
 {
-    const enum xseg_reason_kind kind = kind_of(part->state);
+    const enum xseg_reason_kind kind = reason_of_state(part->state);
 
     XSEG_ASSERT(bytes > 0 && bytes <= part->bytes);
 
@@ -136,13 +137,13 @@ static void add_part(struct xseg_reason *reason, const struct xseg_part *part, u
         reason->block = NULL;
         reason->block_bytes = reason->block_requested = 0;
         if (kind == XSEG_REASON_ALLOCATED || kind == XSEG_REASON_PENDING)
-            name_block(reason, part);
+            set_block(reason, part);
     }
 }
 
-/* Whether a page continues the run of the page before: idle as long, or inside the same block; and registered
- * as well, or not. */
-static bool continues(const struct xseg_reason *run, const struct xseg_reason *page)
+/* Whether a page belongs to the run of the page before it: both are idle with the same age, or
+ * inside the same block, and both or none are registered. */
+static bool is_same_run(const struct xseg_reason *run, const struct xseg_reason *page)
 {
     return (char *)run->base + run->bytes == page->base && run->kind == page->kind &&
            run->block == page->block && run->age_ms == page->age_ms &&
@@ -154,11 +155,13 @@ static bool continues(const struct xseg_reason *run, const struct xseg_reason *p
             page->cached_bytes == page->bytes);
 }
 
-static void put_reason(struct xseg_reasons *reasons, const struct xseg_reason *page, bool may_join)
+/* Append the reason of a page, or extend the run of the last reason. */
+static void append_page(struct xseg_reason_list *reasons, const struct xseg_reason *page,
+                        bool may_extend)
 {
     struct xseg_reason *run = reasons->count > 0 ? &reasons->list[reasons->count - 1] : NULL;
 
-    if (may_join && continues(run, page)) {
+    if (may_extend && is_same_run(run, page)) {
         run->bytes += page->bytes;
         run->allocated_bytes += page->allocated_bytes;
         run->pending_bytes += page->pending_bytes;
@@ -170,9 +173,9 @@ static void put_reason(struct xseg_reasons *reasons, const struct xseg_reason *p
     reasons->list[reasons->count++] = *page;
 }
 
-/* --- The pages of a segment, while the walk visits its blocks. --- */
+/* --- Pages of a segment. --- */
 
-static uint64_t page_since(const struct xseg_segment *segment, uint32_t first, uint32_t count)
+static uint64_t page_free_time(const struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
     uint64_t since = 0;
 
@@ -181,12 +184,13 @@ static uint64_t page_since(const struct xseg_segment *segment, uint32_t first, u
     return since;
 }
 
-/* Note what is registered of a page, and that an idle one is pinned, by a registration or otherwise, or exported: these
- * reasons go before the others of idle memory. */
-static void note_held(const struct xseg_explaining *look, struct xseg_reason *page,
-                      const struct xseg_extent *extent, uint32_t first, uint32_t count)
+/* Set the registered bytes of a page and, if the page is idle, a reason that belongs to the page
+ * alone: a registration, a pin or an export.  These reasons precede the other reasons of idle
+ * memory. */
+static void set_page_holders(const struct xseg_explainer *explainer, struct xseg_reason *page,
+                             const struct xseg_extent *extent, uint32_t first, uint32_t count)
 {
-    struct xseg_registrations *registrations = look->device->allocator->registrations;
+    struct xseg_registrations *registrations = explainer->device->allocator->registrations;
     const struct xseg_segment *segment = &extent->segment;
     const uint64_t base = (uintptr_t)page->base;
 
@@ -202,168 +206,364 @@ static void note_held(const struct xseg_explaining *look, struct xseg_reason *pa
         page->kind = XSEG_REASON_EXPORTED;
 }
 
-/* Note the age of the block that the reason names. */
-static void note_age(const struct xseg_explaining *look, const struct xseg_extent *extent,
-                     struct xseg_reason *page)
+static void set_block_age(const struct xseg_explainer *explainer, const struct xseg_extent *extent,
+                          struct xseg_reason *page)
 {
     if (page->block != NULL)
         page->block_age_ms =
-            xseg_origins_age(extent, (uint64_t)(uintptr_t)page->block, look->origins_now);
+            xseg_origins_age(extent, (uint64_t)(uintptr_t)page->block, explainer->origins_now);
 }
 
-static void begin_page(struct xseg_explaining *look, const struct xseg_extent *extent,
+static void begin_page(struct xseg_explainer *explainer, const struct xseg_extent *extent,
                        uint32_t first, uint32_t count)
 {
     const struct xseg_segment *segment = &extent->segment;
     const bool is_expandable = xseg_segment_is_expandable(segment);
 
-    look->page =
-        begin_reason(look, extent, segment->base + first * segment->granule_bytes,
-                     is_expandable ? count * segment->granule_bytes : segment->bytes,
-                     is_expandable ? page_since(segment, first, count) : segment->idle_since[0]);
-    look->page_count = count;
+    explainer->page =
+        init_reason(explainer, extent, segment->base + first * segment->granule_bytes,
+                    is_expandable ? count * segment->granule_bytes : segment->bytes,
+                    is_expandable ? page_free_time(segment, first, count) : segment->idle_since[0]);
+    explainer->page_granules = count;
 }
 
-/* Add the page, which all its blocks have been counted for, to the reasons. */
-static void end_page(struct xseg_explaining *look)
+/* Complete the current page after its last block. */
+static void finish_page(struct xseg_explainer *explainer)
 {
-    note_held(look, &look->page, look->extent, look->granule, look->page_count);
-    note_age(look, look->extent, &look->page);
-    put_reason(look->reasons, &look->page, look->reasons->count > look->segment_first);
-    look->granule += look->page_count;
-    look->page_count = 0;
+    set_page_holders(explainer, &explainer->page, explainer->extent, explainer->granule,
+                     explainer->page_granules);
+    set_block_age(explainer, explainer->extent, &explainer->page);
+    append_page(explainer->reasons, &explainer->page,
+                explainer->reasons->count > explainer->segment_first);
+    explainer->granule += explainer->page_granules;
+    explainer->page_granules = 0;
 }
 
-/* Begin the first mapped page that begins below an address, from the current granule on.  Returns false if there is none. */
-static bool find_page(struct xseg_explaining *look, uint64_t end)
+/* Begin the next mapped page of the segment if it starts below an address.  Returns false if there
+ * is no such page. */
+static bool begin_next_page(struct xseg_explainer *explainer, uint64_t end)
 {
-    const struct xseg_segment *segment = &look->extent->segment;
+    const struct xseg_segment *segment = &explainer->extent->segment;
     uint32_t count;
 
     if (!xseg_segment_is_expandable(segment)) {
-        if (look->granule == 0)
-            begin_page(look, look->extent, 0, 1);
-        return look->granule == 0;
+        if (explainer->granule == 0)
+            begin_page(explainer, explainer->extent, 0, 1);
+        return explainer->granule == 0;
     }
-    for (; look->granule < segment->granules; look->granule += count) {
-        if (segment->base + look->granule * segment->granule_bytes >= end)
+    for (; explainer->granule < segment->granules; explainer->granule += count) {
+        if (segment->base + explainer->granule * segment->granule_bytes >= end)
             return false;
-        count = segment->length[look->granule] != 0 ? segment->length[look->granule] : 1;
-        if (xseg_segment_is_mapped(segment, look->granule)) {
-            begin_page(look, look->extent, look->granule, count);
+        count = segment->length[explainer->granule] != 0 ? segment->length[explainer->granule] : 1;
+        if (xseg_segment_is_mapped(segment, explainer->granule)) {
+            begin_page(explainer, explainer->extent, explainer->granule, count);
             return true;
         }
     }
     return false;
 }
 
-static void begin_segment(struct xseg_explaining *look, const struct xseg_extent *extent)
+static void begin_segment(struct xseg_explainer *explainer, const struct xseg_extent *extent)
 {
     struct xseg_arena *arena = extent->arena;
 
-    XSEG_ASSERT(look->page_count == 0);
-    look->extent = extent;
-    look->granule = 0;
-    look->segment_first = look->reasons->count;
-    if (look->count > 0 && look->arenas[look->count - 1].arena == arena)
+    XSEG_ASSERT(explainer->page_granules == 0);
+    explainer->extent = extent;
+    explainer->granule = 0;
+    explainer->segment_first = explainer->reasons->count;
+    if (explainer->count > 0 && explainer->arenas[explainer->count - 1].arena == arena)
         return;
-    XSEG_ASSERT(look->count < look->room);
-    look->arenas[look->count++] = (struct xseg_explained_arena){arena, look->reasons->count};
+    XSEG_ASSERT(explainer->count < explainer->capacity);
+    explainer->arenas[explainer->count++] =
+        (struct xseg_explained_arena){arena, explainer->reasons->count};
 }
 
-void xseg_explain_part(struct xseg_explaining *look, const struct xseg_part *part)
+void xseg_explain_add_block(struct xseg_explainer *explainer, const struct xseg_part *part)
 {
     const uint64_t end = xseg_part_end(part);
 
-    if (part->extent != look->extent)
-        begin_segment(look, part->extent);
-    while (look->page_count != 0 || find_page(look, end)) {
-        const uint64_t base = (uintptr_t)look->page.base, page_end = base + look->page.bytes;
+    if (part->extent != explainer->extent)
+        begin_segment(explainer, part->extent);
+    while (explainer->page_granules != 0 || begin_next_page(explainer, end)) {
+        const uint64_t base = (uintptr_t)explainer->page.base,
+                       page_end = base + explainer->page.bytes;
 
-        add_part(&look->page, part, xseg_min(end, page_end) - xseg_max(part->base, base));
+        count_block(&explainer->page, part, xseg_min(end, page_end) - xseg_max(part->base, base));
         if (end < page_end)
             return;
-        end_page(look);
+        finish_page(explainer);
     }
 }
 
-/* --- Why idle memory stays. --- */
+/* --- Idle memory. --- */
 
-/* Why the idle memory of an arena stays; BORROWED is weighed further by xseg_above_share_classify(), DECAY by weigh_decay(). */
-static enum xseg_reason_kind keeper_of(const struct xseg_explaining *look, struct xseg_arena *arena)
+/* The reason of idle memory of an arena.  classify_above_share() divides ABOVE_SHARE,
+ * mark_kept_memory() divides DECAY. */
+static enum xseg_reason_kind reason_of_idle_memory(const struct xseg_explainer *explainer,
+                                                   struct xseg_arena *arena)
 {
     bool idle = false;
 
     if (!xseg_pool_may_shrink(arena->pool))
         return XSEG_REASON_POOL;
-    if (xseg_pending_captures(look->device->pending))
+    if (xseg_pending_captures(explainer->device->pending))
         return XSEG_REASON_CAPTURE;
-    if (xseg_context_is_lost(&look->device->context))
+    if (xseg_context_is_lost(&explainer->device->context))
         return XSEG_REASON_POLICY;
-    if (look->asks &&
-        xseg_trim_is_idle(look->device, xseg_arena_stream(arena), false, &idle) == XSEG_OK && !idle)
+    if (explainer->may_query_driver &&
+        xseg_trim_is_idle(explainer->device, xseg_arena_stream(arena), false, &idle) == XSEG_OK &&
+        !idle)
         return XSEG_REASON_STREAM;
     if (!xseg_idle_is_counted(arena, NULL))
         return XSEG_REASON_POLICY;
-    if (look->config->budget_file[0] != '\0')
+    if (explainer->config->budget_file[0] != '\0')
         return XSEG_REASON_ABOVE_SHARE;
-    return look->config->decays ? XSEG_REASON_DECAY : XSEG_REASON_POLICY;
+    return explainer->config->decays ? XSEG_REASON_DECAY : XSEG_REASON_POLICY;
 }
 
-/* Cached bytes of an arena whose memory may go back, on pages that blocks in use share. */
-static uint64_t stranded_bytes(const struct xseg_explaining *look, const struct xseg_arena *arena,
-                               size_t first, size_t end)
+/* Cached bytes of an arena on pages that also contain blocks in use; 0 if the memory of the arena
+ * is not released. */
+static uint64_t fragmented_bytes(const struct xseg_explainer *explainer,
+                                 const struct xseg_arena *arena, size_t first, size_t end)
 {
     uint64_t bytes = 0;
 
     if (!xseg_idle_is_counted(arena, NULL))
         return 0;
     for (size_t i = first; i < end; i++) {
-        const struct xseg_reason *reason = &look->reasons->list[i];
+        const struct xseg_reason *reason = &explainer->reasons->list[i];
 
         bytes += reason->kind <= XSEG_REASON_CLAIMED ? reason->cached_bytes : 0;
     }
     return bytes;
 }
 
-/* Say why the idle memory of an arena stays, of which the reasons from one on up to another are. */
-static void name_keeper(struct xseg_explaining *look, struct xseg_arena *arena, size_t first,
-                        size_t end)
+/* Set the reason of the idle memory of an arena, whose reasons are [first, end). */
+static void set_idle_reason(struct xseg_explainer *explainer, struct xseg_arena *arena,
+                            size_t first, size_t end)
 {
     bool has_idle = false;
 
     for (size_t i = first; i < end; i++)
-        has_idle |= look->reasons->list[i].kind == XSEG_REASON_POLICY;
-    look->stranded += stranded_bytes(look, arena, first, end);
-    const enum xseg_reason_kind keeper = has_idle ? keeper_of(look, arena) : XSEG_REASON_POLICY;
+        has_idle |= explainer->reasons->list[i].kind == XSEG_REASON_POLICY;
+    explainer->fragmented += fragmented_bytes(explainer, arena, first, end);
+    const enum xseg_reason_kind kind =
+        has_idle ? reason_of_idle_memory(explainer, arena) : XSEG_REASON_POLICY;
     for (size_t i = first; i < end; i++)
-        if (look->reasons->list[i].kind == XSEG_REASON_POLICY)
-            look->reasons->list[i].kind = keeper;
+        if (explainer->reasons->list[i].kind == XSEG_REASON_POLICY)
+            explainer->reasons->list[i].kind = kind;
 }
 
-static void name_keepers(struct xseg_explaining *look)
+static void set_idle_reasons(struct xseg_explainer *explainer)
 {
-    for (size_t i = 0; i < look->count; i++)
-        name_keeper(look, look->arenas[i].arena, look->arenas[i].first,
-                    i + 1 < look->count ? look->arenas[i + 1].first : look->reasons->count);
+    for (size_t i = 0; i < explainer->count; i++)
+        set_idle_reason(explainer, explainer->arenas[i].arena, explainer->arenas[i].first,
+                        i + 1 < explainer->count ? explainer->arenas[i + 1].first
+                                                 : explainer->reasons->count);
 }
 
-/* --- The stream that a pending block waits for. --- */
+/* --- Pages above the share of the process in a budget. --- */
 
-struct wait {
+static int compare_ages(const void *left, const void *right)
+{
+    const struct xseg_reason *a = *(struct xseg_reason *const *)left;
+    const struct xseg_reason *b = *(struct xseg_reason *const *)right;
+
+    if (a->age_ms != b->age_ms)
+        return a->age_ms < b->age_ms ? -1 : 1;
+    return (a->base > b->base) - (a->base < b->base);
+}
+
+/* The reasons of one kind on the device from the youngest to the oldest, as an array that the
+ * caller frees.  *count is 0 and *out NULL if there are none. */
+static xseg_status collect_by_age(const struct xseg_explainer *explainer,
+                                  enum xseg_reason_kind kind, struct xseg_reason ***out,
+                                  size_t *count)
+{
+    struct xseg_reason_list *reasons = explainer->reasons;
+    size_t found = 0, at = 0;
+
+    *out = NULL;
+    *count = 0;
+    for (size_t i = explainer->first; i < reasons->count; i++)
+        found += reasons->list[i].kind == kind;
+    if (found == 0)
+        return XSEG_OK;
+    struct xseg_reason **by_age = calloc(found, sizeof(struct xseg_reason *));
+    if (by_age == NULL)
+        return fail_without_host_memory(found);
+    for (size_t i = explainer->first; i < reasons->count; i++)
+        if (reasons->list[i].kind == kind)
+            by_age[at++] = &reasons->list[i];
+    XSEG_ASSERT(at == found);
+    qsort(by_age, found, sizeof(struct xseg_reason *), compare_ages);
+    *out = by_age;
+    *count = found;
+    return XSEG_OK;
+}
+
+/* Bytes of idle pages that the process releases if the other processes demand all memory above its
+ * share: the page cache is released first, and budget_min_mb is never released. */
+static uint64_t above_share_bytes(const struct xseg_explainer *explainer)
+{
+    struct xseg_device *device = explainer->device;
+    const uint64_t physical = xseg_device_physical(device);
+    const uint64_t page_cache = xseg_page_cache_bytes(&device->page_cache);
+    const uint64_t above_min = physical - xseg_min(physical, explainer->config->budget_min_bytes);
+    const uint64_t above_share = xseg_min(xseg_budget_above_share(device), above_min);
+
+    return above_share - xseg_min(above_share, page_cache);
+}
+
+static const struct xseg_segment *find_segment(const struct xseg_explainer *explainer,
+                                               const struct xseg_reason *run)
+{
+    const uint64_t base = (uint64_t)(uintptr_t)run->base;
+
+    for (size_t i = 0; i < explainer->count; i++)
+        XSEG_LIST_FOR(node, &explainer->arenas[i].arena->extents)
+        {
+            const struct xseg_segment *segment =
+                &XSEG_CONTAINER(node, struct xseg_extent, link)->segment;
+
+            if (base - segment->base < segment->bytes)
+                return segment;
+        }
+    return NULL;
+}
+
+/* Size of the fewest pages at the end of a run that contain at least `bytes`. */
+static uint64_t tail_pages_bytes(const struct xseg_explainer *explainer,
+                                 const struct xseg_reason *run, uint64_t bytes)
+{
+    if (!run->is_expandable || run->bytes <= bytes)
+        return run->bytes;
+    const struct xseg_segment *segment = find_segment(explainer, run);
+    if (segment == NULL)
+        return run->bytes;
+    const uint64_t first = (uint64_t)(uintptr_t)run->base - segment->base;
+    uint64_t at = first + run->bytes;
+    while (at > first && first + run->bytes - at < bytes) {
+        at -= segment->granule_bytes;
+        while (at > first && segment->length[at / segment->granule_bytes] == 0)
+            at -= segment->granule_bytes;
+    }
+    return first + run->bytes - at;
+}
+
+static void update_registered_bytes(const struct xseg_explainer *explainer, struct xseg_reason *run)
+{
+    const uint64_t base = (uint64_t)(uintptr_t)run->base;
+
+    if (run->registered_bytes != 0)
+        run->registered_bytes = xseg_registrations_over(explainer->device->allocator->registrations,
+                                                        base, base + run->bytes);
+}
+
+/* Divide a run of idle pages: `tail` bytes at its end become an entry of their own, and the first
+ * part gets another kind.  The list has capacity for the entry, because a run that is divided has at
+ * least two pages. */
+static void split_run(struct xseg_explainer *explainer, struct xseg_reason *run, uint64_t tail,
+                      enum xseg_reason_kind kind)
+{
+    struct xseg_reason_list *reasons = explainer->reasons;
+    struct xseg_reason *next = run + 1;
+
+    XSEG_ASSERT(tail < run->bytes && run->cached_bytes == run->bytes);
+    XSEG_ASSERT(reasons->count < reasons->capacity);
+    memmove(next + 1, next, (size_t)(reasons->list + reasons->count - next) * sizeof(*run));
+    reasons->count++;
+    *next = *run;
+    next->base = (char *)run->base + (run->bytes - tail);
+    next->bytes = next->cached_bytes = tail;
+    run->bytes -= tail;
+    run->cached_bytes = run->bytes;
+    run->kind = kind;
+    update_registered_bytes(explainer, run);
+    update_registered_bytes(explainer, next);
+}
+
+/* Keep ABOVE_SHARE on the oldest pages up to the amount above the share, in whole pages.  The other
+ * pages become DECAY, or POLICY if no memory decays.  At most one run is divided. */
+static xseg_status classify_above_share(struct xseg_explainer *explainer)
+{
+    const enum xseg_reason_kind other =
+        explainer->config->decays ? XSEG_REASON_DECAY : XSEG_REASON_POLICY;
+    struct xseg_reason **by_age, *divided = NULL;
+    uint64_t tail = 0;
+    size_t count;
+
+    const xseg_status status = collect_by_age(explainer, XSEG_REASON_ABOVE_SHARE, &by_age, &count);
+    if (status != XSEG_OK || count == 0)
+        return status;
+    uint64_t left = above_share_bytes(explainer);
+    for (size_t i = count; i-- > 0;) {
+        const uint64_t bytes = left == 0 ? 0 : tail_pages_bytes(explainer, by_age[i], left);
+
+        if (bytes == 0)
+            by_age[i]->kind = other;
+        else if (bytes < by_age[i]->bytes) {
+            divided = by_age[i];
+            tail = bytes;
+        }
+        left -= xseg_min(left, bytes);
+    }
+    if (divided != NULL)
+        split_run(explainer, divided, tail, other);
+    free(by_age);
+    return XSEG_OK;
+}
+
+/* --- Pages that decay keeps. --- */
+
+/* Change DECAY to KEEP on the youngest pages up to the amount that decay keeps of all idle
+ * memory. */
+static xseg_status mark_kept_memory(struct xseg_explainer *explainer)
+{
+    struct xseg_reason_list *reasons = explainer->reasons;
+    struct xseg_reason **by_age;
+    uint64_t idle = 0, kept = 0;
+    size_t count;
+
+    const xseg_status status = collect_by_age(explainer, XSEG_REASON_DECAY, &by_age, &count);
+    if (status != XSEG_OK || count == 0)
+        return status;
+    for (size_t i = explainer->first; i < reasons->count; i++) {
+        const struct xseg_reason *reason = &reasons->list[i];
+
+        if (reason->kind == XSEG_REASON_DECAY || reason->kind == XSEG_REASON_ABOVE_SHARE)
+            idle += reason->bytes;
+    }
+    const uint64_t max = xseg_decay_kept(explainer->device, explainer->config, idle);
+    for (size_t i = 0; i < count && kept < max; i++) {
+        /* Without idle_ms, decay only enforces limits; memory within the limits has no reason but
+         * policy. */
+        by_age[i]->kind = explainer->config->idle_ms < 0 ? XSEG_REASON_POLICY : XSEG_REASON_KEEP;
+        kept += by_age[i]->bytes;
+    }
+    free(by_age);
+    return XSEG_OK;
+}
+
+/* --- Streams that pending blocks wait for. --- */
+
+struct waiting_block {
     uint64_t base;
     xseg_stream stream;
 };
 
-static int compare_waits(const void *left, const void *right)
+static int compare_waiting_blocks(const void *left, const void *right)
 {
-    const uint64_t a = ((const struct wait *)left)->base, b = ((const struct wait *)right)->base;
+    const uint64_t a = ((const struct waiting_block *)left)->base;
+    const uint64_t b = ((const struct waiting_block *)right)->base;
 
     return (a > b) - (a < b);
 }
 
-/* Read which blocks wait for which streams, up to `most`.  Returns how many. */
-static size_t read_waits(struct xseg_pending *pending, struct wait *waits, size_t max)
+/* Copy pending blocks with a stream that each waits for, at most `max`.  Returns the number of
+ * entries. */
+static size_t collect_waiting_blocks(struct xseg_pending *pending, struct waiting_block *blocks,
+                                     size_t max)
 {
     size_t count = 0;
 
@@ -378,7 +578,7 @@ static size_t read_waits(struct xseg_pending *pending, struct wait *waits, size_
             const struct xseg_stream_use *use = XSEG_CONTAINER(link, struct xseg_stream_use, link);
 
             if (count < max)
-                waits[count++] = (struct wait){use->block->base, stream->handle};
+                blocks[count++] = (struct waiting_block){use->block->base, stream->handle};
         }
     }
     XSEG_LIST_FOR(node, &pending->deferred)
@@ -386,168 +586,95 @@ static size_t read_waits(struct xseg_pending *pending, struct wait *waits, size_
         const struct xseg_block *block = XSEG_CONTAINER(node, struct xseg_deferred, link)->block;
 
         if (count < max && block->uses != NULL)
-            waits[count++] = (struct wait){block->base, block->uses->stream->handle};
+            blocks[count++] = (struct waiting_block){block->base, block->uses->stream->handle};
     }
     xseg_pending_unlock(pending);
     XSEG_ASSERT(count <= max);
     return count;
 }
 
-static xseg_status name_streams(struct xseg_explaining *look, size_t first)
+static xseg_status set_awaited_streams(struct xseg_explainer *explainer)
 {
-    struct xseg_pending *pending = look->device->pending;
+    struct xseg_pending *pending = explainer->device->pending;
     const size_t max = xseg_pending_count(pending);
-    struct wait *waits = calloc(max + 1, sizeof(*waits));
+    struct waiting_block *blocks = calloc(max + 1, sizeof(*blocks));
 
-    if (waits == NULL)
+    if (blocks == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY,
                          "out of host memory, explanation of %zu pending blocks", max);
-    const size_t count = read_waits(pending, waits, max);
-    qsort(waits, count, sizeof(*waits), compare_waits);
-    for (size_t i = first; i < look->reasons->count; i++) {
-        struct xseg_reason *reason = &look->reasons->list[i];
-        const struct wait wanted = {(uint64_t)(uintptr_t)reason->block, NULL};
-        const struct wait *found =
+    const size_t count = collect_waiting_blocks(pending, blocks, max);
+    qsort(blocks, count, sizeof(*blocks), compare_waiting_blocks);
+    for (size_t i = explainer->first; i < explainer->reasons->count; i++) {
+        struct xseg_reason *reason = &explainer->reasons->list[i];
+        const struct waiting_block key = {(uint64_t)(uintptr_t)reason->block, NULL};
+        const struct waiting_block *found =
             reason->kind == XSEG_REASON_PENDING
-                ? bsearch(&wanted, waits, count, sizeof(*waits), compare_waits)
+                ? bsearch(&key, blocks, count, sizeof(*blocks), compare_waiting_blocks)
                 : NULL;
 
         reason->has_waits_for = found != NULL;
         reason->waits_for = found != NULL ? found->stream : NULL;
         if (reason->kind == XSEG_REASON_PENDING && found == NULL)
             reason->has_waits_for =
-                xseg_pending_unmap_stream(look->device, wanted.base, &reason->waits_for);
+                xseg_pending_unmap_stream(explainer->device, key.base, &reason->waits_for);
     }
-    free(waits);
+    free(blocks);
     return XSEG_OK;
 }
 
-/* --- The floor of decay: it keeps the youngest of the memory that it could take. --- */
+/* --- One pass over a device. --- */
 
-static xseg_status weigh_decay(struct xseg_explaining *look, size_t first)
+xseg_status xseg_explain_begin(struct xseg_explainer *explainer)
 {
-    struct xseg_reasons *reasons = look->reasons;
-    const size_t count = reasons->count - first;
-    struct xseg_reason **young = calloc(count + 1, sizeof(struct xseg_reason *));
-    uint64_t idle = 0, kept = 0;
-    size_t found = 0;
+    const struct xseg_config *config = explainer->config;
 
-    if (young == NULL)
-        return xseg_explain_fail(count);
-    for (size_t i = first; i < reasons->count; i++) {
-        const enum xseg_reason_kind kind = reasons->list[i].kind;
-
-        idle += kind == XSEG_REASON_DECAY || kind == XSEG_REASON_ABOVE_SHARE
-                    ? reasons->list[i].bytes
-                    : 0;
-        if (kind == XSEG_REASON_DECAY)
-            young[found++] = &reasons->list[i];
-    }
-    XSEG_ASSERT(found <= count);
-    qsort(young, found, sizeof(struct xseg_reason *), xseg_above_share_compare_ages);
-    const uint64_t max = found == 0 ? 0 : xseg_decay_kept(look->device, look->config, idle);
-    /* Without idle_ms only limits take memory; memory within the limits stays by policy. */
-    for (size_t i = 0; i < found && kept < max; i++) {
-        young[i]->kind = look->config->idle_ms < 0 ? XSEG_REASON_POLICY : XSEG_REASON_KEEP;
-        kept += young[i]->bytes;
-    }
-    free(young);
-    return XSEG_OK;
-}
-
-xseg_status xseg_explain_begin(struct xseg_explaining *look)
-{
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    XSEG_ASSERT(look->reasons->count <= look->reasons->capacity);
-    look->first = look->reasons->count;
-    look->now = look->config->decays || look->config->budget_file[0] != '\0'
-                    ? xseg_decay_now(look->device)
-                    : 0;
-    return make_room(look);
+    XSEG_ASSERT(explainer->reasons->count <= explainer->reasons->capacity);
+    explainer->first = explainer->reasons->count;
+    explainer->decay_now =
+        config->decays || config->budget_file[0] != '\0' ? xseg_decay_now(explainer->device) : 0;
+    return reserve_reasons(explainer);
 }
 
-xseg_status xseg_explain_end(struct xseg_explaining *look)
+xseg_status xseg_explain_end(struct xseg_explainer *explainer)
 {
-    struct xseg_device *device = look->device;
+    struct xseg_device *device = explainer->device;
 
-    XSEG_ASSERT(look->page_count == 0);
-    name_keepers(look);
-    xseg_status status = xseg_above_share_classify(look);
-    free(look->arenas);
+    XSEG_ASSERT(explainer->page_granules == 0);
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    set_idle_reasons(explainer);
+    xseg_status status = classify_above_share(explainer);
+    free(explainer->arenas);
     xseg_timestamped_set(&device->stranded, xseg_clock_coarse(&device->allocator->clock),
-                         look->stranded);
-    status = status == XSEG_OK ? name_streams(look, look->first) : status;
-    /* What device_free_min_mb demands only the driver knows. */
-    if (status != XSEG_OK || (!look->asks && look->config->device_free_min_bytes != 0))
+                         explainer->fragmented);
+    status = status == XSEG_OK ? set_awaited_streams(explainer) : status;
+    /* With device_free_min_mb the kept amount depends on the free memory of the device, a query of
+     * the driver. */
+    if (status != XSEG_OK ||
+        (!explainer->may_query_driver && explainer->config->device_free_min_bytes != 0))
         return status;
-    return weigh_decay(look, look->first);
+    return mark_kept_memory(explainer);
 }
 
-static void visit(void *self, const struct xseg_part *part)
+static void visit_block(void *self, const struct xseg_part *part)
 {
-    xseg_explain_part(self, part);
+    xseg_explain_add_block(self, part);
 }
 
 xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_config *config,
-                                struct xseg_reasons *reasons)
+                                struct xseg_reason_list *reasons)
 {
-    struct xseg_explaining look = {
-        .device = device, .config = config, .reasons = reasons, .asks = true};
+    struct xseg_explainer explainer = {
+        .device = device, .config = config, .reasons = reasons, .may_query_driver = true};
 
     XSEG_ASSERT(device->allocator != NULL);
-    look.origins_now = xseg_origins_now_by(&device->allocator->clock, config);
+    explainer.origins_now = xseg_origins_now_by(&device->allocator->clock, config);
     xseg_mutex_lock(&device->growth_lock);
-    xseg_status status = xseg_explain_begin(&look);
+    xseg_status status = xseg_explain_begin(&explainer);
     if (status == XSEG_OK) {
-        xseg_device_walk(device, visit, &look);
-        status = xseg_explain_end(&look);
+        xseg_device_walk(device, visit_block, &explainer);
+        status = xseg_explain_end(&explainer);
     }
     xseg_mutex_unlock(&device->growth_lock);
     return status;
-}
-
-/* --- Blocks. --- */
-
-/* The segment with the lowest addresses that reaches behind the cursor, or NULL.  pool: its owner; NULL: any */
-static const struct xseg_extent *extent_after(const struct xseg_arena *arena,
-                                              const struct xseg_pool *pool, uint64_t cursor)
-{
-    const struct xseg_extent *lowest = NULL;
-
-    XSEG_LIST_FOR(node, &arena->extents)
-    {
-        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
-        const struct xseg_segment *segment = &extent->segment;
-
-        if (segment->base + segment->bytes > cursor && (pool == NULL || pool == arena->pool) &&
-            (lowest == NULL || segment->base < lowest->segment.base))
-            lowest = extent;
-    }
-    return lowest;
-}
-
-size_t xseg_explain_blocks(struct xseg_arena *arena, const struct xseg_pool *pool, uint64_t *cursor,
-                           uint64_t now, struct xseg_block_info *out, size_t max)
-{
-    const struct xseg_extent *extent;
-    size_t count = 0;
-
-    xseg_arena_lock(arena);
-    while (count < max && (extent = extent_after(arena, pool, *cursor)) != NULL) {
-        const uint64_t from = xseg_max(*cursor, extent->segment.base);
-        struct xseg_part part = xseg_walk_at(extent, from);
-
-        /* A block that has merged with one reported before begins below the cursor: it is skipped. */
-        *cursor = xseg_part_end(&part);
-        if (part.base < from)
-            part = xseg_walk_next(&part);
-        for (; part.extent != NULL && count < max; part = xseg_walk_next(&part)) {
-            out[count] = (struct xseg_block_info){.struct_size = sizeof(out[count])};
-            XSEG_ASSERT(xseg_part_end(&part) >= *cursor);
-            xseg_allocator_describe_address(&part, now, &out[count++]);
-            *cursor = xseg_part_end(&part);
-        }
-    }
-    xseg_arena_unlock(arena);
-    return count;
 }

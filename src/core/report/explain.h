@@ -1,13 +1,36 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Explain: for every page of a device, why it is not free.
+ * Explain: one reason for every reserved page of a device, so the reasons of a device add up to its
+ * reserved bytes.
  *
- * A page has one reason, the first of these that applies.  A block lies on it: a live one, a pending one, a
- * busy one.  Or idle memory is kept: by a registration, a pin, an export, the pool's holder, a capture, the stream's work;
- * it is borrowed (above_share.h); or it is kept by the floor of decay, the time of decay, or by policy alone.  So the reasons
- * of a device add up to its reserved bytes.
+ * The input is a walk over the blocks of the device in the order of arenas, segments and
+ * addresses.  While the walk passes the blocks of a page, explain sums their bytes by state; the
+ * block with the most restrictive state names the reason: allocated, pending free, claimed.  A page
+ * without such a block is idle.  Its reason is the first condition that keeps the page reserved, in
+ * the order that enum xseg_reason_kind documents:
  *
- * Locking: the device memory lock is held while a device is looked at, ARENA for each arena, then PENDING.
+ *   1. properties of the page: a registration, a pin, an export;
+ *   2. properties of its arena: a retained private pool, a capture, work on the stream;
+ *   3. policies that compare all idle pages of the device: the budget, keep_mb, decay.
+ *
+ * Policies need the complete list, so the third step runs after the walk.  It follows the order in
+ * which the owners of the policies release memory (xseg_decay_release()): the page cache first,
+ * then idle pages from the oldest to the youngest.  Idle memory above the share of the process has
+ * the reason ABOVE_SHARE; it is counted in whole pages, which can divide one run of pages.  Of the
+ * other idle pages, the youngest are KEEP up to the amount that decay keeps; the rest is DECAY.
+ * Pages of equal age may be released in another order than their reasons suggest.
+ *
+ * Adjacent pages with equal reasons form one entry of the list.  The list has room for one entry
+ * per mapped page before the first arena is locked, because nothing may be allocated under an arena
+ * lock.
+ *
+ * xseg_explain_device() makes a walk of its own.  A memory snapshot adds its reasons in the walk
+ * that copies the blocks (heap_copy.h), so the reasons and the blocks of a snapshot are of the same
+ * moment.
+ *
+ * Locking: the caller holds the device memory lock from begin to end, so no page is mapped or
+ * unmapped; the walk holds the lock of the arena that it visits.  PENDING is locked at the end,
+ * with no arena locked.
  */
 #ifndef XSEG_CORE_EXPLAIN_H
 #define XSEG_CORE_EXPLAIN_H
@@ -15,38 +38,39 @@
 #include "src/core/device/device.h"
 #include "xseg/stats.h"
 
-struct xseg_reasons {
+/* Reasons of one or several devices; the caller frees `list`. */
+struct xseg_reason_list {
     struct xseg_reason *list;
     size_t count, capacity;
 };
 
-/* Where the reasons of an arena begin in the list. */
+/* An arena with idle memory or blocks, and its first reason. */
 struct xseg_explained_arena {
     struct xseg_arena *arena;
     size_t first;
 };
 
-/* The state of explaining one device. */
-struct xseg_explaining {
+/* The state of one pass over a device. */
+struct xseg_explainer {
     struct xseg_device *device;
     const struct xseg_config *config;
-    struct xseg_reasons *reasons;
+    struct xseg_reason_list *reasons;
+    uint64_t origins_now; /* current time, see origins.h */
+    bool may_query_driver;
+    /* The caller sets the members above and clears the members below. */
     struct xseg_explained_arena *arenas; /* [count], in the order of their reasons */
-    size_t count, room;
-    size_t first;         /* reasons that were there before */
-    uint64_t now;         /* time of decay, in nanoseconds; 0: ages of pages are not known */
-    uint64_t origins_now; /* time of origins.h */
-    bool asks;            /* the driver may be asked */
-    uint64_t stranded;    /* so far; struct xseg_device has it, too */
-    /* The segment that the walk visits, and the page whose blocks are being counted. */
-    const struct xseg_extent *extent;
-    size_t segment_first; /* the first reason of the segment */
-    struct xseg_reason page;
-    uint32_t granule, page_count; /* of the page; 0 granules: between two pages */
+    size_t count, capacity;
+    size_t first;        /* first reason of this device */
+    uint64_t decay_now;  /* current time of decay in nanoseconds; 0: ages of pages are unknown */
+    uint64_t fragmented; /* cached bytes on pages that also contain blocks in use, so far */
+    const struct xseg_extent *extent; /* the segment that the walk visits */
+    size_t segment_first;             /* first reason of that segment */
+    struct xseg_reason page;          /* the page whose blocks are being counted */
+    uint32_t granule, page_granules;  /* position and size of that page; size 0: none */
 };
 
-/* What a live block has beyond what was asked for, since it is one page alone (single_page); bytes. */
-static inline uint64_t xseg_reason_single_page_rest(const struct xseg_reason *reason)
+/* Padding of an allocated block that occupies one page of its own (single_page), in bytes. */
+static inline uint64_t xseg_reason_single_page_padding(const struct xseg_reason *reason)
 {
     return reason->is_single_page && reason->kind == XSEG_REASON_ALLOCATED
                ? reason->bytes - reason->block_requested
@@ -54,39 +78,25 @@ static inline uint64_t xseg_reason_single_page_rest(const struct xseg_reason *re
 }
 
 /*
- * Add the reasons for all memory of a device.  No lock is held; the list is the caller's to free, also
- * after an error.
+ * Add the reasons of all reserved memory of a device.  The caller holds no lock.
  *
  * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
+ * Cost:    a stream query for each stream with idle memory; cuMemGetInfo with device_free_min_mb;
+ *          O(blocks)
  */
 xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_config *config,
-                                struct xseg_reasons *reasons);
+                                struct xseg_reason_list *reasons);
 
 /*
- * As xseg_explain_device(), in steps, between which the device memory lock is held: begin; count each part of a walk over the device, with
- * the lock of its arena held; end, with no other lock held.  Only what was begun is ended, and always.
+ * The steps of xseg_explain_device() for a caller that has its own walk: begin, one call for each
+ * block of the walk, end.  The caller ends a pass if and only if begin succeeded.
  *
- * explaining: `device`, `config`, `reasons`, `origins_now` and `asks` are set, the rest is 0.  Unless it asks, no page has
- *             the reason STREAM, and none FLOOR where the floor depends on the device's free memory
- *
- * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
+ * explainer: without may_query_driver no page has the reason STREAM, and none has KEEP if the kept
+ *            amount depends on the free memory of the device
+ * Returns:   XSEG_OK, XSEG_ERR_HOST_MEMORY
  */
-xseg_status xseg_explain_begin(struct xseg_explaining *explaining);
-void xseg_explain_part(struct xseg_explaining *explaining, const struct xseg_part *part);
-xseg_status xseg_explain_end(struct xseg_explaining *explaining);
-
-/* Fail because host memory is too low to explain the pages. */
-xseg_status xseg_explain_fail(size_t pages);
-
-/*
- * Blocks of an arena from an address on, at most `most`; *cursor moves on behind the last one.  No lock
- * is held.
- *
- * now:     time of origins.h
- * pool:    only blocks in segments of this pool; NULL: of any pool
- * Returns: how many; 0 at the end
- */
-size_t xseg_explain_blocks(struct xseg_arena *arena, const struct xseg_pool *pool, uint64_t *cursor,
-                           uint64_t now, struct xseg_block_info *out, size_t max);
+xseg_status xseg_explain_begin(struct xseg_explainer *explainer);
+void xseg_explain_add_block(struct xseg_explainer *explainer, const struct xseg_part *part);
+xseg_status xseg_explain_end(struct xseg_explainer *explainer);
 
 #endif

@@ -151,7 +151,7 @@ static unsigned word_of(enum xseg_reason_kind kind)
 }
 
 void xseg_snapshot_facts_write_pages(struct xseg_pickle_writer *pickle,
-                                     const struct xseg_reasons *reasons)
+                                     const struct xseg_reason_list *reasons)
 {
     xseg_pickle_open_list(pickle);
     for (size_t i = 0; i < reasons->count; i++) {
@@ -169,11 +169,11 @@ void xseg_snapshot_facts_write_pages(struct xseg_pickle_writer *pickle,
     xseg_pickle_close(pickle);
 }
 
-uint64_t xseg_snapshot_facts_single_page_rest(const struct xseg_reasons *reasons)
+uint64_t xseg_snapshot_facts_single_page_rest(const struct xseg_reason_list *reasons)
 {
     uint64_t rest = 0;
 
     for (size_t i = 0; i < reasons->count; i++)
-        rest += xseg_reason_single_page_rest(&reasons->list[i]);
+        rest += xseg_reason_single_page_padding(&reasons->list[i]);
     return rest;
 }

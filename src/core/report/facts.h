@@ -19,9 +19,9 @@ void xseg_snapshot_facts_write_settings(struct xseg_pickle_writer *pickle,
 /* Write the reasons of a device as a value: a list of [address, bytes, reason, live bytes, cached bytes,
  * registered bytes]. */
 void xseg_snapshot_facts_write_pages(struct xseg_pickle_writer *pickle,
-                                     const struct xseg_reasons *reasons);
+                                     const struct xseg_reason_list *reasons);
 
 /* What live blocks of a device have beyond what was asked for, since each is one page alone (single_page); bytes. */
-uint64_t xseg_snapshot_facts_single_page_rest(const struct xseg_reasons *reasons);
+uint64_t xseg_snapshot_facts_single_page_rest(const struct xseg_reason_list *reasons);
 
 #endif

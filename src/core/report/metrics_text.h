@@ -2,9 +2,10 @@
 /*
  * Metrics in Prometheus's text format 0.0.4, in a buffer or in a file.
  *
- * A metric family has a type and a help text, then one line for each row (pool, device, driver entry point) that has a
- * value; a family without a line is left out.  Values of pools and devices are read by usage.h.  Names of pools are the
- * only text of users: invalid UTF-8 and control characters other than newline become question marks.
+ * A metric family has a type and a help text, then one line for each row (pool, device, driver
+ * entry point) that has a value; a family without a line is left out.  Values of pools and devices
+ * are read by usage.h.  Names of pools are the only text of users: invalid UTF-8 and control
+ * characters other than newline become question marks.
  *
  * https://prometheus.io/docs/instrumenting/exposition_formats
  *

@@ -72,8 +72,7 @@ static bool note_absence(struct xseg_snapshot_paused *paused,
 }
 
 /* Memory that is away, and whose pause is older than the events. */
-static bool note_away(struct xseg_snapshot_paused *paused,
-                      const struct xseg_block_snapshot_run *run)
+static bool note_away(struct xseg_snapshot_paused *paused, const struct xseg_heap_range *run)
 {
     for (size_t i = 0; i < paused->count; i++)
         if (paused->absences[i].is_open && paused->absences[i].base <= run->base &&
@@ -84,7 +83,7 @@ static bool note_away(struct xseg_snapshot_paused *paused,
 }
 
 static bool find_absences(struct xseg_snapshot_paused *paused, struct xseg_history_merge *merge,
-                          const struct xseg_block_snapshot *snapshot)
+                          const struct xseg_heap_copy *snapshot)
 {
     const struct xseg_history_event *event;
     uint64_t number = 0;
@@ -94,7 +93,7 @@ static bool find_absences(struct xseg_snapshot_paused *paused, struct xseg_histo
         if (!note_absence(paused, event, number++))
             return false;
     for (size_t i = 0; i < snapshot->count; i++)
-        if (snapshot->list[i]->is_away && !note_away(paused, snapshot->list[i]))
+        if (snapshot->ranges[i]->is_evicted && !note_away(paused, snapshot->ranges[i]))
             return false;
     return true;
 }
@@ -176,11 +175,10 @@ static bool watch_events(struct xseg_snapshot_paused *paused, struct xseg_histor
 }
 
 /* Blocks without an event are as they were. */
-static bool watch_run(struct xseg_snapshot_paused *paused,
-                      const struct xseg_block_snapshot_run *run)
+static bool watch_run(struct xseg_snapshot_paused *paused, const struct xseg_heap_range *run)
 {
     for (uint32_t i = 0; i < run->count; i++) {
-        const struct xseg_block_snapshot_block *block = &run->blocks[i];
+        const struct xseg_heap_block *block = &run->blocks[i];
         const struct xseg_snapshot_watched watched = {
             .base = block->base,
             .requested = block->requested,
@@ -203,7 +201,7 @@ static bool watch_run(struct xseg_snapshot_paused *paused,
 
 bool xseg_snapshot_paused_init(struct xseg_snapshot_paused *paused,
                                struct xseg_history_merge *merge,
-                               const struct xseg_block_snapshot *snapshot)
+                               const struct xseg_heap_copy *snapshot)
 {
     memset(paused, 0, sizeof(*paused));
     xseg_hash_table_init(&paused->blocks, sizeof(struct xseg_snapshot_watched));
@@ -211,7 +209,7 @@ bool xseg_snapshot_paused_init(struct xseg_snapshot_paused *paused,
     if (has_room && paused->count > 0)
         has_room = watch_events(paused, merge);
     for (size_t i = 0; has_room && paused->count > 0 && i < snapshot->count; i++)
-        has_room = watch_run(paused, snapshot->list[i]);
+        has_room = watch_run(paused, snapshot->ranges[i]);
     xseg_snapshot_paused_begin(paused);
     return has_room;
 }

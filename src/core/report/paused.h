@@ -18,7 +18,7 @@
 
 #include "src/base/hash_table.h"
 #include "src/core/history/merge.h"
-#include "src/core/report/block_snapshot.h"
+#include "src/core/report/heap_copy.h"
 
 #define XSEG_SNAPSHOT_NEVER UINT64_MAX
 
@@ -47,7 +47,7 @@ struct xseg_snapshot_paused {
 /* Find absences and watched blocks in the events of a merge, which begins anew.  Returns false without host memory. */
 bool xseg_snapshot_paused_init(struct xseg_snapshot_paused *paused,
                                struct xseg_history_merge *merge,
-                               const struct xseg_block_snapshot *snapshot);
+                               const struct xseg_heap_copy *snapshot);
 void xseg_snapshot_paused_fini(struct xseg_snapshot_paused *paused);
 
 /* Begin with the first event. */

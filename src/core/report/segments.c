@@ -15,17 +15,17 @@ struct sums {
     uint64_t allocated, active, requested;
 };
 
-static bool is_active(const struct xseg_block_snapshot_block *block)
+static bool is_active(const struct xseg_heap_block *block)
 {
     return block->state != XSEG_BLOCK_CACHED;
 }
 
-static struct sums add_up(const struct xseg_block_snapshot_run *run)
+static struct sums add_up(const struct xseg_heap_range *run)
 {
     struct sums sums = {0, 0, 0};
 
     for (uint32_t i = 0; i < run->count; i++) {
-        const struct xseg_block_snapshot_block *block = &run->blocks[i];
+        const struct xseg_heap_block *block = &run->blocks[i];
 
         sums.allocated += block->state == XSEG_BLOCK_ALLOCATED ? block->bytes : 0;
         sums.active += is_active(block) ? block->bytes : 0;
@@ -40,15 +40,14 @@ static void put_number(struct xseg_pickle_writer *pickle, unsigned key, uint64_t
     xseg_pickle_uint(pickle, number);
 }
 
-static unsigned state_of(const struct xseg_block_snapshot_block *block)
+static unsigned state_of(const struct xseg_heap_block *block)
 {
     if (block->state == XSEG_BLOCK_ALLOCATED)
         return XSEG_SNAPSHOT_ACTIVE_ALLOCATED;
     return is_active(block) ? XSEG_SNAPSHOT_ACTIVE_PENDING_FREE : XSEG_SNAPSHOT_INACTIVE;
 }
 
-static void write_block(const struct writing *writing,
-                        const struct xseg_block_snapshot_block *block)
+static void write_block(const struct writing *writing, const struct xseg_heap_block *block)
 {
     struct xseg_pickle_writer *pickle = writing->pickle;
 
@@ -63,7 +62,7 @@ static void write_block(const struct writing *writing,
     xseg_pickle_close(pickle);
 }
 
-static void write_run(const struct writing *writing, const struct xseg_block_snapshot_run *run)
+static void write_run(const struct writing *writing, const struct xseg_heap_range *run)
 {
     struct xseg_pickle_writer *pickle = writing->pickle;
     const struct sums sums = add_up(run);
@@ -96,11 +95,11 @@ static void write_run(const struct writing *writing, const struct xseg_block_sna
 void xseg_snapshot_segments_write(struct xseg_pickle_writer *pickle,
                                   struct xseg_snapshot_stacks *stacks,
                                   struct xseg_snapshot_naming *naming,
-                                  const struct xseg_block_snapshot *snapshot, int device, bool away)
+                                  const struct xseg_heap_copy *snapshot, int device, bool away)
 {
     const struct writing writing = {pickle, stacks, naming, device};
 
     for (size_t i = 0; i < snapshot->count; i++)
-        if (snapshot->list[i]->is_away == away)
-            write_run(&writing, snapshot->list[i]);
+        if (snapshot->ranges[i]->is_evicted == away)
+            write_run(&writing, snapshot->ranges[i]);
 }

@@ -7,7 +7,7 @@
 #ifndef XSEG_CORE_SNAPSHOT_SEGMENTS_H
 #define XSEG_CORE_SNAPSHOT_SEGMENTS_H
 
-#include "src/core/report/block_snapshot.h"
+#include "src/core/report/heap_copy.h"
 #include "src/core/report/naming.h"
 #include "src/core/report/stacks.h"
 
@@ -15,7 +15,6 @@
 void xseg_snapshot_segments_write(struct xseg_pickle_writer *pickle,
                                   struct xseg_snapshot_stacks *stacks,
                                   struct xseg_snapshot_naming *naming,
-                                  const struct xseg_block_snapshot *snapshot, int device,
-                                  bool away);
+                                  const struct xseg_heap_copy *snapshot, int device, bool away);
 
 #endif

@@ -49,8 +49,8 @@ _Static_assert(XSEG_SNAPSHOT_WORD_COUNT <= XSEG_PICKLE_MAX_INTERNED,
 /* A view is what is known of one device: its blocks and events at the moment when it was looked at. */
 struct view {
     struct xseg_device *device;
-    struct xseg_block_snapshot snapshot;
-    struct xseg_reasons reasons;
+    struct xseg_heap_copy snapshot;
+    struct xseg_reason_list reasons;
     struct xseg_history_reader reading;
     bool has_trace;
     uint64_t whole; /* events of the reading from which on none is missing */
@@ -76,12 +76,12 @@ static xseg_status look_locked(struct writing *writing, struct view *view)
 {
     struct xseg_device *device = view->device;
     const struct xseg_config *config = xseg_allocator_config(writing->allocator);
-    struct xseg_explaining explaining = {
+    struct xseg_explainer explaining = {
         .device = device,
         .config = config,
         .reasons = &view->reasons,
         .origins_now = xseg_origins_now_by(&writing->allocator->clock, config),
-        .asks = writing->plan->asks,
+        .may_query_driver = writing->plan->asks,
     };
     const struct xseg_history_store *store = &writing->allocator->history;
 
@@ -89,7 +89,7 @@ static xseg_status look_locked(struct writing *writing, struct view *view)
     const uint64_t settings = xseg_history_store_settings(store);
     xseg_status status = xseg_explain_begin(&explaining);
     if (status == XSEG_OK) {
-        const xseg_status taken = xseg_block_snapshot_take(device, &view->snapshot, &explaining);
+        const xseg_status taken = xseg_heap_copy_init(&view->snapshot, device, &explaining);
 
         status = xseg_explain_end(&explaining);
         status = taken != XSEG_OK ? taken : status;
@@ -111,17 +111,17 @@ static void count_whole(struct view *view)
     const struct xseg_history_event *event;
 
     while ((event = xseg_history_merge_next(merge)) != NULL)
-        view->whole += event->time >= view->reading.since;
+        view->whole += event->time >= view->reading.complete_since;
 }
 
 /* How many events of a device may be copied beside its state. */
 static uint64_t count_room(const struct writing *writing, const struct view *view)
 {
-    const uint64_t live = view->snapshot.live_blocks;
+    const uint64_t live = view->snapshot.allocated_blocks;
     uint64_t bytes = writing->plan->host_bytes / writing->count;
 
     if (writing->plan->host_bytes == 0) {
-        const uint64_t state = xseg_block_snapshot_host_bytes(&view->snapshot) +
+        const uint64_t state = xseg_heap_copy_host_bytes(&view->snapshot) +
                                view->reasons.count * sizeof(struct xseg_reason);
 
         bytes = (MAX_BYTES - OTHER_BYTES) / writing->count +
@@ -137,7 +137,7 @@ static xseg_status look(struct writing *writing, struct view *view)
 
     xseg_history_merge_init(&view->reading.merge);
     if (status == XSEG_OK && view->has_trace)
-        status = xseg_device_history_copy(view->device, &view->snapshot.ends,
+        status = xseg_device_history_copy(view->device, &view->snapshot.cut,
                                           count_room(writing, view), &view->reading);
     if (status == XSEG_OK && !xseg_history_merge_begin(&view->reading.merge))
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, merge of the history");
@@ -156,7 +156,7 @@ static void forget(struct view *view)
     xseg_snapshot_trace_fini(&view->trace);
     xseg_history_merge_fini(&view->reading.merge);
     free(view->reasons.list);
-    xseg_block_snapshot_fini(&view->snapshot);
+    xseg_heap_copy_fini(&view->snapshot);
 }
 
 /* Look up the names of the frames of all stacks, at most for half of the time that is left. */
@@ -217,7 +217,8 @@ static void write_annotations(struct writing *writing)
 
         xseg_history_merge_restart(&view->reading.merge);
         while ((event = xseg_history_merge_next(&view->reading.merge)) != NULL)
-            if (event->action == XSEG_HISTORY_ANNOTATION && event->time >= view->reading.since) {
+            if (event->action == XSEG_HISTORY_ANNOTATION &&
+                event->time >= view->reading.complete_since) {
                 write_annotation(writing, view, event, XSEG_SNAPSHOT_START);
                 write_annotation(writing, view, event, XSEG_SNAPSHOT_END);
             }
@@ -368,7 +369,7 @@ static void write_view(struct writing *writing, const struct view *view)
                xseg_snapshot_facts_single_page_rest(&view->reasons));
     put_number(pickle, XSEG_SNAPSHOT_LOST, view->reading.lost);
     put_number(pickle, XSEG_SNAPSHOT_LEFT_OUT,
-               view->reading.left_out + view->reading.count - view->trace.events);
+               view->reading.omitted + view->reading.count - view->trace.events);
     xseg_pickle_key(pickle, XSEG_SNAPSHOT_CAUSES);
     xseg_snapshot_trace_write_causes(&view->trace);
     xseg_pickle_key(pickle, XSEG_SNAPSHOT_PAGES);

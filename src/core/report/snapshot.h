@@ -2,7 +2,7 @@
 /*
  * A snapshot: the state of all devices with what led to it, as a file in the format of PyTorch's memory snapshots.
  *
- * Each device is looked at in one piece (block_snapshot.h); the devices one after the other.  The file is written with no
+ * Each device is looked at in one piece (heap_copy.h); the devices one after the other.  The file is written with no
  * lock held.  The trace comes last in it: when time or room is short, its beginning is left out, and all else is there.
  *
  * Locking: none may be held; the device memory lock, ARENA and HISTORY are taken inside.

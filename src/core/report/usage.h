@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Memory usage of a device and its pools, from the counters (counters.h), in the structures of xseg/published.h.
+ * Memory usage of a device and its pools, from the counters (counters.h), in the structures of
+ * xseg/published.h.
  *
- * Metrics and `xseg top` read memory usage here, so they report the same of a device and of a pool.
- * No driver call and no arena lock: while other threads allocate, values may be of slightly different moments.
+ * Metrics and `xseg top` read memory usage here, so they report the same of a device and of a
+ * pool.  No driver call and no arena lock: while other threads allocate, values may be of slightly
+ * different moments.
  *
- * A device has a bounded number of rows: the default pool; guarded blocks, if there were any; its oldest private pools,
- * the oldest first; one row for its other private pools; one for retired pools that have cached memory only.
+ * A device has a bounded number of rows: the default pool; guarded blocks, if there were any; its
+ * oldest private pools, the oldest first; one row for its other private pools; one for retired
+ * pools that have cached memory only.
  *
  * Locking: TABLE for each pool, and REGISTRATIONS once memory was registered.
  */
 #ifndef XSEG_CORE_USAGE_H
 #define XSEG_CORE_USAGE_H
 
-#include "src/core/device/allocator.h"
 #include "src/base/published.h"
+#include "src/core/device/allocator.h"
 
 /* Rows of a device that are not the row of one private pool. */
 #define XSEG_USAGE_COMMON 4u

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/report/allocator_describe.h"
+#include "src/core/report/block_info.h"
 
 #include "src/core/arena/live.h"
 #include "src/core/arena/origins.h"
 #include "src/core/cache/walk.h"
 #include "src/core/history/history.h"
 
-/* The block before or behind another one; no block where the segment ends. */
-static struct xseg_part beside(const struct xseg_part *part, bool before)
+/* --- One block. --- */
+
+/* The adjacent block on one side; no block (extent NULL) at the end of the segment. */
+static struct xseg_part adjacent_block(const struct xseg_part *part, bool before)
 {
     const uint64_t base = part->extent->segment.base;
 
@@ -16,21 +18,22 @@ static struct xseg_part beside(const struct xseg_part *part, bool before)
     return part->base == base ? (struct xseg_part){0} : xseg_walk_at(part->extent, part->base - 1);
 }
 
-/* Count the cached bytes beside a block in one direction, and those of the hole beyond them. */
-static void look_beside(const struct xseg_part *part, bool before, size_t *cached, size_t *unmapped)
+/* Measure the cached block on one side of a block and the unmapped range next to it. */
+static void measure_free_side(const struct xseg_part *part, bool before, size_t *cached,
+                              size_t *unmapped)
 {
-    struct xseg_part next = beside(part, before);
+    struct xseg_part next = adjacent_block(part, before);
 
     *cached = *unmapped = 0;
     if (next.extent != NULL && next.state == XSEG_BLOCK_CACHED) {
         *cached = next.bytes;
-        next = beside(&next, before);
+        next = adjacent_block(&next, before);
     }
     if (next.extent != NULL && next.state == XSEG_BLOCK_UNMAPPED)
         *unmapped = next.bytes;
 }
 
-static void tell_origin(const struct xseg_part *part, uint64_t now, struct xseg_block_info *info)
+static void fill_origin(const struct xseg_part *part, uint64_t now, struct xseg_block_info *info)
 {
     struct xseg_history_store *store = part->extent->arena->history->store;
 
@@ -46,13 +49,14 @@ static void tell_origin(const struct xseg_part *part, uint64_t now, struct xseg_
     info->stack = origin.stack;
     info->frames = origin.frames;
     info->label = xseg_history_labels_text(&store->labels, origin.label);
-    /* Without the key a place may still have the word of an earlier block. */
+    /* While user values are not recorded, the stored value may belong to an earlier block. */
     if ((xseg_history_store_settings(store) & XSEG_HISTORY_USERS) != 0)
         info->user = (void *)(uintptr_t)user; /* NOLINT(performance-no-int-to-ptr) */
 }
 
-void xseg_allocator_describe_address(const struct xseg_part *part, uint64_t now,
-                                     struct xseg_block_info *info)
+/* Fill in the description of a block except struct_size.  The arena is locked. */
+static void fill_block_info(const struct xseg_part *part, uint64_t now,
+                            struct xseg_block_info *info)
 {
     const struct xseg_extent *extent = part->extent;
     const struct xseg_arena *arena = extent->arena;
@@ -74,18 +78,18 @@ void xseg_allocator_describe_address(const struct xseg_part *part, uint64_t now,
     info->segment_base = (void *)(uintptr_t)segment->base; /* NOLINT(performance-no-int-to-ptr) */
     info->segment_bytes = segment->bytes;
     info->segment_mapped = atomic_load_explicit(&segment->mapped, memory_order_relaxed);
-    look_beside(part, true, &info->free_before, &info->unmapped_before);
-    look_beside(part, false, &info->free_after, &info->unmapped_after);
+    measure_free_side(part, true, &info->free_before, &info->unmapped_before);
+    measure_free_side(part, false, &info->free_after, &info->unmapped_after);
     info->is_paused = arena->is_paused;
     info->generation = part->state == XSEG_BLOCK_UNMAPPED
                            ? 0
                            : xseg_segment_generation(segment, part->base - segment->base,
                                                      xseg_part_end(part) - segment->base);
-    tell_origin(part, now, info);
+    fill_origin(part, now, info);
 }
 
-xseg_status xseg_allocator_describe(struct xseg_allocator *allocator, const void *pointer,
-                                    struct xseg_block_info *out) XSEG_UNCHECKED
+xseg_status xseg_block_info_at(struct xseg_allocator *allocator, const void *pointer,
+                               struct xseg_block_info *out) XSEG_UNCHECKED
 {
     const uint64_t address = (uint64_t)(uintptr_t)pointer;
     const uint64_t now = xseg_origins_now_by(&allocator->clock, xseg_allocator_config(allocator));
@@ -95,7 +99,55 @@ xseg_status xseg_allocator_describe(struct xseg_allocator *allocator, const void
         return xseg_allocator_fail_foreign(address);
     const struct xseg_part part = xseg_walk_at(extent, address);
     XSEG_ASSERT(part.base <= address && address < xseg_part_end(&part));
-    xseg_allocator_describe_address(&part, now, out);
+    fill_block_info(&part, now, out);
     xseg_arena_unlock(extent->arena);
     return XSEG_OK;
+}
+
+/* --- The blocks of an arena. --- */
+
+/* The segment with the lowest address that ends above the cursor, or NULL.  pool: its pool; NULL:
+ * every pool */
+static const struct xseg_extent *find_extent_above(const struct xseg_arena *arena,
+                                                   const struct xseg_pool *pool, uint64_t cursor)
+{
+    const struct xseg_extent *lowest = NULL;
+
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+        const struct xseg_segment *segment = &extent->segment;
+
+        if (segment->base + segment->bytes > cursor && (pool == NULL || pool == arena->pool) &&
+            (lowest == NULL || segment->base < lowest->segment.base))
+            lowest = extent;
+    }
+    return lowest;
+}
+
+size_t xseg_block_info_list(struct xseg_arena *arena, const struct xseg_pool *pool,
+                            uint64_t *cursor, uint64_t now, struct xseg_block_info *out, size_t max)
+{
+    const struct xseg_extent *extent;
+    size_t count = 0;
+
+    xseg_arena_lock(arena);
+    while (count < max && (extent = find_extent_above(arena, pool, *cursor)) != NULL) {
+        const uint64_t from = xseg_max(*cursor, extent->segment.base);
+        struct xseg_part part = xseg_walk_at(extent, from);
+
+        /* Skip a block that starts below the cursor: since the last batch it coalesced with a
+         * reported block. */
+        *cursor = xseg_part_end(&part);
+        if (part.base < from)
+            part = xseg_walk_next(&part);
+        for (; part.extent != NULL && count < max; part = xseg_walk_next(&part)) {
+            out[count] = (struct xseg_block_info){.struct_size = sizeof(out[count])};
+            XSEG_ASSERT(xseg_part_end(&part) >= *cursor);
+            fill_block_info(&part, now, &out[count++]);
+            *cursor = xseg_part_end(&part);
+        }
+    }
+    xseg_arena_unlock(arena);
+    return count;
 }

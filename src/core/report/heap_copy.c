@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/report/heap_copy.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/core/arena/origins.h"
+#include "vmm/evicted.h"
+
+/* Virtual address space for the records of each kind: enough for 2^28 blocks. */
+#define RESERVED_BYTES ((size_t)16 << 30)
+
+/* --- One block. --- */
+
+static bool is_page_evicted(const struct xseg_segment *segment, uint64_t address)
+{
+    return xseg_segment_is_expandable(segment) &&
+           xseg_segment_is_evicted(segment,
+                                   (uint32_t)((address - segment->base) / segment->granule_bytes));
+}
+
+static struct xseg_heap_range *begin_range(struct xseg_heap_copy *copy,
+                                           const struct xseg_part *part, bool is_evicted)
+{
+    const struct xseg_extent *extent = part->extent;
+    const struct xseg_arena *arena = extent->arena;
+    struct xseg_heap_range *range = xseg_bump_alloc(&copy->range_records, sizeof(*range));
+
+    if (range == NULL)
+        return NULL;
+    *range = (struct xseg_heap_range){
+        .base = part->base,
+        .pool = arena->pool_number,
+        .stream = (uint64_t)(uintptr_t)xseg_arena_stream(arena)->handle,
+        .is_small = arena->is_small,
+        .is_expandable = xseg_extent_is_expandable(extent),
+        .is_evicted = is_evicted,
+    };
+    copy->count++;
+    return range;
+}
+
+/* A thread is freeing a claimed block; the event is recorded at the end of the free, so the block
+ * still counts as allocated.  One exception is left: the free of a pending block that debug_fill
+ * fills was recorded before. */
+static enum xseg_block_state recorded_state(const struct xseg_part *part)
+{
+    return part->state == XSEG_BLOCK_CLAIMED ? XSEG_BLOCK_ALLOCATED : part->state;
+}
+
+static bool append_block(struct xseg_heap_copy *copy, struct xseg_heap_range *range,
+                         const struct xseg_part *part)
+{
+    const enum xseg_block_state state = recorded_state(part);
+    const struct xseg_origin origin = state != XSEG_BLOCK_CACHED
+                                          ? xseg_origins_of(part->extent, part->base)
+                                          : (struct xseg_origin){0, 0, 0};
+    struct xseg_heap_block *block = xseg_bump_alloc(&copy->block_records, sizeof(*block));
+
+    if (block == NULL)
+        return false;
+    *block = (struct xseg_heap_block){
+        .base = part->base,
+        .bytes = part->bytes,
+        .requested = part->requested,
+        .stack = origin.stack,
+        .frames = origin.frames,
+        .label = origin.label,
+        .state = (uint8_t)state,
+    };
+    if (range->count++ == 0)
+        range->blocks = block;
+    XSEG_ASSERT(range->base + range->bytes == part->base &&
+                block == range->blocks + range->count - 1);
+    range->bytes += part->bytes;
+    copy->allocated_blocks += state == XSEG_BLOCK_ALLOCATED;
+    return true;
+}
+
+/* Copy a block, which continues the current range or begins another one.  Returns false on host
+ * allocation failure. */
+static bool copy_block(struct xseg_heap_copy *copy, const struct xseg_part *part)
+{
+    const struct xseg_arena *arena = part->extent->arena;
+    struct xseg_heap_range *range = part->extent == copy->extent ? copy->range : NULL;
+
+    copy->extent = part->extent;
+    copy->range = NULL;
+    if (part->state == XSEG_BLOCK_UNMAPPED)
+        return true;
+    const bool is_evicted = arena->is_paused && is_page_evicted(&part->extent->segment, part->base);
+    if (range == NULL || range->is_evicted != is_evicted)
+        range = begin_range(copy, part, is_evicted);
+    if (range == NULL || !append_block(copy, range, part))
+        return false;
+    copy->range = range;
+    return true;
+}
+
+/* --- All blocks of a device. --- */
+
+static int compare_ranges(const void *left, const void *right)
+{
+    const uint64_t a = (*(struct xseg_heap_range *const *)left)->base;
+    const uint64_t b = (*(struct xseg_heap_range *const *)right)->base;
+
+    return (a > b) - (a < b);
+}
+
+/* List the records of ranges, which are adjacent in the order of arenas, by address. */
+static bool sort_ranges(struct xseg_heap_copy *copy)
+{
+    const size_t bytes = xseg_round_up(sizeof(struct xseg_heap_range), XSEG_BUMP_UNIT);
+    char *first = xseg_bump_at(&copy->range_records, 1);
+
+    copy->ranges = malloc((copy->count + 1) * sizeof(*copy->ranges));
+    if (copy->ranges == NULL)
+        return false;
+    for (size_t i = 0; i < copy->count; i++)
+        copy->ranges[i] = (struct xseg_heap_range *)(void *)(first + i * bytes);
+    qsort(copy->ranges, copy->count, sizeof(*copy->ranges), compare_ranges);
+    return true;
+}
+
+struct copy_walk {
+    struct xseg_heap_copy *copy;
+    struct xseg_explainer *explainer;
+    bool has_memory;
+};
+
+static void visit_block(void *self, const struct xseg_part *part)
+{
+    struct copy_walk *walk = self;
+
+    walk->has_memory = walk->has_memory && copy_block(walk->copy, part);
+    xseg_explain_add_block(walk->explainer, part);
+}
+
+static bool copy_heap(struct xseg_heap_copy *copy, struct xseg_device *device,
+                      struct xseg_explainer *explainer)
+{
+    struct copy_walk walk = {.copy = copy, .explainer = explainer};
+
+    memset(copy, 0, sizeof(*copy));
+    walk.has_memory = xseg_bump_init(&copy->block_records, RESERVED_BYTES) &&
+                      xseg_bump_init(&copy->range_records, RESERVED_BYTES);
+    struct xseg_arena *first = xseg_device_retain_arenas(device);
+    xseg_device_history_begin_cut(device, &copy->cut);
+    for (struct xseg_arena *arena = first; arena != NULL; arena = arena->held_next) {
+        xseg_walk_arena(arena, visit_block, &walk);
+        xseg_device_history_cut_arena(arena);
+    }
+    xseg_device_release_arenas(first);
+    return xseg_device_history_finish_cut(device, &copy->cut) && walk.has_memory &&
+           sort_ranges(copy);
+}
+
+xseg_status xseg_heap_copy_init(struct xseg_heap_copy *copy, struct xseg_device *device,
+                                struct xseg_explainer *explainer)
+{
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    if (copy_heap(copy, device, explainer))
+        return XSEG_OK;
+    return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, snapshot of device %d",
+                     device->context.ordinal);
+}
+
+uint64_t xseg_heap_copy_host_bytes(const struct xseg_heap_copy *copy)
+{
+    return xseg_bump_resident(&copy->block_records) + xseg_bump_resident(&copy->range_records) +
+           copy->count * sizeof(*copy->ranges);
+}
+
+void xseg_heap_copy_fini(struct xseg_heap_copy *copy)
+{
+    xseg_history_cut_fini(&copy->cut);
+    free(copy->ranges);
+    xseg_bump_fini(&copy->range_records);
+    xseg_bump_fini(&copy->block_records);
+    memset(copy, 0, sizeof(*copy));
+}
