@@ -15,23 +15,23 @@
 
 /* Read the history of one device, or of all; the caller ends the merge in any case. */
 static xseg_status read_all(struct xseg_allocator *allocator, int device,
-                            struct xseg_history_reader *reading)
+                            struct xseg_history_reader *reader)
 {
     xseg_status status = XSEG_OK;
 
-    xseg_history_merge_init(&reading->merge);
+    xseg_history_merge_init(&reader->merge);
     for (int i = 0; status == XSEG_OK && i < allocator->device_count; i++) {
         struct xseg_device *open = xseg_allocator_open_device(allocator, i);
 
         if (open != NULL && (device == -1 || device == i))
-            status = xseg_device_history_read(open, reading);
+            status = xseg_device_history_read(open, reader);
     }
-    if (status == XSEG_OK && !xseg_history_merge_begin(&reading->merge))
+    if (status == XSEG_OK && !xseg_history_merge_begin(&reader->merge))
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, events of the history");
     return status;
 }
 
-static void sum_up(struct xseg_allocator *allocator, const struct xseg_history_reader *reading,
+static void sum_up(struct xseg_allocator *allocator, const struct xseg_history_reader *reader,
                    struct xseg_history_summary *out)
 {
     const struct xseg_stack_depot *depot = xseg_history_store_depot(&allocator->history);
@@ -39,8 +39,8 @@ static void sum_up(struct xseg_allocator *allocator, const struct xseg_history_r
     if (out == NULL)
         return;
     const struct xseg_history_summary sums = {
-        .events = reading->count,
-        .lost = reading->lost,
+        .events = reader->count,
+        .lost = reader->lost,
         .stacks = depot == NULL ? 0 : xseg_stack_depot_count(depot),
         .stacks_lost = depot == NULL ? 0 : xseg_stack_depot_lost(depot),
         .stack_bytes = depot == NULL ? 0 : xseg_stack_depot_bytes(depot),
@@ -62,7 +62,7 @@ xseg_status xseg_for_each_event(struct xseg_allocator *allocator, int device,
                                               const struct xseg_history_entry *entry),
                                 void *context, struct xseg_history_summary *summary)
 {
-    struct xseg_history_reader reading = {.count = 0};
+    struct xseg_history_reader reader = {.count = 0};
     const struct xseg_history_event *event;
     struct xseg_history_entry entry;
 
@@ -74,16 +74,16 @@ xseg_status xseg_for_each_event(struct xseg_allocator *allocator, int device,
     if (status != XSEG_OK)
         return status;
     xseg_history_labels_begin_reading(&allocator->history.labels);
-    status = read_all(allocator, device, &reading);
+    status = read_all(allocator, device, &reader);
     if (status == XSEG_OK)
-        sum_up(allocator, &reading, summary);
-    while (status == XSEG_OK && (event = xseg_history_merge_next(&reading.merge)) != NULL) {
-        xseg_device_history_describe(allocator, &reading.moment, event, reading.merge.user, &entry);
+        sum_up(allocator, &reader, summary);
+    while (status == XSEG_OK && (event = xseg_history_merge_next(&reader.merge)) != NULL) {
+        xseg_device_history_describe(allocator, &reader.moment, event, reader.merge.user, &entry);
         if (!visit(context, &entry))
             break;
     }
     xseg_history_labels_end_reading(&allocator->history.labels);
-    xseg_history_merge_fini(&reading.merge);
+    xseg_history_merge_fini(&reader.merge);
     return status;
 }
 
@@ -193,12 +193,12 @@ xseg_status xseg_snapshot(struct xseg_allocator *allocator, const char *path,
     XSEG_ENTRY_REQUIRE(path != NULL && path[0] != '\0', "path is NULL or empty");
     XSEG_ENTRY_IN(options, struct xseg_snapshot_options, max_ms);
     const struct xseg_snapshot_options chosen = options_of(options);
-    const struct xseg_snapshot_plan plan = {
-        .has_history = !chosen.without_events,
-        .asks = true,
-        .host_bytes = chosen.host_bytes,
-        .max_bytes = UINT64_MAX,
+    const struct xseg_snapshot_params params = {
+        .include_events = !chosen.without_events,
+        .may_query_driver = true,
+        .max_host_bytes = chosen.host_bytes,
+        .max_file_bytes = UINT64_MAX,
         .deadline_ns = xseg_snapshot_deadline(chosen.max_ms),
     };
-    return xseg_snapshot_file_write(allocator, &plan, path);
+    return xseg_snapshot_write_file(allocator, &params, path);
 }

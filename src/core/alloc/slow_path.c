@@ -22,7 +22,7 @@
 #include "src/core/pool/share.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/release.h"
-#include "src/core/report/oom.h"
+#include "src/core/report/snapshot.h"
 
 /* The largest alignment of an address that a request can have. */
 #define ALIGNMENT_MAX XSEG_GIB

@@ -51,7 +51,7 @@ struct xseg_allocator {
     const char *config_source;
     struct xseg_background *background;       /* background.h */
     struct xseg_registrations *registrations; /* register.h */
-    struct xseg_oom_snapshots *oom_snapshots; /* oom.h */
+    struct xseg_oom_snapshots *oom_snapshots; /* snapshot.h */
     struct xseg_budget *budget;               /* budget.h */
     struct xseg_publisher *publisher;         /* publisher.h */
     struct xseg_observers observers;

@@ -18,8 +18,8 @@
 #include "src/core/instance/opened.h"
 #include "src/core/pool/share.h"
 #include "src/core/register/register.h"
-#include "src/core/report/oom.h"
 #include "src/core/report/publisher.h"
+#include "src/core/report/snapshot.h"
 
 /* An allocator and the state that rooms above its own keep of it, in one piece of host memory. */
 struct whole {

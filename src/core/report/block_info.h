@@ -17,8 +17,8 @@ xseg_status xseg_block_info_at(struct xseg_allocator *allocator, const void *poi
                                struct xseg_block_info *out);
 
 /*
- * Describe the blocks of an arena in the order of their addresses, from an address on.  The caller
- * holds no lock.
+ * Describe the blocks of an arena from an address on, in the order of their addresses.
+ * The caller holds no lock.
  *
  * pool:    only blocks in segments of this pool; NULL: blocks of every pool
  * cursor:  the address; receives the end of the last block

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Device history: a consistent copy of the events of a device, for users and for memory snapshots.
+ * Device history: consistent copies of the events of a device.
  *
  * The events of a device are in one ring per arena, which its owner writes without a lock that
  * readers share.  A reader takes two steps.  Under the device memory lock it cuts the rings: it

@@ -24,7 +24,7 @@
  * per mapped page before the first arena is locked, because nothing may be allocated under an arena
  * lock.
  *
- * xseg_explain_device() makes a walk of its own.  A memory snapshot adds its reasons in the walk
+ * xseg_explain_device() walks the device itself.  A memory snapshot adds its reasons in the walk
  * that copies the blocks (heap_copy.h), so the reasons and the blocks of a snapshot are of the same
  * moment.
  *
@@ -69,7 +69,7 @@ struct xseg_explainer {
     uint32_t granule, page_granules;  /* position and size of that page; size 0: none */
 };
 
-/* Padding of an allocated block that occupies one page of its own (single_page), in bytes. */
+/* Padding of an allocated block whose segment is a single page (single_page), in bytes. */
 static inline uint64_t xseg_reason_single_page_padding(const struct xseg_reason *reason)
 {
     return reason->is_single_page && reason->kind == XSEG_REASON_ALLOCATED

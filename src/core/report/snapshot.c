@@ -6,193 +6,183 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/file_writer.h"
-#include "src/base/pickle_writer.h"
+#include "src/base/string_util.h"
 #include "src/base/symbolizer.h"
 #include "src/core/arena/origins.h"
 #include "src/core/config/config.h"
+#include "src/core/grow/oom.h"
 #include "src/core/report/explain.h"
-#include "src/core/report/facts.h"
-#include "src/core/report/segments.h"
-#include "src/core/report/trace.h"
-#include "src/core/report/words.h"
+#include "src/core/report/snapshot_format.h"
 #include "xseg/version.h"
 
-#define TEXT(name, text) text,
-const char *const xseg_snapshot_words[XSEG_SNAPSHOT_WORD_COUNT] = {XSEG_SNAPSHOT_WORDS(TEXT)};
-
-_Static_assert(XSEG_SNAPSHOT_WORD_COUNT <= XSEG_PICKLE_MAX_INTERNED,
-               "a document has room for all words");
-#undef TEXT
-
-/* Of the format of the key `xseg`. */
+/* Version of the value of the key `xseg`. */
 #define FORMAT 1u
 
 #define CONFIG_BYTES ((size_t)4096)
 
-/* What a snapshot takes of host memory at the most, unless host_bytes says otherwise: so much, and so much for each live
- * block above so many.  OTHER_BYTES of it are for call stacks, names and output. */
-#define MAX_BYTES   ((uint64_t)64 << 20)
-#define BLOCK_BYTES 64u
-#define BLOCKS      100000u
-#define OTHER_BYTES ((uint64_t)2 << 20)
+/* Default limit of host memory: DEFAULT_BYTES, and BLOCK_BYTES for each allocated block in excess
+ * of FREE_BLOCKS.  OTHER_BYTES of it are for call stacks, names and output. */
+#define DEFAULT_BYTES ((uint64_t)64 << 20)
+#define BLOCK_BYTES   64u
+#define FREE_BLOCKS   100000u
+#define OTHER_BYTES   ((uint64_t)2 << 20)
 
-/* Entries between two looks at the clock and at the file's size. */
-#define STEP 1024u
+/* Number of entries between two checks of time and size. */
+#define CHECK_INTERVAL 1024u
 
-/* Bytes of a bounded file that are kept for what comes behind the trace. */
+/* Bytes of a file with a size limit that are reserved for the values after the traces. */
 #define TAIL_BYTES ((uint64_t)64 << 10)
 
-/* A view is what is known of one device: its blocks and events at the moment when it was looked at. */
-struct view {
+/* The copied state of a device. */
+struct device_state {
     struct xseg_device *device;
-    struct xseg_heap_copy snapshot;
+    struct xseg_heap_copy heap;
     struct xseg_reason_list reasons;
-    struct xseg_history_reader reading;
+    struct xseg_history_reader reader;
     bool has_trace;
-    uint64_t whole; /* events of the reading from which on none is missing */
-    uint64_t reserved, page_cache, unknown;
+    uint64_t complete_events; /* events since reader.complete_since */
+    uint64_t reserved, page_cache, unreleased;
     struct xseg_snapshot_trace trace;
 };
 
-struct writing {
+struct snapshot {
     struct xseg_allocator *allocator;
-    const struct xseg_snapshot_plan *plan;
-    struct view *views; /* [count], of the devices that are open */
+    const struct xseg_snapshot_params *params;
+    struct device_state *devices; /* [count], open devices */
     size_t count;
     struct xseg_file_writer output;
-    bool has_places; /* the end of the file can be taken back */
-    struct xseg_pickle_writer pickle;
-    struct xseg_snapshot_stacks stacks;
-    struct xseg_snapshot_naming naming;
+    bool is_regular_file; /* the file can be truncated */
+    struct xseg_snapshot_writer writer;
 };
 
-/* --- Looking. --- */
+/* --- Copy of a device. --- */
 
-static xseg_status look_locked(struct writing *writing, struct view *view)
+static xseg_status copy_state(struct snapshot *snapshot, struct device_state *state)
 {
-    struct xseg_device *device = view->device;
-    const struct xseg_config *config = xseg_allocator_config(writing->allocator);
-    struct xseg_explainer explaining = {
+    struct xseg_device *device = state->device;
+    const struct xseg_config *config = xseg_allocator_config(snapshot->allocator);
+    struct xseg_explainer explainer = {
         .device = device,
         .config = config,
-        .reasons = &view->reasons,
-        .origins_now = xseg_origins_now_by(&writing->allocator->clock, config),
-        .may_query_driver = writing->plan->asks,
+        .reasons = &state->reasons,
+        .origins_now = xseg_origins_now_by(&snapshot->allocator->clock, config),
+        .may_query_driver = snapshot->params->may_query_driver,
     };
-    const struct xseg_history_store *store = &writing->allocator->history;
+    const struct xseg_history_store *store = &snapshot->allocator->history;
 
     xseg_mutex_lock(&device->growth_lock);
     const uint64_t settings = xseg_history_store_settings(store);
-    xseg_status status = xseg_explain_begin(&explaining);
+    xseg_status status = xseg_explain_begin(&explainer);
     if (status == XSEG_OK) {
-        const xseg_status taken = xseg_heap_copy_init(&view->snapshot, device, &explaining);
+        const xseg_status copied = xseg_heap_copy_init(&state->heap, device, &explainer);
 
-        status = xseg_explain_end(&explaining);
-        status = taken != XSEG_OK ? taken : status;
+        status = xseg_explain_end(&explainer);
+        status = copied != XSEG_OK ? copied : status;
     }
-    view->reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
-    view->page_cache = xseg_page_cache_bytes(&device->page_cache);
-    view->unknown = xseg_unreleased_bytes(&device->unreleased);
+    state->reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
+    state->page_cache = xseg_page_cache_bytes(&device->page_cache);
+    state->unreleased = xseg_unreleased_bytes(&device->unreleased);
     xseg_mutex_unlock(&device->growth_lock);
-    /* With settings that changed meanwhile the events do not lead to the picture. */
-    view->has_trace = writing->plan->has_history && config->history == XSEG_HISTORY_ALL &&
-                      settings != 0 && xseg_history_store_settings(store) == settings;
+    /* If the history settings changed during the copy, the events do not lead to the copied
+     * blocks. */
+    state->has_trace = snapshot->params->include_events && config->history == XSEG_HISTORY_ALL &&
+                       settings != 0 && xseg_history_store_settings(store) == settings;
     return status;
 }
 
-/* Count the events since which none is missing. */
-static void count_whole(struct view *view)
+/* Maximum number of events of a device that may be copied in addition to its state. */
+static uint64_t max_events(const struct snapshot *snapshot, const struct device_state *state)
 {
-    struct xseg_history_merge *merge = &view->reading.merge;
-    const struct xseg_history_event *event;
+    const uint64_t blocks = state->heap.allocated_blocks;
+    uint64_t bytes = snapshot->params->max_host_bytes / snapshot->count;
 
-    while ((event = xseg_history_merge_next(merge)) != NULL)
-        view->whole += event->time >= view->reading.complete_since;
-}
+    if (snapshot->params->max_host_bytes == 0) {
+        const uint64_t used = xseg_heap_copy_host_bytes(&state->heap) +
+                              state->reasons.count * sizeof(struct xseg_reason);
 
-/* How many events of a device may be copied beside its state. */
-static uint64_t count_room(const struct writing *writing, const struct view *view)
-{
-    const uint64_t live = view->snapshot.allocated_blocks;
-    uint64_t bytes = writing->plan->host_bytes / writing->count;
-
-    if (writing->plan->host_bytes == 0) {
-        const uint64_t state = xseg_heap_copy_host_bytes(&view->snapshot) +
-                               view->reasons.count * sizeof(struct xseg_reason);
-
-        bytes = (MAX_BYTES - OTHER_BYTES) / writing->count +
-                (live - xseg_min(live, BLOCKS / writing->count)) * BLOCK_BYTES;
-        bytes -= xseg_min(bytes, state);
+        bytes = (DEFAULT_BYTES - OTHER_BYTES) / snapshot->count +
+                (blocks - xseg_min(blocks, FREE_BLOCKS / snapshot->count)) * BLOCK_BYTES;
+        bytes -= xseg_min(bytes, used);
     }
     return bytes / sizeof(struct xseg_history_event);
 }
 
-static xseg_status look(struct writing *writing, struct view *view)
+static void count_complete_events(struct device_state *state)
 {
-    xseg_status status = look_locked(writing, view);
+    struct xseg_history_merge *merge = &state->reader.merge;
+    const struct xseg_history_event *event;
 
-    xseg_history_merge_init(&view->reading.merge);
-    if (status == XSEG_OK && view->has_trace)
-        status = xseg_device_history_copy(view->device, &view->snapshot.cut,
-                                          count_room(writing, view), &view->reading);
-    if (status == XSEG_OK && !xseg_history_merge_begin(&view->reading.merge))
+    while ((event = xseg_history_merge_next(merge)) != NULL)
+        state->complete_events += event->time >= state->reader.complete_since;
+}
+
+static xseg_status copy_device(struct snapshot *snapshot, struct device_state *state)
+{
+    struct xseg_history_merge *merge = &state->reader.merge;
+    xseg_status status = copy_state(snapshot, state);
+
+    xseg_history_merge_init(merge);
+    if (status == XSEG_OK && state->has_trace)
+        status = xseg_device_history_copy(state->device, &state->heap.cut,
+                                          max_events(snapshot, state), &state->reader);
+    if (status == XSEG_OK && !xseg_history_merge_begin(merge))
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, merge of the history");
     if (status == XSEG_OK)
-        count_whole(view);
-    xseg_snapshot_trace_init(&view->trace, &writing->pickle, &writing->stacks, &writing->naming);
-    view->trace.moment = view->reading.moment;
-    if (status == XSEG_OK &&
-        !xseg_snapshot_paused_init(&view->trace.paused, &view->reading.merge, &view->snapshot))
+        count_complete_events(state);
+    xseg_snapshot_trace_init(&state->trace, &snapshot->writer);
+    state->trace.moment = state->reader.moment;
+    if (status == XSEG_OK && !xseg_eviction_filter_init(&state->trace.filter, merge, &state->heap))
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, history of paused memory");
     return status;
 }
 
-static void forget(struct view *view)
+static void device_state_fini(struct device_state *state)
 {
-    xseg_snapshot_trace_fini(&view->trace);
-    xseg_history_merge_fini(&view->reading.merge);
-    free(view->reasons.list);
-    xseg_heap_copy_fini(&view->snapshot);
+    xseg_snapshot_trace_fini(&state->trace);
+    xseg_history_merge_fini(&state->reader.merge);
+    free(state->reasons.list);
+    xseg_heap_copy_fini(&state->heap);
 }
 
-/* Look up the names of the frames of all stacks, at most for half of the time that is left. */
-static void name_frames(const struct writing *writing)
+/* Look up the names of all frames in at most half of the remaining time. */
+static void resolve_frame_names(const struct snapshot *snapshot)
 {
-    struct xseg_stack_depot *depot = xseg_history_store_depot(&writing->allocator->history);
-    const uint64_t now = xseg_clock_system(), deadline = writing->plan->deadline_ns;
+    struct xseg_stack_depot *depot = xseg_history_store_depot(&snapshot->allocator->history);
+    const uint64_t now = xseg_clock_system(), deadline = snapshot->params->deadline_ns;
 
     if (depot != NULL)
         (void)xseg_symbolizer_resolve_all(
             depot, deadline == UINT64_MAX ? UINT64_MAX : now + (xseg_max(deadline, now) - now) / 2);
 }
 
-/* --- What comes before the trace. --- */
+/* --- Segments and annotations. --- */
 
-static int ordinal_of(const struct view *view)
+static int ordinal_of(const struct device_state *state)
 {
-    return view->device->context.ordinal;
+    return state->device->context.ordinal;
 }
 
-static void write_segments(struct writing *writing, bool away)
+static void write_segments(struct snapshot *snapshot, bool is_evicted)
 {
-    xseg_pickle_open_list(&writing->pickle);
-    for (size_t i = 0; i < writing->count; i++)
-        xseg_snapshot_segments_write(&writing->pickle, &writing->stacks, &writing->naming,
-                                     &writing->views[i].snapshot, ordinal_of(&writing->views[i]),
-                                     away);
-    xseg_pickle_close(&writing->pickle);
+    xseg_pickle_open_list(&snapshot->writer.pickle);
+    for (size_t i = 0; i < snapshot->count; i++)
+        xseg_snapshot_write_segments(&snapshot->writer, &snapshot->devices[i].heap,
+                                     ordinal_of(&snapshot->devices[i]), is_evicted);
+    xseg_pickle_close(&snapshot->writer.pickle);
 }
 
-/* Write one end of a text that the user put into the history: PyTorch has a begin and an end of each. */
-static void write_annotation(struct writing *writing, const struct view *view,
+/* Write one stage of an annotation; in PyTorch an annotation has a start and an end. */
+static void write_annotation(struct snapshot *snapshot, const struct device_state *state,
                              const struct xseg_history_event *event, unsigned stage)
 {
-    struct xseg_pickle_writer *pickle = &writing->pickle;
-    const char *text = xseg_history_labels_text(&writing->allocator->history.labels, event->label);
+    struct xseg_snapshot_writer *writer = &snapshot->writer;
+    struct xseg_pickle_writer *pickle = &writer->pickle;
+    const char *text = xseg_history_labels_text(&snapshot->allocator->history.labels, event->label);
 
     xseg_pickle_open_dict(pickle);
     xseg_pickle_key(pickle, XSEG_SNAPSHOT_STAGE);
@@ -200,289 +190,294 @@ static void write_annotation(struct writing *writing, const struct view *view,
     xseg_pickle_key(pickle, XSEG_SNAPSHOT_NAME);
     xseg_pickle_string(pickle, text == NULL ? "" : text, text == NULL ? 0 : strlen(text));
     xseg_pickle_key(pickle, XSEG_SNAPSHOT_DEVICE);
-    xseg_pickle_int(pickle, ordinal_of(view));
-    xseg_pickle_key(pickle, XSEG_SNAPSHOT_TIME_US);
-    xseg_pickle_uint(pickle,
-                     xseg_snapshot_naming_us(&writing->naming, &view->reading.moment, event->time));
+    xseg_pickle_int(pickle, ordinal_of(state));
+    xseg_snapshot_write_number(writer, XSEG_SNAPSHOT_TIME_US,
+                               xseg_snapshot_time_us(writer, &state->reader.moment, event->time));
     xseg_pickle_close(pickle);
 }
 
-static void write_annotations(struct writing *writing)
+static void write_annotations(struct snapshot *snapshot)
 {
     const struct xseg_history_event *event;
 
-    xseg_pickle_open_list(&writing->pickle);
-    for (size_t i = 0; i < writing->count; i++) {
-        struct view *view = &writing->views[i];
+    xseg_pickle_open_list(&snapshot->writer.pickle);
+    for (size_t i = 0; i < snapshot->count; i++) {
+        struct device_state *state = &snapshot->devices[i];
 
-        xseg_history_merge_restart(&view->reading.merge);
-        while ((event = xseg_history_merge_next(&view->reading.merge)) != NULL)
+        xseg_history_merge_restart(&state->reader.merge);
+        while ((event = xseg_history_merge_next(&state->reader.merge)) != NULL)
             if (event->action == XSEG_HISTORY_ANNOTATION &&
-                event->time >= view->reading.complete_since) {
-                write_annotation(writing, view, event, XSEG_SNAPSHOT_START);
-                write_annotation(writing, view, event, XSEG_SNAPSHOT_END);
+                event->time >= state->reader.complete_since) {
+                write_annotation(snapshot, state, event, XSEG_SNAPSHOT_START);
+                write_annotation(snapshot, state, event, XSEG_SNAPSHOT_END);
             }
     }
-    xseg_pickle_close(&writing->pickle);
+    xseg_pickle_close(&snapshot->writer.pickle);
 }
 
-static void write_empty_list(struct xseg_pickle_writer *pickle, unsigned key)
+static void write_empty_list(struct snapshot *snapshot, unsigned key)
 {
-    xseg_pickle_key(pickle, key);
-    xseg_pickle_open_list(pickle);
-    xseg_pickle_close(pickle);
+    xseg_pickle_key(&snapshot->writer.pickle, key);
+    xseg_pickle_open_list(&snapshot->writer.pickle);
+    xseg_pickle_close(&snapshot->writer.pickle);
 }
 
-/* --- The trace, as much as there is time and room for. --- */
+/* --- Traces within the limits of time and size. --- */
 
 uint64_t xseg_snapshot_deadline(uint64_t ms)
 {
     return ms == 0 ? UINT64_MAX : xseg_clock_system() + ms * 1000000u;
 }
 
-/* An attempt at the trace: the newest `entries` events of all devices. */
+/* An attempt to write the newest `entries` of `all` events of all devices. */
 struct attempt {
-    uint64_t entries, written;
-    uint64_t began_ns, began_bytes;
+    uint64_t entries, all;
+    uint64_t written;
+    uint64_t start_ns, start_bytes;
 };
 
-/* How many entries there is time and room for, as the ones so far went. */
-static uint64_t estimate(const struct writing *writing, const struct attempt *attempt)
+/* The number of entries that fit into the remaining time and size at the rate so far. */
+static uint64_t predict_entries(const struct snapshot *snapshot, const struct attempt *attempt)
 {
-    const uint64_t deadline = writing->plan->deadline_ns, bytes = writing->plan->max_bytes;
-    const uint64_t now = xseg_clock_system(), place = xseg_file_writer_offset(&writing->output);
-    const double done = (double)attempt->written;
+    const uint64_t deadline = snapshot->params->deadline_ns;
+    const uint64_t max_bytes = snapshot->params->max_file_bytes;
+    const uint64_t now = xseg_clock_system(), bytes = xseg_file_writer_offset(&snapshot->output);
+    const double written = (double)attempt->written;
     double entries = (double)attempt->entries;
 
-    if (!writing->has_places)
+    if (!snapshot->is_regular_file)
         return attempt->entries;
     if (deadline != UINT64_MAX) {
-        const double each = (double)(now - attempt->began_ns + 1) / done;
+        const double ns_per_entry = (double)(now - attempt->start_ns + 1) / written;
 
-        entries = now >= deadline ? 0 : done + (double)(deadline - now) / each;
+        entries = now >= deadline ? 0 : written + (double)(deadline - now) / ns_per_entry;
     }
-    if (bytes != UINT64_MAX) {
-        const double each = (double)(place - attempt->began_bytes + 1) / done;
-        const double left = (double)bytes - (double)TAIL_BYTES - (double)attempt->began_bytes;
+    if (max_bytes != UINT64_MAX) {
+        const double bytes_per_entry = (double)(bytes - attempt->start_bytes + 1) / written;
+        const double available =
+            (double)max_bytes - (double)TAIL_BYTES - (double)attempt->start_bytes;
 
-        entries = entries < left / each ? entries : left / each;
+        entries = entries < available / bytes_per_entry ? entries : available / bytes_per_entry;
     }
     return entries <= 0 ? 0 : (uint64_t)xseg_min((uint64_t)entries, attempt->entries);
 }
 
-/* Write the newest events of a device.  Returns false if there is not enough time or room for the attempt. */
-static bool write_newest(struct writing *writing, struct view *view, uint64_t entries,
-                         struct attempt *attempt)
+/* The number of entries of a device in an attempt: the same fraction of the events of each
+ * device. */
+static uint64_t device_entries(const struct device_state *state, const struct attempt *attempt)
 {
-    struct xseg_history_merge *merge = &view->reading.merge;
+    return attempt->all == 0 ? 0
+                             : (uint64_t)((double)state->complete_events *
+                                          ((double)attempt->entries / (double)attempt->all));
+}
+
+/* Write the newest events of a device.  Returns false if the attempt exceeds the limits. */
+static bool write_device_trace(struct snapshot *snapshot, struct device_state *state,
+                               struct attempt *attempt)
+{
+    const uint64_t entries = device_entries(state, attempt);
+    struct xseg_history_merge *merge = &state->reader.merge;
     const struct xseg_history_event *event;
     uint64_t number = 0;
 
+    xseg_snapshot_trace_restart(&state->trace);
     xseg_history_merge_restart(merge);
     while ((event = xseg_history_merge_next(merge)) != NULL) {
-        const bool leave_out = number++ < view->reading.count - entries;
+        const bool skip = number++ < state->reader.count - entries;
 
-        xseg_snapshot_trace_write(&view->trace, event, leave_out);
-        attempt->written += !leave_out;
-        if (writing->output.error != 0)
+        xseg_snapshot_trace_write(&state->trace, event, skip);
+        attempt->written += !skip;
+        if (snapshot->output.error != 0)
             return true; /* nothing more is written */
-        if (!leave_out && attempt->written % STEP == 0 &&
-            estimate(writing, attempt) < attempt->entries)
+        if (!skip && attempt->written % CHECK_INTERVAL == 0 &&
+            predict_entries(snapshot, attempt) < attempt->entries)
             return false;
     }
     return true;
 }
 
-/* How many of a device's events belong to an attempt: each device gives up the same part. */
-static uint64_t part_of(const struct view *view, const struct attempt *attempt, uint64_t all)
+static bool write_device_traces(struct snapshot *snapshot, struct attempt *attempt)
 {
-    return all == 0 ? 0
-                    : (uint64_t)((double)view->whole * ((double)attempt->entries / (double)all));
-}
-
-static bool write_traces(struct writing *writing, struct attempt *attempt, uint64_t all)
-{
-    struct xseg_pickle_writer *pickle = &writing->pickle;
-    bool is_whole = true;
+    struct xseg_pickle_writer *pickle = &snapshot->writer.pickle;
+    bool is_complete = true;
     size_t next = 0;
 
     xseg_pickle_key(pickle, XSEG_SNAPSHOT_DEVICE_TRACES);
     xseg_pickle_open_list(pickle);
-    for (int i = 0; is_whole && i < writing->allocator->device_count; i++) {
+    for (int i = 0; is_complete && i < snapshot->allocator->device_count; i++) {
         xseg_pickle_open_list(pickle);
-        if (next < writing->count && ordinal_of(&writing->views[next]) == i) {
-            struct view *view = &writing->views[next++];
-
-            xseg_snapshot_trace_begin(&view->trace);
-            is_whole = write_newest(writing, view, part_of(view, attempt, all), attempt);
-        }
+        if (next < snapshot->count && ordinal_of(&snapshot->devices[next]) == i)
+            is_complete = write_device_trace(snapshot, &snapshot->devices[next++], attempt);
         xseg_pickle_close(pickle);
     }
     xseg_pickle_close(pickle);
-    return is_whole;
+    return is_complete;
 }
 
-/* Write the traces; what there is no time or room for is left out from the beginning. */
-static void write_history(struct writing *writing)
+/* Write the traces of all devices without their oldest events, as far as time and size require. */
+static void write_traces(struct snapshot *snapshot)
 {
-    const struct xseg_pickle_savepoint mark = xseg_pickle_savepoint(&writing->pickle);
-    struct attempt attempt = {.entries = 0};
-    uint64_t all = 0;
+    const struct xseg_pickle_savepoint savepoint = xseg_pickle_savepoint(&snapshot->writer.pickle);
+    struct attempt attempt = {.start_bytes = savepoint.place};
 
-    for (size_t i = 0; i < writing->count; i++)
-        all += writing->views[i].whole;
-    attempt.entries = all;
+    for (size_t i = 0; i < snapshot->count; i++)
+        attempt.all += snapshot->devices[i].complete_events;
+    attempt.entries = attempt.all;
     for (;;) {
-        attempt.began_ns = xseg_clock_system();
-        attempt.began_bytes = mark.place;
+        attempt.start_ns = xseg_clock_system();
         attempt.written = 0;
-        if (write_traces(writing, &attempt, all))
+        if (write_device_traces(snapshot, &attempt))
             return;
-        /* Estimates of a machine that slows down are too high: an attempt has at most half of the one before. */
-        attempt.entries = xseg_min(estimate(writing, &attempt) / 10 * 9, attempt.entries / 2);
-        if (!xseg_pickle_rollback(&writing->pickle, &mark)) {
-            writing->output.error = writing->output.error != 0 ? writing->output.error : EIO;
+        /* On a host that slows down predictions are too high, so each attempt has at most half of
+         * the entries of the previous one. */
+        attempt.entries =
+            xseg_min(predict_entries(snapshot, &attempt) / 10 * 9, attempt.entries / 2);
+        if (!xseg_snapshot_writer_rollback(&snapshot->writer, &savepoint)) {
+            snapshot->output.error = snapshot->output.error != 0 ? snapshot->output.error : EIO;
             return;
         }
-        xseg_snapshot_stacks_rewind(&writing->stacks, &mark);
     }
 }
 
-/* --- What comes behind it. --- */
+/* --- The value of the key `xseg`. --- */
 
-static void put_number(struct xseg_pickle_writer *pickle, unsigned key, uint64_t number)
+static uint64_t single_page_padding(const struct xseg_reason_list *reasons)
 {
-    xseg_pickle_key(pickle, key);
-    xseg_pickle_uint(pickle, number);
+    uint64_t bytes = 0;
+
+    for (size_t i = 0; i < reasons->count; i++)
+        bytes += xseg_reason_single_page_padding(&reasons->list[i]);
+    return bytes;
 }
 
-static void write_view(struct writing *writing, const struct view *view)
+static void write_device(struct snapshot *snapshot, const struct device_state *state)
 {
-    struct xseg_pickle_writer *pickle = &writing->pickle;
+    struct xseg_snapshot_writer *writer = &snapshot->writer;
+    const struct xseg_history_reader *reader = &state->reader;
 
-    xseg_pickle_open_dict(pickle);
-    put_number(pickle, XSEG_SNAPSHOT_DEVICE, (uint64_t)ordinal_of(view));
-    put_number(pickle, XSEG_SNAPSHOT_RESERVED, view->reserved);
-    put_number(pickle, XSEG_SNAPSHOT_PAGE_CACHE, view->page_cache);
-    put_number(pickle, XSEG_SNAPSHOT_UNRELEASED, view->unknown);
-    put_number(pickle, XSEG_SNAPSHOT_SINGLE_PAGE_PADDING,
-               xseg_snapshot_facts_single_page_rest(&view->reasons));
-    put_number(pickle, XSEG_SNAPSHOT_LOST, view->reading.lost);
-    put_number(pickle, XSEG_SNAPSHOT_LEFT_OUT,
-               view->reading.omitted + view->reading.count - view->trace.events);
-    xseg_pickle_key(pickle, XSEG_SNAPSHOT_CAUSES);
-    xseg_snapshot_trace_write_causes(&view->trace);
-    xseg_pickle_key(pickle, XSEG_SNAPSHOT_PAGES);
-    xseg_snapshot_facts_write_pages(pickle, &view->reasons);
-    xseg_pickle_close(pickle);
+    xseg_pickle_open_dict(&writer->pickle);
+    xseg_snapshot_write_number(writer, XSEG_SNAPSHOT_DEVICE, (uint64_t)ordinal_of(state));
+    xseg_snapshot_write_number(writer, XSEG_SNAPSHOT_RESERVED, state->reserved);
+    xseg_snapshot_write_number(writer, XSEG_SNAPSHOT_PAGE_CACHE, state->page_cache);
+    xseg_snapshot_write_number(writer, XSEG_SNAPSHOT_UNRELEASED, state->unreleased);
+    xseg_snapshot_write_number(writer, XSEG_SNAPSHOT_SINGLE_PAGE_PADDING,
+                               single_page_padding(&state->reasons));
+    xseg_snapshot_write_number(writer, XSEG_SNAPSHOT_LOST, reader->lost);
+    xseg_snapshot_write_number(writer, XSEG_SNAPSHOT_LEFT_OUT,
+                               reader->omitted + reader->count - state->trace.events);
+    xseg_pickle_key(&writer->pickle, XSEG_SNAPSHOT_CAUSES);
+    xseg_snapshot_trace_write_causes(&state->trace);
+    xseg_pickle_key(&writer->pickle, XSEG_SNAPSHOT_PAGES);
+    xseg_snapshot_write_pages(writer, &state->reasons);
+    xseg_pickle_close(&writer->pickle);
 }
 
-/* The whole configuration in force. */
-static void write_configuration(struct writing *writing)
+static void write_text(struct snapshot *snapshot, unsigned key, const char *text)
+{
+    xseg_pickle_key(&snapshot->writer.pickle, key);
+    xseg_pickle_string(&snapshot->writer.pickle, text, strlen(text));
+}
+
+static void write_configuration(struct snapshot *snapshot)
 {
     char buffer[CONFIG_BYTES];
     struct xseg_strbuf text;
 
     xseg_strbuf_init(&text, buffer, sizeof(buffer));
-    xseg_config_print(xseg_allocator_config(writing->allocator), &text);
-    xseg_pickle_key(&writing->pickle, XSEG_SNAPSHOT_CONFIGURATION);
-    xseg_pickle_string(&writing->pickle, buffer, strlen(buffer));
+    xseg_config_print(xseg_allocator_config(snapshot->allocator), &text);
+    write_text(snapshot, XSEG_SNAPSHOT_CONFIGURATION, buffer);
+    write_text(snapshot, XSEG_SNAPSHOT_CONFIGURATION_SOURCE, snapshot->allocator->config_source);
 }
 
-static void write_own(struct writing *writing)
+static void write_xseg_value(struct snapshot *snapshot)
 {
-    struct xseg_pickle_writer *pickle = &writing->pickle;
-    const char *source = writing->allocator->config_source;
+    struct xseg_pickle_writer *pickle = &snapshot->writer.pickle;
 
     xseg_pickle_open_dict(pickle);
-    put_number(pickle, XSEG_SNAPSHOT_FORMAT, FORMAT);
-    xseg_pickle_key(pickle, XSEG_SNAPSHOT_VERSION);
-    xseg_pickle_string(pickle, XSEG_VERSION_TEXT, strlen(XSEG_VERSION_TEXT));
-    write_configuration(writing);
-    xseg_pickle_key(pickle, XSEG_SNAPSHOT_CONFIGURATION_SOURCE);
-    xseg_pickle_string(pickle, source, strlen(source));
+    xseg_snapshot_write_number(&snapshot->writer, XSEG_SNAPSHOT_FORMAT, FORMAT);
+    write_text(snapshot, XSEG_SNAPSHOT_VERSION, XSEG_VERSION_TEXT);
+    write_configuration(snapshot);
     xseg_pickle_key(pickle, XSEG_SNAPSHOT_DEVICES);
     xseg_pickle_open_list(pickle);
-    for (size_t i = 0; i < writing->count; i++)
-        write_view(writing, &writing->views[i]);
+    for (size_t i = 0; i < snapshot->count; i++)
+        write_device(snapshot, &snapshot->devices[i]);
     xseg_pickle_close(pickle);
     xseg_pickle_key(pickle, XSEG_SNAPSHOT_PAUSED);
-    write_segments(writing, true);
+    write_segments(snapshot, true);
     xseg_pickle_close(pickle);
 }
 
-/* --- All of it. --- */
+/* --- The file. --- */
 
-static xseg_status write_all(struct writing *writing, int file)
+static xseg_status write_pickle(struct snapshot *snapshot, int file)
 {
-    struct xseg_pickle_writer *pickle = &writing->pickle;
+    struct xseg_pickle_writer *pickle = &snapshot->writer.pickle;
     struct stat found;
 
-    xseg_file_writer_init(&writing->output, file);
-    writing->has_places = fstat(file, &found) == 0 && S_ISREG(found.st_mode);
-    xseg_pickle_begin(pickle, &writing->output, xseg_snapshot_words);
+    xseg_file_writer_init(&snapshot->output, file);
+    snapshot->is_regular_file = fstat(file, &found) == 0 && S_ISREG(found.st_mode);
+    xseg_pickle_begin(pickle, &snapshot->output, xseg_snapshot_strings);
     xseg_pickle_open_dict(pickle);
     xseg_pickle_key(pickle, XSEG_SNAPSHOT_SEGMENTS);
-    write_segments(writing, false);
+    write_segments(snapshot, false);
     xseg_pickle_key(pickle, XSEG_SNAPSHOT_ALLOCATOR_SETTINGS);
-    xseg_snapshot_facts_write_settings(pickle, xseg_allocator_config(writing->allocator));
+    xseg_snapshot_write_settings(&snapshot->writer, xseg_allocator_config(snapshot->allocator));
     xseg_pickle_key(pickle, XSEG_SNAPSHOT_EXTERNAL_ANNOTATIONS);
-    write_annotations(writing);
-    write_empty_list(pickle, XSEG_SNAPSHOT_HOST_SEGMENTS);
-    write_empty_list(pickle, XSEG_SNAPSHOT_HOST_TRACES);
-    write_history(writing);
+    write_annotations(snapshot);
+    write_empty_list(snapshot, XSEG_SNAPSHOT_HOST_SEGMENTS);
+    write_empty_list(snapshot, XSEG_SNAPSHOT_HOST_TRACES);
+    write_traces(snapshot);
     xseg_pickle_key(pickle, XSEG_SNAPSHOT_XSEG);
-    write_own(writing);
+    write_xseg_value(snapshot);
     xseg_pickle_close(pickle);
     return xseg_pickle_end(pickle) ? XSEG_OK : XSEG_ERR_FILE;
 }
 
-static xseg_status find_devices(struct writing *writing)
+static xseg_status list_devices(struct snapshot *snapshot)
 {
-    struct xseg_allocator *allocator = writing->allocator;
+    struct xseg_allocator *allocator = snapshot->allocator;
 
-    writing->views = calloc((size_t)allocator->device_count + 1, sizeof(*writing->views));
-    if (writing->views == NULL)
+    snapshot->devices = calloc((size_t)allocator->device_count + 1, sizeof(*snapshot->devices));
+    if (snapshot->devices == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, snapshot");
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
         if (device != NULL)
-            writing->views[writing->count++].device = device;
+            snapshot->devices[snapshot->count++].device = device;
     }
     return XSEG_OK;
 }
 
-xseg_status xseg_snapshot_write(struct xseg_allocator *allocator,
-                                const struct xseg_snapshot_plan *plan, int file, int *error)
+/* Write a snapshot to a file.  On XSEG_ERR_FILE, *error is the errno, and no error message is
+ * set. */
+static xseg_status write_snapshot(struct xseg_allocator *allocator,
+                                  const struct xseg_snapshot_params *params, int file, int *error)
 {
-    struct writing *writing = calloc(1, sizeof(*writing));
+    struct snapshot *snapshot = calloc(1, sizeof(*snapshot));
 
-    if (writing == NULL)
+    if (snapshot == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, snapshot");
-    writing->allocator = allocator;
-    writing->plan = plan;
-    xseg_snapshot_stacks_init(&writing->stacks, &allocator->history, &writing->pickle);
-    xseg_snapshot_naming_init(&writing->naming, &allocator->history);
+    snapshot->allocator = allocator;
+    snapshot->params = params;
+    xseg_snapshot_writer_init(&snapshot->writer, &allocator->history);
     xseg_history_labels_begin_reading(&allocator->history.labels);
-    xseg_status status = find_devices(writing);
-    for (size_t i = 0; status == XSEG_OK && i < writing->count; i++)
-        status = look(writing, &writing->views[i]);
+    xseg_status status = list_devices(snapshot);
+    for (size_t i = 0; status == XSEG_OK && i < snapshot->count; i++)
+        status = copy_device(snapshot, &snapshot->devices[i]);
     if (status == XSEG_OK) {
-        name_frames(writing);
-        status = write_all(writing, file);
+        resolve_frame_names(snapshot);
+        status = write_pickle(snapshot, file);
     }
-    *error = writing->output.error;
+    *error = snapshot->output.error;
     xseg_history_labels_end_reading(&allocator->history.labels);
-    for (size_t i = 0; i < writing->count; i++)
-        forget(&writing->views[i]);
-    xseg_snapshot_stacks_fini(&writing->stacks);
-    free(writing->views);
-    free(writing);
+    for (size_t i = 0; i < snapshot->count; i++)
+        device_state_fini(&snapshot->devices[i]);
+    xseg_snapshot_writer_fini(&snapshot->writer);
+    free(snapshot->devices);
+    free(snapshot);
     return status;
 }
-
-/* --- The file. --- */
 
 static xseg_status fail_file(const char *path, int error)
 {
@@ -490,17 +485,122 @@ static xseg_status fail_file(const char *path, int error)
                      strerror(error));
 }
 
-xseg_status xseg_snapshot_file_write(struct xseg_allocator *allocator,
-                                     const struct xseg_snapshot_plan *plan, const char *path)
+xseg_status xseg_snapshot_write_file(struct xseg_allocator *allocator,
+                                     const struct xseg_snapshot_params *params, const char *path)
 {
-    struct xseg_atomic_file place;
-    int error = xseg_atomic_file_open(&place, path);
+    struct xseg_atomic_file replacement;
+    int error = xseg_atomic_file_open(&replacement, path);
 
     if (error != 0)
         return fail_file(path, error);
-    const xseg_status status = xseg_snapshot_write(allocator, plan, place.file, &error);
-    const int ended = xseg_atomic_file_close(&place, status == XSEG_OK);
+    const xseg_status status = write_snapshot(allocator, params, replacement.file, &error);
+    const int end_error = xseg_atomic_file_close(&replacement, status == XSEG_OK);
     if (status == XSEG_ERR_FILE)
         return fail_file(path, error);
-    return status == XSEG_OK && ended != 0 ? fail_file(path, ended) : status;
+    return status == XSEG_OK && end_error != 0 ? fail_file(path, end_error) : status;
+}
+
+/* --- Snapshots of out-of-memory failures. --- */
+
+void xseg_oom_snapshots_init(struct xseg_oom_snapshots *snapshots)
+{
+    atomic_init(&snapshots->is_writing, false);
+    atomic_init(&snapshots->written, 0);
+}
+
+/* The rank that a launcher gave this process, or NULL.  torchrun sets RANK and Slurm SLURM_PROCID;
+ * LOCAL_RANK distinguishes the processes of one host. */
+static const char *get_rank(void)
+{
+    static const char *const variables[] = {"RANK", "SLURM_PROCID", "LOCAL_RANK"};
+
+    for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++) {
+        const char *value = secure_getenv(variables[i]);
+
+        if (value != NULL && value[0] != '\0' && strlen(value) <= 10 &&
+            strspn(value, "0123456789") == strlen(value))
+            return value;
+    }
+    return NULL;
+}
+
+size_t xseg_oom_snapshots_path(char *path, size_t bytes, const char *folder, unsigned number)
+{
+    const char *rank = get_rank();
+    struct xseg_strbuf text;
+
+    xseg_strbuf_init(&text, path, bytes);
+    xseg_strbuf_printf(&text, "%s/oom-", folder);
+    if (rank != NULL)
+        xseg_strbuf_printf(&text, "rank%s-", rank);
+    xseg_strbuf_printf(&text, "pid%ld-%u.pickle", (long)getpid(), number);
+    return text.length;
+}
+
+/* The first path from a number on that does not exist: another allocator may write into the folder,
+ * and an earlier process may have had the same process ID.  Returns false if the path is too
+ * long. */
+static bool choose_path(char *path, size_t bytes, const char *folder, unsigned number)
+{
+    do {
+        if (xseg_oom_snapshots_path(path, bytes, folder, number++) >= bytes)
+            return false;
+    } while (access(path, F_OK) == 0);
+    return true;
+}
+
+static void write_into_folder(struct xseg_allocator *allocator, const char *folder, unsigned number)
+{
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+    const struct xseg_snapshot_params params = {
+        .include_events = true,
+        .may_query_driver = false,
+        .max_host_bytes = 0,
+        .max_file_bytes = config->oom_snapshot_bytes,
+        .deadline_ns = xseg_snapshot_deadline(config->oom_snapshot_ms),
+    };
+    char path[XSEG_CONFIG_PATH_BYTES + 64];
+    struct xseg_fail_saved kept;
+
+    xseg_fail_save(&kept);
+    if (!choose_path(path, sizeof(path), folder, number))
+        xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
+                      "out of memory: no snapshot written, path is too long, %s", path);
+    else if (xseg_snapshot_write_file(allocator, &params, path) == XSEG_OK)
+        xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
+                      "out of memory: wrote memory snapshot to %s", path);
+    else
+        xseg_log_line(&allocator->log, XSEG_LOG_WARNING, "out of memory: no snapshot written, %s",
+                      xseg_fail_detail());
+    xseg_fail_restore(&kept);
+}
+
+/* Write a snapshot if a folder is configured and fewer than XSEG_OOM_SNAPSHOTS have been written,
+ * and log its path or why there is none.  The error message of the calling thread and errno are
+ * preserved. */
+static void write_oom_snapshot(struct xseg_allocator *allocator)
+{
+    struct xseg_oom_snapshots *snapshots = allocator->oom_snapshots;
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+    const char *folder =
+        config->oom_snapshot[0] != '\0' ? config->oom_snapshot : secure_getenv("XSEG_OOM_SNAPSHOT");
+    const int error = errno;
+
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
+    if (folder == NULL || folder[0] == '\0' || strcmp(folder, "none") == 0 ||
+        atomic_exchange(&snapshots->is_writing, true))
+        return;
+    if (atomic_load(&snapshots->written) < XSEG_OOM_SNAPSHOTS)
+        write_into_folder(allocator, folder, atomic_fetch_add(&snapshots->written, 1) + 1);
+    atomic_store(&snapshots->is_writing, false);
+    errno = error;
+}
+
+void xseg_oom_report(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                     xseg_status status, bool rejected)
+{
+    if (!rejected)
+        write_oom_snapshot(arena->device->allocator);
+    (void)xseg_oom_notify(arena, params, status,
+                          rejected ? XSEG_OBSERVERS_REJECTED : XSEG_OBSERVERS_OOM, 0);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/report/facts.h"
-
+/* The state of a device in a snapshot: segments with their blocks, settings, and the reasons of
+ * pages. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,11 +8,99 @@
 #include "src/base/align.h"
 #include "src/core/config/config.h"
 #include "src/core/config/config_table.h"
-#include "src/core/report/words.h"
+#include "src/core/report/snapshot_format.h"
 
 #define CONFIG_BYTES ((size_t)4096)
 
-/* A number of bytes, which without a limit is -1. */
+/* --- Segments. --- */
+
+struct range_sizes {
+    uint64_t allocated, active, requested;
+};
+
+static bool is_active(const struct xseg_heap_block *block)
+{
+    return block->state != XSEG_BLOCK_CACHED;
+}
+
+static struct range_sizes sum_blocks(const struct xseg_heap_range *range)
+{
+    struct range_sizes sizes = {0, 0, 0};
+
+    for (uint32_t i = 0; i < range->count; i++) {
+        const struct xseg_heap_block *block = &range->blocks[i];
+
+        sizes.allocated += block->state == XSEG_BLOCK_ALLOCATED ? block->bytes : 0;
+        sizes.active += is_active(block) ? block->bytes : 0;
+        sizes.requested += is_active(block) ? block->requested : 0;
+    }
+    return sizes;
+}
+
+static unsigned block_state_string(const struct xseg_heap_block *block)
+{
+    if (block->state == XSEG_BLOCK_ALLOCATED)
+        return XSEG_SNAPSHOT_ACTIVE_ALLOCATED;
+    return is_active(block) ? XSEG_SNAPSHOT_ACTIVE_PENDING_FREE : XSEG_SNAPSHOT_INACTIVE;
+}
+
+static void write_block(struct xseg_snapshot_writer *writer, const struct xseg_heap_block *block)
+{
+    struct xseg_pickle_writer *pickle = &writer->pickle;
+
+    xseg_pickle_open_dict(pickle);
+    xseg_snapshot_write_number(writer, XSEG_SNAPSHOT_ADDRESS, block->base);
+    xseg_snapshot_write_number(writer, XSEG_SNAPSHOT_SIZE, block->bytes);
+    xseg_snapshot_write_number(writer, XSEG_SNAPSHOT_REQUESTED_SIZE, block->requested);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_STATE);
+    xseg_pickle_interned(pickle, block_state_string(block));
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_FRAMES);
+    xseg_snapshot_write_stack(writer, block->stack, block->frames);
+    xseg_pickle_close(pickle);
+}
+
+static void write_range(struct xseg_snapshot_writer *writer, const struct xseg_heap_range *range,
+                        int device)
+{
+    struct xseg_pickle_writer *pickle = &writer->pickle;
+    const struct range_sizes sizes = sum_blocks(range);
+    const uint64_t *pool = xseg_snapshot_pool_id(writer, range->pool);
+
+    xseg_pickle_open_dict(pickle);
+    xseg_snapshot_write_number(writer, XSEG_SNAPSHOT_DEVICE, (uint64_t)device);
+    xseg_snapshot_write_number(writer, XSEG_SNAPSHOT_ADDRESS, range->base);
+    xseg_snapshot_write_number(writer, XSEG_SNAPSHOT_TOTAL_SIZE, range->bytes);
+    xseg_snapshot_write_number(writer, XSEG_SNAPSHOT_ALLOCATED_SIZE, sizes.allocated);
+    xseg_snapshot_write_number(writer, XSEG_SNAPSHOT_ACTIVE_SIZE, sizes.active);
+    xseg_snapshot_write_number(writer, XSEG_SNAPSHOT_REQUESTED_SIZE, sizes.requested);
+    xseg_snapshot_write_number(writer, XSEG_SNAPSHOT_STREAM, range->stream);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_SEGMENT_TYPE);
+    xseg_pickle_interned(pickle, range->is_small ? XSEG_SNAPSHOT_SMALL : XSEG_SNAPSHOT_LARGE);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_SEGMENT_POOL_ID);
+    xseg_pickle_pair(pickle, pool[0], pool[1]);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_IS_EXPANDABLE);
+    xseg_pickle_bool(pickle, range->is_expandable);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_FRAMES);
+    xseg_snapshot_write_stack(writer, 0, 0);
+    xseg_pickle_key(pickle, XSEG_SNAPSHOT_BLOCKS);
+    xseg_pickle_open_list(pickle);
+    for (uint32_t i = 0; i < range->count; i++)
+        write_block(writer, &range->blocks[i]);
+    xseg_pickle_close(pickle);
+    xseg_pickle_close(pickle);
+}
+
+void xseg_snapshot_write_segments(struct xseg_snapshot_writer *writer,
+                                  const struct xseg_heap_copy *heap, int device, bool is_evicted)
+{
+    for (size_t i = 0; i < heap->count; i++)
+        if (heap->ranges[i]->is_evicted == is_evicted)
+            write_range(writer, heap->ranges[i], device);
+}
+
+/* --- Settings. --- */
+
+/* Write a key with a size in bytes; unlimited is -1. */
 static void write_limit(struct xseg_pickle_writer *pickle, unsigned key, uint64_t bytes)
 {
     xseg_pickle_key(pickle, key);
@@ -25,7 +113,7 @@ static void write_flag(struct xseg_pickle_writer *pickle, unsigned key, bool val
     xseg_pickle_bool(pickle, value);
 }
 
-/* The divisions by the size in MiB that an interval begins with. */
+/* Write roundup_power2_divisions by the lower bound of each interval in MiB. */
 static void write_divisions(struct xseg_pickle_writer *pickle, const struct xseg_config *config)
 {
     static const unsigned first = XSEG_SNAPSHOT_MIB_1;
@@ -39,18 +127,18 @@ static void write_divisions(struct xseg_pickle_writer *pickle, const struct xseg
     xseg_pickle_close(pickle);
 }
 
-static bool is_about_records(enum xseg_config_key_id key)
+static bool selects_recording(enum xseg_config_key_id key)
 {
-    static const uint64_t records =
+    static const uint64_t keys =
         UINT64_C(1) << XSEG_CONFIG_HISTORY | UINT64_C(1) << XSEG_CONFIG_HISTORY_STACKS |
         UINT64_C(1) << XSEG_CONFIG_HISTORY_EVENTS | UINT64_C(1) << XSEG_CONFIG_HISTORY_SKIP |
         UINT64_C(1) << XSEG_CONFIG_OOM_SNAPSHOT | UINT64_C(1) << XSEG_CONFIG_OOM_SNAPSHOT_MS |
         UINT64_C(1) << XSEG_CONFIG_OOM_SNAPSHOT_MB;
 
-    return (records >> key & 1) != 0;
+    return (keys >> key & 1) != 0;
 }
 
-static void write_text(struct xseg_pickle_writer *pickle, const struct xseg_config *config)
+static void write_config_string(struct xseg_pickle_writer *pickle, const struct xseg_config *config)
 {
     char buffer[CONFIG_BYTES], value[XSEG_CONFIG_PATH_BYTES + 64];
     struct xseg_strbuf text, one;
@@ -58,7 +146,7 @@ static void write_text(struct xseg_pickle_writer *pickle, const struct xseg_conf
     xseg_strbuf_init(&text, buffer, sizeof(buffer));
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++) {
         xseg_strbuf_init(&one, value, sizeof(value));
-        if (!is_about_records((enum xseg_config_key_id)key) &&
+        if (!selects_recording((enum xseg_config_key_id)key) &&
             xseg_config_is_set(config, (enum xseg_config_key_id)key) &&
             xseg_config_print_value(config, (enum xseg_config_key_id)key, &one))
             xseg_strbuf_printf(&text, "%s%s:%s", text.length == 0 ? "" : ",",
@@ -71,7 +159,8 @@ static void write_text(struct xseg_pickle_writer *pickle, const struct xseg_conf
     xseg_pickle_string(pickle, buffer, strlen(buffer));
 }
 
-/* Settings that have no effect in the library; the values are those that a string names, or PyTorch's defaults. */
+/* Settings that have no effect in the library.  Their values are those of the configuration string,
+ * or PyTorch's defaults. */
 
 static bool ignored_flag(const struct xseg_config *config, const char *name)
 {
@@ -80,12 +169,12 @@ static bool ignored_flag(const struct xseg_config *config, const char *name)
     return value != NULL && strcmp(value, "True") == 0;
 }
 
-/* A whole number, -1 included. */
-static int64_t ignored_number(const struct xseg_config *config, const char *name, int64_t standard)
+static int64_t ignored_number(const struct xseg_config *config, const char *name,
+                              int64_t default_value)
 {
     const char *const value = xseg_config_ignored_value(config, name);
 
-    return value != NULL ? strtoll(value, NULL, 10) : standard;
+    return value != NULL ? strtoll(value, NULL, 10) : default_value;
 }
 
 static void write_ignored_limit(struct xseg_pickle_writer *pickle, unsigned key,
@@ -98,7 +187,8 @@ static void write_ignored_limit(struct xseg_pickle_writer *pickle, unsigned key,
                                                                : (uint64_t)mib * XSEG_MIB);
 }
 
-static void write_ignored(struct xseg_pickle_writer *pickle, const struct xseg_config *config)
+static void write_ignored_settings(struct xseg_pickle_writer *pickle,
+                                   const struct xseg_config *config)
 {
     write_ignored_limit(pickle, XSEG_SNAPSHOT_MAX_ROUND_THRESHOLD, config,
                         "pinned_max_round_threshold_mb");
@@ -112,25 +202,29 @@ static void write_ignored(struct xseg_pickle_writer *pickle, const struct xseg_c
     xseg_pickle_int(pickle, ignored_number(config, "pinned_num_register_threads", 1));
 }
 
-void xseg_snapshot_facts_write_settings(struct xseg_pickle_writer *pickle,
-                                        const struct xseg_config *config)
+void xseg_snapshot_write_settings(struct xseg_snapshot_writer *writer,
+                                  const struct xseg_config *config)
 {
+    struct xseg_pickle_writer *pickle = &writer->pickle;
+
     xseg_pickle_open_dict(pickle);
     xseg_pickle_key(pickle, XSEG_SNAPSHOT_PYTORCH_CUDA_ALLOC_CONF);
-    write_text(pickle, config);
+    write_config_string(pickle, config);
     write_limit(pickle, XSEG_SNAPSHOT_MAX_SPLIT_SIZE, config->max_split_bytes);
     xseg_pickle_key(pickle, XSEG_SNAPSHOT_GARBAGE_COLLECTION);
     xseg_pickle_float(pickle, config->garbage_collection_threshold);
     write_flag(pickle, XSEG_SNAPSHOT_EXPANDABLE_SEGMENTS, config->expandable_segments);
     write_flag(pickle, XSEG_SNAPSHOT_CAPTURE_REUSE, config->graph_capture_record_stream_reuse);
     write_divisions(pickle, config);
-    write_ignored(pickle, config);
+    write_ignored_settings(pickle, config);
     xseg_pickle_close(pickle);
 }
 
-static unsigned word_of(enum xseg_reason_kind kind)
+/* --- Pages. --- */
+
+static unsigned reason_string(enum xseg_reason_kind kind)
 {
-    static const unsigned words[] = {
+    static const unsigned strings[] = {
         [XSEG_REASON_ALLOCATED] = XSEG_SNAPSHOT_ALLOCATED,
         [XSEG_REASON_PENDING] = XSEG_SNAPSHOT_PENDING,
         [XSEG_REASON_CLAIMED] = XSEG_SNAPSHOT_CLAIMED,
@@ -146,13 +240,15 @@ static unsigned word_of(enum xseg_reason_kind kind)
         [XSEG_REASON_ABOVE_SHARE] = XSEG_SNAPSHOT_ABOVE_SHARE,
     };
 
-    XSEG_ASSERT((unsigned)kind < sizeof(words) / sizeof(words[0]));
-    return words[kind];
+    XSEG_ASSERT((unsigned)kind < sizeof(strings) / sizeof(strings[0]));
+    return strings[kind];
 }
 
-void xseg_snapshot_facts_write_pages(struct xseg_pickle_writer *pickle,
-                                     const struct xseg_reason_list *reasons)
+void xseg_snapshot_write_pages(struct xseg_snapshot_writer *writer,
+                               const struct xseg_reason_list *reasons)
 {
+    struct xseg_pickle_writer *pickle = &writer->pickle;
+
     xseg_pickle_open_list(pickle);
     for (size_t i = 0; i < reasons->count; i++) {
         const struct xseg_reason *reason = &reasons->list[i];
@@ -160,20 +256,11 @@ void xseg_snapshot_facts_write_pages(struct xseg_pickle_writer *pickle,
         xseg_pickle_open_list(pickle);
         xseg_pickle_uint(pickle, (uint64_t)(uintptr_t)reason->base);
         xseg_pickle_uint(pickle, reason->bytes);
-        xseg_pickle_interned(pickle, word_of(reason->kind));
+        xseg_pickle_interned(pickle, reason_string(reason->kind));
         xseg_pickle_uint(pickle, reason->allocated_bytes);
         xseg_pickle_uint(pickle, reason->cached_bytes);
         xseg_pickle_uint(pickle, reason->registered_bytes);
         xseg_pickle_close(pickle);
     }
     xseg_pickle_close(pickle);
-}
-
-uint64_t xseg_snapshot_facts_single_page_rest(const struct xseg_reason_list *reasons)
-{
-    uint64_t rest = 0;
-
-    for (size_t i = 0; i < reasons->count; i++)
-        rest += xseg_reason_single_page_padding(&reasons->list[i]);
-    return rest;
 }

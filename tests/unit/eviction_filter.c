@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Memory that is away in a trace: which events show, and which blocks leave with their memory and come back with it.
+ * Memory that is away in a trace: which events show, and which blocks leave with their memory and
+ * come back with it.
  *
  * Addresses are in units of 4 KiB, from PLACE on.  The events are those of one ring.
  */
-#include "src/core/report/paused.h"
+#include "src/core/report/snapshot_format.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,33 +16,33 @@
 
 #include <cmocka.h>
 
-#define UNIT  ((uint64_t)4096)
-#define PLACE ((uint64_t)1 << 40)
-#define MOST  12000u
+#define UNIT       ((uint64_t)4096)
+#define PLACE      ((uint64_t)1 << 40)
+#define MAX_EVENTS 12000u
 
 struct trace {
-    struct xseg_history_event *events; /* [MOST] */
+    struct xseg_history_event *events; /* [MAX_EVENTS] */
     size_t count;
-    struct xseg_heap_copy picture;
-    struct xseg_heap_range runs[4];
+    struct xseg_heap_copy heap;
+    struct xseg_heap_range ranges[4];
     struct xseg_heap_range *list[4];
     struct xseg_heap_block blocks[4][8];
     struct xseg_history_merge merge;
-    struct xseg_snapshot_paused paused;
+    struct xseg_eviction_filter filter;
     char seen[256]; /* the live blocks of the last visit, as letters */
 };
 
 static void begin(struct trace *trace)
 {
     memset(trace, 0, sizeof(*trace));
-    trace->events = calloc(MOST, sizeof(*trace->events));
+    trace->events = calloc(MAX_EVENTS, sizeof(*trace->events));
     assert_non_null(trace->events);
-    trace->picture.ranges = trace->list;
+    trace->heap.ranges = trace->list;
 }
 
 static void add(struct trace *trace, enum xseg_history_action action, uint64_t from, uint64_t units)
 {
-    assert_true(trace->count < MOST);
+    assert_true(trace->count < MAX_EVENTS);
     trace->events[trace->count] = (struct xseg_history_event){
         .time = trace->count + 1,
         .base = PLACE + from * UNIT,
@@ -54,27 +55,27 @@ static void add(struct trace *trace, enum xseg_history_action action, uint64_t f
 }
 
 /* Memory as it is at the end. */
-static void add_run(struct trace *trace, uint64_t from, uint64_t units, bool is_away)
+static void add_range(struct trace *trace, uint64_t from, uint64_t units, bool is_evicted)
 {
-    struct xseg_heap_range *run = &trace->runs[trace->picture.count];
+    struct xseg_heap_range *range = &trace->ranges[trace->heap.count];
 
-    run->base = PLACE + from * UNIT;
-    run->bytes = units * UNIT;
-    run->is_evicted = is_away;
-    run->blocks = trace->blocks[trace->picture.count];
-    trace->list[trace->picture.count++] = run;
+    range->base = PLACE + from * UNIT;
+    range->bytes = units * UNIT;
+    range->is_evicted = is_evicted;
+    range->blocks = trace->blocks[trace->heap.count];
+    trace->list[trace->heap.count++] = range;
 }
 
 static void add_block(struct trace *trace, uint64_t from, uint64_t units, uint8_t state)
 {
-    const size_t last = trace->picture.count - 1;
-    struct xseg_heap_range *run = trace->list[last];
+    const size_t last = trace->heap.count - 1;
+    struct xseg_heap_range *range = trace->list[last];
 
-    trace->blocks[last][run->count++] = (struct xseg_heap_block){
+    trace->blocks[last][range->count++] = (struct xseg_heap_block){
         .base = PLACE + from * UNIT, .bytes = units * UNIT, .state = state};
 }
 
-static void find(struct trace *trace)
+static void init_filter(struct trace *trace)
 {
     struct xseg_history_event *copy = malloc((trace->count + 1) * sizeof(*copy));
 
@@ -83,12 +84,12 @@ static void find(struct trace *trace)
     xseg_history_merge_init(&trace->merge);
     assert_true(xseg_history_merge_add(&trace->merge, copy, NULL, trace->count));
     assert_true(xseg_history_merge_begin(&trace->merge));
-    assert_true(xseg_snapshot_paused_init(&trace->paused, &trace->merge, &trace->picture));
+    assert_true(xseg_eviction_filter_init(&trace->filter, &trace->merge, &trace->heap));
 }
 
 static void end(struct trace *trace)
 {
-    xseg_snapshot_paused_fini(&trace->paused);
+    xseg_eviction_filter_fini(&trace->filter);
     xseg_history_merge_fini(&trace->merge);
     free(trace->events);
 }
@@ -100,35 +101,37 @@ static void expect_shown(struct trace *trace, const char *shown)
 
     for (unsigned round = 0; round < 2; round++) {
         memset(found, 0, sizeof(found));
-        xseg_snapshot_paused_begin(&trace->paused);
+        xseg_eviction_filter_restart(&trace->filter);
         for (size_t i = 0; i < trace->count; i++)
-            found[i] = xseg_snapshot_paused_note(&trace->paused, &trace->events[i]) ? '1' : '0';
+            found[i] = xseg_eviction_filter_apply(&trace->filter, &trace->events[i]) ? '1' : '0';
         assert_string_equal(found, shown);
     }
 }
 
-static void see(void *self, const struct xseg_snapshot_watched *block)
+static void mark_block(void *self, const struct xseg_tracked_block *block)
 {
     struct trace *trace = self;
 
-    if (block->is == XSEG_BLOCK_ALLOCATED)
+    if (block->state == XSEG_BLOCK_ALLOCATED)
         trace->seen[(block->base - PLACE) / UNIT] = 'x';
 }
 
-/* The blocks of a range that are live behind the first `events` events: those at the places of an x. */
-static void expect_live(struct trace *trace, size_t events, uint64_t from, uint64_t units,
-                        const char *live)
+/* The blocks of a range that are live behind the first `events` events: those at the places of an
+ * x. */
+static void expect_allocated(struct trace *trace, size_t events, uint64_t from, uint64_t units,
+                             const char *live)
 {
     memset(trace->seen, '.', sizeof(trace->seen));
-    xseg_snapshot_paused_begin(&trace->paused);
+    xseg_eviction_filter_restart(&trace->filter);
     for (size_t i = 0; i < events; i++)
-        (void)xseg_snapshot_paused_note(&trace->paused, &trace->events[i]);
-    xseg_snapshot_paused_visit(&trace->paused, PLACE + from * UNIT, units * UNIT, see, trace);
+        (void)xseg_eviction_filter_apply(&trace->filter, &trace->events[i]);
+    xseg_eviction_filter_visit(&trace->filter, PLACE + from * UNIT, units * UNIT, mark_block,
+                               trace);
     trace->seen[strlen(live)] = '\0';
     assert_string_equal(trace->seen, live);
 }
 
-static void without_a_pause_all_shows(void **state)
+static void trace_without_pause_shows_all_events(void **state)
 {
     struct trace trace;
 
@@ -139,14 +142,14 @@ static void without_a_pause_all_shows(void **state)
     add(&trace, XSEG_HISTORY_FREE_REQUESTED, 0, 2);
     add(&trace, XSEG_HISTORY_FREE_COMPLETED, 0, 2);
     add(&trace, XSEG_HISTORY_SEGMENT_UNMAP, 0, 10);
-    find(&trace);
-    assert_int_equal(trace.paused.count, 0);
+    init_filter(&trace);
+    assert_int_equal(trace.filter.count, 0);
     expect_shown(&trace, "11111");
-    expect_live(&trace, 2, 0, 10, "...");
+    expect_allocated(&trace, 2, 0, 10, "...");
     end(&trace);
 }
 
-static void what_happens_meanwhile_does_not_show(void **state)
+static void events_during_a_pause_are_hidden(void **state)
 {
     struct trace trace;
 
@@ -161,19 +164,19 @@ static void what_happens_meanwhile_does_not_show(void **state)
     add(&trace, XSEG_HISTORY_FREE_REQUESTED, 20, 2);
     add(&trace, XSEG_HISTORY_RESUME, 0, 10);
     add(&trace, XSEG_HISTORY_FREE_REQUESTED, 0, 2);
-    find(&trace);
+    init_filter(&trace);
     expect_shown(&trace, "111100111");
-    expect_live(&trace, 3, 0, 10, "x...x...");
-    expect_live(&trace, 7, 0, 10, "x.......");
+    expect_allocated(&trace, 3, 0, 10, "x...x...");
+    expect_allocated(&trace, 7, 0, 10, "x.......");
     /* The end of the range does not belong to it. */
-    expect_live(&trace, 3, 0, 4, "x...");
-    expect_live(&trace, 3, 1, 4, "....x");
-    expect_live(&trace, 9, 0, 10, "........");
+    expect_allocated(&trace, 3, 0, 4, "x...");
+    expect_allocated(&trace, 3, 1, 4, "....x");
+    expect_allocated(&trace, 9, 0, 10, "........");
     end(&trace);
 }
 
 /* A pool that was paused before the first event, and ended: only its frees tell of it. */
-static void what_was_away_all_the_time_does_not_show(void **state)
+static void events_of_a_pool_that_is_always_paused_are_hidden(void **state)
 {
     struct trace trace;
 
@@ -183,13 +186,13 @@ static void what_was_away_all_the_time_does_not_show(void **state)
     add(&trace, XSEG_HISTORY_FREE_COMPLETED, 0, 1);
     add(&trace, XSEG_HISTORY_FREE_REQUESTED, 4, 1);
     trace.events[0].flags = trace.events[1].flags = XSEG_HISTORY_EVICTED;
-    find(&trace);
+    init_filter(&trace);
     expect_shown(&trace, "001");
     end(&trace);
 }
 
 /* Paused in one piece, back in three; then paused again in two. */
-static void memory_comes_back_in_parts(void **state)
+static void pause_and_resume_in_parts_hide_only_their_parts(void **state)
 {
     struct trace trace;
 
@@ -210,16 +213,16 @@ static void memory_comes_back_in_parts(void **state)
     add(&trace, XSEG_HISTORY_FREE_REQUESTED, 1, 1);
     add(&trace, XSEG_HISTORY_RESUME, 0, 12);
     add(&trace, XSEG_HISTORY_FREE_COMPLETED, 1, 1);
-    find(&trace);
+    init_filter(&trace);
     expect_shown(&trace, "110101011111011");
     /* The block at 5 was live at the first event: its free is the first that is heard of it. */
-    expect_live(&trace, 1, 4, 4, ".....x..");
-    expect_live(&trace, 13, 0, 12, "............");
+    expect_allocated(&trace, 1, 4, 4, ".....x..");
+    expect_allocated(&trace, 13, 0, 12, "............");
     end(&trace);
 }
 
 /* A trace that begins anew finds each block as it was, whatever the attempt before has come to. */
-static void a_block_is_at_the_beginning_what_it_was(void **state)
+static void restart_restores_the_initial_state_of_each_block(void **state)
 {
     struct trace trace;
 
@@ -232,15 +235,15 @@ static void a_block_is_at_the_beginning_what_it_was(void **state)
     add(&trace, XSEG_HISTORY_FREE_COMPLETED, 6, 1);
     add(&trace, XSEG_HISTORY_ALLOC, 6, 1);
     add(&trace, XSEG_HISTORY_PAUSE, 0, 8);
-    find(&trace);
+    init_filter(&trace);
     for (unsigned round = 0; round < 2; round++) {
-        expect_live(&trace, 0, 0, 8, "......x.");
-        expect_live(&trace, 7, 0, 8, ".x..x.x.");
+        expect_allocated(&trace, 0, 0, 8, "......x.");
+        expect_allocated(&trace, 7, 0, 8, ".x..x.x.");
     }
     end(&trace);
 }
 
-static void a_pause_older_than_the_events_lasts_from_the_first(void **state)
+static void pause_before_the_events_hides_from_the_first_event(void **state)
 {
     struct trace trace;
 
@@ -250,18 +253,18 @@ static void a_pause_older_than_the_events_lasts_from_the_first(void **state)
     add(&trace, XSEG_HISTORY_FREE_REQUESTED, 12, 1);
     add(&trace, XSEG_HISTORY_RESUME, 0, 10);
     add(&trace, XSEG_HISTORY_FREE_REQUESTED, 3, 1);
-    add_run(&trace, 0, 10, false);
+    add_range(&trace, 0, 10, false);
     add_block(&trace, 0, 1, XSEG_BLOCK_ALLOCATED);
     add_block(&trace, 1, 8, XSEG_BLOCK_CACHED);
     add_block(&trace, 9, 1, XSEG_BLOCK_PENDING_FREE);
-    find(&trace);
+    init_filter(&trace);
     expect_shown(&trace, "0111");
     /* Blocks of which no event tells are as they are at the end. */
-    expect_live(&trace, 2, 0, 10, "x..x......");
+    expect_allocated(&trace, 2, 0, 10, "x..x......");
     end(&trace);
 }
 
-static void a_pool_that_stays_paused(void **state)
+static void pool_that_remains_paused_hides_its_events(void **state)
 {
     struct trace trace;
 
@@ -273,19 +276,19 @@ static void a_pool_that_stays_paused(void **state)
         add(&trace, XSEG_HISTORY_FREE_REQUESTED, 3, 1);
         add(&trace, XSEG_HISTORY_FREE_COMPLETED, 3, 1);
         add(&trace, XSEG_HISTORY_ALLOC, 9, 1);
-        add_run(&trace, 0, 8, true);
+        add_range(&trace, 0, 8, true);
         add_block(&trace, 0, 1, XSEG_BLOCK_ALLOCATED);
         add_block(&trace, 1, 7, XSEG_BLOCK_CACHED);
-        find(&trace);
-        assert_int_equal(trace.paused.count, 1);
+        init_filter(&trace);
+        assert_int_equal(trace.filter.count, 1);
         expect_shown(&trace, has_pause ? "1001" : "001");
-        expect_live(&trace, 0, 0, 8, "x..x....");
+        expect_allocated(&trace, 0, 0, 8, "x..x....");
         end(&trace);
     }
 }
 
 /* Its addresses are others' by now. */
-static void a_pool_that_ended_while_it_was_paused(void **state)
+static void destroyed_paused_pool_ends_its_evicted_ranges(void **state)
 {
     struct trace trace;
 
@@ -300,21 +303,21 @@ static void a_pool_that_ended_while_it_was_paused(void **state)
     add(&trace, XSEG_HISTORY_FREE_REQUESTED, 4, 1);
     add(&trace, XSEG_HISTORY_SEGMENT_ALLOC, 2, 6);
     add(&trace, XSEG_HISTORY_ALLOC, 4, 1);
-    find(&trace);
+    init_filter(&trace);
     expect_shown(&trace, "110011011");
-    expect_live(&trace, 9, 0, 8, "x...x...");
+    expect_allocated(&trace, 9, 0, 8, "x...x...");
     end(&trace);
 }
 
-static void count_block(void *self, const struct xseg_snapshot_watched *block)
+static void count_block(void *self, const struct xseg_tracked_block *block)
 {
-    assert_int_not_equal(block->is, XSEG_BLOCK_CACHED);
-    *(size_t *)self -= block->is == XSEG_BLOCK_PENDING_FREE;
+    assert_int_not_equal(block->state, XSEG_BLOCK_CACHED);
+    *(size_t *)self -= block->state == XSEG_BLOCK_PENDING_FREE;
     ++*(size_t *)self;
 }
 
 /* More blocks than the table begins with; and many pauses of one range. */
-static void many_blocks_many_times(void **state)
+static void many_blocks_are_tracked_through_many_pauses(void **state)
 {
     struct trace trace;
     size_t hidden = 0, live = 0;
@@ -329,12 +332,12 @@ static void many_blocks_many_times(void **state)
             add(&trace, XSEG_HISTORY_FREE_REQUESTED, 40 * i + k, 1);
         add(&trace, XSEG_HISTORY_RESUME, 0, 5000);
     }
-    find(&trace);
-    assert_int_equal(trace.paused.count, 100);
+    init_filter(&trace);
+    assert_int_equal(trace.filter.count, 100);
     for (size_t i = 0; i < trace.count; i++)
-        hidden += !xseg_snapshot_paused_note(&trace.paused, &trace.events[i]);
+        hidden += !xseg_eviction_filter_apply(&trace.filter, &trace.events[i]);
     assert_int_equal(hidden, 4000);
-    xseg_snapshot_paused_visit(&trace.paused, PLACE, 5000 * UNIT, count_block, &live);
+    xseg_eviction_filter_visit(&trace.filter, PLACE, 5000 * UNIT, count_block, &live);
     assert_int_equal(live, 1000);
     end(&trace);
 }
@@ -342,15 +345,15 @@ static void many_blocks_many_times(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_a_pause_all_shows),
-        cmocka_unit_test(what_happens_meanwhile_does_not_show),
-        cmocka_unit_test(what_was_away_all_the_time_does_not_show),
-        cmocka_unit_test(memory_comes_back_in_parts),
-        cmocka_unit_test(a_block_is_at_the_beginning_what_it_was),
-        cmocka_unit_test(a_pause_older_than_the_events_lasts_from_the_first),
-        cmocka_unit_test(a_pool_that_stays_paused),
-        cmocka_unit_test(a_pool_that_ended_while_it_was_paused),
-        cmocka_unit_test(many_blocks_many_times),
+        cmocka_unit_test(trace_without_pause_shows_all_events),
+        cmocka_unit_test(events_during_a_pause_are_hidden),
+        cmocka_unit_test(events_of_a_pool_that_is_always_paused_are_hidden),
+        cmocka_unit_test(pause_and_resume_in_parts_hide_only_their_parts),
+        cmocka_unit_test(restart_restores_the_initial_state_of_each_block),
+        cmocka_unit_test(pause_before_the_events_hides_from_the_first_event),
+        cmocka_unit_test(pool_that_remains_paused_hides_its_events),
+        cmocka_unit_test(destroyed_paused_pool_ends_its_evicted_ranges),
+        cmocka_unit_test(many_blocks_are_tracked_through_many_pauses),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
