@@ -13,7 +13,7 @@
 #include "src/core/register/register.h"
 #include "src/core/report/block_info.h"
 #include "src/core/report/explain.h"
-#include "src/core/report/metrics_text.h"
+#include "src/core/report/metrics.h"
 #include "src/entry.h"
 #include "src/scope.h"
 
@@ -376,7 +376,7 @@ xseg_status xseg_metrics(struct xseg_allocator *allocator, char *text, size_t by
 
     XSEG_ENTRY_CHECK(allocator);
     XSEG_ENTRY_REQUIRE(text != NULL || bytes == 0, "text is NULL, bytes %zu", bytes);
-    const xseg_status status = xseg_metrics_text_write(allocator, text, bytes, &whole);
+    const xseg_status status = xseg_metrics_write_text(allocator, text, bytes, &whole);
     if (status == XSEG_OK && needed != NULL)
         *needed = whole;
     return status;
@@ -386,5 +386,5 @@ xseg_status xseg_metrics_write(struct xseg_allocator *allocator, const char *pat
 {
     XSEG_ENTRY_CHECK(allocator);
     XSEG_ENTRY_REQUIRE(path != NULL && path[0] != '\0', "path is NULL or empty");
-    return xseg_metrics_file_write(allocator, path);
+    return xseg_metrics_write_file(allocator, path);
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Prints the table of metrics as it stands in docs/metrics.md: the rows of src/core/report/metrics_text.c.
+"""Prints the table of metrics as it stands in docs/metrics.md: the rows of src/core/report/metrics.c.
 
 print_metrics.py ROOT
 """
@@ -7,8 +7,8 @@ import pathlib
 import re
 import sys
 
-SOURCE = "src/core/report/metrics_text.c"
-LABELS = {"of_pools": "device, pool, name", "of_devices": "device", "of_calls": "call"}
+SOURCE = "src/core/report/metrics.c"
+LABELS = {"pool_families": "device, pool, name", "device_families": "device", "call_families": "call"}
 TABLE = re.compile(r"static const struct family (\w+)\[\] = \{\n(.*?)\n\};", re.DOTALL)
 ROW = re.compile(r'\{"(\w+)", (GAUGE|COUNTER), \w+,\s*offsetof\([^)]*\),\s*((?:"[^"]*"\s*)+)\}')
 

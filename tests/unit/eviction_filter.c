@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Memory that is away in a trace: which events show, and which blocks leave with their memory and
- * come back with it.
+ * The eviction filter of a trace: which events are visible, and which blocks an evicted range has.
  *
- * Addresses are in units of 4 KiB, from PLACE on.  The events are those of one ring.
+ * Addresses are in units of 4 KiB from BASE on.  The events are those of one ring.
  */
 #include "src/core/report/snapshot_format.h"
 
@@ -17,7 +16,7 @@
 #include <cmocka.h>
 
 #define UNIT       ((uint64_t)4096)
-#define PLACE      ((uint64_t)1 << 40)
+#define BASE       ((uint64_t)1 << 40)
 #define MAX_EVENTS 12000u
 
 struct trace {
@@ -29,7 +28,7 @@ struct trace {
     struct xseg_heap_block blocks[4][8];
     struct xseg_history_merge merge;
     struct xseg_eviction_filter filter;
-    char seen[256]; /* the live blocks of the last visit, as letters */
+    char seen[256]; /* the allocated blocks of the last visit, as letters */
 };
 
 static void begin(struct trace *trace)
@@ -45,7 +44,7 @@ static void add(struct trace *trace, enum xseg_history_action action, uint64_t f
     assert_true(trace->count < MAX_EVENTS);
     trace->events[trace->count] = (struct xseg_history_event){
         .time = trace->count + 1,
-        .base = PLACE + from * UNIT,
+        .base = BASE + from * UNIT,
         .requested = units * UNIT,
         .size = xseg_history_event_size(units * UNIT) & XSEG_HISTORY_SIZE_MASK,
         .stack = (uint32_t)trace->count + 1,
@@ -54,12 +53,12 @@ static void add(struct trace *trace, enum xseg_history_action action, uint64_t f
     trace->count++;
 }
 
-/* Memory as it is at the end. */
+/* Add a range to the state after the last event. */
 static void add_range(struct trace *trace, uint64_t from, uint64_t units, bool is_evicted)
 {
     struct xseg_heap_range *range = &trace->ranges[trace->heap.count];
 
-    range->base = PLACE + from * UNIT;
+    range->base = BASE + from * UNIT;
     range->bytes = units * UNIT;
     range->is_evicted = is_evicted;
     range->blocks = trace->blocks[trace->heap.count];
@@ -71,8 +70,8 @@ static void add_block(struct trace *trace, uint64_t from, uint64_t units, uint8_
     const size_t last = trace->heap.count - 1;
     struct xseg_heap_range *range = trace->list[last];
 
-    trace->blocks[last][range->count++] = (struct xseg_heap_block){
-        .base = PLACE + from * UNIT, .bytes = units * UNIT, .state = state};
+    trace->blocks[last][range->count++] =
+        (struct xseg_heap_block){.base = BASE + from * UNIT, .bytes = units * UNIT, .state = state};
 }
 
 static void init_filter(struct trace *trace)
@@ -94,7 +93,8 @@ static void end(struct trace *trace)
     free(trace->events);
 }
 
-/* Which of the events show, as a digit for each: twice, since a trace may begin anew. */
+/* Each digit is an event: 1 if the trace shows it.  The check runs twice, because a trace can
+ * restart. */
 static void expect_shown(struct trace *trace, const char *shown)
 {
     char found[64];
@@ -113,10 +113,10 @@ static void mark_block(void *self, const struct xseg_tracked_block *block)
     struct trace *trace = self;
 
     if (block->state == XSEG_BLOCK_ALLOCATED)
-        trace->seen[(block->base - PLACE) / UNIT] = 'x';
+        trace->seen[(block->base - BASE) / UNIT] = 'x';
 }
 
-/* The blocks of a range that are live behind the first `events` events: those at the places of an
+/* Expect the blocks of a range that are allocated after the first `events` events, each marked
  * x. */
 static void expect_allocated(struct trace *trace, size_t events, uint64_t from, uint64_t units,
                              const char *live)
@@ -125,8 +125,7 @@ static void expect_allocated(struct trace *trace, size_t events, uint64_t from, 
     xseg_eviction_filter_restart(&trace->filter);
     for (size_t i = 0; i < events; i++)
         (void)xseg_eviction_filter_apply(&trace->filter, &trace->events[i]);
-    xseg_eviction_filter_visit(&trace->filter, PLACE + from * UNIT, units * UNIT, mark_block,
-                               trace);
+    xseg_eviction_filter_visit(&trace->filter, BASE + from * UNIT, units * UNIT, mark_block, trace);
     trace->seen[strlen(live)] = '\0';
     assert_string_equal(trace->seen, live);
 }
@@ -168,14 +167,14 @@ static void events_during_a_pause_are_hidden(void **state)
     expect_shown(&trace, "111100111");
     expect_allocated(&trace, 3, 0, 10, "x...x...");
     expect_allocated(&trace, 7, 0, 10, "x.......");
-    /* The end of the range does not belong to it. */
+    /* The end of a range is exclusive. */
     expect_allocated(&trace, 3, 0, 4, "x...");
     expect_allocated(&trace, 3, 1, 4, "....x");
     expect_allocated(&trace, 9, 0, 10, "........");
     end(&trace);
 }
 
-/* A pool that was paused before the first event, and ended: only its frees tell of it. */
+/* A pool that was paused before the first event and then destroyed is known only by its frees. */
 static void events_of_a_pool_that_is_always_paused_are_hidden(void **state)
 {
     struct trace trace;
@@ -191,7 +190,7 @@ static void events_of_a_pool_that_is_always_paused_are_hidden(void **state)
     end(&trace);
 }
 
-/* Paused in one piece, back in three; then paused again in two. */
+/* One pause, three resumes; then two pauses and one resume. */
 static void pause_and_resume_in_parts_hide_only_their_parts(void **state)
 {
     struct trace trace;
@@ -215,13 +214,13 @@ static void pause_and_resume_in_parts_hide_only_their_parts(void **state)
     add(&trace, XSEG_HISTORY_FREE_COMPLETED, 1, 1);
     init_filter(&trace);
     expect_shown(&trace, "110101011111011");
-    /* The block at 5 was live at the first event: its free is the first that is heard of it. */
+    /* The first event of the block at 5 is its free, so it was allocated before the first event. */
     expect_allocated(&trace, 1, 4, 4, ".....x..");
     expect_allocated(&trace, 13, 0, 12, "............");
     end(&trace);
 }
 
-/* A trace that begins anew finds each block as it was, whatever the attempt before has come to. */
+/* The initial states do not depend on the events that were applied before the restart. */
 static void restart_restores_the_initial_state_of_each_block(void **state)
 {
     struct trace trace;
@@ -259,7 +258,7 @@ static void pause_before_the_events_hides_from_the_first_event(void **state)
     add_block(&trace, 9, 1, XSEG_BLOCK_PENDING_FREE);
     init_filter(&trace);
     expect_shown(&trace, "0111");
-    /* Blocks of which no event tells are as they are at the end. */
+    /* Blocks without an event have the state of the heap copy. */
     expect_allocated(&trace, 2, 0, 10, "x..x......");
     end(&trace);
 }
@@ -287,7 +286,7 @@ static void pool_that_remains_paused_hides_its_events(void **state)
     }
 }
 
-/* Its addresses are others' by now. */
+/* Other segments are mapped at its addresses. */
 static void destroyed_paused_pool_ends_its_evicted_ranges(void **state)
 {
     struct trace trace;
@@ -316,7 +315,7 @@ static void count_block(void *self, const struct xseg_tracked_block *block)
     ++*(size_t *)self;
 }
 
-/* More blocks than the table begins with; and many pauses of one range. */
+/* More blocks than the initial capacity of the table, and many pauses of one range. */
 static void many_blocks_are_tracked_through_many_pauses(void **state)
 {
     struct trace trace;
@@ -337,7 +336,7 @@ static void many_blocks_are_tracked_through_many_pauses(void **state)
     for (size_t i = 0; i < trace.count; i++)
         hidden += !xseg_eviction_filter_apply(&trace.filter, &trace.events[i]);
     assert_int_equal(hidden, 4000);
-    xseg_eviction_filter_visit(&trace.filter, PLACE, 5000 * UNIT, count_block, &live);
+    xseg_eviction_filter_visit(&trace.filter, BASE, 5000 * UNIT, count_block, &live);
     assert_int_equal(live, 1000);
     end(&trace);
 }

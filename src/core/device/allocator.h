@@ -53,7 +53,7 @@ struct xseg_allocator {
     struct xseg_registrations *registrations; /* register.h */
     struct xseg_oom_snapshots *oom_snapshots; /* snapshot.h */
     struct xseg_budget *budget;               /* budget.h */
-    struct xseg_publisher *publisher;         /* publisher.h */
+    struct xseg_publisher *publisher;         /* memory_stats.h */
     struct xseg_observers observers;
     struct xseg_history_store history;
     atomic_uint pools_made; /* number of pools that users have made */

@@ -14,7 +14,7 @@
 #include "src/core/instance/opened.h"
 #include "src/core/pending/debug_fill.h"
 #include "src/core/reclaim/trim.h"
-#include "src/core/report/publisher.h"
+#include "src/core/report/memory_stats.h"
 
 void xseg_allocator_apply_config(struct xseg_allocator *allocator,
                                  struct xseg_config_version *version)
@@ -224,7 +224,7 @@ xseg_status xseg_allocator_configure(struct xseg_allocator *allocator, const cha
     xseg_allocator_log_idle_keys(allocator, named);
     xseg_opened_log_stacks(&allocator->log, xseg_history_store_settings(&allocator->history));
     apply_on_all(allocator);
-    xseg_publisher_follow(allocator);
+    xseg_publisher_apply_config(allocator);
     xseg_budget_follow(allocator);
     return XSEG_OK;
 }

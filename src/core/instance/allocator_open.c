@@ -18,7 +18,7 @@
 #include "src/core/instance/opened.h"
 #include "src/core/pool/share.h"
 #include "src/core/register/register.h"
-#include "src/core/report/publisher.h"
+#include "src/core/report/memory_stats.h"
 #include "src/core/report/snapshot.h"
 
 /* An allocator and the state that rooms above its own keep of it, in one piece of host memory. */
@@ -57,7 +57,7 @@ static void free_allocator(struct xseg_allocator *allocator)
 {
     struct xseg_config_version *version = allocator->versions, *older;
 
-    xseg_publisher_end(allocator->publisher);
+    xseg_publisher_fini(allocator->publisher);
     xseg_budget_fini(allocator->budget);
     for (; version != NULL; version = older) {
         older = version->older;
@@ -139,7 +139,7 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
     xseg_opened_log_stacks(&allocator->log, xseg_history_store_settings(&allocator->history));
     xseg_allocator_log_idle_keys(allocator, named);
     xseg_environment_check(&allocator->log);
-    xseg_publisher_follow(allocator);
+    xseg_publisher_apply_config(allocator);
     xseg_budget_follow(allocator);
     *out = allocator;
     return XSEG_OK;

@@ -8,7 +8,7 @@
 #define XSEG_CORE_HOUSEKEEPING_H
 
 #include "src/core/device/allocator.h"
-#include "src/core/report/publisher.h"
+#include "src/core/report/memory_stats.h"
 
 /* Publish statistics that changed since they were published last, if the key publish is set. */
 static inline void xseg_housekeeping_run(struct xseg_allocator *allocator)

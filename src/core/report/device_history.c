@@ -84,9 +84,9 @@ void xseg_history_cut_fini(struct xseg_history_cut *cut)
 
 /* --- Copies of one ring. --- */
 
-/* Number of leading events that are not later than the moment of the cut.  Numbered events always
- * are, because numbers are drawn under the device memory lock, which the reader held at that
- * moment; their times can be later if the clock of another CPU is ahead. */
+/* Number of leading events that precede the cut.  A numbered event precedes it whatever its time
+ * is: its number was drawn under the device memory lock, which the reader held at the cut, but the
+ * clock of its CPU may be ahead. */
 static size_t count_until(const struct xseg_history_event *events, size_t count, uint64_t latest)
 {
     size_t end = count;

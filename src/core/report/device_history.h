@@ -53,8 +53,8 @@ struct xseg_history_cut {
 /*
  * Cut the rings of a device.  The caller holds the device memory lock from begin to finish.
  *
- * begin_cut() cuts all rings, which is final for rings whose arena was destroyed; cut_arena() cuts
- * the ring of a locked arena again; finish_cut() lists the rings and returns false on host
+ * begin_cut() cuts all rings, which is final for rings whose arena was destroyed.  cut_arena() cuts
+ * the ring of a locked arena again.  finish_cut() lists the rings and returns false on host
  * allocation failure.
  */
 void xseg_device_history_begin_cut(struct xseg_device *device, struct xseg_history_cut *cut);

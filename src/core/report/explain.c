@@ -461,8 +461,8 @@ static void update_registered_bytes(const struct xseg_explainer *explainer, stru
 }
 
 /* Divide a run of idle pages: `tail` bytes at its end become an entry of their own, and the first
- * part gets another kind.  The list has capacity for the entry, because a run that is divided has at
- * least two pages. */
+ * part gets another kind.  The list has capacity for the entry, because a run that is divided has
+ * at least two pages. */
 static void split_run(struct xseg_explainer *explainer, struct xseg_reason *run, uint64_t tail,
                       enum xseg_reason_kind kind)
 {

@@ -8,8 +8,8 @@
  * without locks (device_history.h).  Then it writes the file from the copies, with no lock held, so
  * a slow disk delays no request.
  *
- * Three limits bound a snapshot.  If a limit is reached, the oldest events are omitted, and the file
- * contains their number:
+ * Three limits bound a snapshot.  If a limit is reached, the oldest events are omitted, and the
+ * file contains their number:
  *
  *   host memory  for the copies of events;
  *   file size    of a regular file, approximately;

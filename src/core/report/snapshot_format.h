@@ -115,7 +115,7 @@ const uint64_t *xseg_snapshot_pool_id(struct xseg_snapshot_writer *writer, uint3
 uint64_t xseg_snapshot_time_us(const struct xseg_snapshot_writer *writer,
                                const struct xseg_history_moment *moment, uint64_t ticks);
 
-/* Write a call stack as a list of frames: the frames of the user's hook, then the frames of the
+/* Write a call stack as a list: the frames that the hook of the user names, then the frames of the
  * process.  0, 0 is an empty list. */
 void xseg_snapshot_write_stack(struct xseg_snapshot_writer *writer, uint32_t stack,
                                uint32_t frames);

@@ -137,7 +137,7 @@ static void write_process_frame(struct xseg_snapshot_writer *writer,
     xseg_pickle_close(pickle);
 }
 
-/* Write a frame of the user's hook, a line `function (file:line)`.  Any other line is a name. */
+/* Write a frame that the hook names in a line `function (file:line)`.  Any other line is a name. */
 static void write_hook_frame(struct xseg_snapshot_writer *writer, const char *line, size_t length)
 {
     const char *end = line + length, *colon = end, *open;

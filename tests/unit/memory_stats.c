@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Metrics and published memory usage are equal, add up to the statistics, and need no lock of the fast path. */
+/* Metrics and the shared statistics region are equal, add up to the statistics, and need no lock of
+ * the fast path. */
 #include "tests/support/scene.h"
 
 #include <stdio.h>
@@ -7,42 +8,42 @@
 #include <string.h>
 
 #include "src/core/device/counters.h"
-#include "src/core/report/metrics_text.h"
-#include "src/core/report/publisher.h"
+#include "src/core/report/memory_stats.h"
+#include "src/core/report/metrics.h"
 
-/* More than have rows of their own in either. */
+/* More pools than have a row each in either format. */
 #define POOLS 140u
 
-static struct xseg_published_sample frame;
-static char page[128 << 10];
+static struct xseg_published_sample sample;
+static char metrics[128 << 10];
 
-static void look(struct xseg_allocator *allocator)
+static void read_both(struct xseg_allocator *allocator)
 {
-    memset(&frame, 0, sizeof(frame));
-    xseg_publisher_fill(allocator, &frame);
-    assert_int_equal(xseg_metrics(allocator, page, sizeof(page), NULL), XSEG_OK);
-    assert_true(page[0] == '#');
+    memset(&sample, 0, sizeof(sample));
+    xseg_publisher_sample(allocator, &sample);
+    assert_int_equal(xseg_metrics(allocator, metrics, sizeof(metrics), NULL), XSEG_OK);
+    assert_true(metrics[0] == '#');
 }
 
-/* The figure of a pool on the page; UINT64_MAX where it has none. */
-static uint64_t on_page(const char *family, const char *pool, const char *name)
+/* The metric of a pool; UINT64_MAX if it is absent. */
+static uint64_t metric_of(const char *family, const char *pool, const char *name)
 {
     char line[160];
 
     (void)snprintf(line, sizeof(line), "\n%s{device=\"0\",pool=\"%s\",name=\"%s\"} ", family, pool,
                    name);
-    const char *at = strstr(page, line);
+    const char *at = strstr(metrics, line);
     return at == NULL ? UINT64_MAX : strtoull(at + strlen(line), NULL, 10);
 }
 
-static void expect_on_page(const struct xseg_published_pool *row, const char *pool,
+static void expect_metrics(const struct xseg_published_pool *row, const char *pool,
                            const char *name)
 {
-    assert_int_equal(row->live, on_page("xseg_allocated_bytes", pool, name));
-    assert_int_equal(row->pending, on_page("xseg_pending_bytes", pool, name));
-    assert_int_equal(row->cached, on_page("xseg_cached_bytes", pool, name));
-    assert_int_equal(row->reserved, on_page("xseg_reserved_bytes", pool, name));
-    assert_int_equal(row->limit, on_page("xseg_pool_limit_bytes", pool, name));
+    assert_int_equal(row->live, metric_of("xseg_allocated_bytes", pool, name));
+    assert_int_equal(row->pending, metric_of("xseg_pending_bytes", pool, name));
+    assert_int_equal(row->cached, metric_of("xseg_cached_bytes", pool, name));
+    assert_int_equal(row->reserved, metric_of("xseg_reserved_bytes", pool, name));
+    assert_int_equal(row->limit, metric_of("xseg_pool_limit_bytes", pool, name));
 }
 
 static void expect_private(const struct xseg_published_pool *row)
@@ -54,30 +55,30 @@ static void expect_private(const struct xseg_published_pool *row)
         memcpy(name, row->label + 1, strlen(row->label) - 2);
     else
         assert_string_equal(row->label, pool);
-    expect_on_page(row, pool, name);
-    assert_int_equal(row->reserved_peak, on_page("xseg_reserved_peak_bytes", pool, name));
+    expect_metrics(row, pool, name);
+    assert_int_equal(row->reserved_peak, metric_of("xseg_reserved_peak_bytes", pool, name));
 }
 
-/* Metrics have rows for a few pools more, which share one here. */
+/* The metrics have rows for a few more pools, which share one row in the sample. */
 static void expect_others(const struct xseg_published_pool *row, uint32_t newest)
 {
-    struct xseg_published_pool sum = {.live = on_page("xseg_allocated_bytes", "other", ""),
-                                      .pending = on_page("xseg_pending_bytes", "other", ""),
-                                      .cached = on_page("xseg_cached_bytes", "other", ""),
-                                      .reserved = on_page("xseg_reserved_bytes", "other", "")};
+    struct xseg_published_pool sum = {.live = metric_of("xseg_allocated_bytes", "other", ""),
+                                      .pending = metric_of("xseg_pending_bytes", "other", ""),
+                                      .cached = metric_of("xseg_cached_bytes", "other", ""),
+                                      .reserved = metric_of("xseg_reserved_bytes", "other", "")};
     unsigned more = 0;
     char pool[16];
 
     for (uint32_t number = newest + 1; number <= POOLS; number++) {
         (void)snprintf(pool, sizeof(pool), "%u", number);
-        const uint64_t live = on_page("xseg_allocated_bytes", pool, "");
+        const uint64_t live = metric_of("xseg_allocated_bytes", pool, "");
 
         if (live == UINT64_MAX)
             continue;
         sum.live += live;
-        sum.pending += on_page("xseg_pending_bytes", pool, "");
-        sum.cached += on_page("xseg_cached_bytes", pool, "");
-        sum.reserved += on_page("xseg_reserved_bytes", pool, "");
+        sum.pending += metric_of("xseg_pending_bytes", pool, "");
+        sum.cached += metric_of("xseg_cached_bytes", pool, "");
+        sum.reserved += metric_of("xseg_reserved_bytes", pool, "");
         more++;
     }
     assert_int_equal(more, 4);
@@ -94,8 +95,8 @@ static void expect_statistics(struct xseg_allocator *allocator)
     const struct xseg_statistics stats = scene_stats(allocator);
     struct xseg_published_pool sum = {.live = 0};
 
-    for (uint32_t i = 0; i < frame.pool_count; i++) {
-        const struct xseg_published_pool *row = &frame.pools[i];
+    for (uint32_t i = 0; i < sample.pool_count; i++) {
+        const struct xseg_published_pool *row = &sample.pools[i];
 
         sum.live += row->live;
         sum.pending += row->pending;
@@ -106,10 +107,11 @@ static void expect_statistics(struct xseg_allocator *allocator)
     assert_int_equal(sum.live + sum.pending, stats.active_bytes[XSEG_STAT_ALL].current);
     assert_int_equal(sum.reserved, stats.reserved_bytes[XSEG_STAT_ALL].current);
     assert_int_equal(sum.cached + sum.live + sum.pending, sum.reserved + stats.paused_bytes);
-    assert_int_equal(frame.devices[0].cached, sum.cached);
+    assert_int_equal(sample.devices[0].cached, sum.cached);
 }
 
-/* All rows agree, in the order that xseg/published.h says.  Returns how many rows of private pools there are. */
+/* All rows agree, in the order that published.h documents.  Returns the number of rows of private
+ * pools. */
 static uint32_t expect_agreement(struct xseg_allocator *allocator)
 {
     static const unsigned places[] = {
@@ -118,9 +120,9 @@ static uint32_t expect_agreement(struct xseg_allocator *allocator)
     };
     uint32_t newest = 0, private_rows = 0;
 
-    look(allocator);
-    for (uint32_t i = 0; i < frame.pool_count; i++) {
-        const struct xseg_published_pool *row = &frame.pools[i];
+    read_both(allocator);
+    for (uint32_t i = 0; i < sample.pool_count; i++) {
+        const struct xseg_published_pool *row = &sample.pools[i];
 
         assert_true(i == 0 || places[row->kind] >= places[row[-1].kind]);
         if (row->kind == XSEG_PUBLISHED_PRIVATE) {
@@ -132,7 +134,7 @@ static uint32_t expect_agreement(struct xseg_allocator *allocator)
             assert_string_equal(row->label, "others");
             expect_others(row, newest);
         } else {
-            expect_on_page(row, row->label, "");
+            expect_metrics(row, row->label, "");
         }
     }
     expect_statistics(allocator);
@@ -141,13 +143,13 @@ static uint32_t expect_agreement(struct xseg_allocator *allocator)
 
 static const struct xseg_published_pool *find_kind(enum xseg_published_kind kind)
 {
-    for (uint32_t i = 0; i < frame.pool_count; i++)
-        if (frame.pools[i].kind == kind)
-            return &frame.pools[i];
+    for (uint32_t i = 0; i < sample.pool_count; i++)
+        if (sample.pools[i].kind == kind)
+            return &sample.pools[i];
     return NULL;
 }
 
-/* The first pools have names, and the first of all a limit. */
+/* The first three pools have names, and the first one has a limit. */
 static struct xseg_pool *make_pool(struct xseg_allocator *allocator, unsigned at)
 {
     struct xseg_pool_options options = {sizeof(options)};
@@ -169,8 +171,8 @@ static void rows_of_a_device_without_private_pools(void **state)
     (void)state;
     scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
     assert_int_equal(expect_agreement(allocator), 0);
-    assert_int_equal(frame.pool_count, 1);
-    /* A pool that has ended leaves a row only where it leaves memory. */
+    assert_int_equal(sample.pool_count, 1);
+    /* A retired pool has a row only if it has memory. */
     struct xseg_pool *pool = scene_pool(allocator);
     assert_int_equal(expect_agreement(allocator), 1);
     scene_free(allocator, scene_alloc_in(allocator, pool, 30 * MIB, NULL));
@@ -179,11 +181,11 @@ static void rows_of_a_device_without_private_pools(void **state)
     assert_int_equal(find_kind(XSEG_PUBLISHED_ENDED)->cached, 40 * MIB);
     scene_empty_cache(allocator);
     assert_int_equal(expect_agreement(allocator), 0);
-    assert_int_equal(frame.pool_count, 1);
+    assert_int_equal(sample.pool_count, 1);
     scene_close(allocator);
 }
 
-static void lent_and_paused_memory_is_told_alike(void **state)
+static void fallback_and_paused_memory_is_equal_in_both(void **state)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
 
@@ -196,13 +198,13 @@ static void lent_and_paused_memory_is_told_alike(void **state)
     scene_free(allocator, scene_alloc_in(allocator, pool[1], 40 * MIB, NULL));
     void *const lent = scene_alloc(allocator, 30 * MIB, NULL);
     assert_int_equal(expect_agreement(allocator), 2);
-    assert_int_equal(frame.pools[2].live, 70 * MIB);
-    assert_int_equal(frame.pools[2].cached, 10 * MIB);
-    assert_int_equal(frame.pools[0].reserved, 0);
+    assert_int_equal(sample.pools[2].live, 70 * MIB);
+    assert_int_equal(sample.pools[2].cached, 10 * MIB);
+    assert_int_equal(sample.pools[0].reserved, 0);
     assert_int_equal(xseg_pool_pause(pool[0], XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     assert_int_equal(expect_agreement(allocator), 2);
-    assert_int_equal(frame.pools[1].live, 20 * MIB);
-    assert_int_equal(frame.pools[1].reserved, 0);
+    assert_int_equal(sample.pools[1].live, 20 * MIB);
+    assert_int_equal(sample.pools[1].reserved, 0);
     assert_int_equal(xseg_pool_resume(pool[0]), XSEG_OK);
     scene_free(allocator, lent);
     scene_free(allocator, kept);
@@ -213,8 +215,8 @@ static void lent_and_paused_memory_is_told_alike(void **state)
     scene_close(allocator);
 }
 
-/* Every kind of row at once: default, guarded, private with blocks in all states, others, ended. */
-static void more_pools_than_rows(void **state)
+/* Every kind of row: default, guarded, private with blocks in all states, others, ended. */
+static void pools_without_a_row_share_one(void **state)
 {
     struct xseg_allocator *allocator = scene_open_with_clock(NULL, "unmap_on_free:True");
     struct xseg_pool *pool[POOLS], *over;
@@ -240,16 +242,16 @@ static void more_pools_than_rows(void **state)
     assert_int_equal(xseg_pool_release(over), XSEG_OK);
     scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
     assert_int_equal(expect_agreement(allocator), XSEG_PUBLISHED_POOLS - 4);
-    assert_int_equal(frame.pool_count, XSEG_PUBLISHED_POOLS);
+    assert_int_equal(sample.pool_count, XSEG_PUBLISHED_POOLS);
     assert_int_equal(find_kind(XSEG_PUBLISHED_GUARDED)->live, 3 * MIB);
     assert_int_equal(find_kind(XSEG_PUBLISHED_ENDED)->cached, 20 * MIB);
     assert_true(find_kind(XSEG_PUBLISHED_OTHERS)->pending > 0);
     assert_true(find_kind(XSEG_PUBLISHED_OTHERS)->cached > 0);
-    assert_true(frame.pools[3].pending > 0);
-    /* The oldest ends: the rest move up. */
+    assert_true(sample.pools[3].pending > 0);
+    /* Without the oldest pool, the other pools move up by one row. */
     scene_free(allocator, kept[0]);
     assert_int_equal(xseg_pool_release(pool[0]), XSEG_OK);
-    look(allocator);
+    read_both(allocator);
     assert_int_equal(find_kind(XSEG_PUBLISHED_PRIVATE)->number, 2);
     assert_int_equal(find_kind(XSEG_PUBLISHED_OTHERS)->count, POOLS - XSEG_PUBLISHED_POOLS + 3);
     expect_statistics(allocator);
@@ -263,7 +265,7 @@ static void more_pools_than_rows(void **state)
     scene_close(allocator);
 }
 
-/* With so many devices no private pool has a row to itself. */
+/* With the maximum number of devices private pools share a row. */
 static void rows_are_shared_by_devices(void **state)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
@@ -280,18 +282,18 @@ static void rows_are_shared_by_devices(void **state)
         pool[i] = scene_pool(allocator);
         kept[i] = scene_alloc_in(allocator, pool[i], (i + 1) * 30 * MIB, NULL);
     }
-    look(allocator);
-    assert_int_equal(frame.pool_count, XSEG_PUBLISHED_DEVICES + 1);
-    expect_on_page(&frame.pools[0], "default", "");
+    read_both(allocator);
+    assert_int_equal(sample.pool_count, XSEG_PUBLISHED_DEVICES + 1);
+    expect_metrics(&sample.pools[0], "default", "");
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
-        live += on_page("xseg_allocated_bytes", i == 0 ? "1" : i == 1 ? "2" : "3", "");
-        reserved += on_page("xseg_reserved_bytes", i == 0 ? "1" : i == 1 ? "2" : "3", "");
+        live += metric_of("xseg_allocated_bytes", i == 0 ? "1" : i == 1 ? "2" : "3", "");
+        reserved += metric_of("xseg_reserved_bytes", i == 0 ? "1" : i == 1 ? "2" : "3", "");
     }
-    assert_int_equal(frame.pools[1].kind, XSEG_PUBLISHED_OTHERS);
-    assert_int_equal(frame.pools[1].count, COUNT_OF(pool));
-    assert_int_equal(frame.pools[1].live, live);
-    assert_int_equal(frame.pools[1].reserved, reserved);
-    assert_int_equal(frame.pools[2].ordinal, 1);
+    assert_int_equal(sample.pools[1].kind, XSEG_PUBLISHED_OTHERS);
+    assert_int_equal(sample.pools[1].count, COUNT_OF(pool));
+    assert_int_equal(sample.pools[1].live, live);
+    assert_int_equal(sample.pools[1].reserved, reserved);
+    assert_int_equal(sample.pools[2].ordinal, 1);
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
         scene_free(allocator, kept[i]);
         assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
@@ -301,7 +303,8 @@ static void rows_are_shared_by_devices(void **state)
     scene_close(allocator);
 }
 
-/* Locking a held lock fails the check of ranks, or hangs.  Only TABLE and REGISTRATIONS may be locked. */
+/* Locking a held lock fails the check of ranks, or hangs.  Only TABLE and REGISTRATIONS may be
+ * locked. */
 static void reading_takes_no_lock_of_an_allocation(void **state) XSEG_UNCHECKED
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
@@ -325,21 +328,22 @@ static void reading_takes_no_lock_of_an_allocation(void **state) XSEG_UNCHECKED
         struct xseg_arena *held = i == 0 ? large : small;
 
         xseg_arena_lock(held);
-        assert_int_equal(xseg_metrics_text_write(allocator, page, sizeof(page), &needed), XSEG_OK);
-        xseg_publisher_fill(allocator, &frame);
+        assert_int_equal(xseg_metrics_write_text(allocator, metrics, sizeof(metrics), &needed),
+                         XSEG_OK);
+        xseg_publisher_sample(allocator, &sample);
         for (unsigned k = 0; k < COUNT_OF(pool_stats); k++)
             xseg_counters_read_pool(k == 0 ? &device->pool : pool, &pool_stats[k]);
         xseg_arena_unlock(held);
-        assert_int_equal(frame.device_count, 1);
-        assert_int_equal(frame.pool_count, 2);
-        assert_int_equal(frame.pools[0].kind, XSEG_PUBLISHED_DEFAULT);
-        assert_int_equal(frame.pools[0].live, 3 * MIB);
-        assert_int_equal(frame.pools[1].kind, XSEG_PUBLISHED_PRIVATE);
-        assert_int_equal(frame.pools[1].live, 512);
+        assert_int_equal(sample.device_count, 1);
+        assert_int_equal(sample.pool_count, 2);
+        assert_int_equal(sample.pools[0].kind, XSEG_PUBLISHED_DEFAULT);
+        assert_int_equal(sample.pools[0].live, 3 * MIB);
+        assert_int_equal(sample.pools[1].kind, XSEG_PUBLISHED_PRIVATE);
+        assert_int_equal(sample.pools[1].live, 512);
         for (unsigned k = 0; k < COUNT_OF(pool_stats); k++)
             assert_int_equal(pool_stats[k].allocated_bytes[XSEG_STAT_ALL].current,
-                             frame.pools[k].live);
-        assert_in_range(needed, 1000, sizeof(page));
+                             sample.pools[k].live);
+        assert_in_range(needed, 1000, sizeof(metrics));
     }
     xseg_mutex_unlock(&device->growth_lock);
     xseg_mutex_unlock(&allocator->open_lock);
@@ -355,8 +359,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reading_takes_no_lock_of_an_allocation),
         cmocka_unit_test(rows_of_a_device_without_private_pools),
-        cmocka_unit_test(lent_and_paused_memory_is_told_alike),
-        cmocka_unit_test(more_pools_than_rows),
+        cmocka_unit_test(fallback_and_paused_memory_is_equal_in_both),
+        cmocka_unit_test(pools_without_a_row_share_one),
         cmocka_unit_test(rows_are_shared_by_devices),
     };
 
