@@ -5,7 +5,7 @@
 
 #include "src/core/budget/budget.h"
 #include "src/core/device/allocator.h"
-#include "src/core/grow/oom_cause.h"
+#include "src/core/grow/oom.h"
 #include "tests/support/ledgers.h"
 #include "tests/support/scene.h"
 

@@ -12,7 +12,7 @@
 #include "src/core/device/allocator.h"
 #include "src/core/grow/fallback_chain.h"
 #include "src/core/grow/guarded.h"
-#include "src/core/grow/oom_cause.h"
+#include "src/core/grow/oom.h"
 #include "src/core/instance/allocator_open.h"
 #include "src/core/instance/housekeeping.h"
 #include "src/core/pending/debug_fill.h"

@@ -57,7 +57,7 @@ struct xseg_device {
     /* Bytes that may be taken while other processes wait for what is theirs (budget.h); UINT64_MAX: any number. */
     atomic_uint_fast64_t allowance;
     /* enum xseg_oom_cause of the last growth that was refused.  Guarded by the device memory lock. */
-    unsigned refuser;
+    unsigned oom_cause;
     struct xseg_page_cache
         page_cache; /* unmapped physical memory; guarded by the device memory lock */
     struct xseg_allocator *allocator;

@@ -7,20 +7,20 @@
 #include "src/core/arena/recorder.h"
 #include "src/core/budget/budget.h"
 #include "src/core/config/config.h"
-#include "src/core/grow/oom_cause.h"
+#include "src/core/grow/oom.h"
 #include "src/core/pending/pending.h"
 
 #define MILLISECOND UINT64_C(1000000)
 
-/* Whether others could lift what refused the request. */
-static bool is_liftable(const struct xseg_device *device)
+/* Whether memory of other processes can remove the cause of the failure. */
+static bool can_others_help(const struct xseg_device *device)
 {
-    return device->refuser == XSEG_OOM_CAUSE_DRIVER || device->refuser == XSEG_OOM_CAUSE_DEVICE ||
-           device->refuser == XSEG_OOM_CAUSE_BUDGET;
+    return device->oom_cause == XSEG_OOM_CAUSE_DRIVER ||
+           device->oom_cause == XSEG_OOM_CAUSE_DEVICE || device->oom_cause == XSEG_OOM_CAUSE_BUDGET;
 }
 
-/* Decide by what the device has free whether a growth may succeed.  Where a limit refuses, a growth costs nothing. */
-static void look(struct xseg_budget_wait *budget_wait)
+/* Decide by the free memory of the device whether a growth may succeed.  A growth that a limit denies makes no driver call. */
+static void query_free_memory(struct xseg_budget_wait *budget_wait)
 {
     uint64_t free = 0, total = 0;
 
@@ -36,7 +36,7 @@ static void look(struct xseg_budget_wait *budget_wait)
         budget_wait->tried = free;
 }
 
-static void note(struct xseg_arena *arena, uint64_t bytes)
+static void record_demand(struct xseg_arena *arena, uint64_t bytes)
 {
     if (!xseg_recorder_is_enabled(arena))
         return;
@@ -54,18 +54,18 @@ bool xseg_budget_wait_begin(struct xseg_budget_wait *budget_wait, struct xseg_ar
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     *budget_wait =
         (struct xseg_budget_wait){.bytes = bytes, .early = now + time / 2, .until = now + time};
-    if (!xseg_budget_is_open(device) || !is_liftable(device) ||
+    if (!xseg_budget_is_open(device) || !can_others_help(device) ||
         bytes > device->context.total_bytes || xseg_pending_captures(device->pending))
         return false;
     budget_wait->device = device;
-    budget_wait->by_limit = device->refuser != XSEG_OOM_CAUSE_DRIVER;
+    budget_wait->by_limit = device->oom_cause != XSEG_OOM_CAUSE_DRIVER;
     xseg_mutex_unlock(&device->growth_lock);
     const bool has_others = xseg_budget_request(device, bytes);
     xseg_mutex_lock(&device->growth_lock);
-    /* The growth that failed may have found less than a look would now. */
+    /* The growth that failed may have found less free memory than a query would now. */
     budget_wait->tried = bytes - xseg_min(bytes, 1);
     if (has_others)
-        note(arena, bytes);
+        record_demand(arena, bytes);
     return has_others;
 }
 
@@ -81,15 +81,15 @@ bool xseg_budget_wait_retry(struct xseg_budget_wait *budget_wait) XSEG_UNCHECKED
     if (now >= budget_wait->early &&
         atomic_load_explicit(&device->budget->others_idle, memory_order_relaxed) == 0)
         return false;
-    /* Other threads' growths may be refused as soon as the lock is given. */
+    /* A growth of another thread can change the cause as soon as the lock is released. */
     if (budget_wait->grows)
-        budget_wait->by_limit = device->refuser != XSEG_OOM_CAUSE_DRIVER;
+        budget_wait->by_limit = device->oom_cause != XSEG_OOM_CAUSE_DRIVER;
     xseg_mutex_unlock(&device->growth_lock);
     if (budget_wait->grows)
         xseg_budget_grow_end(device, budget_wait->bytes);
     (void)nanosleep(&moment, NULL);
     xseg_mutex_lock(&device->growth_lock);
-    look(budget_wait);
+    query_free_memory(budget_wait);
     if (!budget_wait->grows)
         return true;
     xseg_mutex_unlock(&device->growth_lock);

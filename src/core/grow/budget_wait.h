@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Asking: a request that the device cannot serve waits for memory that other processes leave idle (budget.h), and tries
- * again until it has it or the time is over.
+ * Waiting for other processes: a request that the device cannot serve publishes its demand in the shared budget file
+ * (budget.h), and retries until other processes have released enough idle memory or the time has elapsed.
  *
- *     struct xseg_budget_wait asking;
+ *     struct xseg_budget_wait budget_wait;
  *
- *     if (xseg_budget_wait_begin(&asking, arena, bytes, config))
- *         while (the request is short && xseg_budget_wait_retry(&asking))
- *             try again; with new pages only if asking.grows
- *     xseg_budget_wait_end(&asking, whether the request was served);
+ *     if (xseg_budget_wait_begin(&budget_wait, arena, bytes, config))
+ *         while (the request fails with memory pressure && xseg_budget_wait_retry(&budget_wait))
+ *             retry the request, with new pages only if budget_wait.grows
+ *     xseg_budget_wait_end(&budget_wait, whether the request was served);
  *
- * What the others give back comes through the driver, where somebody else may be faster: hence the tries.  A growth that
- * fails makes pages and gives them back, which the others see as memory that is missing; so there is none before the device
- * has room for it, or for more than the last one found and no more comes.
+ * Other processes release memory to the driver, where any process can allocate it first: hence the retries.  A growth that
+ * fails creates pages and releases them, which other processes see as missing memory.  So a retry grows only if the device has
+ * enough free memory, or if it has more than at the last growth and the free memory no longer increases.
  *
- * Locking: the device memory lock is held at each call, and let go in it; so other threads grow meanwhile, and everything may be different
- * afterwards.
+ * Locking: the caller holds the device memory lock.  Each function releases it for a while, so other threads can grow, and all
+ * state of the device can change.
  */
 #ifndef XSEG_CORE_BUDGET_WAIT_H
 #define XSEG_CORE_BUDGET_WAIT_H
@@ -23,32 +23,32 @@
 #include "src/core/device/device.h"
 
 struct xseg_budget_wait {
-    struct xseg_device *device; /* NULL: nobody is asked */
+    struct xseg_device *device; /* NULL: no demand is published */
     uint64_t bytes;
-    uint64_t early, until; /* clock: the others have answered by now; the time is over */
-    uint64_t tried, seen;  /* what was free at the last growth, and at the last look */
-    bool by_limit;         /* a limit refused that growth, without a driver call */
+    uint64_t early, until; /* clock: other processes have responded; the time has elapsed */
+    uint64_t tried, seen;  /* free memory at the last growth, and at the last query */
+    bool by_limit;         /* a limit denied that growth, without a driver call */
     bool grows;            /* whether a growth may succeed now */
 };
 
 /*
- * Begin to ask, if that can help: there are others, it is the device or the budget that refuses, the device has so much at
- * all, and no capture is under way.
+ * Publish the demand of a request, if that can help: there are other processes, the device or the budget denies the request,
+ * the device has that much memory, and no capture is active.
  *
- * arena: that the request is of, one of them if it is of several; the history notes ASK there
+ * arena: the arena of the request, or one of them; the history records the event there
  * bytes: that the request needs
  */
 bool xseg_budget_wait_begin(struct xseg_budget_wait *budget_wait, struct xseg_arena *arena,
                             uint64_t bytes, const struct xseg_config *config);
 
 /*
- * Wait a moment; false when the time is over, nothing can come any more, or a capture has begun.
+ * Wait a millisecond.  Returns false if the time has elapsed, no process has idle memory, or a capture has begun.
  *
- * Cost: one question about the device's memory
+ * Cost: one memory query
  */
 bool xseg_budget_wait_retry(struct xseg_budget_wait *budget_wait);
 
-/* Want no more.  served: whether the request has its memory */
+/* Withdraw the demand.  served: whether the request was served */
 void xseg_budget_wait_end(struct xseg_budget_wait *budget_wait, bool served);
 
 #endif

@@ -6,16 +6,16 @@
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/device/device.h"
-#include "src/core/grow/extents.h"
+#include "src/core/grow/growth.h"
 #include "src/core/pending/debug_fill.h"
 #include "src/core/reclaim/notify.h"
 #include "src/core/small/small.h"
 #include "src/core/small/small_free.h"
 #include "src/core/small/tract.h"
 
-/* A piece of a stretch: a hole, or a cached block, which in an arena with cells is a cell without a record. */
+/* A part of a candidate range: an unmapped block, or a cached block, which in an arena of small blocks has no record. */
 struct piece {
-    struct xseg_block *record; /* NULL for a cell */
+    struct xseg_block *record; /* NULL: a small block */
     struct xseg_extent *extent;
     uint64_t base, bytes; /* 0 bytes: no piece */
     bool mapped;
@@ -36,7 +36,7 @@ static struct piece piece_of_cell(const struct xseg_cell *cell)
                           (uint64_t)cell->quanta << XSEG_CELLS_SHIFT, true};
 }
 
-/* The piece that begins at a record's first byte; no piece if that is in use. */
+/* The piece that begins where a record begins; no piece if the block there is in use. */
 static struct piece piece_at(struct xseg_block *block)
 {
     if (block != NULL && block->state == XSEG_BLOCK_TRACT) {
@@ -49,19 +49,19 @@ static struct piece piece_at(struct xseg_block *block)
     return piece_of_record(block);
 }
 
-static struct piece piece_behind(const struct piece *piece)
+static struct piece next_piece(const struct piece *piece)
 {
     if (piece->record != NULL)
         return piece_at(piece->record->next);
-    /* Cached cells are not adjacent, so a record or a live cell follows. */
+    /* Cached small blocks are not adjacent, so a record or an allocated small block follows. */
     struct xseg_block *tract = xseg_tract_over(piece->extent, piece->base);
     if (xseg_block_end(tract) > piece->base + piece->bytes)
         return (struct piece){0};
     return piece_at(tract->next);
 }
 
-/* The first piece of a stretch with a hole: the cached block before the hole, or the hole itself. */
-static struct piece first_piece(struct xseg_block *unmapped)
+/* The first piece of a candidate range with an unmapped block: the cached block before it, or the block itself. */
+static struct piece find_first_piece(struct xseg_block *unmapped)
 {
     struct xseg_block *prev = unmapped->prev;
 
@@ -85,7 +85,7 @@ bool xseg_candidate_find_lowest(const struct xseg_arena *arena, uint64_t bytes,
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA) && bytes > 0);
     for (struct xseg_block *unmapped = xseg_tree_first(arena->unmapped_blocks); unmapped != NULL;
          unmapped = xseg_tree_next(arena->unmapped_blocks, unmapped)) {
-        struct piece piece = first_piece(unmapped);
+        struct piece piece = find_first_piece(unmapped);
         uint64_t sum = 0;
 
         if (xseg_block_is_whole(unmapped)) {
@@ -94,7 +94,7 @@ bool xseg_candidate_find_lowest(const struct xseg_arena *arena, uint64_t bytes,
             continue;
         }
         *place = (struct xseg_candidate_placement){piece.extent, piece.base, 0};
-        for (; piece.bytes != 0 && sum < bytes; piece = piece_behind(&piece))
+        for (; piece.bytes != 0 && sum < bytes; piece = next_piece(&piece))
             sum += piece.bytes;
         if (sum >= bytes)
             return true;
@@ -105,8 +105,8 @@ bool xseg_candidate_find_lowest(const struct xseg_arena *arena, uint64_t bytes,
     return true;
 }
 
-/* Bytes of a hole that `bytes` need: up to the end of a full page, or of a small one. */
-static uint64_t wanted_of(const struct xseg_block *unmapped, uint64_t bytes, bool small)
+/* Bytes of an unmapped block that `bytes` need: up to the end of a full page, or of a small one. */
+static uint64_t wanted_bytes_of(const struct xseg_block *unmapped, uint64_t bytes, bool small)
 {
     const struct xseg_segment *segment = &unmapped->extent->segment;
     XSEG_ASSERT(unmapped->state == XSEG_BLOCK_UNMAPPED && bytes > 0);
@@ -119,14 +119,14 @@ static uint64_t wanted_of(const struct xseg_block *unmapped, uint64_t bytes, boo
     return xseg_segment_page_end(segment, (uint32_t)granule) * segment->granule_bytes - begin;
 }
 
-/* Bytes to be mapped for a stretch from a piece on; UINT64_MAX if the stretch is too short. */
-static uint64_t missing_from(struct piece piece, uint64_t bytes)
+/* Bytes to be mapped for a candidate range from a piece on; UINT64_MAX if the range is too short. */
+static uint64_t count_missing_from(struct piece piece, uint64_t bytes)
 {
     uint64_t sum = 0, missing = 0;
 
-    for (; piece.bytes != 0 && sum < bytes; piece = piece_behind(&piece)) {
+    for (; piece.bytes != 0 && sum < bytes; piece = next_piece(&piece)) {
         if (!piece.mapped)
-            missing += xseg_min(wanted_of(piece.record, bytes - sum, true), piece.bytes);
+            missing += xseg_min(wanted_bytes_of(piece.record, bytes - sum, true), piece.bytes);
         sum += piece.bytes;
     }
     return sum < bytes ? UINT64_MAX : missing;
@@ -140,8 +140,8 @@ bool xseg_candidate_find_cheapest(const struct xseg_arena *arena, uint64_t bytes
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA) && bytes > 0);
     for (struct xseg_block *unmapped = xseg_tree_first(arena->unmapped_blocks); unmapped != NULL;
          unmapped = xseg_tree_next(arena->unmapped_blocks, unmapped)) {
-        const struct piece first = first_piece(unmapped);
-        const uint64_t missing = missing_from(first, bytes);
+        const struct piece first = find_first_piece(unmapped);
+        const uint64_t missing = count_missing_from(first, bytes);
 
         if (missing < min) {
             min = missing;
@@ -151,7 +151,7 @@ bool xseg_candidate_find_cheapest(const struct xseg_arena *arena, uint64_t bytes
     return min != UINT64_MAX;
 }
 
-/* The piece at which a stretch begins. */
+/* The piece at which a candidate range begins. */
 static struct piece piece_at_place(const struct xseg_candidate_placement *place)
 {
     struct xseg_block *block = xseg_extent_block_over(place->extent, place->base);
@@ -171,7 +171,7 @@ static struct xseg_block *claim_piece(struct xseg_arena *arena, const struct pie
 }
 
 /* Settle the part of an unmapped block that stays unmapped. */
-static void settle_hole(struct xseg_arena *arena, struct xseg_block *unmapped)
+static void settle_unmapped_part(struct xseg_arena *arena, struct xseg_block *unmapped)
 {
     unmapped->requested = 0;
     (void)xseg_arena_settle(arena, unmapped);
@@ -188,16 +188,17 @@ void xseg_candidate_claim(struct xseg_arena *arena, const struct xseg_candidate_
     *candidate = (struct xseg_candidate){.small = small};
     while (sum < bytes) {
         XSEG_ASSERT(piece.bytes != 0);
-        const uint64_t wanted = piece.mapped ? 0 : wanted_of(piece.record, bytes - sum, small);
+        const uint64_t wanted =
+            piece.mapped ? 0 : wanted_bytes_of(piece.record, bytes - sum, small);
         struct xseg_block *block = claim_piece(arena, &piece);
 
         if (!block->mapped && xseg_block_is_whole(block)) {
-            /* PyTorch has destroyed the empty segment, and makes a new one. */
-            xseg_extents_register_again(place->extent);
+            /* PyTorch has destroyed the empty segment, and registers a new one. */
+            xseg_growth_renew_positions(place->extent);
             block->requested = 0;
         }
         if (!block->mapped && wanted < block->bytes)
-            settle_hole(arena, xseg_arena_split_block(arena, block, wanted));
+            settle_unmapped_part(arena, xseg_arena_split_block(arena, block, wanted));
         XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED);
         candidate->missing += block->mapped ? 0 : block->bytes;
         candidate->first = candidate->first == NULL ? block : candidate->first;
@@ -207,7 +208,8 @@ void xseg_candidate_claim(struct xseg_arena *arena, const struct xseg_candidate_
     }
 }
 
-static xseg_status map_hole(struct xseg_block *unmapped, const struct xseg_page_source *source)
+static xseg_status map_unmapped_block(struct xseg_block *unmapped,
+                                      const struct xseg_page_source *source)
 {
     struct xseg_extent *extent = unmapped->extent;
     struct xseg_segment *segment = &extent->segment;
@@ -222,8 +224,8 @@ static xseg_status map_hole(struct xseg_block *unmapped, const struct xseg_page_
                             (uint32_t)(unmapped->bytes / segment->granule_bytes), source);
 }
 
-/* Note that a hole has memory. */
-static void note_map(const struct xseg_block *block)
+/* Record in the history that an unmapped block was mapped. */
+static void record_map(const struct xseg_block *block)
 {
     struct xseg_arena *arena = block->extent->arena;
 
@@ -243,14 +245,14 @@ xseg_status xseg_candidate_map(struct xseg_candidate *candidate)
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && candidate->failed == NULL);
     for (struct xseg_block *block = candidate->first;; block = block->next) {
         if (!block->mapped) {
-            const xseg_status status = map_hole(block, &source);
+            const xseg_status status = map_unmapped_block(block, &source);
 
             if (status != XSEG_OK) {
                 candidate->failed = block;
                 return status;
             }
             xseg_pool_record_growth(arena, block->bytes);
-            note_map(block);
+            record_map(block);
             xseg_debug_fill_claimed(block);
         }
         if (block == candidate->last)
@@ -262,7 +264,7 @@ struct xseg_block *xseg_candidate_settle(struct xseg_arena *arena,
                                          const struct xseg_candidate *candidate, bool mapped)
 {
     struct xseg_block *block = candidate->first, *next, *result;
-    uint64_t requested = 0; /* of the hole that was mapped last */
+    uint64_t requested = 0; /* of the block that was mapped last */
     bool has_grown = false;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
@@ -278,7 +280,7 @@ struct xseg_block *xseg_candidate_settle(struct xseg_arena *arena,
             xseg_arena_record_free_if_enabled(arena, block->extent, block->base, block->bytes);
             xseg_counts_increase(&arena->counts, XSEG_COUNT_RESERVED_BYTES, block->bytes);
         } else if (block->mapped && has_grown) {
-            /* As in PyTorch, memory that comes keeps its `requested` when it merges with cached blocks. */
+            /* As in PyTorch, new memory keeps its `requested` when it coalesces with cached blocks. */
             block->requested = requested;
         }
         result = xseg_arena_settle(arena, block);
@@ -325,8 +327,6 @@ uint64_t xseg_candidate_covered(const struct xseg_candidate *candidate,
     XSEG_ASSERT(covered <= candidate->missing);
     return covered;
 }
-
-/* --- Telling observers. --- */
 
 void xseg_candidate_notify(const struct xseg_candidate *candidate)
 {

@@ -1,15 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A stretch: neighbouring holes and cached blocks of one segment in which a request fits once the
- * holes are mapped.
+ * A candidate range: adjacent unmapped and cached blocks of one segment in which a request fits once the unmapped blocks are
+ * mapped.
  *
- *     [ live ][ cached ][ hole ][ cached ][ hole ........ ][ live ]
- *             |<------- stretch for a request ------>|
- *                       of the last hole only the pages that are needed
+ *     [ allocated ][ cached ][ unmapped ][ cached ][ unmapped ........ ][ allocated ]
+ *                  |<------ candidate range of a request ------>|
+ *                            of the last unmapped block only the pages that the request needs
  *
- * A stretch is claimed under the arena's lock, mapped without that lock, and settled under it again.
+ * Two ranges are of interest: the lowest one by position (extent.h), which is PyTorch's choice, and under memory pressure the
+ * one that needs the fewest bytes.  Both searches walk the tree of unmapped blocks of the arena: O(unmapped blocks + blocks in
+ * the ranges that begin there).
  *
- * Locking: the device memory lock is held from the claim to the settling; ARENA where a function says so.
+ * A candidate range is claimed under the lock of the arena, mapped without that lock, and settled under it again.  In between
+ * its blocks are in the state XSEG_BLOCK_CLAIMED, so no other thread allocates or coalesces them.  A cached small block gets a
+ * record when it is claimed.  The growth maps unmapped blocks from the lowest address on and stops at the first failure
+ * (`failed`); the settle turns the blocks before it into cached memory and the others into unmapped blocks again.
+ *
+ * Locking: the device memory lock is held from the claim to the settle; the lock of the arena where a function says so.
  */
 #ifndef XSEG_CORE_CANDIDATE_H
 #define XSEG_CORE_CANDIDATE_H
@@ -17,56 +24,56 @@
 #include "src/core/arena/arena.h"
 
 struct xseg_candidate {
-    struct xseg_block *first, *last; /* busy, and so are all blocks in between */
-    uint64_t missing;                /* bytes of its holes */
+    struct xseg_block *first, *last; /* claimed, and so are all blocks in between */
+    uint64_t missing;                /* bytes of its unmapped blocks */
     bool small;                      /* to be mapped with small pages */
     uint64_t longest;                /* not small: bytes of the longest page; 0: full pages */
-    struct xseg_block *failed;       /* the first hole that could not be mapped, or NULL */
+    struct xseg_block *failed;       /* the first block that could not be mapped, or NULL */
 };
 
-/* Where a stretch begins: at a hole or a cached block. */
+/* Where a candidate range begins: at an unmapped or a cached block. */
 struct xseg_candidate_placement {
     struct xseg_extent *extent;
     uint64_t base;
     uint64_t missing; /* bytes to be mapped; only set by xseg_candidate_find_cheapest() */
 };
 
-/* Find the stretch of `bytes` with a hole at the lowest position (extent.h), which is PyTorch's choice.  An extent without
- * memory is chosen only if no other has such a stretch: PyTorch has destroyed that segment.  False if there is none.
- * ARENA is held. */
+/* Find the lowest candidate range of `bytes` that has an unmapped block.  A range in an extent without mapped memory is chosen
+ * only if no other extent has a range: PyTorch has destroyed that segment.  Returns false if there is none.  The arena is
+ * locked. */
 bool xseg_candidate_find_lowest(const struct xseg_arena *arena, uint64_t bytes,
                                 struct xseg_candidate_placement *place);
 
-/* Find the stretch of `bytes` with a hole that needs the least memory, the lowest of equal ones.  False if there is
- * none.  ARENA is held. */
+/* Find the candidate range of `bytes` that needs the fewest bytes, the lowest of equal ones.  Returns false if there is
+ * none.  The arena is locked. */
 bool xseg_candidate_find_cheapest(const struct xseg_arena *arena, uint64_t bytes,
                                   struct xseg_candidate_placement *place);
 
-/* Claim a stretch.  ARENA is held; XSEG_ARENA_RECORDS must be in stock: a tract is cut at either end, and the last
- * hole once. */
+/* Claim a candidate range.  The arena is locked, and XSEG_ARENA_RECORDS records are in stock, because a run of small blocks
+ * can be split at either end, and the last unmapped block once. */
 void xseg_candidate_claim(struct xseg_arena *arena, const struct xseg_candidate_placement *place,
                           uint64_t bytes, bool small, struct xseg_candidate *candidate);
 
 /*
- * Map the holes of a stretch, lowest first, up to the first failure.  No arena is locked.
+ * Map the unmapped blocks of a candidate range, lowest first, up to the first failure.  No arena is locked.
  *
  * Returns: XSEG_OK, XSEG_ERR_NO_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_HOST_MEMORY
  */
 xseg_status xseg_candidate_map(struct xseg_candidate *candidate);
 
-/* Settle a stretch: mapped blocks become cached, the others holes.  mapped: false if xseg_candidate_map() was not called.
- * Returns what the last block has become, as xseg_arena_settle().  ARENA is held. */
+/* Settle a candidate range: mapped blocks become cached, the others unmapped.  mapped: false if xseg_candidate_map() was not
+ * called.  Returns what the last block has become, as xseg_arena_settle().  The arena is locked. */
 struct xseg_block *xseg_candidate_settle(struct xseg_arena *arena,
                                          const struct xseg_candidate *candidate, bool mapped);
 
-/* How many full pages the holes of a stretch have room for, wherever pages start. */
+/* The number of full-page slots in the unmapped blocks of a candidate range, wherever pages start. */
 uint64_t xseg_candidate_full_pages(const struct xseg_candidate *candidate);
 
-/* How many of the missing bytes can come from idle pages that a taker may use. */
+/* The number of missing bytes that idle pages of the page cache can cover, as far as the filter accepts them. */
 uint64_t xseg_candidate_covered(const struct xseg_candidate *candidate,
                                 const struct xseg_page_filter *filter);
 
-/* Tell observers (notify.h) of the holes of a stretch that have been mapped. */
+/* Notify registered callbacks (notify.h) of the blocks of a candidate range that were mapped. */
 void xseg_candidate_notify(const struct xseg_candidate *candidate);
 
 #endif

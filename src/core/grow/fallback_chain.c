@@ -15,7 +15,6 @@
 #include "src/core/grow/growth.h"
 #include "src/core/grow/guarded.h"
 #include "src/core/grow/oom.h"
-#include "src/core/grow/oom_cause.h"
 #include "src/core/grow/remap.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/pending_unmap.h"
@@ -432,7 +431,7 @@ static xseg_status retry_without_waiting(struct fallback *fallback, bool grows)
     return grows ? run_early_steps(fallback) : fallback->denied;
 }
 
-/* Try what needs no wait; then request memory that other processes leave idle, and retry until the time is over.  The device
+/* Try what needs no wait; then request memory that other processes leave idle, and retry until the time has elapsed.  The device
  * memory lock is released in between. */
 static xseg_status wait_for_other_processes(struct fallback *fallback)
 {
@@ -504,7 +503,7 @@ static bool is_pressure_doubtful(const struct fallback *fallback, xseg_status st
     const uint64_t physical = xseg_device_physical(device);
 
     return is_paged(fallback) && status == XSEG_ERR_NO_MEMORY &&
-           device->refuser == XSEG_OOM_CAUSE_DRIVER && physical <= device->context.total_bytes &&
+           device->oom_cause == XSEG_OOM_CAUSE_DRIVER && physical <= device->context.total_bytes &&
            plenty <= device->context.total_bytes - physical;
 }
 
@@ -623,11 +622,11 @@ static void log_changes(const struct fallback *fallback)
  * device has no room, or the fraction of rejections is exceeded. */
 static bool is_rejected(const struct xseg_device *device, const struct xseg_alloc_params *params)
 {
-    if (device->refuser == XSEG_OOM_CAUSE_REJECTION)
+    if (device->oom_cause == XSEG_OOM_CAUSE_REJECTION)
         return true;
     return params->config->throw_on_cudamalloc_oom &&
            xseg_device_limits_fraction(&device->limits) >= 1.0 &&
-           device->refuser == XSEG_OOM_CAUSE_DEVICE;
+           device->oom_cause == XSEG_OOM_CAUSE_DEVICE;
 }
 
 static void record_oom(struct xseg_arena *arena, uint64_t requested, uint64_t free_bytes)

@@ -43,7 +43,7 @@
 
 #include "src/core/device/device.h"
 
-/* How often a growth that fails without memory pressure is tried before the device makes no pages any more. */
+/* Attempts of a growth that fails without memory pressure, before the device makes no pages any more. */
 #define XSEG_FALLBACK_ATTEMPTS 3u
 
 /*

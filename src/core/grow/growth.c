@@ -12,13 +12,13 @@
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
-#include "src/core/grow/extents.h"
-#include "src/core/grow/oom_cause.h"
+#include "src/core/grow/oom.h"
 #include "src/core/pending/debug_fill.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/notify.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/reclaim/trim_steps.h"
+#include "src/core/small/tract.h"
 
 _Static_assert(XSEG_GROWTH_ADDRESSES >> XSEG_PAGE_MAP_ADDRESS_BITS == 0,
                "the page map covers the budget of addresses");
@@ -41,7 +41,7 @@ xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t co
 {
     struct xseg_device *device = pool->device;
     const uint64_t limit = xseg_device_allowance(device);
-    /* What is promised to ranges counts as taken. */
+    /* The quotas of ranges count as physical memory. */
     const uint64_t physical = xseg_device_physical(device) + device->promised;
     const uint64_t total = device->context.total_bytes;
 
@@ -49,7 +49,7 @@ xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t co
 
     XSEG_ASSERT(covered <= more);
     more -= covered;
-    /* More than the device has beside taken memory is refused at once, not tried page by page. */
+    /* A growth beyond the memory of the device fails here, not after some of its pages were created. */
     if (physical > total || more > total - physical)
         return xseg_oom_cause_fail(pool, XSEG_OOM_CAUSE_DEVICE, more);
     if (status != XSEG_OK)
@@ -63,7 +63,7 @@ xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t co
         if (physical > max || more > max - physical)
             return xseg_oom_cause_fail(pool, XSEG_OOM_CAUSE_REJECTION, more);
     }
-    device->refuser = XSEG_OOM_CAUSE_DRIVER;
+    device->oom_cause = XSEG_OOM_CAUSE_DRIVER;
     return XSEG_OK;
 }
 
@@ -74,10 +74,154 @@ xseg_status xseg_growth_fail_unpaged(const struct xseg_device *device)
                      device->context.ordinal);
 }
 
+/* --- Extents of new segments. --- */
+
+/* Get an extent for a new segment of an arena; NULL on host allocation failure, with an error message. */
+static struct xseg_extent *acquire_extent(struct xseg_arena *arena)
+{
+    struct xseg_list *spare = &arena->device->spare_extents;
+    struct xseg_extent *extent;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    if (xseg_list_is_empty(spare)) {
+        extent = aligned_alloc(_Alignof(struct xseg_extent), sizeof(*extent));
+        if (extent == NULL) {
+            (void)xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, segment record");
+            return NULL;
+        }
+        memset(extent, 0, sizeof(*extent));
+    } else {
+        extent = XSEG_LIST_FIRST(spare, struct xseg_extent, link);
+        xseg_list_remove(&extent->link);
+    }
+    xseg_list_init(&extent->link);
+    extent->arena = arena;
+    extent->oversize = false;
+    extent->registered = 0;
+    extent->elastic = NULL;
+    return extent;
+}
+
+/* Return an extent whose segment was not created. */
+static void return_extent(struct xseg_extent *extent)
+{
+    XSEG_ASSERT(xseg_list_is_empty(&extent->link));
+    xseg_list_insert(&extent->arena->device->spare_extents, &extent->link);
+}
+
+/* Give an extent the next positions of its device (extent.h). */
+static void assign_positions(struct xseg_extent *extent)
+{
+    struct xseg_device *device = xseg_device_of(extent);
+
+    extent->position = device->next_position;
+    device->next_position += extent->segment.bytes >> XSEG_CELLS_SHIFT;
+}
+
+void xseg_growth_renew_positions(struct xseg_extent *extent)
+{
+    const struct xseg_device *device = xseg_device_of(extent);
+    const uint64_t end = extent->segment.base + extent->segment.bytes;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
+                xseg_lock_rank_is_held(XSEG_RANK_ARENA));
+    XSEG_ASSERT(!extent->first->mapped && xseg_block_is_whole(extent->first));
+    if (xseg_extent_position(extent, end) == device->next_position)
+        return;
+    assign_positions(extent);
+    if (extent->has_cells)
+        xseg_tract_reorder(extent);
+}
+
+/*
+ * Register an extent as one claimed block: allocate its tables, give it positions, and add it to the page map and to its
+ * arena.  On failure the segment is destroyed and the extent returned.
+ *
+ * cover: its memory is mapped
+ * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
+ */
+static xseg_status register_extent(struct xseg_extent *extent, bool cover)
+{
+    struct xseg_arena *arena = extent->arena;
+    struct xseg_device *device = arena->device;
+    bool known = false;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && extent->segment.bytes > 0);
+    if (!xseg_extent_init(extent))
+        goto end_segment;
+    assign_positions(extent);
+    if (cover && !xseg_extent_cover(extent, 0, extent->segment.bytes))
+        goto end_tables;
+    extent->segment.owner = xseg_pool_owner(arena->pool);
+    extent->segment.properties = xseg_pool_properties(arena->pool);
+    atomic_store_explicit(&extent->base, extent->segment.base, memory_order_relaxed);
+    xseg_arena_lock(arena);
+    if (xseg_arena_reserve_records(arena, &arena->blocks, 2)) {
+        xseg_mutex_lock(&device->page_map->lock);
+        known = xseg_page_map_insert(device->page_map, extent);
+        xseg_mutex_unlock(&device->page_map->lock);
+    }
+    if (known)
+        (void)xseg_arena_add_extent(arena, extent);
+    xseg_arena_unlock(arena);
+    if (known)
+        xseg_pool_add_reference(arena->pool);
+    XSEG_ASSERT(!known || extent->first->state == XSEG_BLOCK_CLAIMED);
+    if (known)
+        return XSEG_OK;
+
+end_tables:
+    xseg_arena_lock(arena);
+    xseg_extent_fini(extent);
+    xseg_arena_unlock(arena);
+end_segment:
+    (void)xseg_segment_destroy(&extent->segment);
+    return_extent(extent);
+    return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, segment tables");
+}
+
+/* Register a new expandable segment, which is unmapped, and count its addresses.  status: of the reservation */
+static xseg_status register_reserved_extent(struct xseg_extent *extent, xseg_status status)
+{
+    struct xseg_device *device = extent->arena->device;
+    struct xseg_pool *pool = extent->arena->pool;
+    const uint64_t bytes = extent->segment.reserved_bytes;
+
+    XSEG_ASSERT(status != XSEG_OK || bytes >= extent->segment.bytes);
+    if (status == XSEG_OK)
+        status = register_extent(extent, false);
+    else
+        return_extent(extent);
+    if (status != XSEG_OK)
+        return status;
+    atomic_fetch_add_explicit(&device->addresses, bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pool->addresses, bytes, memory_order_relaxed);
+    return XSEG_OK;
+}
+
+xseg_status xseg_growth_reserve_elastic(struct xseg_arena *arena,
+                                        const struct xseg_segment_reservation *wanted,
+                                        struct xseg_elastic *elastic, struct xseg_extent **out)
+{
+    struct xseg_device *device = arena->device;
+    struct xseg_extent *extent = acquire_extent(arena);
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    if (extent == NULL)
+        return XSEG_ERR_HOST_MEMORY;
+    extent->elastic = elastic;
+    const xseg_status status = register_reserved_extent(
+        extent, xseg_segment_reserve_range(&extent->segment, &device->context, &device->page_cache,
+                                           wanted));
+    if (status == XSEG_OK)
+        *out = extent;
+    return status;
+}
+
 /* --- Classic segments. --- */
 
-/* Whether addresses that a user's function gave are in no segment. */
-static bool are_nobodys(const struct xseg_device *device, uint64_t base, uint64_t bytes)
+/* Whether an address range that a memory function returned overlaps no segment. */
+static bool is_unused_range(const struct xseg_device *device, uint64_t base, uint64_t bytes)
 {
     const uint64_t last = base + bytes - 1;
     bool free = true;
@@ -92,9 +236,9 @@ static bool are_nobodys(const struct xseg_device *device, uint64_t base, uint64_
     return free;
 }
 
-/* Make a classic segment, from the driver or with the pool's own memory functions. */
-static xseg_status make_classic(struct xseg_arena *arena, struct xseg_segment *segment,
-                                uint64_t bytes)
+/* Allocate a classic segment, from the driver or from the memory function of the pool. */
+static xseg_status allocate_classic_segment(struct xseg_arena *arena, struct xseg_segment *segment,
+                                            uint64_t bytes)
 {
     struct xseg_device *device = arena->device;
     xseg_status status;
@@ -106,7 +250,7 @@ static xseg_status make_classic(struct xseg_arena *arena, struct xseg_segment *s
                                                  xseg_arena_stream(arena)->handle);
     if (status != XSEG_OK)
         xseg_fail_append(", pool %s", xseg_pool_label(arena->pool));
-    if (status != XSEG_OK || are_nobodys(device, segment->base, bytes))
+    if (status != XSEG_OK || is_unused_range(device, segment->base, bytes))
         return status;
     status = xseg_fail(
         XSEG_ERR_ARGUMENT,
@@ -117,8 +261,9 @@ static xseg_status make_classic(struct xseg_arena *arena, struct xseg_segment *s
     return status;
 }
 
-static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                                struct xseg_alloc_result *out)
+static xseg_status grow_classic_segment(struct xseg_arena *arena,
+                                        const struct xseg_alloc_params *params,
+                                        struct xseg_alloc_result *out)
 {
     const uint64_t bytes = params->segment_bytes;
     XSEG_ASSERT(bytes >= params->span);
@@ -128,15 +273,15 @@ static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_allo
         status = xseg_growth_check(arena->pool, bytes, 0);
     if (status != XSEG_OK)
         return status;
-    struct xseg_extent *extent = xseg_extents_take(arena);
+    struct xseg_extent *extent = acquire_extent(arena);
     if (extent == NULL)
         return XSEG_ERR_HOST_MEMORY;
-    status = make_classic(arena, &extent->segment, bytes);
+    status = allocate_classic_segment(arena, &extent->segment, bytes);
     if (status != XSEG_OK) {
-        xseg_extents_put(extent);
+        return_extent(extent);
         return status;
     }
-    status = xseg_extents_announce(extent, true);
+    status = register_extent(extent, true);
     if (status != XSEG_OK)
         return status;
     xseg_pool_record_growth(arena, bytes);
@@ -161,7 +306,7 @@ static xseg_status grow_classic(struct xseg_arena *arena, const struct xseg_allo
 
 /* --- Expandable segments. --- */
 
-static xseg_status check_page(const struct xseg_device *device, uint64_t page)
+static xseg_status check_page_size(const struct xseg_device *device, uint64_t page)
 {
     if (page % device->context.granularity == 0)
         return XSEG_OK;
@@ -171,48 +316,49 @@ static xseg_status check_page(const struct xseg_device *device, uint64_t page)
                      device->context.ordinal, page, device->context.granularity);
 }
 
-/* Bytes of addresses that a segment should have, and the fewest that it must have; both in whole pages. */
-struct range {
+/* Bytes of addresses of a new segment, and the minimum if the driver has fewer; both in whole pages. */
+struct range_size {
     uint64_t bytes, min;
 };
 
-/* Bytes that a segment reserves by the configuration, up to `most`. */
-static uint64_t wanted_range(const struct xseg_device *device, const struct xseg_config *config,
-                             uint64_t max)
+/* Bytes that a segment reserves by the configuration, up to `max`. */
+static uint64_t configured_range_bytes(const struct xseg_device *device,
+                                       const struct xseg_config *config, uint64_t max)
 {
     const struct xseg_config_reserve *reserve = &config->expandable_segments_reserve;
     const double unit = reserve->in_gib ? (double)XSEG_GIB : (double)device->context.total_bytes;
     const double bytes = reserve->amount * unit;
 
-    /* Compared as a double: a number too large for an integer means the most. */
+    /* Compared as a double, since the product can exceed an integer. */
     return reserve->amount == 0 || bytes >= (double)max ? max : (uint64_t)bytes;
 }
 
 /*
- * Choose the range of a new segment.  PyTorch reserves 9/8 of the device, so that one segment can hold all
- * of its memory, with holes.  A segment of small blocks has at most 512 GiB; another one follows when it is
- * full.  Where the budget of addresses runs short, each new segment takes an eighth of the rest.
- * expandable_segments_reserve makes segments smaller from the start, but never too short for the request.
+ * Choose the range of a new segment.  PyTorch reserves 9/8 of the device, so that one segment can hold all of its memory
+ * with unmapped ranges in between.  A segment of small blocks has at most 512 GiB; another one follows when it is full.  When
+ * the budget of addresses runs low, each new segment takes an eighth of the rest.  expandable_segments_reserve makes segments
+ * smaller from the start, but never too short for the request.
  */
-static struct range choose_range(const struct xseg_device *device,
-                                 const struct xseg_alloc_params *params, uint64_t page,
-                                 uint64_t max)
+static struct range_size choose_range_size(const struct xseg_device *device,
+                                           const struct xseg_alloc_params *params, uint64_t page,
+                                           uint64_t max)
 {
     const uint64_t total = device->context.total_bytes;
     const uint64_t full = xseg_min(xseg_round_up(total + total / 8, page), max / page * page);
     const uint64_t used = atomic_load_explicit(&device->addresses, memory_order_relaxed);
     const uint64_t left = XSEG_GROWTH_ADDRESSES - xseg_min(used, XSEG_GROWTH_ADDRESSES);
-    const uint64_t wanted = xseg_round_up(wanted_range(device, params->config, full), page);
+    const uint64_t wanted =
+        xseg_round_up(configured_range_bytes(device, params->config, full), page);
     const uint64_t min =
         xseg_min(xseg_round_up(xseg_max(params->span, xseg_min(wanted, XSEG_GIB / 2)), page), full);
 
     XSEG_ASSERT(page > 0 && min > 0 && min % page == 0);
-    return (struct range){xseg_max(min, xseg_min(wanted, left / 8 / page * page)), min};
+    return (struct range_size){xseg_max(min, xseg_min(wanted, left / 8 / page * page)), min};
 }
 
-/* Reserve a range; the shortest one if the driver has no addresses for it. */
-static xseg_status reserve(struct xseg_device *device, struct xseg_segment *segment,
-                           const struct range *range, uint64_t page)
+/* Reserve a range, or the minimum if the driver has no addresses for it. */
+static xseg_status reserve_range(struct xseg_device *device, struct xseg_segment *segment,
+                                 const struct range_size *range, uint64_t page)
 {
     XSEG_ASSERT(range->min <= range->bytes && range->bytes % page == 0);
     const xseg_status status =
@@ -223,27 +369,28 @@ static xseg_status reserve(struct xseg_device *device, struct xseg_segment *segm
     return xseg_segment_reserve(segment, &device->context, &device->page_cache, range->min, page);
 }
 
-/* Add one more segment to an arena; it is one hole. */
-static xseg_status add_segment(struct xseg_arena *arena, const struct xseg_alloc_params *params)
+/* Add a segment to an arena; it is one unmapped block. */
+static xseg_status add_expandable_segment(struct xseg_arena *arena,
+                                          const struct xseg_alloc_params *params)
 {
     struct xseg_device *device = arena->device;
     const uint64_t page =
         arena->is_small ? XSEG_SIZE_SMALL_SEGMENT : params->config->large_segment_bytes;
-    const struct range range = choose_range(
+    const struct range_size range = choose_range_size(
         device, params, page, arena->has_cells ? XSEG_CELLS_MAX : XSEG_PAGE_MAP_EXTENT_MAX);
     xseg_status status;
 
     XSEG_ASSERT(params->expandable && !arena->is_guarded);
     if (params->span > range.bytes)
         return xseg_oom_cause_fail(arena->pool, XSEG_OOM_CAUSE_DEVICE, params->span);
-    status = check_page(device, page);
+    status = check_page_size(device, page);
     if (status != XSEG_OK)
         return status;
-    struct xseg_extent *extent = xseg_extents_take(arena);
+    struct xseg_extent *extent = acquire_extent(arena);
     if (extent == NULL)
         return XSEG_ERR_HOST_MEMORY;
     status =
-        xseg_extents_announce_reserved(extent, reserve(device, &extent->segment, &range, page));
+        register_reserved_extent(extent, reserve_range(device, &extent->segment, &range, page));
     if (status != XSEG_OK)
         return status;
     xseg_arena_lock(arena);
@@ -274,7 +421,7 @@ xseg_status xseg_growth_claim(struct xseg_arena *arena, const struct xseg_alloc_
             return xseg_arena_fail_host_memory();
         if (found)
             return XSEG_OK;
-        status = add_segment(arena, params);
+        status = add_expandable_segment(arena, params);
         if (status != XSEG_OK)
             return status;
     }
@@ -295,8 +442,8 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_alloc
     xseg_arena_lock(arena);
     const bool stocked = xseg_arena_reserve_records(arena, &arena->blocks, 2);
     struct xseg_block *block = xseg_candidate_settle(arena, candidate, is_allowed);
-    /* Another thread may have freed enough before the claim: then the stretch is one cell without a hole, which may
-     * be narrow. */
+    /* If another thread freed enough before the claim, the range is one cached small block without an unmapped block, and
+     * may have no record. */
     if (status == XSEG_OK && stocked && block == NULL)
         xseg_arena_alloc_cell(arena, params, out);
     else if (status == XSEG_OK && stocked)
@@ -308,16 +455,15 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_alloc
 }
 
 /*
- * Choose the pages that a stretch is mapped with.  After memory has been short, pages are small as long as
- * more than half of the limit is taken: steals of later requests would break full pages up.
+ * Choose the sizes of the pages to map in a candidate range.  After memory pressure, pages are small as long as more than half
+ * of the limit is in use: remaps for later requests would have to release full pages and create small ones.
  *
- * page_size:small always maps small pages.  page_size:auto maps small pages for a small growth in the last
- * sixteenth of the limit, too.  Up to three quarters of the limit it maps long pages, since the driver's work
- * grows with the number of pages.  No page is longer than a sixteenth of the growth, since a page goes back in
- * one piece.
+ * page_size:small always maps small pages.  page_size:auto also maps small pages for a small growth in the last sixteenth of
+ * the limit.  Up to three quarters of the limit it maps long pages, since the driver's work is O(pages).  No page is longer
+ * than a sixteenth of the growth, since a page is released as a whole.
  */
-static void choose_pages(struct xseg_device *device, const struct xseg_alloc_params *params,
-                         struct xseg_candidate *candidate)
+static void choose_page_sizes(struct xseg_device *device, const struct xseg_alloc_params *params,
+                              struct xseg_candidate *candidate)
 {
     const struct xseg_segment *segment = &candidate->first->extent->segment;
     const uint64_t limit = xseg_min(xseg_device_allowance(device), device->context.total_bytes);
@@ -334,8 +480,9 @@ static void choose_pages(struct xseg_device *device, const struct xseg_alloc_par
         candidate->longest = xseg_min(candidate->missing / 16, 512 * XSEG_MIB);
 }
 
-static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                                   struct xseg_alloc_result *out)
+static xseg_status grow_expandable_segment(struct xseg_arena *arena,
+                                           const struct xseg_alloc_params *params,
+                                           struct xseg_alloc_result *out)
 {
     struct xseg_candidate candidate = {0};
     const bool small = params->config->page_sizes == XSEG_CONFIG_PAGES_SMALL;
@@ -346,7 +493,7 @@ static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_a
     XSEG_ASSERT(candidate.first != NULL && candidate.last != NULL);
     XSEG_ASSERT(candidate.first->state == XSEG_BLOCK_CLAIMED &&
                 candidate.last->state == XSEG_BLOCK_CLAIMED);
-    choose_pages(arena->device, params, &candidate);
+    choose_page_sizes(arena->device, params, &candidate);
     const struct xseg_page_filter filter = {.properties =
                                                 candidate.first->extent->segment.properties};
     const uint64_t covered = xseg_candidate_covered(&candidate, &filter);
@@ -356,31 +503,31 @@ static xseg_status grow_expandable(struct xseg_arena *arena, const struct xseg_a
 
 /* --- Segments for one block. --- */
 
-/* Reserve and announce a segment for one block.  *out: the block, a busy hole; unchanged on an error */
-static xseg_status add_exactly(struct xseg_arena *arena,
-                               const struct xseg_segment_reservation *wanted,
-                               struct xseg_block **out)
+/* Reserve and register a segment for one block.  *out: the claimed, unmapped block; unchanged on an error */
+static xseg_status reserve_block_segment(struct xseg_arena *arena,
+                                         const struct xseg_segment_reservation *wanted,
+                                         struct xseg_block **out)
 {
     struct xseg_device *device = arena->device;
-    xseg_status status = check_page(device, wanted->page_bytes);
+    xseg_status status = check_page_size(device, wanted->page_bytes);
 
     if (status != XSEG_OK)
         return status;
-    struct xseg_extent *extent = xseg_extents_take(arena);
+    struct xseg_extent *extent = acquire_extent(arena);
     if (extent == NULL)
         return XSEG_ERR_HOST_MEMORY;
-    status = xseg_extents_announce_reserved(
-        extent, xseg_segment_reserve_range(&extent->segment, &device->context, &device->page_cache,
-                                           wanted));
+    status = register_reserved_extent(extent,
+                                      xseg_segment_reserve_range(&extent->segment, &device->context,
+                                                                 &device->page_cache, wanted));
     if (status == XSEG_OK)
         *out = extent->first;
     XSEG_ASSERT(status != XSEG_OK || ((*out)->state == XSEG_BLOCK_CLAIMED && !(*out)->mapped));
     return status;
 }
 
-/* Claim the hole of a segment for a single page of a size, and of an alignment; NULL if there is none. */
-static struct xseg_block *claim_single_hole(struct xseg_arena *arena, uint64_t bytes,
-                                            uint64_t alignment)
+/* Claim the unmapped block of a segment for a single page of a size and an alignment; NULL if there is none. */
+static struct xseg_block *claim_single_page_range(struct xseg_arena *arena, uint64_t bytes,
+                                                  uint64_t alignment)
 {
     struct xseg_block *unmapped = NULL;
 
@@ -396,16 +543,17 @@ static struct xseg_block *claim_single_hole(struct xseg_arena *arena, uint64_t b
     }
     if (unmapped != NULL) {
         (void)xseg_arena_claim(arena, unmapped);
-        xseg_extents_register_again(unmapped->extent);
+        xseg_growth_renew_positions(unmapped->extent);
     }
     xseg_arena_unlock(arena);
     return unmapped;
 }
 
-/* Grow by one page for one block (single_page).  Segments of other sizes without memory give their addresses back before
- * a new one is reserved, so that they do not gather. */
-static xseg_status grow_single(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                               struct xseg_alloc_result *out)
+/* Grow by one page for one block (single_page).  Unmapped segments of other sizes release their addresses before a new segment
+ * is reserved, so that they do not accumulate. */
+static xseg_status grow_single_page(struct xseg_arena *arena,
+                                    const struct xseg_alloc_params *params,
+                                    struct xseg_alloc_result *out)
 {
     const uint64_t granule = arena->device->context.granularity;
     const struct xseg_segment_reservation wanted = {
@@ -418,11 +566,11 @@ static xseg_status grow_single(struct xseg_arena *arena, const struct xseg_alloc
 
     if (status != XSEG_OK)
         return status;
-    candidate.first = claim_single_hole(arena, wanted.bytes, wanted.alignment);
+    candidate.first = claim_single_page_range(arena, wanted.bytes, wanted.alignment);
     if (candidate.first == NULL && !xseg_pending_captures(arena->device->pending))
         (void)xseg_trim_finish_unmapped_all(arena);
     if (candidate.first == NULL)
-        status = add_exactly(arena, &wanted, &candidate.first);
+        status = reserve_block_segment(arena, &wanted, &candidate.first);
     if (status != XSEG_OK)
         return status;
     candidate.last = candidate.first;
@@ -436,9 +584,10 @@ static xseg_status grow_single(struct xseg_arena *arena, const struct xseg_alloc
     return status;
 }
 
-/* Hand out the busy block of a guarded segment (guarded.h), at its start or at its end; the rest is cached. */
-static struct xseg_alloc_result hand_out_guarded(struct xseg_arena *arena, struct xseg_block *block,
-                                                 const struct xseg_alloc_params *params)
+/* Allocate from the claimed block of a guarded segment (guarded.h), at its start or at its end; the rest is cached. */
+static struct xseg_alloc_result allocate_guarded_block(struct xseg_arena *arena,
+                                                       struct xseg_block *block,
+                                                       const struct xseg_alloc_params *params)
 {
     XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && block->bytes >= params->bytes);
     const uint64_t offset =
@@ -453,8 +602,9 @@ static struct xseg_alloc_result hand_out_guarded(struct xseg_arena *arena, struc
     return result;
 }
 
-static xseg_status grow_guarded(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                                struct xseg_alloc_result *out)
+static xseg_status grow_guarded_segment(struct xseg_arena *arena,
+                                        const struct xseg_alloc_params *params,
+                                        struct xseg_alloc_result *out)
 {
     const uint64_t page = XSEG_SIZE_SMALL_SEGMENT, bytes = xseg_round_up(params->bytes, page);
     const struct xseg_segment_reservation wanted = {bytes, page, page,
@@ -467,7 +617,7 @@ static xseg_status grow_guarded(struct xseg_arena *arena, const struct xseg_allo
 
     XSEG_ASSERT(arena->is_guarded);
     if (status == XSEG_OK)
-        status = add_exactly(arena, &wanted, &candidate.first);
+        status = reserve_block_segment(arena, &wanted, &candidate.first);
     if (status != XSEG_OK)
         return status;
     struct xseg_block *block = candidate.last = candidate.first;
@@ -481,7 +631,7 @@ static xseg_status grow_guarded(struct xseg_arena *arena, const struct xseg_allo
     } else {
         block->mapped = true;
         xseg_counts_increase(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
-        *out = hand_out_guarded(arena, block, params);
+        *out = allocate_guarded_block(arena, block, params);
     }
     xseg_arena_unlock(arena);
     if (status != XSEG_OK)
@@ -491,9 +641,9 @@ static xseg_status grow_guarded(struct xseg_arena *arena, const struct xseg_allo
     return status;
 }
 
-/* What a request needs in a classic segment, where pages cannot be made. */
-static struct xseg_alloc_params classic_of(const struct xseg_arena *arena,
-                                           const struct xseg_alloc_params *params)
+/* The parameters of a request in a classic segment, for a device that makes no pages. */
+static struct xseg_alloc_params make_classic_params(const struct xseg_arena *arena,
+                                                    const struct xseg_alloc_params *params)
 {
     struct xseg_alloc_params classic = *params;
 
@@ -505,31 +655,28 @@ static struct xseg_alloc_params classic_of(const struct xseg_arena *arena,
     return classic;
 }
 
-static xseg_status grow(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                        struct xseg_alloc_result *out)
-{
-    if (params->expandable && !params->is_guarded && !xseg_device_makes_pages(arena->device)) {
-        const struct xseg_alloc_params classic = classic_of(arena, params);
-
-        return grow_classic(arena, &classic, out);
-    }
-    if (params->is_guarded)
-        return grow_guarded(arena, params, out);
-    if (params->expandable && params->is_single)
-        return grow_single(arena, params, out);
-    return params->expandable ? grow_expandable(arena, params, out)
-                              : grow_classic(arena, params, out);
-}
-
 xseg_status xseg_growth_run(struct xseg_arena *arena, const struct xseg_alloc_params *params,
                             struct xseg_alloc_result *out)
 {
+    const bool is_paged = params->expandable && xseg_device_makes_pages(arena->device);
     const int device = arena->device->context.ordinal;
+    xseg_status status;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
                 params->bytes >= params->requested);
     XSEG_SPAN_BEGIN(growth, device, params->bytes);
-    const xseg_status status = grow(arena, params, out);
+    if (__builtin_expect(params->is_guarded, 0)) {
+        status = grow_guarded_segment(arena, params, out);
+    } else if (params->expandable && __builtin_expect(!is_paged, 0)) {
+        const struct xseg_alloc_params classic = make_classic_params(arena, params);
+
+        status = grow_classic_segment(arena, &classic, out);
+    } else if (!is_paged) {
+        status = grow_classic_segment(arena, params, out);
+    } else {
+        status = params->is_single ? grow_single_page(arena, params, out)
+                                   : grow_expandable_segment(arena, params, out);
+    }
     XSEG_SPAN_END(growth, device, status);
     return status;
 }

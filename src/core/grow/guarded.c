@@ -11,18 +11,18 @@
 
 _Static_assert(XSEG_GUARDED_QUARANTINE >= 2, "half of a quarantine has a segment");
 
-/* Get the device's pool of guarded blocks, which is made when first needed. */
-static xseg_status get_pool(struct xseg_device *device, struct xseg_pool **out)
+/* Get the pool of guarded blocks of a device, which is created on first use. */
+static xseg_status get_guarded_pool(struct xseg_device *device, struct xseg_pool **out)
 {
     struct xseg_pool_options plain = {sizeof(plain)};
     xseg_status status = XSEG_OK;
 
-    /* A guarded block stands for one of the default pool, so its pages are as those. */
+    /* A guarded block replaces a block of the default pool, so its pages have the same properties. */
     plain.exportable = device->pool.options.exportable;
     plain.rdma = device->pool.options.rdma;
     xseg_mutex_lock(&device->growth_lock);
     struct xseg_pool *pool = atomic_load_explicit(&device->guarded_pool, memory_order_relaxed);
-    /* Another thread may have made the pool meanwhile. */
+    /* Another thread may have created the pool concurrently. */
     if (pool == NULL) {
         status = xseg_pools_create(device, &plain, true, &pool);
         if (status == XSEG_OK)
@@ -45,7 +45,7 @@ xseg_status xseg_guarded_choose(struct xseg_alloc_params *params)
     if (!params->expandable || !xseg_device_makes_pages(device) || arena->pool->is_private ||
         !xseg_streams_is_open(&device->context, xseg_arena_stream(arena)))
         return XSEG_OK;
-    xseg_status status = pool != NULL ? XSEG_OK : get_pool(device, &pool);
+    xseg_status status = pool != NULL ? XSEG_OK : get_guarded_pool(device, &pool);
     if (status == XSEG_OK)
         status = xseg_pool_arena(pool, xseg_arena_stream(arena), params->is_small, &params->arena);
     XSEG_ASSERT(status != XSEG_OK || params->arena->is_guarded);
@@ -56,7 +56,8 @@ xseg_status xseg_guarded_choose(struct xseg_alloc_params *params)
     return status;
 }
 
-static bool wait_for(const struct xseg_arena *arena, const struct xseg_known_stream *stream)
+static bool synchronize_stream(const struct xseg_arena *arena,
+                               const struct xseg_known_stream *stream)
 {
     struct xseg_context *context = &arena->device->context;
 
@@ -64,21 +65,21 @@ static bool wait_for(const struct xseg_arena *arena, const struct xseg_known_str
            xseg_driver_stream_synchronize(context, stream->handle) == XSEG_OK;
 }
 
-/* Wait for all streams that use a busy block; false if one of them cannot be waited for here. */
-static bool wait_for_all(const struct xseg_block *block)
+/* Synchronize all streams that use a claimed block; false if this thread cannot synchronize one of them. */
+static bool synchronize_streams_of(const struct xseg_block *block)
 {
     const struct xseg_arena *arena = block->extent->arena;
-    bool is_idle =
-        !xseg_context_is_lost(&arena->device->context) && wait_for(arena, xseg_arena_stream(arena));
+    bool is_idle = !xseg_context_is_lost(&arena->device->context) &&
+                   synchronize_stream(arena, xseg_arena_stream(arena));
 
     XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED);
     for (const struct xseg_stream_use *use = block->uses; use != NULL && is_idle; use = use->next)
-        is_idle = wait_for(arena, use->stream);
+        is_idle = synchronize_stream(arena, use->stream);
     return is_idle;
 }
 
-/* Take a busy block back: it becomes cached, or pending; and it is claimed if the segment has no other block. */
-static xseg_status take_back(struct xseg_block *block, bool is_idle, struct xseg_block **claimed)
+/* Make a claimed block cached, or pending; it is claimed again if the segment has no other block. */
+static xseg_status cache_block(struct xseg_block *block, bool is_idle, struct xseg_block **claimed)
 {
     struct xseg_extent *extent = block->extent;
     struct xseg_arena *arena = extent->arena;
@@ -118,8 +119,8 @@ xseg_status xseg_guarded_free(struct xseg_block *block)
 
     XSEG_ASSERT(arena->is_guarded && block->state == XSEG_BLOCK_CLAIMED);
     xseg_mutex_lock(&arena->device->growth_lock);
-    const bool is_idle = wait_for_all(block);
-    const xseg_status status = take_back(block, is_idle, &claimed);
+    const bool is_idle = synchronize_streams_of(block);
+    const xseg_status status = cache_block(block, is_idle, &claimed);
     if (claimed != NULL && !xseg_notify_unmap(arena->device, claimed))
         xseg_trim_settle(claimed);
     else if (claimed != NULL)

@@ -1,15 +1,504 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/grow/oom.h"
 
-#include "src/base/error.h"
-#include "src/core/device/allocator.h"
-#include "src/core/grow/oom_advice.h"
-#include "src/core/grow/oom_cause.h"
-#include "src/core/pending/pending.h"
+#include <inttypes.h>
 
-/* Add the driver call that failed, where no limit of the library refused first. */
-static void add_drivers_word(struct xseg_strbuf *text, const struct xseg_arena *arena,
-                             xseg_status status)
+#include "src/base/error.h"
+#include "src/core/budget/budget.h"
+#include "src/core/config/size.h"
+#include "src/core/device/allocator.h"
+#include "src/core/grow/candidate.h"
+#include "src/core/pending/pending.h"
+#include "src/core/reclaim/idle.h"
+
+/* --- Cause. --- */
+
+enum xseg_oom_cause xseg_oom_cause_of_limit(const struct xseg_device *device, uint64_t limit)
+{
+    if (limit < xseg_device_limit(device))
+        return XSEG_OOM_CAUSE_BUDGET;
+    return xseg_device_limit(device) < xseg_device_limits_hard(&device->limits)
+               ? XSEG_OOM_CAUSE_FRACTION
+               : XSEG_OOM_CAUSE_HARD_LIMIT;
+}
+
+static const char *name_limit(const struct xseg_device *device)
+{
+    const struct xseg_config *config = xseg_allocator_config(device->allocator);
+
+    switch (device->oom_cause) {
+    case XSEG_OOM_CAUSE_BUDGET:
+        return "budget_file";
+    case XSEG_OOM_CAUSE_FRACTION:
+        return "per_process_memory_fraction";
+    case XSEG_OOM_CAUSE_REJECTION:
+        return "throw_on_cudamalloc_oom";
+    default:
+        return xseg_device_limits_hard(&device->limits) == config->hard_limit_bytes
+                   ? "hard_limit_mb"
+                   : "hard_bytes of xseg_limits_set()";
+    }
+}
+
+/* Append the value of the limit: ", limit 120.00 MiB". */
+static void print_limit(struct xseg_strbuf *text, const struct xseg_pool *pool)
+{
+    const struct xseg_device *device = pool->device;
+
+    if (device->oom_cause == XSEG_OOM_CAUSE_REJECTION) {
+        xseg_strbuf_printf(text, ", limit %g of the device",
+                           xseg_device_limits_rejection(&device->limits));
+        return;
+    }
+    xseg_strbuf_printf(text, ", limit ");
+    if (device->oom_cause == XSEG_OOM_CAUSE_POOL)
+        xseg_strbuf_add_mib(text, xseg_pool_limit(pool));
+    else if (device->oom_cause == XSEG_OOM_CAUSE_BUDGET)
+        xseg_strbuf_add_mib(text,
+                            atomic_load_explicit(&device->budget->share, memory_order_relaxed));
+    else if (device->oom_cause == XSEG_OOM_CAUSE_FRACTION)
+        xseg_strbuf_add_mib(text, xseg_device_limit(device));
+    else
+        xseg_strbuf_add_mib(text, xseg_device_limits_hard(&device->limits));
+    if (device->oom_cause == XSEG_OOM_CAUSE_BUDGET)
+        xseg_strbuf_printf(text, " while other processes request their shares");
+    if (device->oom_cause == XSEG_OOM_CAUSE_FRACTION)
+        xseg_strbuf_printf(text, " (%g of the device)",
+                           xseg_device_limits_fraction(&device->limits));
+}
+
+/* Append the cause: "hard_limit_mb rejects the request". */
+static void print_cause(struct xseg_strbuf *text, const struct xseg_pool *pool, xseg_status status)
+{
+    const struct xseg_device *device = pool->device;
+
+    if (status == XSEG_ERR_LIMIT && device->oom_cause == XSEG_OOM_CAUSE_POOL)
+        xseg_strbuf_printf(text, "limit_bytes of pool %s rejects the request",
+                           xseg_pool_label(pool));
+    else if (status == XSEG_ERR_LIMIT)
+        xseg_strbuf_printf(text, "%s rejects the request", name_limit(device));
+    else if (status == XSEG_ERR_NO_ADDRESSES)
+        xseg_strbuf_printf(text, "out of virtual addresses");
+    else if (device->oom_cause == XSEG_OOM_CAUSE_DRIVER && xseg_pool_has_own_memory(pool))
+        xseg_strbuf_printf(text, "memory functions of pool %s returned no memory",
+                           xseg_pool_label(pool));
+    else
+        xseg_strbuf_printf(text, "out of memory");
+}
+
+/* Append the start of an error message: "out of memory on device 0, 2.00 MiB requested". */
+static void print_failure(struct xseg_strbuf *text, const struct xseg_pool *pool,
+                          xseg_status status, uint64_t bytes)
+{
+    const struct xseg_device *device = pool->device;
+
+    XSEG_ASSERT(xseg_oom_cause_is_memory_pressure(status) &&
+                device->oom_cause <= XSEG_OOM_CAUSE_REJECTION);
+    print_cause(text, pool, status);
+    xseg_strbuf_printf(text, " on device %d, ", device->context.ordinal);
+    xseg_strbuf_add_mib(text, bytes);
+    xseg_strbuf_printf(text, " requested");
+    if (status == XSEG_ERR_LIMIT)
+        print_limit(text, pool);
+}
+
+xseg_status xseg_oom_cause_fail(struct xseg_pool *pool, enum xseg_oom_cause cause, uint64_t more)
+{
+    struct xseg_device *device = pool->device;
+    const xseg_status status = cause == XSEG_OOM_CAUSE_DEVICE ? XSEG_ERR_NO_MEMORY : XSEG_ERR_LIMIT;
+    char buffer[512];
+    struct xseg_strbuf text;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && cause != XSEG_OOM_CAUSE_DRIVER);
+    device->oom_cause = cause;
+    xseg_strbuf_init(&text, buffer, sizeof(buffer));
+    print_failure(&text, pool, status, more);
+    xseg_strbuf_printf(&text, "; ");
+    if (cause == XSEG_OOM_CAUSE_POOL) {
+        xseg_strbuf_add_mib(&text, atomic_load_explicit(&pool->reserved, memory_order_relaxed));
+        xseg_strbuf_printf(&text, " used by the pool");
+    } else {
+        xseg_strbuf_add_mib(&text, xseg_device_physical(device));
+        xseg_strbuf_printf(&text, " of ");
+        xseg_strbuf_add_mib(&text, device->context.total_bytes);
+        xseg_strbuf_printf(&text, " used by this allocator");
+    }
+    if (cause != XSEG_OOM_CAUSE_POOL && device->promised != 0) {
+        xseg_strbuf_printf(&text, ", ");
+        xseg_strbuf_add_mib(&text, device->promised);
+        xseg_strbuf_printf(&text, " reserved by quotas of ranges");
+    }
+    return xseg_fail(status, "%s", buffer);
+}
+
+/* --- Account. --- */
+
+/*
+ * The memory of a device in bytes, by state, when a request has failed:
+ *
+ *     total    = free + used_by_others + physical
+ *     physical = allocated + pending + cached + fragmented + retained + pinned + exported + claimed + page_cache + unreleased
+ *
+ * The sums are of one moment, because no memory is mapped or unmapped while the device memory lock is held.  The blocks of
+ * each arena are read under its lock.
+ */
+struct account {
+    uint64_t total, free,
+        used_by_others; /* free: from the driver, or computed if the query fails */
+    uint64_t physical;
+    uint64_t allocated, pending;
+    uint64_t cached;     /* by pools whose memory can be released: whole pages or segments */
+    uint64_t fragmented; /* the same, on pages with blocks in use */
+    uint64_t retained;   /* cached by pools that users retain */
+    uint64_t pinned,
+        exported;        /* cached by pools whose memory can be released, in pages that stay */
+    uint64_t claimed;    /* by other threads */
+    uint64_t page_cache; /* unmapped pages */
+    uint64_t unreleased; /* the driver call that releases the memory has failed */
+
+    /* Parts of the members above that would be free in whole pages or segments under a condition. */
+    uint64_t retained_whole; /* retained: if no user retained the pools */
+    uint64_t pending_whole;  /* pending: if the other streams had completed */
+    uint64_t small_whole;    /* fragmented: if all pages were small */
+    uint64_t classic_whole;  /* fragmented, of classic segments: if they were expandable */
+    uint64_t classic_small;  /* the same if all pages were small as well */
+
+    uint64_t longest_block; /* the longest cached block of the arena */
+    uint64_t missing;       /* bytes that the request has to map or allocate, at least */
+
+    const struct xseg_arena *arena; /* of the request */
+    uint64_t large_page_bytes;      /* of an expandable segment of large blocks */
+};
+
+/* Bytes of the whole pages, or of the whole segment, that a block covers which is not in use. */
+static struct xseg_idle_bytes whole_bytes_of(const struct xseg_part *part)
+{
+    return xseg_idle_whole_bytes(&part->extent->segment, part->base, part->bytes);
+}
+
+/* Bytes that a cached block has in whole small pages, without those in whole pages. */
+static uint64_t count_small_whole(const struct xseg_part *part, const struct xseg_idle_bytes *whole)
+{
+    const struct xseg_segment *segment = &part->extent->segment;
+    const uint64_t granule = segment->granule_bytes;
+    const uint64_t have = whole->loose + whole->held.pinned + whole->held.exported;
+    const uint64_t from = xseg_round_up(part->base - segment->base, granule);
+    const uint64_t to = xseg_round_down(xseg_part_end(part) - segment->base, granule);
+
+    return from < to && to - from > have ? to - from - have : 0;
+}
+
+/* Bytes in whole pages that a block of a classic segment would have in an expandable segment, at least: the position of the
+ * block in its pages is unknown. */
+static uint64_t count_classic_whole(const struct xseg_part *part, uint64_t page)
+{
+    XSEG_ASSERT(page > 0);
+    return part->bytes / page > 1 ? (part->bytes / page - 1) * page : 0;
+}
+
+static void account_cached(struct account *account, const struct xseg_arena *arena,
+                           const struct xseg_part *part)
+{
+    const struct xseg_idle_bytes whole = whole_bytes_of(part);
+
+    XSEG_ASSERT(part->state == XSEG_BLOCK_CACHED);
+
+    if (arena == account->arena)
+        account->longest_block = xseg_max(account->longest_block, part->bytes);
+    if (!xseg_pool_may_shrink(arena->pool)) {
+        account->retained += part->bytes;
+        account->retained_whole += whole.loose;
+        return;
+    }
+    account->cached += whole.loose;
+    account->pinned += whole.held.pinned;
+    account->exported += whole.held.exported;
+    account->fragmented += part->bytes - whole.loose - whole.held.pinned - whole.held.exported;
+    if (xseg_extent_is_expandable(part->extent))
+        account->small_whole += count_small_whole(part, &whole);
+    else if (whole.loose + whole.held.pinned == 0 && !xseg_pool_has_own_memory(arena->pool)) {
+        account->classic_small += count_classic_whole(part, XSEG_SIZE_SMALL_SEGMENT);
+        account->classic_whole += count_classic_whole(
+            part, arena->is_small ? XSEG_SIZE_SMALL_SEGMENT : account->large_page_bytes);
+    }
+}
+
+static void account_block(void *self, const struct xseg_part *part)
+{
+    struct account *account = self;
+    const struct xseg_arena *arena = part->extent->arena;
+
+    /* Evicted blocks have no memory. */
+    if (arena->pool->state == XSEG_POOL_PAUSED)
+        return;
+    account->allocated += part->state == XSEG_BLOCK_ALLOCATED ? part->bytes : 0;
+    account->pending += part->state == XSEG_BLOCK_PENDING_FREE ? part->bytes : 0;
+    if (part->state == XSEG_BLOCK_PENDING_FREE && xseg_pool_may_shrink(arena->pool))
+        account->pending_whole += whole_bytes_of(part).loose;
+    if (part->state == XSEG_BLOCK_CACHED)
+        account_cached(account, arena, part);
+}
+
+/* Bytes that the request has to map, in small pages at the position where the fewest are missing, or to allocate. */
+static uint64_t count_missing(struct xseg_arena *arena, const struct xseg_alloc_params *params)
+{
+    const uint64_t granule = arena->device->context.granularity;
+    struct xseg_candidate_placement place;
+
+    XSEG_ASSERT(params->span > 0);
+    if (!params->expandable)
+        return params->segment_bytes;
+    if (params->is_guarded || params->is_single)
+        return xseg_round_up(params->bytes, XSEG_SIZE_SMALL_SEGMENT);
+    xseg_arena_lock(arena);
+    const bool found = xseg_candidate_find_cheapest(arena, params->span, &place);
+    xseg_arena_unlock(arena);
+    return found ? place.missing : xseg_round_up(params->span, granule);
+}
+
+static void collect_account(struct account *account, struct xseg_arena *arena,
+                            const struct xseg_alloc_params *params)
+{
+    struct xseg_device *device = arena->device;
+    const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    *account = (struct account){
+        .arena = arena,
+        .large_page_bytes =
+            params->config->page_sizes == XSEG_CONFIG_PAGES_SMALL
+                ? XSEG_SIZE_SMALL_SEGMENT
+                : xseg_round_up(params->config->large_segment_bytes, XSEG_SIZE_SMALL_SEGMENT),
+    };
+    xseg_device_walk(device, account_block, account);
+    account->missing = count_missing(arena, params);
+    account->physical = xseg_device_physical(device);
+    account->page_cache = xseg_page_cache_bytes(&device->page_cache);
+    account->unreleased = xseg_unreleased_bytes(&device->unreleased);
+    XSEG_ASSERT(account->physical == reserved + account->page_cache + account->unreleased);
+    account->claimed =
+        reserved - xseg_min(reserved, account->allocated + account->pending + account->cached +
+                                          account->fragmented + account->retained +
+                                          account->pinned + account->exported);
+    if (xseg_device_memory(device, &account->free, &account->total) != XSEG_OK) {
+        account->total = device->context.total_bytes;
+        account->free = account->total - xseg_min(account->total, account->physical);
+    }
+    XSEG_ASSERT(account->free <= account->total);
+    account->used_by_others =
+        account->total - xseg_min(account->total, account->free + account->physical);
+}
+
+/* Append a part of the account, unless it is 0. */
+static void print_part(struct xseg_strbuf *text, const char **before, uint64_t bytes,
+                       const char *what)
+{
+    if (bytes == 0)
+        return;
+    xseg_strbuf_printf(text, "%s", *before);
+    xseg_strbuf_add_mib(text, bytes);
+    xseg_strbuf_printf(text, " %s", what);
+    *before = ", ";
+}
+
+/* Append the account: "; 100.00 MiB needed from the driver, ...". */
+static void print_account(struct xseg_strbuf *text, const struct account *account)
+{
+    const struct xseg_device *device = account->arena->device;
+    const char *before = ", ", *part = ": ", *more = "; ";
+
+    xseg_strbuf_printf(text, "; ");
+    xseg_strbuf_add_mib(text, account->missing);
+    xseg_strbuf_printf(text, " needed from the %s, ",
+                       xseg_pool_has_own_memory(account->arena->pool) ? "memory functions"
+                                                                      : "driver");
+    xseg_strbuf_add_mib(text, account->free);
+    xseg_strbuf_printf(text, " of ");
+    xseg_strbuf_add_mib(text, account->total);
+    xseg_strbuf_printf(text, " free");
+    print_part(text, &before, account->used_by_others, "used by others");
+    xseg_strbuf_printf(text, ", ");
+    xseg_strbuf_add_mib(text, account->physical);
+    xseg_strbuf_printf(text, " used by this allocator");
+    print_part(text, &part, account->allocated, "allocated");
+    print_part(text, &part, account->pending, "pending free");
+    print_part(text, &part, account->cached, "cached");
+    print_part(text, &part, account->fragmented, "fragmented");
+    print_part(text, &part, account->retained, "cached by private pools");
+    print_part(text, &part, account->pinned, "cached and pinned");
+    print_part(text, &part, account->exported, "cached and exported");
+    print_part(text, &part, account->claimed, "claimed by other threads");
+    print_part(text, &part, account->page_cache, "in the page cache");
+    print_part(text, &part, account->unreleased, "unreleased");
+    print_part(text, &more, account->longest_block, "in the largest cached block on this stream");
+    print_part(text, &more, device->promised, "reserved by quotas of ranges");
+}
+
+/* --- Advice. --- */
+
+/* A request that failed, for which changes are sought. */
+struct denied_request {
+    struct xseg_pool *pool;
+    const struct xseg_alloc_params *params;
+    const struct account *account;
+    uint64_t idle; /* bytes that the device releases before it exceeds a limit */
+};
+
+/* Physical memory if `freed` bytes were released and the request was served. */
+static uint64_t physical_after(const struct denied_request *request, uint64_t freed)
+{
+    const uint64_t taken = request->account->physical;
+
+    return taken - xseg_min(taken, freed) + request->account->missing;
+}
+
+/* Reserved bytes of the pool if the request was served. */
+static uint64_t pool_bytes_after(const struct denied_request *request)
+{
+    return atomic_load_explicit(&request->pool->reserved, memory_order_relaxed) +
+           request->account->missing;
+}
+
+/* Whether the driver has memory for the request after `freed` bytes were released. */
+static bool has_driver_memory(const struct denied_request *request, uint64_t freed)
+{
+    return request->account->free + freed >= request->account->missing;
+}
+
+static bool is_within_limits(const struct denied_request *request, uint64_t freed)
+{
+    return physical_after(request, freed) <= xseg_device_limit(request->pool->device) &&
+           pool_bytes_after(request) <= xseg_pool_limit(request->pool);
+}
+
+/* Whether the request would be served if `freed` bytes were released. */
+static bool would_suffice(const struct denied_request *request, uint64_t freed)
+{
+    return has_driver_memory(request, freed) && is_within_limits(request, freed);
+}
+
+/* The smallest fraction, to four digits, that allows this number of bytes. */
+static double fraction_for(const struct xseg_device *device, uint64_t bytes)
+{
+    const double total = (double)device->context.total_bytes;
+    XSEG_ASSERT(total > 0);
+    uint64_t parts = (uint64_t)((double)bytes / total * 10000);
+
+    while ((uint64_t)((double)parts / 10000 * total) < bytes)
+        parts++;
+    return (double)parts / 10000;
+}
+
+static uint64_t mib_for(uint64_t bytes)
+{
+    return bytes / XSEG_MIB + (bytes % XSEG_MIB != 0);
+}
+
+/* Append the limits that the request would exceed, each with a value that allows the request.  Idle memory does not count: a
+ * limit that holds after idle memory is released need not rise.  before: text before the first limit */
+static void print_limit_changes(struct xseg_strbuf *text, const struct denied_request *request,
+                                const char *before)
+{
+    const struct xseg_device *device = request->pool->device;
+    const struct xseg_config *config = request->params->config;
+    const uint64_t then = physical_after(request, request->idle);
+    const uint64_t hard = xseg_device_limits_hard(&device->limits);
+
+    XSEG_ASSERT(!is_within_limits(request, request->idle));
+    if (pool_bytes_after(request) > xseg_pool_limit(request->pool)) {
+        xseg_strbuf_printf(text, "%slimit_bytes of pool %s to %" PRIu64 " MiB or more", before,
+                           xseg_pool_label(request->pool), mib_for(pool_bytes_after(request)));
+        before = ", and ";
+    }
+    if (then > hard) {
+        xseg_strbuf_printf(text,
+                           hard == config->hard_limit_bytes
+                               ? "%shard_limit_mb to %" PRIu64 " or more"
+                               : "%shard_bytes of xseg_limits_set() to %" PRIu64 " MiB or more",
+                           before, mib_for(then));
+        before = ", and ";
+    }
+    const double fraction = xseg_device_limits_fraction(&device->limits);
+    if (fraction < 1.0 && then > (uint64_t)(fraction * (double)device->context.total_bytes))
+        xseg_strbuf_printf(text, "%sper_process_memory_fraction to %.4f or more", before,
+                           fraction_for(device, then));
+}
+
+/* Choose a setting under which memory cached next to blocks in use would have been released; NULL if there is none. */
+static const char *choose_page_setting(const struct denied_request *request)
+{
+    const struct account *account = request->account;
+    const struct xseg_config *config = request->params->config;
+    const bool has_full_pages = config->page_sizes != XSEG_CONFIG_PAGES_SMALL;
+
+    if (xseg_pool_has_own_memory(request->pool))
+        return NULL;
+    if (!config->expandable_segments && xseg_device_makes_pages(request->pool->device)) {
+        if (would_suffice(request, request->idle + account->classic_whole))
+            return "set expandable_segments:True to avoid fragmentation";
+        if (has_full_pages && would_suffice(request, request->idle + account->classic_small))
+            return "set expandable_segments:True,page_size:small to avoid fragmentation";
+    }
+    if (request->params->expandable && has_full_pages &&
+        would_suffice(request, request->idle + account->small_whole))
+        return "set page_size:small to avoid fragmentation";
+    return NULL;
+}
+
+/* Append each change that suffices by itself: "; release ..., or raise ...". */
+static void print_changes(struct xseg_strbuf *text, const struct denied_request *request,
+                          bool captures)
+{
+    const struct account *account = request->account;
+    const char *pages = captures ? NULL : choose_page_setting(request);
+    bool is_first = true;
+
+    if (!captures && account->retained_whole != 0 &&
+        would_suffice(request, request->idle + account->retained_whole)) {
+        xseg_strbuf_printf(text, "; release unused private pools");
+        is_first = false;
+    }
+    if (pages != NULL) {
+        xseg_strbuf_printf(text, "%s%s", is_first ? "; " : ", or ", pages);
+        is_first = false;
+    }
+    if (!is_within_limits(request, request->idle) && has_driver_memory(request, request->idle))
+        print_limit_changes(text, request, is_first ? "; raise " : ", or raise ");
+}
+
+/* Append the changes of which each would have served the request, such as "; raise hard_limit_mb to 220 or more". */
+static void print_advice(struct xseg_strbuf *text, const struct xseg_arena *arena,
+                         const struct xseg_alloc_params *params, const struct account *account,
+                         bool rejected)
+{
+    const bool captures = xseg_pending_captures(arena->device->pending);
+    const struct denied_request request = {
+        arena->pool, params, account,
+        captures || rejected ? 0 : account->cached + account->page_cache};
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && account->arena == arena);
+    if (rejected) {
+        if (would_suffice(&request, account->cached + account->page_cache))
+            xseg_strbuf_printf(text,
+                               "; set throw_on_cudamalloc_oom:False to disable the rejection");
+        return;
+    }
+    /* No limit denies the request, and the device has memory: no setting caused the failure. */
+    if (xseg_pool_has_own_memory(arena->pool) ? arena->device->oom_cause == XSEG_OOM_CAUSE_DRIVER
+                                              : would_suffice(&request, request.idle))
+        return;
+    if (captures && would_suffice(&request, account->cached + account->pending_whole)) {
+        xseg_strbuf_printf(text, "; end the capture first, no memory is released during a capture");
+        return;
+    }
+    print_changes(text, &request, captures);
+}
+
+/* --- Error message and observers. --- */
+
+/* Append the driver call that failed, if no limit denied the request before. */
+static void print_driver_call(struct xseg_strbuf *text, const struct xseg_arena *arena,
+                              xseg_status status)
 {
     const char *call =
         atomic_load_explicit(&arena->device->context.last_oom_call, memory_order_relaxed);
@@ -20,7 +509,7 @@ static void add_drivers_word(struct xseg_strbuf *text, const struct xseg_arena *
                             atomic_load_explicit(&arena->device->addresses, memory_order_relaxed));
         xseg_strbuf_printf(text, " of virtual addresses reserved by this allocator");
     }
-    if (status == XSEG_ERR_NO_MEMORY && arena->device->refuser == XSEG_OOM_CAUSE_DRIVER &&
+    if (status == XSEG_ERR_NO_MEMORY && arena->device->oom_cause == XSEG_OOM_CAUSE_DRIVER &&
         call != NULL && !xseg_pool_has_own_memory(arena->pool))
         xseg_strbuf_printf(text, "; %s failed, CUDA_ERROR_OUT_OF_MEMORY", call);
 }
@@ -28,20 +517,20 @@ static void add_drivers_word(struct xseg_strbuf *text, const struct xseg_arena *
 xseg_status xseg_oom_fail(struct xseg_arena *arena, const struct xseg_alloc_params *params,
                           xseg_status status, bool rejected, uint64_t *free_bytes)
 {
-    struct xseg_oom_account account;
+    struct account account;
     char buffer[1024];
     struct xseg_strbuf text;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
                 xseg_oom_cause_is_memory_pressure(status));
-    xseg_oom_account_collect(&account, arena, params);
+    collect_account(&account, arena, params);
     *free_bytes = account.free;
     xseg_strbuf_init(&text, buffer, sizeof(buffer));
-    xseg_oom_cause_add(&text, arena->pool, status, params->requested);
-    xseg_oom_account_add(&text, &account);
-    add_drivers_word(&text, arena, status);
+    print_failure(&text, arena->pool, status, params->requested);
+    print_account(&text, &account);
+    print_driver_call(&text, arena, status);
     if (status != XSEG_ERR_NO_ADDRESSES)
-        xseg_oom_advice_add(&text, arena, params, &account, rejected);
+        print_advice(&text, arena, params, &account, rejected);
     return xseg_fail(status, "%s", buffer);
 }
 
@@ -51,7 +540,7 @@ bool xseg_oom_notify(struct xseg_arena *arena, const struct xseg_alloc_params *p
     struct xseg_device *device = arena->device;
     struct xseg_observers *observers = &device->allocator->observers;
     uint64_t free = 0, total = 0;
-    struct xseg_fail_saved kept;
+    struct xseg_fail_saved saved;
     char buffer[XSEG_FAIL_BYTES];
     struct xseg_strbuf message;
 
@@ -59,12 +548,12 @@ bool xseg_oom_notify(struct xseg_arena *arena, const struct xseg_alloc_params *p
     if (!xseg_observers_are_registered(observers, subject))
         return false;
     /* Observers can call functions that fail. */
-    xseg_fail_save(&kept);
+    xseg_fail_save(&saved);
     xseg_strbuf_init(&message, buffer, sizeof(buffer));
     xseg_fail_print(&message);
     (void)xseg_device_memory(device, &free, &total);
-    const struct xseg_oom_info shortage = {
-        .struct_size = sizeof(shortage),
+    const struct xseg_oom_info info = {
+        .struct_size = sizeof(info),
         .device = device->context.ordinal,
         .stream = xseg_arena_stream(arena)->handle,
         .pool = xseg_pool_shown(arena->pool),
@@ -78,7 +567,7 @@ bool xseg_oom_notify(struct xseg_arena *arena, const struct xseg_alloc_params *p
         .block_bytes = params->bytes,
         .segment_bytes = params->segment_bytes,
     };
-    const bool answer = xseg_observers_notify(observers, subject, &shortage);
-    xseg_fail_restore(&kept);
+    const bool answer = xseg_observers_notify(observers, subject, &info);
+    xseg_fail_restore(&saved);
     return answer;
 }

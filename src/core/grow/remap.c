@@ -1,176 +1,166 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/grow/remap.h"
 
-#include "src/core/grow/oom_cause.h"
+#include "src/core/grow/oom.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/reclaim.h"
 
-/* One attempt to steal. */
-struct theft {
-    struct xseg_device *device;
-    const struct xseg_remap_plan *plan;
-};
-
-static uint64_t granularity(const struct theft *theft)
+static struct xseg_page_kind page_kind_of(const struct xseg_remap_plan *plan, uint64_t page)
 {
-    return theft->plan->granule_bytes;
+    return (struct xseg_page_kind){page, plan->filter.properties, NULL};
 }
 
-static struct xseg_page_kind kind_of(const struct theft *theft, uint64_t page)
+/* Bytes of pages of one size that the candidate range can hold. */
+static uint64_t max_usable_bytes(const struct xseg_remap_plan *plan, uint64_t page)
 {
-    return (struct xseg_page_kind){page, theft->plan->filter.properties, NULL};
-}
-
-/* Bytes of pages of one size that the request has room for. */
-static uint64_t room_for(const struct theft *theft, uint64_t page)
-{
-    if (page == granularity(theft))
+    if (page == plan->granule_bytes)
         return UINT64_MAX;
-    return page == theft->plan->page_bytes ? theft->plan->full_pages * page : 0;
+    return page == plan->page_bytes ? plan->full_pages * page : 0;
 }
 
 /* Bytes of the idle pages of one size that the request can use. */
-static uint64_t useful(const struct theft *theft, uint64_t page)
+static uint64_t usable_bytes(const struct xseg_remap_plan *plan, uint64_t page)
 {
     return xseg_min(
-        xseg_page_cache_usable_bytes(&theft->device->page_cache, page, &theft->plan->filter),
-        room_for(theft, page));
+        xseg_page_cache_usable_bytes(&plan->arena->device->page_cache, page, &plan->filter),
+        max_usable_bytes(plan, page));
 }
 
-/* Bytes that idle pages cover: small pages, and full pages that the request has room for. */
-static uint64_t covered(const struct theft *theft)
+/* Bytes that idle pages cover: small pages, and full pages up to the number of full-page slots. */
+static uint64_t covered_bytes(const struct xseg_remap_plan *plan)
 {
-    const uint64_t page = theft->plan->page_bytes;
+    const uint64_t page = plan->page_bytes;
 
-    return (page == granularity(theft) ? 0 : useful(theft, page)) +
-           useful(theft, granularity(theft));
+    return (page == plan->granule_bytes ? 0 : usable_bytes(plan, page)) +
+           usable_bytes(plan, plan->granule_bytes);
 }
 
-static uint64_t missing(const struct theft *theft)
+static uint64_t missing_bytes(const struct xseg_remap_plan *plan)
 {
-    const uint64_t have = covered(theft);
+    const uint64_t have = covered_bytes(plan);
 
-    return have < theft->plan->bytes ? theft->plan->bytes - have : 0;
+    return have < plan->bytes ? plan->bytes - have : 0;
 }
 
-/* Bytes that physical memory may reach. */
-static uint64_t limit_of(const struct theft *theft)
+/* The maximum of the physical memory of the device. */
+static uint64_t physical_limit(const struct xseg_remap_plan *plan)
 {
-    return xseg_min(xseg_device_allowance(theft->device), theft->device->context.total_bytes);
+    return xseg_min(xseg_device_allowance(plan->arena->device),
+                    plan->arena->device->context.total_bytes);
 }
 
-/* Make pages of one size while at least a page is missing, as far as the limit and the driver allow. */
-static xseg_status make_pages(struct theft *theft, uint64_t page)
+/* Create pages of one size while at least a page is missing, as far as limits and the driver allow. */
+static xseg_status create_pages_of_size(const struct xseg_remap_plan *plan, uint64_t page)
 {
-    struct xseg_device *device = theft->device;
-    const uint64_t limit = limit_of(theft);
+    struct xseg_device *device = plan->arena->device;
+    const uint64_t limit = physical_limit(plan);
 
-    XSEG_ASSERT(page > 0 && page % granularity(theft) == 0);
-    while (missing(theft) >= page) {
-        if (page != granularity(theft) &&
-            xseg_page_cache_usable_bytes(&device->page_cache, page, &theft->plan->filter) >=
-                theft->plan->full_pages * page)
+    XSEG_ASSERT(page > 0 && page % plan->granule_bytes == 0);
+    while (missing_bytes(plan) >= page) {
+        if (page != plan->granule_bytes &&
+            xseg_page_cache_usable_bytes(&device->page_cache, page, &plan->filter) >=
+                plan->full_pages * page)
             return XSEG_OK;
         if (xseg_device_physical(device) + device->promised + page > limit)
-            return xseg_oom_cause_fail(theft->plan->arena->pool,
+            return xseg_oom_cause_fail(plan->arena->pool,
                                        limit < device->context.total_bytes
                                            ? xseg_oom_cause_of_limit(device, limit)
                                            : XSEG_OOM_CAUSE_DEVICE,
                                        page);
-        device->refuser = XSEG_OOM_CAUSE_DRIVER;
+        device->oom_cause = XSEG_OOM_CAUSE_DRIVER;
         const xseg_status status =
-            xseg_page_cache_create(&device->page_cache, kind_of(theft, page));
+            xseg_page_cache_create(&device->page_cache, page_kind_of(plan, page));
         if (status != XSEG_OK)
             return status;
     }
     return XSEG_OK;
 }
 
-static bool is_shortage(xseg_status status)
+static bool is_creation_denied(xseg_status status)
 {
     return status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT;
 }
 
-/* Make full pages first, since ten small ones cost ten times as much; small pages for the rest. */
-static xseg_status make_all(struct theft *theft)
+/* Create full pages first, since ten small ones cost ten times as much; small pages for the rest. */
+static xseg_status create_pages(const struct xseg_remap_plan *plan)
 {
-    const xseg_status status = make_pages(theft, theft->plan->page_bytes);
+    const xseg_status status = create_pages_of_size(plan, plan->page_bytes);
 
-    return status == XSEG_OK || is_shortage(status) ? make_pages(theft, granularity(theft))
-                                                    : status;
+    return status == XSEG_OK || is_creation_denied(status)
+               ? create_pages_of_size(plan, plan->granule_bytes)
+               : status;
 }
 
 /* --- Surplus pages. --- */
 
-/* The kind of an idle page that the request cannot use; a kind of 0 bytes if there is none. */
-static struct xseg_page_kind find_surplus(const struct theft *theft)
+/* Find the kind of an idle page that the request cannot use; a kind of 0 bytes if there is none. */
+static struct xseg_page_kind find_surplus_kind(const struct xseg_remap_plan *plan)
 {
-    const struct xseg_page_cache *pages = &theft->device->page_cache;
+    const struct xseg_page_cache *pages = &plan->arena->device->page_cache;
 
     for (size_t i = 0; i < pages->kinds + pages->prepared_kinds; i++) {
         const struct xseg_page_cache_stack *stack = xseg_page_cache_stack(pages, i);
         const struct xseg_page_kind kind = stack->kind;
         const bool fits =
-            kind.properties == theft->plan->filter.properties &&
-            (kind.prepared_for == NULL || kind.prepared_for == theft->plan->filter.prepared_for);
+            kind.properties == plan->filter.properties &&
+            (kind.prepared_for == NULL || kind.prepared_for == plan->filter.prepared_for);
 
-        if (stack->count * kind.bytes > (fits ? useful(theft, kind.bytes) : 0))
+        if (stack->count * kind.bytes > (fits ? usable_bytes(plan, kind.bytes) : 0))
             return kind;
     }
     return (struct xseg_page_kind){0, 0, NULL};
 }
 
-/* Whether full pages may fit in the memory of a surplus page that goes back to the driver. */
-static bool makes_full(const struct theft *theft, struct xseg_page_kind kind)
+/* Whether full pages may fit in the memory of a surplus page after its release. */
+static bool fits_full_pages(const struct xseg_remap_plan *plan, struct xseg_page_kind kind)
 {
-    return kind.bytes > theft->plan->page_bytes ||
-           (kind.bytes == theft->plan->page_bytes &&
-            kind.properties != theft->plan->filter.properties);
+    return kind.bytes > plan->page_bytes ||
+           (kind.bytes == plan->page_bytes && kind.properties != plan->filter.properties);
 }
 
-/* Take a page over that was prepared for another taker, if it is of use here as it is. */
-static bool take_over(struct theft *theft, struct xseg_page_kind kind)
+/* Use a page that was prepared for another owner, if the request can use it as it is. */
+static bool reassign_prepared_page(const struct xseg_remap_plan *plan, struct xseg_page_kind kind)
 {
-    const struct xseg_page_filter *filter = &theft->plan->filter;
+    const struct xseg_page_filter *filter = &plan->filter;
 
     return kind.prepared_for != NULL && kind.prepared_for != filter->prepared_for &&
            kind.properties == filter->properties &&
-           useful(theft, kind.bytes) < room_for(theft, kind.bytes) &&
-           xseg_page_cache_unprepare(&theft->device->page_cache, kind);
+           usable_bytes(plan, kind.bytes) < max_usable_bytes(plan, kind.bytes) &&
+           xseg_page_cache_unprepare(&plan->arena->device->page_cache, kind);
 }
 
-/* Make the missing pages; while memory is short, give surplus pages back to the driver, one by one. */
-static xseg_status change_pages(struct theft *theft)
+/* Create the missing pages; while the creation is denied, release surplus pages one by one. */
+static xseg_status convert_surplus_pages(const struct xseg_remap_plan *plan)
 {
-    struct xseg_page_cache *pages = &theft->device->page_cache;
-    xseg_status status = make_all(theft);
+    struct xseg_page_cache *pages = &plan->arena->device->page_cache;
+    xseg_status status = create_pages(plan);
     struct xseg_page_kind kind;
 
-    while (is_shortage(status) && (kind = find_surplus(theft)).bytes != 0 &&
-           (take_over(theft, kind) || xseg_page_cache_release_one(pages, kind)))
-        status = makes_full(theft, kind) ? make_all(theft) : make_pages(theft, granularity(theft));
+    while (is_creation_denied(status) && (kind = find_surplus_kind(plan)).bytes != 0 &&
+           (reassign_prepared_page(plan, kind) || xseg_page_cache_release_one(pages, kind)))
+        status = fits_full_pages(plan, kind) ? create_pages(plan)
+                                             : create_pages_of_size(plan, plan->granule_bytes);
     return status;
 }
 
 xseg_status xseg_remap_pages(struct xseg_device *device, const struct xseg_remap_plan *plan)
 {
-    struct theft theft = {.device = device, .plan = plan};
     struct xseg_reclaim_result result;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && plan->arena->device == device);
     XSEG_ASSERT(plan->page_bytes > 0 && plan->bytes % plan->granule_bytes == 0);
-    const xseg_status status = make_all(&theft);
-    if (!is_shortage(status) || xseg_pending_captures(device->pending))
+    const xseg_status status = create_pages(plan);
+    if (!is_creation_denied(status) || xseg_pending_captures(device->pending))
         return status;
-    XSEG_ASSERT(covered(&theft) <= xseg_page_cache_bytes(&device->page_cache));
-    /* Surplus idle pages are released to the driver, which makes small pages of their memory. */
-    const uint64_t needed = missing(&theft);
-    const uint64_t surplus = xseg_page_cache_bytes(&device->page_cache) - covered(&theft);
+    XSEG_ASSERT(covered_bytes(plan) <= xseg_page_cache_bytes(&device->page_cache));
+    /* Surplus idle pages are released to the driver, which creates small pages from their memory. */
+    const uint64_t needed = missing_bytes(plan);
+    const uint64_t surplus = xseg_page_cache_bytes(&device->page_cache) - covered_bytes(plan);
     const struct xseg_reclaim_policy policy = {
         .scope = XSEG_RECLAIM_PAGES,
         .arena = plan->arena,
         .bytes = needed - xseg_min(needed, surplus),
-        .min_block = granularity(&theft),
+        .min_block = plan->granule_bytes,
         .preferred_block = plan->full_pages > 0 ? plan->page_bytes : 0,
         .all_or_nothing = true,
         .work = plan->wait ? XSEG_RECLAIM_WAIT : XSEG_RECLAIM_QUERY,
@@ -179,6 +169,6 @@ xseg_status xseg_remap_pages(struct xseg_device *device, const struct xseg_remap
     };
     const xseg_status reclaimed = xseg_reclaim(device, &policy, &result);
     if (result.is_complete)
-        return change_pages(&theft);
+        return convert_surplus_pages(plan);
     return reclaimed == XSEG_ERR_DEVICE_LOST ? reclaimed : status;
 }

@@ -13,7 +13,7 @@
 #include "src/core/device/allocator.h"
 #include "src/core/grow/budget_wait.h"
 #include "src/core/grow/growth.h"
-#include "src/core/grow/oom_cause.h"
+#include "src/core/grow/oom.h"
 #include "src/core/pending/pending.h"
 #include "src/core/range/range.h"
 #include "src/core/reclaim/discard.h"

@@ -42,7 +42,6 @@
 #include "src/core/grow/budget_wait.h"
 #include "src/core/grow/growth.h"
 #include "src/core/grow/oom.h"
-#include "src/core/grow/oom_cause.h"
 #include "src/core/grow/remap.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/stream_retirement.h"

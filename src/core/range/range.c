@@ -8,7 +8,6 @@
 #include "src/base/error.h"
 #include "src/base/host_memory.h"
 #include "src/core/device/allocator.h"
-#include "src/core/grow/extents.h"
 #include "src/core/grow/growth.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/pending_unmap.h"
@@ -131,7 +130,7 @@ static xseg_status reserve_addresses(struct xseg_range_state *state, struct xseg
     if (status == XSEG_OK && xseg_context_is_lost(&arena->device->context))
         status = xseg_driver_fail_lost(&arena->device->context);
     if (status == XSEG_OK)
-        status = xseg_extents_reserve_elastic(arena, &reservation, &state->elastic, &state->extent);
+        status = xseg_growth_reserve_elastic(arena, &reservation, &state->elastic, &state->extent);
     return status;
 }
 
