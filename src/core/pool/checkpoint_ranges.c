@@ -36,9 +36,6 @@ struct granule_part {
     bool is_saved;
 };
 
-/* An action may change the state of its part, and of no other granules. */
-typedef xseg_status part_action(const struct granule_part *part, void *self);
-
 /* The part that begins at granule `first` of a range.
  * saved: the run of the checkpoint that contains `first` or follows it in the range, or NULL */
 static struct granule_part get_part(struct xseg_range_state *state, uint32_t first,
@@ -60,92 +57,97 @@ static struct granule_part get_part(struct xseg_range_state *state, uint32_t fir
     return part;
 }
 
-/* Visit the parts of a range until an action fails.
- * next: the first run of the checkpoint not visited yet; advanced past the runs of the range */
-static xseg_status for_each_part_of_range(struct xseg_range_state *state,
-                                          const struct saved_run **next,
-                                          const struct saved_run *end, part_action *action,
-                                          void *self)
-{
-    const uint32_t granules = state->extent->segment.granules;
-    xseg_status status = XSEG_OK;
+/* Iterates the parts of all ranges of a pool.  The ranges of the device and of the checkpoint are
+ * both in the order of reservation; no range of the checkpoint was released.  The caller may change
+ * the state of the granules of the current part only. */
+struct part_cursor {
+    const struct xseg_pool *pool;
+    const struct saved_run *next, *end; /* the runs of the checkpoint that were not visited */
+    struct xseg_list *node;             /* the range, in the list of the device */
+    struct granule_part part;           /* of 0 granules: the end */
+};
 
-    for (uint32_t at = 0; status == XSEG_OK && at < granules;) {
+static void next_part(struct part_cursor *cursor)
+{
+    const struct xseg_list *states = &cursor->pool->device->ranges->states;
+    uint32_t at = cursor->part.run.first + cursor->part.run.count;
+
+    for (; cursor->node != states; cursor->node = cursor->node->next, at = 0) {
+        struct xseg_range_state *state =
+            XSEG_CONTAINER(cursor->node, struct xseg_range_state, link);
         const struct saved_run *saved =
-            *next != end && (*next)->range == state->range ? *next : NULL;
-        const struct granule_part part = get_part(state, at, saved);
-
-        at += part.run.count;
-        if (saved != NULL && at == saved->first + saved->count)
-            ++*next;
-        status = action(&part, self);
-    }
-    return status;
-}
-
-/* Visit the parts of all ranges of a pool until an action fails.  The ranges of the device and of
- * the checkpoint are both in the order of reservation; no range of the checkpoint was released.
- * saved: the checkpoint; NULL: an empty one */
-static xseg_status for_each_part(const struct xseg_pool *pool,
-                                 const struct xseg_checkpoint_ranges *saved, part_action *action,
-                                 void *self)
-{
-    const struct saved_run *next = saved == NULL ? NULL : saved->run;
-    const struct saved_run *end = saved == NULL ? NULL : saved->run + saved->count;
-    xseg_status status = XSEG_OK;
-
-    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    XSEG_LIST_FOR(node, &pool->device->ranges->states)
-    {
-        struct xseg_range_state *state = XSEG_CONTAINER(node, struct xseg_range_state, link);
+            cursor->next != cursor->end && cursor->next->range == state->range ? cursor->next
+                                                                               : NULL;
 
         /* On a lost device the state of a released range stays in the list. */
-        if (status == XSEG_OK && state->pool == pool && state->range->state == state)
-            status = for_each_part_of_range(state, &next, end, action, self);
+        if (state->pool != cursor->pool || state->range->state != state ||
+            at == state->extent->segment.granules)
+            continue;
+        cursor->part = get_part(state, at, saved);
+        at += cursor->part.run.count;
+        if (saved != NULL && at == saved->first + saved->count)
+            cursor->next++;
+        return;
     }
-    XSEG_ASSERT(status != XSEG_OK || next == end);
-    return status;
+    XSEG_ASSERT(cursor->next == cursor->end);
+    cursor->part.run.count = 0;
 }
+
+/* saved: the checkpoint; NULL: an empty one */
+static struct part_cursor first_part(const struct xseg_pool *pool,
+                                     const struct xseg_checkpoint_ranges *saved)
+{
+    struct part_cursor cursor = {.pool = pool, .node = pool->device->ranges->states.next};
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    if (saved != NULL) {
+        cursor.next = saved->run;
+        cursor.end = saved->run + saved->count;
+    }
+    next_part(&cursor);
+    return cursor;
+}
+
+#define FOR_PARTS(at, pool, saved)                                                      \
+    for (struct part_cursor at = first_part((pool), (saved)); (at).part.run.count != 0; \
+         next_part(&(at)))
 
 /* --- Take. --- */
 
-struct run_list {
-    struct saved_run *run; /* NULL: they are only counted */
-    size_t count;
-};
-
-static xseg_status add_committed_run(const struct granule_part *part, void *self)
+/* Fails with XSEG_ERR_BUSY if a granule is claimed. */
+static xseg_status count_committed_runs(const struct xseg_pool *pool, size_t *count)
 {
-    struct run_list *list = self;
-
-    if (part->use == XSEG_ELASTIC_CLAIMED)
-        return xseg_range_fail_use(&part->run, part->run.first, "");
-    if (part->use != XSEG_ELASTIC_ALLOCATED)
-        return XSEG_OK;
-    if (list->run != NULL)
-        list->run[list->count] =
-            (struct saved_run){part->run.state->range, part->run.first, part->run.count};
-    list->count++;
+    FOR_PARTS(at, pool, NULL)
+    {
+        if (at.part.use == XSEG_ELASTIC_CLAIMED)
+            return xseg_range_fail_use(&at.part.run, at.part.run.first, "");
+        *count += at.part.use == XSEG_ELASTIC_ALLOCATED;
+    }
     return XSEG_OK;
 }
 
 xseg_status xseg_checkpoint_ranges_take(const struct xseg_pool *pool,
                                         struct xseg_checkpoint_ranges **out)
 {
-    struct run_list list = {NULL, 0};
-    const xseg_status status = for_each_part(pool, NULL, add_committed_run, &list);
+    size_t count = 0;
+    const xseg_status status = count_committed_runs(pool, &count);
 
     if (status != XSEG_OK)
         return status;
-    struct xseg_checkpoint_ranges *saved =
-        malloc(sizeof(*saved) + list.count * sizeof(saved->run[0]));
+    struct xseg_checkpoint_ranges *saved = malloc(sizeof(*saved) + count * sizeof(saved->run[0]));
     if (saved == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, list of %zu runs of granules",
-                         list.count);
-    saved->count = list.count;
-    list = (struct run_list){saved->run, 0};
-    (void)for_each_part(pool, NULL, add_committed_run, &list);
-    XSEG_ASSERT(list.count == saved->count);
+                         count);
+    saved->count = 0;
+    FOR_PARTS(at, pool, NULL)
+    {
+        const struct xseg_range_run *run = &at.part.run;
+
+        if (at.part.use == XSEG_ELASTIC_ALLOCATED)
+            saved->run[saved->count++] =
+                (struct saved_run){run->state->range, run->first, run->count};
+    }
+    XSEG_ASSERT(saved->count == count);
     *out = saved;
     return XSEG_OK;
 }
@@ -213,11 +215,10 @@ static xseg_status check_pending_granule(const struct xseg_range_run *run, uint3
                      base, xseg_pool_label(run->state->pool), (void *)waits_for);
 }
 
-static xseg_status check_part(const struct granule_part *part, void *self)
+static xseg_status check_part(const struct granule_part *part)
 {
     xseg_status status = XSEG_OK;
 
-    (void)self;
     if (part->use == XSEG_ELASTIC_CLAIMED)
         return xseg_range_fail_use(&part->run, part->run.first, "");
     if (part->is_saved && part->use == XSEG_ELASTIC_EMPTY)
@@ -227,26 +228,17 @@ static xseg_status check_part(const struct granule_part *part, void *self)
     return status;
 }
 
-/* Record the event of a decommit.  The batch has no effect while the granules are live. */
-static xseg_status begin_decommit(const struct granule_part *part, void *self)
+/* Remove the batches of granules that will not be decommitted. */
+static void cancel_decommits(const struct xseg_checkpoint_ranges *saved,
+                             const struct xseg_pool *pool)
 {
-    const struct xseg_range_run *run = &part->run;
+    FOR_PARTS(at, pool, saved)
+    {
+        const struct xseg_range_run *run = &at.part.run;
 
-    (void)self;
-    return must_decommit(part) ? xseg_pending_unmap_begin(run->extent, run->first, run->count,
-                                                          xseg_arena_stream(run->extent->arena))
-                               : XSEG_OK;
-}
-
-/* Remove the batch again, if begin_decommit() has created it. */
-static xseg_status cancel_decommit(const struct granule_part *part, void *self)
-{
-    const struct xseg_range_run *run = &part->run;
-
-    (void)self;
-    if (must_decommit(part) && run->extent->elastic->batch[run->first] != 0)
-        xseg_pending_unmap_end(run->extent, run->first, run->count);
-    return XSEG_OK;
+        if (must_decommit(&at.part) && run->extent->elastic->batch[run->first] != 0)
+            xseg_pending_unmap_end(run->extent, run->first, run->count);
+    }
 }
 
 xseg_status xseg_checkpoint_ranges_begin(const struct xseg_checkpoint_ranges *saved,
@@ -254,44 +246,50 @@ xseg_status xseg_checkpoint_ranges_begin(const struct xseg_checkpoint_ranges *sa
 {
     xseg_status status = check_ranges(saved, pool);
 
-    if (status == XSEG_OK)
-        status = for_each_part(pool, saved, check_part, NULL);
     if (status != XSEG_OK)
         return status;
-    status = for_each_part(pool, saved, begin_decommit, NULL);
+    FOR_PARTS(at, pool, saved)
+    {
+        status = check_part(&at.part);
+        if (status != XSEG_OK)
+            return status;
+    }
+    /* Record the events of the decommits.  A batch has no effect while its granules are live. */
+    FOR_PARTS(at, pool, saved)
+    {
+        const struct xseg_range_run *run = &at.part.run;
+
+        if (must_decommit(&at.part))
+            status = xseg_pending_unmap_begin(run->extent, run->first, run->count,
+                                              xseg_arena_stream(run->extent->arena));
+        if (status != XSEG_OK)
+            break;
+    }
     if (status != XSEG_OK)
-        (void)for_each_part(pool, saved, cancel_decommit, NULL);
+        cancel_decommits(saved, pool);
     return status;
-}
-
-/* any: set if granules were decommitted */
-static xseg_status decommit_part(const struct granule_part *part, void *any)
-{
-    if (must_decommit(part)) {
-        xseg_range_settle_decommit(&part->run);
-        *(bool *)any = true;
-    }
-    return XSEG_OK;
-}
-
-static xseg_status recommit_part(const struct granule_part *part, void *self)
-{
-    (void)self;
-    if (must_recommit(part)) {
-        xseg_range_recommit_run(&part->run);
-        xseg_range_set_use(&part->run, XSEG_ELASTIC_ALLOCATED);
-    }
-    return XSEG_OK;
 }
 
 void xseg_checkpoint_ranges_finish(const struct xseg_checkpoint_ranges *saved,
                                    const struct xseg_pool *pool)
 {
-    bool any = false;
+    bool decommitted = false;
 
     /* Decommit first, so that no peak counter includes both. */
-    (void)for_each_part(pool, saved, decommit_part, &any);
-    (void)for_each_part(pool, saved, recommit_part, NULL);
-    if (any)
+    FOR_PARTS(at, pool, saved)
+    {
+        if (must_decommit(&at.part)) {
+            xseg_range_settle_decommit(&at.part.run);
+            decommitted = true;
+        }
+    }
+    FOR_PARTS(at, pool, saved)
+    {
+        if (must_recommit(&at.part)) {
+            xseg_range_recommit_run(&at.part.run);
+            xseg_range_set_use(&at.part.run, XSEG_ELASTIC_ALLOCATED);
+        }
+    }
+    if (decommitted)
         xseg_pending_unmap_poll(pool->device, false);
 }
