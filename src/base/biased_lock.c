@@ -1,54 +1,58 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/base/biased_lock.h"
 
+#include <linux/futex.h>
 #include <linux/membarrier.h>
-#include <stddef.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-static bool membarrier(int command)
+/* --- The barrier on all threads. --- */
+
+static bool call_membarrier(int command)
 {
     return syscall(__NR_membarrier, command, 0, 0) == 0;
 }
 
 bool xseg_membarrier_register(void)
 {
-    return membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+    return call_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
 }
 
 /*
- * A page that goes out of use interrupts the processors that run this process, as they must forget its
- * address, and an interrupt is a barrier.  Some processors are told without one; by the end of the sleep
- * their stores have been seen all the same, since none is kept back for a thousandth of that time.
+ * Unmapping a page interrupts the CPUs that run this process to invalidate their TLB entries, and an interrupt is a
+ * barrier.  Some CPUs invalidate TLB entries without an interrupt.  The sleep covers those: a store remains in a store
+ * buffer for less than a thousandth of that time.
  */
-static void interrupt_others(void)
+static void interrupt_other_cpus(void)
 {
-    const struct timespec moment = {0, 2000000};
+    const struct timespec delay = {0, 2000000};
     void *page = mmap(NULL, 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     if (page != MAP_FAILED) {
         *(volatile char *)page = 1;
         (void)munmap(page, 1);
     }
-    (void)nanosleep(&moment, NULL);
+    (void)nanosleep(&delay, NULL);
 }
 
 void xseg_membarrier(void)
 {
-    if (!membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) && !membarrier(MEMBARRIER_CMD_GLOBAL))
-        interrupt_others();
+    if (!call_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) &&
+        !call_membarrier(MEMBARRIER_CMD_GLOBAL))
+        interrupt_other_cpus();
 }
 
-#if XSEG_BIASED_LOCK_IS_ATOMIC
+/* --- The lock. --- */
 
-#include <sched.h>
+#if XSEG_BIASED_LOCK_IS_ATOMIC
 
 void xseg_biased_lock_init(struct xseg_biased_lock *lock, enum xseg_lock_rank rank)
 {
     XSEG_ASSERT(rank >= XSEG_RANK_FIRST && rank < XSEG_RANK_COUNT);
-    atomic_init(&lock->taken, 0);
+    atomic_init(&lock->locked, 0);
     lock->rank = rank;
 }
 
@@ -64,125 +68,120 @@ bool xseg_biased_lock_barrier(const struct xseg_biased_lock *lock)
     return true;
 }
 
-/* It is taken for that, so that the next holder sees what the caller wrote before. */
+/* Lock and unlock, so that the next holder sees the caller's earlier stores. */
 bool xseg_biased_lock_is_free(struct xseg_biased_lock *lock)
 {
-    unsigned taken = 0;
+    unsigned locked = 0;
 
-    if (!atomic_compare_exchange_strong(&lock->taken, &taken, 1))
+    if (!atomic_compare_exchange_strong(&lock->locked, &locked, 1))
         return false;
-    atomic_store_explicit(&lock->taken, 0, memory_order_release);
+    atomic_store_explicit(&lock->locked, 0, memory_order_release);
     return true;
 }
 
 void xseg_biased_lock_lock_atomic(struct xseg_biased_lock *lock)
 {
-    while (atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) != 0)
+    while (atomic_exchange_explicit(&lock->locked, 1, memory_order_acquire) != 0)
         (void)sched_yield();
 }
 
 #else
 
-#include <linux/futex.h>
-#include <sched.h>
-#include <stddef.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-/* How often a thread looks at a taken lock before it sleeps.  A hit holds a lock for some 20 ns; the number is a
- * matter of taste. */
+/* Tries to acquire a contended lock before the thread sleeps.  A hit holds a lock for about 20 ns; the number is an
+ * estimate. */
 #define SPINS 200
 
 void xseg_biased_lock_init(struct xseg_biased_lock *lock, enum xseg_lock_rank rank)
 {
     XSEG_ASSERT(rank >= XSEG_RANK_FIRST && rank < XSEG_RANK_COUNT);
-    atomic_init(&lock->held, 0);
-    atomic_init(&lock->as_owner, 0);
-    atomic_init(&lock->taken, 0);
-    atomic_init(&lock->sleepers, 0);
-    lock->has_barrier = xseg_membarrier_register();
-    atomic_init(&lock->owner, lock->has_barrier ? 0 : XSEG_BIASED_LOCK_REVOKED);
+    atomic_init(&lock->owner_locked, 0);
+    atomic_init(&lock->locked_by_owner, 0);
+    atomic_init(&lock->locked, 0);
+    atomic_init(&lock->waiters, 0);
+    lock->has_membarrier = xseg_membarrier_register();
+    atomic_init(&lock->owner, lock->has_membarrier ? 0 : XSEG_BIASED_LOCK_REVOKED);
     lock->rank = rank;
 }
 
 void xseg_biased_lock_fini(struct xseg_biased_lock *lock)
 {
-    XSEG_ASSERT(xseg_biased_lock_is_free(lock) && atomic_load(&lock->sleepers) == 0);
+    XSEG_ASSERT(xseg_biased_lock_is_free(lock) && atomic_load(&lock->waiters) == 0);
     (void)lock;
 }
 
 bool xseg_biased_lock_barrier(const struct xseg_biased_lock *lock)
 {
-    if (lock->has_barrier)
+    if (lock->has_membarrier)
         xseg_membarrier();
-    return lock->has_barrier;
+    return lock->has_membarrier;
 }
 
 bool xseg_biased_lock_is_free(struct xseg_biased_lock *lock)
 {
-    return atomic_load_explicit(&lock->held, memory_order_acquire) == 0 &&
-           atomic_load_explicit(&lock->taken, memory_order_acquire) == 0;
+    return atomic_load_explicit(&lock->owner_locked, memory_order_acquire) == 0 &&
+           atomic_load_explicit(&lock->locked, memory_order_acquire) == 0;
 }
 
-static bool try_to_take(struct xseg_biased_lock *lock)
+static bool try_exchange(struct xseg_biased_lock *lock)
 {
-    return atomic_load_explicit(&lock->taken, memory_order_relaxed) == 0 &&
-           atomic_exchange(&lock->taken, 1) == 0;
+    return atomic_load_explicit(&lock->locked, memory_order_relaxed) == 0 &&
+           atomic_exchange(&lock->locked, 1) == 0;
 }
 
-static void pause_briefly(void)
+static void relax_cpu(void)
 {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
-    __asm__ volatile("isb"); /* `yield` takes no time on most processors */
+    __asm__ volatile("isb"); /* most CPUs execute `yield` as a no-op */
 #endif
 }
 
 void xseg_biased_lock_lock_contended(struct xseg_biased_lock *lock)
 {
     for (unsigned i = 0; i < SPINS; i++) {
-        if (try_to_take(lock))
+        if (try_exchange(lock))
             return;
-        pause_briefly();
+        relax_cpu();
     }
-    (void)atomic_fetch_add(&lock->sleepers, 1);
-    if (lock->has_barrier)
+    (void)atomic_fetch_add(&lock->waiters, 1);
+    if (lock->has_membarrier)
         xseg_membarrier();
-    /* From here on a thread that gives the lock sees the sleeper; a give before the barrier is seen here. */
-    while (atomic_exchange(&lock->taken, 1) != 0)
-        (void)syscall(__NR_futex, &lock->taken, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
-    XSEG_ASSERT(atomic_load(&lock->sleepers) > 0);
-    (void)atomic_fetch_sub(&lock->sleepers, 1);
+    /* An unlock before the barrier is visible to the exchange; an unlock after the barrier sees the waiter. */
+    while (atomic_exchange(&lock->locked, 1) != 0)
+        (void)syscall(__NR_futex, &lock->locked, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
+    XSEG_ASSERT(atomic_load(&lock->waiters) > 0);
+    (void)atomic_fetch_sub(&lock->waiters, 1);
 }
 
 /*
- * The caller has `taken`, so no other thread is in this function.  The owner may hold the lock all the same, or be
- * about to: after the barrier the owner sees that it has lost the lock, or is seen to hold it.
+ * The caller has `locked`, so no other thread executes this function for the lock.  The owner may nevertheless hold the
+ * lock, or be about to: after the barrier, the owner sees the revocation, or this thread sees `owner_locked`.
  */
 void xseg_biased_lock_revoke_or_claim(struct xseg_biased_lock *lock, uintptr_t self)
 {
     const uintptr_t owner = atomic_load(&lock->owner);
 
-    XSEG_ASSERT(atomic_load(&lock->taken) == 1 && owner != XSEG_BIASED_LOCK_REVOKED);
-    XSEG_ASSERT(lock->has_barrier);
+    XSEG_ASSERT(atomic_load(&lock->locked) == 1 && owner != XSEG_BIASED_LOCK_REVOKED);
+    XSEG_ASSERT(lock->has_membarrier);
     if (owner == 0) {
-        /* The caller has this lock by the exchange, and takes it as the owner from the next time on. */
+        /* The caller holds the lock by the shared path this time, and uses the owner path from the next time on. */
         atomic_store(&lock->owner, self);
         return;
     }
     atomic_store(&lock->owner, XSEG_BIASED_LOCK_REVOKED);
     xseg_membarrier();
-    for (unsigned i = 0; atomic_load_explicit(&lock->held, memory_order_acquire) != 0; i++) {
-        pause_briefly();
+    for (unsigned i = 0; atomic_load_explicit(&lock->owner_locked, memory_order_acquire) != 0;
+         i++) {
+        relax_cpu();
         if (i > SPINS)
-            (void)sched_yield(); /* the owner has been interrupted */
+            (void)sched_yield(); /* the owner was preempted */
     }
 }
 
 void xseg_biased_lock_wake_waiter(struct xseg_biased_lock *lock)
 {
-    (void)syscall(__NR_futex, &lock->taken, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    (void)syscall(__NR_futex, &lock->locked, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
 #endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/base/mutex.h"
 
-/* How many locks of each rank the calling thread holds: 0 or 1, since ranks rise, but for locks that are taken beside
- * others. */
+/* The number of locks of each rank that the calling thread holds: at most 1, except for nested locks. */
 static _Thread_local unsigned held[XSEG_RANK_COUNT];
 
 void xseg_mutex_init(struct xseg_mutex *lock, enum xseg_lock_rank rank)
@@ -16,23 +15,23 @@ void xseg_mutex_fini(struct xseg_mutex *lock)
     (void)pthread_mutex_destroy(&lock->os);
 }
 
-/* Note a lock of a rank, while none from another rank on is held. */
-static void note_taken_below(enum xseg_lock_rank rank, unsigned from)
+/* Record a lock of a rank, and verify that the thread holds no lock of the rank `from` or above. */
+static void record_acquired(enum xseg_lock_rank rank, unsigned from)
 {
-    for (unsigned above = from; above < XSEG_RANK_COUNT; above++)
-        if (held[above] != 0)
+    for (unsigned other = from; other < XSEG_RANK_COUNT; other++)
+        if (held[other] != 0)
             xseg_panic(__FILE__, __LINE__, "lock order", "a lock of this rank or above is held");
     held[rank]++;
 }
 
 void xseg_lock_rank_acquired(enum xseg_lock_rank rank)
 {
-    note_taken_below(rank, rank);
+    record_acquired(rank, rank);
 }
 
 void xseg_lock_rank_acquired_nested(enum xseg_lock_rank rank)
 {
-    note_taken_below(rank, rank + 1u);
+    record_acquired(rank, rank + 1u);
 }
 
 void xseg_lock_rank_released(enum xseg_lock_rank rank)

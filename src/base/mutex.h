@@ -1,40 +1,45 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A mutex with a rank, and the one table of lock order.
+ * A mutex with a rank, and the lock order of the library.
  *
- * A thread may take a lock only if its rank is above every rank that it already holds; builds with
- * checks >= 1 enforce that as it runs.  Of ARENA alone a thread may take several, see device.h.
+ * A thread may lock only a lock whose rank is above the ranks of all locks that it holds.  Builds with checks >= 1 verify
+ * this on each lock, per thread.  ARENA is the only rank of which a thread may hold several locks.  biased_lock.h has the
+ * second kind of lock with a rank.  The user's clock may be called under any lock; it must not call the library.
  *
- * The user's clock may be read under any of these; it must not call the library.
+ * The ranks, from the outermost to the innermost:
  *
- * FIRST    Taken only while the thread holds no lock:
- *          DRIVER  one per allocator.  Guards opening of devices.  Held across: every call that opens one.
- *          SWEEP   one per allocator.  Guards the sweep of labels and of the hook's numbers.
- *          BUDGET  one per allocator.  Guards its slot in a ledger of processes (budget.h).  Held across: reads and writes of
- *                  the ledger's file.
- * The device memory lock   one per device.  Whoever maps, unmaps, allocates or frees device memory, or walks all
- *          arenas, holds it.  Held across: every driver call, the blocking ones included, and the
- *          functions that a pool's memory comes from, which must not call the library for that reason.
- *          Never held across: other callbacks, log output.  Never taken on a hit.
- * PENDING  one per device, a lock.  Guards the queues of blocks that wait for other streams.
- *          Held across: event create, record, query.  Never across a wait.  While blocks are
- *          pending, every allocation on the device takes it for a look at their events.
- * ARENA    one per arena, a lock (biased_lock.h).  The hot-path lock: guards blocks, free index and counters of one arena.
- *          No driver call, no callback, no log output under it.  Whoever holds the device memory lock may take those of all arenas of
- *          the device, in any order: nobody else waits for one while it has another.
- * TABLE    one per device: guards insertion of streams, arenas and pools.  One per allocator: guards
- *          insertion into the page map, and its host memory.  Held across: questions about a stream.
- * STATS    one per device.  Guards peaks.  Leaf.
- * HISTORY  one per allocator.  Guards hooks, names of pools, and the memory of rings while they are read.
- * REGISTRATIONS one per allocator.  Guards the user's registrations and their runs.  Released while a callback runs.
- * OBSERVERS one per allocator.  Guards the list of observers and what is to be told to them.  Leaf.
- *          Let go of while one is called.
- * LEAF     No lock is taken under one of these, so no thread holds two of them:
- *          LABELS         one per allocator.  Guards the strings of labels, and which label a thread has.
- *          DEPOT          one per depot of stacks.  Guards adding a stack.  Held across: dl_iterate_phdr() of the loader, which
- *                         waits for no constructor and calls nothing of the program.
- *          LEDGERS        one per process.  Guards the list of open ledgers (shared_budget.h).  Held across: opening and closing their
- *                         files, and a fork.
+ * FIRST    Locked only by a thread that holds no lock:
+ *            DRIVER  one per allocator.  Guards opening devices, and is held while a device is opened.
+ *            SWEEP   one per allocator.  Guards the sweep of labels and of the hook's IDs.
+ *            BUDGET  one per allocator.  Guards the allocator's slot in the shared budget file, and is held while the file is
+ *                    read and written (budget.h).
+ * DEVICE_MEMORY
+ *          One per device.  Guards mapping, unmapping, allocation and release of device memory, and walks over all arenas.
+ *          Held during all driver calls, including blocking ones, and during the callbacks that allocate a pool's memory,
+ *          which therefore must not call the library.  Not held during other callbacks and log output, and never locked on a
+ *          hit.
+ * PENDING  One per device; a biased lock.  Guards the queues of blocks that are pending free.  Held while events are
+ *          created, recorded and queried, not during waits.  While blocks are pending, every allocation on the device locks
+ *          it to poll events.
+ * ARENA    One per arena; a biased lock, the lock of the hot path.  Guards the blocks, the free index and the counters of
+ *          the arena.  No driver call, callback or log output runs under it.  A thread that holds DEVICE_MEMORY may lock
+ *          several arenas of the device, in any order: no other thread waits for an arena while it holds another one.
+ * TABLE    One per device: guards insertion of streams, arenas and pools.  One per allocator: guards insertion into the page
+ *          map, and its host memory.  Held while the capture state of a stream is queried.
+ * STATS    One per device.  Guards peaks.  No lock is locked under it.
+ * HISTORY  One per allocator.  Guards hooks, names of pools, and the host memory of rings while they are read.
+ * REGISTRATIONS
+ *          One per allocator.  Guards the user's registrations and their runs.  Released while a callback runs.
+ * OBSERVERS
+ *          One per allocator.  Guards the list of observers and the queued notifications.  Released while an observer is
+ *          called.  No lock is locked under it.
+ * LEAF     No lock is locked under one of these, so a thread holds at most one of them:
+ *            LABELS  one per allocator.  Guards the strings of labels, and the label of each thread.
+ *            DEPOT   one per stack depot.  Guards insertion of stacks.  Held during dl_iterate_phdr(), which waits for no
+ *                    constructor and calls no function of the program.
+ *            BUDGET_FILES
+ *                    one per process.  Guards the list of open shared budget files (shared_budget.h).  Held while a file is
+ *                    opened or closed, and during fork().
  */
 #ifndef XSEG_BASE_MUTEX_H
 #define XSEG_BASE_MUTEX_H
@@ -77,15 +82,15 @@ struct XSEG_CAPABILITY xseg_mutex {
 void xseg_mutex_init(struct xseg_mutex *lock, enum xseg_lock_rank rank);
 void xseg_mutex_fini(struct xseg_mutex *lock);
 
-/* Rank bookkeeping of the calling thread; the lock functions below and those of biased_lock.h call them. */
+/* Record ranks for the calling thread; called by the lock functions below and those of biased_lock.h. */
 void xseg_lock_rank_acquired(enum xseg_lock_rank rank);
-void xseg_lock_rank_acquired_nested(enum xseg_lock_rank rank); /* others of this rank may be held */
+void xseg_lock_rank_acquired_nested(
+    enum xseg_lock_rank rank); /* the thread may hold locks of this rank */
 void xseg_lock_rank_released(enum xseg_lock_rank rank);
 void xseg_mutex_record_acquired(const struct xseg_mutex *lock);
 void xseg_mutex_record_released(const struct xseg_mutex *lock);
 
-/* Whether the calling thread holds a lock of a rank, or of any rank.  For assertions: noted with
- * checks >= 1 only. */
+/* Whether the calling thread holds a lock of a rank, or of any rank.  Recorded with checks >= 1 only, for assertions. */
 bool xseg_lock_rank_is_held(enum xseg_lock_rank rank);
 bool xseg_lock_rank_is_any_held(void);
 
@@ -97,7 +102,7 @@ static inline void xseg_mutex_lock(struct xseg_mutex *lock) XSEG_ACQUIRES(*lock)
     (void)pthread_mutex_lock(&lock->os);
 }
 
-/* Take a lock that nobody holds; false if somebody does. */
+/* Lock without waiting; false if another thread holds the lock. */
 static inline bool xseg_mutex_trylock(struct xseg_mutex *lock) XSEG_TRIES(*lock) XSEG_UNCHECKED
 {
     if (pthread_mutex_trylock(&lock->os) != 0)

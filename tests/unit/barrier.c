@@ -157,7 +157,7 @@ static void a_latch_relies_on_no_refused_barrier(void **state)
 
     (void)state;
     xseg_biased_lock_init(&lock, XSEG_RANK_ARENA);
-    if (!lock.has_barrier) {
+    if (!lock.has_membarrier) {
         print_message("# this system has no membarrier: no lock has an owner\n");
         return;
     }

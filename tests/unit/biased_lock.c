@@ -47,7 +47,7 @@ static void count_together(bool rests, bool without_barrier)
     xseg_biased_lock_init(&f.lock, XSEG_RANK_ARENA);
 #if !XSEG_BIASED_LOCK_IS_ATOMIC
     if (without_barrier) {
-        f.lock.has_barrier = false;
+        f.lock.has_membarrier = false;
         f.lock.owner = XSEG_BIASED_LOCK_REVOKED;
     }
 #else
@@ -133,7 +133,7 @@ static void an_owner_gives_way(void **state)
         pthread_t thread;
 
         xseg_biased_lock_init(&f.lock, XSEG_RANK_ARENA);
-        if (!f.lock.has_barrier) {
+        if (!f.lock.has_membarrier) {
             print_message("# this system has no membarrier: no lock has an owner\n");
             return;
         }

@@ -412,7 +412,7 @@ static void hold(struct xseg_biased_lock *lock, bool is_held) XSEG_UNCHECKED
 #if XSEG_BIASED_LOCK_IS_ATOMIC
     atomic_store(&lock->taken, is_held);
 #else
-    atomic_store(&lock->held, is_held);
+    atomic_store(&lock->owner_locked, is_held);
 #endif
 }
 

@@ -381,7 +381,7 @@ static void a_latch_is_taken_from_its_owner_behind_a_barrier(void **state)
 
     (void)state;
     xseg_biased_lock_init(&owned.lock, XSEG_RANK_ARENA);
-    if (!owned.lock.has_barrier)
+    if (!owned.lock.has_membarrier)
         return;
     assert_int_equal(pthread_create(&owner, NULL, own_and_leave, &owned), 0);
     assert_int_equal(pthread_join(owner, NULL), 0);
@@ -407,7 +407,7 @@ static void a_thread_sleeps_at_a_latch_behind_a_barrier(void **state)
 
     (void)state;
     xseg_biased_lock_init(&owned.lock, XSEG_RANK_ARENA);
-    if (!owned.lock.has_barrier)
+    if (!owned.lock.has_membarrier)
         return;
     atomic_store(&owned.lock.owner, XSEG_BIASED_LOCK_REVOKED);
     xseg_biased_lock_lock(&owned.lock);
@@ -446,7 +446,7 @@ static void a_latch_is_not_taken_from_an_owner_that_holds_it(void **state)
     (void)state;
     reset();
     xseg_biased_lock_init(&owned.lock, XSEG_RANK_ARENA);
-    if (!owned.lock.has_barrier)
+    if (!owned.lock.has_membarrier)
         return;
     assert_int_equal(pthread_create(&owner, NULL, own_and_stay, &owned), 0);
     wait_until(&owned.is_owned);

@@ -150,7 +150,7 @@ static void take_from_owner(void *self)
     xseg_biased_lock_lock(&guarded->lock);
     atomic_store(&guarded->is_other_inside, true);
     go_on();
-    while (atomic_load(&guarded->lock.sleepers) == 0 && !atomic_load(&has_ended))
+    while (atomic_load(&guarded->lock.waiters) == 0 && !atomic_load(&has_ended))
         (void)sched_yield();
     atomic_store(&guarded->is_other_inside, false);
     xseg_biased_lock_unlock(&guarded->lock);
@@ -165,7 +165,7 @@ static void an_owner_looks_again_whether_the_latch_is_its_own(void **state)
 
     (void)state;
     xseg_biased_lock_init(&guarded.lock, XSEG_RANK_ARENA);
-    if (!guarded.lock.has_barrier)
+    if (!guarded.lock.has_membarrier)
         return;
     stop_everywhere(&run);
     xseg_biased_lock_fini(&guarded.lock);
