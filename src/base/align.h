@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Rounding and sums of sizes that say when they overflow. */
+/* Arithmetic on sizes, and small helpers that every module uses. */
 #ifndef XSEG_BASE_ALIGN_H
 #define XSEG_BASE_ALIGN_H
 
@@ -7,7 +7,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a processor fetches at once. */
 #define XSEG_CACHE_LINE 64
 
 #define XSEG_KIB ((uint64_t)1 << 10)
@@ -46,7 +45,7 @@ static inline uint64_t xseg_max(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* a + b, or UINT64_MAX where that does not fit. */
+/* a + b, or UINT64_MAX on overflow. */
 static inline uint64_t xseg_add_saturate(uint64_t a, uint64_t b)
 {
     return a > UINT64_MAX - b ? UINT64_MAX : a + b;
@@ -58,9 +57,8 @@ static inline uint64_t xseg_add_saturate(uint64_t a, uint64_t b)
 
 #define XSEG_COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
-/* Choose one of two addresses without a branch, where the choice cannot be predicted.  Compilers make
- * a branch of a `?:`, and take an array of both through memory. */
-
+/* Select one of two pointers without a branch, for unpredictable conditions.  Compilers emit a branch for `?:`, and load
+ * from memory for an array of both. */
 static inline void *xseg_select(bool cond, void *yes, void *no)
 {
 #if defined(__x86_64__)

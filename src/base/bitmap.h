@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A set of small numbers as a bitmap with summaries, so that the next or previous member is found
- * in three steps.  Each word of the summary has 64 words of 64 bits under it, and `top` has 64
- * words of the summary.
+ * A hierarchical bitmap: a set of small numbers in which the next or previous member is found in O(1).
  *
- * Holds up to 64^3 = 262144 numbers.  The storage is the caller's: xseg_bitmap_words() of them.
+ * There are three levels.  The lowest has one bit per number.  Each bit of `summary` tells whether a word of the lowest
+ * level has a bit set, and each bit of `top` tells the same of a word of `summary`.  So a search reads at most three words
+ * on the way up and two on the way down.  One word of `top` covers 64^3 = 262,144 numbers.  The caller provides the
+ * storage, xseg_bitmap_words() words.
  *
  * Invariants:
- *   BITS-1  a summary bit is set exactly when the word below it is not zero.
+ *   BITS-1  a summary bit is set if and only if the word below it is not zero.
  *
- * Locking: the owner's.
+ * Locking: the owner's lock.
  */
 #ifndef XSEG_BASE_BITMAP_H
 #define XSEG_BASE_BITMAP_H
@@ -18,17 +19,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define XSEG_BITMAP_MAX  262144u /* 64 to the third power */
+#define XSEG_BITMAP_MAX  262144u /* 64^3 */
 #define XSEG_BITMAP_NONE UINT32_MAX
 
 struct xseg_bitmap {
-    uint64_t *word;    /* one bit a number */
-    uint64_t *summary; /* one bit a word */
-    uint64_t top;      /* one bit a summary word */
-    uint32_t count;    /* numbers are below this */
+    uint64_t *word;    /* a bit per number */
+    uint64_t *summary; /* a bit per word */
+    uint64_t top;      /* a bit per word of the summary */
+    uint32_t count;    /* all numbers are below this */
 };
 
-/* Words of storage for `count` numbers. */
+/* The words of storage that `count` numbers require. */
 static inline size_t xseg_bitmap_words(uint32_t count)
 {
     const size_t words = ((size_t)count + 63) / 64;
@@ -57,7 +58,7 @@ static inline void xseg_bitmap_set(struct xseg_bitmap *bits, uint32_t number)
     bits->top |= (uint64_t)1 << (number / 4096);
 }
 
-/* Whether it was the last one of its word is as good as random: no branch. */
+/* Without a branch: whether a word becomes zero is unpredictable. */
 static inline void xseg_bitmap_clear(struct xseg_bitmap *bits, uint32_t number)
 {
     uint64_t *word = &bits->word[number / 64], *summary = &bits->summary[number / 4096];
@@ -67,7 +68,7 @@ static inline void xseg_bitmap_clear(struct xseg_bitmap *bits, uint32_t number)
     bits->top &= ~((uint64_t)(*summary == 0) << (number / 4096));
 }
 
-/* The bits of `word` from position `from` (0 to 64) upwards. */
+/* The bits of `word` at position `from` (0 to 64) and above. */
 static inline uint64_t xseg_bitmap_from(uint64_t word, uint32_t from)
 {
     return from >= 64 ? 0 : word >> from << from;
@@ -79,7 +80,7 @@ static inline uint64_t xseg_bitmap_below(uint64_t word, uint32_t below)
     return below >= 64 ? word : word & (((uint64_t)1 << below) - 1);
 }
 
-/* The smallest member that is `from` or above, or XSEG_BITMAP_NONE. */
+/* Find the smallest member that is at least `from`; XSEG_BITMAP_NONE if there is none. */
 static inline uint32_t xseg_bitmap_next(const struct xseg_bitmap *bits, uint32_t from)
 {
     if (from >= bits->count)
@@ -101,7 +102,7 @@ static inline uint32_t xseg_bitmap_next(const struct xseg_bitmap *bits, uint32_t
     return word * 64 + (uint32_t)__builtin_ctzll(bits->word[word]);
 }
 
-/* The greatest member that is below `below`, or XSEG_BITMAP_NONE. */
+/* Find the largest member below `below`; XSEG_BITMAP_NONE if there is none. */
 static inline uint32_t xseg_bitmap_prev(const struct xseg_bitmap *bits, uint32_t below)
 {
     if (below == 0)

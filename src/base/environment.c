@@ -10,8 +10,7 @@
 
 #define PREFIX "XSEG_"
 
-/* More is hardly mistyped. */
-enum { WARNINGS_MAX = 8 };
+enum { WARNINGS_MAX = 8 }; /* further variables are only counted */
 
 static const char *const known[] = {
 #define X(name, reader, meaning) name,
@@ -27,7 +26,7 @@ static bool is_known(const char *name, size_t length)
     return false;
 }
 
-static void warn(const struct xseg_log *log, const char *name, size_t length)
+static void warn_unknown(const struct xseg_log *log, const char *name, size_t length)
 {
     struct xseg_closest_match closest;
 
@@ -49,7 +48,7 @@ void xseg_environment_check(const struct xseg_log *log)
 {
     unsigned warnings = 0;
 
-    /* A set-user-ID process is not told what its user says. */
+    /* In a set-user-ID process the environment is untrusted. */
     if (getauxval(AT_SECURE) != 0)
         return;
     for (char **variable = environ; variable != NULL && *variable != NULL; variable++) {
@@ -59,7 +58,7 @@ void xseg_environment_check(const struct xseg_log *log)
             continue;
         const size_t length = xseg_min(strcspn(name, "="), 256);
         if (!is_known(name, length) && ++warnings <= WARNINGS_MAX)
-            warn(log, name, length);
+            warn_unknown(log, name, length);
     }
     if (warnings > WARNINGS_MAX)
         xseg_log_line(log, XSEG_LOG_WARNING,

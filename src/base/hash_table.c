@@ -28,8 +28,8 @@ static uint64_t *record_at(const struct xseg_hash_table *table, size_t at)
     return (void *)(table->records + at * table->record_bytes);
 }
 
-/* The place of a key, which is empty if the key is new. */
-static uint64_t *place_of(const struct xseg_hash_table *table, uint64_t key)
+/* Find the slot of a key, or the empty slot in which a new key belongs. */
+static uint64_t *find_slot(const struct xseg_hash_table *table, uint64_t key)
 {
     const size_t mask = table->capacity - 1;
     size_t at = (size_t)xseg_hash_word(key, 0) & mask;
@@ -40,7 +40,7 @@ static uint64_t *place_of(const struct xseg_hash_table *table, uint64_t key)
     return record_at(table, at);
 }
 
-static bool grow(struct xseg_hash_table *table)
+static bool grow_table(struct xseg_hash_table *table)
 {
     struct xseg_hash_table larger = *table;
 
@@ -50,7 +50,7 @@ static bool grow(struct xseg_hash_table *table)
         return false;
     for (const uint64_t *record = xseg_hash_table_next(table, NULL); record != NULL;
          record = xseg_hash_table_next(table, record))
-        memcpy(place_of(&larger, *record), record, table->record_bytes);
+        memcpy(find_slot(&larger, *record), record, table->record_bytes);
     free(table->records);
     *table = larger;
     return true;
@@ -58,16 +58,16 @@ static bool grow(struct xseg_hash_table *table)
 
 void *xseg_hash_table_find(const struct xseg_hash_table *table, uint64_t key)
 {
-    uint64_t *record = table->used == 0 ? NULL : place_of(table, key);
+    uint64_t *record = table->used == 0 ? NULL : find_slot(table, key);
 
     return record == NULL || *record == 0 ? NULL : record;
 }
 
 void *xseg_hash_table_find_or_add(struct xseg_hash_table *table, uint64_t key)
 {
-    if (2 * table->used >= table->capacity && !grow(table))
+    if (2 * table->used >= table->capacity && !grow_table(table))
         return NULL;
-    uint64_t *record = place_of(table, key);
+    uint64_t *record = find_slot(table, key);
     table->used += *record == 0;
     *record = key;
     return record;

@@ -1,5 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* Hashes of words, for tables in memory; not for what an adversary chooses. */
+/*
+ * Hash functions of 64-bit words, and a hash table of records for one thread.
+ *
+ * The hashes are those of wyhash: the two halves of a 128-bit product, combined by XOR.  They are fast and well distributed,
+ * but not resistant to keys that an adversary chooses.
+ *
+ * The table uses open addressing with linear probing, and is at most half full.  A record starts with its key, a nonzero
+ * uint64_t; the rest of a new record is zeroed.  Records are never removed, and they move when a record is added.  intern.h
+ * has the table that threads read without a lock, and whose records do not move.
+ *
+ * Locking: the owner's lock.
+ */
 #ifndef XSEG_BASE_HASH_TABLE_H
 #define XSEG_BASE_HASH_TABLE_H
 
@@ -7,7 +18,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Both halves of a product, so that every bit of each factor counts. */
+/* Both halves of a product, so that every bit of both factors has an effect. */
 static inline uint64_t xseg_hash_fold(uint64_t a, uint64_t b)
 {
     __extension__ typedef unsigned __int128 wide;
@@ -16,13 +27,13 @@ static inline uint64_t xseg_hash_fold(uint64_t a, uint64_t b)
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-/* The hash of one word, or of two. */
+/* The hash of a word, with a seed. */
 static inline uint64_t xseg_hash_word(uint64_t word, uint64_t seed)
 {
     return xseg_hash_fold(word ^ 0x9e3779b97f4a7c15u, seed ^ 0xa0761d6478bd642fu);
 }
 
-/* The hash of `count` words, two at a time in two lanes that do not wait for each other. */
+/* The hash of `count` words, in two independent lanes. */
 static inline uint64_t xseg_hash_words(const void *words, size_t count, uint64_t seed)
 {
     const unsigned char *at = words;
@@ -41,19 +52,8 @@ static inline uint64_t xseg_hash_words(const void *words, size_t count, uint64_t
     return xseg_hash_word(one, other);
 }
 
-/*
- * A hash table of records by key, for one thread; intern.h has the one that is read without a lock.
- *
- * A record begins with its key, a uint64_t that is not 0.  The rest of a new record is zeros.  No record is taken out,
- * and records move when another one is added.
- *
- * Linear probing, at most half full.
- *
- * Locking: the owner's.
- */
-
 struct xseg_hash_table {
-    unsigned char *records; /* [capacity]; NULL before the first */
+    unsigned char *records; /* [capacity]; NULL before the first insertion */
     size_t record_bytes;
     size_t capacity; /* a power of two, or 0 */
     size_t used;
@@ -63,13 +63,13 @@ struct xseg_hash_table {
 void xseg_hash_table_init(struct xseg_hash_table *table, size_t record_bytes);
 void xseg_hash_table_fini(struct xseg_hash_table *table);
 
-/* The record of a key; NULL if there is none. */
+/* Find the record of a key; NULL if there is none. */
 void *xseg_hash_table_find(const struct xseg_hash_table *table, uint64_t key);
 
-/* The record of a key, which is added if it is new; NULL without host memory. */
+/* Find the record of a key, or add one; NULL if out of host memory. */
 void *xseg_hash_table_find_or_add(struct xseg_hash_table *table, uint64_t key);
 
-/* The record behind another one, in no order; of NULL the first.  NULL: that was the last. */
+/* Iterate in unspecified order: the record after `record`, or the first one if it is NULL.  NULL: there are no more. */
 void *xseg_hash_table_next(const struct xseg_hash_table *table, const void *record);
 
 #endif

@@ -11,15 +11,49 @@
 
 #include "src/base/check.h"
 
-#define PAGE_BYTES ((size_t)4096) /* or a part of the kernel's */
+#if defined(__SANITIZE_ADDRESS__)
+#define HAS_LEAK_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define HAS_LEAK_SANITIZER 1
+#endif
+#endif
+
+#ifdef HAS_LEAK_SANITIZER
+#include <sanitizer/lsan_interface.h>
+#endif
+
+#define PAGE_BYTES ((size_t)4096) /* or a fraction of the kernel's page */
 #define LINE_BYTES ((size_t)64)
 
-/* Where the next piece begins in its page. */
-static size_t next_start(void)
+static void register_lsan_root(const void *memory, size_t bytes)
 {
-    static atomic_size_t taken;
+#ifdef HAS_LEAK_SANITIZER
+    __lsan_register_root_region(memory, bytes);
+#else
+    (void)memory;
+    (void)bytes;
+#endif
+}
 
-    return atomic_fetch_add_explicit(&taken, 7 * LINE_BYTES, memory_order_relaxed) % PAGE_BYTES;
+static void unregister_lsan_root(const void *memory, size_t bytes)
+{
+#ifdef HAS_LEAK_SANITIZER
+    __lsan_unregister_root_region(memory, bytes);
+#else
+    (void)memory;
+    (void)bytes;
+#endif
+}
+
+/* --- Demand-zero memory. --- */
+
+/* The offset of the next piece in its first page. */
+static size_t next_page_offset(void)
+{
+    static atomic_size_t lines;
+
+    return atomic_fetch_add_explicit(&lines, 7 * LINE_BYTES, memory_order_relaxed) % PAGE_BYTES;
 }
 
 void *xseg_demand_zero_alloc(size_t bytes)
@@ -30,32 +64,10 @@ void *xseg_demand_zero_alloc(size_t bytes)
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
         return NULL;
-    (void)madvise(memory, bytes + PAGE_BYTES, MADV_NOHUGEPAGE); /* with them it only takes more */
-    xseg_lsan_root_add(memory, bytes + PAGE_BYTES);
-    return memory + next_start();
-}
-
-size_t xseg_demand_zero_resident(const void *memory, size_t bytes)
-{
-    enum { AT_ONCE = 4096 };
-    const size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
-    const uintptr_t first = (uintptr_t)memory / page_bytes * page_bytes;
-    unsigned char is_there[AT_ONCE];
-    size_t count = 0;
-
-    if (memory == NULL || bytes < XSEG_DEMAND_ZERO_LARGE)
-        return memory == NULL ? 0 : bytes;
-    const size_t pages = ((uintptr_t)memory + bytes - first + page_bytes - 1) / page_bytes;
-    for (size_t at = 0; at < pages; at += AT_ONCE) {
-        const size_t some = pages - at < AT_ONCE ? pages - at : AT_ONCE;
-
-        /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
-        if (mincore((void *)(first + at * page_bytes), some * page_bytes, is_there) != 0)
-            return bytes;
-        for (size_t i = 0; i < some; i++)
-            count += is_there[i] & 1;
-    }
-    return count * page_bytes;
+    (void)madvise(memory, bytes + PAGE_BYTES,
+                  MADV_NOHUGEPAGE); /* a sparse table would become resident */
+    register_lsan_root(memory, bytes + PAGE_BYTES);
+    return memory + next_page_offset();
 }
 
 void xseg_demand_zero_free(void *memory, size_t bytes)
@@ -65,15 +77,35 @@ void xseg_demand_zero_free(void *memory, size_t bytes)
     } else if (memory != NULL) {
         char *page = (char *)memory - (uintptr_t)memory % PAGE_BYTES;
 
-        xseg_lsan_root_remove(page, bytes + PAGE_BYTES);
+        unregister_lsan_root(page, bytes + PAGE_BYTES);
         (void)munmap(page, bytes + PAGE_BYTES);
     }
 }
 
-static size_t page_bytes(void)
+size_t xseg_demand_zero_resident(const void *memory, size_t bytes)
 {
-    return (size_t)sysconf(_SC_PAGESIZE);
+    enum { PAGES_PER_CALL = 4096 };
+    const size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t first = (uintptr_t)memory / page_bytes * page_bytes;
+    unsigned char is_resident[PAGES_PER_CALL];
+    size_t count = 0;
+
+    if (memory == NULL || bytes < XSEG_DEMAND_ZERO_LARGE)
+        return memory == NULL ? 0 : bytes;
+    const size_t pages = ((uintptr_t)memory + bytes - first + page_bytes - 1) / page_bytes;
+    for (size_t at = 0; at < pages; at += PAGES_PER_CALL) {
+        const size_t some = pages - at < PAGES_PER_CALL ? pages - at : PAGES_PER_CALL;
+
+        /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
+        if (mincore((void *)(first + at * page_bytes), some * page_bytes, is_resident) != 0)
+            return bytes;
+        for (size_t i = 0; i < some; i++)
+            count += is_resident[i] & 1;
+    }
+    return count * page_bytes;
 }
+
+/* --- Wipe-on-fork memory. --- */
 
 void *xseg_wipe_on_fork_alloc(size_t bytes, bool *is_wiped)
 {
@@ -82,7 +114,7 @@ void *xseg_wipe_on_fork_alloc(size_t bytes, bool *is_wiped)
     if (memory == MAP_FAILED)
         return NULL;
     *is_wiped = madvise(memory, bytes, MADV_WIPEONFORK) == 0;
-    xseg_lsan_root_add(memory, bytes);
+    register_lsan_root(memory, bytes);
     return memory;
 }
 
@@ -90,14 +122,19 @@ void xseg_wipe_on_fork_free(void *memory, size_t bytes)
 {
     if (memory == NULL)
         return;
-    xseg_lsan_root_remove(memory, bytes);
+    unregister_lsan_root(memory, bytes);
     (void)munmap(memory, bytes);
+}
+
+static size_t guard_bytes(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
 }
 
 bool xseg_fork_guard_init(struct xseg_fork_guard *guard)
 {
     bool is_wiped = false;
-    unsigned *page = xseg_wipe_on_fork_alloc(page_bytes(), &is_wiped);
+    unsigned *page = xseg_wipe_on_fork_alloc(guard_bytes(), &is_wiped);
 
     if (page == NULL)
         return false;
@@ -106,13 +143,13 @@ bool xseg_fork_guard_init(struct xseg_fork_guard *guard)
     if (is_wiped)
         guard->marker = page;
     else
-        xseg_wipe_on_fork_free(page, page_bytes());
+        xseg_wipe_on_fork_free(page, guard_bytes());
     return true;
 }
 
 void xseg_fork_guard_fini(struct xseg_fork_guard *guard)
 {
-    xseg_wipe_on_fork_free((void *)(size_t)guard->marker, page_bytes());
+    xseg_wipe_on_fork_free((void *)(size_t)guard->marker, guard_bytes());
     guard->marker = NULL;
 }
 
@@ -120,6 +157,8 @@ bool xseg_fork_guard_compare_pid(const struct xseg_fork_guard *guard)
 {
     return getpid() != guard->owner;
 }
+
+/* --- Shared regions. --- */
 
 #ifndef F_SEAL_FUTURE_WRITE /* glibc before 2.32 */
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -129,8 +168,8 @@ bool xseg_fork_guard_compare_pid(const struct xseg_fork_guard *guard)
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
 
-/* Create the file.  Linux 6.3 knows MFD_NOEXEC_SEAL, and with vm.memfd_noexec=2 demands it; kernels before refuse it. */
-static int create(const char *name)
+/* Linux 6.3 and later may require MFD_NOEXEC_SEAL (vm.memfd_noexec=2); earlier kernels reject the flag. */
+static int create_memfd(const char *name)
 {
     const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
     const int file = memfd_create(name, flags | MFD_NOEXEC_SEAL);
@@ -138,8 +177,8 @@ static int create(const char *name)
     return file >= 0 || errno != EINVAL ? file : memfd_create(name, flags);
 }
 
-/* Give the file its size, for good, and map it. */
-static int fill_in(struct xseg_shared_region *region)
+/* Set the size of the file, map it, and seal it.  Returns 0 or an errno. */
+static int map_region(struct xseg_shared_region *region)
 {
     if (ftruncate(region->file, (off_t)region->bytes) != 0)
         return errno;
@@ -158,8 +197,8 @@ int xseg_shared_region_init(struct xseg_shared_region *region, const char *name,
 {
     XSEG_ASSERT(bytes > 0);
     *region = (struct xseg_shared_region){.memory = MAP_FAILED, .bytes = bytes};
-    region->file = create(name);
-    const int error = region->file < 0 ? errno : fill_in(region);
+    region->file = create_memfd(name);
+    const int error = region->file < 0 ? errno : map_region(region);
     if (error == 0)
         return 0;
     if (region->memory != MAP_FAILED)

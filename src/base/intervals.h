@@ -2,8 +2,8 @@
 /*
  * An interval tree: finds all intervals that overlap another one.
  *
- * A treap, ordered by (begin, order), in which each node has the largest end of its subtree.  The owner embeds the nodes
- * and provides the lock.  Insertion, removal and each step of a search are O(log n) in the number of intervals.
+ * An augmented treap, ordered by (begin, order): each node stores the largest end of its subtree.  The owner embeds the
+ * nodes and provides the lock.  Insertion, removal and each step of a search are O(log n) in the number of intervals.
  */
 #ifndef XSEG_BASE_INTERVALS_H
 #define XSEG_BASE_INTERVALS_H
@@ -31,7 +31,8 @@ void xseg_intervals_remove(struct xseg_intervals *tree, struct xseg_interval *no
 struct xseg_interval *xseg_intervals_first(const struct xseg_intervals *tree, uint64_t begin,
                                            uint64_t end);
 
-/* Find the first such interval after the position (after, order), where an interval may have been that is removed by now. */
+/* Find the first overlapping interval after the position (after, order).  The interval at that position may have been
+ * removed. */
 struct xseg_interval *xseg_intervals_next(const struct xseg_intervals *tree, uint64_t begin,
                                           uint64_t end, uint64_t after, uint64_t order);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * An intrusive doubly linked list: a ring through a head.
+ * An intrusive, circular, doubly linked list with a sentinel head.
  *
- * A node that is on no list points to itself, so removing it again does nothing.
+ * A node that is in no list points to itself, so removing it again has no effect.
  */
 #ifndef XSEG_BASE_LIST_H
 #define XSEG_BASE_LIST_H
@@ -23,7 +23,7 @@ static inline bool xseg_list_is_empty(const struct xseg_list *list)
     return list->next == list;
 }
 
-/* Insert a node before `at`; before the head means at the end. */
+/* Insert a node before `at`; before the head means as the last node. */
 static inline void xseg_list_insert(struct xseg_list *at, struct xseg_list *node)
 {
     node->prev = at->prev;
@@ -39,7 +39,7 @@ static inline void xseg_list_remove(struct xseg_list *node)
     xseg_list_init(node);
 }
 
-/* The first node, which must exist, as its structure. */
+/* The structure of the first node; the list must not be empty. */
 #define XSEG_LIST_FIRST(head, type, member) XSEG_CONTAINER((head)->next, type, member)
 
 #define XSEG_LIST_FOR(node, head) \

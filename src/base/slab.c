@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* Record `i` of a batch. */
-static void *at(struct xseg_slab_batch *batch, size_t record_bytes, uint64_t i)
+static void *record_at(struct xseg_slab_batch *batch, size_t record_bytes, uint64_t i)
 {
     XSEG_ASSERT(i < batch->records);
     return (char *)(batch + 1) + i * record_bytes;
@@ -18,8 +18,8 @@ static size_t batch_bytes(size_t record_bytes, uint64_t records)
 
 void xseg_slab_init(struct xseg_slab *slab, size_t record_bytes, void *owner)
 {
-    XSEG_ASSERT(record_bytes >= sizeof(struct xseg_slab_idle));
-    XSEG_ASSERT(record_bytes % _Alignof(struct xseg_slab_idle) == 0);
+    XSEG_ASSERT(record_bytes >= sizeof(struct xseg_slab_free_record));
+    XSEG_ASSERT(record_bytes % _Alignof(struct xseg_slab_free_record) == 0);
     memset(slab, 0, sizeof(*slab));
     slab->record_bytes = record_bytes;
     slab->owner = owner;
@@ -48,18 +48,18 @@ struct xseg_slab_batch *xseg_slab_make_batch(size_t record_bytes, uint32_t recor
 
 bool xseg_slab_refill(struct xseg_slab *slab, struct xseg_slab_batch *batch)
 {
-    if (batch->records > UINT32_MAX - slab->made) {
+    if (batch->records > UINT32_MAX - slab->total) {
         free(batch);
         return false;
     }
     XSEG_ASSERT(batch->records > 0);
     batch->next = slab->batches;
     slab->batches = batch;
-    slab->made += (uint32_t)batch->records;
+    slab->total += (uint32_t)batch->records;
     slab->host_bytes += batch_bytes(slab->record_bytes, batch->records);
-    /* The first record of the batch is taken first. */
+    /* Reverse order, so that records are allocated in the order of their addresses. */
     for (uint64_t i = batch->records; i-- > 0;) {
-        struct xseg_slab_record *record = at(batch, slab->record_bytes, i);
+        struct xseg_slab_record *record = record_at(batch, slab->record_bytes, i);
 
         record->owner = slab->owner;
         xseg_slab_free(slab, record);
@@ -79,22 +79,22 @@ void *xseg_slab_alloc(struct xseg_slab *slab)
 
 bool xseg_slab_audit(const struct xseg_slab *slab, struct xseg_violation *violation)
 {
-    uint64_t made = 0;
+    uint64_t total = 0;
     uint32_t count = 0;
 
-    for (const struct xseg_slab_idle *link = slab->free; link != NULL; link = link->next)
+    for (const struct xseg_slab_free_record *link = slab->free; link != NULL; link = link->next)
         count++;
     for (struct xseg_slab_batch *batch = slab->batches; batch != NULL; batch = batch->next)
-        made += batch->records;
-    XSEG_INVARIANT(violation, "SLAB-1", made == slab->made,
-                   "the batches have %llu records, made says %u", (unsigned long long)made,
-                   slab->made);
-    XSEG_INVARIANT(violation, "SLAB-1", count == slab->free_count && count <= slab->made,
-                   "free list has %u, free_count says %u of %u", count, slab->free_count,
-                   slab->made);
+        total += batch->records;
+    XSEG_INVARIANT(violation, "SLAB-1", total == slab->total,
+                   "batches have %llu records, total is %u", (unsigned long long)total,
+                   slab->total);
+    XSEG_INVARIANT(violation, "SLAB-1", count == slab->free_count && count <= slab->total,
+                   "free list has %u records, free_count is %u of %u", count, slab->free_count,
+                   slab->total);
     for (struct xseg_slab_batch *batch = slab->batches; batch != NULL; batch = batch->next) {
         for (uint64_t i = 0; i < batch->records; i++) {
-            const struct xseg_slab_record *record = at(batch, slab->record_bytes, i);
+            const struct xseg_slab_record *record = record_at(batch, slab->record_bytes, i);
 
             XSEG_INVARIANT(violation, "SLAB-2", record->owner == slab->owner,
                            "record %llu of a batch has another owner", (unsigned long long)i);

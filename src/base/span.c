@@ -7,10 +7,10 @@
 #include <pthread.h>
 #include <sys/auxv.h>
 
-/* NULL without a tool.  Written once, before the first range of any thread. */
+/* NULL without a tool.  Written once, before the first range. */
 static nvtxDomainHandle_t domain;
 
-static void start(void)
+static void create_domain(void)
 {
     if (getauxval(AT_SECURE) == 0)
         domain = nvtxDomainCreateA("xseg");
@@ -20,7 +20,7 @@ void xseg_nvtx_start(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-    (void)pthread_once(&once, start);
+    (void)pthread_once(&once, create_domain);
 }
 
 void xseg_nvtx_push(const char *name, uint64_t bytes)

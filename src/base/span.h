@@ -1,41 +1,37 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Ranges: stretches of time of a thread that NVIDIA's tools show, by NVTX 3.
+ * Spans: operations outside the hit path that tracing tools see as a pair of USDT probes and an NVTX range.
  *
- * A tool that wants them loads itself by the variable NVTX_INJECTION64_PATH.  Without a tool, and in a build without NVTX,
- * a range costs a look at one variable.  In a set-user-ID process there are none, since NVTX would load whatever library
- * the variable names.
+ * A USDT probe (sys/sdt.h) is a no-op instruction with an ELF note that describes its address and arguments; bpftrace, perf
+ * and SystemTap place a breakpoint there.  A library that is built without sys/sdt.h has no probes.
  *
- * Locking: none; ranges of a thread lie within each other.  A tool hears of them under the locks that the thread holds, and
- * must not call the library.
+ *     xseg:NAME_begin  device (int), bytes (uint64_t): the subject of the operation, as far as it is known
+ *     xseg:NAME_end    device (int), status (int): XSEG_OK or the error
+ *
+ * An NVTX range is shown by NVIDIA's tools.  A tool is loaded by NVTX if NVTX_INJECTION64_PATH names it.  In a set-user-ID
+ * process there are no ranges, because NVTX would load the named library.  Without a tool, and in a build without NVTX, a
+ * range costs one load.
+ *
+ * docs/metrics.md lists all spans, and tests/tool/usdt.py verifies the list.
+ *
+ * Locking: none; the spans of a thread nest.  A tool is called while the thread may hold locks, so it must not call the
+ * library.
  */
 #ifndef XSEG_BASE_SPAN_H
 #define XSEG_BASE_SPAN_H
 
 #include <stdint.h>
 
-/* Let a tool be loaded, if one is named; to be called before any range.  No lock is held. */
+/* Load the tool, if one is named.  Must precede all ranges; no lock is held. */
 void xseg_nvtx_start(void);
 
-/* Begin a range with a name and a number of bytes, which the tool shows; and end the one that began last. */
+/* Begin a range with a name and a size, and end the innermost range. */
 void xseg_nvtx_push(const char *name, uint64_t bytes);
 void xseg_nvtx_pop(void);
 
-/*
- * Spans: work off the hit path that tracers see: a probe at its begin, a probe at its end, and a range (range.h) around it.
- *
- * A probe (USDT, sys/sdt.h) is an instruction that does nothing.  A note in the library says where it is, and where its
- * arguments are: bpftrace, perf and SystemTap put a breakpoint there.  A library that was built without sys/sdt.h has none.
- *
- *     xseg:NAME_begin  device (int), bytes (uint64_t): what it is about, as far as that is known
- *     xseg:NAME_end    device (int), status (int): XSEG_OK or the error
- *
- * docs/metrics.md lists the spans; tests/tool/usdt.py holds that it does.
- */
-
 #if XSEG_HAVE_SDT
 #include <sys/sdt.h>
-/* The macros of sys/sdt.h call one another with fewer arguments than ISO C wants. */
+/* The macros of sys/sdt.h call each other with fewer arguments than ISO C requires. */
 #ifdef __clang__
 #define XSEG_SPAN_PROBE(name, device, number)                                       \
     _Pragma("clang diagnostic push")                                                \
@@ -49,7 +45,7 @@ void xseg_nvtx_pop(void);
 #define XSEG_SPAN_PROBE(name, device, number) ((void)(device), (void)(number))
 #endif
 
-/* Begin a span, and end the one that the thread began last, which has this name. */
+/* Begin a span, and end the innermost span of the thread, which has this name. */
 #define XSEG_SPAN_BEGIN(name, device, bytes)                      \
     do {                                                          \
         const int span_device_ = (device);                        \

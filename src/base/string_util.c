@@ -42,7 +42,7 @@ static bool is_printable(char c)
     return c >= ' ' && c <= '~';
 }
 
-/* Backwards, so that nothing is overwritten before it has moved; what finds no room is cut. */
+/* Works backward, so that each byte is moved before it is overwritten; bytes that do not fit are truncated. */
 void xseg_strbuf_escape(struct xseg_strbuf *text, size_t from)
 {
     static const char digit[] = "0123456789abcdef";
@@ -77,31 +77,31 @@ void xseg_strbuf_add_mib(struct xseg_strbuf *text, uint64_t bytes)
 
 enum { COMPLETION_COST = 2 };
 
-static unsigned smaller(unsigned a, unsigned b)
+static unsigned min_unsigned(unsigned a, unsigned b)
 {
     return a < b ? a : b;
 }
 
-/* Fold case and hyphens, so that spellings compare equal.  tolower() would depend on the locale. */
-static char folded(char c)
+/* Fold case and hyphens.  tolower() would depend on the locale. */
+static char fold_char(char c)
 {
     if (c >= 'A' && c <= 'Z')
         return (char)(c - 'A' + 'a');
     return c == '-' ? '_' : c;
 }
 
-static bool begins_with(const char *name, const char *word, size_t word_length)
+static bool has_prefix(const char *name, const char *word, size_t word_length)
 {
     size_t i = 0;
 
-    while (i < word_length && folded(name[i]) == folded(word[i]))
+    while (i < word_length && fold_char(name[i]) == fold_char(word[i]))
         i++;
     return i == word_length;
 }
 
-/* Row by row: row[i % 3][j] is the distance between the first i characters of one and the first j of
-   the other.  A swap looks two rows back. */
-static unsigned edits(const char *a, size_t a_length, const char *b, size_t b_length)
+/* row[i % 3][j] is the distance between the first i characters of `a` and the first j of `b`.  A transposition reads the
+ * row before the previous one. */
+static unsigned edit_distance(const char *a, size_t a_length, const char *b, size_t b_length)
 {
     unsigned row[3][XSEG_CLOSEST_MATCH_MAX + 1];
 
@@ -113,12 +113,12 @@ static unsigned edits(const char *a, size_t a_length, const char *b, size_t b_le
 
         current[0] = (unsigned)i;
         for (size_t j = 1; j <= b_length; j++) {
-            const char x = folded(a[i - 1]), y = folded(b[j - 1]);
+            const char x = fold_char(a[i - 1]), y = fold_char(b[j - 1]);
 
-            current[j] = smaller(before[j] + 1, current[j - 1] + 1);
-            current[j] = smaller(current[j], before[j - 1] + (x != y));
-            if (i > 1 && j > 1 && x == folded(b[j - 2]) && y == folded(a[i - 2]))
-                current[j] = smaller(current[j], two_before[j - 2] + 1);
+            current[j] = min_unsigned(before[j] + 1, current[j - 1] + 1);
+            current[j] = min_unsigned(current[j], before[j - 1] + (x != y));
+            if (i > 1 && j > 1 && x == fold_char(b[j - 2]) && y == fold_char(a[i - 2]))
+                current[j] = min_unsigned(current[j], two_before[j - 2] + 1);
         }
     }
     return row[a_length % 3][b_length];
@@ -137,11 +137,10 @@ void xseg_closest_match_consider(struct xseg_closest_match *closest, const char 
 
     if (word_length == 0 || word_length > XSEG_CLOSEST_MATCH_MAX || length > XSEG_CLOSEST_MATCH_MAX)
         return;
-    unsigned distance = edits(closest->word, word_length, name, length);
+    unsigned distance = edit_distance(closest->word, word_length, name, length);
     size_t allowed = (word_length > length ? word_length : length) / 3;
-    if (word_length >= 3 && length >= word_length &&
-        begins_with(name, closest->word, word_length)) {
-        distance = smaller(distance, COMPLETION_COST);
+    if (word_length >= 3 && length >= word_length && has_prefix(name, closest->word, word_length)) {
+        distance = min_unsigned(distance, COMPLETION_COST);
         allowed = COMPLETION_COST;
     }
     if (distance > allowed)

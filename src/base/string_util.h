@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A bounded text builder: writes into the caller's buffer, cuts what does not fit, never allocates.
- * The buffer is always terminated; `length` goes on counting what would have been written.
+ * Strings: a bounded string buffer, validation of UTF-8, and the closest match for "did you mean ...?".
+ *
+ * A string buffer writes to the caller's memory, truncates what does not fit, and never allocates.
+ *
+ * The closest match is the known name with the smallest edit distance to a misspelled word (optimal string alignment:
+ * insertion, deletion, substitution, and transposition of neighbors), if that is at most a third of the length.  Case is
+ * ignored, and '-' equals '_'.  If the word is a prefix of a name, the distance is at most 2.  Among equal distances, the
+ * shortest name wins, then the first one.
  */
 #ifndef XSEG_BASE_STRING_UTIL_H
 #define XSEG_BASE_STRING_UTIL_H
@@ -10,29 +16,31 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* --- The string buffer. --- */
+
 struct xseg_strbuf {
-    char *buffer;
-    size_t bytes;  /* size of buffer; may be 0 */
-    size_t length; /* of the whole text, without its terminator */
+    char *buffer;  /* always terminated, unless `bytes` is 0 */
+    size_t bytes;  /* size of the buffer; may be 0 */
+    size_t length; /* of the untruncated string, without the terminator */
 };
 
 void xseg_strbuf_init(struct xseg_strbuf *text, char *buffer, size_t bytes);
+
+/* Append formatted text. */
 void xseg_strbuf_printf(struct xseg_strbuf *text, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void xseg_strbuf_vprintf(struct xseg_strbuf *text, const char *format, va_list arguments)
     __attribute__((format(printf, 2, 0)));
 
-/* Show what has been added from `from` on with its bytes that are not printable ASCII as \xNN, since
- * text of others may be in it. */
+/* Replace the bytes from the offset `from` on that are not printable ASCII by \xNN. */
 void xseg_strbuf_escape(struct xseg_strbuf *text, size_t from);
 
-/* A number of bytes in MiB, "81920.00 MiB", for sentences whose numbers are compared.  A number that is not 0
- * but would round to 0 is written in bytes. */
+/* Append a size in MiB, "81920.00 MiB"; a nonzero size that would be rounded to 0 in bytes. */
 void xseg_strbuf_add_mib(struct xseg_strbuf *text, uint64_t bytes);
 
-/* Texts of others: which bytes of them are UTF-8. */
+/* --- UTF-8. --- */
 
-/* How many bytes of UTF-8 one character has at `text`; 0: it is none.  RFC 3629, section 4. */
+/* The length of the UTF-8 character at `text`, in bytes (RFC 3629, section 4); 0: the bytes are not a valid character. */
 static inline size_t xseg_utf8_measure(const unsigned char *text, size_t length)
 {
     const unsigned char first = text[0];
@@ -51,30 +59,22 @@ static inline size_t xseg_utf8_measure(const unsigned char *text, size_t length)
     return bytes;
 }
 
-/*
- * The known name that is nearest to a word, for "did you mean ...?".
- *
- * Near is: few characters inserted, left out, replaced, or swapped with their neighbour (the optimal
- * string alignment distance), at most one in three.  Upper and lower case are the same, and so are
- * '-' and '_'.  A word that a name begins with is two edits away at most.  Of names equally near, the
- * shortest wins, then the one offered first.
- */
+/* --- The closest match. --- */
 
-/* Longer words and names are near nothing. */
-enum { XSEG_CLOSEST_MATCH_MAX = 64 };
+enum { XSEG_CLOSEST_MATCH_MAX = 64 }; /* longer words and names never match */
 
 struct xseg_closest_match {
     const char *word; /* the caller's; need not be terminated */
     size_t word_length;
-    const char *name; /* the nearest that was offered; NULL while none was near */
+    const char *name; /* the closest match so far; NULL: none */
     size_t name_length;
-    unsigned distance; /* of name */
+    unsigned distance; /* of `name` */
 };
 
 void xseg_closest_match_init(struct xseg_closest_match *closest, const char *word,
                              size_t word_length);
 
-/* Offer a name, which has to live as long as the answer is used. */
+/* Consider a name, which must outlive the result. */
 void xseg_closest_match_consider(struct xseg_closest_match *closest, const char *name);
 
 #endif

@@ -53,7 +53,7 @@ static void a_new_slab_holds_nothing(void **state)
     (void)state;
     xseg_slab_init(&slab, sizeof(struct record), &owner);
     assert_int_equal(slab.free_count, 0);
-    assert_int_equal(slab.made, 0);
+    assert_int_equal(slab.total, 0);
     assert_audit(&slab);
     xseg_slab_fini(&slab);
 }
@@ -75,7 +75,7 @@ static void every_record_is_its_owners(void **state)
         memset(taken[i]->rest, (int)i, sizeof(taken[i]->rest));
         taken[i]->number = i;
     }
-    assert_int_equal(slab.made, COUNT);
+    assert_int_equal(slab.total, COUNT);
     for (uint32_t i = 0; i < COUNT; i++) {
         assert_ptr_equal(taken[i]->record.owner, &owner);
         assert_int_equal(taken[i]->number, i);
@@ -154,9 +154,9 @@ static void takes_and_puts_in_any_order_keep_count(void **state)
         (*slot)->rest[0] = (unsigned char)step;
         live++;
     }
-    assert_int_equal(slab.made - slab.free_count, live);
+    assert_int_equal(slab.total - slab.free_count, live);
     /* No more batches than the most that were ever live need. */
-    assert_true(slab.made <= HELD + XSEG_SLAB_BATCH);
+    assert_true(slab.total <= HELD + XSEG_SLAB_BATCH);
     assert_audit(&slab);
     xseg_slab_fini(&slab);
 }
@@ -170,7 +170,7 @@ static void host_bytes_cover_every_record(void **state)
     for (unsigned i = 1; i <= 3; i++) {
         fill(&slab);
         assert_int_equal(slab.host_bytes,
-                         sizeof(struct record) * slab.made + i * sizeof(struct xseg_slab_batch));
+                         sizeof(struct record) * slab.total + i * sizeof(struct xseg_slab_batch));
     }
     xseg_slab_fini(&slab);
 }
@@ -214,11 +214,11 @@ static void batches_grow_with_what_was_made(void **state)
     (void)state;
     xseg_slab_init(&slab, sizeof(struct record), &owner);
     for (unsigned i = 0; i < sizeof(records) / sizeof(records[0]); i++) {
-        const uint32_t before = slab.made;
+        const uint32_t before = slab.total;
 
         fill(&slab);
-        assert_int_equal(slab.made - before, records[i]);
-        assert_int_equal(slab.free_count, slab.made);
+        assert_int_equal(slab.total - before, records[i]);
+        assert_int_equal(slab.free_count, slab.total);
     }
     assert_audit(&slab);
     xseg_slab_fini(&slab);
@@ -230,7 +230,7 @@ static void more_records_than_can_be_counted_are_refused(void **state)
 
     (void)state;
     xseg_slab_init(&slab, sizeof(struct record), &owner);
-    slab.made = UINT32_MAX - 1;
+    slab.total = UINT32_MAX - 1;
     assert_false(xseg_slab_refill(&slab, xseg_slab_make_batch(sizeof(struct record), 2)));
     assert_int_equal(slab.free_count, 0);
     assert_int_equal(slab.host_bytes, 0);
@@ -251,10 +251,10 @@ static void the_audit_names_the_broken_invariant(void **state)
     assert_string_equal(violation.tag, "SLAB-1");
     slab.free_count++;
     assert_audit(&slab);
-    slab.made--;
+    slab.total--;
     assert_false(xseg_slab_audit(&slab, &violation));
     assert_string_equal(violation.tag, "SLAB-1");
-    slab.made++;
+    slab.total++;
     assert_audit(&slab);
     struct record *const record = xseg_slab_alloc(&slab);
     record->record.owner = NULL;
