@@ -9,7 +9,9 @@
 
 #include "src/base/align.h"
 
-/* How much more gets memory at once: fewer system calls than by the page. */
+/* --- The bump allocator. --- */
+
+/* Memory is committed in steps of this size, to save system calls. */
 #define STEP_BYTES ((size_t)1 << 20)
 
 bool xseg_bump_init(struct xseg_bump *bump, size_t bytes)
@@ -20,9 +22,10 @@ bool xseg_bump_init(struct xseg_bump *bump, size_t bytes)
     void *base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED)
         return false;
-    (void)madvise(base, bytes, MADV_NOHUGEPAGE); /* or the first record would take a huge one */
+    (void)madvise(base, bytes,
+                  MADV_NOHUGEPAGE); /* or the first record would make a huge page resident */
     bump->base = base;
-    bump->bytes = bytes;
+    bump->reserved = bytes;
     atomic_init(&bump->used, XSEG_BUMP_UNIT);
     return true;
 }
@@ -30,19 +33,20 @@ bool xseg_bump_init(struct xseg_bump *bump, size_t bytes)
 void xseg_bump_fini(struct xseg_bump *bump)
 {
     if (bump->base != NULL)
-        (void)munmap(bump->base, bump->bytes);
+        (void)munmap(bump->base, bump->reserved);
     bump->base = NULL;
-    bump->bytes = 0;
+    bump->reserved = 0;
 }
 
-/* Give memory to the addresses up to `end`, and to some more.  Returns false without host memory. */
-static bool open_up_to(struct xseg_bump *bump, size_t end)
+/* Commit at least the addresses up to `end`.  Returns false if out of host memory. */
+static bool commit_up_to(struct xseg_bump *bump, size_t end)
 {
-    const size_t open = xseg_min(xseg_round_up(end, STEP_BYTES), bump->bytes);
+    const size_t committed = xseg_min(xseg_round_up(end, STEP_BYTES), bump->reserved);
 
-    if (mprotect(bump->base + bump->open, open - bump->open, PROT_READ | PROT_WRITE) != 0)
+    if (mprotect(bump->base + bump->committed, committed - bump->committed,
+                 PROT_READ | PROT_WRITE) != 0)
         return false;
-    bump->open = open;
+    bump->committed = committed;
     return true;
 }
 
@@ -51,12 +55,13 @@ void *xseg_bump_alloc(struct xseg_bump *bump, size_t bytes)
     const size_t used = atomic_load_explicit(&bump->used, memory_order_relaxed);
 
     XSEG_ASSERT(bump->base != NULL && bytes != 0);
-    if (bytes > bump->bytes - used || xseg_round_up(bytes, XSEG_BUMP_UNIT) > bump->bytes - used) {
+    if (bytes > bump->reserved - used ||
+        xseg_round_up(bytes, XSEG_BUMP_UNIT) > bump->reserved - used) {
         atomic_store_explicit(&bump->was_full, true, memory_order_relaxed);
         return NULL;
     }
     const size_t end = used + xseg_round_up(bytes, XSEG_BUMP_UNIT);
-    if (end > bump->open && !open_up_to(bump, end))
+    if (end > bump->committed && !commit_up_to(bump, end))
         return NULL;
     atomic_store_explicit(&bump->used, end, memory_order_relaxed);
     return bump->base + used;
@@ -73,13 +78,15 @@ bool xseg_bump_audit(const struct xseg_bump *bump, struct xseg_violation *violat
     const size_t used = atomic_load_explicit(&bump->used, memory_order_relaxed);
 
     XSEG_INVARIANT(violation, "BUMP-1",
-                   XSEG_BUMP_UNIT <= used && used <= xseg_max(bump->open, XSEG_BUMP_UNIT) &&
-                       bump->open <= bump->bytes && used % XSEG_BUMP_UNIT == 0,
-                   "used %zu, open %zu of %zu bytes", used, bump->open, bump->bytes);
+                   XSEG_BUMP_UNIT <= used && used <= xseg_max(bump->committed, XSEG_BUMP_UNIT) &&
+                       bump->committed <= bump->reserved && used % XSEG_BUMP_UNIT == 0,
+                   "used %zu, committed %zu of %zu bytes", used, bump->committed, bump->reserved);
     return true;
 }
 
-static struct xseg_intern_slots *make_slots(struct xseg_bump *memory, uint64_t count)
+/* --- The intern table. --- */
+
+static struct xseg_intern_slots *alloc_slots(struct xseg_bump *memory, uint64_t count)
 {
     struct xseg_intern_slots *slots =
         xseg_bump_alloc(memory, sizeof(*slots) + count * sizeof(slots->slot[0]));
@@ -89,13 +96,13 @@ static struct xseg_intern_slots *make_slots(struct xseg_bump *memory, uint64_t c
     return slots;
 }
 
-static struct xseg_intern_slots *slots_of(const struct xseg_intern_table *table)
+static struct xseg_intern_slots *load_slots(const struct xseg_intern_table *table)
 {
     return atomic_load_explicit(&table->slots, memory_order_relaxed);
 }
 
-/* Write into the first empty slot from the one on that the hash names. */
-static void put(struct xseg_intern_slots *slots, uint64_t entry)
+/* Store an entry in the first empty slot from the slot that its hash selects. */
+static void insert_entry(struct xseg_intern_slots *slots, uint64_t entry)
 {
     uint32_t at = (uint32_t)(entry >> 32);
 
@@ -106,17 +113,17 @@ static void put(struct xseg_intern_slots *slots, uint64_t entry)
 
 bool xseg_intern_table_init(struct xseg_intern_table *table, struct xseg_bump *memory)
 {
-    struct xseg_intern_slots *slots = make_slots(memory, XSEG_INTERN_TABLE_FIRST);
+    struct xseg_intern_slots *slots = alloc_slots(memory, XSEG_INTERN_TABLE_FIRST);
 
     atomic_init(&table->slots, slots);
     table->used = 0;
     return slots != NULL;
 }
 
-static bool grow(struct xseg_intern_table *table, struct xseg_bump *memory)
+static bool double_slots(struct xseg_intern_table *table, struct xseg_bump *memory)
 {
-    const struct xseg_intern_slots *old = slots_of(table);
-    struct xseg_intern_slots *slots = make_slots(memory, 2 * ((uint64_t)old->mask + 1));
+    const struct xseg_intern_slots *old = load_slots(table);
+    struct xseg_intern_slots *slots = alloc_slots(memory, 2 * ((uint64_t)old->mask + 1));
 
     if (slots == NULL)
         return false;
@@ -124,7 +131,7 @@ static bool grow(struct xseg_intern_table *table, struct xseg_bump *memory)
         const uint64_t entry = atomic_load_explicit(&old->slot[i], memory_order_relaxed);
 
         if (entry != 0)
-            put(slots, entry);
+            insert_entry(slots, entry);
     }
     atomic_store_explicit(&table->slots, slots, memory_order_release);
     return true;
@@ -132,7 +139,7 @@ static bool grow(struct xseg_intern_table *table, struct xseg_bump *memory)
 
 bool xseg_intern_table_reserve(struct xseg_intern_table *table, struct xseg_bump *memory)
 {
-    return table->used <= slots_of(table)->mask / 2 || grow(table, memory);
+    return table->used <= load_slots(table)->mask / 2 || double_slots(table, memory);
 }
 
 bool xseg_intern_table_add(struct xseg_intern_table *table, struct xseg_bump *memory, uint32_t hash,
@@ -141,9 +148,32 @@ bool xseg_intern_table_add(struct xseg_intern_table *table, struct xseg_bump *me
     XSEG_ASSERT(handle != 0);
     if (!xseg_intern_table_reserve(table, memory))
         return false;
-    put(slots_of(table), (uint64_t)hash << 32 | handle);
+    insert_entry(load_slots(table), (uint64_t)hash << 32 | handle);
     table->used++;
     return true;
+}
+
+uint32_t xseg_intern_string(struct xseg_intern_table *table, struct xseg_bump *memory,
+                            const char *text, size_t length)
+{
+    uint32_t hash = (uint32_t)length;
+
+    for (size_t i = 0; i < length; i++)
+        hash = (hash ^ (unsigned char)text[i]) * 16777619u; /* FNV-1a */
+    struct xseg_intern_search search = xseg_intern_table_search(table, hash);
+    for (uint32_t handle = xseg_intern_table_next(&search); handle != 0;
+         handle = xseg_intern_table_next(&search)) {
+        const char *interned = xseg_bump_at(memory, handle);
+
+        if (strncmp(interned, text, length) == 0 && interned[length] == '\0')
+            return handle;
+    }
+    char *copy = xseg_bump_alloc(memory, length + 1);
+    if (copy == NULL)
+        return 0;
+    memcpy(copy, text, length);
+    const uint32_t handle = xseg_bump_handle(memory, copy);
+    return xseg_intern_table_add(table, memory, hash, handle) ? handle : 0;
 }
 
 void xseg_intern_table_for_each(const struct xseg_intern_table *table,
@@ -163,7 +193,7 @@ void xseg_intern_table_for_each(const struct xseg_intern_table *table,
 bool xseg_intern_table_audit(const struct xseg_intern_table *table,
                              struct xseg_violation *violation)
 {
-    const struct xseg_intern_slots *slots = slots_of(table);
+    const struct xseg_intern_slots *slots = load_slots(table);
     uint64_t used = 0;
 
     for (uint64_t i = 0; i <= slots->mask; i++) {
@@ -176,11 +206,11 @@ bool xseg_intern_table_audit(const struct xseg_intern_table *table,
             XSEG_INVARIANT(
                 violation, "TABLE-2",
                 atomic_load_explicit(&slots->slot[at & slots->mask], memory_order_relaxed) != 0,
-                "slot %" PRIu64 " is not reached: slot %" PRIu32 " is empty", i, at & slots->mask);
+                "slot %" PRIu64 " is unreachable: slot %" PRIu32 " is empty", i, at & slots->mask);
     }
     XSEG_INVARIANT(violation, "TABLE-1",
                    used == table->used && used <= (uint64_t)slots->mask / 2 + 1,
-                   "%" PRIu64 " of %" PRIu64 " slots are used, not %" PRIu32, used,
+                   "%" PRIu64 " of %" PRIu64 " slots are in use, used is %" PRIu32, used,
                    (uint64_t)slots->mask + 1, table->used);
     return true;
 }

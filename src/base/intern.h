@@ -1,15 +1,26 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A bump allocator: records of any size from one reserved range of addresses, front to back, never
- * given back.
+ * An intern store: values that are stored once, never move, and are looked up without a lock.
  *
- * Addresses are reserved at once and get memory as they are needed.  A record is never moved, so a thread
- * that learns of one may read it without a lock, and 32 bits name it: its handle.
+ * It has two parts.  A *bump allocator* carves records of any size from one reserved range of host addresses and never
+ * frees them.  Addresses are reserved at once and committed as they are needed.  A record never moves, so a thread that has
+ * its address reads it without a lock, and a 32-bit *handle*, the offset in units of XSEG_BUMP_UNIT, identifies it.
+ *
+ * An *intern table* maps hashes to handles.  It knows neither keys nor records: the caller iterates over the handles of a
+ * hash and compares the records.  Slots of 64 bits contain hash and handle, and 0 is an empty slot; probing is linear.  A
+ * table that is half full is copied into one of twice the size.  The old slots remain valid for concurrent readers, which
+ * may miss later insertions, so a caller that finds nothing searches again under the lock before it inserts.
+ *
+ * Stacks, frames, strings and module sets (stack_depot.h, modules.h), and labels (history) are stored this way.
  *
  * Invariants:
- *   BUMP-1  first <= used <= open <= bytes, and used is a multiple of XSEG_BUMP_UNIT.
+ *   BUMP-1   XSEG_BUMP_UNIT <= used <= committed <= reserved, and used is a multiple of XSEG_BUMP_UNIT.
+ *   TABLE-1  `used` is the number of slots that are not empty, at most half of all.
+ *   TABLE-2  no slot is empty between the slot that a hash selects and the slot of a handle with this hash.
  *
- * Locking: the owner's lock covers xseg_bump_alloc(); everything else takes none.
+ * Locking: the owner's lock covers xseg_bump_alloc(), xseg_intern_table_reserve(), xseg_intern_table_add() and
+ * xseg_intern_string(); all other functions are lock-free.  A thread that finds a handle sees the stores to the record
+ * before it was added.
  */
 #ifndef XSEG_BASE_INTERN_H
 #define XSEG_BASE_INTERN_H
@@ -21,29 +32,31 @@
 
 #include "src/base/check.h"
 
-/* What records are aligned to, and the unit of handles. */
+/* --- The bump allocator. --- */
+
+/* The alignment of records, and the unit of handles. */
 #define XSEG_BUMP_UNIT      ((size_t)8)
 #define XSEG_BUMP_MAX_BYTES ((size_t)UINT32_MAX * XSEG_BUMP_UNIT)
 
 struct xseg_bump {
     char *base;
-    size_t bytes;         /* that are reserved */
-    size_t open;          /* that have memory */
-    atomic_size_t used;   /* that are in records; what is before the first has the handle 0 */
-    atomic_bool was_full; /* a record did not fit in what is reserved */
+    size_t reserved;      /* bytes of addresses */
+    size_t committed;     /* bytes that are readable and writable */
+    atomic_size_t used;   /* bytes of records; the unit before the first record is never a handle */
+    atomic_bool was_full; /* a record did not fit in the reserved addresses */
 };
 
-/* bytes: at most XSEG_BUMP_MAX_BYTES; rounded up to whole pages.  Returns: false without host memory */
+/* bytes: at most XSEG_BUMP_MAX_BYTES; rounded up to whole pages.  Returns false if out of host memory. */
 bool xseg_bump_init(struct xseg_bump *bump, size_t bytes);
 void xseg_bump_fini(struct xseg_bump *bump);
 
-/* A record of zeros.  Returns: NULL if it does not fit in what is reserved, or there is no host memory */
+/* Allocate a zeroed record.  Returns NULL if the reserved addresses are full, or out of host memory. */
 void *xseg_bump_alloc(struct xseg_bump *bump, size_t bytes);
 
-/* What is left for records. */
+/* The bytes that remain for records. */
 static inline size_t xseg_bump_remaining(const struct xseg_bump *bump)
 {
-    return bump->bytes - atomic_load_explicit(&bump->used, memory_order_relaxed);
+    return bump->reserved - atomic_load_explicit(&bump->used, memory_order_relaxed);
 }
 
 static inline uint32_t xseg_bump_handle(const struct xseg_bump *bump, const void *record)
@@ -56,31 +69,18 @@ static inline void *xseg_bump_at(const struct xseg_bump *bump, uint32_t handle)
     return bump->base + handle * XSEG_BUMP_UNIT;
 }
 
-/* Host bytes that are in use, whole pages of them. */
+/* The host bytes in use, in whole pages. */
 size_t xseg_bump_resident(const struct xseg_bump *bump);
 
 bool xseg_bump_audit(const struct xseg_bump *bump, struct xseg_violation *violation);
 
-/*
- * A hash table of handles (bump.h) to which is only added, and in which threads find without a lock.
- *
- * It knows hashes and handles; the caller compares the records.  When it is half full it is copied into one
- * of twice the size.  The old one stays, for readers that are in it: they may miss what was added
- * since, and have to look again under the lock before they add.
- *
- * Invariants:
- *   TABLE-1  used is the number of slots that are not empty, at most half of them.
- *   TABLE-2  from the slot that a handle's hash names to the handle no slot is empty.
- *
- * Locking: the owner's lock covers xseg_intern_table_reserve() and xseg_intern_table_add(); everything else takes none.  What was
- * written to a record before it was added is seen by who finds it.
- */
+/* --- The intern table. --- */
 
-#define XSEG_INTERN_TABLE_FIRST 256u
+#define XSEG_INTERN_TABLE_FIRST 256u /* slots of a new table */
 
-/* A slot is a hash, and below it a handle; 0 is an empty one. */
+/* The slots: a hash in the upper half, a handle in the lower half. */
 struct xseg_intern_slots {
-    uint32_t mask; /* the number of slots, less 1 */
+    uint32_t mask; /* number of slots - 1 */
     _Atomic(uint64_t) slot[];
 };
 
@@ -89,19 +89,19 @@ struct xseg_intern_table {
     uint32_t used;
 };
 
-/* Where a search stands. */
+/* The state of a search. */
 struct xseg_intern_search {
     const struct xseg_intern_slots *slots;
     uint32_t hash, at;
 };
 
-/* Returns: false if the memory has no room */
+/* Returns false if the memory is full. */
 bool xseg_intern_table_init(struct xseg_intern_table *table, struct xseg_bump *memory);
 
-/* See to it that the next handle can be added.  Returns: false if the table has to grow and the memory has no room */
+/* Make sure that the next insertion succeeds.  Returns false if the table has to grow and the memory is full. */
 bool xseg_intern_table_reserve(struct xseg_intern_table *table, struct xseg_bump *memory);
 
-/* Add a handle, not 0.  Returns: false if the table has to grow and the memory has no room */
+/* Add a nonzero handle.  Returns false if the table has to grow and the memory is full. */
 bool xseg_intern_table_add(struct xseg_intern_table *table, struct xseg_bump *memory, uint32_t hash,
                            uint32_t handle);
 
@@ -116,7 +116,7 @@ xseg_intern_table_search(const struct xseg_intern_table *table, uint32_t hash)
     return search;
 }
 
-/* The next handle that was added with this hash; 0 if there is no other. */
+/* The next handle that was added with the hash; 0 if there are no more. */
 static inline uint32_t xseg_intern_table_next(struct xseg_intern_search *search)
 {
     for (;;) {
@@ -130,9 +130,13 @@ static inline uint32_t xseg_intern_table_next(struct xseg_intern_search *search)
     }
 }
 
-/* Call a function for each handle, in no order. */
+/* Call a function for each handle, in unspecified order. */
 void xseg_intern_table_for_each(const struct xseg_intern_table *table,
                                 void (*visit)(void *context, uint32_t handle), void *context);
+
+/* The handle of a string of `length` bytes, which is copied and terminated if it is new; 0 if the memory is full. */
+uint32_t xseg_intern_string(struct xseg_intern_table *table, struct xseg_bump *memory,
+                            const char *text, size_t length);
 
 bool xseg_intern_table_audit(const struct xseg_intern_table *table,
                              struct xseg_violation *violation);

@@ -11,7 +11,7 @@
 #include "src/base/align.h"
 #include "src/base/hash_table.h"
 
-/* The longest build id that is kept, in bytes of the id. */
+/* The longest build ID that is stored, in bytes of the ID. */
 #define BUILD_ID_BYTES 64u
 
 void xseg_modules_init(struct xseg_modules *modules, struct xseg_bump *memory)
@@ -20,22 +20,23 @@ void xseg_modules_init(struct xseg_modules *modules, struct xseg_bump *memory)
     modules->memory = memory;
 }
 
-/* --- What the loader says of one module. --- */
+/* --- One module, as the loader reports it. --- */
 
-struct found {
+struct loader_entry {
     const char *name;
     uint64_t shape;
     uintptr_t base, start, end;
     char build_id[2 * BUILD_ID_BYTES + 1]; /* empty if there is none */
 };
 
-static void *at(uintptr_t address)
+static void *pointer_to(uintptr_t address)
 {
     return (void *)address; /* NOLINT(performance-no-int-to-ptr) */
 }
 
-/* Look for the build id in one segment of notes. */
-static void read_notes(struct found *found, const unsigned char *notes, size_t bytes, size_t align)
+/* Search one segment of notes for the build ID. */
+static void find_build_id(struct loader_entry *entry, const unsigned char *notes, size_t bytes,
+                          size_t align)
 {
     ElfW(Nhdr) head;
 
@@ -50,7 +51,7 @@ static void read_notes(struct found *found, const unsigned char *notes, size_t b
         if (head.n_type == NT_GNU_BUILD_ID && head.n_namesz == sizeof(ELF_NOTE_GNU) &&
             memcmp(notes + sizeof(head), ELF_NOTE_GNU, sizeof(ELF_NOTE_GNU)) == 0) {
             for (size_t i = 0; i < head.n_descsz && i < BUILD_ID_BYTES; i++)
-                (void)snprintf(found->build_id + 2 * i, 3, "%02x", notes[id + i]);
+                (void)snprintf(entry->build_id + 2 * i, 3, "%02x", notes[id + i]);
             return;
         }
         notes += next;
@@ -58,8 +59,8 @@ static void read_notes(struct found *found, const unsigned char *notes, size_t b
     }
 }
 
-/* Whether a part of the file is in memory: only what lies in a loaded segment is. */
-static bool is_in_memory(const struct dl_phdr_info *info, const ElfW(Phdr) * part)
+/* Whether a part of the file is in memory: a part outside of all loaded segments is not. */
+static bool is_mapped_part(const struct dl_phdr_info *info, const ElfW(Phdr) * part)
 {
     for (unsigned i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
@@ -71,44 +72,45 @@ static bool is_in_memory(const struct dl_phdr_info *info, const ElfW(Phdr) * par
     return false;
 }
 
-/* Returns false for what takes no addresses. */
-static bool read_module(const struct dl_phdr_info *info, struct found *found)
+/* Returns false for a module without addresses. */
+static bool read_loader_entry(const struct dl_phdr_info *info, struct loader_entry *entry)
 {
-    memset(found, 0, sizeof(*found));
-    found->name = info->dlpi_name != NULL ? info->dlpi_name : "";
-    found->base = info->dlpi_addr;
-    found->start = UINTPTR_MAX;
-    found->shape =
+    memset(entry, 0, sizeof(*entry));
+    entry->name = info->dlpi_name != NULL ? info->dlpi_name : "";
+    entry->base = info->dlpi_addr;
+    entry->start = UINTPTR_MAX;
+    entry->shape =
         xseg_hash_words(info->dlpi_phdr, info->dlpi_phnum * (sizeof(*info->dlpi_phdr) / 8), 0);
     for (unsigned i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *part = &info->dlpi_phdr[i];
         const uintptr_t start = info->dlpi_addr + part->p_vaddr;
 
         if (part->p_type == PT_LOAD) {
-            found->start = xseg_min(found->start, start);
-            found->end = xseg_max(found->end, start + part->p_memsz);
-        } else if (part->p_type == PT_NOTE && found->build_id[0] == '\0' &&
-                   is_in_memory(info, part)) {
-            read_notes(found, at(start), part->p_filesz, part->p_align);
+            entry->start = xseg_min(entry->start, start);
+            entry->end = xseg_max(entry->end, start + part->p_memsz);
+        } else if (part->p_type == PT_NOTE && entry->build_id[0] == '\0' &&
+                   is_mapped_part(info, part)) {
+            find_build_id(entry, pointer_to(start), part->p_filesz, part->p_align);
         }
     }
-    return found->start < found->end;
+    return entry->start < entry->end;
 }
 
-/* --- Modules and placements. --- */
+/* --- Records of modules and mappings. --- */
 
 static const char *copy_string(struct xseg_modules *modules, const char *text)
 {
     const size_t bytes = strlen(text) + 1;
-    char *kept = xseg_bump_alloc(modules->memory, bytes);
+    char *copy = xseg_bump_alloc(modules->memory, bytes);
 
-    if (kept != NULL)
-        memcpy(kept, text, bytes);
-    return kept;
+    if (copy != NULL)
+        memcpy(copy, text, bytes);
+    return copy;
 }
 
-/* Where the file of a module is.  The loader has no name for the programme, and others as they were given. */
-static const char *keep_path(struct xseg_modules *modules, const char *name)
+/* The path of a module's file.  The loader has an empty name for the program, and the names of libraries as they were
+ * passed to dlopen(). */
+static const char *copy_path(struct xseg_modules *modules, const char *name)
 {
     char path[PATH_MAX], folder[PATH_MAX];
 
@@ -124,167 +126,168 @@ static const char *keep_path(struct xseg_modules *modules, const char *name)
     return copy_string(modules, name);
 }
 
-static bool is_module(const struct xseg_module *module, const struct found *found)
+static bool matches_module(const struct xseg_module *module, const struct loader_entry *entry)
 {
-    return module->shape == found->shape && strcmp(module->name, found->name) == 0 &&
-           strcmp(module->build_id != NULL ? module->build_id : "", found->build_id) == 0;
+    return module->shape == entry->shape && strcmp(module->name, entry->name) == 0 &&
+           strcmp(module->build_id != NULL ? module->build_id : "", entry->build_id) == 0;
 }
 
-/* The module that the loader speaks of, which is added if it is new; NULL without room. */
-static struct xseg_module *module_of(struct xseg_modules *modules, const struct found *found)
+/* Find or add the module of a loader entry; NULL if the memory is full. */
+static struct xseg_module *intern_module(struct xseg_modules *modules,
+                                         const struct loader_entry *entry)
 {
     struct xseg_module *module = modules->modules;
 
-    while (module != NULL && !is_module(module, found))
+    while (module != NULL && !matches_module(module, entry))
         module = module->next;
     if (module != NULL)
         return module;
     module = xseg_bump_alloc(modules->memory, sizeof(*module));
     if (module == NULL)
         return NULL;
-    module->name = copy_string(modules, found->name);
-    module->path = keep_path(modules, found->name);
-    module->shape = found->shape;
-    if (found->build_id[0] != '\0')
-        module->build_id = copy_string(modules, found->build_id);
+    module->name = copy_string(modules, entry->name);
+    module->path = copy_path(modules, entry->name);
+    module->shape = entry->shape;
+    if (entry->build_id[0] != '\0')
+        module->build_id = copy_string(modules, entry->build_id);
     if (module->name == NULL || module->path == NULL ||
-        (found->build_id[0] != '\0' && module->build_id == NULL))
+        (entry->build_id[0] != '\0' && module->build_id == NULL))
         return NULL;
     module->next = modules->modules;
     modules->modules = module;
     return module;
 }
 
-static struct xseg_module_mapping *placement_of(struct xseg_modules *modules,
-                                                const struct found *found)
+static struct xseg_module_mapping *intern_mapping(struct xseg_modules *modules,
+                                                  const struct loader_entry *entry)
 {
-    struct xseg_module_mapping *placement = modules->placements;
+    struct xseg_module_mapping *mapping = modules->mappings;
 
-    while (placement != NULL &&
-           (placement->base != found->base || !is_module(placement->module, found)))
-        placement = placement->next;
-    if (placement != NULL)
-        return placement;
-    struct xseg_module *module = module_of(modules, found);
+    while (mapping != NULL &&
+           (mapping->base != entry->base || !matches_module(mapping->module, entry)))
+        mapping = mapping->next;
+    if (mapping != NULL)
+        return mapping;
+    struct xseg_module *module = intern_module(modules, entry);
     if (module == NULL)
         return NULL;
-    placement = xseg_bump_alloc(modules->memory, sizeof(*placement));
-    if (placement == NULL)
+    mapping = xseg_bump_alloc(modules->memory, sizeof(*mapping));
+    if (mapping == NULL)
         return NULL;
-    placement->module = module;
-    placement->base = found->base;
-    placement->start = found->start;
-    placement->end = found->end;
-    placement->next = modules->placements;
-    modules->placements = placement;
-    return placement;
+    mapping->module = module;
+    mapping->base = entry->base;
+    mapping->start = entry->start;
+    mapping->end = entry->end;
+    mapping->next = modules->mappings;
+    modules->mappings = mapping;
+    return mapping;
 }
 
-/* --- A look at what is loaded. --- */
+/* --- Refreshing the mappings. --- */
 
-static int note_module(struct dl_phdr_info *info, size_t bytes, void *context)
+static int record_loader_entry(struct dl_phdr_info *info, size_t bytes, void *context)
 {
     struct xseg_modules *modules = context;
-    struct xseg_module_mapping *placement = NULL;
-    struct found found;
+    struct xseg_module_mapping *mapping = NULL;
+    struct loader_entry entry;
 
     (void)bytes;
-    if (!read_module(info, &found))
+    if (!read_loader_entry(info, &entry))
         return 0;
-    placement = placement_of(modules, &found);
-    if (placement == NULL)
-        modules->is_known = false; /* no room: the next look may have some */
+    mapping = intern_mapping(modules, &entry);
+    if (mapping == NULL)
+        modules->is_current = false; /* the memory is full; retry at the next call */
     else
-        placement->was_seen = true;
+        mapping->is_seen = true;
     return 0;
 }
 
-/* Put a placement where it belongs by its address. */
-static void insert(struct xseg_modules *modules, const struct xseg_module_mapping *placement)
+/* Insert a mapping into `loaded`, in the order of addresses. */
+static void insert_loaded(struct xseg_modules *modules, const struct xseg_module_mapping *mapping)
 {
     uint32_t i = modules->loaded_count++;
 
-    for (; i > 0 && modules->loaded[i - 1]->start > placement->start; i--)
+    for (; i > 0 && modules->loaded[i - 1]->start > mapping->start; i--)
         modules->loaded[i] = modules->loaded[i - 1];
-    modules->loaded[i] = placement;
+    modules->loaded[i] = mapping;
 }
 
-/* Make room for all that was seen; false if the memory has none. */
-static bool make_room(struct xseg_modules *modules)
+/* Reserve capacity in `loaded` for all mappings that were seen; false if the memory is full. */
+static bool reserve_loaded(struct xseg_modules *modules)
 {
     uint32_t count = 0;
 
-    for (const struct xseg_module_mapping *placement = modules->placements; placement != NULL;
-         placement = placement->next)
-        count += placement->was_seen;
-    if (count <= modules->loaded_room)
+    for (const struct xseg_module_mapping *mapping = modules->mappings; mapping != NULL;
+         mapping = mapping->next)
+        count += mapping->is_seen;
+    if (count <= modules->loaded_capacity)
         return true;
     const struct xseg_module_mapping **loaded =
         xseg_bump_alloc(modules->memory, 2 * (size_t)count * sizeof(struct xseg_module_mapping *));
     if (loaded == NULL)
         return false;
     modules->loaded = loaded;
-    modules->loaded_room = 2 * count;
+    modules->loaded_capacity = 2 * count;
     return true;
 }
 
-static void look(struct xseg_modules *modules)
+static void refresh_mappings(struct xseg_modules *modules)
 {
-    for (struct xseg_module_mapping *placement = modules->placements; placement != NULL;
-         placement = placement->next)
-        placement->was_seen = false;
-    modules->is_known = true;
-    (void)dl_iterate_phdr(note_module, modules);
+    for (struct xseg_module_mapping *mapping = modules->mappings; mapping != NULL;
+         mapping = mapping->next)
+        mapping->is_seen = false;
+    modules->is_current = true;
+    (void)dl_iterate_phdr(record_loader_entry, modules);
     modules->loaded_count = 0;
-    const bool has_room = make_room(modules);
-    for (struct xseg_module_mapping *placement = modules->placements; placement != NULL;
-         placement = placement->next) {
-        const bool is_loaded = placement->was_seen && has_room;
+    const bool fits = reserve_loaded(modules);
+    for (struct xseg_module_mapping *mapping = modules->mappings; mapping != NULL;
+         mapping = mapping->next) {
+        const bool is_loaded = mapping->is_seen && fits;
 
         if (is_loaded)
-            insert(modules, placement);
-        if (atomic_load_explicit(&placement->is_loaded, memory_order_relaxed) != is_loaded) {
-            atomic_store_explicit(&placement->is_loaded, is_loaded, memory_order_relaxed);
+            insert_loaded(modules, mapping);
+        if (atomic_load_explicit(&mapping->is_loaded, memory_order_relaxed) != is_loaded) {
+            atomic_store_explicit(&mapping->is_loaded, is_loaded, memory_order_relaxed);
             modules->changes++;
         }
     }
-    modules->is_known = modules->is_known && has_room;
+    modules->is_current = modules->is_current && fits;
 }
 
-struct hold {
+struct locked_call {
     struct xseg_modules *modules;
     void (*run)(void *context);
     void *context;
     bool has_run;
 };
 
-/* The loader calls this for the first module, under its lock, which it may take again for a look. */
-static int run_held(struct dl_phdr_info *info, size_t bytes, void *context)
+/* The loader calls this for the first module, under its recursive lock. */
+static int run_locked(struct dl_phdr_info *info, size_t bytes, void *context)
 {
-    struct hold *hold = context;
-    struct xseg_modules *modules = hold->modules;
+    struct locked_call *call = context;
+    struct xseg_modules *modules = call->modules;
     const bool has_counts =
         bytes >= offsetof(struct dl_phdr_info, dlpi_subs) + sizeof(info->dlpi_subs);
 
-    if (!modules->is_known || !has_counts || modules->adds != info->dlpi_adds ||
+    if (!modules->is_current || !has_counts || modules->adds != info->dlpi_adds ||
         modules->subs != info->dlpi_subs) {
-        look(modules);
+        refresh_mappings(modules);
         modules->adds = has_counts ? info->dlpi_adds : 0;
         modules->subs = has_counts ? info->dlpi_subs : 0;
         XSEG_AUDIT(xseg_modules_audit, modules);
     }
-    hold->run(hold->context);
-    hold->has_run = true;
+    call->run(call->context);
+    call->has_run = true;
     return 1;
 }
 
 void xseg_modules_call_locked(struct xseg_modules *modules, void (*run)(void *context),
                               void *context)
 {
-    struct hold hold = {modules, run, context, false};
+    struct locked_call call = {modules, run, context, false};
 
-    (void)dl_iterate_phdr(run_held, &hold);
-    XSEG_ASSERT(hold.has_run);
+    (void)dl_iterate_phdr(run_locked, &call);
+    XSEG_ASSERT(call.has_run);
 }
 
 const struct xseg_module_mapping *xseg_modules_find(const struct xseg_modules *modules,
@@ -305,7 +308,7 @@ const struct xseg_module_mapping *xseg_modules_find(const struct xseg_modules *m
 
 /* --- The audit. --- */
 
-static bool audit_distinct(const struct xseg_modules *modules, struct xseg_violation *violation)
+static bool audit_uniqueness(const struct xseg_modules *modules, struct xseg_violation *violation)
 {
     for (const struct xseg_module *one = modules->modules; one != NULL; one = one->next)
         for (const struct xseg_module *other = one->next; other != NULL; other = other->next)
@@ -313,13 +316,13 @@ static bool audit_distinct(const struct xseg_modules *modules, struct xseg_viola
                            one->shape != other->shape || strcmp(one->name, other->name) != 0 ||
                                strcmp(one->build_id != NULL ? one->build_id : "",
                                       other->build_id != NULL ? other->build_id : "") != 0,
-                           "%.120s is there twice", one->name);
-    for (const struct xseg_module_mapping *one = modules->placements; one != NULL; one = one->next)
+                           "module %.120s exists twice", one->name);
+    for (const struct xseg_module_mapping *one = modules->mappings; one != NULL; one = one->next)
         for (const struct xseg_module_mapping *other = one->next; other != NULL;
              other = other->next)
-            XSEG_INVARIANT(violation, "MODULES-2",
-                           one->module != other->module || one->base != other->base,
-                           "%.100s is twice at %#" PRIxPTR, one->module->name, one->base);
+            XSEG_INVARIANT(
+                violation, "MODULES-2", one->module != other->module || one->base != other->base,
+                "module %.100s is mapped twice at %#" PRIxPTR, one->module->name, one->base);
     return true;
 }
 
@@ -328,47 +331,47 @@ bool xseg_modules_audit(const struct xseg_modules *modules, struct xseg_violatio
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < modules->loaded_count; i++) {
-        const struct xseg_module_mapping *placement = modules->loaded[i];
+        const struct xseg_module_mapping *mapping = modules->loaded[i];
 
         XSEG_INVARIANT(violation, "MODULES-1",
-                       atomic_load_explicit(&placement->is_loaded, memory_order_relaxed) &&
-                           (i == 0 || modules->loaded[i - 1]->end <= placement->start),
-                       "%.80s at %#" PRIxPTR, placement->module->name, placement->start);
+                       atomic_load_explicit(&mapping->is_loaded, memory_order_relaxed) &&
+                           (i == 0 || modules->loaded[i - 1]->end <= mapping->start),
+                       "%.80s at %#" PRIxPTR, mapping->module->name, mapping->start);
     }
-    for (const struct xseg_module_mapping *placement = modules->placements; placement != NULL;
-         placement = placement->next)
-        count += atomic_load_explicit(&placement->is_loaded, memory_order_relaxed);
+    for (const struct xseg_module_mapping *mapping = modules->mappings; mapping != NULL;
+         mapping = mapping->next)
+        count += atomic_load_explicit(&mapping->is_loaded, memory_order_relaxed);
     XSEG_INVARIANT(violation, "MODULES-1", count == modules->loaded_count,
-                   "%" PRIu32 " are loaded, %" PRIu32 " are in order", count,
+                   "%" PRIu32 " mappings are loaded, the array has %" PRIu32, count,
                    modules->loaded_count);
-    return audit_distinct(modules, violation);
+    return audit_uniqueness(modules, violation);
 }
 
-/* The longest text that is kept: names of C++ can be longer than anybody reads. */
-#define TEXT_BYTES 4095u
+/* The longest name that is stored; C++ names can be longer than is useful. */
+#define MAX_STRING 4095u
 
 bool xseg_frames_init(struct xseg_frames *frames, struct xseg_bump *memory)
 {
     frames->memory = memory;
     return xseg_intern_table_init(&frames->frames, memory) &&
-           xseg_intern_table_init(&frames->texts, memory);
+           xseg_intern_table_init(&frames->strings, memory);
 }
 
-static uint32_t hash_of_pc(const void *pc)
+static uint32_t hash_pc(const void *pc)
 {
     return (uint32_t)xseg_hash_word((uintptr_t)pc, 0);
 }
 
 const struct xseg_frame *xseg_frames_find(const struct xseg_frames *frames, const void *pc,
-                                          const struct xseg_module_mapping *placement)
+                                          const struct xseg_module_mapping *mapping)
 {
-    struct xseg_intern_search search = xseg_intern_table_search(&frames->frames, hash_of_pc(pc));
+    struct xseg_intern_search search = xseg_intern_table_search(&frames->frames, hash_pc(pc));
 
     for (uint32_t handle = xseg_intern_table_next(&search); handle != 0;
          handle = xseg_intern_table_next(&search)) {
         const struct xseg_frame *frame = xseg_bump_at(frames->memory, handle);
 
-        if (frame->pc == pc && frame->placement == placement)
+        if (frame->pc == pc && frame->mapping == mapping)
             return frame;
     }
     return NULL;
@@ -376,41 +379,25 @@ const struct xseg_frame *xseg_frames_find(const struct xseg_frames *frames, cons
 
 /* --- Adding. --- */
 
-/* The handle of a text, which is added if it is new; 0 without room. */
-static uint32_t intern_string(struct xseg_frames *frames, const char *text, size_t length)
+/* The handle of a string, truncated to MAX_STRING bytes; 0 if it is NULL or the memory is full. */
+static uint32_t intern_name(struct xseg_frames *frames, const char *name)
 {
-    uint32_t hash = (uint32_t)length;
-
-    length = xseg_min(length, TEXT_BYTES);
-    for (size_t i = 0; i < length; i++)
-        hash = (hash ^ (unsigned char)text[i]) * 16777619u;
-    struct xseg_intern_search search = xseg_intern_table_search(&frames->texts, hash);
-    for (uint32_t handle = xseg_intern_table_next(&search); handle != 0;
-         handle = xseg_intern_table_next(&search)) {
-        const char *kept = xseg_bump_at(frames->memory, handle);
-
-        if (strncmp(kept, text, length) == 0 && kept[length] == '\0')
-            return handle;
-    }
-    char *kept = xseg_bump_alloc(frames->memory, length + 1);
-    if (kept == NULL)
-        return 0;
-    memcpy(kept, text, length);
-    const uint32_t handle = xseg_bump_handle(frames->memory, kept);
-    return xseg_intern_table_add(&frames->texts, frames->memory, hash, handle) ? handle : 0;
+    return name == NULL ? 0
+                        : xseg_intern_string(&frames->strings, frames->memory, name,
+                                             strnlen(name, MAX_STRING));
 }
 
 bool xseg_frames_add(struct xseg_frames *frames, const void *pc,
-                     const struct xseg_module_mapping *placement)
+                     const struct xseg_module_mapping *mapping)
 {
-    if (xseg_frames_find(frames, pc, placement) != NULL)
+    if (xseg_frames_find(frames, pc, mapping) != NULL)
         return true;
     struct xseg_frame *frame = xseg_bump_alloc(frames->memory, sizeof(*frame));
     if (frame == NULL)
         return false;
     frame->pc = pc;
-    frame->placement = placement;
-    return xseg_intern_table_add(&frames->frames, frames->memory, hash_of_pc(pc),
+    frame->mapping = mapping;
+    return xseg_intern_table_add(&frames->frames, frames->memory, hash_pc(pc),
                                  xseg_bump_handle(frames->memory, frame));
 }
 
@@ -420,16 +407,14 @@ void xseg_frames_set_source(struct xseg_frames *frames, const struct xseg_frame 
     struct xseg_frame *record =
         xseg_bump_at(frames->memory, xseg_bump_handle(frames->memory, frame));
 
-    XSEG_ASSERT(frame->placement != NULL);
-    if (atomic_load_explicit(&record->was_asked, memory_order_relaxed))
+    XSEG_ASSERT(frame->mapping != NULL);
+    if (atomic_load_explicit(&record->is_resolved, memory_order_relaxed))
         return;
-    if (source->symbol != NULL)
-        record->symbol = intern_string(frames, source->symbol, strlen(source->symbol));
+    record->symbol = intern_name(frames, source->symbol);
     record->symbol_offset = record->symbol != 0 ? source->symbol_offset : 0;
-    if (source->file != NULL)
-        record->file = intern_string(frames, source->file, strlen(source->file));
+    record->file = intern_name(frames, source->file);
     record->line = record->file != 0 ? source->line : 0;
-    atomic_store_explicit(&record->was_asked, true, memory_order_release);
+    atomic_store_explicit(&record->is_resolved, true, memory_order_release);
 }
 
 /* --- Reading. --- */
@@ -439,13 +424,13 @@ void xseg_frames_read(const struct xseg_frames *frames, const struct xseg_frame 
 {
     memset(out, 0, sizeof(*out));
     out->pc = frame->pc;
-    if (frame->placement == NULL)
+    if (frame->mapping == NULL)
         return;
-    out->path = frame->placement->module->path;
-    out->build_id = frame->placement->module->build_id;
-    out->offset = (uintptr_t)frame->pc - frame->placement->base;
-    out->was_asked = atomic_load_explicit(&frame->was_asked, memory_order_acquire);
-    if (out->was_asked) {
+    out->path = frame->mapping->module->path;
+    out->build_id = frame->mapping->module->build_id;
+    out->offset = (uintptr_t)frame->pc - frame->mapping->base;
+    out->is_resolved = atomic_load_explicit(&frame->is_resolved, memory_order_acquire);
+    if (out->is_resolved) {
         out->symbol = frame->symbol != 0 ? xseg_bump_at(frames->memory, frame->symbol) : NULL;
         out->symbol_offset = frame->symbol_offset;
         out->file = frame->file != 0 ? xseg_bump_at(frames->memory, frame->file) : NULL;
@@ -453,37 +438,37 @@ void xseg_frames_read(const struct xseg_frames *frames, const struct xseg_frame 
     }
 }
 
-/* --- The audit. --- */
+/* --- The audit of frames. --- */
 
-struct look {
+struct frame_audit {
     const struct xseg_frames *frames;
-    const char *broken; /* tag of an invariant; NULL: none */
+    const char *violated; /* tag of an invariant; NULL: none */
     const void *pc;
 };
 
-static void look_at_frame(void *context, uint32_t handle)
+static void audit_frame(void *context, uint32_t handle)
 {
-    struct look *look = context;
-    const struct xseg_frame *frame = xseg_bump_at(look->frames->memory, handle);
+    struct frame_audit *audit = context;
+    const struct xseg_frame *frame = xseg_bump_at(audit->frames->memory, handle);
 
-    if (xseg_frames_find(look->frames, frame->pc, frame->placement) != frame)
-        look->broken = "FRAMES-1";
-    else if (frame->placement == NULL &&
-             atomic_load_explicit(&frame->was_asked, memory_order_relaxed))
-        look->broken = "FRAMES-2";
+    if (xseg_frames_find(audit->frames, frame->pc, frame->mapping) != frame)
+        audit->violated = "FRAMES-1";
+    else if (frame->mapping == NULL &&
+             atomic_load_explicit(&frame->is_resolved, memory_order_relaxed))
+        audit->violated = "FRAMES-2";
     else
         return;
-    look->pc = frame->pc;
+    audit->pc = frame->pc;
 }
 
 bool xseg_frames_audit(const struct xseg_frames *frames, struct xseg_violation *violation)
 {
-    struct look look = {frames, NULL, NULL};
+    struct frame_audit audit = {frames, NULL, NULL};
 
     if (!xseg_intern_table_audit(&frames->frames, violation) ||
-        !xseg_intern_table_audit(&frames->texts, violation))
+        !xseg_intern_table_audit(&frames->strings, violation))
         return false;
-    xseg_intern_table_for_each(&frames->frames, look_at_frame, &look);
-    XSEG_INVARIANT(violation, look.broken, look.broken == NULL, "the frame %p", look.pc);
+    xseg_intern_table_for_each(&frames->frames, audit_frame, &audit);
+    XSEG_INVARIANT(violation, audit.violated, audit.violated == NULL, "frame %p", audit.pc);
     return true;
 }

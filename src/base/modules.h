@@ -1,23 +1,32 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Modules: the programme and the libraries that are loaded, and those that were.
+ * Modules and frames: where the return addresses of call stacks are located.
  *
- * Terms:
- *   module     a file that was loaded: its path, its build id and the shape of its segments.  Another file
- *              that comes to the same path later is another module.
- *   placement  a module at a load address.  It is loaded or not; if the module comes to the same address
- *              again, it is loaded again.
- *   held       while the loader is held, no module comes or goes
+ * A stack is recorded as return addresses and may be read long after a library was unloaded, so the location of each
+ * address is recorded when the address is first seen.
  *
- * Only modules of the namespace that this library is loaded in are seen, not those of dlmopen().
+ *   module   a file that was loaded: its path, its build ID and a hash of its program headers.  A different file that is
+ *            loaded later from the same path is another module.
+ *   mapping  a module at a load address.  A mapping is loaded or not; if the module is loaded again at the same address,
+ *            the mapping is loaded again.
+ *   frame    a return address in a mapping, or in none.  The same address in two mappings is two frames.  Frames are looked
+ *            up by the address of the call, one byte below, because a call can be the last instruction of a function.
+ *   source   the function, file and line of a frame, after the symbolizer has resolved it (symbolizer.h)
+ *
+ * The list of mappings is refreshed by dl_iterate_phdr() when the loader's counters of loads and unloads have changed.  The
+ * callback of dl_iterate_phdr() runs under the loader's lock, so no module is loaded or unloaded while it uses the list.
+ * Only modules of the namespace in which this library is loaded are known, not those of dlmopen().
+ *
+ * All records are in the owner's memory (intern.h), never move, and remain valid as long as that memory.
  *
  * Invariants:
- *   MODULES-1  the placements in `loaded` rise and do not overlap, and all that are loaded are there.
- *   MODULES-2  no two modules are of the same path, build id and shape; no two placements are of the
- *              same module and address.
+ *   MODULES-1  `loaded` contains exactly the loaded mappings, in ascending order, and they do not overlap.
+ *   MODULES-2  modules differ in path, build ID or hash; mappings differ in module or address.
+ *   FRAMES-1   each frame is found by its address and mapping, which identify it.
+ *   FRAMES-2   a frame in no mapping has no source.
  *
- * Locking: the owner's lock covers every call.  Modules and placements are never moved and are valid as long as their
- * memory.  Only `is_loaded` changes in them, so they are read without the lock.
+ * Locking: the owner's lock covers all functions of modules, xseg_frames_add() and xseg_frames_set_source().  Reading
+ * frames, and the members of modules and mappings, of which only `is_loaded` changes, is lock-free.
  */
 #ifndef XSEG_BASE_MODULES_H
 #define XSEG_BASE_MODULES_H
@@ -29,131 +38,117 @@
 #include "src/base/check.h"
 #include "src/base/intern.h"
 
+/* --- Modules. --- */
+
 struct xseg_module {
     struct xseg_module *next;
-    const char *name;     /* as the loader has it */
-    const char *path;     /* absolute where that could be found out */
-    const char *build_id; /* in hexadecimal digits; NULL if it has none */
-    uint64_t shape;       /* a hash of its segments */
+    const char *name;     /* of the loader */
+    const char *path;     /* absolute if it could be determined */
+    const char *build_id; /* in hexadecimal digits; NULL if there is none */
+    uint64_t shape;       /* hash of the program headers */
 };
 
 struct xseg_module_mapping {
     struct xseg_module_mapping *next;
     struct xseg_module *module;
-    uintptr_t base;       /* what is added to addresses of the file */
-    uintptr_t start, end; /* the addresses it takes */
+    uintptr_t base;       /* added to addresses of the file */
+    uintptr_t start, end; /* the range of addresses */
     atomic_bool is_loaded;
-    bool was_seen; /* by the look that is under way */
+    bool is_seen; /* by the refresh in progress */
 };
 
 struct xseg_modules {
     struct xseg_bump *memory;
     struct xseg_module *modules;
-    struct xseg_module_mapping *placements;
+    struct xseg_module_mapping *mappings;
     const struct xseg_module_mapping **loaded; /* by address */
-    uint32_t loaded_count, loaded_room;
-    bool is_known;                 /* nothing has been loaded or unloaded since the last look */
-    unsigned long long adds, subs; /* of the loader, at the last look */
-    uint64_t changes;              /* how often a placement was found loaded or unloaded */
+    uint32_t loaded_count, loaded_capacity;
+    bool is_current;               /* the last refresh was complete */
+    unsigned long long adds, subs; /* the loader's counters at the last refresh */
+    uint64_t changes;              /* mappings that a refresh found loaded or unloaded */
 };
 
-/* Everything lies in `memory`, and ends with it. */
+/* All records are allocated from `memory`. */
 void xseg_modules_init(struct xseg_modules *modules, struct xseg_bump *memory);
 
 /*
- * Hold the loader, look at what is loaded if that has changed, and call a function.
+ * Call a function under the loader's lock, after a refresh of the mappings if modules were loaded or unloaded.
  *
- * run: must not load, unload, or ask for host memory
+ * run: must neither load or unload modules nor allocate from the heap
  *
- * Cost: some 50 ns if nothing was loaded or unloaded, else some 200 ns a module.
+ * Cost: about 50 ns, and about 200 ns per module for a refresh.
  */
 void xseg_modules_call_locked(struct xseg_modules *modules, void (*run)(void *context),
                               void *context);
 
-/* The loaded placement that takes an address, as of the last look; or NULL. */
+/* Find the loaded mapping that contains an address, as of the last refresh; NULL if there is none. */
 const struct xseg_module_mapping *xseg_modules_find(const struct xseg_modules *modules,
                                                     uintptr_t address);
 
 bool xseg_modules_audit(const struct xseg_modules *modules, struct xseg_violation *violation);
 
-/*
- * Frames: where return addresses lie, each recorded when it is first seen.
- *
- * Terms:
- *   frame    a return address on a placement of a module (modules.h), or on none.  The same address on two
- *            placements is two frames.  The call before the address is what is looked up, since a call may
- *            be a function's last instruction.
- *   source   the function, file and line of a frame, once symbolizer.h has looked them up
- *
- * Invariants:
- *   FRAMES-1  each frame is found by its address and placement; no two are of the same.
- *   FRAMES-2  a frame on no placement has no source.
- *
- * Locking: the owner's lock covers xseg_frames_add() and xseg_frames_set_source(); reading takes none.  Records
- * end with their memory.
- */
+/* --- Frames. --- */
 
 struct xseg_frames {
     struct xseg_bump *memory;
     struct xseg_intern_table frames;
-    struct xseg_intern_table texts; /* names of functions and of files, each once */
+    struct xseg_intern_table strings; /* names of functions and files */
 };
 
-/* A frame's record.  Names are handles of texts; 0: unknown. */
+/* The record of a frame.  Names are handles of strings; 0: unknown. */
 struct xseg_frame {
     const void *pc;
-    const struct xseg_module_mapping *placement; /* NULL: on none */
-    uint64_t symbol_offset;                      /* of the frame from the function */
+    const struct xseg_module_mapping *mapping; /* NULL: none */
+    uint64_t symbol_offset;                    /* of the frame from the function */
     uint32_t symbol, file, line;
-    atomic_bool was_asked; /* written after the source, which does not change then */
+    atomic_bool is_resolved; /* stored after the source, which does not change any more */
 };
 
-/* What is known of a frame.  Texts belong to the table. */
+/* The location and the source of a frame.  Strings belong to the table. */
 struct xseg_stack_frame {
     const void *pc;
-    const char *path;       /* of the module; NULL if the frame lies in none */
-    const char *build_id;   /* of the module, in hexadecimal digits; NULL if it has none */
-    uint64_t offset;        /* of the frame in the module, as tools that read its file count */
-    bool was_asked;         /* the source was looked up; what follows is 0 before */
+    const char *path;       /* of the module; NULL: the frame is in no module */
+    const char *build_id;   /* of the module, in hexadecimal digits; NULL if there is none */
+    uint64_t offset;        /* of the frame in the module's address space, as symbolizers use it */
+    bool is_resolved;       /* a source was recorded; the members below are 0 before */
     const char *symbol;     /* the function; NULL if unknown */
     uint64_t symbol_offset; /* of the frame from the function */
     const char *file;       /* NULL if unknown */
     uint32_t line;
 };
 
-/* What somebody has found out about a frame. */
+/* The source of a frame. */
 struct xseg_stack_source {
     const char *symbol;     /* NULL if unknown */
-    uint64_t symbol_offset; /* of the frame from it */
+    uint64_t symbol_offset; /* of the frame from the function */
     const char *file;       /* NULL if unknown */
     uint32_t line;
 };
 
-/* The address by which a frame is looked up. */
+/* The address of the call, by which a frame is looked up. */
 static inline uintptr_t xseg_frames_call(const void *pc)
 {
     return (uintptr_t)pc - 1;
 }
 
-/* Returns: false if the memory has no room */
+/* Returns false if the memory is full. */
 bool xseg_frames_init(struct xseg_frames *frames, struct xseg_bump *memory);
 
-/* The frame of an address on a placement, NULL: on none.  Returns: NULL if there is none */
+/* Find the frame of an address in a mapping (NULL: in none); NULL if there is none. */
 const struct xseg_frame *xseg_frames_find(const struct xseg_frames *frames, const void *pc,
-                                          const struct xseg_module_mapping *placement);
+                                          const struct xseg_module_mapping *mapping);
 
-/* Add the frame of an address on a placement, unless there is one.  Returns: false if the memory is full */
+/* Add the frame of an address in a mapping, unless it exists.  Returns false if the memory is full. */
 bool xseg_frames_add(struct xseg_frames *frames, const void *pc,
-                     const struct xseg_module_mapping *placement);
+                     const struct xseg_module_mapping *mapping);
 
 /*
- * Record the source of a frame on a placement.  Strings are copied; one for which the memory has no room stays unknown.
- * Does nothing if a source has been recorded before.
+ * Record the source of a frame in a mapping.  Strings are copied; a string for which the memory is full remains unknown.
+ * No effect if a source has been recorded already.
  */
 void xseg_frames_set_source(struct xseg_frames *frames, const struct xseg_frame *frame,
                             const struct xseg_stack_source *source);
 
-/* What is known of a frame. */
 void xseg_frames_read(const struct xseg_frames *frames, const struct xseg_frame *frame,
                       struct xseg_stack_frame *out);
 

@@ -1,27 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Taking the calling thread's call stack.
+ * Capturing the call stack of the calling thread, as return addresses, innermost first.
  *
- * On aarch64 functions that call others have a frame record, of which each leads to its caller's; so walking takes two loads
- * a frame and no library.  The walk stays within the thread's stack, and on any other stack backtrace() is used.
+ * On aarch64, functions that call others store a frame record, which links to the frame record of the caller.  Walking these
+ * takes two loads per frame and no library.  The walk is limited to the bounds of the thread's stack; on any other stack,
+ * such as the stack of a fiber, backtrace() is used.
  *
- * Elsewhere libunwind walks a stack some 20 times faster than the C library's backtrace(), because it remembers how
- * each return address is unwound.  It is opened at run time and never linked: a linked libunwind takes over
- * the exceptions of the whole process.  Where it cannot be opened, backtrace() is used.
+ * On other architectures libunwind walks a stack about 20 times faster than backtrace(), because it caches how each return
+ * address is unwound.  It is loaded at run time and never linked: a linked libunwind would handle the C++ exceptions of the
+ * whole process.  If it cannot be loaded, backtrace() is used.
  *
- * Terms:
- *   frame    a return address.  The innermost comes first.
- *   taken    what xseg_stack_capture() returns: the number of frames, with XSEG_STACK_TRUNCATED added if the stack
- *            has more
+ * libunwind (up to 1.8) never removes addresses from its cache, one table per thread.  If a library is unloaded and other
+ * code is loaded at its addresses, a thread that has walked through the old code unwinds a return address that both have as
+ * in the old code.  The outer frames of that stack are wrong, and reading them can fault, as in every program that uses
+ * unw_backtrace().
  *
- * Limits of libunwind (up to 1.8): its memory is one table a thread, and return addresses are never
- * removed from it.  If code is unloaded, and other code comes to the same addresses, a return address
- * that both have is unwound as in the old code, in threads that walked through it before.  The frames
- * behind it are wrong then.  Reading them may even reach an address without memory, as in every program
- * that uses unw_backtrace().
- *
- * Locking: none of ours.  The first walk over a frame asks the loader (dl_iterate_phdr), and the first
- * walk of a thread may ask the C library for memory.
+ * Locking: no lock of the library.  The first walk over a frame calls dl_iterate_phdr(), and the first walk of a thread may
+ * allocate from the heap.
  */
 #ifndef XSEG_BASE_STACK_H
 #define XSEG_BASE_STACK_H
@@ -29,52 +24,52 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What the quick way of this processor is called; the other way is backtrace(). */
+/* The name of the fast unwinder of this architecture; the fallback is backtrace(). */
 #if defined(__aarch64__)
 #define XSEG_STACK_FAST_UNWINDER "frame records"
 #else
 #define XSEG_STACK_FAST_UNWINDER "libunwind"
 #endif
 
-/* How many frames of a stack are kept: by default, and at most. */
+/* The number of frames that are captured by default, and the maximum. */
 #define XSEG_STACK_FRAMES     64u
 #define XSEG_STACK_FRAMES_MAX 1024u
 
-/* Added to a number of frames: these are the innermost, and the stack has more. */
+/* Flag in the result of xseg_stack_capture(): the stack has more frames, outside the captured ones. */
 #define XSEG_STACK_TRUNCATED (1u << 31)
 
-static inline uint32_t xseg_stack_frames(uint32_t taken)
+/* The number of frames in the result of xseg_stack_capture(). */
+static inline uint32_t xseg_stack_frames(uint32_t captured)
 {
-    return taken & ~XSEG_STACK_TRUNCATED;
+    return captured & ~XSEG_STACK_TRUNCATED;
 }
 
-static inline bool xseg_stack_is_truncated(uint32_t taken)
+static inline bool xseg_stack_is_truncated(uint32_t captured)
 {
-    return (taken & XSEG_STACK_TRUNCATED) != 0;
+    return (captured & XSEG_STACK_TRUNCATED) != 0;
 }
 
 /*
- * Make ready for taking stacks: find the unwinder, and let it allocate what it allocates on its first use.
- * Later calls only answer.
+ * Load the unwinder, and walk once, so that it allocates what it needs on first use.  Later calls only return the result.
  *
- * Threads: any.  No lock of the library may be held: opening a library runs the code of others.
- * Cost: some 500 us the first time.
+ * Threads: any; no lock of the library may be held, because loading a library runs its constructors.
+ * Cost: about 500 us for the first call.
  *
- * Returns: whether stacks are taken by XSEG_STACK_FAST_UNWINDER; else a stack costs some 25 times as much
+ * Returns: whether the fast unwinder is used; otherwise a capture takes about 25 times as long
  */
 bool xseg_stack_prepare(void);
 
 /*
- * Take the stack of the calling thread, from the caller of this function on.
+ * Capture the stack of the calling thread, starting with the caller of this function.
  *
- * frames: room for `most` of them
- * most: 1 to XSEG_STACK_FRAMES_MAX
+ * frames: at least `max` elements
+ * max: 1 to XSEG_STACK_FRAMES_MAX
  *
- * Threads: any.  May be called with locks held.  Before xseg_stack_prepare() it works, but slowly.
- * Cost: some 20 ns and 6 ns a frame with libunwind, for frames that this thread has walked over before; no
- * allocation then, and no lock.  Without libunwind some 100 ns a frame.
+ * Threads: any; locks may be held.  Before xseg_stack_prepare() the call uses backtrace().
+ * Cost: with libunwind about 20 ns and 6 ns per frame, without allocation and locks, for frames that the thread has walked
+ * before; without libunwind about 100 ns per frame.
  *
- * Returns: the number of frames taken, see `taken` above; XSEG_STACK_TRUNCATED | most if there are more
+ * Returns: the number of frames; with XSEG_STACK_TRUNCATED if there are more
  */
 uint32_t xseg_stack_capture(void **frames, uint32_t max);
 

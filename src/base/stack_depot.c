@@ -8,18 +8,18 @@
 #include "src/base/hash_table.h"
 #include "src/base/stack.h"
 
-/* A stack.  It begins with what a search compares. */
+/* A stack; the members that a search compares come first. */
 struct stack {
     uint32_t id;
-    uint32_t taken; /* frames, with XSEG_STACK_TRUNCATED */
-    const struct xseg_stack_mapping_set *ground;
+    uint32_t captured; /* frames, with XSEG_STACK_TRUNCATED */
+    const struct xseg_stack_mapping_set *set;
     void *frames[];
 };
 
 struct xseg_stack_mapping_set {
     uint32_t count;
-    atomic_bool is_gone;
-    const struct xseg_module_mapping *on[]; /* each once, by address of the record */
+    atomic_bool is_unloaded;
+    const struct xseg_module_mapping *mappings[]; /* distinct, by address of the record */
 };
 
 bool xseg_stack_depot_init(struct xseg_stack_depot *depot, size_t max_bytes)
@@ -35,13 +35,13 @@ bool xseg_stack_depot_init(struct xseg_stack_depot *depot, size_t max_bytes)
         return false;
     }
     struct xseg_bump *memory = &depot->memory;
-    depot->new_ground =
+    depot->new_set =
         xseg_bump_alloc(memory, sizeof(struct xseg_stack_mapping_set) +
                                     XSEG_STACK_FRAMES_MAX * sizeof(struct xseg_module_mapping *));
     xseg_modules_init(&depot->modules, memory);
-    if (depot->new_ground == NULL || !xseg_intern_table_init(&depot->stacks, memory) ||
+    if (depot->new_set == NULL || !xseg_intern_table_init(&depot->stacks, memory) ||
         !xseg_frames_init(&depot->frames, memory) ||
-        !xseg_intern_table_init(&depot->grounds, memory)) {
+        !xseg_intern_table_init(&depot->sets, memory)) {
         xseg_bump_fini(memory);
         xseg_fork_guard_fini(&depot->guard);
         return false;
@@ -59,113 +59,114 @@ void xseg_stack_depot_fini(struct xseg_stack_depot *depot)
 
 /* --- Finding a stack. --- */
 
-/* A stack that is to be added, or found. */
-struct wanted {
+/* A stack to be found or inserted. */
+struct insertion {
     struct xseg_stack_depot *depot;
     void *const *frames;
-    uint32_t taken, hash;
-    uint32_t id; /* 0 until it is found or added */
+    uint32_t captured, hash;
+    uint32_t id; /* the result; 0 before */
 };
 
-static bool is_gone(const struct xseg_stack_mapping_set *ground)
+static bool is_set_unloaded(const struct xseg_stack_mapping_set *set)
 {
-    return atomic_load_explicit(&ground->is_gone, memory_order_relaxed);
+    return atomic_load_explicit(&set->is_unloaded, memory_order_relaxed);
 }
 
-/* A stack with these frames whose ground is there; NULL if there is none. */
-static const struct stack *find(const struct xseg_stack_depot *depot, void *const *frames,
-                                uint32_t taken, uint32_t hash)
+/* Find the stack with these frames and a loaded set; NULL if there is none. */
+static const struct stack *find_stack(const struct xseg_stack_depot *depot, void *const *frames,
+                                      uint32_t captured, uint32_t hash)
 {
-    const size_t bytes = xseg_stack_frames(taken) * sizeof(*frames);
+    const size_t bytes = xseg_stack_frames(captured) * sizeof(*frames);
     struct xseg_intern_search search = xseg_intern_table_search(&depot->stacks, hash);
 
     for (uint32_t handle = xseg_intern_table_next(&search); handle != 0;
          handle = xseg_intern_table_next(&search)) {
         const struct stack *stack = xseg_bump_at(&depot->memory, handle);
 
-        if (stack->taken == taken && memcmp(stack->frames, frames, bytes) == 0 &&
-            !is_gone(stack->ground))
+        if (stack->captured == captured && memcmp(stack->frames, frames, bytes) == 0 &&
+            !is_set_unloaded(stack->set))
             return stack;
     }
     return NULL;
 }
 
-/* --- Grounds. --- */
+/* --- Mapping sets. --- */
 
-/* Add a placement to the ground of the stack that is being added, unless it has it. */
-static void add_to_ground(struct xseg_stack_mapping_set *ground,
-                          const struct xseg_module_mapping *placement)
+/* Add a mapping to the set of the stack that is inserted, unless the set contains it. */
+static void add_to_set(struct xseg_stack_mapping_set *set,
+                       const struct xseg_module_mapping *mapping)
 {
-    uint32_t at = ground->count;
+    uint32_t at = set->count;
 
-    for (uint32_t i = 0; i < ground->count; i++)
-        if (ground->on[i] == placement)
+    for (uint32_t i = 0; i < set->count; i++)
+        if (set->mappings[i] == mapping)
             return;
-    for (; at > 0 && (uintptr_t)ground->on[at - 1] > (uintptr_t)placement; at--)
-        ground->on[at] = ground->on[at - 1];
-    ground->on[at] = placement;
-    ground->count++;
+    for (; at > 0 && (uintptr_t)set->mappings[at - 1] > (uintptr_t)mapping; at--)
+        set->mappings[at] = set->mappings[at - 1];
+    set->mappings[at] = mapping;
+    set->count++;
 }
 
-/* The ground like the one that was put together, which is added if it is new; NULL without room. */
-static const struct xseg_stack_mapping_set *keep_ground(struct xseg_stack_depot *depot)
+/* Find or add a set equal to `new_set`; NULL if the depot is full. */
+static const struct xseg_stack_mapping_set *intern_set(struct xseg_stack_depot *depot)
 {
-    const struct xseg_stack_mapping_set *new_ground = depot->new_ground;
-    const size_t on_bytes = new_ground->count * sizeof(struct xseg_module_mapping *);
-    const uint32_t hash = (uint32_t)xseg_hash_words(new_ground->on, new_ground->count, 0);
-    struct xseg_intern_search search = xseg_intern_table_search(&depot->grounds, hash);
+    const struct xseg_stack_mapping_set *new_set = depot->new_set;
+    const size_t mappings_bytes = new_set->count * sizeof(struct xseg_module_mapping *);
+    const uint32_t hash = (uint32_t)xseg_hash_words(new_set->mappings, new_set->count, 0);
+    struct xseg_intern_search search = xseg_intern_table_search(&depot->sets, hash);
 
     for (uint32_t handle = xseg_intern_table_next(&search); handle != 0;
          handle = xseg_intern_table_next(&search)) {
-        const struct xseg_stack_mapping_set *ground = xseg_bump_at(&depot->memory, handle);
+        const struct xseg_stack_mapping_set *set = xseg_bump_at(&depot->memory, handle);
 
-        if (ground->count == new_ground->count && memcmp(ground->on, new_ground->on, on_bytes) == 0)
-            return ground;
+        if (set->count == new_set->count &&
+            memcmp(set->mappings, new_set->mappings, mappings_bytes) == 0)
+            return set;
     }
-    struct xseg_stack_mapping_set *ground =
-        xseg_bump_alloc(&depot->memory, sizeof(*ground) + on_bytes);
-    if (ground == NULL)
+    struct xseg_stack_mapping_set *set =
+        xseg_bump_alloc(&depot->memory, sizeof(*set) + mappings_bytes);
+    if (set == NULL)
         return NULL;
-    ground->count = new_ground->count;
-    memcpy(ground->on, new_ground->on, on_bytes);
-    return xseg_intern_table_add(&depot->grounds, &depot->memory, hash,
-                                 xseg_bump_handle(&depot->memory, ground))
-               ? ground
+    set->count = new_set->count;
+    memcpy(set->mappings, new_set->mappings, mappings_bytes);
+    return xseg_intern_table_add(&depot->sets, &depot->memory, hash,
+                                 xseg_bump_handle(&depot->memory, set))
+               ? set
                : NULL;
 }
 
-/* Whether a placement that the ground has is not loaded. */
-static bool lacks_placement(const struct xseg_stack_mapping_set *ground)
+/* Whether a mapping of the set is not loaded. */
+static bool lacks_mapping(const struct xseg_stack_mapping_set *set)
 {
-    for (uint32_t i = 0; i < ground->count; i++)
-        if (!atomic_load_explicit(&ground->on[i]->is_loaded, memory_order_relaxed))
+    for (uint32_t i = 0; i < set->count; i++)
+        if (!atomic_load_explicit(&set->mappings[i]->is_loaded, memory_order_relaxed))
             return true;
     return false;
 }
 
-static void look_at_ground(void *context, uint32_t handle)
+static void update_set(void *context, uint32_t handle)
 {
     const struct xseg_stack_depot *depot = context;
-    struct xseg_stack_mapping_set *ground = xseg_bump_at(&depot->memory, handle);
+    struct xseg_stack_mapping_set *set = xseg_bump_at(&depot->memory, handle);
 
-    atomic_store_explicit(&ground->is_gone, lacks_placement(ground), memory_order_relaxed);
+    atomic_store_explicit(&set->is_unloaded, lacks_mapping(set), memory_order_relaxed);
 }
 
-/* The placement of a ground on which a frame lies; NULL: on none. */
-static const struct xseg_module_mapping *placement_on(const struct xseg_stack_mapping_set *ground,
-                                                      const void *pc)
+/* The mapping of a set that contains a frame; NULL: none. */
+static const struct xseg_module_mapping *mapping_in(const struct xseg_stack_mapping_set *set,
+                                                    const void *pc)
 {
-    for (uint32_t i = 0; i < ground->count; i++)
-        if (xseg_frames_call(pc) >= ground->on[i]->start &&
-            xseg_frames_call(pc) < ground->on[i]->end)
-            return ground->on[i];
+    for (uint32_t i = 0; i < set->count; i++)
+        if (xseg_frames_call(pc) >= set->mappings[i]->start &&
+            xseg_frames_call(pc) < set->mappings[i]->end)
+            return set->mappings[i];
     return NULL;
 }
 
 /* --- Adding a stack. --- */
 
-/* The list in which a stack stands by its id, and its place there. */
-static unsigned list_of(uint32_t id, uint32_t *at)
+/* The list that contains an ID, and the index of the ID in the list. */
+static unsigned locate_id(uint32_t id, uint32_t *at)
 {
     const uint64_t number = (uint64_t)id - 1 + XSEG_STACK_DEPOT_FIRST;
     const unsigned list = xseg_log2_floor(number / XSEG_STACK_DEPOT_FIRST);
@@ -174,23 +175,23 @@ static unsigned list_of(uint32_t id, uint32_t *at)
     return list;
 }
 
-static struct stack *stack_of(const struct xseg_stack_depot *depot, uint32_t id)
+static struct stack *stack_by_id(const struct xseg_stack_depot *depot, uint32_t id)
 {
     uint32_t at = 0;
 
     if (id == 0 || id > atomic_load_explicit(&depot->count, memory_order_acquire))
         return NULL;
-    const unsigned list = list_of(id, &at);
+    const unsigned list = locate_id(id, &at);
     return xseg_bump_at(&depot->memory,
                         atomic_load_explicit(&depot->list[list], memory_order_acquire)[at]);
 }
 
-/* Give a stack the next id.  Returns false without room. */
-static bool number_stack(struct xseg_stack_depot *depot, struct stack *stack)
+/* Assign the next ID to a stack.  Returns false if the depot is full. */
+static bool assign_id(struct xseg_stack_depot *depot, struct stack *stack)
 {
     const uint32_t id = (uint32_t)atomic_load_explicit(&depot->count, memory_order_relaxed) + 1;
     uint32_t at = 0;
-    const unsigned list = list_of(id, &at);
+    const unsigned list = locate_id(id, &at);
     uint32_t *handles = atomic_load_explicit(&depot->list[list], memory_order_relaxed);
 
     XSEG_ASSERT(list < XSEG_STACK_DEPOT_LISTS);
@@ -206,100 +207,102 @@ static bool number_stack(struct xseg_stack_depot *depot, struct stack *stack)
     return true;
 }
 
-/* See to it that all frames of a stack have records, and put its ground together. */
-static bool keep_frames(struct wanted *wanted)
+/* Add records for all frames of a stack, and collect its mappings in `new_set`. */
+static bool intern_frames(struct insertion *insertion)
 {
-    struct xseg_stack_depot *depot = wanted->depot;
+    struct xseg_stack_depot *depot = insertion->depot;
 
-    depot->new_ground->count = 0;
-    for (uint32_t i = 0; i < xseg_stack_frames(wanted->taken); i++) {
-        const void *pc = wanted->frames[i];
-        const struct xseg_module_mapping *placement =
+    depot->new_set->count = 0;
+    for (uint32_t i = 0; i < xseg_stack_frames(insertion->captured); i++) {
+        const void *pc = insertion->frames[i];
+        const struct xseg_module_mapping *mapping =
             xseg_modules_find(&depot->modules, xseg_frames_call(pc));
 
-        if (placement != NULL)
-            add_to_ground(depot->new_ground, placement);
-        if (!xseg_frames_add(&depot->frames, pc, placement))
+        if (mapping != NULL)
+            add_to_set(depot->new_set, mapping);
+        if (!xseg_frames_add(&depot->frames, pc, mapping))
             return false;
     }
     return true;
 }
 
-/* Add a stack that is not there.  Without room nothing is added but records that others may use. */
-static void add_new(struct wanted *wanted)
+/* Insert a new stack.  If the depot is full, only frames and sets may have been added, which other stacks can use. */
+static void insert_stack(struct insertion *insertion)
 {
-    struct xseg_stack_depot *depot = wanted->depot;
-    const size_t bytes = xseg_stack_frames(wanted->taken) * sizeof(*wanted->frames);
+    struct xseg_stack_depot *depot = insertion->depot;
+    const size_t bytes = xseg_stack_frames(insertion->captured) * sizeof(*insertion->frames);
 
-    if (!keep_frames(wanted))
+    if (!intern_frames(insertion))
         return;
-    const struct xseg_stack_mapping_set *ground = keep_ground(depot);
+    const struct xseg_stack_mapping_set *set = intern_set(depot);
     struct stack *stack =
-        ground != NULL ? xseg_bump_alloc(&depot->memory, sizeof(*stack) + bytes) : NULL;
+        set != NULL ? xseg_bump_alloc(&depot->memory, sizeof(*stack) + bytes) : NULL;
     if (stack == NULL || !xseg_intern_table_reserve(&depot->stacks, &depot->memory) ||
-        !number_stack(depot, stack))
+        !assign_id(depot, stack))
         return;
-    stack->taken = wanted->taken;
-    stack->ground = ground;
-    memcpy(stack->frames, wanted->frames, bytes);
-    /* A thread that finds the stack may ask by its id at once. */
+    stack->captured = insertion->captured;
+    stack->set = set;
+    memcpy(stack->frames, insertion->frames, bytes);
+    /* A thread that finds the stack may immediately read it by ID. */
     atomic_store_explicit(&depot->count, stack->id, memory_order_release);
-    const bool is_added = xseg_intern_table_add(&depot->stacks, &depot->memory, wanted->hash,
+    const bool is_added = xseg_intern_table_add(&depot->stacks, &depot->memory, insertion->hash,
                                                 xseg_bump_handle(&depot->memory, stack));
 
     XSEG_ASSERT(is_added);
     (void)is_added;
-    wanted->id = stack->id;
+    insertion->id = stack->id;
 }
 
-/* The loader is held: what is loaded is known, and stays. */
-static void find_or_add(void *context)
+/* Runs under the loader's lock: no module is loaded or unloaded during the call. */
+static void find_or_insert_locked(void *context)
 {
-    struct wanted *wanted = context;
-    struct xseg_stack_depot *depot = wanted->depot;
+    struct insertion *insertion = context;
+    struct xseg_stack_depot *depot = insertion->depot;
 
     if (depot->changes_seen != depot->modules.changes)
-        xseg_intern_table_for_each(&depot->grounds, look_at_ground, depot);
+        xseg_intern_table_for_each(&depot->sets, update_set, depot);
     depot->changes_seen = depot->modules.changes;
-    const struct stack *stack = find(depot, wanted->frames, wanted->taken, wanted->hash);
+    const struct stack *stack =
+        find_stack(depot, insertion->frames, insertion->captured, insertion->hash);
     if (stack != NULL)
-        wanted->id = stack->id;
+        insertion->id = stack->id;
     else
-        add_new(wanted);
+        insert_stack(insertion);
 }
 
-static __attribute__((noinline)) uint32_t add_slowly(struct wanted *wanted)
+static __attribute__((noinline)) uint32_t find_or_insert(struct insertion *insertion)
 {
-    struct xseg_stack_depot *depot = wanted->depot;
+    struct xseg_stack_depot *depot = insertion->depot;
 
     if (!atomic_load_explicit(&depot->memory.was_full, memory_order_relaxed) &&
         !xseg_fork_guard_is_child(&depot->guard)) {
         xseg_mutex_lock(&depot->lock);
-        xseg_modules_call_locked(&depot->modules, find_or_add, wanted);
+        xseg_modules_call_locked(&depot->modules, find_or_insert_locked, insertion);
         xseg_mutex_unlock(&depot->lock);
 #if XSEG_CHECKS >= 3
-        if (xseg_is_power_of_two(wanted->id))
+        if (xseg_is_power_of_two(insertion->id))
             XSEG_AUDIT(xseg_stack_depot_audit, depot);
 #endif
     }
-    if (wanted->id == 0)
+    if (insertion->id == 0)
         atomic_fetch_add_explicit(&depot->lost, 1, memory_order_relaxed);
-    return wanted->id;
+    return insertion->id;
 }
 
-uint32_t xseg_stack_depot_add(struct xseg_stack_depot *depot, void *const *frames, uint32_t taken)
+uint32_t xseg_stack_depot_add(struct xseg_stack_depot *depot, void *const *frames,
+                              uint32_t captured)
 {
-    if (xseg_stack_frames(taken) == 0)
+    if (xseg_stack_frames(captured) == 0)
         return 0;
-    if (xseg_stack_frames(taken) > XSEG_STACK_FRAMES_MAX)
-        taken = XSEG_STACK_FRAMES_MAX | XSEG_STACK_TRUNCATED;
-    const uint32_t hash = (uint32_t)xseg_hash_words(frames, xseg_stack_frames(taken), taken);
-    const struct stack *stack = find(depot, frames, taken, hash);
+    if (xseg_stack_frames(captured) > XSEG_STACK_FRAMES_MAX)
+        captured = XSEG_STACK_FRAMES_MAX | XSEG_STACK_TRUNCATED;
+    const uint32_t hash = (uint32_t)xseg_hash_words(frames, xseg_stack_frames(captured), captured);
+    const struct stack *stack = find_stack(depot, frames, captured, hash);
 
     if (__builtin_expect(stack != NULL, 1))
         return stack->id;
-    struct wanted wanted = {depot, frames, taken, hash, 0};
-    return add_slowly(&wanted);
+    struct insertion insertion = {depot, frames, captured, hash, 0};
+    return find_or_insert(&insertion);
 }
 
 /* --- Reading. --- */
@@ -307,27 +310,26 @@ uint32_t xseg_stack_depot_add(struct xseg_stack_depot *depot, void *const *frame
 bool xseg_stack_depot_get(const struct xseg_stack_depot *depot, uint32_t id,
                           struct xseg_stack_view *out)
 {
-    const struct stack *stack = stack_of(depot, id);
+    const struct stack *stack = stack_by_id(depot, id);
 
     if (stack == NULL)
         return false;
     out->frames = stack->frames;
-    out->count = xseg_stack_frames(stack->taken);
-    out->was_cut = xseg_stack_is_truncated(stack->taken);
+    out->count = xseg_stack_frames(stack->captured);
+    out->is_truncated = xseg_stack_is_truncated(stack->captured);
     return true;
 }
 
-/* The record of a frame of a stack; NULL if there is no such stack or frame. */
-static const struct xseg_frame *frame_of(const struct xseg_stack_depot *depot, uint32_t id,
-                                         uint32_t index)
+static const struct xseg_frame *frame_record(const struct xseg_stack_depot *depot, uint32_t id,
+                                             uint32_t index)
 {
-    const struct stack *stack = stack_of(depot, id);
+    const struct stack *stack = stack_by_id(depot, id);
 
-    if (stack == NULL || index >= xseg_stack_frames(stack->taken))
+    if (stack == NULL || index >= xseg_stack_frames(stack->captured))
         return NULL;
     const void *pc = stack->frames[index];
     const struct xseg_frame *frame =
-        xseg_frames_find(&depot->frames, pc, placement_on(stack->ground, pc));
+        xseg_frames_find(&depot->frames, pc, mapping_in(stack->set, pc));
     XSEG_ASSERT(frame != NULL);
     return frame;
 }
@@ -335,7 +337,7 @@ static const struct xseg_frame *frame_of(const struct xseg_stack_depot *depot, u
 bool xseg_stack_depot_frame(const struct xseg_stack_depot *depot, uint32_t id, uint32_t index,
                             struct xseg_stack_frame *out)
 {
-    const struct xseg_frame *frame = frame_of(depot, id, index);
+    const struct xseg_frame *frame = frame_record(depot, id, index);
 
     if (frame == NULL)
         return false;
@@ -346,16 +348,16 @@ bool xseg_stack_depot_frame(const struct xseg_stack_depot *depot, uint32_t id, u
 void xseg_stack_depot_set_source(struct xseg_stack_depot *depot, uint32_t id, uint32_t index,
                                  const struct xseg_stack_source *source)
 {
-    const struct xseg_frame *frame = frame_of(depot, id, index);
+    const struct xseg_frame *frame = frame_record(depot, id, index);
 
-    if (frame == NULL || frame->placement == NULL || xseg_fork_guard_is_child(&depot->guard))
+    if (frame == NULL || frame->mapping == NULL || xseg_fork_guard_is_child(&depot->guard))
         return;
     xseg_mutex_lock(&depot->lock);
     xseg_frames_set_source(&depot->frames, frame, source);
     xseg_mutex_unlock(&depot->lock);
 }
 
-static const char *name_of_file(const char *path)
+static const char *base_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
 
@@ -365,7 +367,7 @@ static const char *name_of_file(const char *path)
 static void describe_frame(const struct xseg_stack_frame *frame, struct xseg_strbuf *text)
 {
     if (frame->path != NULL)
-        xseg_strbuf_printf(text, "%s+%#" PRIx64, name_of_file(frame->path), frame->offset);
+        xseg_strbuf_printf(text, "%s+%#" PRIx64, base_name(frame->path), frame->offset);
     else
         xseg_strbuf_printf(text, "%p", frame->pc);
 }
@@ -398,65 +400,67 @@ uint64_t xseg_stack_depot_lost(const struct xseg_stack_depot *depot)
 
 /* --- The audit. --- */
 
-struct look {
+struct set_audit {
     const struct xseg_stack_depot *depot;
-    uint32_t wrong; /* handle of a ground whose word about itself is wrong; 0: none */
+    uint32_t violator; /* handle of a set with a wrong `is_unloaded`; 0: none */
 };
 
-static void compare_ground(void *context, uint32_t handle)
+static void audit_set(void *context, uint32_t handle)
 {
-    struct look *look = context;
-    const struct xseg_stack_mapping_set *ground = xseg_bump_at(&look->depot->memory, handle);
+    struct set_audit *audit = context;
+    const struct xseg_stack_mapping_set *set = xseg_bump_at(&audit->depot->memory, handle);
 
-    if (is_gone(ground) != lacks_placement(ground))
-        look->wrong = handle;
+    if (is_set_unloaded(set) != lacks_mapping(set))
+        audit->violator = handle;
 }
 
 static bool audit_stack(const struct xseg_stack_depot *depot, uint32_t id,
                         struct xseg_violation *violation)
 {
-    const struct stack *stack = stack_of(depot, id);
-    const uint32_t count = xseg_stack_frames(stack->taken);
+    const struct stack *stack = stack_by_id(depot, id);
+    const uint32_t count = xseg_stack_frames(stack->captured);
 
-    XSEG_INVARIANT(violation, "DEPOT-1", stack->id == id, "stack %" PRIu32 " says it is %" PRIu32,
+    XSEG_INVARIANT(violation, "DEPOT-1", stack->id == id, "stack %" PRIu32 " has the ID %" PRIu32,
                    id, stack->id);
-    const struct stack *found = find(depot, stack->frames, stack->taken,
-                                     (uint32_t)xseg_hash_words(stack->frames, count, stack->taken));
-    XSEG_INVARIANT(violation, "DEPOT-2",
-                   is_gone(stack->ground)
-                       ? found != stack
-                       : found == stack || (found != NULL && found->ground != stack->ground),
-                   "stack %" PRIu32 " leads to %" PRIu32, id, found != NULL ? found->id : 0);
+    const struct stack *found =
+        find_stack(depot, stack->frames, stack->captured,
+                   (uint32_t)xseg_hash_words(stack->frames, count, stack->captured));
+    XSEG_INVARIANT(
+        violation, "DEPOT-2",
+        is_set_unloaded(stack->set) ? found != stack
+                                    : found == stack || (found != NULL && found->set != stack->set),
+        "a search for stack %" PRIu32 " finds %" PRIu32, id, found != NULL ? found->id : 0);
     for (uint32_t i = 0; i < count; i++)
         XSEG_INVARIANT(violation, "DEPOT-3",
                        xseg_frames_find(&depot->frames, stack->frames[i],
-                                        placement_on(stack->ground, stack->frames[i])) != NULL,
+                                        mapping_in(stack->set, stack->frames[i])) != NULL,
                        "frame %" PRIu32 " of stack %" PRIu32 " has no record", i, id);
     return true;
 }
 
-static bool audit_held(struct xseg_stack_depot *depot, struct xseg_violation *violation)
+static bool audit_locked(struct xseg_stack_depot *depot, struct xseg_violation *violation)
 {
-    struct look look = {depot, 0};
+    struct set_audit audit = {depot, 0};
 
     if (!xseg_bump_audit(&depot->memory, violation) ||
         !xseg_modules_audit(&depot->modules, violation) ||
         !xseg_frames_audit(&depot->frames, violation) ||
         !xseg_intern_table_audit(&depot->stacks, violation) ||
-        !xseg_intern_table_audit(&depot->grounds, violation))
+        !xseg_intern_table_audit(&depot->sets, violation))
         return false;
     for (uint32_t id = 1; id <= xseg_stack_depot_count(depot); id++)
         if (!audit_stack(depot, id, violation))
             return false;
-    xseg_intern_table_for_each(&depot->grounds, compare_ground, &look);
-    XSEG_INVARIANT(violation, "DEPOT-4", look.wrong == 0, "ground %" PRIu32, look.wrong);
+    xseg_intern_table_for_each(&depot->sets, audit_set, &audit);
+    XSEG_INVARIANT(violation, "DEPOT-4", audit.violator == 0, "mapping set %" PRIu32,
+                   audit.violator);
     return true;
 }
 
 bool xseg_stack_depot_audit(struct xseg_stack_depot *depot, struct xseg_violation *violation)
 {
     xseg_mutex_lock(&depot->lock);
-    const bool holds = audit_held(depot, violation);
+    const bool holds = audit_locked(depot, violation);
     xseg_mutex_unlock(&depot->lock);
     return holds;
 }

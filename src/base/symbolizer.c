@@ -11,14 +11,14 @@
 
 #include "src/base/clock.h"
 
-/* Functions that begin below an address and do not contain it, before the search for one around it ends. */
-#define STEPS_BACK 16u
+/* The number of functions below an address that are tested for the one that contains the address. */
+#define MAX_STEPS_BACK 16u
 
-/* What is used of libdw (elfutils/libdwfl.h), with types of our own. */
+/* The functions of libdw (elfutils/libdwfl.h) that are used, with opaque types. */
 struct session;
 struct module;
 struct module_line; /* Dwfl_Line */
-struct unit;        /* Dwarf_Die, of a unit of compilation */
+struct unit;        /* Dwarf_Die of a compilation unit */
 struct line;        /* Dwarf_Line */
 
 struct callbacks {
@@ -51,29 +51,29 @@ struct xseg_libdw {
     int (*lineno)(struct line *line, int *number);
 };
 
-#define PLACE(member) offsetof(struct xseg_libdw, member)
+#define OFFSET(member) offsetof(struct xseg_libdw, member)
 
 static const struct {
     const char *name;
-    size_t place; /* of the pointer to it */
-} calls_of_libdw[] = {
-    {"dwfl_build_id_find_debuginfo", PLACE(callbacks.find_debuginfo)},
-    {"dwfl_begin", PLACE(begin)},
-    {"dwfl_end", PLACE(end)},
-    {"dwfl_report_begin_add", PLACE(report_begin_add)},
-    {"dwfl_report_elf", PLACE(report_elf)},
-    {"dwfl_report_end", PLACE(report_end)},
-    {"dwfl_module_getelf", PLACE(module_getelf)},
-    {"dwfl_module_build_id", PLACE(module_build_id)},
-    {"dwfl_module_getsrc", PLACE(module_getsrc)},
-    {"dwfl_lineinfo", PLACE(lineinfo)},
-    {"dwfl_module_getsymtab", PLACE(module_getsymtab)},
-    {"dwfl_module_getsym", PLACE(module_getsym)},
-    {"dwfl_module_nextcu", PLACE(module_nextcu)},
-    {"dwarf_haspc", PLACE(haspc)},
-    {"dwarf_getsrc_die", PLACE(getsrc_die)},
-    {"dwarf_linesrc", PLACE(linesrc)},
-    {"dwarf_lineno", PLACE(lineno)},
+    size_t offset; /* of the pointer in struct xseg_libdw */
+} libdw_functions[] = {
+    {"dwfl_build_id_find_debuginfo", OFFSET(callbacks.find_debuginfo)},
+    {"dwfl_begin", OFFSET(begin)},
+    {"dwfl_end", OFFSET(end)},
+    {"dwfl_report_begin_add", OFFSET(report_begin_add)},
+    {"dwfl_report_elf", OFFSET(report_elf)},
+    {"dwfl_report_end", OFFSET(report_end)},
+    {"dwfl_module_getelf", OFFSET(module_getelf)},
+    {"dwfl_module_build_id", OFFSET(module_build_id)},
+    {"dwfl_module_getsrc", OFFSET(module_getsrc)},
+    {"dwfl_lineinfo", OFFSET(lineinfo)},
+    {"dwfl_module_getsymtab", OFFSET(module_getsymtab)},
+    {"dwfl_module_getsym", OFFSET(module_getsym)},
+    {"dwfl_module_nextcu", OFFSET(module_nextcu)},
+    {"dwarf_haspc", OFFSET(haspc)},
+    {"dwarf_getsrc_die", OFFSET(getsrc_die)},
+    {"dwarf_linesrc", OFFSET(linesrc)},
+    {"dwarf_lineno", OFFSET(lineno)},
 };
 
 /* A function of a file. */
@@ -83,10 +83,10 @@ struct function {
     uint8_t binding; /* STB_LOCAL, STB_GLOBAL or STB_WEAK */
 };
 
-/* A file that was looked for; the module is NULL if the file cannot be read, or is another one by now. */
+/* The file of a module; `module` is NULL if the file cannot be read or has another build ID. */
 struct xseg_symbolizer_file {
     struct xseg_symbolizer_file *next;
-    const char *path; /* the depot's: one of a module */
+    const char *path; /* of the depot's module */
     struct session *session;
     struct module *module;
     struct function *functions; /* [function_count], by address */
@@ -95,39 +95,39 @@ struct xseg_symbolizer_file {
 
 /* --- The library. --- */
 
-static _Atomic(struct xseg_libdw *) prepared;
+static _Atomic(struct xseg_libdw *) loaded_libdw;
 
-/* A module's own file is given by its path, so this is never asked for a file. */
-static int find_no_file(void)
+/* Files are opened by path, so libdw never needs this callback. */
+static int reject_callback(void)
 {
     return -1;
 }
 
-static bool load_calls(void *library, struct xseg_libdw *calls)
+static bool load_functions(void *library, struct xseg_libdw *calls)
 {
-    for (size_t i = 0; i < sizeof(calls_of_libdw) / sizeof(calls_of_libdw[0]); i++) {
-        void *symbol = dlsym(library, calls_of_libdw[i].name);
+    for (size_t i = 0; i < sizeof(libdw_functions) / sizeof(libdw_functions[0]); i++) {
+        void *symbol = dlsym(library, libdw_functions[i].name);
 
         if (symbol == NULL)
             return false;
-        memcpy((char *)calls + calls_of_libdw[i].place, &symbol, sizeof(symbol));
+        memcpy((char *)calls + libdw_functions[i].offset, &symbol, sizeof(symbol));
     }
-    calls->callbacks.find_elf = find_no_file;
-    calls->callbacks.section_address = find_no_file;
+    calls->callbacks.find_elf = reject_callback;
+    calls->callbacks.section_address = reject_callback;
     return true;
 }
 
-/* As in stack.c there is no lock: of two threads that come first at once, one drops what it has opened. */
+/* As in stack.c no lock is used: if two threads call this function first, one of them releases what it has loaded. */
 bool xseg_symbolizer_prepare(void)
 {
     struct xseg_libdw *expected = NULL;
 
-    if (atomic_load_explicit(&prepared, memory_order_acquire) != NULL)
+    if (atomic_load_explicit(&loaded_libdw, memory_order_acquire) != NULL)
         return true;
     void *library = dlopen("libdw.so.1", RTLD_NOW | RTLD_LOCAL);
     struct xseg_libdw *calls = calloc(1, sizeof(*calls));
-    if (library != NULL && calls != NULL && load_calls(library, calls) &&
-        atomic_compare_exchange_strong(&prepared, &expected, calls))
+    if (library != NULL && calls != NULL && load_functions(library, calls) &&
+        atomic_compare_exchange_strong(&loaded_libdw, &expected, calls))
         return true;
     free(calls);
     if (library != NULL)
@@ -135,35 +135,35 @@ bool xseg_symbolizer_prepare(void)
     return expected != NULL;
 }
 
-bool xseg_symbolizer_init(struct xseg_symbolizer *name, struct xseg_stack_depot *depot)
+bool xseg_symbolizer_init(struct xseg_symbolizer *symbolizer, struct xseg_stack_depot *depot)
 {
-    const bool is_there = xseg_symbolizer_prepare();
+    const bool is_loaded = xseg_symbolizer_prepare();
 
-    name->calls = atomic_load_explicit(&prepared, memory_order_acquire);
-    name->depot = depot;
-    name->files = NULL;
-    return is_there;
+    symbolizer->calls = atomic_load_explicit(&loaded_libdw, memory_order_acquire);
+    symbolizer->depot = depot;
+    symbolizer->files = NULL;
+    return is_loaded;
 }
 
-void xseg_symbolizer_fini(struct xseg_symbolizer *name)
+void xseg_symbolizer_fini(struct xseg_symbolizer *symbolizer)
 {
-    struct xseg_symbolizer_file *file = name->files;
+    struct xseg_symbolizer_file *file = symbolizer->files;
 
     while (file != NULL) {
         struct xseg_symbolizer_file *next = file->next;
 
         if (file->session != NULL)
-            name->calls->end(file->session);
+            symbolizer->calls->end(file->session);
         free(file->functions);
         free(file);
         file = next;
     }
-    name->files = NULL;
+    symbolizer->files = NULL;
 }
 
 /* --- Files. --- */
 
-/* Whether a file has the build id, in hexadecimal digits, that its module had. */
+/* Whether a file has a build ID, given in hexadecimal digits. */
 static bool has_build_id(const struct xseg_libdw *calls, struct module *module,
                          const char *build_id)
 {
@@ -190,7 +190,7 @@ static bool is_function(const Elf64_Sym *symbol, const char *name)
             (type == STT_NOTYPE && symbol->st_size != 0));
 }
 
-/* By address; of several names of one address the last one is used: a global one, and the first of those. */
+/* By address.  Of several symbols at one address the last one is used: the first global symbol. */
 static int compare_functions(const void *left, const void *right)
 {
     const struct function *a = left, *b = right;
@@ -202,7 +202,7 @@ static int compare_functions(const void *left, const void *right)
     return a->number < b->number ? 1 : -1;
 }
 
-/* List the functions in the symbol tables of a file.  libdw would search all symbols for each frame. */
+/* Sort the functions of a file's symbol tables by address; libdw would search all symbols for each frame. */
 static void list_functions(const struct xseg_libdw *calls, struct xseg_symbolizer_file *file)
 {
     const int count = calls->module_getsymtab(file->module);
@@ -222,14 +222,14 @@ static void list_functions(const struct xseg_libdw *calls, struct xseg_symbolize
         qsort(file->functions, file->function_count, sizeof(*file->functions), compare_functions);
 }
 
-/* Open the file of a frame's module, at address 0, so that addresses are those of the file. */
-static void open_file(const struct xseg_libdw *calls, struct xseg_symbolizer_file *file,
-                      const struct xseg_stack_frame *frame)
+/* Open the file of a frame's module at base address 0, so that addresses are those of the file. */
+static void open_elf(const struct xseg_libdw *calls, struct xseg_symbolizer_file *file,
+                     const struct xseg_stack_frame *frame)
 {
     uint64_t bias = 0;
 
     if (frame->path[0] != '/')
-        return; /* the kernel's own, or one that nobody knows the place of */
+        return; /* the vDSO, or a module without a known path */
     file->session = calls->begin(&calls->callbacks);
     if (file->session == NULL)
         return;
@@ -244,11 +244,11 @@ static void open_file(const struct xseg_libdw *calls, struct xseg_symbolizer_fil
     list_functions(calls, file);
 }
 
-/* The file of a frame's module; NULL if it cannot be read. */
-static const struct xseg_symbolizer_file *file_of(struct xseg_symbolizer *name,
-                                                  const struct xseg_stack_frame *frame)
+/* Find or open the file of a frame's module; NULL if it cannot be used. */
+static const struct xseg_symbolizer_file *open_module_file(struct xseg_symbolizer *symbolizer,
+                                                           const struct xseg_stack_frame *frame)
 {
-    struct xseg_symbolizer_file *file = name->files;
+    struct xseg_symbolizer_file *file = symbolizer->files;
 
     while (file != NULL && file->path != frame->path)
         file = file->next;
@@ -257,18 +257,18 @@ static const struct xseg_symbolizer_file *file_of(struct xseg_symbolizer *name,
         if (file == NULL)
             return NULL;
         file->path = frame->path;
-        file->next = name->files;
-        name->files = file;
-        open_file(name->calls, file, frame);
+        file->next = symbolizer->files;
+        symbolizer->files = file;
+        open_elf(symbolizer->calls, file, frame);
     }
     return file->module != NULL ? file : NULL;
 }
 
 /* --- Frames. --- */
 
-/* Look at all units: libdw looks in a list of them by address, which clang does not make. */
-static void search_units(const struct xseg_libdw *calls, struct module *module, uint64_t address,
-                         const char **file, int *number)
+/* Search all compilation units: libdw uses .debug_aranges, which clang does not emit. */
+static void find_line_in_units(const struct xseg_libdw *calls, struct module *module,
+                               uint64_t address, const char **file, int *number)
 {
     uint64_t bias = 0;
     struct unit *unit = calls->module_nextcu(module, NULL, &bias);
@@ -282,7 +282,7 @@ static void search_units(const struct xseg_libdw *calls, struct module *module, 
     (void)calls->lineno(line, number);
 }
 
-/* The function that contains an address; one without a size has its first byte. */
+/* The function that contains an address; a function without a size contains its first byte. */
 static const struct function *find_function(const struct xseg_symbolizer_file *file,
                                             uint64_t address)
 {
@@ -296,7 +296,7 @@ static const struct function *find_function(const struct xseg_symbolizer_file *f
         else
             high = middle;
     }
-    for (size_t i = low; i > 0 && low - i < STEPS_BACK; i--) {
+    for (size_t i = low; i > 0 && low - i < MAX_STEPS_BACK; i--) {
         const struct function *function = &file->functions[i - 1];
 
         if (function->bytes != 0 ? address - function->start < function->bytes
@@ -306,8 +306,8 @@ static const struct function *find_function(const struct xseg_symbolizer_file *f
     return NULL;
 }
 
-static void find_source(const struct xseg_libdw *calls, const struct xseg_symbolizer_file *file,
-                        const struct xseg_stack_frame *frame, struct xseg_stack_source *source)
+static void resolve_frame(const struct xseg_libdw *calls, const struct xseg_symbolizer_file *file,
+                          const struct xseg_stack_frame *frame, struct xseg_stack_source *source)
 {
     const uint64_t address = frame->offset - 1; /* of the call */
     const struct function *function = find_function(file, address);
@@ -318,7 +318,7 @@ static void find_source(const struct xseg_libdw *calls, const struct xseg_symbol
     if (line != NULL)
         source->file = calls->lineinfo(line, NULL, &number, NULL, NULL, NULL);
     else
-        search_units(calls, file->module, address, &source->file, &number);
+        find_line_in_units(calls, file->module, address, &source->file, &number);
     source->line = number > 0 ? (uint32_t)number : 0;
     if (function == NULL)
         return;
@@ -326,33 +326,33 @@ static void find_source(const struct xseg_libdw *calls, const struct xseg_symbol
     source->symbol_offset = frame->offset - function->start;
 }
 
-void xseg_symbolizer_resolve(struct xseg_symbolizer *name, uint32_t id)
+void xseg_symbolizer_resolve(struct xseg_symbolizer *symbolizer, uint32_t id)
 {
     struct xseg_stack_frame frame;
 
-    for (uint32_t i = 0; xseg_stack_depot_frame(name->depot, id, i, &frame); i++) {
+    for (uint32_t i = 0; xseg_stack_depot_frame(symbolizer->depot, id, i, &frame); i++) {
         struct xseg_stack_source source = {0};
 
-        if (frame.path == NULL || frame.was_asked)
+        if (frame.path == NULL || frame.is_resolved)
             continue;
-        const struct xseg_symbolizer_file *file = file_of(name, &frame);
+        const struct xseg_symbolizer_file *file = open_module_file(symbolizer, &frame);
         if (file != NULL)
-            find_source(name->calls, file, &frame, &source);
-        xseg_stack_depot_set_source(name->depot, id, i, &source);
+            resolve_frame(symbolizer->calls, file, &frame, &source);
+        xseg_stack_depot_set_source(symbolizer->depot, id, i, &source);
     }
 }
 
 bool xseg_symbolizer_resolve_all(struct xseg_stack_depot *depot, uint64_t deadline_ns)
 {
     const uint32_t count = xseg_stack_depot_count(depot);
-    struct xseg_symbolizer name;
+    struct xseg_symbolizer symbolizer;
 
-    if (!xseg_symbolizer_init(&name, depot))
+    if (!xseg_symbolizer_init(&symbolizer, depot))
         return false;
     uint32_t id = atomic_load_explicit(&depot->named, memory_order_relaxed);
     while (id < count && (deadline_ns == UINT64_MAX || xseg_clock_system() < deadline_ns))
-        xseg_symbolizer_resolve(&name, ++id);
+        xseg_symbolizer_resolve(&symbolizer, ++id);
     atomic_store_explicit(&depot->named, id, memory_order_relaxed);
-    xseg_symbolizer_fini(&name);
+    xseg_symbolizer_fini(&symbolizer);
     return true;
 }

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Names of frames: function, file and line, from the symbol tables and the debug information of their modules.
+ * The symbolizer: resolves frames of a stack depot to function, file and line.
  *
- * libdw reads them.  It is opened at run time and never linked; where it cannot be opened, frames are module and
- * offset.  Files are read from where modules were loaded from, also after the modules were unloaded.  Debug information
- * is found in them or in the system's folder for it, by build ID; nothing is fetched from a network.  A file with
- * another build ID is not used.
+ * Frames are resolved when a snapshot is written, not when a stack is recorded, because reading debug information takes up
+ * to seconds and much host memory.  Results are stored in the depot, so each frame is resolved once.
  *
- * Names are looked up when a snapshot is written, not when a stack is recorded:
- * reading debug information takes up to seconds and much host memory.  The result is recorded in the depot, so each frame
- * is looked up once.
+ * libdw reads symbol tables and debug information.  It is loaded at run time and never linked; if it cannot be loaded, frames
+ * remain module and offset.  Files are read from the paths of the modules, also after the modules were unloaded; debug
+ * information is found in these files, or by build ID in the system's directory.  Nothing is fetched from a network.  A file
+ * whose build ID differs from the module's is not used.
  *
- * Locking: a namer is used by one thread at a time.  No lock of the library may be held.
+ * Locking: one thread uses a symbolizer at a time, and holds no lock of the library.
  */
 #ifndef XSEG_BASE_SYMBOLIZER_H
 #define XSEG_BASE_SYMBOLIZER_H
@@ -24,7 +23,7 @@
 struct xseg_libdw;
 struct xseg_symbolizer_file;
 
-/* A namer: the files of a depot's modules that it has open. */
+/* A depot, and the open files of its modules. */
 struct xseg_symbolizer {
     struct xseg_stack_depot *depot;
     const struct xseg_libdw *calls; /* of libdw */
@@ -32,34 +31,32 @@ struct xseg_symbolizer {
 };
 
 /*
- * Open libdw.  It stays open; later calls only answer.
+ * Load libdw, which remains loaded.  Later calls only return the result.
  *
- * Threads: any.  No lock of the library may be held: opening a library runs the code of others.
+ * Threads: any; no lock of the library may be held, because loading a library runs its constructors.
  *
- * Returns: whether it could be opened, and has what is needed
+ * Returns: whether libdw was loaded and has all required functions
  */
 bool xseg_symbolizer_prepare(void);
 
-/* Begin to name stacks of a depot, which outlives the namer.  Prepares, too.  Returns: false without
- * libdw; there is nothing to end then */
+/* Initialize a symbolizer for a depot that outlives it, and load libdw.  Returns false without libdw. */
 bool xseg_symbolizer_init(struct xseg_symbolizer *name, struct xseg_stack_depot *depot);
 
-/* Close the files.  What was noted stays in the depot. */
+/* Close all files. */
 void xseg_symbolizer_fini(struct xseg_symbolizer *name);
 
 /*
- * Note the sources of a stack's frames in its depot, of those for which nobody has asked before.
- * Nothing is done for an unknown id.
+ * Resolve all frames of a stack that are not resolved.  No effect for an unknown ID.
  *
- * Cost: for the first frame of a module, opening its file and sorting its functions; then some microseconds a frame.  The
- * first frame of each compilation unit reads its line table.
+ * Cost: some microseconds per frame.  The first frame of a module opens its file and sorts its functions; the first frame of
+ * each compilation unit reads its line table.
  */
 void xseg_symbolizer_resolve(struct xseg_symbolizer *name, uint32_t id);
 
 /*
- * Record the sources of all stacks of a depot for which no call has done that yet.  Threads: any.
+ * Resolve all stacks of a depot that are not resolved.  Threads: any.
  *
- * deadline_ns: of CLOCK_MONOTONIC: no stack is begun after it; UINT64_MAX: none
+ * deadline_ns: time of CLOCK_MONOTONIC after which no further stack is resolved; UINT64_MAX: none
  *
  * Returns: false without libdw
  */

@@ -93,7 +93,7 @@ static void what_does_not_fit_is_refused(void **state)
 
     (void)state;
     assert_true(xseg_bump_init(&bump, 1));
-    assert_int_equal(bump.bytes, page);
+    assert_int_equal(bump.reserved, page);
     assert_int_equal(xseg_bump_remaining(&bump), page - XSEG_BUMP_UNIT);
     assert_null(xseg_bump_alloc(&bump, page));
     assert_null(xseg_bump_alloc(&bump, SIZE_MAX));
@@ -134,7 +134,7 @@ static void the_audit_names_the_broken_invariant(void **state)
     (void)state;
     assert_true(xseg_bump_init(&bump, 1 << 20));
     assert_non_null(xseg_bump_alloc(&bump, 100));
-    bump.used = bump.open + XSEG_BUMP_UNIT;
+    bump.used = bump.committed + XSEG_BUMP_UNIT;
     assert_false(xseg_bump_audit(&bump, &violation));
     assert_string_equal(violation.tag, "BUMP-1");
     bump.used = 12;

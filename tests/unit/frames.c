@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Records of frames: one for each address and placement, with what was noted of it. */
+/* Records of frames: one for each address and mapping, with what was noted of it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@ struct fixture {
     struct xseg_bump memory;
     struct xseg_frames frames;
     struct xseg_module module;
-    struct xseg_module_mapping placement[2];
+    struct xseg_module_mapping mapping[2];
 };
 
 static void begin(struct fixture *f)
@@ -25,10 +25,10 @@ static void begin(struct fixture *f)
     assert_true(xseg_frames_init(&f->frames, &f->memory));
     f->module.name = f->module.path = "/lib/made-up.so";
     for (unsigned i = 0; i < 2; i++) {
-        f->placement[i].module = &f->module;
-        f->placement[i].base = f->placement[i].start = (i + 1) * 65536;
-        f->placement[i].end = f->placement[i].start + 65536;
-        f->placement[i].is_loaded = true;
+        f->mapping[i].module = &f->module;
+        f->mapping[i].base = f->mapping[i].start = (i + 1) * 65536;
+        f->mapping[i].end = f->mapping[i].start + 65536;
+        f->mapping[i].is_loaded = true;
     }
 }
 
@@ -42,25 +42,25 @@ static void end(struct fixture *f)
 }
 
 static const struct xseg_frame *keep(struct fixture *f, uintptr_t pc,
-                                     const struct xseg_module_mapping *placement)
+                                     const struct xseg_module_mapping *mapping)
 {
-    assert_true(xseg_frames_add(&f->frames, (const void *)pc, placement));
-    const struct xseg_frame *frame = xseg_frames_find(&f->frames, (const void *)pc, placement);
+    assert_true(xseg_frames_add(&f->frames, (const void *)pc, mapping));
+    const struct xseg_frame *frame = xseg_frames_find(&f->frames, (const void *)pc, mapping);
     assert_non_null(frame);
     return frame;
 }
 
-static void an_address_has_one_frame_a_placement(void **state)
+static void an_address_has_one_frame_per_mapping(void **state)
 {
     struct fixture f;
 
     (void)state;
     begin(&f);
-    assert_null(xseg_frames_find(&f.frames, (const void *)70000, &f.placement[0]));
-    const struct xseg_frame *frame = keep(&f, 70000, &f.placement[0]);
-    assert_ptr_equal(keep(&f, 70000, &f.placement[0]), frame);
-    assert_ptr_not_equal(keep(&f, 70001, &f.placement[0]), frame);
-    assert_ptr_not_equal(keep(&f, 70000, &f.placement[1]), frame);
+    assert_null(xseg_frames_find(&f.frames, (const void *)70000, &f.mapping[0]));
+    const struct xseg_frame *frame = keep(&f, 70000, &f.mapping[0]);
+    assert_ptr_equal(keep(&f, 70000, &f.mapping[0]), frame);
+    assert_ptr_not_equal(keep(&f, 70001, &f.mapping[0]), frame);
+    assert_ptr_not_equal(keep(&f, 70000, &f.mapping[1]), frame);
     assert_ptr_not_equal(keep(&f, 70000, NULL), frame);
     assert_int_equal(f.frames.frames.used, 4);
     end(&f);
@@ -75,18 +75,18 @@ static void what_is_noted_stays(void **state)
 
     (void)state;
     begin(&f);
-    const struct xseg_frame *frame = keep(&f, 65536 + 100, &f.placement[0]);
+    const struct xseg_frame *frame = keep(&f, 65536 + 100, &f.mapping[0]);
     xseg_frames_read(&f.frames, frame, &out);
     assert_int_equal(out.offset, 100);
     assert_string_equal(out.path, "/lib/made-up.so");
     assert_null(out.build_id);
-    assert_false(out.was_asked);
+    assert_false(out.is_resolved);
     assert_null(out.symbol);
     assert_null(out.file);
     xseg_frames_set_source(&f.frames, frame, &first);
     xseg_frames_set_source(&f.frames, frame, &second);
     xseg_frames_read(&f.frames, frame, &out);
-    assert_true(out.was_asked);
+    assert_true(out.is_resolved);
     assert_string_equal(out.symbol, "function");
     assert_int_equal(out.symbol_offset, 5);
     assert_string_equal(out.file, "made-up.c");
@@ -104,11 +104,11 @@ static void nothing_may_be_noted(void **state)
 
     (void)state;
     begin(&f);
-    const struct xseg_frame *frame = keep(&f, 65536 + 100, &f.placement[0]);
+    const struct xseg_frame *frame = keep(&f, 65536 + 100, &f.mapping[0]);
     xseg_frames_set_source(&f.frames, frame, &nothing);
     xseg_frames_set_source(&f.frames, frame, &something);
     xseg_frames_read(&f.frames, frame, &out);
-    assert_true(out.was_asked);
+    assert_true(out.is_resolved);
     assert_null(out.symbol);
     assert_null(out.file);
     assert_int_equal(out.line, 0);
@@ -126,7 +126,7 @@ static void texts_are_kept_once(void **state)
     memset(&before, 0, sizeof(before));
     for (uint32_t i = 1; i < 50; i++) {
         const struct xseg_stack_source source = {"function", i, "made-up.c", i};
-        const struct xseg_frame *frame = keep(&f, 65536 + 100 + i, &f.placement[0]);
+        const struct xseg_frame *frame = keep(&f, 65536 + 100 + i, &f.mapping[0]);
 
         xseg_frames_set_source(&f.frames, frame, &source);
         xseg_frames_read(&f.frames, frame, &out);
@@ -140,7 +140,7 @@ static void texts_are_kept_once(void **state)
     }
     /* One text that begins as another does. */
     const struct xseg_stack_source shorter = {NULL, 0, "made-up", 1};
-    const struct xseg_frame *frame = keep(&f, 65536 + 100, &f.placement[0]);
+    const struct xseg_frame *frame = keep(&f, 65536 + 100, &f.mapping[0]);
     xseg_frames_set_source(&f.frames, frame, &shorter);
     xseg_frames_read(&f.frames, frame, &out);
     assert_string_equal(out.file, "made-up");
@@ -157,9 +157,9 @@ static void names_belong_to_modules(void **state)
 
     (void)state;
     begin(&f);
-    f.placement[1].module = &other;
+    f.mapping[1].module = &other;
     for (unsigned i = 0; i < 2; i++) {
-        const struct xseg_frame *frame = keep(&f, f.placement[i].base + 100, &f.placement[i]);
+        const struct xseg_frame *frame = keep(&f, f.mapping[i].base + 100, &f.mapping[i]);
 
         xseg_frames_set_source(&f.frames, frame, &source[i]);
         xseg_frames_read(&f.frames, frame, &out);
@@ -178,7 +178,7 @@ static void without_room_less_is_known(void **state)
         struct fixture f;
 
         begin(&f);
-        const struct xseg_frame *frame = keep(&f, 65536 + 100, &f.placement[0]);
+        const struct xseg_frame *frame = keep(&f, 65536 + 100, &f.mapping[0]);
         const size_t used = xseg_bump_remaining(&f.memory) - left;
         assert_non_null(xseg_bump_alloc(&f.memory, used));
         xseg_frames_set_source(&f.frames, frame, &source);
@@ -202,7 +202,7 @@ static void the_audit_names_the_broken_invariant(void **state)
     (void)state;
     begin(&f);
     struct xseg_frame *frame =
-        xseg_bump_at(&f.memory, xseg_bump_handle(&f.memory, keep(&f, 65536 + 100, f.placement)));
+        xseg_bump_at(&f.memory, xseg_bump_handle(&f.memory, keep(&f, 65536 + 100, f.mapping)));
     xseg_frames_set_source(&f.frames, frame, &source);
     frame->pc = (const void *)(uintptr_t)7;
     assert_false(xseg_frames_audit(&f.frames, &violation));
@@ -210,17 +210,17 @@ static void the_audit_names_the_broken_invariant(void **state)
     frame->pc = (const void *)(uintptr_t)(65536 + 100);
     struct xseg_frame *nowhere =
         xseg_bump_at(&f.memory, xseg_bump_handle(&f.memory, keep(&f, 65536 + 100, NULL)));
-    atomic_store(&nowhere->was_asked, true);
+    atomic_store(&nowhere->is_resolved, true);
     assert_false(xseg_frames_audit(&f.frames, &violation));
     assert_string_equal(violation.tag, "FRAMES-2");
-    atomic_store(&nowhere->was_asked, false);
+    atomic_store(&nowhere->is_resolved, false);
     end(&f);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_address_has_one_frame_a_placement),
+        cmocka_unit_test(an_address_has_one_frame_per_mapping),
         cmocka_unit_test(what_is_noted_stays),
         cmocka_unit_test(nothing_may_be_noted),
         cmocka_unit_test(texts_are_kept_once),

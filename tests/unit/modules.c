@@ -58,11 +58,11 @@ static const struct xseg_module_mapping *find_plugin(struct table *table,
                                                      const struct plugin *plugin)
 {
     look(table);
-    const struct xseg_module_mapping *placement = find(table, plugin->base);
-    assert_non_null(placement);
-    assert_true(placement->is_loaded);
-    assert_ptr_equal((const void *)placement->start, plugin->base);
-    return placement;
+    const struct xseg_module_mapping *mapping = find(table, plugin->base);
+    assert_non_null(mapping);
+    assert_true(mapping->is_loaded);
+    assert_ptr_equal((const void *)mapping->start, plugin->base);
+    return mapping;
 }
 
 static void the_programme_and_its_libraries_are_found(void **state)
@@ -102,22 +102,22 @@ static void a_library_that_is_unloaded_stays_in_the_table(void **state)
     const uint64_t before = table.modules.changes;
     plugin_open(&plugin, "plugin-one");
     assert_null(find(&table, plugin.base)); /* nobody has looked */
-    const struct xseg_module_mapping *placement = find_plugin(&table, &plugin);
-    assert_string_equal(placement->module->path, plugin.path);
-    assert_string_equal(placement->module->build_id, PLUGIN_ONE_ID);
-    assert_ptr_equal(find(&table, (const char *)placement->end - 1), placement);
-    assert_ptr_not_equal(find(&table, (const char *)placement->end), placement);
+    const struct xseg_module_mapping *mapping = find_plugin(&table, &plugin);
+    assert_string_equal(mapping->module->path, plugin.path);
+    assert_string_equal(mapping->module->build_id, PLUGIN_ONE_ID);
+    assert_ptr_equal(find(&table, (const char *)mapping->end - 1), mapping);
+    assert_ptr_not_equal(find(&table, (const char *)mapping->end), mapping);
     assert_int_equal(table.modules.changes, before + 1);
     plugin_close(&plugin);
     look(&table);
     assert_int_equal(table.modules.changes, before + 2);
-    assert_false(placement->is_loaded);
+    assert_false(mapping->is_loaded);
     assert_null(find(&table, plugin.base));
-    assert_string_equal(placement->module->path, plugin.path);
+    assert_string_equal(mapping->module->path, plugin.path);
     end(&table);
 }
 
-/* A hundred times at the same place or at others: one module, and no more placements than places. */
+/* A hundred times at the same place or at others: one module, and no more mappings than places. */
 static void the_same_file_is_the_same_module(void **state)
 {
     struct plugin plugin;
@@ -160,7 +160,7 @@ static void another_file_at_the_same_path_is_another_module(void **state)
     static const char *const name[] = {"plugin-one", "plugin-rebuilt", "plugin-two",
                                        "plugin-stripped", "plugin-one"};
     enum { FILES = sizeof(name) / sizeof(name[0]) };
-    const struct xseg_module_mapping *placement[FILES];
+    const struct xseg_module_mapping *mapping[FILES];
     char path[1024], from[1024];
     struct plugin plugin;
     struct table table;
@@ -177,13 +177,13 @@ static void another_file_at_the_same_path_is_another_module(void **state)
         plugin_path(name[i], from, sizeof(from));
         plugin_copy(from, path);
         plugin_open_path(&plugin, path);
-        placement[i] = find_plugin(&table, &plugin);
-        assert_string_equal(placement[i]->module->path, path);
-        assert_int_equal(placement[i]->module->build_id != NULL, i != 2 && i != 3);
+        mapping[i] = find_plugin(&table, &plugin);
+        assert_string_equal(mapping[i]->module->path, path);
+        assert_int_equal(mapping[i]->module->build_id != NULL, i != 2 && i != 3);
         plugin_close(&plugin);
         assert_int_equal(unlink(path), 0);
         for (unsigned j = 0; j < i; j++)
-            assert_int_equal(placement[i]->module == placement[j]->module,
+            assert_int_equal(mapping[i]->module == mapping[j]->module,
                              i == FILES - 1 && j == 0);
     }
     look(&table);
@@ -203,9 +203,9 @@ static void a_relative_path_is_made_absolute(void **state)
     assert_non_null(getcwd(was, sizeof(was)));
     assert_int_equal(chdir(folder), 0);
     plugin_open_path(&plugin, "./libplugin-one.so");
-    const struct xseg_module_mapping *placement = find_plugin(&table, &plugin);
+    const struct xseg_module_mapping *mapping = find_plugin(&table, &plugin);
     (void)snprintf(path, sizeof(path), "%s/./libplugin-one.so", folder);
-    assert_string_equal(placement->module->path, path);
+    assert_string_equal(mapping->module->path, path);
     plugin_close(&plugin);
     assert_int_equal(chdir(was), 0);
     end(&table);

@@ -75,7 +75,7 @@ static bool is_made_up(const struct xseg_stack_depot *depot, uint32_t id, uint32
 
     make_up(frames, n);
     return xseg_stack_depot_get(depot, id, &view) && view.count == MADE_UP_FRAMES &&
-           !view.was_cut && memcmp(view.frames, frames, sizeof(frames)) == 0;
+           !view.is_truncated && memcmp(view.frames, frames, sizeof(frames)) == 0;
 }
 
 static void assert_audit(struct xseg_stack_depot *depot)
@@ -148,17 +148,17 @@ static void stacks_of_different_lengths_differ(void **state)
         assert_int_equal(xseg_stack_depot_add(&depot, frames, count), id);
         assert_true(xseg_stack_depot_get(&depot, id, &view));
         assert_int_equal(view.count, count);
-        assert_false(view.was_cut);
+        assert_false(view.is_truncated);
         assert_true(xseg_stack_depot_get(&depot, cut, &view));
         assert_int_equal(view.count, count);
-        assert_true(view.was_cut);
+        assert_true(view.is_truncated);
         assert_memory_equal(view.frames, frames, count * sizeof(*frames));
     }
     /* More than is kept. */
     const uint32_t id = xseg_stack_depot_add(&depot, frames, XSEG_STACK_FRAMES_MAX + 1);
     assert_true(xseg_stack_depot_get(&depot, id, &view));
     assert_int_equal(view.count, XSEG_STACK_FRAMES_MAX);
-    assert_true(view.was_cut);
+    assert_true(view.is_truncated);
     end(&depot);
 }
 
@@ -231,7 +231,7 @@ static void assert_module(const struct taking *taking, const struct plugin *plug
             assert_string_equal(frame.build_id, build_id);
         else
             assert_null(frame.build_id);
-        assert_false(frame.was_asked);
+        assert_false(frame.is_resolved);
         assert_null(frame.symbol);
     }
 }
@@ -337,12 +337,12 @@ static void the_call_says_where_a_frame_lies(void **state)
     begin(&depot);
     plugin_open(&plugin, "plugin-one");
     const struct taking taking = take_in(&depot, &plugin);
-    const struct xseg_module_mapping *placement = depot.modules.placements;
-    while (placement != NULL && (const char *)placement->start != plugin.base)
-        placement = placement->next;
-    assert_non_null(placement);
+    const struct xseg_module_mapping *mapping = depot.modules.mappings;
+    while (mapping != NULL && (const char *)mapping->start != plugin.base)
+        mapping = mapping->next;
+    assert_non_null(mapping);
     for (unsigned is_end = 0; is_end < 2; is_end++) {
-        void *frames[] = {(char *)(is_end ? placement->end : placement->start), taking.frames[2]};
+        void *frames[] = {(char *)(is_end ? mapping->end : mapping->start), taking.frames[2]};
         const uint32_t id = xseg_stack_depot_add(&depot, frames, 2);
 
         assert_true(xseg_stack_depot_frame(&depot, id, 0, &frame));
@@ -397,11 +397,11 @@ static void deep_stacks_are_cut(void **state)
     for (unsigned depth = 0; depth <= 1000; depth += 10) {
         descend(depth, &taking);
         assert_true(xseg_stack_depot_get(&depot, taking.id, &view));
-        assert_int_equal(view.was_cut, xseg_stack_is_truncated(taking.taken));
+        assert_int_equal(view.is_truncated, xseg_stack_is_truncated(taking.taken));
         assert_int_equal(view.count, xseg_stack_frames(taking.taken));
         if (depth <= XSEG_STACK_FRAMES)
             continue;
-        assert_true(view.was_cut);
+        assert_true(view.is_truncated);
         assert_true(cut == 0 || taking.id == cut); /* their innermost frames are the same */
         cut = taking.id;
     }
@@ -435,7 +435,7 @@ static void a_full_depot_counts_what_it_loses(void **state)
     end(&depot);
 }
 
-/* Wherever the depot is full: in a stack, a ground, a name or a table. */
+/* Wherever the depot is full: in a stack, a set, a name or a table. */
 static void a_depot_may_be_full_anywhere(void **state)
 {
     struct plugin plugin;
@@ -684,12 +684,12 @@ static void the_audit_names_the_broken_invariant(void **state)
     assert_finds(&depot, "DEPOT-3");
     depot.frames.frames = kept;
     assert_audit(&depot);
-    /* A placement that its ground takes for loaded. */
+    /* A mapping that its set takes for loaded. */
     struct taking taking = {.depot = &depot};
     take(&taking);
-    struct xseg_module_mapping *placement = depot.modules.placements;
-    for (; placement != NULL; placement = placement->next)
-        atomic_store(&placement->is_loaded, false);
+    struct xseg_module_mapping *mapping = depot.modules.mappings;
+    for (; mapping != NULL; mapping = mapping->next)
+        atomic_store(&mapping->is_loaded, false);
     depot.modules.loaded_count = 0;
     assert_finds(&depot, "DEPOT-4");
     xseg_stack_depot_fini(&depot);

@@ -54,7 +54,7 @@ static void assert_source(const struct xseg_stack_depot *depot, uint32_t id, uin
     struct xseg_stack_frame frame;
 
     assert_true(xseg_stack_depot_frame(depot, id, index, &frame));
-    assert_true(frame.was_asked);
+    assert_true(frame.is_resolved);
     assert_non_null(frame.symbol);
     assert_string_equal(frame.symbol, symbol);
     assert_true(frame.symbol_offset > 0 && frame.symbol_offset < 100);
@@ -63,13 +63,13 @@ static void assert_source(const struct xseg_stack_depot *depot, uint32_t id, uin
     assert_in_range(frame.line, first_line, last_line);
 }
 
-static void assert_no_source(const struct xseg_stack_depot *depot, uint32_t id, bool was_asked)
+static void assert_no_source(const struct xseg_stack_depot *depot, uint32_t id, bool is_resolved)
 {
     struct xseg_stack_frame frame;
 
     for (uint32_t i = 1; i <= 2; i++) {
         assert_true(xseg_stack_depot_frame(depot, id, i, &frame));
-        assert_int_equal(frame.was_asked, was_asked);
+        assert_int_equal(frame.is_resolved, is_resolved);
         assert_null(frame.symbol);
         assert_null(frame.file);
         assert_int_equal(frame.line, 0);
