@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A file that is written front to back through a buffer, and whose end may be taken back and written again.
+ * Writing files: a buffered writer that can truncate what it has written, and a file that is replaced atomically.
  *
- * The first error is kept, and nothing is written after it, so that a caller may look at the error once, at
- * the end.
+ * The *buffered writer* writes a file descriptor front to back.  The first error is recorded, and all later bytes are
+ * discarded, so a caller checks the error once, after the last write.
  *
- * Locking: none; it belongs to one thread.
+ * An *atomic file* is written to a temporary file, PATH.PID.N.part, and renamed to its path when it is complete.  Readers see
+ * either the previous file or the complete new one.  If the path is a symbolic link, its target is replaced.  A device, a
+ * pipe, and the file of standard output or standard error (such as /dev/stdout) are written directly.  A process that is
+ * killed leaves the temporary file behind.
+ *
+ * Locking: none; one thread uses a writer or a file.
  */
 #ifndef XSEG_BASE_FILE_WRITER_H
 #define XSEG_BASE_FILE_WRITER_H
@@ -15,68 +20,62 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* --- The buffered writer. --- */
+
 #define XSEG_FILE_WRITER_BUFFER ((size_t)64 << 10)
 
 struct xseg_file_writer {
-    int file;        /* descriptor; the caller's */
-    int error;       /* errno of what failed first; 0: nothing did */
-    uint64_t origin; /* of the file when the output began */
-    uint64_t sent;   /* bytes that are in the file, or were dropped behind an error */
-    size_t filled;   /* bytes in the buffer */
+    int file;         /* descriptor; the caller's */
+    int error;        /* errno of the first failure; 0: none */
+    uint64_t origin;  /* position of the file at the start */
+    uint64_t flushed; /* bytes written to the file, or discarded after an error */
+    size_t filled;    /* bytes in the buffer */
     unsigned char buffer[XSEG_FILE_WRITER_BUFFER];
 };
 
-/* Begin at the file's place; of a file that has no places at 0. */
-void xseg_file_writer_init(struct xseg_file_writer *output, int file);
+/* Start at the current position of the file, or at 0 if the file is not seekable. */
+void xseg_file_writer_init(struct xseg_file_writer *writer, int file);
 
-/* Bytes that were written so far. */
-static inline uint64_t xseg_file_writer_offset(const struct xseg_file_writer *output)
+/* The number of bytes written so far. */
+static inline uint64_t xseg_file_writer_offset(const struct xseg_file_writer *writer)
 {
-    return output->sent + output->filled;
+    return writer->flushed + writer->filled;
 }
 
-void xseg_file_writer_write(struct xseg_file_writer *output, const void *bytes, size_t count);
+void xseg_file_writer_write(struct xseg_file_writer *writer, const void *bytes, size_t count);
 
-static inline void xseg_file_writer_write_byte(struct xseg_file_writer *output, unsigned char byte)
+static inline void xseg_file_writer_write_byte(struct xseg_file_writer *writer, unsigned char byte)
 {
-    if (__builtin_expect(output->filled == XSEG_FILE_WRITER_BUFFER, 0))
-        xseg_file_writer_write(output, &byte, 1);
+    if (__builtin_expect(writer->filled == XSEG_FILE_WRITER_BUFFER, 0))
+        xseg_file_writer_write(writer, &byte, 1);
     else
-        output->buffer[output->filled++] = byte;
+        writer->buffer[writer->filled++] = byte;
 }
 
-/* Send what is in the buffer.  Returns false if anything failed so far. */
-bool xseg_file_writer_flush(struct xseg_file_writer *output);
+/* Write the buffer to the file.  Returns false if any write has failed. */
+bool xseg_file_writer_flush(struct xseg_file_writer *writer);
 
-/* Take back everything behind a place.  Returns false, and the file is as it was, if it has no places. */
-bool xseg_file_writer_truncate(struct xseg_file_writer *output, uint64_t place);
+/* Discard all bytes from an offset on.  Returns false, without effect, if they are in the file and it is not seekable. */
+bool xseg_file_writer_truncate(struct xseg_file_writer *writer, uint64_t offset);
 
-/*
- * A file that is written beside its place, and takes its place when it is complete: nobody reads half of it, and the
- * file that was there before stays until then.  Where the path is a symbolic link, the file that it leads to is replaced.
- * A device or a pipe is written into, and so is the file of standard output or standard error (/dev/stdout).
- *
- * A process that is killed meanwhile leaves the file beside, PATH.PID.N.part.
- *
- * Locking: none; it belongs to one thread.
- */
+/* --- The atomic file. --- */
 
 struct xseg_atomic_file {
-    const char *path; /* the caller's */
-    char *place;      /* where it leads to; NULL: the path itself */
-    int file;         /* descriptor */
-    bool is_beside;   /* else `path` itself is written into */
-    char beside[PATH_MAX + 64];
+    const char *path;   /* the caller's */
+    char *target;       /* the resolved path; NULL: `path` */
+    int file;           /* descriptor */
+    bool has_temporary; /* false: `path` is written directly */
+    char temporary[PATH_MAX + 64];
 };
 
-/* Open a file for a path, which stays as it is until the end.  Returns 0, or the errno of what failed. */
-int xseg_atomic_file_open(struct xseg_atomic_file *replacement, const char *path);
+/* Open a file for writing.  Returns 0 or an errno. */
+int xseg_atomic_file_open(struct xseg_atomic_file *atomic, const char *path);
 
 /*
- * Close the file and put it into its place; if it is not complete, or that fails, remove it.
+ * Close the file, and rename it to its path.  If it is not complete, or renaming fails, remove it.
  *
- * Returns: 0, or the errno of what failed
+ * Returns: 0 or an errno
  */
-int xseg_atomic_file_close(struct xseg_atomic_file *replacement, bool is_complete);
+int xseg_atomic_file_close(struct xseg_atomic_file *atomic, bool is_complete);
 
 #endif

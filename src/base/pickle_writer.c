@@ -6,7 +6,7 @@
 #include "src/base/check.h"
 #include "src/base/string_util.h"
 
-#define BATCH 1000u /* items that one opcode takes, as in Python's pickles */
+#define BATCH 1000u /* items per opcode, as in Python's pickles */
 
 /* Opcodes of Python's Lib/pickletools.py. */
 enum {
@@ -32,176 +32,176 @@ enum {
     LONG_BINGET = 'j'
 };
 
-static void put(struct xseg_pickle_writer *document, unsigned char byte)
+static void put_byte(struct xseg_pickle_writer *pickle, unsigned char byte)
 {
-    xseg_file_writer_write_byte(document->output, byte);
+    xseg_file_writer_write_byte(pickle->file, byte);
 }
 
-/* A little-endian number. */
-static void put_number(struct xseg_pickle_writer *document, uint64_t number, unsigned bytes)
+/* Write a little-endian number. */
+static void put_number(struct xseg_pickle_writer *pickle, uint64_t number, unsigned bytes)
 {
     for (unsigned i = 0; i < bytes; i++)
-        put(document, (unsigned char)(number >> 8 * i));
+        put_byte(pickle, (unsigned char)(number >> 8 * i));
 }
 
-static struct xseg_pickle_level *top(struct xseg_pickle_writer *document)
+static struct xseg_pickle_level *innermost_level(struct xseg_pickle_writer *pickle)
 {
-    XSEG_ASSERT(document->depth > 0);
-    return &document->level[document->depth - 1];
+    XSEG_ASSERT(pickle->depth > 0);
+    return &pickle->level[pickle->depth - 1];
 }
 
-void xseg_pickle_begin(struct xseg_pickle_writer *document, struct xseg_file_writer *output,
-                       const char *const *words)
+void xseg_pickle_begin(struct xseg_pickle_writer *pickle, struct xseg_file_writer *file,
+                       const char *const *strings)
 {
-    memset(document, 0, sizeof(*document));
-    document->output = output;
-    document->words = words;
-    put(document, PROTO);
-    put(document, 4);
+    memset(pickle, 0, sizeof(*pickle));
+    pickle->file = file;
+    pickle->strings = strings;
+    put_byte(pickle, PROTO);
+    put_byte(pickle, 4);
 }
 
-bool xseg_pickle_end(struct xseg_pickle_writer *document)
+bool xseg_pickle_end(struct xseg_pickle_writer *pickle)
 {
-    XSEG_ASSERT(document->depth == 0);
-    put(document, STOP);
-    return xseg_file_writer_flush(document->output);
+    XSEG_ASSERT(pickle->depth == 0);
+    put_byte(pickle, STOP);
+    return xseg_file_writer_flush(pickle->file);
 }
 
 /* --- Items. --- */
 
-/* Begin an item of the innermost dictionary or list, and a batch every BATCH items. */
-static void begin_item(struct xseg_pickle_writer *document)
+/* Begin an item of the innermost dictionary or list, and a new batch after every BATCH items. */
+static void begin_item(struct xseg_pickle_writer *pickle)
 {
-    struct xseg_pickle_level *level = top(document);
+    struct xseg_pickle_level *level = innermost_level(pickle);
     const uint64_t items = level->items++;
 
     if (items % BATCH != 0)
         return;
     if (items > 0)
-        put(document, level->is_dict ? SETITEMS : APPENDS);
-    put(document, MARK);
+        put_byte(pickle, level->is_dict ? SETITEMS : APPENDS);
+    put_byte(pickle, MARK);
 }
 
-/* Begin a value: the whole document, what a key stands for, or an item of a list. */
-static void begin_value(struct xseg_pickle_writer *document)
+/* Begin a value: the whole pickle, the value of a key, or an item of a list. */
+static void begin_value(struct xseg_pickle_writer *pickle)
 {
-    if (document->depth > 0 && !top(document)->is_dict)
-        begin_item(document);
+    if (pickle->depth > 0 && !innermost_level(pickle)->is_dict)
+        begin_item(pickle);
 }
 
-static void open_level(struct xseg_pickle_writer *document, bool is_dict)
+static void open_level(struct xseg_pickle_writer *pickle, bool is_dict)
 {
-    begin_value(document);
-    put(document, is_dict ? EMPTY_DICT : EMPTY_LIST);
-    XSEG_ASSERT(document->depth < XSEG_PICKLE_MAX_DEPTH);
-    document->level[document->depth++] = (struct xseg_pickle_level){.is_dict = is_dict};
+    begin_value(pickle);
+    put_byte(pickle, is_dict ? EMPTY_DICT : EMPTY_LIST);
+    XSEG_ASSERT(pickle->depth < XSEG_PICKLE_MAX_DEPTH);
+    pickle->level[pickle->depth++] = (struct xseg_pickle_level){.is_dict = is_dict};
 }
 
-void xseg_pickle_open_dict(struct xseg_pickle_writer *document)
+void xseg_pickle_open_dict(struct xseg_pickle_writer *pickle)
 {
-    open_level(document, true);
+    open_level(pickle, true);
 }
 
-void xseg_pickle_open_list(struct xseg_pickle_writer *document)
+void xseg_pickle_open_list(struct xseg_pickle_writer *pickle)
 {
-    open_level(document, false);
+    open_level(pickle, false);
 }
 
-void xseg_pickle_close(struct xseg_pickle_writer *document)
+void xseg_pickle_close(struct xseg_pickle_writer *pickle)
 {
-    const struct xseg_pickle_level level = *top(document);
+    const struct xseg_pickle_level level = *innermost_level(pickle);
 
-    document->depth--;
+    pickle->depth--;
     if (level.items > 0)
-        put(document, level.is_dict ? SETITEMS : APPENDS);
+        put_byte(pickle, level.is_dict ? SETITEMS : APPENDS);
 }
 
-/* --- Names. --- */
+/* --- The memo. --- */
 
-uint32_t xseg_pickle_memoize(struct xseg_pickle_writer *document)
+uint32_t xseg_pickle_memoize(struct xseg_pickle_writer *pickle)
 {
-    put(document, MEMOIZE);
-    return ++document->memos;
+    put_byte(pickle, MEMOIZE);
+    return ++pickle->memo_count;
 }
 
-static void get(struct xseg_pickle_writer *document, uint32_t memo)
+static void put_reference(struct xseg_pickle_writer *pickle, uint32_t memo)
 {
-    XSEG_ASSERT(memo > 0 && memo <= document->memos);
+    XSEG_ASSERT(memo > 0 && memo <= pickle->memo_count);
     if (memo <= 256) {
-        put(document, BINGET);
-        put_number(document, memo - 1, 1);
+        put_byte(pickle, BINGET);
+        put_number(pickle, memo - 1, 1);
     } else {
-        put(document, LONG_BINGET);
-        put_number(document, memo - 1, 4);
+        put_byte(pickle, LONG_BINGET);
+        put_number(pickle, memo - 1, 4);
     }
 }
 
-void xseg_pickle_reference(struct xseg_pickle_writer *document, uint32_t memo)
+void xseg_pickle_reference(struct xseg_pickle_writer *pickle, uint32_t memo)
 {
-    begin_value(document);
-    get(document, memo);
+    begin_value(pickle);
+    put_reference(pickle, memo);
 }
 
-/* --- Texts. --- */
+/* --- Strings. --- */
 
-/* Write text with what is not UTF-8 as question marks, one for each byte. */
-static void put_text(struct xseg_pickle_writer *document, const unsigned char *text, size_t length)
+/* Write a string; each byte that is not valid UTF-8 becomes a question mark. */
+static void put_utf8(struct xseg_pickle_writer *pickle, const unsigned char *text, size_t length)
 {
     for (size_t at = 0; at < length;) {
         const size_t bytes = xseg_utf8_measure(text + at, length - at);
 
         if (bytes == 0)
-            put(document, '?');
+            put_byte(pickle, '?');
         else
-            xseg_file_writer_write(document->output, text + at, bytes);
+            xseg_file_writer_write(pickle->file, text + at, bytes);
         at += bytes == 0 ? 1 : bytes;
     }
 }
 
-static void put_string(struct xseg_pickle_writer *document, const char *text, size_t length)
+static void put_string(struct xseg_pickle_writer *pickle, const char *text, size_t length)
 {
     XSEG_ASSERT(length <= UINT32_MAX);
-    put(document, length < 256 ? SHORT_BINUNICODE : BINUNICODE);
-    put_number(document, length, length < 256 ? 1 : 4);
-    put_text(document, (const unsigned char *)text, length);
+    put_byte(pickle, length < 256 ? SHORT_BINUNICODE : BINUNICODE);
+    put_number(pickle, length, length < 256 ? 1 : 4);
+    put_utf8(pickle, (const unsigned char *)text, length);
 }
 
-void xseg_pickle_string(struct xseg_pickle_writer *document, const char *text, size_t length)
+void xseg_pickle_string(struct xseg_pickle_writer *pickle, const char *text, size_t length)
 {
-    begin_value(document);
-    put_string(document, text, length);
+    begin_value(pickle);
+    put_string(pickle, text, length);
 }
 
-static void put_word(struct xseg_pickle_writer *document, unsigned word)
+static void put_interned(struct xseg_pickle_writer *pickle, unsigned string)
 {
-    const char *text = document->words[word];
+    const char *text = pickle->strings[string];
 
-    XSEG_ASSERT(word < XSEG_PICKLE_MAX_INTERNED && text != NULL);
-    if (document->word_memo[word] != 0) {
-        get(document, document->word_memo[word]);
+    XSEG_ASSERT(string < XSEG_PICKLE_MAX_INTERNED && text != NULL);
+    if (pickle->string_memo[string] != 0) {
+        put_reference(pickle, pickle->string_memo[string]);
         return;
     }
-    put_string(document, text, strlen(text));
-    document->word_memo[word] = xseg_pickle_memoize(document);
+    put_string(pickle, text, strlen(text));
+    pickle->string_memo[string] = xseg_pickle_memoize(pickle);
 }
 
-void xseg_pickle_interned(struct xseg_pickle_writer *document, unsigned word)
+void xseg_pickle_interned(struct xseg_pickle_writer *pickle, unsigned string)
 {
-    begin_value(document);
-    put_word(document, word);
+    begin_value(pickle);
+    put_interned(pickle, string);
 }
 
-void xseg_pickle_key(struct xseg_pickle_writer *document, unsigned word)
+void xseg_pickle_key(struct xseg_pickle_writer *pickle, unsigned string)
 {
-    XSEG_ASSERT(top(document)->is_dict);
-    begin_item(document);
-    put_word(document, word);
+    XSEG_ASSERT(innermost_level(pickle)->is_dict);
+    begin_item(pickle);
+    put_interned(pickle, string);
 }
 
 /* --- Numbers. --- */
 
-/* How many bytes a number takes in two's complement. */
-static unsigned measure_number(int64_t number)
+/* The bytes of a number in two's complement. */
+static unsigned signed_size(int64_t number)
 {
     unsigned bytes = 1;
 
@@ -211,85 +211,85 @@ static unsigned measure_number(int64_t number)
     return bytes;
 }
 
-static void put_integer(struct xseg_pickle_writer *document, int64_t number)
+static void put_integer(struct xseg_pickle_writer *pickle, int64_t number)
 {
     if (number >= 0 && number < 1 << 8) {
-        put(document, BININT1);
-        put_number(document, (uint64_t)number, 1);
+        put_byte(pickle, BININT1);
+        put_number(pickle, (uint64_t)number, 1);
     } else if (number >= 0 && number < 1 << 16) {
-        put(document, BININT2);
-        put_number(document, (uint64_t)number, 2);
+        put_byte(pickle, BININT2);
+        put_number(pickle, (uint64_t)number, 2);
     } else if (number >= INT32_MIN && number <= INT32_MAX) {
-        put(document, BININT);
-        put_number(document, (uint64_t)number, 4);
+        put_byte(pickle, BININT);
+        put_number(pickle, (uint64_t)number, 4);
     } else {
-        const unsigned bytes = measure_number(number);
+        const unsigned bytes = signed_size(number);
 
-        put(document, LONG1);
-        put(document, (unsigned char)bytes);
-        put_number(document, (uint64_t)number, bytes);
+        put_byte(pickle, LONG1);
+        put_byte(pickle, (unsigned char)bytes);
+        put_number(pickle, (uint64_t)number, bytes);
     }
 }
 
-void xseg_pickle_int(struct xseg_pickle_writer *document, int64_t number)
+void xseg_pickle_int(struct xseg_pickle_writer *pickle, int64_t number)
 {
-    begin_value(document);
-    put_integer(document, number);
+    begin_value(pickle);
+    put_integer(pickle, number);
 }
 
-void xseg_pickle_uint(struct xseg_pickle_writer *document, uint64_t number)
+void xseg_pickle_uint(struct xseg_pickle_writer *pickle, uint64_t number)
 {
-    xseg_pickle_int(document, number > INT64_MAX ? INT64_MAX : (int64_t)number);
+    xseg_pickle_int(pickle, number > INT64_MAX ? INT64_MAX : (int64_t)number);
 }
 
-void xseg_pickle_float(struct xseg_pickle_writer *document, double number)
+void xseg_pickle_float(struct xseg_pickle_writer *pickle, double number)
 {
     uint64_t bits;
 
-    begin_value(document);
+    begin_value(pickle);
     memcpy(&bits, &number, sizeof(bits));
-    put(document, BINFLOAT);
-    put_number(document, __builtin_bswap64(bits), 8);
+    put_byte(pickle, BINFLOAT);
+    put_number(pickle, __builtin_bswap64(bits), 8);
 }
 
-void xseg_pickle_bool(struct xseg_pickle_writer *document, bool value)
+void xseg_pickle_bool(struct xseg_pickle_writer *pickle, bool value)
 {
-    begin_value(document);
-    put(document, value ? NEWTRUE : NEWFALSE);
+    begin_value(pickle);
+    put_byte(pickle, value ? NEWTRUE : NEWFALSE);
 }
 
-void xseg_pickle_pair(struct xseg_pickle_writer *document, uint64_t first, uint64_t second)
+void xseg_pickle_pair(struct xseg_pickle_writer *pickle, uint64_t first, uint64_t second)
 {
-    begin_value(document);
-    put_integer(document, first > INT64_MAX ? INT64_MAX : (int64_t)first);
-    put_integer(document, second > INT64_MAX ? INT64_MAX : (int64_t)second);
-    put(document, TUPLE2);
+    begin_value(pickle);
+    put_integer(pickle, first > INT64_MAX ? INT64_MAX : (int64_t)first);
+    put_integer(pickle, second > INT64_MAX ? INT64_MAX : (int64_t)second);
+    put_byte(pickle, TUPLE2);
 }
 
-/* --- Marks. --- */
+/* --- Savepoints. --- */
 
-struct xseg_pickle_savepoint xseg_pickle_savepoint(const struct xseg_pickle_writer *document)
+struct xseg_pickle_savepoint xseg_pickle_savepoint(const struct xseg_pickle_writer *pickle)
 {
     return (struct xseg_pickle_savepoint){
-        .place = xseg_file_writer_offset(document->output),
-        .memos = document->memos,
-        .items = document->depth == 0 ? 0 : document->level[document->depth - 1].items,
-        .depth = document->depth,
+        .offset = xseg_file_writer_offset(pickle->file),
+        .memo_count = pickle->memo_count,
+        .items = pickle->depth == 0 ? 0 : pickle->level[pickle->depth - 1].items,
+        .depth = pickle->depth,
     };
 }
 
-bool xseg_pickle_rollback(struct xseg_pickle_writer *document,
-                          const struct xseg_pickle_savepoint *mark)
+bool xseg_pickle_rollback(struct xseg_pickle_writer *pickle,
+                          const struct xseg_pickle_savepoint *savepoint)
 {
-    XSEG_ASSERT(document->depth >= mark->depth);
-    if (!xseg_file_writer_truncate(document->output, mark->place))
+    XSEG_ASSERT(pickle->depth >= savepoint->depth);
+    if (!xseg_file_writer_truncate(pickle->file, savepoint->offset))
         return false;
-    document->memos = mark->memos;
-    document->depth = mark->depth;
-    if (document->depth > 0)
-        top(document)->items = mark->items;
+    pickle->memo_count = savepoint->memo_count;
+    pickle->depth = savepoint->depth;
+    if (pickle->depth > 0)
+        innermost_level(pickle)->items = savepoint->items;
     for (unsigned i = 0; i < XSEG_PICKLE_MAX_INTERNED; i++)
-        if (document->word_memo[i] > mark->memos)
-            document->word_memo[i] = 0;
+        if (pickle->string_memo[i] > savepoint->memo_count)
+            pickle->string_memo[i] = 0;
     return true;
 }

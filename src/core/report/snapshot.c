@@ -318,7 +318,7 @@ static bool write_device_traces(struct snapshot *snapshot, struct attempt *attem
 static void write_traces(struct snapshot *snapshot)
 {
     const struct xseg_pickle_savepoint savepoint = xseg_pickle_savepoint(&snapshot->writer.pickle);
-    struct attempt attempt = {.start_bytes = savepoint.place};
+    struct attempt attempt = {.start_bytes = savepoint.offset};
 
     for (size_t i = 0; i < snapshot->count; i++)
         attempt.all += snapshot->devices[i].complete_events;

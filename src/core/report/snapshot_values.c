@@ -58,8 +58,8 @@ bool xseg_snapshot_writer_rollback(struct xseg_snapshot_writer *writer,
 {
     if (!xseg_pickle_rollback(&writer->pickle, savepoint))
         return false;
-    discard_memos_after(&writer->stacks, savepoint->memos);
-    discard_memos_after(&writer->frames, savepoint->memos);
+    discard_memos_after(&writer->stacks, savepoint->memo_count);
+    discard_memos_after(&writer->frames, savepoint->memo_count);
     return true;
 }
 
