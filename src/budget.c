@@ -41,12 +41,12 @@ static bool visit_process(const struct xseg_shared_budget_record *record,
 
         print_uuid(device->uuid, uuid);
         entry->uuid = uuid;
-        entry->physical_bytes = device->taken;
+        entry->physical_bytes = device->physical;
         entry->idle_bytes = device->idle;
-        entry->demand_bytes = device->wanted;
+        entry->demand_bytes = device->demand;
         entry->share_millionths = device->share;
         entry->min_bytes = device->floor;
-        entry->released_bytes = device->returned;
+        entry->released_bytes = device->released;
         goes_on = visit(context, entry);
     }
     return goes_on;

@@ -13,11 +13,11 @@
 
 #define SLOT_BYTES 8192
 
-/* Where the locks of slots begin. */
-#define PLACE_LOCKS  64
+/* The bytes of the first slot lock and the first record lock. */
+#define SLOT_LOCKS   64
 #define RECORD_LOCKS 128
 
-/* How often a record that does not hold is read. */
+/* The number of attempts to read an invalid record. */
 #define READ_TRIES 5u
 
 _Static_assert(sizeof(struct xseg_shared_budget_device) == 80, "a device has no padding");
@@ -27,9 +27,9 @@ _Static_assert(sizeof(struct xseg_shared_budget_image) <= SLOT_BYTES, "a record 
 _Static_assert(XSEG_SHARED_BUDGET_FILE_HEADER + XSEG_SHARED_BUDGET_SLOTS * SLOT_BYTES ==
                    XSEG_SHARED_BUDGET_FILE_BYTES,
                "the file has room for all slots, and no more");
-_Static_assert(PLACE_LOCKS + XSEG_SHARED_BUDGET_SLOTS <= RECORD_LOCKS,
-               "each lock has a byte of its own");
-_Static_assert(XSEG_SHARED_BUDGET_SLOTS <= 64, "a word has a bit for each slot");
+_Static_assert(SLOT_LOCKS + XSEG_SHARED_BUDGET_SLOTS <= RECORD_LOCKS,
+               "all locks have different bytes");
+_Static_assert(XSEG_SHARED_BUDGET_SLOTS <= 64, "a uint64_t has a bit per slot");
 
 xseg_status xseg_shared_budget_path(const char *name, char *path)
 {
@@ -60,119 +60,118 @@ xseg_status xseg_shared_budget_path(const char *name, char *path)
     return XSEG_OK;
 }
 
-/* Bytes of a record up to its last device. */
-static size_t used_bytes(const struct xseg_shared_budget_record *record)
+/* The size of a record up to its last device. */
+static size_t record_size(const struct xseg_shared_budget_record *record)
 {
     return offsetof(struct xseg_shared_budget_record, devices) +
            record->device_count * sizeof(record->devices[0]);
 }
 
 /* FNV-1a. */
-static uint64_t sum_up(const struct xseg_shared_budget_record *record)
+static uint64_t checksum_record(const struct xseg_shared_budget_record *record)
 {
     const unsigned char *bytes = (const unsigned char *)record;
     uint64_t sum = 0xcbf29ce484222325u;
 
-    for (size_t i = 0; i < used_bytes(record); i++)
+    for (size_t i = 0; i < record_size(record); i++)
         sum = (sum ^ bytes[i]) * 0x100000001b3u;
     return sum;
 }
 
-static off_t offset_of(unsigned slot)
+static off_t slot_offset(unsigned slot)
 {
     return XSEG_SHARED_BUDGET_FILE_HEADER + (off_t)slot * SLOT_BYTES;
 }
 
-/* Write the beginning of the own slot, in one write, if the file is still a valid ledger (LEDGER-6). */
-static xseg_status write_slot(const struct xseg_shared_budget *ledger,
+/* Write the first bytes of the own slot, in one write, if the file is still valid (BUDGET-FILE-6). */
+static xseg_status write_slot(const struct xseg_shared_budget *budget,
                               const struct xseg_shared_budget_image *image, size_t bytes)
 {
-    const xseg_status checked = xseg_shared_budget_file_check(&ledger->file);
+    const xseg_status checked = xseg_shared_budget_file_check(&budget->file);
 
     if (checked != XSEG_OK)
         return checked;
     errno = ENOSPC;
-    if (pwrite(ledger->file.descriptor, image, bytes, offset_of(ledger->slot)) == (ssize_t)bytes)
+    if (pwrite(budget->file.descriptor, image, bytes, slot_offset(budget->slot)) == (ssize_t)bytes)
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_FILE,
                      "shared budget file cannot be written, \"%s\" (%s); use another path",
-                     ledger->file.path, strerror(errno));
+                     budget->file.path, strerror(errno));
 }
 
 /* Write the own record. */
-static xseg_status publish(struct xseg_shared_budget *ledger)
+static xseg_status publish_record(struct xseg_shared_budget *budget)
 {
-    struct xseg_shared_budget_image *own = &ledger->own;
+    struct xseg_shared_budget_image *own = &budget->own;
 
-    own->checksum = sum_up(&own->record);
+    own->checksum = checksum_record(&own->record);
     const xseg_status status = write_slot(
-        ledger, own, offsetof(struct xseg_shared_budget_image, record) + used_bytes(&own->record));
-    ledger->is_written = status == XSEG_OK;
+        budget, own, offsetof(struct xseg_shared_budget_image, record) + record_size(&own->record));
+    budget->is_written = status == XSEG_OK;
     return status;
 }
 
-/* Take the first slot that is free. */
-static xseg_status take_place(struct xseg_shared_budget *ledger)
+/* Lock the first free slot. */
+static xseg_status lock_free_slot(struct xseg_shared_budget *budget)
 {
     int error = EAGAIN;
 
     for (unsigned slot = 0; error == EAGAIN && slot < XSEG_SHARED_BUDGET_SLOTS; slot++) {
-        ledger->slot = slot;
-        error = xseg_shared_budget_file_lock(&ledger->file, PLACE_LOCKS + (off_t)slot);
+        budget->slot = slot;
+        error = xseg_shared_budget_file_lock(&budget->file, SLOT_LOCKS + (off_t)slot);
     }
     if (error == EAGAIN)
         return xseg_fail(XSEG_ERR_BUSY,
                          "shared budget file is full, %u processes have \"%s\" open; use another "
                          "file for some of them",
-                         XSEG_SHARED_BUDGET_SLOTS, ledger->file.path);
-    return error == 0 ? XSEG_OK : xseg_shared_budget_file_fail_to_lock(&ledger->file, error);
+                         XSEG_SHARED_BUDGET_SLOTS, budget->file.path);
+    return error == 0 ? XSEG_OK : xseg_shared_budget_file_fail_to_lock(&budget->file, error);
 }
 
-/* Take a slot, and let its record count once it is this process's. */
-static xseg_status take_slot(struct xseg_shared_budget *ledger)
+/* Acquire a slot, write a record, and make it valid (BUDGET-FILE-3). */
+static xseg_status acquire_slot(struct xseg_shared_budget *budget)
 {
-    const xseg_status taken = take_place(ledger);
+    const xseg_status acquired = lock_free_slot(budget);
 
-    if (taken != XSEG_OK)
-        return taken;
-    struct xseg_shared_budget_record *own = &ledger->own.record;
+    if (acquired != XSEG_OK)
+        return acquired;
+    struct xseg_shared_budget_record *own = &budget->own.record;
     own->sequence = 1;
     own->pid = (int32_t)getpid();
     (void)snprintf(own->name, sizeof(own->name), "%s", program_invocation_short_name);
-    const xseg_status published = publish(ledger);
+    const xseg_status published = publish_record(budget);
     if (published != XSEG_OK)
         return published;
     const int error =
-        xseg_shared_budget_file_lock(&ledger->file, RECORD_LOCKS + (off_t)ledger->slot);
-    return error == 0 ? XSEG_OK : xseg_shared_budget_file_fail_to_lock(&ledger->file, error);
+        xseg_shared_budget_file_lock(&budget->file, RECORD_LOCKS + (off_t)budget->slot);
+    return error == 0 ? XSEG_OK : xseg_shared_budget_file_fail_to_lock(&budget->file, error);
 }
 
-xseg_status xseg_shared_budget_open(struct xseg_shared_budget *ledger, const char *path)
+xseg_status xseg_shared_budget_open(struct xseg_shared_budget *budget, const char *path)
 {
-    memset(ledger, 0, sizeof(*ledger));
-    const xseg_status opened = xseg_shared_budget_file_open(&ledger->file, path);
+    memset(budget, 0, sizeof(*budget));
+    const xseg_status opened = xseg_shared_budget_file_open(&budget->file, path);
     if (opened != XSEG_OK)
         return opened;
-    const xseg_status taken = take_slot(ledger);
-    if (taken != XSEG_OK)
-        xseg_shared_budget_file_close(&ledger->file);
-    return taken;
+    const xseg_status acquired = acquire_slot(budget);
+    if (acquired != XSEG_OK)
+        xseg_shared_budget_file_close(&budget->file);
+    return acquired;
 }
 
-/* Whether the numbers of a device are ones that a process can have. */
-static bool device_holds(const struct xseg_shared_budget_device *device)
+static bool is_valid_device(const struct xseg_shared_budget_device *device)
 {
-    return device->taken < XSEG_SHARED_BUDGET_BYTES_BOUND && device->idle <= device->taken &&
-           device->wanted < XSEG_SHARED_BUDGET_BYTES_BOUND &&
-           device->floor < XSEG_SHARED_BUDGET_BYTES_BOUND && device->growing <= device->wanted &&
+    return device->physical < XSEG_SHARED_BUDGET_BYTES_BOUND && device->idle <= device->physical &&
+           device->demand < XSEG_SHARED_BUDGET_BYTES_BOUND &&
+           device->floor < XSEG_SHARED_BUDGET_BYTES_BOUND && device->growing <= device->demand &&
            device->share <= XSEG_SHARED_BUDGET_WHOLE_SHARE;
 }
 
-/* Whether the devices of a record hold, whose number does. */
-static bool record_holds(const struct xseg_shared_budget_record *record)
+/* Whether the devices of a record are valid.  Their number is valid already. */
+static bool is_valid_record(const struct xseg_shared_budget_record *record)
 {
     for (unsigned i = 0; i < record->device_count; i++) {
-        if (!device_holds(&record->devices[i]))
+        if (!is_valid_device(&record->devices[i]))
             return false;
         for (unsigned j = 0; j < i; j++)
             if (memcmp(record->devices[i].uuid, record->devices[j].uuid, XSEG_SHARED_BUDGET_UUID) ==
@@ -182,66 +181,66 @@ static bool record_holds(const struct xseg_shared_budget_record *record)
     return true;
 }
 
-xseg_status xseg_shared_budget_write(struct xseg_shared_budget *ledger,
+xseg_status xseg_shared_budget_write(struct xseg_shared_budget *budget,
                                      const struct xseg_shared_budget_device *devices,
                                      unsigned device_count)
 {
-    struct xseg_shared_budget_record *own = &ledger->own.record;
+    struct xseg_shared_budget_record *own = &budget->own.record;
     const size_t bytes = device_count * sizeof(*devices);
 
     XSEG_ASSERT(device_count <= XSEG_SHARED_BUDGET_DEVICES);
     const bool is_same = device_count == own->device_count &&
                          (bytes == 0 || memcmp(own->devices, devices, bytes) == 0);
-    if (ledger->file.is_own && ledger->is_written && is_same)
+    if (budget->file.is_own && budget->is_written && is_same)
         return XSEG_OK;
     memset(own->devices, 0, sizeof(own->devices));
     if (bytes > 0)
         memcpy(own->devices, devices, bytes);
     own->device_count = device_count;
     own->sequence++;
-    XSEG_ASSERT(record_holds(own));
-    return publish(ledger);
+    XSEG_ASSERT(is_valid_record(own));
+    return publish_record(budget);
 }
 
-/* Read the record of a slot.  Returns whether there is one that holds; it is untouched otherwise. */
-static bool fetch(struct xseg_shared_budget *ledger, unsigned slot,
-                  struct xseg_shared_budget_record *record)
+/* Read the record of a slot.  Returns false, without effect on `record`, if it is not valid. */
+static bool fetch_record(struct xseg_shared_budget *budget, unsigned slot,
+                         struct xseg_shared_budget_record *record)
 {
-    struct xseg_shared_budget_image *image = &ledger->fetched;
+    struct xseg_shared_budget_image *image = &budget->fetched;
     struct xseg_shared_budget_record *found = &image->record;
 
-    if (pread(ledger->file.descriptor, image, sizeof(*image), offset_of(slot)) !=
+    if (pread(budget->file.descriptor, image, sizeof(*image), slot_offset(slot)) !=
             (ssize_t)sizeof(*image) ||
-        found->device_count > XSEG_SHARED_BUDGET_DEVICES || image->checksum != sum_up(found) ||
-        !record_holds(found))
+        found->device_count > XSEG_SHARED_BUDGET_DEVICES ||
+        image->checksum != checksum_record(found) || !is_valid_record(found))
         return false;
-    memset((char *)found + used_bytes(found), 0, sizeof(*found) - used_bytes(found));
+    memset((char *)found + record_size(found), 0, sizeof(*found) - record_size(found));
     found->name[sizeof(found->name) - 1] = '\0';
     *record = *found;
     return true;
 }
 
-/* Find which of `count` slots from one on other processes hold. */
-static int find_held(const struct xseg_shared_budget *ledger, unsigned slot, unsigned count,
-                     uint64_t *held)
+/* Find which of `count` slots, starting with `slot`, other processes hold. */
+static int find_held_slots(const struct xseg_shared_budget *budget, unsigned slot, unsigned count,
+                           uint64_t *held)
 {
-    return xseg_shared_budget_file_find_held(&ledger->file, RECORD_LOCKS + (off_t)slot, count,
+    return xseg_shared_budget_file_find_held(&budget->file, RECORD_LOCKS + (off_t)slot, count,
                                              held);
 }
 
-/* Look at a slot that another process holds, or has held a moment ago. */
-static void look_at(struct xseg_shared_budget *ledger, unsigned slot,
-                    struct xseg_shared_budget_entry *entry)
+/* Read a slot that another process holds, or held just before. */
+static void read_slot(struct xseg_shared_budget *budget, unsigned slot,
+                      struct xseg_shared_budget_entry *entry)
 {
     for (unsigned tries = 0; tries < READ_TRIES; tries++) {
         uint64_t held = 0;
 
-        if (fetch(ledger, slot, &entry->record)) {
+        if (fetch_record(budget, slot, &entry->record)) {
             entry->state = XSEG_SHARED_BUDGET_FRESH;
             return;
         }
-        /* The process may have cleared its record and gone. */
-        if (find_held(ledger, slot, 1, &held) == 0 && held == 0) {
+        /* The process may have cleared its record and closed the file. */
+        if (find_held_slots(budget, slot, 1, &held) == 0 && held == 0) {
             entry->state = XSEG_SHARED_BUDGET_FREE;
             return;
         }
@@ -253,64 +252,64 @@ static void look_at(struct xseg_shared_budget *ledger, unsigned slot,
             : XSEG_SHARED_BUDGET_UNREADABLE;
 }
 
-/* The own record needs no reading; but if somebody has overwritten it, it has to be written again. */
-static void look_at_own(struct xseg_shared_budget *ledger)
+/* Read the own slot, only to detect that another program has overwritten it, so that it is written again. */
+static void read_own_slot(struct xseg_shared_budget *budget)
 {
-    struct xseg_shared_budget_entry *entry = &ledger->seen[ledger->slot];
-    const struct xseg_shared_budget_record *own = &ledger->own.record;
+    struct xseg_shared_budget_entry *entry = &budget->seen[budget->slot];
+    const struct xseg_shared_budget_record *own = &budget->own.record;
 
-    if (!fetch(ledger, ledger->slot, &entry->record) ||
+    if (!fetch_record(budget, budget->slot, &entry->record) ||
         memcmp(&entry->record, own, sizeof(*own)) != 0)
-        ledger->is_written = false;
+        budget->is_written = false;
     entry->state = XSEG_SHARED_BUDGET_FRESH;
     entry->record = *own;
 }
 
-xseg_status xseg_shared_budget_read(struct xseg_shared_budget *ledger)
+xseg_status xseg_shared_budget_read(struct xseg_shared_budget *budget)
 {
-    const xseg_status checked = xseg_shared_budget_file_check(&ledger->file);
+    const xseg_status checked = xseg_shared_budget_file_check(&budget->file);
     uint64_t held = 0;
 
     if (checked != XSEG_OK) {
-        ledger->is_written = false;
+        budget->is_written = false;
         return checked;
     }
-    const int error = find_held(ledger, 0, XSEG_SHARED_BUDGET_SLOTS, &held);
+    const int error = find_held_slots(budget, 0, XSEG_SHARED_BUDGET_SLOTS, &held);
     if (error != 0)
-        return xseg_shared_budget_file_fail_to_lock(&ledger->file, error);
+        return xseg_shared_budget_file_fail_to_lock(&budget->file, error);
     for (unsigned slot = 0; slot < XSEG_SHARED_BUDGET_SLOTS; slot++) {
-        if (slot == ledger->slot)
-            look_at_own(ledger);
+        if (slot == budget->slot)
+            read_own_slot(budget);
         else if ((held >> slot & 1) != 0)
-            look_at(ledger, slot, &ledger->seen[slot]);
+            read_slot(budget, slot, &budget->seen[slot]);
         else
-            ledger->seen[slot].state = XSEG_SHARED_BUDGET_FREE;
+            budget->seen[slot].state = XSEG_SHARED_BUDGET_FREE;
     }
     return XSEG_OK;
 }
 
-xseg_status xseg_shared_budget_scan(struct xseg_shared_budget *ledger, const char *path)
+xseg_status xseg_shared_budget_scan(struct xseg_shared_budget *budget, const char *path)
 {
-    memset(ledger, 0, sizeof(*ledger));
-    ledger->slot = XSEG_SHARED_BUDGET_SLOTS; /* none of them */
-    const xseg_status opened = xseg_shared_budget_file_open_to_read(&ledger->file, path);
+    memset(budget, 0, sizeof(*budget));
+    budget->slot = XSEG_SHARED_BUDGET_SLOTS; /* none */
+    const xseg_status opened = xseg_shared_budget_file_open_to_read(&budget->file, path);
     if (opened != XSEG_OK)
         return opened;
-    const xseg_status status = xseg_shared_budget_read(ledger);
-    xseg_shared_budget_file_close(&ledger->file);
+    const xseg_status status = xseg_shared_budget_read(budget);
+    xseg_shared_budget_file_close(&budget->file);
     return status;
 }
 
-void xseg_shared_budget_close(struct xseg_shared_budget *ledger)
+void xseg_shared_budget_close(struct xseg_shared_budget *budget)
 {
-    struct xseg_fail_saved kept;
+    struct xseg_fail_saved saved;
 
-    if (xseg_shared_budget_file_is_intact(&ledger->file)) {
-        xseg_fail_save(&kept);
-        (void)xseg_shared_budget_file_unlock(&ledger->file, RECORD_LOCKS + (off_t)ledger->slot);
-        memset(&ledger->own, 0, sizeof(ledger->own));
-        (void)write_slot(ledger, &ledger->own, sizeof(ledger->own));
-        xseg_fail_restore(&kept);
+    if (xseg_shared_budget_file_is_intact(&budget->file)) {
+        xseg_fail_save(&saved);
+        (void)xseg_shared_budget_file_unlock(&budget->file, RECORD_LOCKS + (off_t)budget->slot);
+        memset(&budget->own, 0, sizeof(budget->own));
+        (void)write_slot(budget, &budget->own, sizeof(budget->own));
+        xseg_fail_restore(&saved);
     }
-    xseg_shared_budget_file_close(&ledger->file);
+    xseg_shared_budget_file_close(&budget->file);
 }

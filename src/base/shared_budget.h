@@ -1,13 +1,50 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The file of a ledger (shared_budget.h): how processes that open it at once meet in one file with a header, and its locks.
+ * The shared budget file: a file in which each of several processes publishes the memory it uses, and reads the others.
  *
- * It is read and written with system calls, never mapped: a file that somebody cuts short is an error, not a SIGBUS.  A
- * lock is a byte of the header's page.  It belongs to the open file description (F_OFD_SETLK), so it works across pid and
- * user namespaces, and ends with the process (LEDGER-4).  Byte 0 is the header lock; the others are the owner's.
+ * The file has a header and XSEG_SHARED_BUDGET_SLOTS slots.  A process owns one slot, and writes one *record* to it: its
+ * memory by device.  A slot is *held* while a running process has a valid record in it, and free otherwise.  Numbers are in
+ * the byte order of the machine.  The file is read and written with system calls and never mapped, so a truncated file is an
+ * error instead of a SIGBUS.
  *
- * Locking: the caller serialises calls on one file.  LEDGERS, inside any other lock, while a file is opened or closed; a
- * fork waits for that.
+ * Locks are bytes of the header's page.  They belong to the open file description (F_OFD_SETLK), so they work across PID and
+ * user namespaces, and the kernel releases them when the process ends:
+ *
+ *   header lock  held while a process checks a file without a valid header, and writes the header
+ *   slot lock    one per slot: held by the process that may write to the slot
+ *   record lock  one per slot: held by the same process while its record is valid
+ *
+ * Invariants:
+ *   BUDGET-FILE-1  A file without a header is all zeros.  The header is written last, in one write, under the header lock, and
+ *                  never changes.
+ *   BUDGET-FILE-2  Only the holder of the slot lock writes to a slot: a complete record at a time, with its checksum.
+ *   BUDGET-FILE-3  A record is valid while the record lock is held.  The lock is acquired after the first record was written,
+ *                  and released before the record is cleared.
+ *   BUDGET-FILE-4  No other process has the open file description: exec() closes it, and so does a fork handler in the child.
+ *                  So all locks end with the process.
+ *   BUDGET-FILE-5  A record is used only after its checksum and its numbers have been verified.
+ *   BUDGET-FILE-6  Each write of a slot follows a check of path, kind, mode, links, size and header
+ *                  (xseg_shared_budget_file_check()).  A file of zeros is checked again before its header is written.
+ *
+ * A process may be killed at any point.  Before the header is written, it leaves zeros, and the next process starts over
+ * (BUDGET-FILE-1).  Afterwards it leaves a slot without locks, whose contents are not read; the next owner of the slot writes
+ * a record before the record is valid (BUDGET-FILE-3).  Since the kernel releases the locks, no process waits for a dead one.
+ * A stopped process keeps its slot and its record.
+ *
+ * Between the check and the write of BUDGET-FILE-6, another program can overwrite the file, within microseconds.  The file
+ * then gets one record of this process, at most 5168 bytes, in addition to its new contents.  Linux has no interface for an
+ * atomic check and write: leases break when another process opens the file, and locks bind only programs that use them.
+ *
+ * A reader that finds a torn or invalid record retries a few times.  Then it uses the last valid copy that it has read from
+ * the slot since the slot was last free; without a copy, the slot is unreadable, but not free.  Between two reads the slot
+ * may have got another owner, to which the copy does not belong: locks do not identify their holder.
+ *
+ * Processes that can write the file are trusted to publish correct numbers, and nothing else.  Files that every user can
+ * write are rejected.  Name and process ID are for display: a process ID has no meaning in another namespace.  A child that
+ * was created by a bare clone() runs no fork handler, and keeps the locks of its parent until it ends.
+ *
+ * Locking: the caller serializes calls on one file; different files are independent.  BUDGET_FILES, a leaf, is locked while
+ * a file is opened or closed, and during fork().
  */
 #ifndef XSEG_BASE_SHARED_BUDGET_H
 #define XSEG_BASE_SHARED_BUDGET_H
@@ -19,256 +56,208 @@
 #include "src/base/list.h"
 #include "xseg/status.h"
 
+/* --- The file and its locks; shared_budget_file.c. --- */
+
 #define XSEG_SHARED_BUDGET_PATH        1024u /* longest path, with its terminator */
 #define XSEG_SHARED_BUDGET_FILE_HEADER 4096
 #define XSEG_SHARED_BUDGET_FILE_BYTES \
     (XSEG_SHARED_BUDGET_FILE_HEADER + 64 * 8192) /* with the slots */
 
-/* Zeros: closed. */
+/* Zeroed: closed. */
 struct xseg_shared_budget_file {
-    struct xseg_list node; /* of the process's open files; guarded by LEDGERS */
+    struct xseg_list node; /* in the list of open files; guarded by BUDGET_FILES */
     int descriptor;
-    bool is_own; /* open, and not a copy in a forked child */
+    bool is_own; /* open, and not the copy in a forked child */
     dev_t device;
-    ino_t inode; /* of the file, since the program may close a descriptor that is not its own */
+    ino_t inode; /* of the file: the program may close the descriptor and reuse its number */
     char path[XSEG_SHARED_BUDGET_PATH];
 };
 
 /*
- * Open the file at a path, made if there is none.
+ * Open the file at a path, and create it if it does not exist.
  *
- * Returns: ERR_ARGUMENT, ERR_FILE, ERR_BUSY or ERR_HOST_MEMORY, as xseg_shared_budget_open(); then it is closed.
+ * Returns: ERR_ARGUMENT, ERR_FILE, ERR_BUSY or ERR_HOST_MEMORY, as xseg_shared_budget_open(); the file is closed then.
  */
 xseg_status xseg_shared_budget_file_open(struct xseg_shared_budget_file *file, const char *path);
 
 /*
- * Open the file at a path to read it; it is not made, and nothing is written to it.
+ * Open the file at a path for reading.  The file is neither created nor written.
  *
- * Returns: ERR_ARGUMENT, ERR_FILE, ERR_BUSY or ERR_HOST_MEMORY, as xseg_shared_budget_scan(); then it is closed.
+ * Returns: ERR_ARGUMENT, ERR_FILE, ERR_BUSY or ERR_HOST_MEMORY, as xseg_shared_budget_scan(); the file is closed then.
  */
 xseg_status xseg_shared_budget_file_open_to_read(struct xseg_shared_budget_file *file,
                                                  const char *path);
 
-/* Close the file, and with it all its locks.  No effect on a closed one and in a forked child. */
+/* Close the file, which releases its locks.  No effect on a closed file and in a forked child. */
 void xseg_shared_budget_file_close(struct xseg_shared_budget_file *file);
 
-/* Whether the descriptor is this process's, and still the file's. */
+/* Whether the descriptor belongs to this process and still refers to the file. */
 bool xseg_shared_budget_file_is_intact(const struct xseg_shared_budget_file *file);
 
 /*
- * Check that the file is still a valid ledger: the descriptor is this process's and still open on the file, the path leads
- * to it, and kind, mode, links, size and header are those of a ledger.
+ * Verify that the descriptor still refers to the file, the path leads to it, and kind, mode, links, size and header are those
+ * of a shared budget file.
  *
  * Returns: ERR_FORKED or ERR_FILE if not.
  * Cost:    three system calls.  The last one reads the header, so that a write can follow immediately.
  */
 xseg_status xseg_shared_budget_file_check(const struct xseg_shared_budget_file *file);
 
-/* Take a lock, or give it back, without waiting.  Returns 0, EAGAIN when another has the lock, or another errno. */
+/* Lock or unlock a byte without waiting.  Returns 0, EAGAIN if another process holds the lock, or another errno. */
 int xseg_shared_budget_file_lock(const struct xseg_shared_budget_file *file, off_t byte);
 int xseg_shared_budget_file_unlock(const struct xseg_shared_budget_file *file, off_t byte);
 
-/* Note the failure of a lock. */
+/* Set the error message for a lock that failed. */
 xseg_status xseg_shared_budget_file_fail_to_lock(const struct xseg_shared_budget_file *file,
                                                  int error);
 
 /*
- * Find which of `count` locks from a byte on, at most 64, others have: bit i of `held` is for the i-th.
+ * Find which of `count` locks, at most 64, other processes hold: bit i of `held` is for byte + i.
  *
  * Returns: 0 or an errno.
- * Cost:    at most one system call more than two for each lock that others have.
+ * Cost:    at most 2 n + 1 system calls for n locks held by other processes.
  */
 int xseg_shared_budget_file_find_held(const struct xseg_shared_budget_file *file, off_t byte,
                                       unsigned count, uint64_t *held);
 
-/*
- * A ledger: a file in which each of several processes has a slot of figures that the others read.
- *
- * Terms.  A *slot* is a place in the file for one process.  A *record* is what stands in a slot: the figures of the
- * process, by device.  A slot is *held* while a live process has a record in it that counts; *free* otherwise.
- *
- * The file (shared_budget_file.h) begins with a header: magic, version, bytes.  Behind it are XSEG_SHARED_BUDGET_SLOTS slots of one size.
- * All numbers are in the machine's own byte order.  Three kinds of locks order what processes do.  Each
- * lock is on one byte of the header's page:
- *
- *   header lock  held while a file is looked at that has no valid header, and while the header is written
- *   place lock   one for each slot: held by the process that may write to the slot
- *   record lock  one for each slot: held by the same process while its record counts
- *
- *   LEDGER-1  A file without a header is all zeros.  The header is written last, in one write, under the header lock, and
- *             does not change any more.
- *   LEDGER-2  Only the holder of a slot's place lock writes to the slot: a whole record at a time, with its checksum.
- *   LEDGER-3  A record counts while the record lock is held.  That is taken after the first record has been written, and
- *             given back before the record is cleared.
- *   LEDGER-4  No other process has the open file description: exec closes it, and so does a handler in a forked child.
- *             So both locks end with the process.
- *   LEDGER-5  Of a record nothing is used before its checksum and its numbers have been checked.
- *   LEDGER-6  Only a file that is a valid ledger at this moment is written to: each write of a slot follows a check of the
- *             path, kind, mode, links, size and header (xseg_shared_budget_file_check()).  The exception is a file of zeros,
- *             which is checked again before its header is written.
- *
- * A process may be killed at any point.  Before the header is there, it leaves zeros, and the next process begins anew
- * (LEDGER-1).  After that, all it leaves is a slot without locks, whose contents nobody reads; the next process that takes
- * the slot writes a record of its own before it counts (LEDGER-3).  The kernel takes the locks back, so nobody waits for a
- * dead process.  A process that is stopped keeps its slot, and its record counts as it is.
- *
- * Between the check and the write of LEDGER-6 there is no system call, yet another program may overwrite the file in these
- * microseconds.  The file then gets one record of this process, at most 5168 bytes, in addition to its new contents.  No
- * interface of Linux makes check and write one step: leases end when another process opens the file, and locks bind only
- * programs that use them.
- *
- * A reader that finds a record torn or wrong tries again some times.  Then it falls back on the last good copy that it has
- * seen in that slot since the slot was last free; without one the slot is unreadable, but never free.  Between two looks
- * the slot may have gone to another process, whose figures the copy then is not: the locks do not tell who holds them.
- *
- * Who may write to the file is trusted with figures, no further.  Files that every user may write to are refused.  The
- * name of a process and its pid are for people to read: a pid means nothing in another namespace.
- *
- * A child that a bare clone() made runs no handler: it keeps the locks of its parent alive until it ends.
- *
- * Locking: the caller serialises calls on one ledger; different ones are independent.  LEDGERS, inside any other lock,
- * while files are opened and closed: a fork waits for that.
- */
+/* --- Records; shared_budget.c. --- */
 
 #define XSEG_SHARED_BUDGET_SLOTS   64u
 #define XSEG_SHARED_BUDGET_DEVICES 64u
 #define XSEG_SHARED_BUDGET_UUID    16u
 #define XSEG_SHARED_BUDGET_NAME    64u /* longest name, without its terminator */
 
-/* All numbers of bytes are below, `returned` aside. */
+/* Upper bound of all sizes, except `released`. */
 #define XSEG_SHARED_BUDGET_BYTES_BOUND (UINT64_C(1) << 50)
 
 #define XSEG_SHARED_BUDGET_WHOLE_SHARE 1000000u
 
 /*
- * What a process says of one device.  Bytes, unless a comment says otherwise.
+ * The memory of a process on one device, in bytes unless stated otherwise.
  *
- * wanted_since: the clock is the same for all processes of a machine, but a time namespace moves it.  To a reader a time
- * ahead of its own clock means now; nothing but the order among those that wait goes by it.
+ * demand_since: the clock is the same for all processes of a machine, but a time namespace shifts it.  Readers treat a time
+ * in the future as now, and use it only to order the waiting processes.
  */
 struct xseg_shared_budget_device {
     uint8_t uuid[XSEG_SHARED_BUDGET_UUID];
-    uint64_t taken; /* of the device */
-    uint64_t idle;  /* of that, what could be given back: idle <= taken */
-    uint64_t wanted;
-    uint64_t growing;      /* of that, bytes for which pages are being made: growing <= wanted */
-    uint64_t wanted_since; /* ns of CLOCK_MONOTONIC */
-    uint64_t share;        /* parts of XSEG_SHARED_BUDGET_WHOLE_SHARE */
+    uint64_t physical; /* physical memory in use */
+    uint64_t idle;     /* part of it that could be released: idle <= physical */
+    uint64_t demand;   /* requested, but not yet granted */
+    uint64_t growing;  /* part of the demand for which pages are being created: growing <= demand */
+    uint64_t demand_since; /* ns of CLOCK_MONOTONIC */
+    uint64_t share;        /* in units of 1 / XSEG_SHARED_BUDGET_WHOLE_SHARE */
     uint64_t floor;
-    uint64_t returned; /* given back so far; counts up, and wraps */
+    uint64_t released; /* cumulative; wraps */
 };
 
-/* The devices have different UUIDs.  Behind the last one are zeros. */
+/* The devices have different UUIDs.  Unused elements are zeroed. */
 struct xseg_shared_budget_record {
-    uint64_t sequence; /* of the writes of the process, from 1 on */
-    int32_t pid;       /* as the process itself sees it */
+    uint64_t sequence; /* number of the process's writes, from 1 */
+    int32_t pid;       /* in the process's own namespace */
     uint32_t device_count;
-    char name[16]; /* of the programme; any bytes, terminated */
+    char name[16]; /* of the program; any bytes, terminated */
     struct xseg_shared_budget_device devices[XSEG_SHARED_BUDGET_DEVICES];
 };
 
-/* A slot that cannot be read belongs to a live process all the same. */
 enum xseg_shared_budget_state {
     XSEG_SHARED_BUDGET_FREE,
-    XSEG_SHARED_BUDGET_FRESH,     /* the record is what the slot has now */
-    XSEG_SHARED_BUDGET_KEPT,      /* it cannot be read; the record is the last good copy */
-    XSEG_SHARED_BUDGET_UNREADABLE /* it cannot be read, and there is no copy */
+    XSEG_SHARED_BUDGET_FRESH,     /* the record is the current one */
+    XSEG_SHARED_BUDGET_KEPT,      /* the slot is unreadable; the record is the last valid copy */
+    XSEG_SHARED_BUDGET_UNREADABLE /* the slot is held, but there is no valid copy */
 };
 
 struct xseg_shared_budget_entry {
     enum xseg_shared_budget_state state;
-    struct xseg_shared_budget_record record; /* of FRESH and KEPT */
+    struct xseg_shared_budget_record record; /* if FRESH or KEPT */
 };
 
-/* The contents of a slot: of the record, the devices that it has. */
+/* The contents of a slot; the record ends after its last device. */
 struct xseg_shared_budget_image {
-    uint64_t checksum; /* of the record, up to its last device */
+    uint64_t checksum; /* of the record */
     struct xseg_shared_budget_record record;
 };
 
-/* A ledger as one process has it open.  One of zeros is closed. */
+/* A shared budget file that one process has open.  Zeroed: closed. */
 struct xseg_shared_budget {
     struct xseg_shared_budget_file file;
     unsigned slot;
-    bool is_written; /* `own` is in the file, as far as is known */
+    bool is_written; /* the file contains `own`, as far as is known */
     struct xseg_shared_budget_image own;
-    struct xseg_shared_budget_image fetched; /* for reads of slots */
+    struct xseg_shared_budget_image fetched; /* buffer for reads of slots */
     struct xseg_shared_budget_entry
-        seen[XSEG_SHARED_BUDGET_SLOTS]; /* by the last read that succeeded */
+        seen[XSEG_SHARED_BUDGET_SLOTS]; /* by the last successful read */
 };
 
 /*
- * Where the ledger of a name is: a name with '/' is the path itself; another is a file of the user's in /dev/shm.  Such
- * a name has letters, digits, '-', '_' and '.', at most XSEG_SHARED_BUDGET_NAME, and is neither "." nor "..".  In another user
- * namespace the user may have another number: processes that share across namespaces name a path.
+ * Determine the path of the shared budget file with a name.  A name with '/' is a path; another name is a file of the user in
+ * /dev/shm.  Such a name has at most XSEG_SHARED_BUDGET_NAME letters, digits, '-', '_' and '.', and is neither "." nor "..".
+ * In another user namespace the user may have another ID, so processes that share across namespaces pass a path.
  *
  * path: XSEG_SHARED_BUDGET_PATH bytes; empty on failure
  *
- * Returns: ERR_ARGUMENT for a name that cannot be one.
+ * Returns: ERR_ARGUMENT for an invalid name.
  * Cost:    one system call.
  */
 xseg_status xseg_shared_budget_path(const char *name, char *path);
 
 /*
- * Open the ledger at a path, made if there is none, and take a slot.  A file that is made, or has been left unfinished,
- * gets mode 0660 whatever the umask; where there is no room for it, it stays empty.  The slot counts from then on, with a
- * record without devices.
+ * Open the shared budget file at a path, and acquire a slot.  The record has no devices at first.  A file that is created, or
+ * was left incomplete, gets the mode 0660 regardless of the umask; if the file system is full, the file remains empty.
  *
- * ledger: closed, or not initialised
+ * budget: closed, or uninitialized
  *
- * Returns: ERR_FILE when the file cannot be had, or is none of ours; ERR_BUSY when all slots are taken, or when another
- *          process, stopped perhaps, has not finished the header for two seconds; ERR_ARGUMENT for a path that is empty or
- *          too long; ERR_HOST_MEMORY.  Then the ledger is closed, and the sentence names the path and what to do.
- * Cost:    twelve system calls and one for each slot that is taken before; some 30 when the file is made.
+ * Returns: ERR_FILE if the file cannot be opened or is not a shared budget file; ERR_BUSY if all slots are held, or if another
+ *          process, which may be stopped, has not completed the header within two seconds; ERR_ARGUMENT for a path that is
+ *          empty or too long; ERR_HOST_MEMORY.  The file is closed then.
+ * Cost:    twelve system calls and one for each held slot before the acquired one; about 30 if the file is created.
  */
-xseg_status xseg_shared_budget_open(struct xseg_shared_budget *ledger, const char *path);
+xseg_status xseg_shared_budget_open(struct xseg_shared_budget *budget, const char *path);
 
-/* Whether the ledger is open and this process's own: false in a forked child. */
-static inline bool xseg_shared_budget_is_own(const struct xseg_shared_budget *ledger)
+/* Whether the file is open, and not the copy in a forked child. */
+static inline bool xseg_shared_budget_is_own(const struct xseg_shared_budget *budget)
 {
-    return ledger->file.is_own;
+    return budget->file.is_own;
 }
 
 /*
- * Say what this process has of each device.
+ * Publish the memory of this process by device.
  *
- * Returns: ERR_FILE when the file is no longer a valid ledger (removed, moved, replaced, overwritten, truncated, extended,
- *          writable by every user, hard-linked), the program has closed its descriptor, or the system call fails.  The
- *          file is then not written.  A later call writes again if the file is valid by then; other processes may have
- *          another file by then, so close the ledger and open it again.
- *          ERR_FORKED in a forked child, and of a closed ledger.
- * Cost:    none when nothing has changed; else four system calls.
+ * Returns: ERR_FILE if the file is no longer a valid shared budget file (removed, renamed, replaced, overwritten, truncated,
+ *          extended, writable by every user, hard-linked), the program has closed its descriptor, or a system call fails.
+ *          The file is not written then.  A later call succeeds if the file is valid again; since other processes may use
+ *          another file by then, close the file and open it again.
+ *          ERR_FORKED in a forked child, and for a closed file.
+ * Cost:    none if nothing has changed; otherwise four system calls.
  */
-xseg_status xseg_shared_budget_write(struct xseg_shared_budget *ledger,
+xseg_status xseg_shared_budget_write(struct xseg_shared_budget *budget,
                                      const struct xseg_shared_budget_device *devices,
                                      unsigned device_count);
 
 /*
- * Look at all slots: `seen` has what live processes say, the own record among them (seen[slot]).
+ * Read all slots into `seen`, including the own one, seen[slot].
  *
- * Returns: as xseg_shared_budget_write(); on failure `seen` stays as it was.
- * Cost:    five system calls, and at most three for each slot that is held; more for records that cannot be read.
+ * Returns: as xseg_shared_budget_write(); `seen` is unchanged on failure.
+ * Cost:    five system calls, and at most three for each held slot; more for unreadable records.
  */
-xseg_status xseg_shared_budget_read(struct xseg_shared_budget *ledger);
+xseg_status xseg_shared_budget_read(struct xseg_shared_budget *budget);
 
 /*
- * Look at the ledger at a path without a slot in it: `seen` has what live processes say.  Nothing is made, locked or
- * written.
+ * Read all slots of the file at a path into `seen`, without a slot.  Nothing is created, locked or written.
  *
- * ledger: closed, or not initialised; closed afterwards.  `seen` has no state but FREE, FRESH and UNREADABLE
+ * budget: closed, or uninitialized; closed afterwards.  The states are FREE, FRESH and UNREADABLE.
  *
- * Returns: ERR_FILE when there is no file, it cannot be read, or is none of ours; ERR_BUSY when no process has finished the
- *          header yet; ERR_ARGUMENT, ERR_HOST_MEMORY as xseg_shared_budget_open().
- * Cost:    twelve system calls, and at most three for each slot that is held; more for records that cannot be read.
+ * Returns: ERR_FILE if the file does not exist, cannot be read, or is not a shared budget file; ERR_BUSY if its header is not
+ *          complete; ERR_ARGUMENT and ERR_HOST_MEMORY as xseg_shared_budget_open().
+ * Cost:    twelve system calls, and at most three for each held slot; more for unreadable records.
  */
-xseg_status xseg_shared_budget_scan(struct xseg_shared_budget *ledger, const char *path);
+xseg_status xseg_shared_budget_scan(struct xseg_shared_budget *budget, const char *path);
 
 /*
- * Release the slot and close the file, which stays: another process may be opening it.  The record is cleared only in a
- * file that is still a valid ledger.  No effect on a closed ledger and in a forked child.
+ * Release the slot and close the file.  The file is not removed, because another process may be opening it.  The record is
+ * cleared only if the file is still a valid shared budget file.  No effect on a closed file and in a forked child.
  *
  * Cost: eight system calls.
  */
-void xseg_shared_budget_close(struct xseg_shared_budget *ledger);
+void xseg_shared_budget_close(struct xseg_shared_budget *budget);
 
 #endif

@@ -15,13 +15,13 @@
 #define MAGIC   "xseg ledger"
 #define VERSION 3u /* another version has another layout */
 
-#define HEADER_LOCK 0 /* the byte that stands for it */
+#define HEADER_LOCK 0 /* the byte of the header lock */
 
-/* How long, and how often, a process waits for another one that writes the header. */
+/* The interval and the number of attempts to acquire the header lock. */
 #define HEADER_WAIT_NS 10000000
 #define HEADER_TRIES   200u
 
-/* How often a file that comes and goes at a path is gone after. */
+/* The number of attempts to open a path at which a file is repeatedly created and removed. */
 #define OPEN_TRIES 100u
 
 struct header {
@@ -32,7 +32,7 @@ struct header {
 
 _Static_assert(sizeof(struct header) == 32, "the layout is the same for all processes");
 
-/* The process's open files, for the child of a fork. */
+/* The open files of the process, which a forked child closes. */
 static struct xseg_mutex files_lock = {.os = PTHREAD_MUTEX_INITIALIZER, .rank = XSEG_RANK_LEAF};
 static struct xseg_list files = {&files, &files};
 static pthread_once_t handlers_once = PTHREAD_ONCE_INIT;
@@ -48,7 +48,7 @@ static void after_fork(void) XSEG_RELEASES(files_lock)
     xseg_mutex_unlock(&files_lock);
 }
 
-static bool is_same(const struct xseg_shared_budget_file *file, const struct stat *status)
+static bool is_same_inode(const struct xseg_shared_budget_file *file, const struct stat *status)
 {
     return status->st_dev == file->device && status->st_ino == file->inode;
 }
@@ -57,11 +57,11 @@ bool xseg_shared_budget_file_is_intact(const struct xseg_shared_budget_file *fil
 {
     struct stat status;
 
-    return file->is_own && fstat(file->descriptor, &status) == 0 && is_same(file, &status);
+    return file->is_own && fstat(file->descriptor, &status) == 0 && is_same_inode(file, &status);
 }
 
-/* Close the descriptor, if it is the ledger's still. */
-static void let_go(struct xseg_shared_budget_file *file) XSEG_REQUIRES(files_lock)
+/* Close the descriptor, if it still refers to the file. */
+static void close_file(struct xseg_shared_budget_file *file) XSEG_REQUIRES(files_lock)
 {
     if (xseg_shared_budget_file_is_intact(file))
         (void)close(file->descriptor);
@@ -69,21 +69,21 @@ static void let_go(struct xseg_shared_budget_file *file) XSEG_REQUIRES(files_loc
     xseg_list_remove(&file->node);
 }
 
-/* The locks are the parent's, and must end with it. */
+/* The locks belong to the parent, and must end with it (BUDGET-FILE-4). */
 static void after_fork_in_child(void) XSEG_RELEASES(files_lock)
 {
     while (!xseg_list_is_empty(&files))
-        let_go(XSEG_LIST_FIRST(&files, struct xseg_shared_budget_file, node));
+        close_file(XSEG_LIST_FIRST(&files, struct xseg_shared_budget_file, node));
     xseg_mutex_unlock(&files_lock);
 }
 
-static void add_handlers(void)
+static void register_fork_handlers(void)
 {
     handlers_error = pthread_atfork(before_fork, after_fork, after_fork_in_child);
 }
 
-/* What to do about an error of open(). */
-static const char *advise(int error)
+/* Advice for an error of open(). */
+static const char *open_advice(int error)
 {
     switch (error) {
     case ENOENT:
@@ -98,8 +98,8 @@ static const char *advise(int error)
     }
 }
 
-/* The advice for an error of open(), for a process that only reads the file. */
-static const char *advise_reader(int error)
+/* Advice for an error of open(), for a process that only reads the file. */
+static const char *open_to_read_advice(int error)
 {
     switch (error) {
     case ENOENT:
@@ -108,19 +108,19 @@ static const char *advise_reader(int error)
     case EPERM:
         return "allow this process to read the file";
     default:
-        return advise(error);
+        return open_advice(error);
     }
 }
 
-/* A pipe would keep the reader waiting. */
+/* O_NONBLOCK, because opening a pipe would wait. */
 static int open_to_read(const char *path)
 {
     return open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK);
 }
 
-/* Open the file, made if there is none; -1 on failure.  O_CREAT is for new files alone: in a sticky folder of all
- * users the kernel may refuse it for files of others (fs.protected_regular), whose group this process may be in. */
-static int open_or_make(const char *path)
+/* Open the file, or create it; -1 on failure.  O_CREAT is used only if the file does not exist: in a sticky directory that
+ * every user can write, the kernel may reject O_CREAT for files of other users (fs.protected_regular). */
+static int open_or_create(const char *path)
 {
     const int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY;
     int descriptor = -1;
@@ -136,8 +136,8 @@ static int open_or_make(const char *path)
     return descriptor;
 }
 
-/* Open the file where a fork sees it.  Returns 0 or an errno. */
-static int open_listed(struct xseg_shared_budget_file *file, int (*opens)(const char *path))
+/* Open the file, and add it to the list that fork handlers use.  Returns 0 or an errno. */
+static int open_and_register(struct xseg_shared_budget_file *file, int (*opens)(const char *path))
     XSEG_REQUIRES(files_lock)
 {
     struct stat status;
@@ -158,7 +158,7 @@ static int open_listed(struct xseg_shared_budget_file *file, int (*opens)(const 
     return 0;
 }
 
-static struct flock lock_of(short type, off_t first, off_t count)
+static struct flock make_flock(short type, off_t first, off_t count)
 {
     struct flock lock;
 
@@ -172,7 +172,7 @@ static struct flock lock_of(short type, off_t first, off_t count)
 
 static int set_lock(const struct xseg_shared_budget_file *file, short type, off_t byte)
 {
-    const struct flock lock = lock_of(type, byte, 1);
+    const struct flock lock = make_flock(type, byte, 1);
 
     if (fcntl(file->descriptor, F_OFD_SETLK, &lock) == 0)
         return 0;
@@ -198,7 +198,7 @@ xseg_status xseg_shared_budget_file_fail_to_lock(const struct xseg_shared_budget
         file->path, strerror(error));
 }
 
-/* Whether this is a file that may be a ledger, as far as fstat() tells. */
+/* Check that kind, mode and links are those of a shared budget file. */
 static xseg_status check_kind(const struct xseg_shared_budget_file *file, const struct stat *status)
 {
     if (!S_ISREG(status->st_mode))
@@ -218,7 +218,7 @@ static xseg_status check_kind(const struct xseg_shared_budget_file *file, const 
     return XSEG_OK;
 }
 
-static bool is_whole(const struct header *header, const struct stat *status)
+static bool is_valid_header(const struct header *header, const struct stat *status)
 {
     return memcmp(header->magic, MAGIC, sizeof(MAGIC)) == 0 && header->version == VERSION &&
            header->bytes == (uint64_t)XSEG_SHARED_BUDGET_FILE_BYTES &&
@@ -232,10 +232,9 @@ static xseg_status fail_to_read(const struct xseg_shared_budget_file *file, int 
                      strerror(error));
 }
 
-/* Read the header, of zeros where the file has none.  The status is later than the header, so a header that is there
- * finds the file at its size. */
-static xseg_status look(const struct xseg_shared_budget_file *file, struct header *header,
-                        struct stat *status)
+/* Read the header, zeros if the file is empty, and then the status: after a valid header, the size is final. */
+static xseg_status read_header(const struct xseg_shared_budget_file *file, struct header *header,
+                               struct stat *status)
 {
     memset(header, 0, sizeof(*header));
     const ssize_t got = pread(file->descriptor, header, sizeof(*header), 0);
@@ -249,15 +248,14 @@ static xseg_status look(const struct xseg_shared_budget_file *file, struct heade
     return fail_to_read(file, has_status ? error : errno);
 }
 
-static bool is_zeros(const unsigned char *bytes, size_t count)
+static bool is_zeroed(const unsigned char *bytes, size_t count)
 {
     return count == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0);
 }
 
-/* Whether the file has nothing but zeros, and not more of them than a ledger has bytes.  The beginning, where the header
- * will be, is read last. */
-static xseg_status find_blank(const struct xseg_shared_budget_file *file, const struct stat *status,
-                              bool *is_blank)
+/* Whether the file consists of zeros, and is not larger than a shared budget file.  The header's page is read last. */
+static xseg_status check_blank(const struct xseg_shared_budget_file *file,
+                               const struct stat *status, bool *is_blank)
 {
     unsigned char bytes[XSEG_SHARED_BUDGET_FILE_HEADER];
     const off_t step = (off_t)sizeof(bytes);
@@ -269,14 +267,14 @@ static xseg_status find_blank(const struct xseg_shared_budget_file *file, const 
 
         if (got < 0)
             return fail_to_read(file, errno);
-        *is_blank = is_zeros(bytes, (size_t)got);
+        *is_blank = is_zeroed(bytes, (size_t)got);
         end = at;
     }
     return XSEG_OK;
 }
 
-static xseg_status refuse(const struct xseg_shared_budget_file *file, const struct header *header,
-                          const struct stat *status)
+static xseg_status fail_invalid(const struct xseg_shared_budget_file *file,
+                                const struct header *header, const struct stat *status)
 {
     if (memcmp(header->magic, MAGIC, sizeof(MAGIC)) != 0)
         return xseg_fail(XSEG_ERR_FILE,
@@ -298,15 +296,15 @@ static xseg_status refuse(const struct xseg_shared_budget_file *file, const stru
                      file->path);
 }
 
-/* Give a file of zeros its mode and size.  Only its owner can change its mode.  Returns 0 or an errno. */
-static int make_room(const struct xseg_shared_budget_file *file, const struct stat *status)
+/* Set mode and size of a file of zeros.  Only the owner can change the mode.  Returns 0 or an errno. */
+static int allocate_file(const struct xseg_shared_budget_file *file, const struct stat *status)
 {
     if (status->st_uid == geteuid() && fchmod(file->descriptor, 0660) != 0)
         return errno;
     return posix_fallocate(file->descriptor, 0, XSEG_SHARED_BUDGET_FILE_BYTES);
 }
 
-/* Make a ledger of a file of zeros that has its size.  Returns 0 or an errno. */
+/* Complete a file of zeros that has its size.  Returns 0 or an errno. */
 static int write_header(const struct xseg_shared_budget_file *file)
 {
     const struct header header = {
@@ -320,40 +318,40 @@ static int write_header(const struct xseg_shared_budget_file *file)
                                                                                            : errno;
 }
 
-/* Whether the file is still to become a ledger.  Returns XSEG_OK only if it is one, or can become one.  Without the header
- * lock a file may be refused in the moment in which another process makes it a ledger. */
-static xseg_status judge(const struct xseg_shared_budget_file *file, struct stat *status,
-                         bool *is_unmade)
+/* Determine whether the file has no header yet.  Returns XSEG_OK only if the file is valid, or can be initialized.  Without
+ * the header lock, the function can fail while another process initializes the file. */
+static xseg_status inspect_file(const struct xseg_shared_budget_file *file, struct stat *status,
+                                bool *is_incomplete)
 {
     struct header header;
     bool is_blank = false;
 
-    xseg_status judged = look(file, &header, status);
-    if (judged != XSEG_OK)
-        return judged;
-    *is_unmade = !is_whole(&header, status);
-    if (*is_unmade)
-        judged = find_blank(file, status, &is_blank);
-    if (judged != XSEG_OK)
-        return judged;
-    return !*is_unmade || is_blank ? XSEG_OK : refuse(file, &header, status);
+    xseg_status checked = read_header(file, &header, status);
+    if (checked != XSEG_OK)
+        return checked;
+    *is_incomplete = !is_valid_header(&header, status);
+    if (*is_incomplete)
+        checked = check_blank(file, status, &is_blank);
+    if (checked != XSEG_OK)
+        return checked;
+    return !*is_incomplete || is_blank ? XSEG_OK : fail_invalid(file, &header, status);
 }
 
-/* Look again at a file without a valid header, now under the header lock, and make a ledger of it if no process has.  Room is
- * made first, and the file checked once more, as a program that knows no locks may write to it at any time (LEDGER-6). */
-static xseg_status make_or_refuse(const struct xseg_shared_budget_file *file)
+/* Initialize a file, under the header lock, unless another process has done that.  The size is set first, and the file is
+ * checked again, because programs that do not use the locks can write to it at any time (BUDGET-FILE-6). */
+static xseg_status initialize_file(const struct xseg_shared_budget_file *file)
 {
     struct stat status;
-    bool is_unmade = false;
+    bool is_incomplete = false;
 
-    xseg_status judged = judge(file, &status, &is_unmade);
-    if (judged != XSEG_OK || !is_unmade)
-        return judged;
-    int error = make_room(file, &status);
+    xseg_status checked = inspect_file(file, &status, &is_incomplete);
+    if (checked != XSEG_OK || !is_incomplete)
+        return checked;
+    int error = allocate_file(file, &status);
     if (error == 0) {
-        judged = judge(file, &status, &is_unmade);
-        if (judged != XSEG_OK)
-            return judged;
+        checked = inspect_file(file, &status, &is_incomplete);
+        if (checked != XSEG_OK)
+            return checked;
         error = write_header(file);
     }
     if (error == 0)
@@ -364,7 +362,7 @@ static xseg_status make_or_refuse(const struct xseg_shared_budget_file *file)
                      file->path, strerror(error), (long long)XSEG_SHARED_BUDGET_FILE_BYTES);
 }
 
-static xseg_status finish(const struct xseg_shared_budget_file *file)
+static xseg_status wait_and_initialize(const struct xseg_shared_budget_file *file)
 {
     const struct timespec wait = {.tv_nsec = HEADER_WAIT_NS};
     int error = xseg_shared_budget_file_lock(file, HEADER_LOCK);
@@ -380,71 +378,71 @@ static xseg_status finish(const struct xseg_shared_budget_file *file)
                          file->path);
     if (error != 0)
         return xseg_shared_budget_file_fail_to_lock(file, error);
-    const xseg_status made = make_or_refuse(file);
+    const xseg_status made = initialize_file(file);
     (void)xseg_shared_budget_file_unlock(file, HEADER_LOCK);
     return made;
 }
 
-/* A header that is valid needs no lock, because it does not change (LEDGER-1); one that is not may be half written. */
+/* A valid header needs no lock, because it never changes (BUDGET-FILE-1); an invalid one may be incomplete. */
 static xseg_status check_header(const struct xseg_shared_budget_file *file)
 {
     struct header header;
     struct stat status;
 
-    const xseg_status looked = look(file, &header, &status);
-    if (looked != XSEG_OK)
-        return looked;
-    return is_whole(&header, &status) ? XSEG_OK : finish(file);
+    const xseg_status checked = read_header(file, &header, &status);
+    if (checked != XSEG_OK)
+        return checked;
+    return is_valid_header(&header, &status) ? XSEG_OK : wait_and_initialize(file);
 }
 
-/* As check_header(), where nothing may be written. */
-static xseg_status check_to_read(const struct xseg_shared_budget_file *file)
+/* As check_header(), but without writing. */
+static xseg_status check_header_to_read(const struct xseg_shared_budget_file *file)
 {
     struct stat status;
-    bool is_unmade = false;
+    bool is_incomplete = false;
 
-    xseg_status judged = judge(file, &status, &is_unmade);
-    /* Where a header came between the two reads, it is there now. */
-    if (judged != XSEG_OK)
-        judged = judge(file, &status, &is_unmade);
-    if (judged != XSEG_OK || !is_unmade)
-        return judged;
+    xseg_status checked = inspect_file(file, &status, &is_incomplete);
+    /* Another process may have written the header between the reads; a second check sees it. */
+    if (checked != XSEG_OK)
+        checked = inspect_file(file, &status, &is_incomplete);
+    if (checked != XSEG_OK || !is_incomplete)
+        return checked;
     return xseg_fail(XSEG_ERR_BUSY, "shared budget file is still being created, \"%s\"; try again",
                      file->path);
 }
 
-/* Note which locks from `first` on, up to `end`, others have.  The kernel names one of those in the range, any; so the
- * rest is asked for on both sides of it. */
-static int find_held(const struct xseg_shared_budget_file *file, off_t base, off_t first, off_t end,
-                     uint64_t *held)
+/* Find the locks in [first, end) that other processes hold.  F_OFD_GETLK returns an arbitrary lock of the range, so the
+ * ranges on both sides of it are searched recursively. */
+static int find_held_in(const struct xseg_shared_budget_file *file, off_t base, off_t first,
+                        off_t end, uint64_t *held)
 {
     if (first >= end)
         return 0;
-    struct flock lock = lock_of(F_WRLCK, first, end - first);
+    struct flock lock = make_flock(F_WRLCK, first, end - first);
     if (fcntl(file->descriptor, F_OFD_GETLK, &lock) != 0)
         return errno;
     if (lock.l_type == F_UNLCK)
         return 0;
     const off_t from = lock.l_start > first ? lock.l_start : first;
-    const off_t behind = lock.l_start + lock.l_len;
-    const off_t to = lock.l_len == 0 || behind > end ? end : behind;
+    const off_t lock_end = lock.l_start + lock.l_len;
+    const off_t to = lock.l_len == 0 || lock_end > end ? end : lock_end;
     if (from >= to)
         return EIO; /* that lock is not in the range */
     for (off_t byte = from; byte < to; byte++)
         *held |= UINT64_C(1) << (byte - base);
-    const int error = find_held(file, base, first, from, held);
-    return error != 0 ? error : find_held(file, base, to, end, held);
+    const int error = find_held_in(file, base, first, from, held);
+    return error != 0 ? error : find_held_in(file, base, to, end, held);
 }
 
-/* What a file is opened for decides how: an errno of open() is followed by advice, a file by a check. */
-struct purpose {
+/* How a file is opened and checked, and the advice if open() fails. */
+struct open_mode {
     int (*open)(const char *path);
     const char *(*advise)(int error);
     xseg_status (*check)(const struct xseg_shared_budget_file *file);
 };
 
 static xseg_status open_checked(struct xseg_shared_budget_file *file, const char *path,
-                                const struct purpose *purpose)
+                                const struct open_mode *mode)
 {
     const size_t length = strlen(path);
 
@@ -454,16 +452,16 @@ static xseg_status open_checked(struct xseg_shared_budget_file *file, const char
                          "path of the shared budget file is %s, %zu bytes; use 1 to %u",
                          length == 0 ? "empty" : "too long", length, XSEG_SHARED_BUDGET_PATH - 1);
     memcpy(file->path, path, length);
-    (void)pthread_once(&handlers_once, add_handlers);
+    (void)pthread_once(&handlers_once, register_fork_handlers);
     if (handlers_error != 0)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, fork handlers");
     xseg_mutex_lock(&files_lock);
-    const int error = open_listed(file, purpose->open);
+    const int error = open_and_register(file, mode->open);
     xseg_mutex_unlock(&files_lock);
     if (error != 0)
         return xseg_fail(XSEG_ERR_FILE, "shared budget file cannot be opened, \"%s\" (%s); %s",
-                         file->path, strerror(error), purpose->advise(error));
-    const xseg_status checked = purpose->check(file);
+                         file->path, strerror(error), mode->advise(error));
+    const xseg_status checked = mode->check(file);
     if (checked != XSEG_OK)
         xseg_shared_budget_file_close(file);
     return checked;
@@ -471,17 +469,18 @@ static xseg_status open_checked(struct xseg_shared_budget_file *file, const char
 
 xseg_status xseg_shared_budget_file_open(struct xseg_shared_budget_file *file, const char *path)
 {
-    static const struct purpose to_share = {open_or_make, advise, check_header};
+    static const struct open_mode for_sharing = {open_or_create, open_advice, check_header};
 
-    return open_checked(file, path, &to_share);
+    return open_checked(file, path, &for_sharing);
 }
 
 xseg_status xseg_shared_budget_file_open_to_read(struct xseg_shared_budget_file *file,
                                                  const char *path)
 {
-    static const struct purpose to_look = {open_to_read, advise_reader, check_to_read};
+    static const struct open_mode for_reading = {open_to_read, open_to_read_advice,
+                                                 check_header_to_read};
 
-    return open_checked(file, path, &to_look);
+    return open_checked(file, path, &for_reading);
 }
 
 void xseg_shared_budget_file_close(struct xseg_shared_budget_file *file)
@@ -489,27 +488,27 @@ void xseg_shared_budget_file_close(struct xseg_shared_budget_file *file)
     if (!file->is_own)
         return;
     xseg_mutex_lock(&files_lock);
-    let_go(file);
+    close_file(file);
     xseg_mutex_unlock(&files_lock);
 }
 
-/* Whether the path leads to the file.  Only an absolute path tells: a relative one depends on the working directory.  A
- * folder that this process may no longer search proves nothing. */
-static bool is_at_path(const struct xseg_shared_budget_file *file)
+/* Whether the path still leads to the file.  True for a relative path, which depends on the working directory, and if a
+ * directory of the path cannot be searched. */
+static bool is_path_intact(const struct xseg_shared_budget_file *file)
 {
     struct stat status;
 
     if (file->path[0] != '/')
         return true;
     if (lstat(file->path, &status) == 0)
-        return is_same(file, &status);
+        return is_same_inode(file, &status);
     return errno != ENOENT && errno != ENOTDIR;
 }
 
-/* Check the descriptor and what fstat() reports. */
+/* Check the descriptor, and the status of the file. */
 static xseg_status check_status(const struct xseg_shared_budget_file *file, struct stat *status)
 {
-    if (fstat(file->descriptor, status) != 0 || !is_same(file, status))
+    if (fstat(file->descriptor, status) != 0 || !is_same_inode(file, status))
         return xseg_fail(XSEG_ERR_FILE,
                          "descriptor %d of the shared budget file has been closed by the program, "
                          "\"%s\"; close only descriptors that the program has opened",
@@ -519,14 +518,14 @@ static xseg_status check_status(const struct xseg_shared_budget_file *file, stru
     return check_kind(file, status);
 }
 
-/* Fail for a file that was a ledger, of whose header `got` bytes are there. */
-static xseg_status fail_foreign(const struct xseg_shared_budget_file *file,
-                                const struct header *header, size_t got, const struct stat *status)
+/* Set the error message for a file that was valid before, of whose header `got` bytes were read. */
+static xseg_status fail_replaced(const struct xseg_shared_budget_file *file,
+                                 const struct header *header, size_t got, const struct stat *status)
 {
     const bool is_magic = memcmp(header->magic, MAGIC, xseg_min(got, sizeof(MAGIC))) == 0;
 
     if (status->st_size == XSEG_SHARED_BUDGET_FILE_BYTES || !is_magic)
-        return refuse(file, header, status);
+        return fail_invalid(file, header, status);
     return xseg_fail(
         XSEG_ERR_FILE,
         "size of the shared budget file has changed to %lld bytes, \"%s\"; remove the file",
@@ -541,22 +540,23 @@ xseg_status xseg_shared_budget_file_check(const struct xseg_shared_budget_file *
     if (!file->is_own)
         return xseg_fail(XSEG_ERR_FORKED,
                          "shared budget file is closed, or belongs to the parent process");
-    const bool is_there = is_at_path(file);
+    const bool is_intact = is_path_intact(file);
     const xseg_status checked = check_status(file, &status);
     if (checked != XSEG_OK)
         return checked;
-    if (!is_there)
+    if (!is_intact)
         return xseg_fail(XSEG_ERR_FILE, "shared budget file has been renamed or replaced, \"%s\"",
                          file->path);
     const ssize_t got = pread(file->descriptor, &header, sizeof(header), 0);
     if (got < 0)
         return fail_to_read(file, errno);
-    return is_whole(&header, &status) ? XSEG_OK : fail_foreign(file, &header, (size_t)got, &status);
+    return is_valid_header(&header, &status) ? XSEG_OK
+                                             : fail_replaced(file, &header, (size_t)got, &status);
 }
 
 int xseg_shared_budget_file_find_held(const struct xseg_shared_budget_file *file, off_t byte,
                                       unsigned count, uint64_t *held)
 {
     *held = 0;
-    return find_held(file, byte, byte, byte + (off_t)count, held);
+    return find_held_in(file, byte, byte, byte + (off_t)count, held);
 }

@@ -210,7 +210,7 @@ static struct xseg_shared_budget_device begin_to_say(void)
         for (unsigned slot = 0; slot < XSEG_SHARED_BUDGET_SLOTS; slot++)
             if (ledger.seen[slot].state == XSEG_SHARED_BUDGET_FRESH &&
                 ledger.seen[slot].record.device_count == 1) {
-                struct xseg_shared_budget_device figures = {.taken = 0};
+                struct xseg_shared_budget_device figures = {.physical = 0};
 
                 memcpy(figures.uuid, ledger.seen[slot].record.devices[0].uuid,
                        sizeof(figures.uuid));
@@ -219,7 +219,7 @@ static struct xseg_shared_budget_device begin_to_say(void)
         (void)usleep(10000);
     }
     fail_msg("no member says anything");
-    return (struct xseg_shared_budget_device){.taken = 0};
+    return (struct xseg_shared_budget_device){.physical = 0};
 }
 
 /* Another clock may be ahead, and a process may be stopped as it wants memory: its want ends, by the readers' clocks. */
@@ -232,11 +232,11 @@ static void a_want_of_the_future_ends(void **state)
     (void)state;
     EXPECT_OK(member_ask(one, 'a', 0, 600 * MIB));
     struct xseg_shared_budget_device figures = begin_to_say();
-    figures.wanted = 400 * MIB;
-    figures.wanted_since = read_clock() + UINT64_C(3600) * 1000000000;
+    figures.demand = 400 * MIB;
+    figures.demand_since = read_clock() + UINT64_C(3600) * 1000000000;
     /* It has its share and more: while another waits for its own, it is refused what is free. */
     do {
-        figures.wanted_since++;
+        figures.demand_since++;
         assert_int_equal(xseg_shared_budget_write(&ledger, &figures, 1), XSEG_OK);
         EXPECT_OK(member_ask(one, 't', 0, 0));
         (void)usleep(100000);
@@ -294,9 +294,9 @@ static void large_numbers_do_no_harm(void **state)
     EXPECT_OK(member_ask(one, 'a', 0, 100 * MIB));
     EXPECT_OK(member_ask(one, 'f', 0, 0));
     struct xseg_shared_budget_device figures = begin_to_say();
-    figures.taken = figures.idle = figures.floor = figures.wanted =
+    figures.physical = figures.idle = figures.floor = figures.demand =
         XSEG_SHARED_BUDGET_BYTES_BOUND - 1;
-    figures.wanted_since = figures.returned = UINT64_MAX;
+    figures.demand_since = figures.released = UINT64_MAX;
     figures.share = XSEG_SHARED_BUDGET_WHOLE_SHARE;
     assert_int_equal(xseg_shared_budget_write(&ledger, &figures, 1), XSEG_OK);
     (void)usleep(300000);

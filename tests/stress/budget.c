@@ -195,11 +195,11 @@ static bool agrees(const uint64_t *share, char *text, size_t bytes)
         const struct xseg_shared_budget_device *said = said_by(i);
         living++;
         sum += board->seat[i].bytes;
-        if (said == NULL || said->taken != board->seat[i].bytes || said->wanted != 0 ||
+        if (said == NULL || said->physical != board->seat[i].bytes || said->demand != 0 ||
             said->share != share[i]) {
             (void)snprintf(text, bytes,
                            "member %u has %" PRIu64 " bytes, and the ledger says %" PRIu64, i,
-                           board->seat[i].bytes, said == NULL ? 0 : said->taken);
+                           board->seat[i].bytes, said == NULL ? 0 : said->physical);
             return false;
         }
     }
@@ -236,7 +236,7 @@ static uint64_t find_share(unsigned seat, bool *is_above)
         if (said == NULL)
             continue;
         party[count] = (struct xseg_budget_participant){
-            .taken = said->taken, .idle = said->idle, .named_share = said->share};
+            .taken = said->physical, .idle = said->idle, .named_share = said->share};
         at[count++] = i;
     }
     for (unsigned i = 0; i < count; i++) {

@@ -57,13 +57,13 @@ static inline struct xseg_shared_budget_device ledger_figures(uint64_t number)
 {
     return (struct xseg_shared_budget_device){
         .uuid = {'G', 'P', 'U'},
-        .taken = 1000 + number,
+        .physical = 1000 + number,
         .idle = number,
-        .wanted = number,
-        .wanted_since = number,
+        .demand = number,
+        .demand_since = number,
         .share = 500000,
         .floor = number,
-        .returned = number,
+        .released = number,
     };
 }
 

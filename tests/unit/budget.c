@@ -17,7 +17,7 @@ static void expect_said(uint64_t wanted, uint64_t growing)
     assert_int_equal(xseg_shared_budget_scan(&seen, ledger_path), XSEG_OK);
     assert_int_equal(seen.seen[0].state, XSEG_SHARED_BUDGET_FRESH);
     assert_int_equal(seen.seen[0].record.device_count, 1);
-    assert_int_equal(seen.seen[0].record.devices[0].wanted, wanted * MIB);
+    assert_int_equal(seen.seen[0].record.devices[0].demand, wanted * MIB);
     assert_int_equal(seen.seen[0].record.devices[0].growing, growing * MIB);
 }
 

@@ -189,13 +189,13 @@ static void numbers_out_of_range_are_unreadable(void **state)
         memset(record.name, 'x', sizeof(record.name));
         switch (wrong) {
         case 1:
-            device->taken = XSEG_SHARED_BUDGET_BYTES_BOUND;
+            device->physical = XSEG_SHARED_BUDGET_BYTES_BOUND;
             break;
         case 2:
-            device->idle = device->taken + 1;
+            device->idle = device->physical + 1;
             break;
         case 3:
-            device->wanted = XSEG_SHARED_BUDGET_BYTES_BOUND;
+            device->demand = XSEG_SHARED_BUDGET_BYTES_BOUND;
             break;
         case 4:
             device->floor = UINT64_MAX;
@@ -252,7 +252,7 @@ static void each_device_of_64_is_read(void **state)
         const struct xseg_shared_budget_record *record = &ledger.seen[other.slot].record;
         assert_int_equal(record->device_count, count);
         for (unsigned i = 0; i < XSEG_SHARED_BUDGET_DEVICES; i++)
-            assert_int_equal(record->devices[i].taken, i < count ? 1000 + i : 0);
+            assert_int_equal(record->devices[i].physical, i < count ? 1000 + i : 0);
     }
 }
 

@@ -158,19 +158,19 @@ static struct xseg_shared_budget_device figures_of(struct xseg_device *device,
 {
     const struct xseg_budget_device *budget = device->budget;
     struct xseg_shared_budget_device figures = {
-        .taken = xseg_device_physical(device),
-        .wanted = xseg_min(atomic_load_explicit(&budget->wanted, memory_order_relaxed),
+        .physical = xseg_device_physical(device),
+        .demand = xseg_min(atomic_load_explicit(&budget->wanted, memory_order_relaxed),
                            XSEG_SHARED_BUDGET_BYTES_BOUND - 1),
         .share = (uint64_t)(config->budget_share * XSEG_SHARED_BUDGET_WHOLE_SHARE + 0.5),
         .floor = xseg_min(config->budget_min_bytes, XSEG_SHARED_BUDGET_BYTES_BOUND - 1),
-        .returned = atomic_load_explicit(&budget->returned, memory_order_relaxed),
+        .released = atomic_load_explicit(&budget->returned, memory_order_relaxed),
     };
 
-    figures.idle = idle_of(device, figures.taken);
+    figures.idle = idle_of(device, figures.physical);
     figures.growing =
-        xseg_min(atomic_load_explicit(&budget->growing, memory_order_relaxed), figures.wanted);
-    if (figures.wanted != 0)
-        figures.wanted_since = atomic_load_explicit(&budget->since, memory_order_relaxed);
+        xseg_min(atomic_load_explicit(&budget->growing, memory_order_relaxed), figures.demand);
+    if (figures.demand != 0)
+        figures.demand_since = atomic_load_explicit(&budget->since, memory_order_relaxed);
     memcpy(figures.uuid, budget->uuid, sizeof(figures.uuid));
     return figures;
 }
@@ -314,9 +314,9 @@ static void add_party(struct participants *participants,
     struct xseg_budget_participant *participant = &participants->participant[participants->count];
 
     *participant = (struct xseg_budget_participant){
-        .taken = figures->taken,
+        .taken = figures->physical,
         .idle = figures->idle,
-        .wanted = is_own || is_fresh_want ? figures->wanted : 0,
+        .wanted = is_own || is_fresh_want ? figures->demand : 0,
         .growing = is_own || is_fresh_want ? figures->growing : 0,
         .named_share = figures->share,
         .floor = figures->floor,
@@ -348,7 +348,7 @@ static bool collect(struct xseg_budget_file_entry *book, const struct xseg_devic
 
             if (memcmp(figures->uuid, device->budget->uuid, sizeof(figures->uuid)) == 0)
                 add_party(participants, figures, slot == book->ledger.slot,
-                          is_fresh(&book->seen[slot][i], figures->wanted_since, now, timeout));
+                          is_fresh(&book->seen[slot][i], figures->demand_since, now, timeout));
         }
     }
     return participants->own != XSEG_BUDGET_UNKNOWN;
