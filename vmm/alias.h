@@ -2,24 +2,26 @@
 /*
  * Aliases: physical pages that several granules map.
  *
- * A granule that is the only mapping of its page has the page's handle in the table of its segment.  The first alias of a
- * page creates a record, to which every granule that maps the page refers.  The record has the handle and a mapping count;
- * the removal of the last mapping releases the page and frees the record.  A granule without a record costs nothing.
+ * A granule that is the only mapping of its page stores the page's handle in the table of its
+ * segment.  The first alias of a page creates a record with the handle and a mapping count, and
+ * every granule that maps the page refers to the record.  The removal of the last mapping releases
+ * the page and frees the record.  Granules without a record cost nothing.
  *
- * All mappings of a page are in segments of one owner, and one granule long.  `mapped` of a segment counts each mapping.
- * The page is charged
- *   - to the owner, until its last mapping that is mapped or evicted is removed (`unmapped` of the segment);
- *   - to the segment in which it was mapped first, once, as long as that segment maps it (`alias_bytes`).
+ * All mappings of a page are one granule long and in segments of one owner.  `mapped` of a segment
+ * counts each mapping.  The memory itself is charged
+ *   - to the owner, until the last mapping that is mapped or evicted is removed (`unmapped_bytes`);
+ *   - to the segment that mapped the page first, once, as long as that segment maps the page
+ *     (`alias_bytes` has the granules that are not charged to their segment).
  *
- * A stuck granule may map the page still, so it keeps the page.  If all mappings are stuck, or evicted with their memory,
- * the page counts as stuck memory, once.
+ * A granule in unknown state may still map its page and therefore keeps it.  A page with memory
+ * that no granule maps in state MAPPED counts once as memory in unknown state.
  *
- * Invariants, checked by xseg_alias_audit():
+ * Invariants, which xseg_alias_audit() and its caller check:
  *   ALIAS-1  the counts of a record are those of the granules that refer to it.
- *   ALIAS-2  `alias_bytes` of a segment is the bytes of its mapped or evicted granules with a record, less one granule for
- *            each record that is charged to the segment.
+ *   ALIAS-2  `alias_bytes` of a segment is the size of its mapped or evicted granules with a
+ *            record, less one granule for each record that is charged to the segment.
  *
- * Locking: the device memory lock of the device.
+ * Locking: the device memory lock.
  */
 #ifndef XSEG_VMM_ALIAS_H
 #define XSEG_VMM_ALIAS_H
@@ -30,21 +32,23 @@
 struct xseg_mapping_counts {
     uint32_t mappings;  /* all */
     uint32_t mapped;    /* in state MAPPED */
-    uint32_t evicted;   /* evicted, in any of these states */
-    uint32_t fresh;     /* of the evicted ones, those in states FRESH and FRESH_MAPPED */
-    uint32_t charged;   /* mapped or evicted ones of the segment that is charged */
-    uint32_t committed; /* committed; the layer above counts what happens after the mapping */
+    uint32_t evicted;   /* in any evicted state */
+    uint32_t fresh;     /* evicted, in state FRESH or FRESH_MAPPED */
+    uint32_t charged;   /* mapped or evicted, in the charged segment */
+    uint32_t committed; /* counted by xseg_alias_map(), afterwards by the module of ranges */
 };
 
 struct xseg_alias_record {
     uint64_t handle;                    /* 0: evicted, without memory */
     const struct xseg_segment *charged; /* NULL: the page is charged to the owner only */
-    uint64_t visit_address;      /* address of the mapping at which a pause copies the contents */
-    bool was_exported, is_stuck; /* is_stuck: the page counts as stuck memory */
+    uint64_t visit_address;             /* mapping at which a pause visits the page (evicted.h) */
+    bool was_exported;
+    bool counts_as_unknown; /* the page counts as memory in unknown state */
     struct xseg_mapping_counts count;
     struct xseg_mapping_counts audited; /* of an audit in progress */
 };
 
+/* The record of a granule; NULL: none. */
 static inline struct xseg_alias_record *xseg_alias_record(const struct xseg_segment *segment,
                                                           uint32_t granule)
 {
@@ -54,31 +58,32 @@ static inline struct xseg_alias_record *xseg_alias_record(const struct xseg_segm
 /* Whether other granules map the page of a granule, too. */
 static inline bool xseg_alias_exists(const struct xseg_segment *segment, uint32_t granule)
 {
-    const struct xseg_alias_record *page = xseg_alias_record(segment, granule);
+    const struct xseg_alias_record *record = xseg_alias_record(segment, granule);
 
-    return page != NULL && page->count.mappings > 1;
+    return record != NULL && record->count.mappings > 1;
 }
 
-/* The handle of the page that starts at a granule; 0: it has no memory. */
+/* The handle of the page that starts at a granule; 0: the page has no memory. */
 static inline uint64_t xseg_alias_handle(const struct xseg_segment *segment, uint32_t granule)
 {
-    const struct xseg_alias_record *page = xseg_alias_record(segment, granule);
+    const struct xseg_alias_record *record = xseg_alias_record(segment, granule);
 
-    return page == NULL ? segment->handle[granule] : page->handle;
+    return record == NULL ? segment->handle[granule] : record->handle;
 }
 
 /*
- * Map the pages of the granules [at, at + count) of `from`, which are live, at the unmapped granules
- * [first, first + count) of a segment, which may be the same one; these are live then.  Both segments have the same owner and pages of one granule.
+ * Map the committed pages of the granules [at, at + count) of `from` at the unmapped granules
+ * [first, first + count) of `segment`, which become committed.  Both segments can be the same one;
+ * they have the same owner and pages of one granule.
  *
- * Returns: XSEG_OK; XSEG_ERR_HOST_MEMORY, or the driver's error, and nothing is mapped; a mapping that the driver does
- *          not remove again is stuck
- * Cost:    one map a page; one set-access (one a page where the driver wants that)
+ * Returns: XSEG_OK; XSEG_ERR_HOST_MEMORY, or the driver's error, and nothing is mapped, except for
+ *          mappings in unknown state that the driver did not remove again
+ * Cost:    one map per page; one set-access (one per page if the driver does not batch)
  */
 xseg_status xseg_alias_map(struct xseg_segment *segment, uint32_t first, uint32_t count,
                            struct xseg_segment *from, uint32_t at);
 
-/* Change the state of a granule with a record, and the counts with it. */
+/* Set the state of a granule with a record, and update the counts. */
 void xseg_alias_set_state(struct xseg_segment *segment, uint32_t granule,
                           enum xseg_page_state state);
 
@@ -86,23 +91,25 @@ void xseg_alias_set_state(struct xseg_segment *segment, uint32_t granule,
 void xseg_alias_set_handle(struct xseg_segment *segment, uint32_t granule, uint64_t handle);
 
 /*
- * Remove a mapping, which the driver has removed: the granule is unmapped then.  With the last mapping the record is freed.
+ * Remove a mapping that the driver has removed: the granule becomes unmapped.  The last mapping of
+ * a page frees the record.
  *
+ * was_exported: in: whether the granule was; out: whether any mapping of the page was
  * Returns: the handle of a page without mappings, which the caller releases; 0: none
  */
 uint64_t xseg_alias_remove(struct xseg_segment *segment, uint32_t granule, bool *was_exported);
 
-/* Free the table of a segment, and the records that only it refers to. */
+/* Free the table of a segment, and the records to which only this segment refers. */
 void xseg_alias_free(struct xseg_segment *segment);
 
 /*
- * Compare the records with the granules, for all segments of an owner: begin with each segment, add each granule, check each
- * segment.
+ * Compare the records with the granules of all segments of an owner: begin with each segment, add
+ * each granule, check each segment.
  *
- * alias_bytes: the sum for ALIAS-2
+ * alias_bytes: sum for ALIAS-2
  */
 void xseg_alias_audit_begin(const struct xseg_segment *segment);
-void xseg_alias_audit_add(const struct xseg_segment *segment, uint32_t granule, bool is_live,
+void xseg_alias_audit_add(const struct xseg_segment *segment, uint32_t granule, bool is_committed,
                           uint64_t *alias_bytes);
 bool xseg_alias_audit(const struct xseg_segment *segment, struct xseg_violation *violation);
 

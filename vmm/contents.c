@@ -12,16 +12,18 @@
 #include "src/base/align.h"
 #include "src/base/error.h"
 
-/* The largest piece of pinned memory, a small part of a host's memory.  The size is a choice, not a measurement. */
-#define PIECE XSEG_GIB
+/* The maximum size of a pinned buffer, a small part of the memory of a host.  The size is a choice,
+ * not a measurement. */
+#define MAX_BUFFER XSEG_GIB
 
-/* The buffer of a file: large enough that the disk, not the copy, sets the speed.  The size is a choice. */
-#define BUFFER (64 * XSEG_MIB)
+/* The buffer of a file: large enough that the disk, not the copy, limits the speed.  The size is a
+ * choice. */
+#define FILE_BUFFER (64 * XSEG_MIB)
 
-/* Length and alignment of the shortest hole in the file: the block of most file systems. */
+/* Size and alignment of the smallest hole in the file: the block size of most file systems. */
 #define BLOCK 4096u
 
-static xseg_status fail_file(const struct xseg_contents *contents, const char *what)
+static xseg_status fail_file_operation(const struct xseg_contents *contents, const char *what)
 {
     return xseg_fail(XSEG_ERR_FILE, "file cannot be %s, \"%s\", %s", what, contents->path,
                      errno != 0 ? strerror(errno) : "file has been truncated");
@@ -29,35 +31,35 @@ static xseg_status fail_file(const struct xseg_contents *contents, const char *w
 
 /* --- Pinned memory. --- */
 
-static void free_pieces(struct xseg_contents *contents)
+static void free_buffers(struct xseg_contents *contents)
 {
-    for (size_t i = 0; i < contents->pieces; i++)
-        if (contents->piece[i] != NULL)
+    for (size_t i = 0; i < contents->buffers; i++)
+        if (contents->buffer[i] != NULL)
             (void)xseg_unreleased_release(contents->unreleased, XSEG_UNRELEASED_HOST,
-                                          (uintptr_t)contents->piece[i], contents->piece_bytes);
-    free(contents->piece);
-    contents->piece = NULL;
-    contents->pieces = 0;
+                                          (uintptr_t)contents->buffer[i], contents->buffer_bytes);
+    free(contents->buffer);
+    contents->buffer = NULL;
+    contents->buffers = 0;
 }
 
-static xseg_status alloc_pieces(struct xseg_contents *contents, uint64_t bytes)
+static xseg_status alloc_buffers(struct xseg_contents *contents, uint64_t bytes)
 {
-    const size_t count = (size_t)((bytes + contents->piece_bytes - 1) / contents->piece_bytes);
+    const size_t count = (size_t)((bytes + contents->buffer_bytes - 1) / contents->buffer_bytes);
 
-    contents->piece = calloc(count, sizeof(*contents->piece));
-    if (contents->piece == NULL)
+    contents->buffer = calloc(count, sizeof(*contents->buffer));
+    if (contents->buffer == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY,
                          "out of host memory, table of pinned buffers for %" PRIu64 " bytes",
                          bytes);
-    contents->pieces = count;
+    contents->buffers = count;
     for (size_t i = 0; i < count; i++) {
         const xseg_status status = xseg_driver_host_alloc(
-            contents->context, xseg_min(contents->piece_bytes, bytes - i * contents->piece_bytes),
-            &contents->piece[i]);
+            contents->context, xseg_min(contents->buffer_bytes, bytes - i * contents->buffer_bytes),
+            &contents->buffer[i]);
 
         if (status != XSEG_OK) {
-            contents->piece[i] = NULL;
-            free_pieces(contents);
+            contents->buffer[i] = NULL;
+            free_buffers(contents);
             return status;
         }
     }
@@ -66,8 +68,9 @@ static xseg_status alloc_pieces(struct xseg_contents *contents, uint64_t bytes)
 
 /* --- The file. --- */
 
-/* Open the folder of the path, and find the file's name in it.  O_PATH asks for no right to read it. */
-static int open_folder(struct xseg_contents *contents)
+/* Open the directory of the path, and set the file's name.  O_PATH requires no permission to
+ * read. */
+static int open_directory(struct xseg_contents *contents)
 {
     char *slash = strrchr(contents->path, '/');
     const char *folder = slash == NULL ? "." : slash == contents->path ? "/" : contents->path;
@@ -81,44 +84,45 @@ static int open_folder(struct xseg_contents *contents)
     return file;
 }
 
-/* Make the file.  From here on it is found through its folder: the path may lead to another file after a chdir() or a
- * move of a folder. */
-static xseg_status make_file(struct xseg_contents *contents, const char *path)
+/* Create the file.  From now on the file is found through its directory, because after a chdir() or
+ * a rename of a directory the path may lead to another file. */
+static xseg_status create_file(struct xseg_contents *contents, const char *path)
 {
     contents->path = strdup(path);
     if (contents->path == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, file name");
     errno = 0;
-    contents->folder = open_folder(contents);
-    if (contents->folder < 0)
-        return fail_file(contents, "created");
-    contents->file = openat(contents->folder, contents->name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC,
-                            S_IRUSR | S_IWUSR);
+    contents->directory = open_directory(contents);
+    if (contents->directory < 0)
+        return fail_file_operation(contents, "created");
+    contents->file = openat(contents->directory, contents->name,
+                            O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
     if (contents->file >= 0 && ftruncate(contents->file, (off_t)contents->bytes) == 0)
         return XSEG_OK;
-    return fail_file(contents, "created");
+    return fail_file_operation(contents, "created");
 }
 
-/* Whether the name still leads to the file that was made.  The file is open, so no other file has its inode number. */
-static bool is_own_file(const struct xseg_contents *contents)
+/* Whether the name still leads to the created file.  The file is open, so no other file has its
+ * inode number. */
+static bool is_created_file(const struct xseg_contents *contents)
 {
-    struct stat own, named;
+    struct stat own, current;
 
     return fstat(contents->file, &own) == 0 &&
-           fstatat(contents->folder, contents->name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
-           own.st_dev == named.st_dev && own.st_ino == named.st_ino;
+           fstatat(contents->directory, contents->name, &current, AT_SYMLINK_NOFOLLOW) == 0 &&
+           own.st_dev == current.st_dev && own.st_ino == current.st_ino;
 }
 
 static void remove_file(struct xseg_contents *contents)
 {
     if (contents->file >= 0) {
-        if (is_own_file(contents))
-            (void)unlinkat(contents->folder, contents->name, 0);
+        if (is_created_file(contents))
+            (void)unlinkat(contents->directory, contents->name, 0);
         (void)close(contents->file);
     }
-    if (contents->folder >= 0)
-        (void)close(contents->folder);
-    contents->file = contents->folder = -1;
+    if (contents->directory >= 0)
+        (void)close(contents->directory);
+    contents->file = contents->directory = -1;
     free(contents->path);
     contents->path = NULL;
     contents->name = NULL;
@@ -134,7 +138,7 @@ static xseg_status write_all(struct xseg_contents *contents, const char *from, u
         if (written < 0 && errno == EINTR)
             continue;
         if (written <= 0)
-            return fail_file(contents, "written");
+            return fail_file_operation(contents, "written");
         from += written;
         offset += (uint64_t)written;
         bytes -= (uint64_t)written;
@@ -152,7 +156,7 @@ static xseg_status read_all(struct xseg_contents *contents, char *to, uint64_t b
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0)
-            return fail_file(contents, "read");
+            return fail_file_operation(contents, "read");
         to += got;
         offset += (uint64_t)got;
         bytes -= (uint64_t)got;
@@ -165,31 +169,31 @@ static bool is_zero(const char *block, uint64_t bytes)
     return block[0] == 0 && memcmp(block, block + 1, bytes - 1) == 0;
 }
 
-/* How many bytes from `at` on are of one kind: blocks of zeros, or blocks with contents. */
-static uint64_t measure(const char *buffer, uint64_t at, uint64_t bytes, bool *is_unmapped)
+/* Return the size of the part at `at` that has only blocks of zeros, or only blocks with data. */
+static uint64_t measure_part(const char *buffer, uint64_t at, uint64_t bytes, bool *is_hole)
 {
     uint64_t end = at + xseg_min(BLOCK, bytes - at);
 
-    *is_unmapped = is_zero(buffer + at, end - at);
+    *is_hole = is_zero(buffer + at, end - at);
     while (end < bytes) {
         const uint64_t block = xseg_min(BLOCK, bytes - end);
 
-        if (is_zero(buffer + end, block) != *is_unmapped)
+        if (is_zero(buffer + end, block) != *is_hole)
             break;
         end += block;
     }
     return end - at;
 }
 
-static xseg_status save_buffer(struct xseg_contents *contents, uint64_t offset, uint64_t bytes)
+static xseg_status write_buffer(struct xseg_contents *contents, uint64_t offset, uint64_t bytes)
 {
-    const char *buffer = contents->piece[0];
+    const char *buffer = contents->buffer[0];
     xseg_status status = XSEG_OK;
-    bool is_unmapped = false;
+    bool is_hole = false;
 
     for (uint64_t at = 0, length; status == XSEG_OK && at < bytes; at += length) {
-        length = measure(buffer, at, bytes, &is_unmapped);
-        if (!is_unmapped)
+        length = measure_part(buffer, at, bytes, &is_hole);
+        if (!is_hole)
             status = write_all(contents, buffer + at, length, offset + at);
     }
     return status;
@@ -200,22 +204,22 @@ static xseg_status save_to_file(struct xseg_contents *contents, uint64_t offset,
 {
     xseg_status status = XSEG_OK;
 
-    for (uint64_t at = 0; status == XSEG_OK && at < bytes; at += BUFFER) {
-        const uint64_t part = xseg_min(BUFFER, bytes - at);
+    for (uint64_t at = 0; status == XSEG_OK && at < bytes; at += FILE_BUFFER) {
+        const uint64_t part = xseg_min(FILE_BUFFER, bytes - at);
 
-        status = xseg_driver_copy_to_host(contents->context, contents->piece[0], address + at, part,
-                                          contents->stream);
+        status = xseg_driver_copy_to_host(contents->context, contents->buffer[0], address + at,
+                                          part, contents->stream);
         if (status == XSEG_OK)
             status = xseg_contents_wait(contents);
         if (status == XSEG_OK)
-            status = save_buffer(contents, offset + at, part);
+            status = write_buffer(contents, offset + at, part);
     }
     return status;
 }
 
-/* Find the next part of the file with contents from *offset on: sets *offset to its start, and returns its end.  A file
- * system without SEEK_DATA counts as having contents everywhere. */
-static uint64_t find_part(const struct xseg_contents *contents, uint64_t *offset, uint64_t end)
+/* Find the next part of the file with data from *offset on: set *offset to its start, and return
+ * its end.  A file system without SEEK_DATA reports data everywhere. */
+static uint64_t find_data(const struct xseg_contents *contents, uint64_t *offset, uint64_t end)
 {
     const off_t data = lseek(contents->file, (off_t)*offset, SEEK_DATA);
 
@@ -227,11 +231,11 @@ static uint64_t find_part(const struct xseg_contents *contents, uint64_t *offset
     return unmapped < 0 ? end : xseg_min((uint64_t)unmapped, end);
 }
 
-/* Read a part of the file to its place in the buffer, and copy it on to the device. */
-static xseg_status load_part(struct xseg_contents *contents, uint64_t window, uint64_t offset,
+/* Read a part of the file to its position in the buffer, and queue its copy to the device. */
+static xseg_status load_data(struct xseg_contents *contents, uint64_t window, uint64_t offset,
                              uint64_t end, uint64_t address)
 {
-    char *to = (char *)contents->piece[0] + (offset - window);
+    char *to = (char *)contents->buffer[0] + (offset - window);
     const xseg_status status = read_all(contents, to, end - offset, offset);
 
     return status == XSEG_OK
@@ -244,41 +248,42 @@ static xseg_status load_window(struct xseg_contents *contents, uint64_t offset, 
                                uint64_t bytes)
 {
     const uint64_t end = offset + bytes;
-    uint64_t at = offset, part_end = find_part(contents, &at, end);
+    uint64_t at = offset, part_end = find_data(contents, &at, end);
     xseg_status status = XSEG_OK;
 
     if (at != offset || part_end != end)
         status = xseg_driver_fill(contents->context, address, bytes, 0, contents->stream);
     while (status == XSEG_OK && at < end) {
-        status = load_part(contents, offset, at, part_end, address);
+        status = load_data(contents, offset, at, part_end, address);
         at = part_end;
-        part_end = find_part(contents, &at, end);
+        part_end = find_data(contents, &at, end);
     }
     return status == XSEG_OK ? xseg_contents_wait(contents) : status;
 }
 
-/* Check that the file was not shortened: bytes behind its end would be taken for a hole. */
-static xseg_status check_length(struct xseg_contents *contents)
+/* Check that the file was not truncated, because the missing bytes would count as a hole. */
+static xseg_status check_file_length(struct xseg_contents *contents)
 {
     struct stat info = {0};
 
     errno = 0;
     return fstat(contents->file, &info) == 0 && (uint64_t)info.st_size >= contents->bytes
                ? XSEG_OK
-               : fail_file(contents, "read");
+               : fail_file_operation(contents, "read");
 }
 
 static xseg_status load_from_file(struct xseg_contents *contents, uint64_t offset, uint64_t address,
                                   uint64_t bytes)
 {
-    xseg_status status = check_length(contents);
+    xseg_status status = check_file_length(contents);
 
-    for (uint64_t at = 0; status == XSEG_OK && at < bytes; at += BUFFER)
-        status = load_window(contents, offset + at, address + at, xseg_min(BUFFER, bytes - at));
+    for (uint64_t at = 0; status == XSEG_OK && at < bytes; at += FILE_BUFFER)
+        status =
+            load_window(contents, offset + at, address + at, xseg_min(FILE_BUFFER, bytes - at));
     return status;
 }
 
-/* --- Pinned memory and files alike. --- */
+/* --- Open, close and copy. --- */
 
 xseg_status xseg_contents_open(struct xseg_contents *contents,
                                struct xseg_unreleased_list *unreleased, xseg_stream stream,
@@ -293,14 +298,14 @@ xseg_status xseg_contents_open(struct xseg_contents *contents,
         .stream = stream,
         .keep = keep,
         .bytes = bytes,
-        .piece_bytes = has_file ? BUFFER : PIECE,
-        .folder = -1,
+        .buffer_bytes = has_file ? FILE_BUFFER : MAX_BUFFER,
+        .directory = -1,
         .file = -1,
     };
     if (has_file)
-        status = make_file(contents, path);
+        status = create_file(contents, path);
     if (status == XSEG_OK)
-        status = alloc_pieces(contents, has_file ? BUFFER : bytes);
+        status = alloc_buffers(contents, has_file ? FILE_BUFFER : bytes);
     if (status != XSEG_OK)
         xseg_contents_close(contents);
     return status;
@@ -308,7 +313,7 @@ xseg_status xseg_contents_open(struct xseg_contents *contents,
 
 void xseg_contents_close(struct xseg_contents *contents)
 {
-    free_pieces(contents);
+    free_buffers(contents);
     remove_file(contents);
 }
 
@@ -320,10 +325,10 @@ xseg_status xseg_contents_save(struct xseg_contents *contents, uint64_t offset, 
     if (contents->keep == XSEG_KEEP_FILE)
         return save_to_file(contents, offset, address, bytes);
     for (uint64_t at = 0, part; status == XSEG_OK && at < bytes; at += part) {
-        char *piece = contents->piece[(offset + at) / PIECE];
+        char *buffer = contents->buffer[(offset + at) / MAX_BUFFER];
 
-        part = xseg_min(PIECE - (offset + at) % PIECE, bytes - at);
-        status = xseg_driver_copy_to_host(contents->context, piece + (offset + at) % PIECE,
+        part = xseg_min(MAX_BUFFER - (offset + at) % MAX_BUFFER, bytes - at);
+        status = xseg_driver_copy_to_host(contents->context, buffer + (offset + at) % MAX_BUFFER,
                                           address + at, part, contents->stream);
     }
     return status;
@@ -337,11 +342,12 @@ xseg_status xseg_contents_load(struct xseg_contents *contents, uint64_t offset, 
     if (contents->keep == XSEG_KEEP_FILE)
         return load_from_file(contents, offset, address, bytes);
     for (uint64_t at = 0, part; status == XSEG_OK && at < bytes; at += part) {
-        const char *piece = contents->piece[(offset + at) / PIECE];
+        const char *buffer = contents->buffer[(offset + at) / MAX_BUFFER];
 
-        part = xseg_min(PIECE - (offset + at) % PIECE, bytes - at);
-        status = xseg_driver_copy_from_host(contents->context, address + at,
-                                            piece + (offset + at) % PIECE, part, contents->stream);
+        part = xseg_min(MAX_BUFFER - (offset + at) % MAX_BUFFER, bytes - at);
+        status =
+            xseg_driver_copy_from_host(contents->context, address + at,
+                                       buffer + (offset + at) % MAX_BUFFER, part, contents->stream);
     }
     return status;
 }
@@ -354,12 +360,12 @@ xseg_status xseg_contents_wait(struct xseg_contents *contents)
 void xseg_contents_release_buffer(struct xseg_contents *contents)
 {
     if (contents->keep == XSEG_KEEP_FILE)
-        free_pieces(contents);
+        free_buffers(contents);
 }
 
 xseg_status xseg_contents_acquire_buffer(struct xseg_contents *contents)
 {
-    return contents->keep == XSEG_KEEP_FILE && contents->pieces == 0
-               ? alloc_pieces(contents, BUFFER)
+    return contents->keep == XSEG_KEEP_FILE && contents->buffers == 0
+               ? alloc_buffers(contents, FILE_BUFFER)
                : XSEG_OK;
 }

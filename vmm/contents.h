@@ -1,19 +1,26 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Contents: the bytes of device memory, saved elsewhere while its pages are evicted.
+ * Contents: a copy of device memory on the host or in a file, for pages that are evicted.
  *
  *     device   [ run ........ ]     [ run ... ]    [ run .......... ]
- *     kept     [ ...................................................]
- *              offset 0         one behind the other
+ *     copy     [ ...................................................]
+ *              offset 0         contiguous
  *
- * Contents are saved in pinned host memory, in pieces, so that a copy runs at the speed of the bus; or in a
- * file, through one pinned buffer.  The file is sparse: it has holes for zero bytes, and the device fills
- * memory of a hole with zeros instead of copying.
+ * A copy on the host is in pinned buffers of at most 1 GiB, so that it runs at the speed of the
+ * bus.  A copy in a file passes through one pinned buffer of 64 MiB.  The file is sparse: blocks of
+ * zeros become holes of the file, and a load fills the device memory of a hole with zeros instead
+ * of copying it.
  *
- * Copies are work of a stream of their own.  They are complete once the stream has been waited for; a file is
- * written and read within the calls.
+ * Copies are queued on a stream of the caller.  They are complete once the stream was synchronized;
+ * the file is written and read within the calls.
  *
- * Locking: the device memory lock of the device.
+ * The file is created exclusively and found through a descriptor of its directory afterwards, so a
+ * chdir() or a rename of a directory does not redirect it.  On close it is removed only if its name
+ * still leads to the same inode.
+ *
+ * Locking: a copy belongs to one pool in transition, so save, load and wait need no lock.  The
+ * caller holds the device memory lock for a close and for the release of a buffer, because they can
+ * add records to `unreleased`.
  */
 #ifndef XSEG_VMM_CONTENTS_H
 #define XSEG_VMM_CONTENTS_H
@@ -23,44 +30,42 @@
 
 struct xseg_contents {
     struct xseg_context *context;
-    struct xseg_unreleased_list
-        *unreleased; /* for pinned memory that the driver does not take back */
+    struct xseg_unreleased_list *unreleased;
     xseg_stream stream;
     enum xseg_keep keep;
     uint64_t bytes;
-    void **piece; /* [pieces]; with a file there is one, the buffer */
-    size_t pieces;
-    uint64_t piece_bytes;
-    char *path;       /* of the file, as it was given: for messages */
-    const char *name; /* its last part */
-    int folder;       /* where the name is looked up, wherever that folder is moved to */
+    void **buffer; /* [buffers], pinned; one with a file */
+    size_t buffers;
+    uint64_t buffer_bytes;
+    char *path;       /* of the file, as passed by the caller, for messages */
+    const char *name; /* last component of the path */
+    int directory;    /* descriptor of the directory that contains the file */
     int file;
 };
 
 /*
- * Make room for `bytes` of contents.
+ * Create an empty copy of `bytes` bytes.
  *
- * keep:   not XSEG_KEEP_NOTHING
- * path:   of a file that is not there yet; copied
- * stream: for the copies
- * Returns: XSEG_OK; XSEG_ERR_HOST_MEMORY; XSEG_ERR_FILE naming the path and the system's reason;
- *          XSEG_ERR_DRIVER; then nothing is left behind
- * Cost:    one cuMemHostAlloc a GiB; one for a file
+ * keep:   not XSEG_KEEP_NOTHING.
+ * path:   of a file that does not exist; copied.
+ * stream: for the copies.
+ * Returns: XSEG_OK; XSEG_ERR_HOST_MEMORY; XSEG_ERR_FILE with the path and the system's reason;
+ *          XSEG_ERR_DRIVER
+ * Cost:    one cuMemHostAlloc per GiB; one for a file
  */
 xseg_status xseg_contents_open(struct xseg_contents *contents,
                                struct xseg_unreleased_list *unreleased, xseg_stream stream,
                                enum xseg_keep keep, const char *path, uint64_t bytes);
 
-/* Free the saved contents.  The file is removed from the folder in which it was made, unless it has been
- * moved or its name belongs to another file by now. */
+/* Free the copy, and remove the file unless it was moved or replaced. */
 void xseg_contents_close(struct xseg_contents *contents);
 
 /*
  * Copy device memory to an offset, or back.
  *
- * Returns: XSEG_OK, XSEG_ERR_DRIVER; XSEG_ERR_FILE, XSEG_ERR_HOST_MEMORY where there is a file
- * Cost:    one copy a piece; with a file, one copy and one wait a buffer, and on the way back one
- *          copy for each part of it that is no hole, and one fill if it has holes
+ * Returns: XSEG_OK, XSEG_ERR_DRIVER; with a file XSEG_ERR_FILE, XSEG_ERR_HOST_MEMORY
+ * Cost:    one copy per buffer; with a file also one synchronization per buffer, and a load makes
+ *          one copy per part with data and one fill per buffer with a hole
  */
 xseg_status xseg_contents_save(struct xseg_contents *contents, uint64_t offset, uint64_t address,
                                uint64_t bytes);
@@ -71,8 +76,8 @@ xseg_status xseg_contents_load(struct xseg_contents *contents, uint64_t offset, 
 xseg_status xseg_contents_wait(struct xseg_contents *contents);
 
 /*
- * Give the buffer of a file back while nothing is copied, and get one again before the first load.  Nothing
- * happens where contents are saved in host memory.
+ * Release the buffer of a file between a save and the first load, and acquire one again.  Without a
+ * file these functions have no effect.
  *
  * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER
  */

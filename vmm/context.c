@@ -6,7 +6,7 @@
 
 #include "src/base/error.h"
 
-/* Pages of the trial: one shows that a mapping works, two that one call works over both. */
+/* One page shows that a mapping works, two show that one call covers both. */
 #define PROBE_PAGES 2u
 
 struct probe {
@@ -17,7 +17,7 @@ struct probe {
     unsigned created, mapped;
 };
 
-static xseg_status fill(struct probe *probe)
+static xseg_status map_probe_pages(struct probe *probe)
 {
     struct xseg_context *context = probe->context;
     xseg_status status = XSEG_OK;
@@ -35,7 +35,7 @@ static xseg_status fill(struct probe *probe)
     return status;
 }
 
-static xseg_status try_access(struct probe *probe)
+static xseg_status probe_access(struct probe *probe)
 {
     struct xseg_context *context = probe->context;
     xseg_status status = XSEG_OK;
@@ -50,7 +50,7 @@ static xseg_status try_access(struct probe *probe)
     return status;
 }
 
-static xseg_status try_unmap(struct probe *probe)
+static xseg_status probe_unmap(struct probe *probe)
 {
     struct xseg_context *context = probe->context;
     xseg_status status = XSEG_OK;
@@ -67,8 +67,9 @@ static xseg_status try_unmap(struct probe *probe)
     return status;
 }
 
-/* Give back the memory and the addresses of the trial; what the driver refuses is a leftover. */
-static void clean_up(struct probe *probe, struct xseg_unreleased_list *unreleased)
+/* Release the memory and the VA range of a probe; what the driver does not release becomes
+ * unreleased. */
+static void release_probe(struct probe *probe, struct xseg_unreleased_list *unreleased)
 {
     for (unsigned page = 0; page < probe->created; page++) {
         const uint64_t address = probe->base + page * probe->page_bytes;
@@ -80,23 +81,23 @@ static void clean_up(struct probe *probe, struct xseg_unreleased_list *unrelease
                                   PROBE_PAGES * probe->page_bytes);
 }
 
-/* Whether network cards may reach the pages: a driver may take the property for a wish. */
-static xseg_status try_reach(const struct probe *probe)
+/* Query whether network cards can access the pages, because a driver may ignore the property. */
+static xseg_status probe_rdma(const struct probe *probe)
 {
-    bool is_reachable = true;
+    bool is_capable = true;
     xseg_status status = XSEG_OK;
 
     if ((probe->properties & XSEG_PAGE_RDMA) != 0)
-        status = xseg_driver_is_rdma_capable(probe->context, probe->base, &is_reachable);
-    if (status != XSEG_OK || is_reachable)
+        status = xseg_driver_is_rdma_capable(probe->context, probe->base, &is_capable);
+    if (status != XSEG_OK || is_capable)
         return status;
     return xseg_fail(XSEG_ERR_UNSUPPORTED,
                      "driver ignores the flag for GPUDirect RDMA "
                      "(CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE is 0)");
 }
 
-static xseg_status try_pages(struct xseg_context *context, struct xseg_unreleased_list *unreleased,
-                             unsigned properties)
+static xseg_status probe_pages(struct xseg_context *context,
+                               struct xseg_unreleased_list *unreleased, unsigned properties)
 {
     struct probe probe = {
         .context = context, .properties = properties, .page_bytes = context->granularity};
@@ -105,19 +106,19 @@ static xseg_status try_pages(struct xseg_context *context, struct xseg_unrelease
 
     if (status != XSEG_OK)
         return status;
-    status = fill(&probe);
+    status = map_probe_pages(&probe);
     if (status == XSEG_OK)
-        status = try_access(&probe);
+        status = probe_access(&probe);
     if (status == XSEG_OK)
-        status = try_reach(&probe);
+        status = probe_rdma(&probe);
     if (status == XSEG_OK)
-        status = try_unmap(&probe);
-    clean_up(&probe, unreleased);
+        status = probe_unmap(&probe);
+    release_probe(&probe, unreleased);
     return status;
 }
 
-/* Let go of the context after opening has failed. */
-static xseg_status give_up(struct xseg_context *context, xseg_status status)
+/* Release the context after a failed open, and keep the error message. */
+static xseg_status fail_open(struct xseg_context *context, xseg_status status)
 {
     char reason[256];
 
@@ -138,8 +139,9 @@ bool xseg_context_has_ample_memory(struct xseg_context *context, uint64_t bytes,
     return *free >= xseg_context_ample_bytes(context, bytes);
 }
 
-/* Allocate as much as a trial takes, and give it back. */
-static bool can_allocate(struct xseg_context *context, struct xseg_unreleased_list *unreleased)
+/* Whether cuMemAlloc() can allocate as much memory as a probe. */
+static bool can_allocate_classic(struct xseg_context *context,
+                                 struct xseg_unreleased_list *unreleased)
 {
     const uint64_t bytes = PROBE_PAGES * context->granularity;
     uint64_t address = 0;
@@ -150,25 +152,22 @@ static bool can_allocate(struct xseg_context *context, struct xseg_unreleased_li
     return true;
 }
 
-/*
- * Whether a trial that found no memory was refused for another reason: plenty is free before it is made once more, and
- * cuMemAlloc has memory after it.  So memory that others free or take meanwhile does not mislead.
- *
- * status: of the second trial, if it was made
- */
-static bool is_no_shortage(struct xseg_context *context, struct xseg_unreleased_list *unreleased,
-                           xseg_status *status, char *why, size_t why_bytes)
+/* Whether a probe that ran out of memory failed for another reason: ample memory is free before a
+ * second probe, and cuMemAlloc() works after it.  Memory that others allocate or free during the
+ * probes does not mislead this check.  *status: of the second probe, if it was made */
+static bool is_oom_spurious(struct xseg_context *context, struct xseg_unreleased_list *unreleased,
+                            xseg_status *status, char *why, size_t why_bytes)
 {
     uint64_t free = 0;
 
     if (!xseg_context_has_ample_memory(context, PROBE_PAGES * context->granularity, &free))
         return false;
-    *status = try_pages(context, unreleased, 0);
+    *status = probe_pages(context, unreleased, 0);
     if (*status != XSEG_ERR_NO_MEMORY)
         return false;
     (void)snprintf(why, why_bytes, "%s with %" PRIu64 " MiB free, while cuMemAlloc works",
                    xseg_fail_detail(), free >> 20);
-    if (can_allocate(context, unreleased))
+    if (can_allocate_classic(context, unreleased))
         return true;
     why[0] = '\0';
     return false;
@@ -186,22 +185,22 @@ xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *
         return status;
     status = xseg_driver_describe(context);
     if (status != XSEG_OK)
-        return give_up(context, status);
+        return fail_open(context, status);
     if (!context->has_vmm) {
         (void)snprintf(why, why_bytes,
                        "CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED is 0");
         return XSEG_OK;
     }
-    status = try_pages(context, unreleased, 0);
+    status = probe_pages(context, unreleased, 0);
     if (status == XSEG_ERR_NO_MEMORY &&
-        is_no_shortage(context, unreleased, &status, why, why_bytes)) {
+        is_oom_spurious(context, unreleased, &status, why, why_bytes)) {
         context->has_vmm = false;
     } else if (status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_NO_ADDRESSES) {
-        /* On a full device, or without addresses, the trial shows nothing: assume that batches work.  Growth falls
-         * back call by call, and reports the shortage. */
+        /* On a full device, or without addresses, the probe shows nothing: assume that batches
+         * work.  Growth falls back call by call, and reports the error. */
         context->batches_access = context->batches_unmap = true;
     } else if (status == XSEG_ERR_DEVICE_LOST) {
-        return give_up(context, status);
+        return fail_open(context, status);
     } else if (status != XSEG_OK) {
         context->has_vmm = false;
         (void)snprintf(why, why_bytes, "%s", xseg_fail_detail());
@@ -213,9 +212,9 @@ xseg_status xseg_context_probe_pages(struct xseg_context *context,
                                      struct xseg_unreleased_list *unreleased, unsigned properties)
 {
     const bool access = context->batches_access, unmap = context->batches_unmap;
-    const xseg_status status = try_pages(context, unreleased, properties);
+    const xseg_status status = probe_pages(context, unreleased, properties);
 
-    /* What the trial of the opening has shown of batches stays. */
+    /* Keep the batching capabilities that xseg_context_open() has probed. */
     context->batches_access = access;
     context->batches_unmap = unmap;
     return status;
@@ -225,4 +224,30 @@ void xseg_context_retain_again(struct xseg_context *context)
 {
     if (context->primary == NULL && xseg_driver_retain(context) != XSEG_OK)
         xseg_driver_mark_lost(context, "context could not be retained");
+}
+
+/* --- Peers. --- */
+
+bool xseg_context_has_peer(const struct xseg_context *owner, const struct xseg_context *peer)
+{
+    for (unsigned i = 0; i < owner->peers; i++)
+        if (owner->peer[i] == peer->device)
+            return true;
+    return false;
+}
+
+void xseg_context_add_peer(struct xseg_context *owner, const struct xseg_context *peer)
+{
+    XSEG_ASSERT(owner->peers < XSEG_PEERS_MAX && !xseg_context_has_peer(owner, peer));
+    owner->peer[owner->peers++] = peer->device;
+}
+
+void xseg_context_remove_peer(struct xseg_context *owner, const struct xseg_context *peer)
+{
+    unsigned at = 0;
+
+    XSEG_ASSERT(xseg_context_has_peer(owner, peer));
+    while (owner->peer[at] != peer->device)
+        at++;
+    owner->peer[at] = owner->peer[--owner->peers];
 }

@@ -1,15 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Opening a device: its primary context is retained, and the abilities of its driver are tried out.
+ * Contexts: open a device, probe what its driver supports, and list the peers of the device.
  *
- * Virtual memory management counts as working only if a trial of reserve, create, map, set-access
- * and unmap succeeds, since some boards, virtual GPUs and subsystems report it and then refuse.  The trial
- * also finds whether one call may cover several mappings, which the driver does not document.
+ * Some boards, virtual GPUs and subsystems report virtual memory management and then fail its
+ * calls.  So it counts as available only if a probe succeeds that reserves a VA range, creates two
+ * pages, maps them, sets their access rights and unmaps them.  The same probe finds out whether one
+ * call can set access to, or unmap, several mappings, which the driver does not document.
  *
- * A refusal for want of memory is a shortage, unless plenty is free: Jetson boards refuse pages in these words
- * (FACT-CRE-5).
+ * If the probe fails for lack of memory, the device may just be full.  The library then assumes
+ * that virtual memory management works, and growth reports the error.  An out-of-memory error is
+ * spurious if ample memory is free before and cuMemAlloc() works after a second probe: Jetson
+ * boards report unsupported pages this way (FACT-CRE-5).
  *
- * struct xseg_context itself is in driver.h.
+ * struct xseg_context is defined in driver.h, whose functions all take it.
+ *
+ * Locking: open and close of a device exclude other calls.  The list of peers is guarded by the
+ * device memory lock.
  */
 #ifndef XSEG_VMM_CONTEXT_H
 #define XSEG_VMM_CONTEXT_H
@@ -17,35 +23,52 @@
 #include "vmm/unreleased.h"
 
 /*
- * Open a device.
+ * Open a device: retain its primary context and probe virtual memory management.
  *
- * why: set to the reason why virtual memory management does not work; "" if it does
- * Returns: XSEG_OK (look at has_vmm), XSEG_ERR_DRIVER, XSEG_ERR_NO_MEMORY, XSEG_ERR_DEVICE_LOST
- * Cost:    primary context retained; two pages are created, mapped, unmapped and released
+ * why: set to the reason why virtual memory management does not work; "" if it works
+ * Returns: XSEG_OK (has_vmm contains the result of the probe), XSEG_ERR_DRIVER, XSEG_ERR_NO_MEMORY,
+ *          XSEG_ERR_DEVICE_LOST
+ * Cost:    as xseg_context_probe_pages(), up to twice
  */
 xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *driver, int ordinal,
                               struct xseg_unreleased_list *unreleased, char *why, size_t why_bytes);
 
+/* Retain the primary context after xseg_driver_release_context().  If that fails, the device is
+ * lost. */
+void xseg_context_retain_again(struct xseg_context *context);
+
 /*
- * Try whether pages of some properties can be made, mapped and used.
+ * Probe whether pages with some properties can be created, mapped and accessed.
  *
- * properties: of enum xseg_page_property
- * Returns: XSEG_OK; XSEG_ERR_NO_MEMORY, XSEG_ERR_NO_ADDRESSES: it was not found out; another status: they cannot
- * Cost:    one reserve and its end; two creates, maps and releases; set-access and unmap, one or two each
+ * properties: of enum xseg_page_property.
+ * Returns: XSEG_OK; XSEG_ERR_NO_MEMORY, XSEG_ERR_NO_ADDRESSES: the probe could not tell.  Another
+ *          status means that such pages are unsupported.
+ * Cost:    one reserve and unreserve; two creates, maps and releases; one or two set-access and
+ *          unmap calls.
  */
 xseg_status xseg_context_probe_pages(struct xseg_context *context,
                                      struct xseg_unreleased_list *unreleased, unsigned properties);
 
-/* Free memory beside which a want of memory for `bytes` is not believed: a driver may keep some for itself. */
+/* The free memory that makes an out-of-memory error for `bytes` implausible; a driver may reserve
+ * some memory for itself. */
 static inline uint64_t xseg_context_ample_bytes(const struct xseg_context *context, uint64_t bytes)
 {
     return 2 * bytes + context->total_bytes / 16;
 }
 
-/* Whether the driver says that as much is free.  The error text stays.  free: what it says; 0 if it does not */
+/* Whether the driver reports that much free memory.  The current error message is preserved.
+ * free: the reported free memory; 0 if the query fails */
 bool xseg_context_has_ample_memory(struct xseg_context *context, uint64_t bytes, uint64_t *free);
 
-/* Retain the primary context again after a close.  If that fails, the device is lost. */
-void xseg_context_retain_again(struct xseg_context *context);
+/* --- Peers: other devices with access to the mapped memory of the owner. --- */
+
+bool xseg_context_has_peer(const struct xseg_context *owner, const struct xseg_context *peer);
+
+/* Add a peer: every later map grants access to the peer, too.  The number of peers is below
+ * XSEG_PEERS_MAX. */
+void xseg_context_add_peer(struct xseg_context *owner, const struct xseg_context *peer);
+
+/* Remove a peer.  Existing mappings still grant access to the peer. */
+void xseg_context_remove_peer(struct xseg_context *owner, const struct xseg_context *peer);
 
 #endif

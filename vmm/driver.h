@@ -1,22 +1,28 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The seam: the CUDA driver's binary interface, opened by name at run time.
+ * The driver: the binary interface of the CUDA driver, loaded by name at run time.
  *
- * There is one function per entry point, without state, policy or retry; only xseg_driver_poll_event(), a question
- * about an event, also changes the thread's capture mode and back.  Each function counts its call, turns the
- * driver's result into a status, and after a failure leaves an error text with the call and the result.  Entry
- * points are resolved through cuGetProcAddress, each with the version whose signature is used here; the oldest
- * driver that has all of them is that of CUDA 12.0.
+ * This interface is the only seam between the library and a device.  The simulated driver
+ * (vmm/sim) is another library with the same entry points, so tests and production run the same
+ * loading code, error paths and call order.  Entry points are resolved by cuGetProcAddress(), each
+ * one in the version whose signature is used here; the oldest driver that has all of them is that
+ * of CUDA 12.0.
+ *
+ * There is one function per entry point, without policy and retries; the exceptions are
+ * xseg_driver_poll_event() and fences, below.  Each function counts its call, converts the driver's
+ * result to a status, and on failure writes an error message with the call and the result.
  *
  * Terms:
- *   context   a device in use: its ordinal, its retained primary context, its abilities
- *   address   a device address, in bytes
- *   handle    physical memory, as cuMemCreate names it
+ *   context   an open device: its ordinal, its retained primary context, its capabilities.
+ *   address   a device address, in bytes.
+ *   handle    a physical page, as returned by cuMemCreate().
  *
- * Calls that need the device's context to be current (allocation, streams, events), or that may look at it
- * (unmapping), push it and pop it again.  So the calling thread may have any context current, or none.
+ * Calls that need the device's context to be current (allocation, streams, events), or that may
+ * inspect it (unmap), push the context and pop it again.  So the calling thread may have any
+ * context current, or none.
  *
- * Threads: any.
+ * Any thread may call these functions.  A function that changes the capture mode of the calling
+ * thread restores the mode before it returns, unless its comment says otherwise.
  */
 #ifndef XSEG_VMM_DRIVER_H
 #define XSEG_VMM_DRIVER_H
@@ -34,172 +40,171 @@ struct xseg_driver_poll_counts;
 
 typedef struct CUgraphNode_st *xseg_node;
 
-/* The capture that a stream takes part in. */
+/* The capture of a stream. */
 struct xseg_capture_info {
-    uint64_t id;     /* of the capture, never used for another one; 0: in no capture */
-    bool is_invalid; /* a forbidden call has spoiled the capture; its id is not known */
-    const xseg_node
-        *nodes; /* on which the stream's next node will depend; valid until the next call */
+    uint64_t id;            /* of the capture, never reused; 0: the stream is in no capture */
+    bool is_invalid;        /* a forbidden call invalidated the capture; its ID is unknown */
+    const xseg_node *nodes; /* dependencies of the stream's next node; valid until the next call */
     size_t count;
 };
 
-/* What memory is made for.  It is fixed when the memory is created, so it is a property of the page (CUDA's allocation
- * properties); zero or more of these together. */
+/* Allocation properties of a page, which are fixed when it is created; any combination. */
 enum xseg_page_property {
-    XSEG_PAGE_EXPORTABLE = 1, /* xseg_driver_export() takes it */
-    XSEG_PAGE_RDMA = 2 /* other devices, such as network cards, may reach it (GPUDirect RDMA) */
+    XSEG_PAGE_EXPORTABLE = 1, /* xseg_driver_export() accepts the page */
+    XSEG_PAGE_RDMA = 2        /* network cards can access the page (GPUDirect RDMA) */
 };
 
-/* How many other devices may use the mapped memory of one. */
+/* The maximum number of peers with access to the mapped memory of a device. */
 #define XSEG_PEERS_MAX 63u
 
-/* A device in use.  Filled by xseg_context_open() (context.h). */
+/* An open device.  Filled by xseg_context_open() (context.h). */
 struct xseg_context {
     struct xseg_driver *driver;
-    struct xseg_driver_poll_counts *poll_counts; /* event polls of this device */
-    int ordinal;                                 /* as the user counts devices */
+    struct xseg_driver_poll_counts *poll_counts; /* of this device */
+    int ordinal;                                 /* as users count devices */
     int device;                                  /* CUdevice */
-    void *primary;                               /* CUcontext, retained; NULL: let go */
+    void *primary;                               /* CUcontext, retained; NULL: released */
     uint64_t total_bytes;                        /* memory of the device */
-    uint64_t granularity; /* of physical memory and mappings, bytes; 0 without VMM */
-    bool has_vmm;         /* virtual memory management works here */
-    bool batches_access;  /* one set-access may cover several mappings */
-    bool batches_unmap;   /* one unmap may cover several mappings */
-    bool has_fabric; /* exportable memory is made with fabric handles as well; found by a trial */
-    bool has_rdma;   /* pages can be made for XSEG_PAGE_RDMA; found by a trial */
-    /* The error after which nothing on this device works, by the driver's name; NULL: none. */
+    uint64_t granularity; /* of physical pages and mappings, in bytes; 0 without VMM */
+    bool has_vmm;         /* virtual memory management works */
+    bool batches_access;  /* one set-access call can cover several mappings */
+    bool batches_unmap;   /* one unmap call can cover several mappings */
+    bool has_fabric;      /* exportable pages also have fabric handles; found by a probe */
+    bool has_rdma;        /* pages with XSEG_PAGE_RDMA work; found by a probe */
+    /* The driver's name of the error after which every call on this device fails; NULL: none. */
     _Atomic(const char *) lost;
-    _Atomic(const char *) last_oom_call; /* the call that last found no memory; NULL: none */
-    atomic_uint
-        page_failures; /* calls that reserve, create, map or give access and failed otherwise */
-    /* [peers], as CUdevice: the devices that may use the mapped memory of this one.  The owner of the context guards
-     * them with the lock under which it maps. */
-    int peer[XSEG_PEERS_MAX];
+    _Atomic(const char *) last_oom_call; /* the last call that ran out of memory; NULL: none */
+    atomic_uint page_failures; /* reserve, create, map and set-access calls with other failures */
+    int peer[XSEG_PEERS_MAX];  /* [peers], CUdevice; guarded by the device memory lock */
     unsigned peers;
-    /* The slow-path flags: a call looks at them before it takes a short way without the driver.  They hold the loss
-     * of the device, and the number of pending uses and blocks, which the layer above counts here (pending.h). */
+    /* The slow-path flags: not 0 while the fast path must be skipped.  The highest bit is set when
+     * the device is lost; the bits below are the number of pending stream uses and deferred blocks
+     * (pending.h). */
     atomic_uint_fast64_t slow_path;
 };
 
-/* The bit of slow_path that says that the device is lost; the bits below hold the number. */
 #define XSEG_CONTEXT_LOSS (UINT64_C(1) << 63)
 
 /*
- * Whether the device is lost.  After an error such as an illegal address every call fails until the process
- * ends; after a reset of the context, or the driver's shutdown at exit, all memory of the context is gone.
- * The functions below note the loss, and return XSEG_ERR_DEVICE_LOST.
+ * Whether the device is lost.  After an error such as an illegal address every call fails until the
+ * process ends; after a reset of the context, or the driver's shutdown at exit, all memory of the
+ * context is invalid.  The functions below record the loss and return XSEG_ERR_DEVICE_LOST.
  */
 static inline bool xseg_context_is_lost(const struct xseg_context *context)
 {
     return __builtin_expect(atomic_load_explicit(&context->lost, memory_order_relaxed) != NULL, 0);
 }
 
-/* Note that the device is lost, and why; the first reason stays. */
+/* Record that the device is lost, and why; the first reason is kept. */
 void xseg_driver_mark_lost(struct xseg_context *context, const char *why);
 
-/* Fail because the device is lost: writes the error text, and returns XSEG_ERR_DEVICE_LOST. */
+/* Write the error message of a lost device, and return XSEG_ERR_DEVICE_LOST. */
 xseg_status xseg_driver_fail_lost(const struct xseg_context *context);
 
 /*
  * Load a driver and resolve its entry points.
  *
- * library: as for dlopen(); NULL is XSEG_DRIVER, else libcuda.so.1.
- * Returns: XSEG_OK; XSEG_ERR_NO_DRIVER naming what is missing; XSEG_ERR_DRIVER; XSEG_ERR_HOST_MEMORY
+ * library: as for dlopen(); NULL: the environment variable XSEG_DRIVER, or libcuda.so.1
+ * Returns: XSEG_OK; XSEG_ERR_NO_DRIVER with the missing part; XSEG_ERR_DRIVER; XSEG_ERR_HOST_MEMORY
  * Cost:    cuInit, cuDriverGetVersion, cuDeviceGetCount
  */
 xseg_status xseg_driver_open(const char *library, struct xseg_driver **out);
 void xseg_driver_close(struct xseg_driver *driver);
 
-/* No driver has more entry points. */
+/* The maximum number of entry points. */
 #define XSEG_DRIVER_CALLS_MAX 64u
 
-/* How many devices the driver shows. */
+/* The number of visible devices. */
 int xseg_driver_device_count(const struct xseg_driver *driver);
 
-/* Read the counts of calls, by name; returns how many entry points there are. */
+/* Read the names and call counts of entry points.  Returns the number of entry points. */
 size_t xseg_driver_call_counts(const struct xseg_driver *driver, struct xseg_driver_call *calls,
                                size_t capacity);
 
 /*
- * How long the calls of an entry point took in all, by the system's clock; failed calls count.
+ * Read the total time of all calls of an entry point, including failed ones, by the system clock.
  *
- * entry: as in the counts of calls
- * Returns: false if they are not timed, since a call takes hardly longer than reading the clock
+ * entry: index in the call counts
+ * Returns: false if the calls are not timed, because they take hardly longer than reading the clock
  */
 bool xseg_driver_call_time(const struct xseg_driver *driver, size_t entry, uint64_t *nanoseconds);
 
-/* --- Devices.  Each function fills the members of a context that stand beside it. --- */
+/* --- Devices. --- */
 
-xseg_status xseg_driver_retain(struct xseg_context *context); /* device, primary */
-xseg_status
-xseg_driver_describe(struct xseg_context *context); /* total_bytes, has_vmm, granularity */
-/* Release the primary context; nothing happens if it is released already. */
+/* Retain the primary context: set `device` and `primary` of the context. */
+xseg_status xseg_driver_retain(struct xseg_context *context);
+
+/* Query `total_bytes`, `has_vmm` and `granularity` of the context. */
+xseg_status xseg_driver_describe(struct xseg_context *context);
+
+/* Release the primary context, unless it is released already. */
 xseg_status xseg_driver_release_context(struct xseg_context *context);
 
-/* Release the primary context of a device whose opening has failed; if the driver refuses, the context is kept for the
- * next opening. */
+/* Release the primary context of a device that failed to open.  If the driver fails, the context is
+ * kept for the next open. */
 void xseg_driver_release_context_or_keep(struct xseg_context *context);
 
-/* Release all contexts that are kept.  Returns: XSEG_OK; else the first error, and refused ones are still kept */
+/* Release all kept contexts.  Returns the first error; contexts that fail are still kept. */
 xseg_status xseg_driver_release_kept_contexts(struct xseg_driver *driver);
 
-/* --- Memory.  Sizes and addresses are bytes. --- */
+/* --- Memory.  Sizes and addresses are in bytes. --- */
 
 /* Free and total memory of the device. */
 xseg_status xseg_driver_memory_info(struct xseg_context *context, uint64_t *free, uint64_t *total);
 
-/* cuMemAlloc; XSEG_ERR_NO_MEMORY when there is none. */
+/* cuMemAlloc and cuMemFree.  XSEG_ERR_NO_MEMORY if the device is out of memory. */
 xseg_status xseg_driver_alloc(struct xseg_context *context, uint64_t bytes, uint64_t *address);
 xseg_status xseg_driver_free(struct xseg_context *context, uint64_t address);
 
-/* Reserve addresses; alignment is 0 or a power of two.  XSEG_ERR_NO_ADDRESSES when there are none. */
+/* Reserve a VA range, and free it.  The alignment is 0 or a power of two.  XSEG_ERR_NO_ADDRESSES if
+ * there is no such range. */
 xseg_status xseg_driver_reserve(struct xseg_context *context, uint64_t bytes, uint64_t alignment,
                                 uint64_t *address);
 xseg_status xseg_driver_unreserve(struct xseg_context *context, uint64_t address, uint64_t bytes);
 
-/*
- * Physical memory; XSEG_ERR_NO_MEMORY when there is none.
- *
- * properties: of enum xseg_page_property; XSEG_ERR_UNSUPPORTED where the driver refuses them
- */
+/* Create a physical page, and release it.  XSEG_ERR_NO_MEMORY if the device is out of memory,
+ * XSEG_ERR_UNSUPPORTED if the driver does not support the properties (enum xseg_page_property). */
 xseg_status xseg_driver_create(struct xseg_context *context, uint64_t bytes, unsigned properties,
                                uint64_t *handle);
 xseg_status xseg_driver_release(struct xseg_context *context, uint64_t handle);
 
-/* XSEG_ERR_NO_MEMORY here and from set-access: some drivers find memory for a page only then. */
+/* Map and unmap.  XSEG_ERR_NO_MEMORY from map and set-access, because some drivers allocate the
+ * memory of a page only then. */
 xseg_status xseg_driver_map(struct xseg_context *context, uint64_t address, uint64_t bytes,
                             uint64_t handle);
 xseg_status xseg_driver_unmap(struct xseg_context *context, uint64_t address, uint64_t bytes);
 
-/* Let the device and its peers read and write a mapped range. */
+/* Grant the device and its peers read and write access to a mapped range. */
 xseg_status xseg_driver_set_access(struct xseg_context *context, uint64_t address, uint64_t bytes);
 
-/* Whether network cards may reach the memory at a mapped address, as the driver says. */
+/* Query whether network cards can access the memory at a mapped address. */
 xseg_status xseg_driver_is_rdma_capable(struct xseg_context *context, uint64_t address,
-                                        bool *reachable);
+                                        bool *is_capable);
 
-/* Whether an address is mapped. */
+/* Query whether an address is mapped. */
 xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address, bool *mapped);
 
-/* --- Peers: other devices that use the memory of `owner`. --- */
+/* --- Peers: other devices with access to the memory of `owner`. --- */
 
-/* Whether the hardware lets a device use the memory of another one. */
+/* Query whether the hardware supports access of a peer to the memory of the owner. */
 xseg_status xseg_driver_can_access_peer(struct xseg_context *owner, const struct xseg_context *peer,
                                         bool *can);
 
 /*
- * Let the context of a peer use all allocations (cuMemAlloc) of the owner's context, also later ones.
+ * Grant the context of a peer access to all allocations (cuMemAlloc) of the owner's context,
+ * including later ones.
  *
- * is_new: whether this call enabled that; false if it was enabled before, perhaps by another library
- * Returns: XSEG_OK; XSEG_ERR_UNSUPPORTED where the hardware cannot, or the peer has the greatest number of peers
- *          already; XSEG_ERR_DRIVER
+ * is_new: whether this call enabled the access.  It may have been enabled before, perhaps by
+ *         another library.
+ * Returns: XSEG_OK; XSEG_ERR_UNSUPPORTED if the hardware cannot, or if the peer has the maximum
+ *          number of peers; XSEG_ERR_DRIVER
  */
 xseg_status xseg_driver_enable_peer(struct xseg_context *owner, struct xseg_context *peer,
                                     bool *is_new);
 xseg_status xseg_driver_disable_peer(struct xseg_context *owner, struct xseg_context *peer);
 
-/* Let a peer, a CUdevice, read and write a mapped range of the owner's, or not any more.  The rights of other devices
- * stay. */
+/* Grant a peer (a CUdevice) read and write access to a mapped range of the owner, or revoke it.
+ * The access rights of other devices are unchanged. */
 xseg_status xseg_driver_set_peer_access(struct xseg_context *owner, int peer, uint64_t address,
                                         uint64_t bytes, bool is_allowed);
 
@@ -207,59 +212,60 @@ xseg_status xseg_driver_set_peer_access(struct xseg_context *owner, int peer, ui
 
 #define XSEG_DRIVER_UUID_BYTES 16u
 
-/* The UUID of the device, which is the same in every process. */
+/* Query the UUID of the device, which is the same in every process. */
 xseg_status xseg_driver_uuid(struct xseg_context *context, uint8_t uuid[XSEG_DRIVER_UUID_BYTES]);
 
-/*
- * Get a file descriptor for exportable memory, for the caller to close; it is closed on exec.  The memory stays
- * as long as the descriptor is open.
- */
+/* Export a page as a file descriptor, which the caller closes; it is closed on exec.  The open
+ * descriptor retains the memory. */
 xseg_status xseg_driver_export(struct xseg_context *context, uint64_t handle, int *file);
 
 #define XSEG_DRIVER_FABRIC_BYTES 64u
 
 /*
- * Get a dma-buf descriptor for mapped memory; it is closed on exec.
+ * Create a dma-buf descriptor for mapped memory; it is closed on exec.
  *
  * address, bytes: multiples of the host's page size
- * is_pcie:        mapped over PCIe, which older drivers do not know
- * Returns: XSEG_OK; XSEG_ERR_UNSUPPORTED: the driver has none for this memory; XSEG_ERR_DRIVER
+ * is_pcie:        request a mapping over PCIe, which older drivers do not support
+ * Returns: XSEG_OK; XSEG_ERR_UNSUPPORTED if the driver has none for this memory; XSEG_ERR_DRIVER
  */
 xseg_status xseg_driver_dmabuf(struct xseg_context *context, uint64_t address, uint64_t bytes,
                                bool is_pcie, int *file);
 
-/* Get the fabric handle of exportable memory, which holds nothing; and a handle of the memory that one stands for, which
- * must be released.  XSEG_ERR_UNSUPPORTED where the driver refuses, and where the memory was made without. */
+/* Export a page as a fabric handle, which does not retain the memory, and import one as a handle
+ * that must be released.  XSEG_ERR_UNSUPPORTED if the driver does not support fabric handles, or if
+ * the page was created without one. */
 xseg_status xseg_driver_export_fabric(struct xseg_context *context, uint64_t handle,
                                       uint8_t out[XSEG_DRIVER_FABRIC_BYTES]);
 xseg_status xseg_driver_import_fabric(struct xseg_context *context,
                                       const uint8_t in[XSEG_DRIVER_FABRIC_BYTES], uint64_t *handle);
 
-/* Get a handle of the memory that a file descriptor stands for.  The descriptor is not needed any more; the handle must
- * be released. */
+/* Import the page of a file descriptor as a handle, which must be released.  The descriptor may be
+ * closed afterwards. */
 xseg_status xseg_driver_import(struct xseg_context *context, int file, uint64_t *handle);
 
-/* --- Contents, as work of a stream. --- */
+/* --- Copies, queued on a stream. --- */
 
-/* Fill memory with a word; address and bytes are multiples of 4. */
+/* Fill memory with a 32-bit word; address and bytes are multiples of 4. */
 xseg_status xseg_driver_fill(struct xseg_context *context, uint64_t address, uint64_t bytes,
                              uint32_t word, xseg_stream stream);
 
-/* Copy memory to the host; the copy is complete once the stream has been waited for. */
+/* Copy device memory to the host.  The copy is complete after a stream synchronization. */
 xseg_status xseg_driver_copy_to_host(struct xseg_context *context, void *host, uint64_t address,
                                      uint64_t bytes, xseg_stream stream);
 
-/* Copy memory of the host, which must not change until the stream has been waited for. */
+/* Copy host memory, which must not change until the stream was synchronized, to the device. */
 xseg_status xseg_driver_copy_from_host(struct xseg_context *context, uint64_t address,
                                        const void *host, uint64_t bytes, xseg_stream stream);
 
-/* Pinned host memory; XSEG_ERR_HOST_MEMORY when there is none.  Not to be called in a capture. */
+/* Allocate and free pinned host memory.  XSEG_ERR_HOST_MEMORY if the host is out of memory.  Not
+ * allowed in a capture. */
 xseg_status xseg_driver_host_alloc(struct xseg_context *context, uint64_t bytes, void **host);
 xseg_status xseg_driver_host_free(struct xseg_context *context, void *host);
 
 /* --- Streams and events. --- */
 
-/* The number of a stream, never used for another one.  XSEG_ERR_ARGUMENT for a stream of another context. */
+/* Query the ID of a stream, which is never reused.  XSEG_ERR_ARGUMENT for a stream of another
+ * context. */
 xseg_status xseg_driver_stream_id(struct xseg_context *context, xseg_stream stream, uint64_t *id);
 xseg_status xseg_driver_stream_create(struct xseg_context *context, xseg_stream *stream);
 xseg_status xseg_driver_stream_destroy(struct xseg_context *context, xseg_stream stream);
@@ -268,49 +274,81 @@ xseg_status xseg_driver_stream_wait_event(struct xseg_context *context, xseg_str
 xseg_status xseg_driver_stream_query(struct xseg_context *context, xseg_stream stream, bool *done);
 xseg_status xseg_driver_stream_synchronize(struct xseg_context *context, xseg_stream stream);
 
-/* Wait for all work of the device's context. */
+/* Wait for all work of the device's context.  May block, as the other synchronize calls. */
 xseg_status xseg_driver_context_synchronize(struct xseg_context *context);
 
 xseg_status xseg_driver_event_create(struct xseg_context *context, xseg_event *event);
 xseg_status xseg_driver_event_destroy(struct xseg_context *context, xseg_event event);
 xseg_status xseg_driver_event_record(struct xseg_context *context, xseg_event event,
                                      xseg_stream stream);
-/* Needs no current context, but relaxed capture mode. */
+/* The caller has set relaxed capture mode; no context needs to be current. */
 xseg_status xseg_driver_event_query(struct xseg_context *context, xseg_event event, bool *done);
 xseg_status xseg_driver_event_synchronize(struct xseg_context *context, xseg_event event);
 
 /*
- * Questions about the events of a device, one after the other.  The first question changes the thread's capture
- * mode (see xseg_driver_relax_capture_mode()); a no to the last one changes it back, and so does xseg_driver_poll_end().  One
- * function does all of that, since most looks have one question: 110 instructions from the entry point to the
- * driver and back instead of 160.  The caller holds a lock of the device, so calls are counted without a locked
- * instruction.
+ * A series of event queries on one device.  The first query changes the capture mode of the thread
+ * (xseg_driver_relax_capture_mode()).  The mode is restored after a last query with the result
+ * PENDING, and by xseg_driver_poll_end().  One function does all of that because most polls make
+ * one query: 110 instructions from the entry point to the driver and back instead of 160.  The
+ * caller holds a lock of the device, so calls are counted without atomic read-modify-write
+ * instructions.
  */
 struct xseg_driver_poll {
     struct xseg_context *context;
-    bool is_open; /* the mode is changed */
-    int was;      /* the thread's own mode */
+    bool is_open; /* the capture mode is changed */
+    int was;      /* the previous capture mode of the thread */
 };
 
-/* The answer to a question.  FAILED and UNASKED leave an error text.  UNASKED: the mode could not be changed */
+/* The last two results write an error message. */
 enum xseg_driver_poll_result {
     XSEG_DRIVER_POLL_PENDING,
     XSEG_DRIVER_POLL_COMPLETED,
     XSEG_DRIVER_POLL_FAILED,
-    XSEG_DRIVER_POLL_NOT_QUERIED
+    XSEG_DRIVER_POLL_NOT_QUERIED /* the capture mode could not be changed */
 };
 
-/* Ask whether an event is complete.  is_last: after a no, no more questions follow */
-enum xseg_driver_poll_result xseg_driver_poll_event(struct xseg_driver_poll *questions,
-                                                    xseg_event event, bool is_last);
-void xseg_driver_poll_end(struct xseg_driver_poll *questions);
+/* Query an event.  is_last: the caller makes no further query if the result is PENDING */
+enum xseg_driver_poll_result xseg_driver_poll_event(struct xseg_driver_poll *poll, xseg_event event,
+                                                    bool is_last);
+void xseg_driver_poll_end(struct xseg_driver_poll *poll);
+
+/* --- Fences: recycled events that complete when a stream reaches a point. --- */
+
+/* The events of one device.  Locking: the pending lock of the device. */
+struct xseg_fences {
+    struct xseg_context *context;
+    xseg_event *idle; /* [capacity], with room for the events in use */
+    size_t count, capacity;
+    size_t created; /* idle events and those in use */
+};
+
+void xseg_fences_init(struct xseg_fences *fences, struct xseg_context *context);
+
+/* Destroy the idle events.  Returns the first error; events that the driver did not destroy remain
+ * idle. */
+xseg_status xseg_fences_fini(struct xseg_fences *fences);
+
+/* Discard the idle events of a lost device. */
+void xseg_fences_abandon(struct xseg_fences *fences);
+
+/*
+ * Record an event on a stream: it completes when the work that is queued so far has finished.
+ *
+ * Returns: XSEG_OK, XSEG_ERR_DRIVER, XSEG_ERR_HOST_MEMORY
+ * Cost:    one record; one event create if no event is idle
+ */
+xseg_status xseg_fences_record(struct xseg_fences *fences, xseg_stream stream, xseg_event *out);
+
+/* Return an event for reuse.  This function never fails and allocates nothing. */
+void xseg_fences_return(struct xseg_fences *fences, xseg_event event);
 
 /* --- Captures. --- */
 
 /*
- * Let the calling thread make calls that its own or another thread's capture forbids in other
- * modes; `was` goes to xseg_driver_restore_capture_mode().  Waits, stream queries, xseg_driver_alloc() and
- * xseg_driver_free() call it themselves; for event queries, of which there may be many, the caller does.
+ * Change the calling thread to relaxed capture mode, in which it may make calls that a capture of
+ * this or another thread otherwise forbids, and restore the previous mode `was`.  Synchronization,
+ * stream queries, xseg_driver_alloc() and xseg_driver_free() change the mode themselves; for event
+ * queries, of which there may be many, the caller does.
  */
 xseg_status xseg_driver_relax_capture_mode(struct xseg_context *context, int *was);
 void xseg_driver_restore_capture_mode(struct xseg_context *context, int was);
@@ -319,12 +357,12 @@ xseg_status xseg_driver_capture_info(struct xseg_context *context, xseg_stream s
                                      struct xseg_capture_info *info);
 
 /*
- * The nodes that a node of a graph depends on.
+ * Query the dependencies of a graph node.
  *
- * needs: [*count], or NULL: only their number is asked
- * count: how many there are, at most what there was room for
+ * nodes: [*count]; NULL: query their number only
+ * count: in: capacity; out: number of dependencies, at most the capacity
  */
 xseg_status xseg_driver_node_dependencies(struct xseg_context *context, xseg_node node,
-                                          xseg_node *needs, size_t *count);
+                                          xseg_node *nodes, size_t *count);
 
 #endif

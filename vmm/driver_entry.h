@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * The table of the driver's entry points, and how they are called: for the files of driver.h only.
- */
+/* The table of the driver's entry points and the macros that call them, for driver*.c only. */
 #ifndef XSEG_VMM_DRIVER_ENTRY_H
 #define XSEG_VMM_DRIVER_ENTRY_H
 
@@ -10,11 +8,10 @@
 #include "src/base/clock.h"
 #include "vmm/driver.h"
 
-/*
- * Every entry point that the library uses, with the CUDA version that introduced the signature used
- * here (cuda.h renames some calls to _v2 and the like; cuGetProcAddress picks by this number).
- * Names stand without their cu, since the full names are macros in cuda.h and would be expanded.
- */
+/* Every entry point that the library uses, with the CUDA version that introduced the signature used
+ * here: cuda.h maps some names to _v2 and later variants, and cuGetProcAddress() selects a variant
+ * by this number.  The names omit their prefix cu because the full names are macros of cuda.h and
+ * would be expanded. */
 #define XSEG_ENTRY_POINTS(X, TYPED)                           \
     X(Init, 2000)                                             \
     X(DriverGetVersion, 2020)                                 \
@@ -67,12 +64,12 @@
     X(EventSynchronize, 2000)                                 \
     X(ThreadExchangeStreamCaptureMode, 10010)                 \
     TYPED(StreamGetCaptureInfo, 11030, capture_info_function) \
-    TYPED(GraphNodeGetDependencies, 10000, node_needs_function)
+    TYPED(GraphNodeGetDependencies, 10000, node_dependencies_function)
 
-/* The signatures of entry points of which a newer cuda.h declares a later version; the driver is asked for these. */
+/* The signatures of entry points for which newer versions of cuda.h declare a later variant. */
 typedef CUresult(CUDAAPI *capture_info_function)(CUstream, CUstreamCaptureStatus *, cuuint64_t *,
                                                  CUgraph *, const CUgraphNode **, size_t *);
-typedef CUresult(CUDAAPI *node_needs_function)(CUgraphNode, CUgraphNode *, size_t *);
+typedef CUresult(CUDAAPI *node_dependencies_function)(CUgraphNode, CUgraphNode *, size_t *);
 
 enum xseg_entry {
 #define X(name, version)           XSEG_ENTRY_##name,
@@ -83,7 +80,7 @@ enum xseg_entry {
         XSEG_ENTRY_COUNT
 };
 
-/* Counts of the calls of xseg_driver_poll_event() for one device: in a cache line of its own, with one writer at a time. */
+/* Calls of xseg_driver_poll_event() on one device, in a cache line with one writer at a time. */
 struct xseg_driver_poll_counts {
     atomic_uint_fast64_t modes, events;
     uint64_t rest_of_line[6];
@@ -93,10 +90,11 @@ struct xseg_driver {
     void *library;
     int devices;
     struct xseg_driver_poll_counts *poll_counts; /* [devices]; not in `count` */
-    /* [devices]: the primary context that the driver did not release when an opening had failed; NULL: none. */
-    CUcontext *kept;
+    /* [devices]: a primary context that the driver did not release after a failed open; NULL:
+     * none. */
+    CUcontext *kept_context;
     atomic_uint_fast64_t count[XSEG_ENTRY_COUNT], failed[XSEG_ENTRY_COUNT];
-    atomic_uint_fast64_t spent[XSEG_ENTRY_COUNT]; /* nanoseconds, of calls that are timed */
+    atomic_uint_fast64_t nanoseconds[XSEG_ENTRY_COUNT]; /* of timed calls */
 #define X(name, version)           __typeof__(&cu##name) call_##name;
 #define TYPED(name, version, type) type call_##name;
     XSEG_ENTRY_POINTS(X, TYPED)
@@ -104,8 +102,8 @@ struct xseg_driver {
 #undef TYPED
 };
 
-/* Whether calls of an entry point are timed: not those that are so short that reading the clock would be a good part of
- * them. */
+/* Whether calls of an entry point are timed.  Short calls are not, because reading the clock would
+ * take a large part of their time. */
 static inline bool xseg_driver_is_timed(enum xseg_entry entry)
 {
     switch (entry) {
@@ -125,7 +123,7 @@ static inline bool xseg_driver_is_timed(enum xseg_entry entry)
     }
 }
 
-/* The time at which a call begins, in nanoseconds; 0 if it is not timed. */
+/* The start time of a call in nanoseconds; 0 if the call is not timed. */
 static inline uint64_t xseg_driver_call_start(enum xseg_entry entry)
 {
     const struct xseg_clock clock = {NULL, NULL};
@@ -144,54 +142,49 @@ static inline uint64_t xseg_driver_call_start(enum xseg_entry entry)
 CUresult xseg_driver_count_call(struct xseg_driver *driver, enum xseg_entry entry, CUresult result,
                                 uint64_t begun);
 
-/*
- * The status of a result.  `shortage` is what running out of memory means for this call; `context`
- * is NULL for calls that belong to no device.
- */
+/* Convert a result to a status, and write the error message.  `oom_status` is the status for an
+ * out-of-memory result of this call; `context` is NULL for a call without a device. */
 xseg_status xseg_driver_status(struct xseg_driver *driver, struct xseg_context *context,
-                               enum xseg_entry entry, CUresult result, xseg_status shortage,
+                               enum xseg_entry entry, CUresult result, xseg_status oom_status,
                                uint64_t bytes);
 
-/* A call of no device, and a call of a context's device: their status. */
-#define STATUS(driver, name, ...)                                                          \
+/* Make a call without a device, or for the device of a context, and return its status. */
+#define CALL_STATUS(driver, name, ...)                                                     \
     xseg_driver_status((driver), NULL, XSEG_ENTRY_##name, CALL(driver, name, __VA_ARGS__), \
                        XSEG_ERR_DRIVER, 0)
-#define STATUS_ON(context, name, shortage, bytes, ...)                  \
+#define CALL_STATUS_ON(context, name, oom_status, bytes, ...)           \
     xseg_driver_status((context)->driver, (context), XSEG_ENTRY_##name, \
-                       CALL((context)->driver, name, __VA_ARGS__), shortage, bytes)
+                       CALL((context)->driver, name, __VA_ARGS__), oom_status, bytes)
 
-/* Make the device's context current, and the caller's again. */
+/* Push the device's context, and pop it again. */
 xseg_status xseg_driver_push_context(struct xseg_context *context);
 void xseg_driver_pop_context(struct xseg_context *context);
 
-/* A call in the device's context: its status, as STATUS_ON() gives it. */
-#define INSIDE(context, name, shortage, bytes, ...)                       \
-    do {                                                                  \
-        xseg_status status_ = xseg_driver_push_context(context);          \
-        if (status_ != XSEG_OK)                                           \
-            return status_;                                               \
-        status_ = STATUS_ON(context, name, shortage, bytes, __VA_ARGS__); \
-        xseg_driver_pop_context(context);                                 \
-        return status_;                                                   \
+/* Make a call with the device's context current, and return its status from the calling
+ * function. */
+#define RETURN_CALL_IN_CONTEXT(context, name, oom_status, bytes, ...)            \
+    do {                                                                         \
+        xseg_status status_ = xseg_driver_push_context(context);                 \
+        if (status_ != XSEG_OK)                                                  \
+            return status_;                                                      \
+        status_ = CALL_STATUS_ON(context, name, oom_status, bytes, __VA_ARGS__); \
+        xseg_driver_pop_context(context);                                        \
+        return status_;                                                          \
     } while (0)
 
-/* The right of a device, for cuMemSetAccess. */
-CUmemAccessDesc xseg_driver_access_desc(int device, CUmemAccess_flags flags);
-
-/*
- * Make the device's context current, in relaxed capture mode: for calls that ask, wait, allocate or free, which
- * in the thread's own mode would spoil a capture elsewhere in the process, even on another device.
- */
+/* Push the device's context and change to relaxed capture mode, for calls that query, wait,
+ * allocate or free.  In another mode such a call could invalidate a capture elsewhere in the
+ * process, even on another device. */
 xseg_status xseg_driver_push_context_relaxed(struct xseg_context *context, int *mode);
 void xseg_driver_pop_context_relaxed(struct xseg_context *context, int mode);
 
-#define INSIDE_RELAXED(context, name, shortage, bytes, ...)                      \
+#define RETURN_CALL_RELAXED(context, name, oom_status, bytes, ...)               \
     do {                                                                         \
         int mode_ = 0;                                                           \
         xseg_status status_ = xseg_driver_push_context_relaxed(context, &mode_); \
         if (status_ != XSEG_OK)                                                  \
             return status_;                                                      \
-        status_ = STATUS_ON(context, name, shortage, bytes, __VA_ARGS__);        \
+        status_ = CALL_STATUS_ON(context, name, oom_status, bytes, __VA_ARGS__); \
         xseg_driver_pop_context_relaxed(context, mode_);                         \
         return status_;                                                          \
     } while (0)

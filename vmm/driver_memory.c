@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The functions of driver.h for devices and memory. */
+/* The functions of driver.h for devices, memory and peers. */
 #include <fcntl.h>
 #include <string.h>
 
@@ -9,17 +9,17 @@
 
 xseg_status xseg_driver_retain(struct xseg_context *context)
 {
-    CUcontext *const kept = &context->driver->kept[context->ordinal];
+    CUcontext *const kept = &context->driver->kept_context[context->ordinal];
     CUcontext primary = NULL;
     xseg_status status =
-        STATUS_ON(context, DeviceGet, XSEG_ERR_DRIVER, 0, &context->device, context->ordinal);
+        CALL_STATUS_ON(context, DeviceGet, XSEG_ERR_DRIVER, 0, &context->device, context->ordinal);
 
     if (status == XSEG_OK && *kept != NULL) {
         primary = *kept;
         *kept = NULL;
     } else if (status == XSEG_OK) {
-        status = STATUS_ON(context, DevicePrimaryCtxRetain, XSEG_ERR_DRIVER, 0, &primary,
-                           context->device);
+        status = CALL_STATUS_ON(context, DevicePrimaryCtxRetain, XSEG_ERR_DRIVER, 0, &primary,
+                                context->device);
     }
     context->primary = primary;
     context->poll_counts = &context->driver->poll_counts[context->ordinal];
@@ -31,17 +31,18 @@ xseg_status xseg_driver_release_context(struct xseg_context *context)
     xseg_status status = XSEG_OK;
 
     if (context->primary != NULL)
-        status = STATUS_ON(context, DevicePrimaryCtxRelease, XSEG_ERR_DRIVER, 0, context->device);
+        status =
+            CALL_STATUS_ON(context, DevicePrimaryCtxRelease, XSEG_ERR_DRIVER, 0, context->device);
     if (status == XSEG_OK)
         context->primary = NULL;
     return status;
 }
 
-/* The context of a lost device is gone, so it is not kept. */
+/* The context of a lost device is invalid, so it is not kept. */
 void xseg_driver_release_context_or_keep(struct xseg_context *context)
 {
     if (xseg_driver_release_context(context) != XSEG_OK && !xseg_context_is_lost(context))
-        context->driver->kept[context->ordinal] = context->primary;
+        context->driver->kept_context[context->ordinal] = context->primary;
     context->primary = NULL;
 }
 
@@ -53,23 +54,24 @@ xseg_status xseg_driver_release_kept_contexts(struct xseg_driver *driver)
         struct xseg_context context = {.driver = driver, .ordinal = i};
         xseg_status status = XSEG_OK;
 
-        if (driver->kept[i] == NULL)
+        if (driver->kept_context[i] == NULL)
             continue;
-        status = xseg_driver_retain(&context); /* the driver gives the context that is kept */
+        status = xseg_driver_retain(&context); /* sets the kept context */
         if (status == XSEG_OK)
             status = xseg_driver_release_context(&context);
         if (context.primary != NULL && !xseg_context_is_lost(&context))
-            driver->kept[i] = context.primary;
-        if (result == XSEG_OK && driver->kept[i] != NULL)
+            driver->kept_context[i] = context.primary;
+        if (result == XSEG_OK && driver->kept_context[i] != NULL)
             result = status;
     }
     return result;
 }
 
-/* CU_MEM_HANDLE_TYPE_FABRIC, which older headers do not have. */
-#define FABRIC 8
+/* CU_MEM_HANDLE_TYPE_FABRIC, which is missing from older headers. */
+#define HANDLE_TYPE_FABRIC 8
 
-static CUmemAllocationProp page_properties(const struct xseg_context *context, unsigned properties)
+static CUmemAllocationProp allocation_properties(const struct xseg_context *context,
+                                                 unsigned properties)
 {
     CUmemAllocationProp prop;
 
@@ -82,25 +84,25 @@ static CUmemAllocationProp page_properties(const struct xseg_context *context, u
     if ((properties & XSEG_PAGE_EXPORTABLE) != 0)
         prop.requestedHandleTypes =
             (CUmemAllocationHandleType)(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR |
-                                        (context->has_fabric ? FABRIC : 0));
+                                        (context->has_fabric ? HANDLE_TYPE_FABRIC : 0));
     return prop;
 }
 
 xseg_status xseg_driver_describe(struct xseg_context *context)
 {
-    const CUmemAllocationProp prop = page_properties(context, 0);
+    const CUmemAllocationProp prop = allocation_properties(context, 0);
     size_t total = 0, granularity = 0;
     int has_vmm = 0;
     xseg_status status =
-        STATUS_ON(context, DeviceTotalMem, XSEG_ERR_DRIVER, 0, &total, context->device);
+        CALL_STATUS_ON(context, DeviceTotalMem, XSEG_ERR_DRIVER, 0, &total, context->device);
 
     if (status == XSEG_OK)
-        status =
-            STATUS_ON(context, DeviceGetAttribute, XSEG_ERR_DRIVER, 0, &has_vmm,
-                      CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, context->device);
+        status = CALL_STATUS_ON(context, DeviceGetAttribute, XSEG_ERR_DRIVER, 0, &has_vmm,
+                                CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+                                context->device);
     if (status == XSEG_OK && has_vmm != 0)
-        status = STATUS_ON(context, MemGetAllocationGranularity, XSEG_ERR_DRIVER, 0, &granularity,
-                           &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+        status = CALL_STATUS_ON(context, MemGetAllocationGranularity, XSEG_ERR_DRIVER, 0,
+                                &granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
     context->total_bytes = total;
     context->has_vmm = has_vmm != 0;
     context->granularity = granularity;
@@ -111,7 +113,7 @@ xseg_status xseg_driver_describe(struct xseg_context *context)
 
 xseg_status xseg_driver_memory_info(struct xseg_context *context, uint64_t *free, uint64_t *total)
 {
-    INSIDE(context, MemGetInfo, XSEG_ERR_DRIVER, 0, free, total);
+    RETURN_CALL_IN_CONTEXT(context, MemGetInfo, XSEG_ERR_DRIVER, 0, free, total);
 }
 
 xseg_status xseg_driver_alloc(struct xseg_context *context, uint64_t bytes, uint64_t *address)
@@ -122,7 +124,7 @@ xseg_status xseg_driver_alloc(struct xseg_context *context, uint64_t bytes, uint
 
     if (status != XSEG_OK)
         return status;
-    status = STATUS_ON(context, MemAlloc, XSEG_ERR_NO_MEMORY, bytes, &pointer, bytes);
+    status = CALL_STATUS_ON(context, MemAlloc, XSEG_ERR_NO_MEMORY, bytes, &pointer, bytes);
     xseg_driver_pop_context_relaxed(context, mode);
     if (status == XSEG_OK)
         *address = pointer;
@@ -131,7 +133,7 @@ xseg_status xseg_driver_alloc(struct xseg_context *context, uint64_t bytes, uint
 
 xseg_status xseg_driver_free(struct xseg_context *context, uint64_t address)
 {
-    INSIDE_RELAXED(context, MemFree, XSEG_ERR_DRIVER, 0, address);
+    RETURN_CALL_RELAXED(context, MemFree, XSEG_ERR_DRIVER, 0, address);
 }
 
 xseg_status xseg_driver_reserve(struct xseg_context *context, uint64_t bytes, uint64_t alignment,
@@ -149,11 +151,12 @@ xseg_status xseg_driver_reserve(struct xseg_context *context, uint64_t bytes, ui
 
 xseg_status xseg_driver_unreserve(struct xseg_context *context, uint64_t address, uint64_t bytes)
 {
-    return STATUS_ON(context, MemAddressFree, XSEG_ERR_DRIVER, bytes, address, bytes);
+    return CALL_STATUS_ON(context, MemAddressFree, XSEG_ERR_DRIVER, bytes, address, bytes);
 }
 
-/* Whether the driver has no such memory or handles here, or does not let this process have them. */
-static bool refuses_handles(CUresult result)
+/* Whether the device does not support such memory or handles, or does not permit this process to
+ * use them. */
+static bool is_handle_unsupported(CUresult result)
 {
     return result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_NOT_PERMITTED;
 }
@@ -161,7 +164,7 @@ static bool refuses_handles(CUresult result)
 xseg_status xseg_driver_create(struct xseg_context *context, uint64_t bytes, unsigned properties,
                                uint64_t *handle)
 {
-    const CUmemAllocationProp prop = page_properties(context, properties);
+    const CUmemAllocationProp prop = allocation_properties(context, properties);
     CUmemGenericAllocationHandle created = 0;
     const CUresult result = CALL(context->driver, MemCreate, &created, bytes, &prop, 0);
 
@@ -169,68 +172,128 @@ xseg_status xseg_driver_create(struct xseg_context *context, uint64_t bytes, uns
         *handle = created;
     const xseg_status status = xseg_driver_status(context->driver, context, XSEG_ENTRY_MemCreate,
                                                   result, XSEG_ERR_NO_MEMORY, bytes);
-    return properties != 0 && refuses_handles(result) ? XSEG_ERR_UNSUPPORTED : status;
+    return properties != 0 && is_handle_unsupported(result) ? XSEG_ERR_UNSUPPORTED : status;
 }
 
 xseg_status xseg_driver_release(struct xseg_context *context, uint64_t handle)
 {
-    return STATUS_ON(context, MemRelease, XSEG_ERR_DRIVER, 0, handle);
+    return CALL_STATUS_ON(context, MemRelease, XSEG_ERR_DRIVER, 0, handle);
 }
 
 xseg_status xseg_driver_map(struct xseg_context *context, uint64_t address, uint64_t bytes,
                             uint64_t handle)
 {
-    return STATUS_ON(context, MemMap, XSEG_ERR_NO_MEMORY, bytes, address, bytes, 0, handle, 0);
+    return CALL_STATUS_ON(context, MemMap, XSEG_ERR_NO_MEMORY, bytes, address, bytes, 0, handle, 0);
 }
 
 xseg_status xseg_driver_unmap(struct xseg_context *context, uint64_t address, uint64_t bytes)
 {
-    INSIDE(context, MemUnmap, XSEG_ERR_DRIVER, bytes, address, bytes);
+    RETURN_CALL_IN_CONTEXT(context, MemUnmap, XSEG_ERR_DRIVER, bytes, address, bytes);
+}
+
+static CUmemAccessDesc access_desc(int device, CUmemAccess_flags flags)
+{
+    CUmemAccessDesc access;
+
+    memset(&access, 0, sizeof(access));
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access.location.id = device;
+    access.flags = flags;
+    return access;
 }
 
 xseg_status xseg_driver_set_access(struct xseg_context *context, uint64_t address, uint64_t bytes)
 {
     CUmemAccessDesc access[1 + XSEG_PEERS_MAX];
 
-    access[0] = xseg_driver_access_desc(context->device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    access[0] = access_desc(context->device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     for (unsigned i = 0; i < context->peers; i++)
-        access[1 + i] =
-            xseg_driver_access_desc(context->peer[i], CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-    return STATUS_ON(context, MemSetAccess, XSEG_ERR_NO_MEMORY, bytes, address, bytes, access,
-                     1 + context->peers);
+        access[1 + i] = access_desc(context->peer[i], CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    return CALL_STATUS_ON(context, MemSetAccess, XSEG_ERR_NO_MEMORY, bytes, address, bytes, access,
+                          1 + context->peers);
 }
 
-/* CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, which older headers do not have. */
-#define REACHABLE 15
+/* CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, which is missing from older headers. */
+#define POINTER_IS_RDMA_CAPABLE 15
 
-/* Ask for an attribute that is yes or no.  cuPointerGetAttributes answers "no" for an address that the driver does not
- * know; cuPointerGetAttribute fails. */
-static xseg_status ask(struct xseg_context *context, uint64_t address, CUpointer_attribute asked,
-                       bool *yes)
+/* Query a boolean attribute.  For an unknown address cuPointerGetAttributes() returns 0, where
+ * cuPointerGetAttribute() fails. */
+static xseg_status query_pointer_flag(struct xseg_context *context, uint64_t address,
+                                      CUpointer_attribute attribute, bool *is_set)
 {
-    unsigned answer = 0;
-    void *answers = &answer;
+    unsigned value = 0;
+    void *values = &value;
     xseg_status status = xseg_driver_push_context(context);
 
     if (status != XSEG_OK)
         return status;
-    status =
-        STATUS_ON(context, PointerGetAttributes, XSEG_ERR_DRIVER, 0, 1, &asked, &answers, address);
+    status = CALL_STATUS_ON(context, PointerGetAttributes, XSEG_ERR_DRIVER, 0, 1, &attribute,
+                            &values, address);
     xseg_driver_pop_context(context);
     if (status == XSEG_OK)
-        *yes = answer != 0;
+        *is_set = value != 0;
     return status;
 }
 
 xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address, bool *mapped)
 {
-    return ask(context, address, CU_POINTER_ATTRIBUTE_MAPPED, mapped);
+    return query_pointer_flag(context, address, CU_POINTER_ATTRIBUTE_MAPPED, mapped);
 }
 
 xseg_status xseg_driver_is_rdma_capable(struct xseg_context *context, uint64_t address,
-                                        bool *reachable)
+                                        bool *is_capable)
 {
-    return ask(context, address, (CUpointer_attribute)REACHABLE, reachable);
+    return query_pointer_flag(context, address, (CUpointer_attribute)POINTER_IS_RDMA_CAPABLE,
+                              is_capable);
+}
+
+/* --- Peers. --- */
+
+xseg_status xseg_driver_can_access_peer(struct xseg_context *owner, const struct xseg_context *peer,
+                                        bool *can)
+{
+    int value = 0;
+    const xseg_status status = CALL_STATUS_ON(owner, DeviceCanAccessPeer, XSEG_ERR_DRIVER, 0,
+                                              &value, peer->device, owner->device);
+
+    if (status == XSEG_OK)
+        *can = value != 0;
+    return status;
+}
+
+/* The call is made in the peer's context, because access rights to allocations belong to the
+ * context that uses them. */
+xseg_status xseg_driver_enable_peer(struct xseg_context *owner, struct xseg_context *peer,
+                                    bool *is_new)
+{
+    int mode = 0;
+    xseg_status status = xseg_driver_push_context_relaxed(peer, &mode);
+
+    if (status != XSEG_OK)
+        return status;
+    const CUresult result = CALL(peer->driver, CtxEnablePeerAccess, owner->primary, 0);
+    *is_new = result == CUDA_SUCCESS;
+    if (result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
+        status = xseg_driver_status(peer->driver, peer, XSEG_ENTRY_CtxEnablePeerAccess, result,
+                                    XSEG_ERR_DRIVER, 0);
+    xseg_driver_pop_context_relaxed(peer, mode);
+    if (result == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED || result == CUDA_ERROR_TOO_MANY_PEERS)
+        return XSEG_ERR_UNSUPPORTED;
+    return status;
+}
+
+xseg_status xseg_driver_disable_peer(struct xseg_context *owner, struct xseg_context *peer)
+{
+    RETURN_CALL_RELAXED(peer, CtxDisablePeerAccess, XSEG_ERR_DRIVER, 0, owner->primary);
+}
+
+xseg_status xseg_driver_set_peer_access(struct xseg_context *owner, int peer, uint64_t address,
+                                        uint64_t bytes, bool is_allowed)
+{
+    const CUmemAccessDesc access = access_desc(peer, is_allowed ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                                                : CU_MEM_ACCESS_FLAGS_PROT_NONE);
+
+    return CALL_STATUS_ON(owner, MemSetAccess, XSEG_ERR_DRIVER, bytes, address, bytes, &access, 1);
 }
 
 /* --- Sharing. --- */
@@ -239,7 +302,7 @@ xseg_status xseg_driver_uuid(struct xseg_context *context, uint8_t uuid[XSEG_DRI
 {
     CUuuid found;
     const xseg_status status =
-        STATUS_ON(context, DeviceGetUuid, XSEG_ERR_DRIVER, 0, &found, context->device);
+        CALL_STATUS_ON(context, DeviceGetUuid, XSEG_ERR_DRIVER, 0, &found, context->device);
 
     if (status == XSEG_OK)
         memcpy(uuid, found.bytes, XSEG_DRIVER_UUID_BYTES);
@@ -256,15 +319,15 @@ xseg_status xseg_driver_export(struct xseg_context *context, uint64_t handle, in
                            XSEG_ERR_DRIVER, 0);
 
     if (status != XSEG_OK)
-        return refuses_handles(result) ? XSEG_ERR_UNSUPPORTED : status;
-    /* A program that inherits the descriptor would keep the memory from going back. */
+        return is_handle_unsupported(result) ? XSEG_ERR_UNSUPPORTED : status;
+    /* Without this flag a program that inherits the descriptor would retain the memory. */
     (void)fcntl(opened, F_SETFD, FD_CLOEXEC);
     *file = opened;
     return XSEG_OK;
 }
 
-/* CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE, which older headers do not have. */
-#define OVER_PCIE 1
+/* CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE, which is missing from older headers. */
+#define DMA_BUF_OVER_PCIE 1
 
 xseg_status xseg_driver_dmabuf(struct xseg_context *context, uint64_t address, uint64_t bytes,
                                bool is_pcie, int *file)
@@ -276,12 +339,13 @@ xseg_status xseg_driver_dmabuf(struct xseg_context *context, uint64_t address, u
         return status;
     const CUresult result =
         CALL(context->driver, MemGetHandleForAddressRange, &opened, address, bytes,
-             CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, is_pcie ? OVER_PCIE : 0);
+             CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, is_pcie ? DMA_BUF_OVER_PCIE : 0);
     status = xseg_driver_status(context->driver, context, XSEG_ENTRY_MemGetHandleForAddressRange,
                                 result, XSEG_ERR_DRIVER, bytes);
     xseg_driver_pop_context(context);
-    /* An invalid value: the driver wants one allocation at a time, or does not know the flag. */
-    if (refuses_handles(result) || result == CUDA_ERROR_INVALID_VALUE)
+    /* CUDA_ERROR_INVALID_VALUE: the range spans several allocations, or the driver does not support
+     * the flag. */
+    if (is_handle_unsupported(result) || result == CUDA_ERROR_INVALID_VALUE)
         return XSEG_ERR_UNSUPPORTED;
     if (status != XSEG_OK)
         return status;
@@ -293,10 +357,10 @@ xseg_status xseg_driver_dmabuf(struct xseg_context *context, uint64_t address, u
 xseg_status xseg_driver_import(struct xseg_context *context, int file, uint64_t *handle)
 {
     CUmemGenericAllocationHandle imported = 0;
-    void *named = (void *)(intptr_t)file; /* NOLINT(performance-no-int-to-ptr) */
+    void *argument = (void *)(intptr_t)file; /* NOLINT(performance-no-int-to-ptr) */
     const xseg_status status =
-        STATUS_ON(context, MemImportFromShareableHandle, XSEG_ERR_NO_MEMORY, 0, &imported, named,
-                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+        CALL_STATUS_ON(context, MemImportFromShareableHandle, XSEG_ERR_NO_MEMORY, 0, &imported,
+                       argument, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 
     if (status == XSEG_OK)
         *handle = imported;
@@ -307,59 +371,63 @@ xseg_status xseg_driver_export_fabric(struct xseg_context *context, uint64_t han
                                       uint8_t out[XSEG_DRIVER_FABRIC_BYTES])
 {
     const CUresult result = CALL(context->driver, MemExportToShareableHandle, out, handle,
-                                 (CUmemAllocationHandleType)FABRIC, 0);
+                                 (CUmemAllocationHandleType)HANDLE_TYPE_FABRIC, 0);
     const xseg_status status =
         xseg_driver_status(context->driver, context, XSEG_ENTRY_MemExportToShareableHandle, result,
                            XSEG_ERR_DRIVER, 0);
 
-    /* An invalid value: the memory was made without such handles. */
-    return refuses_handles(result) || result == CUDA_ERROR_INVALID_VALUE ? XSEG_ERR_UNSUPPORTED
-                                                                         : status;
+    /* CUDA_ERROR_INVALID_VALUE: the page was created without a fabric handle. */
+    return is_handle_unsupported(result) || result == CUDA_ERROR_INVALID_VALUE
+               ? XSEG_ERR_UNSUPPORTED
+               : status;
 }
 
 xseg_status xseg_driver_import_fabric(struct xseg_context *context,
                                       const uint8_t in[XSEG_DRIVER_FABRIC_BYTES], uint64_t *handle)
 {
-    uint8_t named[XSEG_DRIVER_FABRIC_BYTES];
+    uint8_t argument[XSEG_DRIVER_FABRIC_BYTES];
     CUmemGenericAllocationHandle imported = 0;
 
-    memcpy(named, in, sizeof(named));
-    const CUresult result = CALL(context->driver, MemImportFromShareableHandle, &imported, named,
-                                 (CUmemAllocationHandleType)FABRIC);
+    memcpy(argument, in, sizeof(argument));
+    const CUresult result = CALL(context->driver, MemImportFromShareableHandle, &imported, argument,
+                                 (CUmemAllocationHandleType)HANDLE_TYPE_FABRIC);
     const xseg_status status =
         xseg_driver_status(context->driver, context, XSEG_ENTRY_MemImportFromShareableHandle,
                            result, XSEG_ERR_NO_MEMORY, 0);
     if (status == XSEG_OK)
         *handle = imported;
-    return refuses_handles(result) ? XSEG_ERR_UNSUPPORTED : status;
+    return is_handle_unsupported(result) ? XSEG_ERR_UNSUPPORTED : status;
 }
 
-/* --- Contents. --- */
+/* --- Copies. --- */
 
 xseg_status xseg_driver_fill(struct xseg_context *context, uint64_t address, uint64_t bytes,
                              uint32_t word, xseg_stream stream)
 {
-    INSIDE(context, MemsetD32Async, XSEG_ERR_DRIVER, bytes, address, word, bytes / 4, stream);
+    RETURN_CALL_IN_CONTEXT(context, MemsetD32Async, XSEG_ERR_DRIVER, bytes, address, word,
+                           bytes / 4, stream);
 }
 
 xseg_status xseg_driver_copy_to_host(struct xseg_context *context, void *host, uint64_t address,
                                      uint64_t bytes, xseg_stream stream)
 {
-    INSIDE(context, MemcpyDtoHAsync, XSEG_ERR_DRIVER, bytes, host, address, bytes, stream);
+    RETURN_CALL_IN_CONTEXT(context, MemcpyDtoHAsync, XSEG_ERR_DRIVER, bytes, host, address, bytes,
+                           stream);
 }
 
 xseg_status xseg_driver_copy_from_host(struct xseg_context *context, uint64_t address,
                                        const void *host, uint64_t bytes, xseg_stream stream)
 {
-    INSIDE(context, MemcpyHtoDAsync, XSEG_ERR_DRIVER, bytes, address, host, bytes, stream);
+    RETURN_CALL_IN_CONTEXT(context, MemcpyHtoDAsync, XSEG_ERR_DRIVER, bytes, address, host, bytes,
+                           stream);
 }
 
 xseg_status xseg_driver_host_alloc(struct xseg_context *context, uint64_t bytes, void **host)
 {
-    INSIDE_RELAXED(context, MemHostAlloc, XSEG_ERR_HOST_MEMORY, bytes, host, bytes, 0);
+    RETURN_CALL_RELAXED(context, MemHostAlloc, XSEG_ERR_HOST_MEMORY, bytes, host, bytes, 0);
 }
 
 xseg_status xseg_driver_host_free(struct xseg_context *context, void *host)
 {
-    INSIDE_RELAXED(context, MemFreeHost, XSEG_ERR_DRIVER, 0, host);
+    RETURN_CALL_RELAXED(context, MemFreeHost, XSEG_ERR_DRIVER, 0, host);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The functions of driver.h for streams, events and captures. */
+/* The functions of driver.h for streams, events, captures and fences. */
 #include <string.h>
 
+#include "src/base/check.h"
 #include "src/base/error.h"
 #include "vmm/driver_entry.h"
 
@@ -14,26 +15,26 @@ xseg_status xseg_driver_stream_id(struct xseg_context *context, xseg_stream stre
 
     if (status != XSEG_OK)
         return status;
-    /* The default streams belong to the current context, which is this one. */
+    /* The default streams belong to the current context, which is the device's context here. */
     if ((uintptr_t)stream > (uintptr_t)CU_STREAM_PER_THREAD) {
         CUcontext owner = NULL;
 
-        status = STATUS_ON(context, StreamGetCtx, XSEG_ERR_DRIVER, 0, stream, &owner);
+        status = CALL_STATUS_ON(context, StreamGetCtx, XSEG_ERR_DRIVER, 0, stream, &owner);
         if (status == XSEG_OK && owner != context->primary)
             status = xseg_fail(XSEG_ERR_ARGUMENT, "stream belongs to another device or context, %p",
                                (void *)stream);
     }
     if (status == XSEG_OK)
-        status = STATUS_ON(context, StreamGetId, XSEG_ERR_DRIVER, 0, stream, &number);
+        status = CALL_STATUS_ON(context, StreamGetId, XSEG_ERR_DRIVER, 0, stream, &number);
     xseg_driver_pop_context(context);
     if (status == XSEG_OK)
         *id = number;
     return status;
 }
 
-/* The status of a query's result.  *done: whether all work has finished */
-static xseg_status done_of(struct xseg_context *context, enum xseg_entry entry, CUresult result,
-                           bool *done)
+/* Return the status of a query.  *done: whether all work has finished */
+static xseg_status query_status(struct xseg_context *context, enum xseg_entry entry,
+                                CUresult result, bool *done)
 {
     if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) {
         *done = result == CUDA_SUCCESS;
@@ -49,15 +50,15 @@ xseg_status xseg_driver_stream_query(struct xseg_context *context, xseg_stream s
 
     if (status != XSEG_OK)
         return status;
-    status =
-        done_of(context, XSEG_ENTRY_StreamQuery, CALL(context->driver, StreamQuery, stream), done);
+    status = query_status(context, XSEG_ENTRY_StreamQuery,
+                          CALL(context->driver, StreamQuery, stream), done);
     xseg_driver_pop_context_relaxed(context, mode);
     return status;
 }
 
 xseg_status xseg_driver_stream_synchronize(struct xseg_context *context, xseg_stream stream)
 {
-    INSIDE_RELAXED(context, StreamSynchronize, XSEG_ERR_DRIVER, 0, stream);
+    RETURN_CALL_RELAXED(context, StreamSynchronize, XSEG_ERR_DRIVER, 0, stream);
 }
 
 xseg_status xseg_driver_context_synchronize(struct xseg_context *context)
@@ -77,44 +78,48 @@ xseg_status xseg_driver_context_synchronize(struct xseg_context *context)
 
 xseg_status xseg_driver_stream_create(struct xseg_context *context, xseg_stream *stream)
 {
-    INSIDE(context, StreamCreate, XSEG_ERR_DRIVER, 0, stream, CU_STREAM_NON_BLOCKING);
+    RETURN_CALL_IN_CONTEXT(context, StreamCreate, XSEG_ERR_DRIVER, 0, stream,
+                           CU_STREAM_NON_BLOCKING);
 }
 
 xseg_status xseg_driver_stream_destroy(struct xseg_context *context, xseg_stream stream)
 {
-    INSIDE(context, StreamDestroy, XSEG_ERR_DRIVER, 0, stream);
+    RETURN_CALL_IN_CONTEXT(context, StreamDestroy, XSEG_ERR_DRIVER, 0, stream);
 }
 
 xseg_status xseg_driver_stream_wait_event(struct xseg_context *context, xseg_stream stream,
                                           xseg_event event)
 {
-    INSIDE(context, StreamWaitEvent, XSEG_ERR_DRIVER, 0, stream, event, CU_EVENT_WAIT_DEFAULT);
+    RETURN_CALL_IN_CONTEXT(context, StreamWaitEvent, XSEG_ERR_DRIVER, 0, stream, event,
+                           CU_EVENT_WAIT_DEFAULT);
 }
 
 xseg_status xseg_driver_event_create(struct xseg_context *context, xseg_event *event)
 {
-    INSIDE(context, EventCreate, XSEG_ERR_DRIVER, 0, event, CU_EVENT_DISABLE_TIMING);
+    RETURN_CALL_IN_CONTEXT(context, EventCreate, XSEG_ERR_DRIVER, 0, event,
+                           CU_EVENT_DISABLE_TIMING);
 }
 
 xseg_status xseg_driver_event_destroy(struct xseg_context *context, xseg_event event)
 {
-    INSIDE(context, EventDestroy, XSEG_ERR_DRIVER, 0, event);
+    RETURN_CALL_IN_CONTEXT(context, EventDestroy, XSEG_ERR_DRIVER, 0, event);
 }
 
 xseg_status xseg_driver_event_record(struct xseg_context *context, xseg_event event,
                                      xseg_stream stream)
 {
-    INSIDE(context, EventRecord, XSEG_ERR_DRIVER, 0, event, stream);
+    RETURN_CALL_IN_CONTEXT(context, EventRecord, XSEG_ERR_DRIVER, 0, event, stream);
 }
 
 xseg_status xseg_driver_event_query(struct xseg_context *context, xseg_event event, bool *done)
 {
-    return done_of(context, XSEG_ENTRY_EventQuery, CALL(context->driver, EventQuery, event), done);
+    return query_status(context, XSEG_ENTRY_EventQuery, CALL(context->driver, EventQuery, event),
+                        done);
 }
 
 xseg_status xseg_driver_event_synchronize(struct xseg_context *context, xseg_event event)
 {
-    INSIDE_RELAXED(context, EventSynchronize, XSEG_ERR_DRIVER, 0, event);
+    RETURN_CALL_RELAXED(context, EventSynchronize, XSEG_ERR_DRIVER, 0, event);
 }
 
 /* --- Captures. --- */
@@ -123,13 +128,13 @@ xseg_status xseg_driver_relax_capture_mode(struct xseg_context *context, int *wa
 {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     const xseg_status status =
-        STATUS_ON(context, ThreadExchangeStreamCaptureMode, XSEG_ERR_DRIVER, 0, &mode);
+        CALL_STATUS_ON(context, ThreadExchangeStreamCaptureMode, XSEG_ERR_DRIVER, 0, &mode);
 
     *was = (int)mode;
     return status;
 }
 
-/* Change the thread's mode back.  A call that fails, for which there is no known reason, is made once more. */
+/* A failed call, for which no reason is known, is retried once. */
 void xseg_driver_restore_capture_mode(struct xseg_context *context, int was)
 {
     CUstreamCaptureMode mode = (CUstreamCaptureMode)was;
@@ -140,16 +145,16 @@ void xseg_driver_restore_capture_mode(struct xseg_context *context, int was)
     (void)CALL(context->driver, ThreadExchangeStreamCaptureMode, &mode);
 }
 
-/* --- Questions under a lock of the device. --- */
+/* --- Event polls, under a lock of the device. --- */
 
-static inline void count_guarded(atomic_uint_fast64_t *count, uint64_t calls)
+static inline void add_unlocked(atomic_uint_fast64_t *count, uint64_t calls)
 {
     atomic_store_explicit(count, atomic_load_explicit(count, memory_order_relaxed) + calls,
                           memory_order_relaxed);
 }
 
-/* Count and report a question whose result is neither yes nor no. */
-static void ask_failed(struct xseg_context *context, enum xseg_entry entry, CUresult result)
+/* Count and report a query that failed. */
+static void fail_query(struct xseg_context *context, enum xseg_entry entry, CUresult result)
 {
     struct xseg_driver *driver = context->driver;
 
@@ -157,64 +162,65 @@ static void ask_failed(struct xseg_context *context, enum xseg_entry entry, CUre
     (void)xseg_driver_status(driver, context, entry, result, XSEG_ERR_DRIVER, 0);
 }
 
-/* Exchange the thread's mode for *mode. */
-static inline CUresult exchange(const struct xseg_context *context, CUstreamCaptureMode *mode)
+static inline CUresult exchange_capture_mode(const struct xseg_context *context,
+                                             CUstreamCaptureMode *mode)
 {
     return context->driver->call_ThreadExchangeStreamCaptureMode(mode);
 }
 
-/* Change the thread's mode back; once more if that fails, as in xseg_driver_restore_capture_mode(). */
-static inline void give_mode(const struct xseg_context *context, CUstreamCaptureMode was)
+/* Restore the capture mode of the thread, with one retry, as xseg_driver_restore_capture_mode()
+ * does. */
+static inline void restore_polled_mode(const struct xseg_context *context, CUstreamCaptureMode was)
 {
     CUstreamCaptureMode mode = was;
 
-    if (__builtin_expect(exchange(context, &mode) == CUDA_SUCCESS, 1))
+    if (__builtin_expect(exchange_capture_mode(context, &mode) == CUDA_SUCCESS, 1))
         return;
     atomic_fetch_add_explicit(&context->driver->failed[XSEG_ENTRY_ThreadExchangeStreamCaptureMode],
                               1, memory_order_relaxed);
-    count_guarded(&context->poll_counts->modes, 1);
+    add_unlocked(&context->poll_counts->modes, 1);
     mode = was;
-    (void)exchange(context, &mode);
+    (void)exchange_capture_mode(context, &mode);
 }
 
-enum xseg_driver_poll_result xseg_driver_poll_event(struct xseg_driver_poll *questions,
-                                                    xseg_event event, bool is_last)
+enum xseg_driver_poll_result xseg_driver_poll_event(struct xseg_driver_poll *poll, xseg_event event,
+                                                    bool is_last)
 {
-    struct xseg_context *context = questions->context;
+    struct xseg_context *context = poll->context;
     CUstreamCaptureMode was = CU_STREAM_CAPTURE_MODE_RELAXED;
 
-    if (__builtin_expect(questions->is_open, 0)) {
-        was = (CUstreamCaptureMode)questions->was;
+    if (__builtin_expect(poll->is_open, 0)) {
+        was = (CUstreamCaptureMode)poll->was;
     } else {
-        const CUresult result = exchange(context, &was);
+        const CUresult result = exchange_capture_mode(context, &was);
 
-        /* The call that changes the mode back is counted here, too. */
-        count_guarded(&context->poll_counts->modes, result == CUDA_SUCCESS ? 2 : 1);
+        /* This count includes the call that restores the mode. */
+        add_unlocked(&context->poll_counts->modes, result == CUDA_SUCCESS ? 2 : 1);
         if (__builtin_expect(result != CUDA_SUCCESS, 0)) {
-            ask_failed(context, XSEG_ENTRY_ThreadExchangeStreamCaptureMode, result);
+            fail_query(context, XSEG_ENTRY_ThreadExchangeStreamCaptureMode, result);
             return XSEG_DRIVER_POLL_NOT_QUERIED;
         }
     }
-    count_guarded(&context->poll_counts->events, 1);
+    add_unlocked(&context->poll_counts->events, 1);
     const CUresult result = context->driver->call_EventQuery(event);
     if (__builtin_expect(result == CUDA_ERROR_NOT_READY && is_last, 1)) {
-        questions->is_open = false;
-        give_mode(context, was);
+        poll->is_open = false;
+        restore_polled_mode(context, was);
         return XSEG_DRIVER_POLL_PENDING;
     }
-    questions->is_open = true;
-    questions->was = (int)was;
+    poll->is_open = true;
+    poll->was = (int)was;
     if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY)
         return result == CUDA_SUCCESS ? XSEG_DRIVER_POLL_COMPLETED : XSEG_DRIVER_POLL_PENDING;
-    ask_failed(context, XSEG_ENTRY_EventQuery, result);
+    fail_query(context, XSEG_ENTRY_EventQuery, result);
     return XSEG_DRIVER_POLL_FAILED;
 }
 
-void xseg_driver_poll_end(struct xseg_driver_poll *questions)
+void xseg_driver_poll_end(struct xseg_driver_poll *poll)
 {
-    if (questions->is_open)
-        give_mode(questions->context, (CUstreamCaptureMode)questions->was);
-    questions->is_open = false;
+    if (poll->is_open)
+        restore_polled_mode(poll->context, (CUstreamCaptureMode)poll->was);
+    poll->is_open = false;
 }
 
 xseg_status xseg_driver_push_context_relaxed(struct xseg_context *context, int *mode)
@@ -251,7 +257,8 @@ xseg_status xseg_driver_capture_info(struct xseg_context *context, xseg_stream s
     const CUresult result =
         CALL(context->driver, StreamGetCaptureInfo, stream, &state, &id, &graph, &nodes, &count);
     xseg_driver_pop_context(context);
-    /* The legacy stream is asked while others are captured: it takes part in no capture itself. */
+    /* A query of the legacy stream fails this way while other streams are captured; the legacy
+     * stream itself is in no capture. */
     if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
         return XSEG_OK;
     if (result != CUDA_SUCCESS)
@@ -265,7 +272,76 @@ xseg_status xseg_driver_capture_info(struct xseg_context *context, xseg_stream s
 }
 
 xseg_status xseg_driver_node_dependencies(struct xseg_context *context, xseg_node node,
-                                          xseg_node *needs, size_t *count)
+                                          xseg_node *nodes, size_t *count)
 {
-    return STATUS_ON(context, GraphNodeGetDependencies, XSEG_ERR_DRIVER, 0, node, needs, count);
+    return CALL_STATUS_ON(context, GraphNodeGetDependencies, XSEG_ERR_DRIVER, 0, node, nodes,
+                          count);
+}
+
+/* --- Fences. --- */
+
+void xseg_fences_init(struct xseg_fences *fences, struct xseg_context *context)
+{
+    memset(fences, 0, sizeof(*fences));
+    fences->context = context;
+}
+
+xseg_status xseg_fences_fini(struct xseg_fences *fences)
+{
+    while (fences->count > 0) {
+        const xseg_status status =
+            xseg_driver_event_destroy(fences->context, fences->idle[fences->count - 1]);
+
+        if (status != XSEG_OK)
+            return status;
+        fences->count--;
+        fences->created--;
+    }
+    xseg_fences_abandon(fences);
+    return XSEG_OK;
+}
+
+void xseg_fences_abandon(struct xseg_fences *fences)
+{
+    free(fences->idle);
+    xseg_fences_init(fences, fences->context);
+}
+
+/* Create an idle event. */
+static xseg_status create_event(struct xseg_fences *fences)
+{
+    if (fences->created == fences->capacity) {
+        const size_t capacity = fences->capacity == 0 ? 64 : fences->capacity * 2;
+        xseg_event *idle = realloc(fences->idle, capacity * sizeof(*idle));
+
+        if (idle == NULL)
+            return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, table of events");
+        fences->idle = idle;
+        fences->capacity = capacity;
+    }
+    const xseg_status status =
+        xseg_driver_event_create(fences->context, &fences->idle[fences->count]);
+    if (status == XSEG_OK) {
+        fences->count++;
+        fences->created++;
+    }
+    return status;
+}
+
+xseg_status xseg_fences_record(struct xseg_fences *fences, xseg_stream stream, xseg_event *out)
+{
+    xseg_status status = fences->count > 0 ? XSEG_OK : create_event(fences);
+
+    if (status != XSEG_OK)
+        return status;
+    status = xseg_driver_event_record(fences->context, fences->idle[fences->count - 1], stream);
+    if (status == XSEG_OK)
+        *out = fences->idle[--fences->count];
+    return status;
+}
+
+void xseg_fences_return(struct xseg_fences *fences, xseg_event event)
+{
+    XSEG_ASSERT(fences->count < fences->created);
+    fences->idle[fences->count++] = event;
 }

@@ -6,16 +6,16 @@
 
 /* --- Runs of pages. --- */
 
-/* A kind of pages, by their state. */
-typedef bool is_meant(const struct xseg_segment *segment, uint32_t page);
+/* A condition that selects pages, mostly by their state. */
+typedef bool page_predicate(const struct xseg_segment *segment, uint32_t page);
 
 static bool is_mapped(const struct xseg_segment *segment, uint32_t page)
 {
     return xseg_segment_is_mapped(segment, page);
 }
 
-/* Whether a page is mapped on its way back. */
-static bool is_coming(const struct xseg_segment *segment, uint32_t page)
+/* Whether a resume has mapped a page and not finished. */
+static bool is_restoring(const struct xseg_segment *segment, uint32_t page)
 {
     return segment->state[page] == XSEG_PAGE_EVICTED_MAPPED ||
            segment->state[page] == XSEG_PAGE_FRESH_MAPPED;
@@ -26,12 +26,12 @@ static bool is_evicted(const struct xseg_segment *segment, uint32_t page)
     return xseg_segment_is_evicted(segment, page);
 }
 
-/* Whether a page is visited at this granule: of an aliased page one mapping is. */
+/* Whether a page is visited at this granule; an aliased page is visited at one of its mappings. */
 static bool is_visited(const struct xseg_segment *segment, uint32_t page)
 {
-    const struct xseg_alias_record *aliased = xseg_alias_record(segment, page);
+    const struct xseg_alias_record *record = xseg_alias_record(segment, page);
 
-    return aliased == NULL || aliased->visit_address == xseg_segment_address(segment, page);
+    return record == NULL || record->visit_address == xseg_segment_address(segment, page);
 }
 
 static bool is_visited_evicted(const struct xseg_segment *segment, uint32_t page)
@@ -44,22 +44,24 @@ static bool is_visited_mapped(const struct xseg_segment *segment, uint32_t page)
     return is_mapped(segment, page) && is_visited(segment, page);
 }
 
-/* The granule behind a page or a hole; a hole is one granule long. */
-static uint32_t page_after(const struct xseg_segment *segment, uint32_t at)
+/* The granule after a page, or after an unmapped granule. */
+static uint32_t next_page(const struct xseg_segment *segment, uint32_t at)
 {
     return at + (segment->length[at] == 0 ? 1 : segment->length[at]);
 }
 
-/* Find the next run of pages of a kind from *first on; returns its granules, 0 if there is none. */
-static uint32_t next_run(const struct xseg_segment *segment, is_meant *meant, uint32_t *first)
+/* Find the next run of selected pages from *first on.  Returns the number of its granules, 0 if
+ * there is none. */
+static uint32_t find_run(const struct xseg_segment *segment, page_predicate *is_selected,
+                         uint32_t *first)
 {
     uint32_t at = *first;
 
-    while (at < segment->granules && !meant(segment, at))
-        at = page_after(segment, at);
+    while (at < segment->granules && !is_selected(segment, at))
+        at = next_page(segment, at);
     *first = at;
-    while (at < segment->granules && meant(segment, at))
-        at = page_after(segment, at);
+    while (at < segment->granules && is_selected(segment, at))
+        at = next_page(segment, at);
     return at - *first;
 }
 
@@ -73,14 +75,14 @@ uint32_t xseg_evicted_next_run(const struct xseg_segment *segment, uint32_t *fir
 {
     uint32_t at = *first;
 
-    if (next_run(segment, is_present, &at) == 0)
+    if (find_run(segment, is_present, &at) == 0)
         return 0;
     *evicted = is_evicted(segment, at);
     *first = at;
-    return next_run(segment, *evicted ? is_visited_evicted : is_visited_mapped, first);
+    return find_run(segment, *evicted ? is_visited_evicted : is_visited_mapped, first);
 }
 
-static void set(struct xseg_segment *segment, uint32_t page, enum xseg_page_state state)
+static void set_state(struct xseg_segment *segment, uint32_t page, enum xseg_page_state state)
 {
     xseg_segment_set_state(segment, page, state);
 }
@@ -94,41 +96,43 @@ void xseg_evicted_select_aliases(struct xseg_segment *segment)
 
 /* --- Unmapping a run. --- */
 
-/* Set the state of a page that was unmapped; without is_known it is not known whether the page is still mapped. */
-typedef void settle(struct xseg_segment *segment, uint32_t page, bool is_known);
+/* Set the state of a page after an unmap.  is_known: the page is unmapped; false: it may be
+ * mapped */
+typedef void settle_page(struct xseg_segment *segment, uint32_t page, bool is_known);
 
-/* Unmap a run in one call if the driver accepts that; else page by page, as far as the driver does. */
-static xseg_status unmap_run(struct xseg_segment *segment, uint32_t first, uint32_t count,
-                             settle *settle_page)
+/* Unmap a run in one call if the driver batches; else page by page, without a stop at failures. */
+static xseg_status unmap_page_run(struct xseg_segment *segment, uint32_t first, uint32_t count,
+                                  settle_page *settle)
 {
     struct xseg_context *context = segment->context;
     xseg_status result = XSEG_OK;
-    bool together = false;
+    bool is_batched = false;
 
     if (segment->length[first] < count && context->batches_unmap)
-        together = xseg_driver_unmap(context, xseg_segment_address(segment, first),
-                                     count * segment->granule_bytes) == XSEG_OK;
+        is_batched = xseg_driver_unmap(context, xseg_segment_address(segment, first),
+                                       count * segment->granule_bytes) == XSEG_OK;
     for (uint32_t page = first; page < first + count; page += segment->length[page]) {
         bool is_known = true;
         const xseg_status status =
-            together ? XSEG_OK : xseg_segment_unmap_page(segment, page, &is_known);
+            is_batched ? XSEG_OK : xseg_segment_unmap_page(segment, page, &is_known);
 
         if (status == XSEG_OK || !is_known)
-            settle_page(segment, page, is_known);
+            settle(segment, page, is_known);
         result = result == XSEG_OK ? status : result;
     }
     xseg_segment_record_change(segment, first, count, ++segment->page_cache->generation);
     return result;
 }
 
-/* --- Leaving. --- */
+/* --- Pause. --- */
 
-/* A page that may still be mapped counts as on its way back: look_at_coming() will ask the driver. */
-static void settle_left(struct xseg_segment *segment, uint32_t page, bool is_known)
+/* A page that may be mapped is set to EVICTED_MAPPED; query_restoring_pages() will query the
+ * driver. */
+static void settle_evicted(struct xseg_segment *segment, uint32_t page, bool is_known)
 {
     xseg_segment_count_mapped_page(segment, page, false);
     xseg_segment_count_unknown_page(segment, page, true);
-    set(segment, page, is_known ? XSEG_PAGE_EVICTED : XSEG_PAGE_EVICTED_MAPPED);
+    set_state(segment, page, is_known ? XSEG_PAGE_EVICTED : XSEG_PAGE_EVICTED_MAPPED);
 }
 
 xseg_status xseg_evicted_unmap(struct xseg_segment *segment)
@@ -136,8 +140,8 @@ xseg_status xseg_evicted_unmap(struct xseg_segment *segment)
     xseg_status status = XSEG_OK;
 
     for (uint32_t at = 0, count;
-         status == XSEG_OK && (count = next_run(segment, is_mapped, &at)) != 0; at += count)
-        status = unmap_run(segment, at, count, settle_left);
+         status == XSEG_OK && (count = find_run(segment, is_mapped, &at)) != 0; at += count)
+        status = unmap_page_run(segment, at, count, settle_evicted);
     XSEG_AUDIT(xseg_segment_audit, segment);
     return status;
 }
@@ -150,27 +154,28 @@ static void set_handle(struct xseg_segment *segment, uint32_t page, uint64_t han
         segment->handle[page] = handle;
 }
 
-/* Whether some granule may use the memory of a page, or may still map it. */
-static bool is_in_use(const struct xseg_segment *segment, uint32_t page)
+/* Whether a granule uses the memory of a page, or may map it. */
+static bool is_memory_in_use(const struct xseg_segment *segment, uint32_t page)
 {
-    const struct xseg_alias_record *aliased = xseg_alias_record(segment, page);
+    const struct xseg_alias_record *record = xseg_alias_record(segment, page);
 
-    return aliased != NULL &&
-           (aliased->count.fresh != 0 || aliased->count.evicted != aliased->count.mappings);
+    return record != NULL &&
+           (record->count.fresh != 0 || record->count.evicted != record->count.mappings);
 }
 
-/* Let a page be AWAY without its memory.  Memory of an aliased page is released with the last granule that has use for it. */
-static void release(struct xseg_segment *segment, uint32_t page)
+/* Set a page to EVICTED without memory.  Memory of an aliased page is released with the last
+ * granule that uses it. */
+static void release_page_memory(struct xseg_segment *segment, uint32_t page)
 {
     const uint64_t handle = xseg_alias_handle(segment, page);
 
-    set(segment, page, XSEG_PAGE_EVICTED);
-    if (handle == 0 || is_in_use(segment, page))
+    set_state(segment, page, XSEG_PAGE_EVICTED);
+    if (handle == 0 || is_memory_in_use(segment, page))
         return;
     (void)xseg_segment_clear_exported(segment, page);
     xseg_segment_count_unknown_page(segment, page, false);
     set_handle(segment, page, 0);
-    /* A page that the driver refuses is a leftover. */
+    /* A page that the driver does not release becomes unreleased. */
     (void)xseg_page_cache_put(
         segment->page_cache,
         xseg_segment_page_kind(segment, xseg_segment_page_bytes(segment, page)), handle,
@@ -179,42 +184,41 @@ static void release(struct xseg_segment *segment, uint32_t page)
 
 void xseg_evicted_release(struct xseg_segment *segment)
 {
-    for (uint32_t at = 0, count; (count = next_run(segment, is_evicted, &at)) != 0; at += count)
+    for (uint32_t at = 0, count; (count = find_run(segment, is_evicted, &at)) != 0; at += count)
         for (uint32_t page = at; page < at + count; page += segment->length[page])
             if (segment->state[page] == XSEG_PAGE_EVICTED)
-                release(segment, page);
+                release_page_memory(segment, page);
     XSEG_AUDIT(xseg_segment_audit, segment);
 }
 
-/* --- Coming back. --- */
+/* --- Resume. --- */
 
 static bool lacks_memory(const struct xseg_segment *segment, uint32_t page)
 {
-    const struct xseg_alias_record *aliased = xseg_alias_record(segment, page);
+    const struct xseg_alias_record *record = xseg_alias_record(segment, page);
 
     return segment->state[page] == XSEG_PAGE_EVICTED &&
-           (xseg_alias_handle(segment, page) == 0 ||
-            (aliased != NULL && aliased->count.fresh != 0));
+           (xseg_alias_handle(segment, page) == 0 || (record != NULL && record->count.fresh != 0));
 }
 
-/* Whether a page without memory is to get some, and is visited at this granule. */
+/* Whether a page lacks memory, and is visited at this granule. */
 static bool is_visited_missing(const struct xseg_segment *segment, uint32_t page)
 {
     return segment->state[page] == XSEG_PAGE_EVICTED && xseg_alias_handle(segment, page) == 0 &&
            is_visited(segment, page);
 }
 
-static xseg_status supply_page(struct xseg_segment *segment, uint32_t page)
+static xseg_status create_page_memory(struct xseg_segment *segment, uint32_t page)
 {
     const uint64_t bytes = xseg_segment_page_bytes(segment, page);
-    /* Pages of other pools are left out: their contents could show. */
+    /* The filter excludes pages of other pools, whose contents could be revealed. */
     const struct xseg_page_filter filter = {segment->owner, segment->properties, NULL};
     struct xseg_page idle = {.handle = 0};
     xseg_status status = XSEG_OK;
 
-    /* Another granule that maps the page has got the memory. */
+    /* The memory was created at another granule that maps the page. */
     if (xseg_alias_handle(segment, page) != 0) {
-        set(segment, page, XSEG_PAGE_FRESH);
+        set_state(segment, page, XSEG_PAGE_FRESH);
         return XSEG_OK;
     }
     if (!xseg_page_cache_acquire(segment->page_cache, bytes, &filter, &idle))
@@ -222,7 +226,7 @@ static xseg_status supply_page(struct xseg_segment *segment, uint32_t page)
     if (status != XSEG_OK)
         return status;
     set_handle(segment, page, idle.handle);
-    set(segment, page, XSEG_PAGE_FRESH);
+    set_state(segment, page, XSEG_PAGE_FRESH);
     xseg_segment_count_unknown_page(segment, page, true);
     return XSEG_OK;
 }
@@ -232,21 +236,21 @@ xseg_status xseg_evicted_create(struct xseg_segment *segment)
     xseg_status status = XSEG_OK;
 
     for (uint32_t at = 0, count;
-         status == XSEG_OK && (count = next_run(segment, lacks_memory, &at)) != 0; at += count)
+         status == XSEG_OK && (count = find_run(segment, lacks_memory, &at)) != 0; at += count)
         for (uint32_t page = at; status == XSEG_OK && page < at + count;
              page += segment->length[page])
-            status = supply_page(segment, page);
+            status = create_page_memory(segment, page);
     return status;
 }
 
-/* Ask the driver whether pages on their way back are mapped: they are left from an earlier attempt that failed and
- * could not be undone. */
-static xseg_status look_at_coming(struct xseg_segment *segment)
+/* Query whether pages in a mapped state are mapped: an earlier attempt may have failed without a
+ * complete roll-back. */
+static xseg_status query_restoring_pages(struct xseg_segment *segment)
 {
     xseg_status status = XSEG_OK;
 
     for (uint32_t at = 0, count;
-         status == XSEG_OK && (count = next_run(segment, is_coming, &at)) != 0; at += count)
+         status == XSEG_OK && (count = find_run(segment, is_restoring, &at)) != 0; at += count)
         for (uint32_t page = at; status == XSEG_OK && page < at + count;
              page += segment->length[page]) {
             bool mapped = true;
@@ -254,27 +258,27 @@ static xseg_status look_at_coming(struct xseg_segment *segment)
             status = xseg_driver_is_mapped(segment->context, xseg_segment_address(segment, page),
                                            &mapped);
             if (!mapped)
-                set(segment, page,
-                    segment->state[page] == XSEG_PAGE_FRESH_MAPPED ? XSEG_PAGE_FRESH
-                                                                   : XSEG_PAGE_EVICTED);
+                set_state(segment, page,
+                          segment->state[page] == XSEG_PAGE_FRESH_MAPPED ? XSEG_PAGE_FRESH
+                                                                         : XSEG_PAGE_EVICTED);
         }
     return status;
 }
 
 /* Map a page unless it is mapped already. */
-static xseg_status enter_page(struct xseg_segment *segment, uint32_t page)
+static xseg_status map_evicted_page(struct xseg_segment *segment, uint32_t page)
 {
     xseg_status status;
 
-    if (is_coming(segment, page))
+    if (is_restoring(segment, page))
         return XSEG_OK;
     status =
         xseg_driver_map(segment->context, xseg_segment_address(segment, page),
                         xseg_segment_page_bytes(segment, page), xseg_alias_handle(segment, page));
     if (status == XSEG_OK)
-        set(segment, page,
-            segment->state[page] == XSEG_PAGE_FRESH ? XSEG_PAGE_FRESH_MAPPED
-                                                    : XSEG_PAGE_EVICTED_MAPPED);
+        set_state(segment, page,
+                  segment->state[page] == XSEG_PAGE_FRESH ? XSEG_PAGE_FRESH_MAPPED
+                                                          : XSEG_PAGE_EVICTED_MAPPED);
     return status;
 }
 
@@ -285,13 +289,13 @@ static bool has_memory(const struct xseg_segment *segment, uint32_t page)
 
 xseg_status xseg_evicted_map(struct xseg_segment *segment)
 {
-    xseg_status status = look_at_coming(segment);
+    xseg_status status = query_restoring_pages(segment);
 
     for (uint32_t at = 0, count;
-         status == XSEG_OK && (count = next_run(segment, has_memory, &at)) != 0; at += count) {
+         status == XSEG_OK && (count = find_run(segment, has_memory, &at)) != 0; at += count) {
         for (uint32_t page = at; status == XSEG_OK && page < at + count;
              page += segment->length[page])
-            status = enter_page(segment, page);
+            status = map_evicted_page(segment, page);
         if (status == XSEG_OK)
             status = xseg_segment_set_access(segment, at, count);
     }
@@ -302,27 +306,27 @@ void xseg_evicted_finish(struct xseg_segment *segment)
 {
     const uint64_t generation = ++segment->page_cache->generation;
 
-    for (uint32_t at = 0, count; (count = next_run(segment, is_coming, &at)) != 0; at += count) {
+    for (uint32_t at = 0, count; (count = find_run(segment, is_restoring, &at)) != 0; at += count) {
         for (uint32_t page = at; page < at + count; page += segment->length[page]) {
             xseg_segment_count_unknown_page(segment, page, false);
             xseg_segment_count_mapped_page(segment, page, true);
-            set(segment, page, XSEG_PAGE_MAPPED);
+            set_state(segment, page, XSEG_PAGE_MAPPED);
         }
         xseg_segment_record_change(segment, at, count, generation);
     }
     XSEG_AUDIT(xseg_segment_audit, segment);
 }
 
-/* Undo the state of a page: new memory goes, memory of before stays with the page.  A page that may still be mapped
- * keeps its state. */
-static void settle_back(struct xseg_segment *segment, uint32_t page, bool is_known)
+/* Roll back the state of a page: release new memory, keep previous memory.  A page that may be
+ * mapped keeps its state. */
+static void settle_rolled_back(struct xseg_segment *segment, uint32_t page, bool is_known)
 {
     if (!is_known)
         return;
     if (segment->state[page] == XSEG_PAGE_EVICTED_MAPPED)
-        set(segment, page, XSEG_PAGE_EVICTED);
+        set_state(segment, page, XSEG_PAGE_EVICTED);
     else
-        release(segment, page);
+        release_page_memory(segment, page);
 }
 
 static bool is_fresh(const struct xseg_segment *segment, uint32_t page)
@@ -334,25 +338,25 @@ xseg_status xseg_evicted_roll_back(struct xseg_segment *segment)
 {
     xseg_status result = XSEG_OK;
 
-    for (uint32_t at = 0, count; (count = next_run(segment, is_coming, &at)) != 0; at += count) {
-        const xseg_status status = unmap_run(segment, at, count, settle_back);
+    for (uint32_t at = 0, count; (count = find_run(segment, is_restoring, &at)) != 0; at += count) {
+        const xseg_status status = unmap_page_run(segment, at, count, settle_rolled_back);
 
         result = result == XSEG_OK ? status : result;
     }
-    for (uint32_t at = 0, count; (count = next_run(segment, is_fresh, &at)) != 0; at += count)
+    for (uint32_t at = 0, count; (count = find_run(segment, is_fresh, &at)) != 0; at += count)
         for (uint32_t page = at; page < at + count; page += segment->length[page])
-            release(segment, page);
+            release_page_memory(segment, page);
     XSEG_AUDIT(xseg_segment_audit, segment);
     return result;
 }
 
 /* --- Sums. --- */
 
-static uint64_t sum(const struct xseg_segment *segment, is_meant *meant)
+static uint64_t sum_bytes(const struct xseg_segment *segment, page_predicate *is_selected)
 {
     uint64_t granules = 0;
 
-    for (uint32_t at = 0, count; (count = next_run(segment, meant, &at)) != 0; at += count)
+    for (uint32_t at = 0, count; (count = find_run(segment, is_selected, &at)) != 0; at += count)
         granules += count;
     return granules * segment->granule_bytes;
 }
@@ -360,17 +364,17 @@ static uint64_t sum(const struct xseg_segment *segment, is_meant *meant)
 /* Whether a page is visited at this granule, and no granule maps it. */
 static bool is_evicted_whole(const struct xseg_segment *segment, uint32_t page)
 {
-    const struct xseg_alias_record *aliased = xseg_alias_record(segment, page);
+    const struct xseg_alias_record *record = xseg_alias_record(segment, page);
 
-    return is_visited_evicted(segment, page) && (aliased == NULL || aliased->count.mapped == 0);
+    return is_visited_evicted(segment, page) && (record == NULL || record->count.mapped == 0);
 }
 
 uint64_t xseg_evicted_bytes(const struct xseg_segment *segment)
 {
-    return sum(segment, is_evicted_whole);
+    return sum_bytes(segment, is_evicted_whole);
 }
 
 uint64_t xseg_evicted_unbacked_bytes(const struct xseg_segment *segment)
 {
-    return sum(segment, is_visited_missing);
+    return sum_bytes(segment, is_visited_missing);
 }

@@ -7,94 +7,118 @@
 
 /* --- Unmapping. --- */
 
-/* Unmap the first `pages` pages, `bytes` long, and give the addresses back. */
-static void withdraw(struct xseg_imported *foreign, size_t pages, uint64_t bytes)
+/* Unmap the first `pages` pages, `bytes` long, and release the VA range. */
+static void unmap_pages(struct xseg_imported *imported, size_t pages, uint64_t bytes)
 {
-    struct xseg_context *context = foreign->context;
-    const bool together = pages > 1 && context->batches_unmap &&
-                          xseg_driver_unmap(context, foreign->base, bytes) == XSEG_OK;
-    uint64_t address = foreign->base;
+    struct xseg_context *context = imported->context;
+    const bool is_batched = pages > 1 && context->batches_unmap &&
+                            xseg_driver_unmap(context, imported->base, bytes) == XSEG_OK;
+    uint64_t address = imported->base;
 
-    for (size_t i = 0; i < pages && !together; i++) {
-        (void)xseg_unreleased_release(foreign->unreleased, XSEG_UNRELEASED_MAPPING, address,
-                                      foreign->page_bytes[i]);
-        address += foreign->page_bytes[i];
+    for (size_t i = 0; i < pages && !is_batched; i++) {
+        (void)xseg_unreleased_release(imported->unreleased, XSEG_UNRELEASED_MAPPING, address,
+                                      imported->page_bytes[i]);
+        address += imported->page_bytes[i];
     }
-    (void)xseg_unreleased_release(foreign->unreleased, XSEG_UNRELEASED_RANGE, foreign->base,
-                                  foreign->bytes);
+    (void)xseg_unreleased_release(imported->unreleased, XSEG_UNRELEASED_RANGE, imported->base,
+                                  imported->bytes);
 }
 
-void xseg_imported_unmap(struct xseg_imported *foreign)
+void xseg_imported_unmap(struct xseg_imported *imported)
 {
-    withdraw(foreign, foreign->pages, foreign->bytes);
+    unmap_pages(imported, imported->pages, imported->bytes);
 }
 
 /* --- Mapping. --- */
 
-static xseg_status map_page(struct xseg_imported *foreign, uint64_t address, uint64_t bytes,
-                            enum xseg_handle_type type, const struct xseg_page_handle *from)
+static xseg_status import_page(struct xseg_imported *imported, uint64_t address, uint64_t bytes,
+                               enum xseg_handle_type type, const struct xseg_page_handle *from)
 {
     uint64_t handle = 0;
     xseg_status status = type == XSEG_HANDLE_FD
-                             ? xseg_driver_import(foreign->context, from->fd, &handle)
-                             : xseg_driver_import_fabric(foreign->context, from->fabric, &handle);
+                             ? xseg_driver_import(imported->context, from->fd, &handle)
+                             : xseg_driver_import_fabric(imported->context, from->fabric, &handle);
 
     if (status != XSEG_OK)
         return status;
-    status = xseg_driver_map(foreign->context, address, bytes, handle);
-    /* The memory is another process's, so a leftover handle counts 0 bytes. */
+    status = xseg_driver_map(imported->context, address, bytes, handle);
+    /* Another process owns the memory, so an unreleased handle counts 0 bytes. */
     if (status == XSEG_OK) {
-        (void)xseg_unreleased_release(foreign->unreleased, XSEG_UNRELEASED_PAGE, handle, 0);
+        (void)xseg_unreleased_release(imported->unreleased, XSEG_UNRELEASED_PAGE, handle, 0);
         return XSEG_OK;
     }
     char reason[256];
     (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
-    (void)xseg_unreleased_release(foreign->unreleased, XSEG_UNRELEASED_PAGE, handle, 0);
+    (void)xseg_unreleased_release(imported->unreleased, XSEG_UNRELEASED_PAGE, handle, 0);
     return xseg_fail(status, "%s", reason);
 }
 
-static xseg_status give_access(const struct xseg_imported *foreign)
+static xseg_status set_access(const struct xseg_imported *imported)
 {
-    struct xseg_context *context = foreign->context;
-    uint64_t address = foreign->base;
+    struct xseg_context *context = imported->context;
+    uint64_t address = imported->base;
     xseg_status status = XSEG_ERR_DRIVER;
 
-    if (foreign->pages == 1 || context->batches_access)
-        status = xseg_driver_set_access(context, foreign->base, foreign->bytes);
-    if (status == XSEG_OK || foreign->pages == 1)
+    if (imported->pages == 1 || context->batches_access)
+        status = xseg_driver_set_access(context, imported->base, imported->bytes);
+    if (status == XSEG_OK || imported->pages == 1)
         return status;
     status = XSEG_OK;
-    for (size_t i = 0; i < foreign->pages && status == XSEG_OK; i++) {
-        status = xseg_driver_set_access(context, address, foreign->page_bytes[i]);
-        address += foreign->page_bytes[i];
+    for (size_t i = 0; i < imported->pages && status == XSEG_OK; i++) {
+        status = xseg_driver_set_access(context, address, imported->page_bytes[i]);
+        address += imported->page_bytes[i];
     }
     return status;
 }
 
-xseg_status xseg_imported_map(struct xseg_imported *foreign, enum xseg_handle_type type,
+xseg_status xseg_imported_map(struct xseg_imported *imported, enum xseg_handle_type type,
                               const struct xseg_page_handle *handle)
 {
     size_t mapped = 0;
     uint64_t bytes = 0;
     char reason[256];
-    xseg_status status = xseg_driver_reserve(foreign->context, foreign->bytes, 0, &foreign->base);
+    xseg_status status =
+        xseg_driver_reserve(imported->context, imported->bytes, 0, &imported->base);
 
     if (status != XSEG_OK)
         return status;
-    while (mapped < foreign->pages && status == XSEG_OK) {
-        status = map_page(foreign, foreign->base + bytes, foreign->page_bytes[mapped], type,
-                          &handle[mapped]);
+    while (mapped < imported->pages && status == XSEG_OK) {
+        status = import_page(imported, imported->base + bytes, imported->page_bytes[mapped], type,
+                             &handle[mapped]);
         if (status != XSEG_OK)
             break;
-        bytes += foreign->page_bytes[mapped];
+        bytes += imported->page_bytes[mapped];
         mapped++;
     }
     if (status == XSEG_OK)
-        status = give_access(foreign);
+        status = set_access(imported);
     if (status == XSEG_OK)
         return XSEG_OK;
-    /* The undo may fail as well; the first reason is reported. */
+    /* The roll-back may fail as well; the message of the first failure is reported. */
     (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
-    withdraw(foreign, mapped, bytes);
+    unmap_pages(imported, mapped, bytes);
     return xseg_fail(status, "%s", reason);
+}
+
+/* --- Access of peers. --- */
+
+xseg_status xseg_imported_set_peer_access(struct xseg_imported *imported,
+                                          const struct xseg_context *peer, bool is_allowed)
+{
+    struct xseg_context *context = imported->context;
+    uint64_t address = imported->base;
+    xseg_status result = XSEG_OK;
+
+    if (imported->pages > 1 && context->batches_access &&
+        xseg_driver_set_peer_access(context, peer->device, imported->base, imported->bytes,
+                                    is_allowed) == XSEG_OK)
+        return XSEG_OK;
+    for (size_t i = 0; i < imported->pages && (result == XSEG_OK || !is_allowed); i++) {
+        const xseg_status status = xseg_driver_set_peer_access(context, peer->device, address,
+                                                               imported->page_bytes[i], is_allowed);
+
+        result = status != XSEG_OK ? status : result;
+        address += imported->page_bytes[i];
+    }
+    return result;
 }

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Foreign memory: pages of another process, or of this one, that came by file descriptor or fabric handle,
- * mapped at addresses of exactly their length.
+ * Imported memory: pages of another process, or of this one, that were received as file descriptors
+ * or fabric handles and are mapped to a VA range of exactly their size.
  *
  *     [ page ][ page ................ ][ page ]
  *     base                                    base + bytes
  *
- * A handle is released as soon as it is mapped, since the mapping keeps the memory.  So an unmap ends the use of
- * the memory in this process, whatever other processes do.
+ * A handle is released right after its map, because the mapping retains the memory.  So an unmap
+ * ends the use of the memory in this process, whatever other processes do.  The exporter owns the
+ * memory; it does not count as reserved or unreleased here.
  *
- * Locking: the device memory lock of the device.
+ * Locking: the device memory lock.
  */
 #ifndef XSEG_VMM_IMPORTED_H
 #define XSEG_VMM_IMPORTED_H
@@ -21,27 +22,33 @@ struct xseg_imported {
     struct xseg_context *context;
     struct xseg_unreleased_list *unreleased;
     uint64_t base, bytes;
-    const uint64_t *page_bytes; /* [pages], multiples of the granularity: the owner's */
+    const uint64_t *page_bytes; /* [pages], multiples of the granularity, owned by the caller */
     size_t pages;
 };
 
 /*
- * Map foreign pages.  All members but `base` are set.
+ * Map imported pages.  The caller has set all members except `base`.
  *
- * handle: [pages], which the caller keeps
- * Returns: XSEG_OK; XSEG_ERR_NO_ADDRESSES, XSEG_ERR_NO_MEMORY, XSEG_ERR_DRIVER, and nothing has changed
- *          but for leftovers
- * Cost:    one reserve; an import, a map and a release a page; one set-access (one a page where the
- *          driver wants that)
+ * handle: [pages], owned by the caller
+ * Returns: XSEG_OK; XSEG_ERR_NO_ADDRESSES, XSEG_ERR_NO_MEMORY, XSEG_ERR_DRIVER without effect,
+ *          except for unreleased objects
+ * Cost:    one reserve; an import, a map and a release per page; one set-access (one per page if
+ *          the driver does not batch)
  */
-xseg_status xseg_imported_map(struct xseg_imported *foreign, enum xseg_handle_type type,
+xseg_status xseg_imported_map(struct xseg_imported *imported, enum xseg_handle_type type,
                               const struct xseg_page_handle *handle);
 
 /*
- * Unmap foreign pages; mappings and addresses that the driver refuses are leftovers.
+ * Unmap imported pages and release their VA range; what the driver does not release becomes
+ * unreleased.
  *
- * Cost: one unmap (one a page where the driver wants that), one unreserve
+ * Cost: one unmap (one per page if the driver does not batch), one unreserve
  */
-void xseg_imported_unmap(struct xseg_imported *foreign);
+void xseg_imported_unmap(struct xseg_imported *imported);
+
+/* Grant or revoke a peer's read and write access.  Returns, cost: as xseg_segment_set_peer_access()
+ */
+xseg_status xseg_imported_set_peer_access(struct xseg_imported *imported,
+                                          const struct xseg_context *peer, bool is_allowed);
 
 #endif

@@ -42,17 +42,17 @@ static bool is_of_kind(const struct xseg_page_cache_stack *stack, struct xseg_pa
            stack->kind.prepared_for == kind.prepared_for;
 }
 
-static uint32_t *bucket_of(const struct xseg_page_cache *cache, const void *filter)
+static uint32_t *find_bucket(const struct xseg_page_cache *cache, const void *filter)
 {
     const uint64_t hash = (uint64_t)(uintptr_t)filter * 0x9e3779b97f4a7c15u;
 
     return &cache->bucket[(size_t)(hash >> 32) & (cache->buckets - 1)];
 }
 
-static struct xseg_page_cache_stack *find_prepared(const struct xseg_page_cache *cache,
-                                                   struct xseg_page_kind kind)
+static struct xseg_page_cache_stack *find_prepared_stack(const struct xseg_page_cache *cache,
+                                                         struct xseg_page_kind kind)
 {
-    uint32_t at = cache->buckets == 0 ? 0 : *bucket_of(cache, kind.prepared_for);
+    uint32_t at = cache->buckets == 0 ? 0 : *find_bucket(cache, kind.prepared_for);
 
     while (at != 0 && !is_of_kind(&cache->prepared_stack[at - 1], kind))
         at = cache->prepared_stack[at - 1].next;
@@ -63,15 +63,15 @@ static struct xseg_page_cache_stack *find_stack(const struct xseg_page_cache *ca
                                                 struct xseg_page_kind kind)
 {
     if (kind.prepared_for != NULL)
-        return find_prepared(cache, kind);
+        return find_prepared_stack(cache, kind);
     for (size_t i = 0; i < cache->kinds; i++)
         if (is_of_kind(&cache->stack[i], kind))
             return &cache->stack[i];
     return NULL;
 }
 
-/* Append a stack to an array; false without host memory. */
-static bool append(struct xseg_page_cache_stack **stacks, size_t *count)
+/* Append a stack to an array; false on host allocation failure. */
+static bool append_stack(struct xseg_page_cache_stack **stacks, size_t *count)
 {
     const bool is_full = (*count & (*count - 1)) == 0; /* capacities are powers of two */
     struct xseg_page_cache_stack *more = *stacks;
@@ -85,8 +85,8 @@ static bool append(struct xseg_page_cache_stack **stacks, size_t *count)
     return true;
 }
 
-/* Have as many buckets as prepared stacks; false without host memory. */
-static bool has_buckets(struct xseg_page_cache *cache)
+/* Grow the table to as many buckets as prepared stacks; false on host allocation failure. */
+static bool ensure_buckets(struct xseg_page_cache *cache)
 {
     const size_t buckets = cache->buckets == 0 ? 16 : 2 * cache->buckets;
     uint32_t *bucket;
@@ -101,7 +101,7 @@ static bool has_buckets(struct xseg_page_cache *cache)
     cache->buckets = buckets;
     for (uint32_t i = 0; i < cache->prepared_kinds; i++) {
         struct xseg_page_cache_stack *stack = &cache->prepared_stack[i];
-        uint32_t *first = bucket_of(cache, stack->kind.prepared_for);
+        uint32_t *first = find_bucket(cache, stack->kind.prepared_for);
 
         if (stack->count == 0)
             continue;
@@ -111,16 +111,17 @@ static bool has_buckets(struct xseg_page_cache *cache)
     return true;
 }
 
-/* Get an unused stack of prepared cache; NULL without host memory.  It is in no list until a page is added. */
-static struct xseg_page_cache_stack *get_prepared(struct xseg_page_cache *cache,
-                                                  struct xseg_page_kind kind)
+/* Return an unused stack for prepared pages; NULL on host allocation failure.  The stack is in no
+ * list until a page is pushed. */
+static struct xseg_page_cache_stack *get_prepared_stack(struct xseg_page_cache *cache,
+                                                        struct xseg_page_kind kind)
 {
     struct xseg_page_cache_stack *stack;
 
-    if (!has_buckets(cache))
+    if (!ensure_buckets(cache))
         return NULL;
     if (cache->unused == 0) {
-        if (!append(&cache->prepared_stack, &cache->prepared_kinds))
+        if (!append_stack(&cache->prepared_stack, &cache->prepared_kinds))
             return NULL;
         cache->unused = (uint32_t)cache->prepared_kinds;
     }
@@ -129,7 +130,7 @@ static struct xseg_page_cache_stack *get_prepared(struct xseg_page_cache *cache,
     return stack;
 }
 
-/* The stack of a kind, made if there is none; NULL without host memory. */
+/* Return the stack of a kind, a new one if there is none; NULL on host allocation failure. */
 static struct xseg_page_cache_stack *get_stack(struct xseg_page_cache *cache,
                                                struct xseg_page_kind kind)
 {
@@ -138,19 +139,20 @@ static struct xseg_page_cache_stack *get_stack(struct xseg_page_cache *cache,
     if (stack != NULL)
         return stack;
     if (kind.prepared_for != NULL)
-        return get_prepared(cache, kind);
-    if (!append(&cache->stack, &cache->kinds))
+        return get_prepared_stack(cache, kind);
+    if (!append_stack(&cache->stack, &cache->kinds))
         return NULL;
     stack = &cache->stack[cache->kinds - 1];
     stack->kind = kind;
     return stack;
 }
 
-/* A prepared stack has got its first page: it leaves the list of unused ones, of which it is the first. */
-static void begin_use(struct xseg_page_cache *cache, struct xseg_page_cache_stack *stack)
+/* Move a prepared stack from the head of the list of unused stacks to its bucket, with its first
+ * page. */
+static void link_prepared_stack(struct xseg_page_cache *cache, struct xseg_page_cache_stack *stack)
 {
     const uint32_t at = cache->unused;
-    uint32_t *first = bucket_of(cache, stack->kind.prepared_for);
+    uint32_t *first = find_bucket(cache, stack->kind.prepared_for);
 
     XSEG_ASSERT(at != 0 && stack == &cache->prepared_stack[at - 1]);
     cache->unused = stack->next;
@@ -158,11 +160,12 @@ static void begin_use(struct xseg_page_cache *cache, struct xseg_page_cache_stac
     *first = at;
 }
 
-/* A prepared stack has lost its last page. */
-static void end_use(struct xseg_page_cache *cache, struct xseg_page_cache_stack *stack)
+/* Move a prepared stack from its bucket to the list of unused stacks, after its last page. */
+static void unlink_prepared_stack(struct xseg_page_cache *cache,
+                                  struct xseg_page_cache_stack *stack)
 {
     const uint32_t at = (uint32_t)(stack - cache->prepared_stack) + 1;
-    uint32_t *link = bucket_of(cache, stack->kind.prepared_for);
+    uint32_t *link = find_bucket(cache, stack->kind.prepared_for);
 
     while (*link != at)
         link = &cache->prepared_stack[*link - 1].next;
@@ -171,9 +174,9 @@ static void end_use(struct xseg_page_cache *cache, struct xseg_page_cache_stack 
     cache->unused = at;
 }
 
-/* The stack of a kind with room for one page more; NULL without host memory. */
-static struct xseg_page_cache_stack *make_room(struct xseg_page_cache *cache,
-                                               struct xseg_page_kind kind)
+/* Return the stack of a kind with room for one more page; NULL on host allocation failure. */
+static struct xseg_page_cache_stack *reserve_slot(struct xseg_page_cache *cache,
+                                                  struct xseg_page_kind kind)
 {
     struct xseg_page_cache_stack *stack = get_stack(cache, kind);
 
@@ -188,51 +191,51 @@ static struct xseg_page_cache_stack *make_room(struct xseg_page_cache *cache,
     return stack;
 }
 
-/* Change the sums by a page that comes or goes; of one that goes, `more` is negative. */
-static void count_bytes(struct xseg_page_cache *cache, const struct xseg_page_cache_stack *stack,
-                        uint64_t more)
+/* Add a page to the byte counts, or subtract it (`more` is negative). */
+static void count_cached_bytes(struct xseg_page_cache *cache,
+                               const struct xseg_page_cache_stack *stack, uint64_t more)
 {
     atomic_fetch_add_explicit(&cache->bytes, more, memory_order_relaxed);
     if (stack->kind.prepared_for != NULL)
         atomic_fetch_add_explicit(&cache->prepared, more, memory_order_relaxed);
 }
 
-static void add(struct xseg_page_cache *cache, struct xseg_page_cache_stack *stack, uint64_t handle,
-                const void *owner)
+static void push_page(struct xseg_page_cache *cache, struct xseg_page_cache_stack *stack,
+                      uint64_t handle, const void *owner)
 {
     if (stack->count == 0 && stack->kind.prepared_for != NULL)
-        begin_use(cache, stack);
+        link_prepared_stack(cache, stack);
     stack->page[stack->count++] = (struct xseg_page){handle, owner, cache->now};
-    count_bytes(cache, stack, stack->kind.bytes);
+    count_cached_bytes(cache, stack, stack->kind.bytes);
 }
 
-/* Take a page out of its stack; the pages above it keep their order. */
-static struct xseg_page take_at(struct xseg_page_cache *cache, struct xseg_page_cache_stack *stack,
-                                size_t at)
+/* Remove a page from its stack; the pages above it keep their order. */
+static struct xseg_page remove_page(struct xseg_page_cache *cache,
+                                    struct xseg_page_cache_stack *stack, size_t at)
 {
     const struct xseg_page page = stack->page[at];
 
     stack->count--;
     memmove(&stack->page[at], &stack->page[at + 1], (stack->count - at) * sizeof(page));
-    count_bytes(cache, stack, 0 - stack->kind.bytes);
+    count_cached_bytes(cache, stack, 0 - stack->kind.bytes);
     if (stack->count == 0 && stack->kind.prepared_for != NULL)
-        end_use(cache, stack);
+        unlink_prepared_stack(cache, stack);
     return page;
 }
 
-static void release_at(struct xseg_page_cache *cache, struct xseg_page_cache_stack *stack,
-                       size_t at)
+static void release_page(struct xseg_page_cache *cache, struct xseg_page_cache_stack *stack,
+                         size_t at)
 {
-    const struct xseg_page page = take_at(cache, stack, at);
+    const struct xseg_page page = remove_page(cache, stack, at);
 
-    /* A page that the driver refuses is a leftover. */
+    /* A page that the driver does not release becomes unreleased. */
     (void)xseg_unreleased_release(cache->unreleased, XSEG_UNRELEASED_PAGE, page.handle,
                                   stack->kind.bytes);
 }
 
-/* --- Taking and putting. --- */
+/* --- Acquire and put. --- */
 
-static bool is_usable(const struct xseg_page *page, const struct xseg_page_filter *filter)
+static bool is_page_usable(const struct xseg_page *page, const struct xseg_page_filter *filter)
 {
     return filter->last_owner == NULL || page->owner == NULL || page->owner == filter->last_owner;
 }
@@ -250,7 +253,7 @@ uint64_t xseg_page_cache_usable_bytes(const struct xseg_page_cache *cache, uint6
     if (filter->last_owner == NULL)
         return bytes + stack->count * page_bytes;
     for (size_t i = 0; i < stack->count; i++)
-        bytes += is_usable(&stack->page[i], filter) ? page_bytes : 0;
+        bytes += is_page_usable(&stack->page[i], filter) ? page_bytes : 0;
     return bytes;
 }
 
@@ -261,15 +264,15 @@ uint64_t xseg_page_cache_kind_bytes(const struct xseg_page_cache *cache, struct 
     return stack == NULL ? 0 : stack->count * kind.bytes;
 }
 
-static bool take_prepared(struct xseg_page_cache *cache, uint64_t page_bytes,
-                          const struct xseg_page_filter *filter, struct xseg_page *out)
+static bool acquire_prepared_page(struct xseg_page_cache *cache, uint64_t page_bytes,
+                                  const struct xseg_page_filter *filter, struct xseg_page *out)
 {
     const struct xseg_page_kind kind = {page_bytes, filter->properties, filter->prepared_for};
     struct xseg_page_cache_stack *stack = find_stack(cache, kind);
 
     if (stack == NULL || stack->count == 0)
         return false;
-    *out = take_at(cache, stack, stack->count - 1);
+    *out = remove_page(cache, stack, stack->count - 1);
     return true;
 }
 
@@ -279,22 +282,22 @@ bool xseg_page_cache_acquire(struct xseg_page_cache *cache, uint64_t page_bytes,
     const struct xseg_page_kind kind = {page_bytes, filter->properties, NULL};
     struct xseg_page_cache_stack *stack = find_stack(cache, kind);
 
-    if (filter->prepared_for != NULL && take_prepared(cache, page_bytes, filter, out))
+    if (filter->prepared_for != NULL && acquire_prepared_page(cache, page_bytes, filter, out))
         return true;
     if (stack == NULL || stack->count == 0)
         return false;
     size_t at = stack->count;
-    while (at > 0 && !is_usable(&stack->page[at - 1], filter))
+    while (at > 0 && !is_page_usable(&stack->page[at - 1], filter))
         at--;
     if (at == 0)
         return false;
-    *out = take_at(cache, stack, at - 1);
+    *out = remove_page(cache, stack, at - 1);
     return true;
 }
 
 xseg_status xseg_page_cache_create(struct xseg_page_cache *cache, struct xseg_page_kind kind)
 {
-    struct xseg_page_cache_stack *stack = make_room(cache, kind);
+    struct xseg_page_cache_stack *stack = reserve_slot(cache, kind);
     uint64_t handle = 0;
 
     if (stack == NULL)
@@ -302,17 +305,17 @@ xseg_status xseg_page_cache_create(struct xseg_page_cache *cache, struct xseg_pa
     const xseg_status status =
         xseg_driver_create(cache->context, kind.bytes, kind.properties, &handle);
     if (status == XSEG_OK)
-        add(cache, stack, handle, NULL);
+        push_page(cache, stack, handle, NULL);
     return status;
 }
 
 xseg_status xseg_page_cache_put(struct xseg_page_cache *cache, struct xseg_page_kind kind,
                                 uint64_t handle, const void *owner, bool keep)
 {
-    struct xseg_page_cache_stack *stack = keep ? make_room(cache, kind) : NULL;
+    struct xseg_page_cache_stack *stack = keep ? reserve_slot(cache, kind) : NULL;
 
     if (stack != NULL) {
-        add(cache, stack, handle, owner);
+        push_page(cache, stack, handle, owner);
         return XSEG_OK;
     }
     return xseg_unreleased_release(cache->unreleased, XSEG_UNRELEASED_PAGE, handle, kind.bytes);
@@ -324,21 +327,22 @@ bool xseg_page_cache_unprepare(struct xseg_page_cache *cache, struct xseg_page_k
 
     XSEG_ASSERT(kind.prepared_for != NULL);
     common.prepared_for = NULL;
-    struct xseg_page_cache_stack *to = make_room(cache, common);
+    struct xseg_page_cache_stack *to = reserve_slot(cache, common);
     struct xseg_page_cache_stack *from = find_stack(cache, kind); /* may have moved */
     if (to == NULL || from == NULL || from->count == 0)
         return false;
-    const struct xseg_page page = take_at(cache, from, from->count - 1);
+    const struct xseg_page page = remove_page(cache, from, from->count - 1);
     to->page[to->count++] = page;
-    count_bytes(cache, to, kind.bytes);
+    count_cached_bytes(cache, to, kind.bytes);
     return true;
 }
 
-/* --- Releasing idle pages. --- */
+/* --- Release. --- */
 
-/* The stack with the largest cache; NULL if there are none.  prepared: among prepared ones, too */
-static struct xseg_page_cache_stack *find_largest(const struct xseg_page_cache *cache,
-                                                  bool prepared)
+/* Return the stack with the largest pages; NULL if there is none.  prepared: include prepared
+ * pages */
+static struct xseg_page_cache_stack *find_largest_stack(const struct xseg_page_cache *cache,
+                                                        bool prepared)
 {
     struct xseg_page_cache_stack *largest = NULL;
 
@@ -356,9 +360,9 @@ uint64_t xseg_page_cache_shrink(struct xseg_page_cache *cache, uint64_t bytes, u
     uint64_t count = 0;
 
     for (; xseg_page_cache_bytes(cache) > bytes && count < max; count++) {
-        struct xseg_page_cache_stack *stack = find_largest(cache, true);
+        struct xseg_page_cache_stack *stack = find_largest_stack(cache, true);
 
-        release_at(cache, stack, stack->count - 1);
+        release_page(cache, stack, stack->count - 1);
     }
     return count;
 }
@@ -366,9 +370,9 @@ uint64_t xseg_page_cache_shrink(struct xseg_page_cache *cache, uint64_t bytes, u
 void xseg_page_cache_shrink_unprepared(struct xseg_page_cache *cache, uint64_t bytes)
 {
     while (xseg_page_cache_bytes(cache) - xseg_page_cache_prepared_bytes(cache) > bytes) {
-        struct xseg_page_cache_stack *stack = find_largest(cache, false);
+        struct xseg_page_cache_stack *stack = find_largest_stack(cache, false);
 
-        release_at(cache, stack, stack->count - 1);
+        release_page(cache, stack, stack->count - 1);
     }
 }
 
@@ -378,7 +382,7 @@ bool xseg_page_cache_release_one(struct xseg_page_cache *cache, struct xseg_page
 
     if (stack == NULL || stack->count == 0)
         return false;
-    release_at(cache, stack, stack->count - 1);
+    release_page(cache, stack, stack->count - 1);
     return true;
 }
 
@@ -392,15 +396,17 @@ void xseg_page_cache_set_time(struct xseg_page_cache *cache, uint64_t now)
             xseg_page_cache_stack(cache, i)->page[at].since = now;
 }
 
-/* Release pages of one stack that have been idle since `before` or longer, up to `most` bytes.  Returns the bytes. */
-static uint64_t release_old(struct xseg_page_cache *cache, struct xseg_page_cache_stack *stack,
-                            uint64_t before, uint64_t max)
+/* Release up to `max` bytes of pages of a stack that became idle at `before` or earlier.  Returns
+ * the released bytes. */
+static uint64_t release_old_pages(struct xseg_page_cache *cache,
+                                  struct xseg_page_cache_stack *stack, uint64_t before,
+                                  uint64_t max)
 {
     uint64_t bytes = 0;
 
     for (size_t at = 0; at < stack->count && bytes < max;)
         if (stack->page[at].since <= before) {
-            release_at(cache, stack, at);
+            release_page(cache, stack, at);
             bytes += stack->kind.bytes;
         } else {
             at++;
@@ -413,7 +419,7 @@ uint64_t xseg_page_cache_release_old(struct xseg_page_cache *cache, uint64_t bef
     uint64_t bytes = 0;
 
     for (size_t i = 0; i < count_stacks(cache) && bytes < max; i++)
-        bytes += release_old(cache, xseg_page_cache_stack(cache, i), before, max - bytes);
+        bytes += release_old_pages(cache, xseg_page_cache_stack(cache, i), before, max - bytes);
     return bytes;
 }
 
@@ -426,7 +432,7 @@ uint64_t xseg_page_cache_release_prepared(struct xseg_page_cache *cache, uint64_
         struct xseg_page_cache_stack *stack = &cache->prepared_stack[i];
         const uint64_t left = xseg_min(max - count, stack->count) * stack->kind.bytes;
 
-        count += release_old(cache, stack, before, left) / stack->kind.bytes;
+        count += release_old_pages(cache, stack, before, left) / stack->kind.bytes;
     }
     return count;
 }

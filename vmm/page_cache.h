@@ -1,34 +1,39 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Idle pages of a device, which are not mapped anywhere: physical memory on its way from one segment to
- * another, and the page cache, which is kept for the next growth.
+ * The page cache of a device: idle physical pages that are mapped nowhere.
  *
- * A map takes its pages from here: an idle one of the right size, else a new one of the driver.  An unmap
- * puts its pages here, to be kept or to be released.  So stealing a page is an unmap that keeps the page, and a
- * map that finds it.
+ * A map acquires its pages here and creates a page only if the cache has none of the required kind.
+ * An unmap puts its pages here or releases them to the driver.  So a remap of an idle page from one
+ * segment to another is an unmap that keeps the page, followed by a map that acquires it, without
+ * cuMemCreate() and cuMemRelease().  Between growths the cache keeps up to `page_cache_mb`.
  *
- * Pages of different sizes cannot replace each other, nor can pages of different properties: both are fixed when
- * a page is created.  So each kind has a stack of its own, the latest page on top.  A page remembers its last
- * owner; a page that comes from the driver has none.
+ * Size and properties of a page are fixed when it is created, so pages of different kinds cannot
+ * replace each other.  Each kind has a stack with the most recently used page on top, so a put is
+ * O(1), and so is an acquire, unless its filter selects pages by owner.  A page remembers its last
+ * owner; a page that was created for the cache has none.
  *
- * A page may be *prepared*: made ahead for one taker, to whom others leave it until memory is short.
+ * A page can be *prepared*: created in advance for one elastic range.  Other maps use a prepared
+ * page only under memory pressure, after xseg_page_cache_unprepare().  There can be many ranges, so
+ * the stacks of prepared pages are found by a hash table with chains; empty stacks are in a list of
+ * unused ones.  Pages for any use have few kinds, and their stacks are searched one by one.
  *
- * Invariants:
- *   PAGES-1  `bytes` is the sum of the sizes of the idle cache, `prepared` of those of them that are prepared.
+ * Each page has the time at which it became idle, so that decay releases the oldest pages first.
  *
- * Locking: the device memory lock of the device; `bytes` and `prepared` may be read without it.
+ * Invariant, which xseg_page_cache_audit() checks:
+ *   PAGES-1  `bytes` is the size of all pages in the cache, `prepared` the size of prepared ones.
+ *
+ * Locking: the device memory lock; `bytes` and `prepared` may be read without it.
  */
 #ifndef XSEG_VMM_PAGE_CACHE_H
 #define XSEG_VMM_PAGE_CACHE_H
 
 #include "vmm/unreleased.h"
 
-/* What pages must have in common to replace each other. */
+/* The attributes that pages must share to replace each other. */
 struct xseg_page_kind {
     uint64_t bytes;
-    unsigned properties; /* of enum xseg_page_property */
-    const void
-        *prepared_for; /* the one taker that the pages were made ahead for; NULL: any taker */
+    unsigned properties;      /* of enum xseg_page_property */
+    const void *prepared_for; /* the range that the pages were created for; NULL: any use */
 };
 
 struct xseg_page {
@@ -39,118 +44,117 @@ struct xseg_page {
 
 struct xseg_page_cache_stack {
     struct xseg_page_kind kind;
-    struct xseg_page *page; /* [capacity] */
+    struct xseg_page *page; /* [capacity], oldest first */
     size_t count, capacity;
-    uint32_t next; /* of a prepared stack: the next one in its list, as index + 1; 0: none */
+    uint32_t next; /* of a prepared stack: the next stack of its list, as index + 1; 0: none */
 };
 
 struct xseg_page_cache {
     struct xseg_context *context;
-    struct xseg_unreleased_list *unreleased; /* for pages that the driver does not take back */
-    struct xseg_page_cache_stack
-        *stack; /* [kinds]: one for each kind for any taker that has ever been idle */
+    struct xseg_unreleased_list *unreleased;
+    struct xseg_page_cache_stack *stack; /* [kinds], for kinds of any use */
     size_t kinds;
-    /* [prepared_kinds]: one for each kind with prepared cache, and unused ones.  A stack with pages is in the list of its
-     * taker's bucket, so that it is found in O(1). */
+    /* [prepared_kinds]: a stack with pages is in the list of its bucket, an empty one in the list
+     * of unused stacks. */
     struct xseg_page_cache_stack *prepared_stack;
     size_t prepared_kinds;
-    uint32_t *bucket; /* [buckets], a power of two: the first stack of a list, as index + 1 */
+    uint32_t *bucket; /* [buckets], a power of two: first stack of each list, as index + 1 */
     size_t buckets;
     uint32_t unused; /* the first unused stack, as index + 1 */
-    uint64_t now;    /* the owner's clock; 0 until it is known */
+    uint64_t now;    /* time of the caller's clock; 0 before the first xseg_page_cache_set_time() */
     atomic_uint_fast64_t bytes, prepared;
-    atomic_uint_fast64_t record_bytes; /* host memory of records of aliased pages (alias.h) */
+    atomic_uint_fast64_t record_bytes; /* host memory of alias records of the device (alias.h) */
     uint64_t generation;               /* the last one that a segment of the device has drawn */
 };
 
-/* A filter of idle pages. */
+/* A page filter: the pages that a caller may acquire. */
 struct xseg_page_filter {
-    const void
-        *last_owner; /* pages whose last owner is this one, and pages without owner; NULL: any */
-    unsigned properties;      /* that the pages must have, these and no others */
-    const void *prepared_for; /* whose prepared pages it takes first; NULL: none */
+    const void *last_owner;   /* pages of this last owner, or without owner; NULL: of any */
+    unsigned properties;      /* exact match */
+    const void *prepared_for; /* the range whose prepared pages are acquired first; NULL: none */
 };
 
 void xseg_page_cache_init(struct xseg_page_cache *cache, struct xseg_context *context,
                           struct xseg_unreleased_list *unreleased);
 
-/* Free the tables; on a lost device pages may be in them. */
+/* Free the tables; the pages of a lost device may still be in them. */
 void xseg_page_cache_fini(struct xseg_page_cache *cache);
 
-/* Bytes of idle pages. */
+/* Bytes of all pages in the cache, and of prepared ones. */
 static inline uint64_t xseg_page_cache_bytes(const struct xseg_page_cache *cache)
 {
     return atomic_load_explicit(&cache->bytes, memory_order_relaxed);
 }
 
-/* Bytes of idle pages that are prepared. */
 static inline uint64_t xseg_page_cache_prepared_bytes(const struct xseg_page_cache *cache)
 {
     return atomic_load_explicit(&cache->prepared, memory_order_relaxed);
 }
 
-/* The stack with an index up to kinds + prepared_kinds. */
+/* The stack with an index below kinds + prepared_kinds. */
 static inline struct xseg_page_cache_stack *
 xseg_page_cache_stack(const struct xseg_page_cache *cache, size_t at)
 {
     return at < cache->kinds ? &cache->stack[at] : &cache->prepared_stack[at - cache->kinds];
 }
 
-/* Bytes of the idle pages of a kind. */
+/* Bytes of the pages of a kind. */
 uint64_t xseg_page_cache_kind_bytes(const struct xseg_page_cache *cache,
                                     struct xseg_page_kind kind);
 
-/* Leave a prepared page of a kind to any taker; false if there is none, or no host memory. */
-bool xseg_page_cache_unprepare(struct xseg_page_cache *cache, struct xseg_page_kind kind);
-
-/* Bytes of the idle pages of one size that a taker may have. */
+/* Bytes of the pages of one size that match a filter. */
 uint64_t xseg_page_cache_usable_bytes(const struct xseg_page_cache *cache, uint64_t page_bytes,
                                       const struct xseg_page_filter *filter);
 
-/* Take an idle page of a size, a prepared one first; false if there is none that the taker may have. */
+/* Remove a page of a size that matches a filter, a prepared one first.  Returns false if there is
+ * none. */
 bool xseg_page_cache_acquire(struct xseg_page_cache *cache, uint64_t page_bytes,
                              const struct xseg_page_filter *filter, struct xseg_page *out);
 
 /*
- * Make a new idle page, of the driver.
+ * Create a page in the cache.
+ *
  * Returns: XSEG_OK, XSEG_ERR_NO_MEMORY, XSEG_ERR_DRIVER, XSEG_ERR_HOST_MEMORY;
- *          XSEG_ERR_UNSUPPORTED (of properties that the driver refuses)
+ *          XSEG_ERR_UNSUPPORTED if the driver does not support the properties
  * Cost:    one create
  */
 xseg_status xseg_page_cache_create(struct xseg_page_cache *cache, struct xseg_page_kind kind);
 
 /*
- * Put a page that is not mapped any more here: keep it as idle, or release it.
+ * Put an unmapped page into the cache, or release it.  On host allocation failure the page is
+ * released.
  *
  * owner: the last owner of the page
- * Returns: XSEG_OK; or the driver's error, and the page is a leftover
- * Cost:    none if the page is kept (without host memory for that it is released); one release
+ * Returns: XSEG_OK; or the driver's error, and the page becomes unreleased
+ * Cost:    none, or one release
  */
 xseg_status xseg_page_cache_put(struct xseg_page_cache *cache, struct xseg_page_kind kind,
                                 uint64_t handle, const void *owner, bool keep);
 
-/*
- * Release idle cache, the largest and of these the latest first, until no more than `bytes` are idle,
- * but no more than `most` pages.
- *
- * Returns: how many
- */
+/* Change a prepared page of a kind to one for any use.  Returns false if there is none, and on host
+ * allocation failure. */
+bool xseg_page_cache_unprepare(struct xseg_page_cache *cache, struct xseg_page_kind kind);
+
+/* Release pages, the largest first and of these the most recent first, until at most `bytes` remain
+ * or `max` pages are released.  Returns the number of released pages. */
 uint64_t xseg_page_cache_shrink(struct xseg_page_cache *cache, uint64_t bytes, uint64_t max);
 
-/* Release idle pages that are not prepared, in that order, until these are no more than `bytes`. */
+/* Release pages that are not prepared, in the same order, until at most `bytes` of these remain. */
 void xseg_page_cache_shrink_unprepared(struct xseg_page_cache *cache, uint64_t bytes);
 
-/* Release one idle page of a kind; false if there is none. */
+/* Release one page of a kind.  Returns false if there is none. */
 bool xseg_page_cache_release_one(struct xseg_page_cache *cache, struct xseg_page_kind kind);
 
-/* Set the time that pages get from here on as they become idle; pages from before the first call get it, too. */
+/* Set the time for pages that become idle from now on.  The first call also sets the time of the
+ * pages in the cache. */
 void xseg_page_cache_set_time(struct xseg_page_cache *cache, uint64_t now);
 
-/* Release the pages that have been idle since `before` or longer, up to `most` bytes.  Returns the
+/* Release up to `max` bytes of pages that became idle at `before` or earlier.  Returns the released
  * bytes. */
 uint64_t xseg_page_cache_release_old(struct xseg_page_cache *cache, uint64_t before, uint64_t max);
 
-/* Release the prepared pages that have been idle since `before` or longer, up to `most` of them.  Returns how many. */
+/* Release up to `max` prepared pages that became idle at `before` or earlier.  Returns the number
+ * of released pages. */
 uint64_t xseg_page_cache_release_prepared(struct xseg_page_cache *cache, uint64_t before,
                                           uint64_t max);
 

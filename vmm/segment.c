@@ -13,8 +13,8 @@
 /* Alignment of every block, and so of every segment. */
 #define ALIGNMENT 512u
 
-static void init(struct xseg_segment *segment, struct xseg_context *context,
-                 struct xseg_page_cache *page_cache, uint64_t bytes)
+static void init_segment(struct xseg_segment *segment, struct xseg_context *context,
+                         struct xseg_page_cache *page_cache, uint64_t bytes)
 {
     memset(segment, 0, sizeof(*segment));
     segment->context = context;
@@ -26,7 +26,7 @@ static void init(struct xseg_segment *segment, struct xseg_context *context,
     atomic_init(&segment->mapped, 0);
 }
 
-static void lay_tables(struct xseg_segment *segment, void *memory, uint32_t granules)
+static void lay_out_tables(struct xseg_segment *segment, void *memory, uint32_t granules)
 {
     uint64_t *words = memory;
     uint32_t *halves = (uint32_t *)(words + 3 * (size_t)granules);
@@ -39,7 +39,7 @@ static void lay_tables(struct xseg_segment *segment, void *memory, uint32_t gran
     segment->state = (uint8_t *)(halves + granules);
 }
 
-static void free_tables(struct xseg_segment *segment)
+static void free_granule_tables(struct xseg_segment *segment)
 {
     xseg_segment_free_retains(segment);
     xseg_alias_free(segment);
@@ -51,34 +51,35 @@ static void free_tables(struct xseg_segment *segment)
     segment->state = NULL;
 }
 
-/* Reserve the addresses of an initialised segment. */
-static xseg_status reserve(struct xseg_segment *segment,
-                           const struct xseg_segment_reservation *wanted)
+/* Reserve the VA range of an initialized segment. */
+static xseg_status reserve_range(struct xseg_segment *segment,
+                                 const struct xseg_segment_reservation *reservation)
 {
     struct xseg_context *context = segment->context;
-    const uint64_t granule = xseg_max(wanted->granule_bytes, context->granularity);
+    const uint64_t granule = xseg_max(reservation->granule_bytes, context->granularity);
     const uint32_t granules = (uint32_t)(segment->bytes / granule);
     xseg_status status;
 
-    XSEG_ASSERT(granule % context->granularity == 0 && wanted->page_bytes % granule == 0);
-    XSEG_ASSERT(segment->bytes % wanted->page_bytes == 0 && segment->bytes / granule == granules);
-    segment->page_bytes = wanted->page_bytes;
+    XSEG_ASSERT(granule % context->granularity == 0 && reservation->page_bytes % granule == 0);
+    XSEG_ASSERT(segment->bytes % reservation->page_bytes == 0 &&
+                segment->bytes / granule == granules);
+    segment->page_bytes = reservation->page_bytes;
     segment->granule_bytes = granule;
-    segment->reserved_bytes = segment->bytes + wanted->tail_bytes;
+    segment->reserved_bytes = segment->bytes + reservation->tail_bytes;
     void *memory = xseg_demand_zero_alloc(granules * XSEG_SEGMENT_TABLES_BYTES);
     if (memory == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, table of %" PRIu32 " granules",
                          granules);
-    lay_tables(segment, memory, granules);
-    status =
-        xseg_driver_reserve(context, segment->reserved_bytes, wanted->alignment, &segment->base);
+    lay_out_tables(segment, memory, granules);
+    status = xseg_driver_reserve(context, segment->reserved_bytes, reservation->alignment,
+                                 &segment->base);
     if (status != XSEG_OK)
         goto free_tables;
     XSEG_AUDIT(xseg_segment_audit, segment);
     return XSEG_OK;
 
 free_tables:
-    free_tables(segment);
+    free_granule_tables(segment);
     return status;
 }
 
@@ -86,37 +87,38 @@ xseg_status xseg_segment_reserve(struct xseg_segment *segment, struct xseg_conte
                                  struct xseg_page_cache *page_cache, uint64_t bytes,
                                  uint64_t page_bytes)
 {
-    const struct xseg_segment_reservation wanted = {
+    const struct xseg_segment_reservation reservation = {
         .bytes = bytes,
         .page_bytes = page_bytes,
         .tail_bytes = xseg_round_up(bytes, XSEG_SEGMENT_ALIGNMENT) - bytes,
         .alignment = XSEG_SEGMENT_ALIGNMENT,
     };
 
-    return xseg_segment_reserve_range(segment, context, page_cache, &wanted);
+    return xseg_segment_reserve_range(segment, context, page_cache, &reservation);
 }
 
 xseg_status xseg_segment_reserve_range(struct xseg_segment *segment, struct xseg_context *context,
                                        struct xseg_page_cache *page_cache,
-                                       const struct xseg_segment_reservation *wanted)
+                                       const struct xseg_segment_reservation *reservation)
 {
-    init(segment, context, page_cache, wanted->bytes);
-    return reserve(segment, wanted);
+    init_segment(segment, context, page_cache, reservation->bytes);
+    return reserve_range(segment, reservation);
 }
 
 xseg_status xseg_segment_allocate(struct xseg_segment *segment, struct xseg_context *context,
                                   struct xseg_page_cache *page_cache, uint64_t bytes)
 {
-    init(segment, context, page_cache, bytes);
+    init_segment(segment, context, page_cache, bytes);
     const xseg_status status = xseg_driver_alloc(context, bytes, &segment->base);
     if (status == XSEG_OK)
         atomic_store_explicit(&segment->mapped, bytes, memory_order_relaxed);
     return status;
 }
 
-/* Give a borrowed segment back to the user's own function, whose calls another device's capture may forbid.  Where
- * the mode cannot be changed it is called all the same: the memory must not be lost. */
-static void give_to_owner(const struct xseg_segment *segment)
+/* Pass a classic segment to the free callback of the user.  A capture on another device may forbid
+ * the calls of the callback.  If the capture mode cannot be changed, the callback runs anyway, so
+ * that the memory is not leaked. */
+static void free_to_callback(const struct xseg_segment *segment)
 {
     void *pointer = (void *)(uintptr_t)segment->base; /* NOLINT(performance-no-int-to-ptr) */
     int mode = 0;
@@ -128,9 +130,10 @@ static void give_to_owner(const struct xseg_segment *segment)
         xseg_driver_restore_capture_mode(segment->context, mode);
 }
 
-/* Ask a user's own function for memory, in a capture as well. */
-static xseg_status ask_owner(struct xseg_context *context, uint64_t bytes,
-                             const struct xseg_pool_memory *memory, xseg_stream stream, void **out)
+/* Call the allocation callback of the user, possibly during a capture. */
+static xseg_status allocate_from_callback(struct xseg_context *context, uint64_t bytes,
+                                          const struct xseg_pool_memory *memory, xseg_stream stream,
+                                          void **out)
 {
     int mode = 0;
     const xseg_status status = xseg_driver_relax_capture_mode(context, &mode);
@@ -151,9 +154,9 @@ xseg_status xseg_segment_allocate_from_callback(struct xseg_segment *segment,
                                                 xseg_stream stream)
 {
     void *pointer = NULL;
-    const xseg_status status = ask_owner(context, bytes, memory, stream, &pointer);
+    const xseg_status status = allocate_from_callback(context, bytes, memory, stream, &pointer);
 
-    init(segment, context, page_cache, bytes);
+    init_segment(segment, context, page_cache, bytes);
     if (status != XSEG_OK)
         return status;
     segment->memory = *memory;
@@ -162,16 +165,16 @@ xseg_status xseg_segment_allocate_from_callback(struct xseg_segment *segment,
     atomic_store_explicit(&segment->mapped, bytes, memory_order_relaxed);
     if (segment->base % ALIGNMENT == 0)
         return XSEG_OK;
-    give_to_owner(segment);
+    free_to_callback(segment);
     return xseg_fail(XSEG_ERR_ARGUMENT,
                      "memory function returned an address that is not %u-byte aligned, %p",
                      ALIGNMENT, pointer);
 }
 
-/* --- One page. --- */
+/* --- Single pages. --- */
 
-/* Give up the memory of a page that is no longer mapped. */
-static void put_page(struct xseg_segment *segment, uint32_t page, bool keep)
+/* Release the memory of an unmapped page, or put it into the page cache. */
+static void release_page_memory(struct xseg_segment *segment, uint32_t page, bool keep)
 {
     const uint64_t bytes = xseg_segment_page_bytes(segment, page);
     bool was_exported = xseg_segment_clear_exported(segment, page);
@@ -184,7 +187,7 @@ static void put_page(struct xseg_segment *segment, uint32_t page, bool keep)
         segment->handle[page] = 0;
         segment->length[page] = 0;
     }
-    if (handle != 0) /* a page that the driver refuses is a leftover */
+    if (handle != 0) /* a page that the driver does not release becomes unreleased */
         (void)xseg_page_cache_put(segment->page_cache, xseg_segment_page_kind(segment, bytes),
                                   handle, segment->owner, keep && !was_exported);
 }
@@ -195,18 +198,19 @@ xseg_status xseg_segment_unmap_page(struct xseg_segment *segment, uint32_t page,
                                  xseg_segment_page_bytes(segment, page), is_known);
 }
 
-/* Take the memory of a page that is not mapped any more away, and update the counts. */
-static void clear_page(struct xseg_segment *segment, uint32_t page, bool keep)
+/* Remove an unmapped page, and update the byte counts. */
+static void remove_page(struct xseg_segment *segment, uint32_t page, bool keep)
 {
     if (segment->state[page] == XSEG_PAGE_MAPPED)
         xseg_segment_count_mapped_page(segment, page, false);
     else if (segment->handle[page] != 0)
         xseg_segment_count_unknown_page(segment, page, false);
-    put_page(segment, page, keep);
+    release_page_memory(segment, page, keep);
 }
 
-/* Mark a page as stuck: it is not known whether it is mapped, so it is not used until a growth or a trim finds out. */
-static void stick_page(struct xseg_segment *segment, uint32_t page)
+/* Set a page to state UNKNOWN: it may be mapped, so it is not used until a map or a trim finds
+ * out. */
+static void mark_page_unknown(struct xseg_segment *segment, uint32_t page)
 {
     if (segment->state[page] == XSEG_PAGE_MAPPED) {
         xseg_segment_count_mapped_page(segment, page, false);
@@ -218,13 +222,13 @@ static void stick_page(struct xseg_segment *segment, uint32_t page)
 void xseg_segment_mark_unknown(struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
     for (uint32_t page = first; page < first + count; page += segment->length[page])
-        stick_page(segment, page);
+        mark_page_unknown(segment, page);
     XSEG_AUDIT(xseg_segment_audit, segment);
 }
 
-/* --- Unmapping. --- */
+/* --- Unmap. --- */
 
-static bool are_all_mapped(const struct xseg_segment *segment, uint32_t first, uint32_t count)
+static bool are_pages_mapped(const struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
     for (uint32_t at = first; at < first + count; at += segment->length[at])
         if (!xseg_segment_is_mapped(segment, at))
@@ -232,8 +236,8 @@ static bool are_all_mapped(const struct xseg_segment *segment, uint32_t first, u
     return true;
 }
 
-/* Whether a page is not mapped: it was evicted, and its pool was forgotten. */
-static bool is_nowhere(const struct xseg_segment *segment, uint32_t page)
+/* Whether the page was evicted and is therefore not mapped, as in a pool that is discarded. */
+static bool has_no_mapping(const struct xseg_segment *segment, uint32_t page)
 {
     return segment->state[page] == XSEG_PAGE_EVICTED || segment->state[page] == XSEG_PAGE_FRESH;
 }
@@ -248,7 +252,7 @@ xseg_status xseg_segment_unmap(struct xseg_segment *segment, uint32_t first, uin
     XSEG_ASSERT(count > 0 && first + count <= segment->granules && segment->length[first] != 0);
     XSEG_ASSERT(!xseg_segment_is_retained(segment, first, count));
     if (segment->length[first] < count && context->batches_unmap &&
-        are_all_mapped(segment, first, count))
+        are_pages_mapped(segment, first, count))
         together = xseg_driver_unmap(context, xseg_segment_address(segment, first),
                                      count * segment->granule_bytes) == XSEG_OK;
     for (*done = 0; *done < count;) {
@@ -257,15 +261,15 @@ xseg_status xseg_segment_unmap(struct xseg_segment *segment, uint32_t first, uin
         bool is_known = true;
 
         XSEG_ASSERT(length != 0 && *done + length <= count);
-        if (!together && !is_nowhere(segment, page))
+        if (!together && !has_no_mapping(segment, page))
             status = xseg_segment_unmap_page(segment, page, &is_known);
         result = result == XSEG_OK ? status : result;
         if (status != XSEG_OK && is_known)
             break;
         if (is_known)
-            clear_page(segment, page, keep);
+            remove_page(segment, page, keep);
         else
-            stick_page(segment, page);
+            mark_page_unknown(segment, page);
         *done += length;
     }
     xseg_segment_record_change(segment, first, *done, ++segment->page_cache->generation);
@@ -280,7 +284,7 @@ uint32_t xseg_segment_pages_inside(const struct xseg_segment *segment, uint64_t 
     uint32_t from = (uint32_t)(xseg_round_up(begin, granule) / granule);
     uint32_t to = (uint32_t)(end / granule);
 
-    /* A page that starts before the bytes, or ends behind them, is not whole. */
+    /* A page that starts before `begin` or ends after `end` is not whole. */
     while (from < to && segment->length[from] == 0)
         from++;
     while (from < to && to < segment->granules && segment->length[to] == 0 &&
@@ -298,10 +302,83 @@ uint32_t xseg_segment_page_end(const struct xseg_segment *segment, uint32_t gran
     return granule;
 }
 
-/* --- Mapping. --- */
+/* --- Access rights. --- */
 
-/* Whether a page of a length fits at a granule: there are only holes, and the run does not end before. */
-static bool has_room(const struct xseg_segment *segment, uint32_t at, uint32_t end, uint32_t length)
+xseg_status xseg_segment_set_access(struct xseg_segment *segment, uint32_t first, uint32_t count)
+{
+    struct xseg_context *context = segment->context;
+    const bool is_one = segment->length[first] == count;
+    xseg_status status = XSEG_ERR_DRIVER;
+
+    if (is_one || context->batches_access)
+        status = xseg_driver_set_access(context, xseg_segment_address(segment, first),
+                                        count * segment->granule_bytes);
+    if (status == XSEG_OK || is_one)
+        return status;
+    status = XSEG_OK;
+    for (uint32_t page = first; page < first + count && status == XSEG_OK;
+         page += segment->length[page])
+        status = xseg_driver_set_access(context, xseg_segment_address(segment, page),
+                                        xseg_segment_page_bytes(segment, page));
+    return status;
+}
+
+/* Change the access of a peer to a run of mapped pages.  A grant stops at the first error, a
+ * revocation continues; returns the last error. */
+static xseg_status set_peer_access_run(struct xseg_segment *segment, uint32_t first, uint32_t count,
+                                       int peer, bool is_allowed)
+{
+    struct xseg_context *context = segment->context;
+    xseg_status result = XSEG_OK;
+
+    if (segment->length[first] < count && context->batches_access &&
+        xseg_driver_set_peer_access(context, peer, xseg_segment_address(segment, first),
+                                    count * segment->granule_bytes, is_allowed) == XSEG_OK)
+        return XSEG_OK;
+    for (uint32_t page = first; page < first + count && (result == XSEG_OK || !is_allowed);
+         page += segment->length[page]) {
+        const xseg_status status =
+            xseg_driver_set_peer_access(context, peer, xseg_segment_address(segment, page),
+                                        xseg_segment_page_bytes(segment, page), is_allowed);
+
+        result = status != XSEG_OK ? status : result;
+    }
+    return result;
+}
+
+static uint32_t count_mapped_run(const struct xseg_segment *segment, uint32_t first)
+{
+    uint32_t at = first;
+
+    while (at < segment->granules && xseg_segment_is_mapped(segment, at))
+        at++;
+    return at - first;
+}
+
+xseg_status xseg_segment_set_peer_access(struct xseg_segment *segment,
+                                         const struct xseg_context *peer, bool is_allowed)
+{
+    xseg_status result = XSEG_OK;
+
+    XSEG_ASSERT(xseg_segment_is_expandable(segment));
+    for (uint32_t at = 0, count; at < segment->granules && (result == XSEG_OK || !is_allowed);
+         at += count == 0 ? 1 : count) {
+        count = count_mapped_run(segment, at);
+        const xseg_status status =
+            count == 0 ? XSEG_OK
+                       : set_peer_access_run(segment, at, count, peer->device, is_allowed);
+
+        result = status != XSEG_OK ? status : result;
+    }
+    return result;
+}
+
+/* --- Map. --- */
+
+/* Whether a page of a length fits at a granule: all its granules are unmapped and end before
+ * `end`. */
+static bool can_place_page(const struct xseg_segment *segment, uint32_t at, uint32_t end,
+                           uint32_t length)
 {
     if (end - at < length)
         return false;
@@ -311,20 +388,20 @@ static bool has_room(const struct xseg_segment *segment, uint32_t at, uint32_t e
     return true;
 }
 
-/* Choose the length of the page at a granule, in granules.  At the start of a frame it is a full page, doubled while
- * that fits and is wanted; else a small one.  Where small pages are wanted, an idle full page is used wherever it
- * fits. */
-static uint32_t choose_length(const struct xseg_segment *segment, uint32_t at, uint32_t end,
-                              const struct xseg_page_source *source, uint64_t idle_full)
+/* Choose the length of the page at a granule, in granules.  At a full-page slot it is a full page,
+ * doubled while that fits and the source permits it; elsewhere a small page.  If the source uses
+ * small pages, an idle full page is used wherever it fits. */
+static uint32_t choose_page_length(const struct xseg_segment *segment, uint32_t at, uint32_t end,
+                                   const struct xseg_page_source *source, uint64_t idle_full)
 {
     const uint32_t full = (uint32_t)(segment->page_bytes / segment->granule_bytes);
     const bool is_wanted = source->use_small ? idle_full != 0 : at % full == 0;
     uint32_t length = full;
 
-    if (!is_wanted || !has_room(segment, at, end, full))
+    if (!is_wanted || !can_place_page(segment, at, end, full))
         return 1;
     while (!source->use_small && 2 * length * segment->granule_bytes <= source->max_page_bytes &&
-           has_room(segment, at, end, 2 * length))
+           can_place_page(segment, at, end, 2 * length))
         length *= 2;
     return length;
 }
@@ -341,7 +418,7 @@ uint64_t xseg_segment_covered_by_idle(const struct xseg_segment *segment, uint32
             length = segment->length[at];
             continue;
         }
-        length = choose_length(segment, at, end, source, *full);
+        length = choose_page_length(segment, at, end, source, *full);
         uint64_t *idle = length == 1 ? small : full;
         const uint64_t bytes = length * segment->granule_bytes;
         if (*idle >= bytes && bytes <= segment->page_bytes) {
@@ -352,25 +429,24 @@ uint64_t xseg_segment_covered_by_idle(const struct xseg_segment *segment, uint32
     return covered;
 }
 
-/* A run of holes that is being mapped. */
-struct growth {
+/* A run of granules that is being mapped. */
+struct run {
     struct xseg_segment *segment;
     const struct xseg_page_source *source;
     uint32_t first, end;
 };
 
-static xseg_status get_page(struct growth *growth, uint32_t at)
+static xseg_status acquire_page(struct run *run, uint32_t at)
 {
-    struct xseg_segment *segment = growth->segment;
-    const struct xseg_page_filter filter = {NULL, segment->properties,
-                                            growth->source->prepared_for};
+    struct xseg_segment *segment = run->segment;
+    const struct xseg_page_filter filter = {NULL, segment->properties, run->source->prepared_for};
     const uint64_t idle_full =
-        growth->source->use_small
+        run->source->use_small
             ? xseg_page_cache_usable_bytes(segment->page_cache, segment->page_bytes, &filter)
             : 0;
     struct xseg_page page;
 
-    segment->length[at] = choose_length(segment, at, growth->end, growth->source, idle_full);
+    segment->length[at] = choose_page_length(segment, at, run->end, run->source, idle_full);
     if (xseg_page_cache_acquire(segment->page_cache, xseg_segment_page_bytes(segment, at), &filter,
                                 &page)) {
         segment->handle[at] = page.handle;
@@ -384,30 +460,30 @@ static xseg_status get_page(struct growth *growth, uint32_t at)
     return status;
 }
 
-/* Get pages for the holes of the run; on failure give them back. */
-static xseg_status get_run(struct growth *growth)
+/* Acquire pages for the unmapped granules of a run; on failure release them. */
+static xseg_status acquire_pages(struct run *run)
 {
-    struct xseg_segment *segment = growth->segment;
+    struct xseg_segment *segment = run->segment;
 
-    for (uint32_t at = growth->first; at < growth->end; at += segment->length[at]) {
+    for (uint32_t at = run->first; at < run->end; at += segment->length[at]) {
         xseg_status status = XSEG_OK;
 
         if (segment->state[at] == XSEG_PAGE_UNMAPPED)
-            status = get_page(growth, at);
+            status = acquire_page(run, at);
         if (status == XSEG_OK)
             continue;
-        for (uint32_t page = growth->first, next; page < at; page = next) {
+        for (uint32_t page = run->first, next; page < at; page = next) {
             next = page + segment->length[page];
             if (segment->state[page] == XSEG_PAGE_UNMAPPED)
-                put_page(segment, page, false);
+                release_page_memory(segment, page, false);
         }
         return status;
     }
     return XSEG_OK;
 }
 
-/* Map the pages of the run; they are stuck until the device may use them. */
-static xseg_status map_run(struct xseg_segment *segment, uint32_t first, uint32_t count)
+/* Map the pages of a run.  They are in state UNKNOWN until the access rights are set. */
+static xseg_status map_pages(struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
     for (uint32_t page = first; page < first + count; page += segment->length[page]) {
         if (segment->state[page] != XSEG_PAGE_UNMAPPED)
@@ -423,38 +499,39 @@ static xseg_status map_run(struct xseg_segment *segment, uint32_t first, uint32_
     return XSEG_OK;
 }
 
-/* Undo a growth: its pages go.  A page that cannot be unmapped stays stuck, since its access rights are unknown. */
-static void withdraw_run(struct xseg_segment *segment, uint32_t first, uint32_t count)
+/* Roll back a map: unmap and release its pages.  A page that cannot be unmapped remains in state
+ * UNKNOWN, because its access rights are unknown. */
+static void roll_back_map(struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
     bool is_known = true;
 
     for (uint32_t page = first, next; page < first + count; page = next) {
         next = page + segment->length[page];
         if (segment->state[page] == XSEG_PAGE_UNMAPPED)
-            put_page(segment, page, false);
+            release_page_memory(segment, page, false);
         else if (segment->state[page] == XSEG_PAGE_UNKNOWN &&
                  xseg_segment_unmap_page(segment, page, &is_known) == XSEG_OK)
-            clear_page(segment, page, false);
+            remove_page(segment, page, false);
     }
 }
 
 xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint32_t count,
                              const struct xseg_page_source *source)
 {
-    struct growth growth = {segment, source, first, first + count};
+    struct run run = {segment, source, first, first + count};
     char reason[256];
 
     XSEG_ASSERT(count > 0 && first + count <= segment->granules);
-    xseg_status status = get_run(&growth);
+    xseg_status status = acquire_pages(&run);
     if (status != XSEG_OK)
         return status;
-    status = map_run(segment, first, count);
+    status = map_pages(segment, first, count);
     if (status == XSEG_OK)
         status = xseg_segment_set_access(segment, first, count);
     if (status != XSEG_OK) {
-        /* The undo may fail as well; the first reason is reported. */
+        /* The roll-back may fail as well; the message of the first failure is reported. */
         (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
-        withdraw_run(segment, first, count);
+        roll_back_map(segment, first, count);
         XSEG_AUDIT(xseg_segment_audit, segment);
         return xseg_fail(status, "%s", reason);
     }
@@ -478,7 +555,7 @@ xseg_status xseg_segment_retry_unknown_run(struct xseg_segment *segment, uint32_
             continue;
         const xseg_status status = xseg_segment_unmap_page(segment, page, &is_known);
         if (status == XSEG_OK)
-            clear_page(segment, page, false);
+            remove_page(segment, page, false);
         else if (result == XSEG_OK)
             result = status;
     }
@@ -493,12 +570,12 @@ xseg_status xseg_segment_retry_unknown(struct xseg_segment *segment)
 xseg_status xseg_segment_destroy(struct xseg_segment *segment)
 {
     if (segment->memory.free != NULL) {
-        give_to_owner(segment);
-        free_tables(segment);
+        free_to_callback(segment);
+        free_granule_tables(segment);
         return XSEG_OK;
     }
     if (!xseg_segment_is_expandable(segment)) {
-        free_tables(segment);
+        free_granule_tables(segment);
         return xseg_unreleased_release(segment->page_cache->unreleased, XSEG_UNRELEASED_ALLOCATION,
                                        segment->base, segment->bytes);
     }
@@ -513,8 +590,8 @@ xseg_status xseg_segment_destroy(struct xseg_segment *segment)
 void xseg_segment_abandon(struct xseg_segment *segment)
 {
     if (segment->memory.free != NULL)
-        give_to_owner(segment);
-    free_tables(segment);
+        free_to_callback(segment);
+    free_granule_tables(segment);
 }
 
 size_t xseg_segment_host_bytes(const struct xseg_segment *segment)
@@ -524,4 +601,62 @@ size_t xseg_segment_host_bytes(const struct xseg_segment *segment)
            xseg_segment_retains_host_bytes(segment) +
            xseg_demand_zero_resident(segment->alias_record,
                                      segment->granules * sizeof(*segment->alias_record));
+}
+
+/* --- Audit. --- */
+
+static bool audit_page_tables(const struct xseg_segment *segment, struct xseg_violation *violation)
+{
+    uint32_t at = 0;
+
+    while (at < segment->granules) {
+        const uint32_t length = segment->length[at];
+        const uint8_t state = segment->state[at];
+
+        XSEG_INVARIANT(violation, "SEG-4", (length == 0) == (state == XSEG_PAGE_UNMAPPED),
+                       "granule %" PRIu32 " is in state %d with length %" PRIu32, at, state,
+                       length);
+        for (uint32_t i = at + 1; i < at + length; i++)
+            XSEG_INVARIANT(violation, "SEG-4",
+                           i < segment->granules && segment->length[i] == 0 &&
+                               segment->state[i] == state,
+                           "page at granule %" PRIu32 " is inconsistent at %" PRIu32, at, i);
+        at += length == 0 ? 1 : length;
+    }
+    return true;
+}
+
+/* Bytes of a page that count as unknown; of an aliased page those of a granule in state UNKNOWN. */
+static uint64_t unknown_bytes(const struct xseg_segment *segment, uint32_t page)
+{
+    const bool counts = segment->state[page] == XSEG_PAGE_UNKNOWN ||
+                        (xseg_segment_is_evicted(segment, page) && segment->handle[page] != 0);
+
+    return segment->length[page] != 0 && counts ? xseg_segment_page_bytes(segment, page) : 0;
+}
+
+bool xseg_segment_audit(const struct xseg_segment *segment, struct xseg_violation *violation)
+{
+    const uint64_t mapped = atomic_load(&segment->mapped);
+    uint64_t backed = 0, unknown = 0;
+
+    if (!xseg_segment_is_expandable(segment))
+        return true;
+    XSEG_INVARIANT(violation, "SEG-1",
+                   segment->base % segment->context->granularity == 0 &&
+                       segment->base <= UINT64_MAX - segment->reserved_bytes,
+                   "base %#" PRIx64 " with %" PRIu64 " bytes", segment->base,
+                   segment->reserved_bytes);
+    for (uint32_t at = 0; at < segment->granules; at++) {
+        backed += segment->state[at] == XSEG_PAGE_MAPPED ? segment->granule_bytes : 0;
+        unknown += unknown_bytes(segment, at);
+    }
+    XSEG_INVARIANT(violation, "SEG-2", mapped == backed && segment->unknown == unknown,
+                   "mapped is %" PRIu64 ", pages have %" PRIu64 "; stuck is %" PRIu64
+                   ", pages have %" PRIu64,
+                   mapped, backed, segment->unknown, unknown);
+    XSEG_INVARIANT(
+        violation, "SEG-3", segment->reserved_bytes >= segment->granules * segment->granule_bytes,
+        "%" PRIu32 " granules in %" PRIu64 " bytes", segment->granules, segment->reserved_bytes);
+    return audit_page_tables(segment, violation) && xseg_segment_audit_retains(segment, violation);
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Single pages of a segment, and driver calls for them: for segment*.c, alias.c, evicted.c and peer.c only.
+ * Operations on single pages of a segment, for segment*.c, alias.c and evicted.c only.
+ *
+ * A page is identified by its first granule.
  *
  * Locking: the device memory lock.
  */
@@ -16,10 +18,9 @@ static inline uint64_t xseg_segment_address(const struct xseg_segment *segment, 
     return segment->base + (uint64_t)granule * segment->granule_bytes;
 }
 
-/* Bytes of the page that starts at a granule. */
-static inline uint64_t xseg_segment_page_bytes(const struct xseg_segment *segment, uint32_t granule)
+static inline uint64_t xseg_segment_page_bytes(const struct xseg_segment *segment, uint32_t page)
 {
-    return (uint64_t)segment->length[granule] * segment->granule_bytes;
+    return (uint64_t)segment->length[page] * segment->granule_bytes;
 }
 
 static inline void xseg_segment_set_state(struct xseg_segment *segment, uint32_t page,
@@ -41,17 +42,18 @@ static inline void xseg_segment_count_unknown(struct xseg_segment *segment, int6
                               memory_order_relaxed);
 }
 
-/* Count the memory of a page as stuck, or no longer; that of an aliased page counts by its record. */
+/* Add a page to the bytes in unknown state, or subtract it.  An aliased page counts by its
+ * record. */
 static inline void xseg_segment_count_unknown_page(struct xseg_segment *segment, uint32_t page,
-                                                   bool is_stuck)
+                                                   bool is_unknown)
 {
     const int64_t bytes = (int64_t)xseg_segment_page_bytes(segment, page);
 
     if (xseg_alias_record(segment, page) == NULL)
-        xseg_segment_count_unknown(segment, is_stuck ? bytes : -bytes);
+        xseg_segment_count_unknown(segment, is_unknown ? bytes : -bytes);
 }
 
-/* Count a page as mapped, or no longer. */
+/* Add a page to the mapped bytes, or subtract it. */
 static inline void xseg_segment_count_mapped_page(struct xseg_segment *segment, uint32_t page,
                                                   bool is_mapped)
 {
@@ -61,7 +63,7 @@ static inline void xseg_segment_count_mapped_page(struct xseg_segment *segment, 
     atomic_fetch_add_explicit(&segment->mapped, more, memory_order_relaxed);
 }
 
-/* Note that some granules have other memory from here on, or none: they get a new generation. */
+/* Set the generation of granules that have got other pages, or lost their pages. */
 static inline void xseg_segment_record_change(struct xseg_segment *segment, uint32_t first,
                                               uint32_t count, uint64_t generation)
 {
@@ -69,7 +71,7 @@ static inline void xseg_segment_record_change(struct xseg_segment *segment, uint
         atomic_store_explicit(&segment->generation[at], generation, memory_order_relaxed);
 }
 
-/* Clear the mark of a page that it was ever exported, as its memory goes; returns the mark. */
+/* Return whether a page was ever exported, and clear the flag because its memory is released. */
 static inline bool xseg_segment_clear_exported(struct xseg_segment *segment, uint32_t page)
 {
     const bool was_exported = segment->was_exported != NULL && segment->was_exported[page] != 0;
@@ -79,18 +81,17 @@ static inline bool xseg_segment_clear_exported(struct xseg_segment *segment, uin
     return was_exported;
 }
 
-/* Host bytes of the retain counts of a segment, and their end. */
-size_t xseg_segment_retains_host_bytes(const struct xseg_segment *segment);
-void xseg_segment_free_retains(struct xseg_segment *segment);
-
-/* Check the invariants SEG-5 and SEG-6. */
-bool xseg_segment_audit_retains(const struct xseg_segment *segment,
-                                struct xseg_violation *violation);
-
 /* Unmap one page, as xseg_unreleased_unmap() does. */
 xseg_status xseg_segment_unmap_page(struct xseg_segment *segment, uint32_t page, bool *is_known);
 
-/* Let the device read and write the pages of a run: in one call where the driver accepts that. */
+/* Allow the device and its peers to read and write a run of pages, in one call if the driver
+ * batches. */
 xseg_status xseg_segment_set_access(struct xseg_segment *segment, uint32_t first, uint32_t count);
+
+/* Return the host memory of the retain counts, free it, and check SEG-5 and SEG-6. */
+size_t xseg_segment_retains_host_bytes(const struct xseg_segment *segment);
+void xseg_segment_free_retains(struct xseg_segment *segment);
+bool xseg_segment_audit_retains(const struct xseg_segment *segment,
+                                struct xseg_violation *violation);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The functions of segment.h for generations and retain counts. */
+/* The functions of segment.h for generations, retain counts and exports. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -7,28 +7,29 @@
 #include "src/base/error.h"
 #include "vmm/segment_page.h"
 
-/* A run of granules; a classic segment has one granule. */
-struct run {
+/* A range of granules; a classic segment has one granule. */
+struct granule_run {
     uint32_t first, end;
 };
 
-static struct run run_of(const struct xseg_segment *segment, uint64_t begin, uint64_t end)
+static struct granule_run find_granules(const struct xseg_segment *segment, uint64_t begin,
+                                        uint64_t end)
 {
     if (!xseg_segment_is_expandable(segment))
-        return (struct run){0, 1};
-    return (struct run){
+        return (struct granule_run){0, 1};
+    return (struct granule_run){
         (uint32_t)(begin / segment->granule_bytes),
         (uint32_t)(xseg_round_up(end, segment->granule_bytes) / segment->granule_bytes)};
 }
 
-static uint32_t unit_count(const struct xseg_segment *segment)
+static uint32_t count_units(const struct xseg_segment *segment)
 {
     return segment->granules == 0 ? 1 : segment->granules;
 }
 
 uint64_t xseg_segment_generation(const struct xseg_segment *segment, uint64_t begin, uint64_t end)
 {
-    const struct run run = run_of(segment, begin, end);
+    const struct granule_run run = find_granules(segment, begin, end);
     uint64_t latest = 0;
 
     for (uint32_t at = run.first; at < run.end; at++) {
@@ -42,12 +43,13 @@ uint64_t xseg_segment_generation(const struct xseg_segment *segment, uint64_t be
 
 /* --- Retain counts. --- */
 
-static xseg_status retain(struct xseg_segment *segment, enum xseg_retainer by, struct run run)
+static xseg_status retain_granules(struct xseg_segment *segment, enum xseg_retainer by,
+                                   struct granule_run run)
 {
     struct xseg_retain_counts *retains = &segment->retain_counts[by];
 
     if (retains->count == NULL)
-        retains->count = calloc(unit_count(segment), sizeof(uint32_t));
+        retains->count = calloc(count_units(segment), sizeof(uint32_t));
     if (retains->count == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, retain counts of a segment");
     for (uint32_t at = run.first; at < run.end; at++)
@@ -61,11 +63,12 @@ static xseg_status retain(struct xseg_segment *segment, enum xseg_retainer by, s
     return XSEG_OK;
 }
 
-static void release(struct xseg_segment *segment, enum xseg_retainer by, struct run run)
+static void release_granules(struct xseg_segment *segment, enum xseg_retainer by,
+                             struct granule_run run)
 {
     struct xseg_retain_counts *retains = &segment->retain_counts[by];
 
-    /* The counts of a lost device are freed when the allocator starts to close. */
+    /* The counts of a lost device are freed when the close of the allocator begins. */
     for (uint32_t at = run.first; retains->count != NULL && at < run.end; at++) {
         XSEG_ASSERT(retains->count[at] != 0);
         retains->granules -= --retains->count[at] == 0;
@@ -76,19 +79,19 @@ static void release(struct xseg_segment *segment, enum xseg_retainer by, struct 
 xseg_status xseg_segment_retain(struct xseg_segment *segment, enum xseg_retainer by, uint64_t begin,
                                 uint64_t end)
 {
-    return retain(segment, by, run_of(segment, begin, end));
+    return retain_granules(segment, by, find_granules(segment, begin, end));
 }
 
 bool xseg_segment_release(struct xseg_segment *segment, enum xseg_retainer by, uint64_t begin,
                           uint64_t end)
 {
     const struct xseg_retain_counts *retains = &segment->retain_counts[by];
-    const struct run run = run_of(segment, begin, end);
+    const struct granule_run run = find_granules(segment, begin, end);
 
     for (uint32_t at = run.first; at < run.end; at++)
         if (retains->count == NULL || retains->count[at] == 0)
             return false;
-    release(segment, by, run);
+    release_granules(segment, by, run);
     return true;
 }
 
@@ -125,7 +128,7 @@ bool xseg_segment_is_retained(const struct xseg_segment *segment, uint32_t first
 uint32_t xseg_segment_pages_overlapping(const struct xseg_segment *segment, uint64_t begin,
                                         uint64_t end, uint32_t *first)
 {
-    const struct run run = run_of(segment, begin, end);
+    const struct granule_run run = find_granules(segment, begin, end);
 
     *first = run.first;
     while (segment->length[*first] == 0)
@@ -142,7 +145,7 @@ xseg_status xseg_segment_export(struct xseg_segment *segment, uint32_t first, ui
     if (segment->was_exported == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, exports of a segment");
     const xseg_status status =
-        retain(segment, XSEG_RETAIN_EXPORT, (struct run){first, first + count});
+        retain_granules(segment, XSEG_RETAIN_EXPORT, (struct granule_run){first, first + count});
     for (uint32_t at = first; status == XSEG_OK && at < first + count; at++)
         segment->was_exported[at] = segment->length[at] != 0;
     return status;
@@ -150,7 +153,7 @@ xseg_status xseg_segment_export(struct xseg_segment *segment, uint32_t first, ui
 
 void xseg_segment_unexport(struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
-    release(segment, XSEG_RETAIN_EXPORT, (struct run){first, first + count});
+    release_granules(segment, XSEG_RETAIN_EXPORT, (struct granule_run){first, first + count});
 }
 
 /* --- Sums. --- */
@@ -158,13 +161,13 @@ void xseg_segment_unexport(struct xseg_segment *segment, uint32_t first, uint32_
 struct xseg_segment_retained xseg_segment_retained_bytes(const struct xseg_segment *segment,
                                                          uint32_t first, uint32_t count)
 {
-    struct xseg_segment_retained held = {0, 0};
+    struct xseg_segment_retained retained = {0, 0};
 
     if (!xseg_segment_has_retained(segment))
-        return held;
+        return retained;
     if (!xseg_segment_is_expandable(segment)) {
-        held.pinned = segment->bytes;
-        return held;
+        retained.pinned = segment->bytes;
+        return retained;
     }
     for (uint32_t at = first; at < first + count; at++) {
         const uint32_t length = segment->length[at];
@@ -172,11 +175,11 @@ struct xseg_segment_retained xseg_segment_retained_bytes(const struct xseg_segme
         if (length == 0)
             continue;
         if (xseg_segment_is_pinned(segment, at, length))
-            held.pinned += length * segment->granule_bytes;
+            retained.pinned += length * segment->granule_bytes;
         else if (xseg_segment_is_exported(segment, at, length))
-            held.exported += length * segment->granule_bytes;
+            retained.exported += length * segment->granule_bytes;
     }
-    return held;
+    return retained;
 }
 
 struct xseg_segment_retained xseg_segment_all_retained_bytes(const struct xseg_segment *segment)
@@ -191,7 +194,7 @@ size_t xseg_segment_retains_host_bytes(const struct xseg_segment *segment)
 
     for (int by = 0; by < XSEG_RETAINERS; by++)
         if (segment->retain_counts[by].count != NULL)
-            bytes += unit_count(segment) * sizeof(uint32_t);
+            bytes += count_units(segment) * sizeof(uint32_t);
     return bytes;
 }
 
@@ -206,10 +209,10 @@ void xseg_segment_free_retains(struct xseg_segment *segment)
     segment->was_exported = NULL;
 }
 
-/* --- The audit. --- */
+/* --- Audit. --- */
 
-static bool audit_counts(const struct xseg_segment *segment, enum xseg_retainer by,
-                         struct xseg_violation *violation)
+static bool audit_retain_counts(const struct xseg_segment *segment, enum xseg_retainer by,
+                                struct xseg_violation *violation)
 {
     const struct xseg_retain_counts *retains = &segment->retain_counts[by];
     uint32_t granules = 0;
@@ -246,7 +249,7 @@ bool xseg_segment_audit_retains(const struct xseg_segment *segment,
                                 struct xseg_violation *violation)
 {
     for (int by = 0; by < XSEG_RETAINERS; by++)
-        if (!audit_counts(segment, (enum xseg_retainer)by, violation))
+        if (!audit_retain_counts(segment, (enum xseg_retainer)by, violation))
             return false;
     return audit_exports(segment, violation);
 }

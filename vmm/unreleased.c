@@ -7,28 +7,28 @@
 
 #include "src/base/error.h"
 
-/* Room made ahead: far more than a driver has been seen to refuse at once.  The number is a choice. */
-#define FIRST_CAPACITY 256u
+/* Far more than a driver has been seen to fail at a time.  The number is a choice. */
+#define INITIAL_CAPACITY 256u
 
 xseg_status xseg_unreleased_init(struct xseg_unreleased_list *unreleased,
                                  struct xseg_context *context)
 {
     unreleased->context = context;
     unreleased->count = 0;
-    unreleased->capacity = FIRST_CAPACITY;
-    unreleased->lost = 0;
+    unreleased->capacity = INITIAL_CAPACITY;
+    unreleased->unrecorded = 0;
     atomic_init(&unreleased->physical, 0);
     atomic_init(&unreleased->unknown, 0);
-    unreleased->kept = malloc(FIRST_CAPACITY * sizeof(*unreleased->kept));
-    if (unreleased->kept == NULL)
+    unreleased->record = malloc(INITIAL_CAPACITY * sizeof(*unreleased->record));
+    if (unreleased->record == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, table of unreleased memory");
     return XSEG_OK;
 }
 
 void xseg_unreleased_fini(struct xseg_unreleased_list *unreleased)
 {
-    free(unreleased->kept);
-    unreleased->kept = NULL;
+    free(unreleased->record);
+    unreleased->record = NULL;
 }
 
 xseg_status xseg_unreleased_unmap(struct xseg_context *context, uint64_t address, uint64_t bytes,
@@ -46,116 +46,119 @@ xseg_status xseg_unreleased_unmap(struct xseg_context *context, uint64_t address
     return mapped ? xseg_fail(status, "%s", reason) : XSEG_OK;
 }
 
-static xseg_status offer_page(struct xseg_context *context, struct xseg_unreleased *page)
+static xseg_status release_page(struct xseg_context *context, struct xseg_unreleased *record)
 {
     xseg_status status = XSEG_OK;
     bool is_known = true;
 
-    if (page->mapped_at != 0)
-        status = xseg_unreleased_unmap(context, page->mapped_at, page->bytes, &is_known);
+    if (record->mapped_at != 0)
+        status = xseg_unreleased_unmap(context, record->mapped_at, record->bytes, &is_known);
     if (status != XSEG_OK)
         return status;
-    page->mapped_at = 0;
-    return xseg_driver_release(context, page->what);
+    record->mapped_at = 0;
+    return xseg_driver_release(context, record->object);
 }
 
-/* Offer one thing to the driver.  A mapping of which it is not known whether it is there is offered again later. */
-static xseg_status offer(struct xseg_context *context, struct xseg_unreleased *entry)
+/* Release one object to the driver.  A mapping in unknown state counts as a failure. */
+static xseg_status release_object(struct xseg_context *context, struct xseg_unreleased *record)
 {
     bool is_known = true;
 
-    switch (entry->kind) {
+    switch (record->kind) {
     case XSEG_UNRELEASED_PAGE:
-        return offer_page(context, entry);
+        return release_page(context, record);
     case XSEG_UNRELEASED_ALLOCATION:
-        return xseg_driver_free(context, entry->what);
+        return xseg_driver_free(context, record->object);
     case XSEG_UNRELEASED_HOST:
         return xseg_driver_host_free(
-            context, (void *)(uintptr_t)entry->what); /* NOLINT(performance-no-int-to-ptr) */
+            context, (void *)(uintptr_t)record->object); /* NOLINT(performance-no-int-to-ptr) */
     case XSEG_UNRELEASED_MAPPING:
-        return xseg_unreleased_unmap(context, entry->what, entry->bytes, &is_known);
+        return xseg_unreleased_unmap(context, record->object, record->bytes, &is_known);
     case XSEG_UNRELEASED_RANGE:
         break;
     }
-    return xseg_driver_unreserve(context, entry->what, entry->bytes);
+    return xseg_driver_unreserve(context, record->object, record->bytes);
 }
 
-static uint64_t physical_of(const struct xseg_unreleased *entry)
+static uint64_t physical_bytes(const struct xseg_unreleased *record)
 {
-    return entry->kind == XSEG_UNRELEASED_PAGE || entry->kind == XSEG_UNRELEASED_ALLOCATION
-               ? entry->bytes
+    return record->kind == XSEG_UNRELEASED_PAGE || record->kind == XSEG_UNRELEASED_ALLOCATION
+               ? record->bytes
                : 0;
 }
 
-static void keep(struct xseg_unreleased_list *unreleased, const struct xseg_unreleased *entry)
+static void add_record(struct xseg_unreleased_list *unreleased,
+                       const struct xseg_unreleased *record)
 {
-    atomic_fetch_add_explicit(&unreleased->physical, physical_of(entry), memory_order_relaxed);
+    atomic_fetch_add_explicit(&unreleased->physical, physical_bytes(record), memory_order_relaxed);
     if (unreleased->count == unreleased->capacity) {
         const size_t capacity = unreleased->capacity * 2;
-        struct xseg_unreleased *kept = realloc(unreleased->kept, capacity * sizeof(*kept));
+        struct xseg_unreleased *kept = realloc(unreleased->record, capacity * sizeof(*kept));
 
-        /* Without host memory the thing cannot be kept: it is lost until the process ends, and still counted in
-         * `physical`. */
+        /* Without a record the object is leaked until the process ends; `physical` still counts
+         * it. */
         if (kept == NULL) {
-            unreleased->lost += physical_of(entry);
+            unreleased->unrecorded += physical_bytes(record);
             return;
         }
-        unreleased->kept = kept;
+        unreleased->record = kept;
         unreleased->capacity = capacity;
     }
-    unreleased->kept[unreleased->count++] = *entry;
+    unreleased->record[unreleased->count++] = *record;
 }
 
-static xseg_status give(struct xseg_unreleased_list *unreleased, struct xseg_unreleased entry)
+static xseg_status release_or_record(struct xseg_unreleased_list *unreleased,
+                                     struct xseg_unreleased record)
 {
-    const xseg_status status = offer(unreleased->context, &entry);
+    const xseg_status status = release_object(unreleased->context, &record);
 
     if (status != XSEG_OK)
-        keep(unreleased, &entry);
+        add_record(unreleased, &record);
     return status;
 }
 
 xseg_status xseg_unreleased_release(struct xseg_unreleased_list *unreleased,
-                                    enum xseg_unreleased_kind kind, uint64_t what, uint64_t bytes)
+                                    enum xseg_unreleased_kind kind, uint64_t object, uint64_t bytes)
 {
-    return give(unreleased, (struct xseg_unreleased){kind, what, bytes, 0});
+    return release_or_record(unreleased, (struct xseg_unreleased){kind, object, bytes, 0});
 }
 
 xseg_status xseg_unreleased_release_mapped(struct xseg_unreleased_list *unreleased, uint64_t handle,
                                            uint64_t address, uint64_t bytes)
 {
-    return give(unreleased, (struct xseg_unreleased){XSEG_UNRELEASED_PAGE, handle, bytes, address});
+    return release_or_record(
+        unreleased, (struct xseg_unreleased){XSEG_UNRELEASED_PAGE, handle, bytes, address});
 }
 
 xseg_status xseg_unreleased_retry(struct xseg_unreleased_list *unreleased)
 {
     xseg_status first = XSEG_OK;
-    size_t left = 0;
+    size_t remaining = 0;
 
     for (size_t i = 0; i < unreleased->count; i++) {
-        struct xseg_unreleased entry = unreleased->kept[i];
-        const xseg_status status = offer(unreleased->context, &entry);
+        struct xseg_unreleased record = unreleased->record[i];
+        const xseg_status status = release_object(unreleased->context, &record);
 
         if (status == XSEG_OK) {
-            atomic_fetch_sub_explicit(&unreleased->physical, physical_of(&entry),
+            atomic_fetch_sub_explicit(&unreleased->physical, physical_bytes(&record),
                                       memory_order_relaxed);
             continue;
         }
         first = first == XSEG_OK ? status : first;
-        unreleased->kept[left++] = entry;
+        unreleased->record[remaining++] = record;
     }
-    unreleased->count = left;
+    unreleased->count = remaining;
     return first;
 }
 
 bool xseg_unreleased_audit(const struct xseg_unreleased_list *unreleased,
                            struct xseg_violation *violation)
 {
-    uint64_t sum = unreleased->lost;
+    uint64_t sum = unreleased->unrecorded;
 
     for (size_t i = 0; i < unreleased->count; i++)
-        sum += physical_of(&unreleased->kept[i]);
-    XSEG_INVARIANT(violation, "LEFT-1", sum == atomic_load(&unreleased->physical),
+        sum += physical_bytes(&unreleased->record[i]);
+    XSEG_INVARIANT(violation, "UNREL-1", sum == atomic_load(&unreleased->physical),
                    "physical is %" PRIu64 ", sum of the records is %" PRIu64,
                    (uint64_t)atomic_load(&unreleased->physical), sum);
     return true;

@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Leftovers: memory and addresses that the driver refused to take back.
+ * Unreleased memory: pages, allocations, mappings and VA ranges whose release failed in the driver.
  *
- * A release may fail.  A physical page, an allocation, a mapping or a range whose release the driver refused
- * is kept here and counted.  It is offered again at the next trim and when the device closes, so that
- * nothing is lost.
+ * The driver can fail a release.  Callers of a release cannot handle that, so ownership passes to
+ * the list: it records the handle or address and its size, and counts the memory in `physical`.
+ * The next trim and the close of the device retry every release, oldest record first, so that
+ * nothing leaks.  The first records are preallocated when the device is opened, so a failed release
+ * hardly ever needs host memory.
  *
- * Invariants:
- *   LEFT-1  physical is the sum of the sizes of the pages and allocations that are kept, and of those
- *           that could not be kept for want of host memory.
+ * `unknown` counts the pages in unknown state of all segments (segment.h).  They are neither usable
+ * nor released either, but they stay in the tables of their segments.
  *
- * Locking: the device memory lock of the device; `physical` may be read without it.
+ * Invariant, which xseg_unreleased_audit() checks:
+ *   UNREL-1  `physical` is the size of the recorded pages and allocations, and of those that could
+ *            not be recorded because host memory was exhausted.
+ *
+ * Locking: the device memory lock; `physical` and `unknown` may be read without it.
  */
 #ifndef XSEG_VMM_UNRELEASED_H
 #define XSEG_VMM_UNRELEASED_H
@@ -22,63 +27,64 @@
 
 enum xseg_unreleased_kind {
     XSEG_UNRELEASED_PAGE,
-    XSEG_UNRELEASED_ALLOCATION,
+    XSEG_UNRELEASED_ALLOCATION, /* cuMemAlloc */
     XSEG_UNRELEASED_RANGE,
     XSEG_UNRELEASED_HOST,   /* pinned host memory */
-    XSEG_UNRELEASED_MAPPING /* of memory of another process */
+    XSEG_UNRELEASED_MAPPING /* of imported memory */
 };
 
 struct xseg_unreleased {
     enum xseg_unreleased_kind kind;
-    uint64_t what; /* handle, or address, of the device or the host */
+    uint64_t object; /* handle, or address on the device or the host */
     uint64_t bytes;
-    uint64_t mapped_at; /* of a page: the address where it is still mapped; 0: it is not mapped */
+    uint64_t mapped_at; /* of a page: the address to which it is still mapped; 0: none */
 };
 
 struct xseg_unreleased_list {
     struct xseg_context *context;
-    struct xseg_unreleased *kept; /* [capacity] */
+    struct xseg_unreleased *record; /* [capacity], oldest first */
     size_t count, capacity;
-    uint64_t lost;                 /* bytes that could not be kept */
-    atomic_uint_fast64_t physical; /* bytes of device memory held */
-    atomic_uint_fast64_t unknown;  /* bytes in stuck pages of all segments (segment.h) */
+    uint64_t unrecorded;           /* bytes counted in `physical` without a record */
+    atomic_uint_fast64_t physical; /* bytes of device memory */
+    atomic_uint_fast64_t unknown;  /* bytes of pages in unknown state of all segments */
 };
 
-/* Device memory that is neither in use nor given back. */
+/* Device memory that is neither usable nor released. */
 static inline uint64_t xseg_unreleased_bytes(const struct xseg_unreleased_list *unreleased)
 {
     return atomic_load_explicit(&unreleased->physical, memory_order_relaxed) +
            atomic_load_explicit(&unreleased->unknown, memory_order_relaxed);
 }
 
-/* Begin.  Room is made ahead, so that keeping a leftover hardly ever needs host memory. */
+/* Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY */
 xseg_status xseg_unreleased_init(struct xseg_unreleased_list *unreleased,
                                  struct xseg_context *context);
 void xseg_unreleased_fini(struct xseg_unreleased_list *unreleased);
 
 /*
- * Give one thing back to the driver, or keep it.
+ * Release an object to the driver, or record it.
  *
- * Returns: XSEG_OK when the driver took the thing; else the driver's error, and the thing is kept
+ * Returns: XSEG_OK if the object was released; else the driver's error
  */
 xseg_status xseg_unreleased_release(struct xseg_unreleased_list *unreleased,
-                                    enum xseg_unreleased_kind kind, uint64_t what, uint64_t bytes);
+                                    enum xseg_unreleased_kind kind, uint64_t object,
+                                    uint64_t bytes);
 
-/* Unmap a page that is mapped, and give it back to the driver, or keep it. */
+/* Unmap a page, or skip that if the address is 0, and release the page, or record it. */
 xseg_status xseg_unreleased_release_mapped(struct xseg_unreleased_list *unreleased, uint64_t handle,
                                            uint64_t address, uint64_t bytes);
 
 /*
- * Unmap one mapping.  If the driver refuses, it is asked whether the mapping exists: a batch that failed
- * half-way may have unmapped it before.
+ * Unmap one mapping.  After a failure the driver is queried whether the mapping exists: a batched
+ * unmap that failed may have removed it.  A mapping that does not exist counts as unmapped.
  *
- * is_known: whether the driver could say so; then a mapping whose unmap failed still exists
+ * is_known: whether the query succeeded; if so, a failure means that the mapping still exists
  */
 xseg_status xseg_unreleased_unmap(struct xseg_context *context, uint64_t address, uint64_t bytes,
                                   bool *is_known);
 
-/* Offer all leftovers to the driver again, in the order in which they came.  Returns the first error; those that are
- * refused stay. */
+/* Retry all recorded releases, oldest first.  Returns the first error; the records of failed
+ * releases remain. */
 xseg_status xseg_unreleased_retry(struct xseg_unreleased_list *unreleased);
 
 bool xseg_unreleased_audit(const struct xseg_unreleased_list *unreleased,

@@ -17,7 +17,7 @@
 struct fixture {
     struct xseg_driver *driver;
     struct xseg_context context;
-    struct xseg_unreleased_list leftovers;
+    struct xseg_unreleased_list unreleased;
     struct xseg_page_cache pages;
     struct xseg_segment segment;
     xseg_stream stream;
@@ -34,10 +34,10 @@ static void set_up(struct fixture *f)
     settings.real_bytes = true;
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
     assert_int_equal(xseg_driver_open(scene_driver(), &f->driver), XSEG_OK);
-    assert_int_equal(xseg_unreleased_init(&f->leftovers, &f->context), XSEG_OK);
-    assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->leftovers, why, sizeof(why)),
+    assert_int_equal(xseg_unreleased_init(&f->unreleased, &f->context), XSEG_OK);
+    assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->unreleased, why, sizeof(why)),
                      XSEG_OK);
-    xseg_page_cache_init(&f->pages, &f->context, &f->leftovers);
+    xseg_page_cache_init(&f->pages, &f->context, &f->unreleased);
     assert_int_equal(
         xseg_segment_reserve(&f->segment, &f->context, &f->pages, BYTES, 20 * XSEG_MIB), XSEG_OK);
     assert_int_equal(xseg_segment_map(&f->segment, 0, f->segment.granules, &plain), XSEG_OK);
@@ -57,9 +57,9 @@ static void tear_down(struct fixture *f)
     assert_int_equal(xseg_driver_stream_destroy(&f->context, f->stream), XSEG_OK);
     xseg_page_cache_fini(&f->pages);
     assert_int_equal(xseg_segment_destroy(&f->segment), XSEG_OK);
-    assert_int_equal(xseg_unreleased_retry(&f->leftovers), XSEG_OK);
+    assert_int_equal(xseg_unreleased_retry(&f->unreleased), XSEG_OK);
     assert_int_equal(xseg_driver_release_context(&f->context), XSEG_OK);
-    xseg_unreleased_fini(&f->leftovers);
+    xseg_unreleased_fini(&f->unreleased);
     xseg_driver_close(f->driver);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
@@ -115,7 +115,8 @@ static void contents_come_back(void **state)
         set_up(&f);
         write_some(&f);
         assert_int_equal(
-            xseg_contents_open(&contents, &f.leftovers, f.stream, keep[i], f.path, BYTES), XSEG_OK);
+            xseg_contents_open(&contents, &f.unreleased, f.stream, keep[i], f.path, BYTES),
+            XSEG_OK);
         assert_int_equal(move(&f, &contents, true), XSEG_OK);
         xseg_contents_release_buffer(&contents);
         memset(memory_of(&f), 0xaa, BYTES);
@@ -137,7 +138,7 @@ static void a_file_that_was_cut_is_noticed(void **state)
     set_up(&f);
     memset(memory_of(&f), 6, BYTES);
     assert_int_equal(
-        xseg_contents_open(&contents, &f.leftovers, f.stream, XSEG_KEEP_FILE, f.path, BYTES),
+        xseg_contents_open(&contents, &f.unreleased, f.stream, XSEG_KEEP_FILE, f.path, BYTES),
         XSEG_OK);
     assert_int_equal(move(&f, &contents, true), XSEG_OK);
     assert_int_equal(truncate(f.path, 100 * XSEG_MIB), 0);
@@ -146,7 +147,7 @@ static void a_file_that_was_cut_is_noticed(void **state)
     tear_down(&f);
 }
 
-static void pinned_memory_that_is_not_taken_back_is_a_leftover(void **state)
+static void pinned_memory_that_fails_to_free_becomes_unreleased(void **state)
 {
     struct xseg_contents contents;
     struct fixture f;
@@ -154,12 +155,12 @@ static void pinned_memory_that_is_not_taken_back_is_a_leftover(void **state)
     (void)state;
     set_up(&f);
     assert_int_equal(
-        xseg_contents_open(&contents, &f.leftovers, f.stream, XSEG_KEEP_HOST, NULL, BYTES),
+        xseg_contents_open(&contents, &f.unreleased, f.stream, XSEG_KEEP_HOST, NULL, BYTES),
         XSEG_OK);
     assert_int_equal(xseg_sim_fail("cuMemFreeHost", 1, 999), XSEG_OK);
     xseg_contents_close(&contents);
-    assert_int_equal(f.leftovers.count, 1);
-    assert_int_equal(xseg_unreleased_bytes(&f.leftovers), 0); /* not the device's */
+    assert_int_equal(f.unreleased.count, 1);
+    assert_int_equal(xseg_unreleased_bytes(&f.unreleased), 0); /* not the device's */
     tear_down(&f);
 }
 
@@ -168,7 +169,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(contents_come_back),
         cmocka_unit_test(a_file_that_was_cut_is_noticed),
-        cmocka_unit_test(pinned_memory_that_is_not_taken_back_is_a_leftover),
+        cmocka_unit_test(pinned_memory_that_fails_to_free_becomes_unreleased),
     };
 
     return cmocka_run_group_tests_name("contents", tests, NULL, NULL);

@@ -14,7 +14,7 @@
 struct fixture {
     struct xseg_driver *driver;
     struct xseg_context context;
-    struct xseg_unreleased_list leftovers;
+    struct xseg_unreleased_list unreleased;
     struct xseg_page_cache pages;
 };
 
@@ -29,10 +29,10 @@ static void set_up(struct fixture *f)
     memset(f, 0, sizeof(*f));
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
     assert_int_equal(xseg_driver_open(scene_driver(), &f->driver), XSEG_OK);
-    assert_int_equal(xseg_unreleased_init(&f->leftovers, &f->context), XSEG_OK);
-    assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->leftovers, why, sizeof(why)),
+    assert_int_equal(xseg_unreleased_init(&f->unreleased, &f->context), XSEG_OK);
+    assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->unreleased, why, sizeof(why)),
                      XSEG_OK);
-    xseg_page_cache_init(&f->pages, &f->context, &f->leftovers);
+    xseg_page_cache_init(&f->pages, &f->context, &f->unreleased);
 }
 
 static void audit(const struct fixture *f)
@@ -48,14 +48,14 @@ static void tear_down(struct fixture *f)
     audit(f);
     (void)xseg_page_cache_shrink(&f->pages, 0, UINT64_MAX);
     xseg_page_cache_fini(&f->pages);
-    assert_int_equal(xseg_unreleased_retry(&f->leftovers), XSEG_OK);
+    assert_int_equal(xseg_unreleased_retry(&f->unreleased), XSEG_OK);
     assert_int_equal(xseg_driver_release_context(&f->context), XSEG_OK);
-    xseg_unreleased_fini(&f->leftovers);
+    xseg_unreleased_fini(&f->unreleased);
     xseg_driver_close(f->driver);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 
-/* A page of the driver that comes from an owner. */
+/* A new page that has an owner. */
 static uint64_t put_kind(struct fixture *f, struct xseg_page_kind kind, const void *owner)
 {
     uint64_t handle = 0;
@@ -189,8 +189,8 @@ static void the_old_ones_can_go_alone(void **state)
     tear_down(&f);
 }
 
-/* What the driver does not take back is a leftover, and idle no more. */
-static void refused_pages_are_leftovers(void **state)
+/* A page that the driver does not release becomes unreleased, and is no longer idle. */
+static void failed_releases_become_unreleased(void **state)
 {
     struct fixture f;
 
@@ -201,8 +201,8 @@ static void refused_pages_are_leftovers(void **state)
     assert_int_equal(xseg_sim_fail("cuMemRelease", 1, 999), XSEG_OK);
     assert_int_equal(xseg_page_cache_shrink(&f.pages, 0, UINT64_MAX), 2);
     assert_int_equal(xseg_page_cache_bytes(&f.pages), 0);
-    assert_int_equal(xseg_unreleased_bytes(&f.leftovers), SMALL);
-    assert_int_equal(xseg_unreleased_retry(&f.leftovers), XSEG_OK);
+    assert_int_equal(xseg_unreleased_bytes(&f.unreleased), SMALL);
+    assert_int_equal(xseg_unreleased_retry(&f.unreleased), XSEG_OK);
     tear_down(&f);
 }
 
@@ -245,7 +245,7 @@ int main(void)
         cmocka_unit_test(a_taker_may_exclude_pages_of_other_owners),
         cmocka_unit_test(the_largest_go_first),
         cmocka_unit_test(the_old_ones_can_go_alone),
-        cmocka_unit_test(refused_pages_are_leftovers),
+        cmocka_unit_test(failed_releases_become_unreleased),
         cmocka_unit_test(prepared_pages_are_left_to_their_taker),
     };
 

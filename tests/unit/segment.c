@@ -20,7 +20,7 @@
 struct fixture {
     struct xseg_driver *driver;
     struct xseg_context context;
-    struct xseg_unreleased_list leftovers;
+    struct xseg_unreleased_list unreleased;
     struct xseg_page_cache pages;
     struct xseg_segment segment;
 };
@@ -34,11 +34,11 @@ static void set_up_with(struct fixture *f, uint64_t memory, uint64_t full_page)
     settings.memory_bytes = memory;
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
     assert_int_equal(xseg_driver_open(scene_driver(), &f->driver), XSEG_OK);
-    assert_int_equal(xseg_unreleased_init(&f->leftovers, &f->context), XSEG_OK);
-    assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->leftovers, why, sizeof(why)),
+    assert_int_equal(xseg_unreleased_init(&f->unreleased, &f->context), XSEG_OK);
+    assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->unreleased, why, sizeof(why)),
                      XSEG_OK);
     assert_true(f->context.has_vmm);
-    xseg_page_cache_init(&f->pages, &f->context, &f->leftovers);
+    xseg_page_cache_init(&f->pages, &f->context, &f->unreleased);
     assert_int_equal(
         xseg_segment_reserve(&f->segment, &f->context, &f->pages, PAGES * PAGE, full_page),
         XSEG_OK);
@@ -61,9 +61,9 @@ static void tear_down(struct fixture *f)
     (void)xseg_page_cache_shrink(&f->pages, 0, UINT64_MAX);
     xseg_page_cache_fini(&f->pages);
     assert_int_equal(xseg_segment_destroy(&f->segment), XSEG_OK);
-    assert_int_equal(xseg_unreleased_retry(&f->leftovers), XSEG_OK);
+    assert_int_equal(xseg_unreleased_retry(&f->unreleased), XSEG_OK);
     assert_int_equal(xseg_driver_release_context(&f->context), XSEG_OK);
-    xseg_unreleased_fini(&f->leftovers);
+    xseg_unreleased_fini(&f->unreleased);
     xseg_driver_close(f->driver);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
@@ -94,7 +94,7 @@ static void growing_keeps_what_was_mapped(void **state)
     assert_int_equal(map(&f.segment, 2, 6, false), XSEG_OK);
     assert_int_equal(mapped(&f), 8 * PAGE);
     assert_int_equal(f.segment.handle[1], before);
-    /* A hole in the middle, and full again. */
+    /* Unmap a granule in the middle, and map it again. */
     assert_int_equal(xseg_segment_unmap(&f.segment, 3, 2, false, &done), XSEG_OK);
     assert_int_equal(done, 2);
     assert_false(xseg_segment_is_mapped(&f.segment, 3));
@@ -130,7 +130,7 @@ static void map_undoes_itself_at_every_failure(void **state)
         assert_int_equal(map(&f.segment, 0, 3, false), XSEG_OK);
         assert_int_equal(xseg_sim_fail(NULL, n, 999), XSEG_OK);
         const xseg_status status = map(&f.segment, 3, 5, false);
-        /* A refused set-access is tried again page by page: that is no failure. */
+        /* A failed set-access is retried page by page, which is no failure. */
         assert_int_equal(status, n <= 10 ? XSEG_ERR_DRIVER : XSEG_OK);
         assert_int_equal(mapped(&f), (n <= 10 ? 3 : 8) * PAGE);
         assert_int_equal(xseg_sim_used(0), mapped(&f));
@@ -139,16 +139,17 @@ static void map_undoes_itself_at_every_failure(void **state)
     }
 }
 
-/* As if a growth had failed, and so had the unmap that was to undo it. */
-static void make_stuck(struct fixture *f, uint32_t page)
+/* As after a map that failed, and a roll-back that failed as well. */
+static void make_unknown(struct fixture *f, uint32_t page)
 {
     f->segment.state[page] = XSEG_PAGE_UNKNOWN;
     f->segment.unknown += PAGE;
-    atomic_fetch_add(&f->leftovers.unknown, PAGE);
+    atomic_fetch_add(&f->unreleased.unknown, PAGE);
     atomic_fetch_sub(&f->segment.mapped, PAGE);
 }
 
-/* The undo fails, too: the page is stuck, counted, used by the next growth, or unmapped later. */
+/* The roll-back fails, too: the page is in unknown state and counted, until the next map uses it or
+ * a retry unmaps it. */
 static void a_failed_undo_loses_nothing(void **state)
 {
     struct fixture f;
@@ -162,22 +163,22 @@ static void a_failed_undo_loses_nothing(void **state)
     assert_int_equal(f.segment.unknown, 0);
 
     assert_int_equal(map(&f.segment, 1, 1, false), XSEG_OK);
-    make_stuck(&f, 1);
-    assert_int_equal(xseg_unreleased_bytes(&f.leftovers), PAGE);
+    make_unknown(&f, 1);
+    assert_int_equal(xseg_unreleased_bytes(&f.unreleased), PAGE);
     const uint64_t creates = xseg_sim_calls("cuMemCreate");
     assert_int_equal(map(&f.segment, 0, 3, false), XSEG_OK);
     assert_int_equal(xseg_sim_calls("cuMemCreate") - creates, 2);
     assert_int_equal(f.segment.unknown, 0);
     assert_int_equal(mapped(&f), 3 * PAGE);
 
-    make_stuck(&f, 1);
+    make_unknown(&f, 1);
     assert_int_equal(xseg_segment_retry_unknown(&f.segment), XSEG_OK);
     assert_int_equal(f.segment.unknown, 0);
     assert_int_equal(xseg_sim_used(0), 2 * PAGE);
     tear_down(&f);
 }
 
-/* A batch that is refused is tried page by page; a page that is refused ends the run there. */
+/* A batched unmap that fails is retried page by page; the first page that fails ends the run. */
 static void unmap_goes_page_by_page_where_it_must(void **state)
 {
     struct fixture f;
@@ -198,8 +199,8 @@ static void unmap_goes_page_by_page_where_it_must(void **state)
     tear_down(&f);
 }
 
-/* What the driver does not take back is kept and offered again. */
-static void releases_that_fail_are_leftovers(void **state)
+/* A failed release is recorded and retried. */
+static void failed_releases_are_retried(void **state)
 {
     struct fixture f;
     struct xseg_violation violation = {0};
@@ -211,20 +212,21 @@ static void releases_that_fail_are_leftovers(void **state)
     assert_int_equal(xseg_sim_fail("cuMemRelease", 2, 999), XSEG_OK);
     assert_int_equal(xseg_segment_unmap(&f.segment, 0, 3, false, &done), XSEG_OK);
     assert_int_equal(done, 3);
-    assert_int_equal(f.leftovers.count, 1);
-    assert_int_equal(atomic_load(&f.leftovers.physical), PAGE);
+    assert_int_equal(f.unreleased.count, 1);
+    assert_int_equal(atomic_load(&f.unreleased.physical), PAGE);
     assert_int_equal(xseg_sim_used(0), PAGE);
-    assert_true(xseg_unreleased_audit(&f.leftovers, &violation));
-    f.leftovers.kept[0].bytes++;
-    assert_false(xseg_unreleased_audit(&f.leftovers, &violation));
-    assert_string_equal(violation.tag, "LEFT-1");
-    f.leftovers.kept[0].bytes--;
-    assert_int_equal(xseg_unreleased_retry(&f.leftovers), XSEG_OK);
+    assert_true(xseg_unreleased_audit(&f.unreleased, &violation));
+    f.unreleased.record[0].bytes++;
+    assert_false(xseg_unreleased_audit(&f.unreleased, &violation));
+    assert_string_equal(violation.tag, "UNREL-1");
+    f.unreleased.record[0].bytes--;
+    assert_int_equal(xseg_unreleased_retry(&f.unreleased), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), 0);
     tear_down(&f);
 }
 
-/* Full pages at whole frames, small ones in what is left; what was mapped in one piece goes so. */
+/* Full pages are in full-page slots, small pages in the remaining granules; each is unmapped in one
+ * piece. */
 static void frames_get_full_pages_and_the_rest_small_ones(void **state)
 {
     enum { FULL = 4 };
@@ -240,7 +242,7 @@ static void frames_get_full_pages_and_the_rest_small_ones(void **state)
     assert_int_equal(f.segment.length[8], 1);
     assert_int_equal(xseg_sim_calls("cuMemSetAccess"), 1 + 1); /* one was the trial's */
 
-    /* Whole pages of a stretch: a page that is cut by its bounds does not count. */
+    /* Whole pages of a range: a page that extends past the range does not count. */
     assert_int_equal(xseg_segment_pages_inside(&f.segment, 3 * PAGE, 11 * PAGE, &first), 8);
     assert_int_equal(first, 3);
     assert_int_equal(xseg_segment_pages_inside(&f.segment, 3 * PAGE + 1, 9 * PAGE, &first), 5);
@@ -259,7 +261,8 @@ static void frames_get_full_pages_and_the_rest_small_ones(void **state)
     tear_down(&f);
 }
 
-/* Long pages lie over 2, 4, 8, ... whole frames, as long as they fit; the rest is as without them. */
+/* Long pages cover 2, 4, 8, ... whole slots, as long as they fit; the rest is mapped as without
+ * them. */
 static void long_pages_where_they_fit(void **state)
 {
     enum { FULL = 2 };
@@ -278,7 +281,7 @@ static void long_pages_where_they_fit(void **state)
         assert_int_equal(f.segment.length[wanted[i].at], wanted[i].length);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), created + XSEG_COUNT_OF(wanted));
     assert_int_equal(xseg_sim_used(0), 24 * PAGE);
-    /* A long page goes in one piece, or not at all. */
+    /* A long page is unmapped in one piece, or not at all. */
     assert_int_equal(xseg_segment_pages_inside(&f.segment, 3 * PAGE, 20 * PAGE, &first), 8);
     assert_int_equal(first, 10);
     assert_int_equal(xseg_segment_pages_inside(&f.segment, 3 * PAGE, 10 * PAGE, &first), 0);
@@ -288,7 +291,7 @@ static void long_pages_where_they_fit(void **state)
     assert_int_equal(xseg_segment_map(&f.segment, 30, 8, &supply), XSEG_OK);
     assert_int_equal(f.segment.length[30], 8);
     assert_int_equal(xseg_sim_used(0), 24 * PAGE);
-    /* Small ones where those are wanted. */
+    /* Small pages where the source uses them. */
     supply.use_small = true;
     assert_int_equal(xseg_segment_map(&f.segment, 10, 8, &supply), XSEG_OK);
     assert_int_equal(f.segment.length[10], 1);
@@ -309,7 +312,7 @@ static void a_kept_page_moves(void **state)
     assert_int_equal(xseg_page_cache_bytes(&f.pages), (FULL + 2) * PAGE);
     assert_int_equal(xseg_page_cache_usable_bytes(&f.pages, PAGE, &anyone), 2 * PAGE);
     const uint64_t created = xseg_sim_calls("cuMemCreate");
-    /* The full page goes where it fits, also off the frames. */
+    /* The full page is used where it fits, also outside of the slots. */
     assert_int_equal(map(&f.segment, 11, FULL + 2, true), XSEG_OK);
     assert_int_equal(f.segment.length[11], FULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), created);
@@ -347,8 +350,8 @@ static void the_audit_names_the_broken_invariant(void **state)
     tear_down(&f);
 }
 
-/* Pins are counted for each granule; a page with a pinned one is held. */
-static void pinned_pages_are_held(void **state)
+/* Pins are counted for each granule; a page with a pinned granule is retained. */
+static void pinned_pages_are_retained(void **state)
 {
     struct fixture f;
 
@@ -399,7 +402,7 @@ static void an_ended_segment_has_no_references(void **state)
     tear_down(&f);
 }
 
-/* An export holds whole pages; one that was ever exported goes to the driver and nowhere else. */
+/* An export retains whole pages; a page that was ever exported is released to the driver. */
 static void exported_pages_are_held_and_not_kept(void **state)
 {
     enum { FULL = 4 };
@@ -448,7 +451,7 @@ static void exported_pages_are_held_and_not_kept(void **state)
 
     assert_int_equal(xseg_segment_unmap(&f.segment, 0, 4 * FULL, true, &done), XSEG_OK);
     assert_int_equal(xseg_page_cache_bytes(&f.pages), 2 * FULL * PAGE);
-    /* What comes there next was shown to nobody. */
+    /* The next page at these granules was never exported. */
     assert_int_equal(map(&f.segment, 0, 4 * FULL, false), XSEG_OK);
     assert_int_equal(xseg_segment_unmap(&f.segment, 0, 4 * FULL, true, &done), XSEG_OK);
     assert_int_equal(xseg_page_cache_bytes(&f.pages), 4 * FULL * PAGE);
@@ -470,10 +473,10 @@ static void pages_leave_and_come_back(void **state)
         const uint64_t generation = xseg_segment_generation(&f.segment, 0, PAGE);
         assert_int_equal(xseg_evicted_unmap(&f.segment), XSEG_OK);
         assert_int_equal(mapped(&f), 0);
-        assert_int_equal(xseg_unreleased_bytes(&f.leftovers), (FULL + 3) * PAGE);
+        assert_int_equal(xseg_unreleased_bytes(&f.unreleased), (FULL + 3) * PAGE);
         assert_int_equal(xseg_evicted_unbacked_bytes(&f.segment), 0);
         xseg_evicted_release(&f.segment);
-        assert_int_equal(xseg_unreleased_bytes(&f.leftovers), 0);
+        assert_int_equal(xseg_unreleased_bytes(&f.unreleased), 0);
         assert_int_equal(xseg_sim_used(0), 0);
         assert_int_equal(xseg_evicted_bytes(&f.segment), (FULL + 3) * PAGE);
         assert_int_equal(xseg_sim_fail(NULL, n, 999), XSEG_OK);
@@ -553,8 +556,9 @@ static void an_aliased_page_goes_with_its_last_mapping(void **state)
     tear_down(&f);
 }
 
-/* A page that the driver may still map at a stuck granule is neither used again nor released, and counts as stuck once. */
-static void a_stuck_alias_keeps_its_page(void **state)
+/* A page that the driver may still map at a granule in unknown state is neither reused nor
+ * released, and counts once. */
+static void an_alias_in_unknown_state_keeps_its_page(void **state)
 {
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     struct fixture f;
@@ -572,13 +576,13 @@ static void a_stuck_alias_keeps_its_page(void **state)
     assert_int_equal(xseg_alias_map(&f.segment, 10, 1, &f.segment, 0), XSEG_ERR_DRIVER);
     assert_int_equal(xseg_sim_fault_set(1, NULL), XSEG_OK);
     assert_int_equal(f.segment.unknown, PAGE);
-    assert_int_equal(xseg_unreleased_bytes(&f.leftovers), 0);
+    assert_int_equal(xseg_unreleased_bytes(&f.unreleased), 0);
     assert_int_equal(xseg_segment_unmap(&f.segment, 0, 1, true, &done), XSEG_OK);
     assert_int_equal(xseg_page_cache_bytes(&f.pages), 0);
-    assert_int_equal(xseg_unreleased_bytes(&f.leftovers), PAGE);
+    assert_int_equal(xseg_unreleased_bytes(&f.unreleased), PAGE);
     assert_int_equal(xseg_sim_used(0), PAGE);
     assert_int_equal(xseg_segment_retry_unknown(&f.segment), XSEG_OK);
-    assert_int_equal(xseg_unreleased_bytes(&f.leftovers), 0);
+    assert_int_equal(xseg_unreleased_bytes(&f.unreleased), 0);
     assert_int_equal(xseg_sim_used(0), 0);
     tear_down(&f);
 }
@@ -603,7 +607,8 @@ static void an_exported_alias_is_not_kept(void **state)
     tear_down(&f);
 }
 
-/* Fail each call of mapping three aliases once: 3 maps, 1 set-access; and two in a row, of which one is the undo's. */
+/* Fail each call of mapping three aliases once: 3 maps, 1 set-access; and two in a row, of which
+ * one is part of the roll-back. */
 static void aliases_undo_themselves_at_every_failure(void **state)
 {
     (void)state;
@@ -625,7 +630,7 @@ static void aliases_undo_themselves_at_every_failure(void **state)
         assert_int_equal(xseg_sim_fault_set(1, NULL), XSEG_OK);
         assert_int_equal(xseg_segment_retry_unknown(&f.segment), XSEG_OK);
         assert_int_equal(xseg_sim_used(0), 3 * PAGE);
-        assert_int_equal(xseg_unreleased_bytes(&f.leftovers), 0);
+        assert_int_equal(xseg_unreleased_bytes(&f.unreleased), 0);
         tear_down(&f);
     }
 }
@@ -637,18 +642,18 @@ int main(void)
         cmocka_unit_test(too_little_memory_changes_nothing),
         cmocka_unit_test(map_undoes_itself_at_every_failure),
         cmocka_unit_test(an_aliased_page_goes_with_its_last_mapping),
-        cmocka_unit_test(a_stuck_alias_keeps_its_page),
+        cmocka_unit_test(an_alias_in_unknown_state_keeps_its_page),
         cmocka_unit_test(an_exported_alias_is_not_kept),
         cmocka_unit_test(aliases_undo_themselves_at_every_failure),
         cmocka_unit_test(a_failed_undo_loses_nothing),
         cmocka_unit_test(unmap_goes_page_by_page_where_it_must),
-        cmocka_unit_test(releases_that_fail_are_leftovers),
+        cmocka_unit_test(failed_releases_are_retried),
         cmocka_unit_test(a_guarded_segment_takes_no_more_than_it_needs),
         cmocka_unit_test(frames_get_full_pages_and_the_rest_small_ones),
         cmocka_unit_test(long_pages_where_they_fit),
         cmocka_unit_test(a_kept_page_moves),
         cmocka_unit_test(the_audit_names_the_broken_invariant),
-        cmocka_unit_test(pinned_pages_are_held),
+        cmocka_unit_test(pinned_pages_are_retained),
         cmocka_unit_test(an_ended_segment_has_no_references),
         cmocka_unit_test(exported_pages_are_held_and_not_kept),
         cmocka_unit_test(pages_leave_and_come_back),

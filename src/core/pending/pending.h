@@ -28,7 +28,7 @@
 #include "src/base/check.h"
 #include "src/core/arena/arena.h"
 #include "src/core/stream/topology.h"
-#include "vmm/fence.h"
+#include "vmm/driver.h"
 
 /* Whether the entry of a use still stands for the same stream, there or not. */
 static inline bool xseg_pending_is_current(const struct xseg_stream_use *use)

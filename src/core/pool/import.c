@@ -17,7 +17,6 @@
 #include "src/core/pending/pending.h"
 #include "src/core/pool/share.h"
 #include "vmm/imported.h"
-#include "vmm/peer.h"
 
 /* Limits of an import: pages (fs.nr_open), and the addresses of a device. */
 #define PAGES_MAX ((size_t)1 << 20)

@@ -398,7 +398,7 @@ static xseg_status copy_contents(const struct xseg_pool *pool, struct xseg_conte
         if (status == XSEG_OK)
             status = copy_segment(contents, at.segment, saves, &offset);
     }
-    if (contents->pieces != 0) {
+    if (contents->buffers != 0) {
         /* Copies that are already queued use the pinned memory, so wait also after an error. */
         const xseg_status waited = xseg_contents_wait(contents);
 

@@ -10,7 +10,6 @@
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pool/share.h"
-#include "vmm/peer.h"
 
 /* A change of the access rights of one peer to all mapped memory of a device. */
 struct access_change {
