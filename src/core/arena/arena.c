@@ -52,11 +52,11 @@ void xseg_arena_destroy(struct xseg_arena *arena)
     xseg_demand_zero_free(arena, sizeof(*arena));
 }
 
-bool xseg_arena_reserve_records(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t count)
+bool xseg_arena_allocate_records(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t count)
 {
     XSEG_ASSERT(slab == &arena->blocks || slab == &arena->uses);
     XSEG_ASSERT(count > 0 && xseg_biased_lock_is_held(&arena->lock));
-    while (__builtin_expect(slab->free_count < count, 0)) {
+    while (slab->free_count < count) {
         const uint32_t records = xseg_slab_next_records(slab);
 
         xseg_arena_unlock(arena);

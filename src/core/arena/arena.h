@@ -87,6 +87,8 @@ struct xseg_arena {
     struct xseg_slab uses;          /* struct xseg_stream_use */
     struct xseg_page_map *page_map; /* the allocator's */
     atomic_uint *searches; /* of the device's default pool, while garbage is collected by age */
+    /* Number of xseg_arena_settle() calls.  Written under the lock, read without. */
+    atomic_uint_fast64_t settles;
     struct xseg_block *last_remainder; /* without cells; see cached.h */
     struct xseg_block
         sentinel; /* the neighbour of both ends of a segment, and the victim if there is none */
@@ -164,6 +166,17 @@ static inline struct xseg_known_stream *xseg_arena_stream(const struct xseg_aren
     return atomic_load_explicit(&arena->stream, memory_order_acquire);
 }
 
+/* A number that changes when memory of an arena becomes cached: by a free, by the end of a pending free, or by a settle.  As
+ * long as it is the same, a search that found no block finds none. */
+static inline uint64_t xseg_arena_generation(const struct xseg_arena *arena)
+{
+    const struct xseg_counts_row *row = arena->counts.row;
+
+    return atomic_load_explicit(&row[XSEG_COUNT_ALLOCATION].down, memory_order_relaxed) +
+           atomic_load_explicit(&row[XSEG_COUNT_ACTIVE].down, memory_order_relaxed) +
+           atomic_load_explicit(&arena->settles, memory_order_relaxed);
+}
+
 /* Whether freed blocks of an arena wait for other streams. */
 static inline bool xseg_arena_has_pending(const struct xseg_arena *arena)
 {
@@ -207,12 +220,20 @@ static inline void xseg_arena_unlock(struct xseg_arena *arena) XSEG_RELEASES(are
     xseg_biased_lock_unlock(&arena->lock);
 }
 
-/*
- * Make sure that a slab of the arena has `count` records to take.  May let go of the lock and take
- * it again.  Returns false without host memory, the lock held all the same.
- */
-bool xseg_arena_reserve_records(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t count)
+/* xseg_arena_reserve_records() for a slab that has too few records. */
+bool xseg_arena_allocate_records(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t count)
     XSEG_REQUIRES(arena->lock);
+
+/*
+ * Make sure that a slab of the arena has `count` free records.  May release the lock and lock it again.  Returns false on host
+ * allocation failure; the lock is held in any case.
+ */
+static inline bool xseg_arena_reserve_records(struct xseg_arena *arena, struct xseg_slab *slab,
+                                              uint32_t count) XSEG_REQUIRES(arena->lock)
+{
+    return __builtin_expect(slab->free_count >= count, 1) ||
+           xseg_arena_allocate_records(arena, slab, count);
+}
 
 /* Fail because xseg_arena_reserve_records() has returned false for block records. */
 xseg_status xseg_arena_fail_host_memory(void);

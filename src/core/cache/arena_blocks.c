@@ -365,6 +365,7 @@ struct xseg_block *xseg_arena_settle(struct xseg_arena *arena, struct xseg_block
 {
     XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && xseg_biased_lock_is_held(&arena->lock));
     XSEG_ASSERT(block->uses == NULL);
+    xseg_single_writer_add(&arena->settles, 1);
     if (arena->has_cells && block->mapped)
         return xseg_tract_settle(arena, block);
     block->state = block->mapped ? XSEG_BLOCK_CACHED : XSEG_BLOCK_UNMAPPED;

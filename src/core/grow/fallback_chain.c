@@ -29,7 +29,7 @@ struct fallback {
     const struct xseg_alloc_params *params;
     struct xseg_alloc_result *out;
     xseg_status denied;     /* the last status of memory pressure */
-    uint64_t frees;         /* count_frees() before the last search */
+    uint64_t generation;    /* xseg_arena_generation() before the last search */
     unsigned situation;     /* enum situation */
     unsigned notifications; /* how often observers were called */
     bool was_freed;         /* an observer has freed memory, so that the chain may run again */
@@ -46,30 +46,21 @@ static bool is_paged(const struct fallback *fallback)
 
 /* --- Search and growth. --- */
 
-/* Count the frees and growths of an arena, which are all that can make a search succeed that failed before. */
-static uint64_t count_frees(const struct xseg_arena *arena)
-{
-    const struct xseg_counts_row *row = arena->counts.row;
-
-    return atomic_load_explicit(&row[XSEG_COUNT_ALLOCATION].down, memory_order_relaxed) +
-           atomic_load_explicit(&row[XSEG_COUNT_ACTIVE].down, memory_order_relaxed) +
-           atomic_load_explicit(&row[XSEG_COUNT_RESERVED_BYTES].up, memory_order_relaxed);
-}
-
 static xseg_status search_arena(struct fallback *fallback)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && fallback->out->base == 0);
     XSEG_ASSERT(!fallback->params->counts_search);
-    fallback->frees = count_frees(fallback->arena);
+    fallback->generation = xseg_arena_generation(fallback->arena);
     return fallback->params->is_guarded
                ? XSEG_OK
                : xseg_arena_alloc(fallback->arena, fallback->params, fallback->out);
 }
 
-/* Search again, unless nothing was freed or mapped in the arena since the last search. */
+/* Search again, unless no memory of the arena has become cached since the last search. */
 static xseg_status search_if_freed(struct fallback *fallback)
 {
-    return count_frees(fallback->arena) == fallback->frees ? XSEG_OK : search_arena(fallback);
+    return xseg_arena_generation(fallback->arena) == fallback->generation ? XSEG_OK
+                                                                          : search_arena(fallback);
 }
 
 static xseg_status grow_arena(struct fallback *fallback)

@@ -24,8 +24,8 @@
  * cached.  During a capture no step waits or unmaps memory.  If an observer frees memory and the request still fails, the
  * chain runs again from the observers on, up to XSEG_LOW_MEMORY_CALLS_MAX times.  Only `release all` counts as a retry.
  *
- * A step that frees memory of the arena searches the free lists.  Frees and growths of an arena are counted, and the search
- * is skipped if nothing was freed or mapped in the arena since the last one.
+ * A step that can free memory of the arena searches the free lists, unless no memory of the arena has become cached since the
+ * last search (xseg_arena_generation()).
  *
  * Devices without pages: the probe at open can succeed although the driver later cannot create or map pages.  A growth that
  * fails for another reason than memory pressure is tried XSEG_FALLBACK_ATTEMPTS times in a row; then the device makes no

@@ -37,14 +37,12 @@ xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more)
     return xseg_oom_cause_fail(pool, XSEG_OOM_CAUSE_POOL, more);
 }
 
-xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t covered)
+/* Check the limits for a growth of a pool from `physical` bytes of physical memory and promised quotas on. */
+static xseg_status check_limits(struct xseg_pool *pool, uint64_t more, uint64_t covered,
+                                uint64_t physical, uint64_t limit)
 {
     struct xseg_device *device = pool->device;
-    const uint64_t limit = xseg_device_allowance(device);
-    /* The quotas of ranges count as physical memory. */
-    const uint64_t physical = xseg_device_physical(device) + device->promised;
     const uint64_t total = device->context.total_bytes;
-
     const xseg_status status = xseg_growth_check_pool(pool, more);
 
     XSEG_ASSERT(covered <= more);
@@ -56,7 +54,7 @@ xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t co
         return status;
     if (physical > limit || more > limit - physical)
         return xseg_oom_cause_fail(pool, xseg_oom_cause_of_limit(device, limit), more);
-    if (xseg_allocator_config(device->allocator)->throw_on_cudamalloc_oom) {
+    if (__builtin_expect(xseg_allocator_config(device->allocator)->throw_on_cudamalloc_oom, 0)) {
         const uint64_t max =
             (uint64_t)(xseg_device_limits_rejection(&device->limits) * (double)total);
 
@@ -65,6 +63,15 @@ xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t co
     }
     device->oom_cause = XSEG_OOM_CAUSE_DRIVER;
     return XSEG_OK;
+}
+
+xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t covered)
+{
+    struct xseg_device *device = pool->device;
+
+    /* The quotas of ranges count as physical memory. */
+    return check_limits(pool, more, covered, xseg_device_physical(device) + device->promised,
+                        xseg_device_allowance(device));
 }
 
 xseg_status xseg_growth_fail_unpaged(const struct xseg_device *device)
@@ -463,11 +470,12 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_alloc
  * than a sixteenth of the growth, since a page is released as a whole.
  */
 static void choose_page_sizes(struct xseg_device *device, const struct xseg_alloc_params *params,
+                              uint64_t physical, uint64_t allowance,
                               struct xseg_candidate *candidate)
 {
     const struct xseg_segment *segment = &candidate->first->extent->segment;
-    const uint64_t limit = xseg_min(xseg_device_allowance(device), device->context.total_bytes);
-    const uint64_t taken = xseg_device_physical(device) + candidate->missing;
+    const uint64_t limit = xseg_min(allowance, device->context.total_bytes);
+    const uint64_t taken = physical + candidate->missing;
 
     XSEG_ASSERT(candidate->first->extent->arena->device == device);
     device->is_short = device->is_short && taken > limit / 2;
@@ -484,21 +492,28 @@ static xseg_status grow_expandable_segment(struct xseg_arena *arena,
                                            const struct xseg_alloc_params *params,
                                            struct xseg_alloc_result *out)
 {
+    struct xseg_device *device = arena->device;
     struct xseg_candidate candidate = {0};
     const bool small = params->config->page_sizes == XSEG_CONFIG_PAGES_SMALL;
-    const xseg_status status = xseg_growth_claim(arena, params, small, &candidate);
+    xseg_status status = xseg_growth_claim(arena, params, small, &candidate);
 
     if (status != XSEG_OK)
         return status;
     XSEG_ASSERT(candidate.first != NULL && candidate.last != NULL);
     XSEG_ASSERT(candidate.first->state == XSEG_BLOCK_CLAIMED &&
                 candidate.last->state == XSEG_BLOCK_CLAIMED);
-    choose_page_sizes(arena->device, params, &candidate);
+    const uint64_t physical = xseg_device_physical(device);
+    const uint64_t allowance = xseg_device_allowance(device);
+    choose_page_sizes(device, params, physical, allowance, &candidate);
     const struct xseg_page_filter filter = {.properties =
                                                 candidate.first->extent->segment.properties};
-    const uint64_t covered = xseg_candidate_covered(&candidate, &filter);
-    return xseg_growth_finish(arena, params, &candidate,
-                              xseg_growth_check(arena->pool, candidate.missing, covered), out);
+    const uint64_t covered = xseg_page_cache_bytes(&device->page_cache) == 0
+                                 ? 0
+                                 : xseg_candidate_covered(&candidate, &filter);
+    /* The quotas of ranges count as physical memory. */
+    status = check_limits(arena->pool, candidate.missing, covered, physical + device->promised,
+                          allowance);
+    return xseg_growth_finish(arena, params, &candidate, status, out);
 }
 
 /* --- Segments for one block. --- */
