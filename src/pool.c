@@ -10,7 +10,7 @@
 #include "src/core/instance/device_open.h"
 #include "src/core/pool/checkpoint.h"
 #include "src/core/pool/pause.h"
-#include "src/core/reclaim/release.h"
+#include "src/core/reclaim/pool_release.h"
 #include "src/entry.h"
 
 xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,

@@ -19,7 +19,7 @@ static xseg_status trim_device(struct xseg_device *device, const struct xseg_sco
     struct xseg_trim_plan plan = {
         .pool = scope->pool,
         .wait = how->wait,
-        .leave = how->target_bytes,
+        .target_bytes = how->target_bytes,
         .idle_ms = how->idle_ms,
     };
     struct xseg_known_stream *stream = NULL;

@@ -124,7 +124,7 @@ static bool must_look(const struct world *world, unsigned slot, unsigned pool, s
     const struct xseg_device *device = xseg_allocator_open_device(world->allocator, 0);
     const struct ledger *ledger = &world->ledger;
 
-    if (device == NULL || !atomic_load(&device->asks_late) || ledger_captures(ledger) > 0)
+    if (device == NULL || !atomic_load(&device->polls_on_miss) || ledger_captures(ledger) > 0)
         return true;
     for (unsigned i = 0; i < ledger->blocks; i++)
         if (ledger->block[i].state != LEDGER_LIVE &&

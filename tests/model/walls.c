@@ -332,7 +332,7 @@ void step_capture(struct world *world)
         ledger->queue[world->slot[slot].queue].capture != 0)
         return;
     const struct xseg_device *opened = xseg_allocator_open_device(world->allocator, 0);
-    const bool waits = opened != NULL && opened->is_short && ledger_captures(ledger) == 0;
+    const bool waits = opened != NULL && opened->is_memory_low && ledger_captures(ledger) == 0;
     const int device = world_enter(world);
     assert_int_equal(xseg_capture_begin(ledger->pool[route.pool].pool, world_handle(world, slot)),
                      XSEG_OK);

@@ -265,8 +265,9 @@ bool world_is_aside(const struct world *world, const struct ledger_block *block)
     const struct xseg_extent *extent =
         xseg_page_map_find(&world->allocator->page_map, (uint64_t)(uintptr_t)block->ptr);
 
-    return extent != NULL && device->side != NULL &&
-           xseg_arena_stream(extent->arena) == xseg_streams_find(&device->streams, device->side);
+    return extent != NULL && device->wait_stream != NULL &&
+           xseg_arena_stream(extent->arena) ==
+               xseg_streams_find(&device->streams, device->wait_stream);
 }
 
 /* Blocks of streams that are gone may be another stream's. */

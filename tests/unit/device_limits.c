@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* What is kept, drawn towards and never passed fits together, and follows the keys that are named. */
-#include "src/core/device/device_limits.h"
+#include "src/core/device/device.h"
 
 #include "src/core/config/config_table.h"
-#include "src/core/device/device.h"
 #include "tests/support/scene.h"
 
 #define NONE UINT64_MAX

@@ -8,7 +8,7 @@
  * its end.
  */
 #include "src/core/device/allocator.h"
-#include "src/core/reclaim/release.h"
+#include "src/core/reclaim/pool_release.h"
 #include "tests/support/scene.h"
 
 /* ThreadSanitizer delivers no signal in between, and locks are mutexes there. */

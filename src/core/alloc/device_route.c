@@ -4,11 +4,10 @@
 
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
-#include "src/core/pending/deferred.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/pool/pause.h"
-#include "src/core/reclaim/release.h"
+#include "src/core/reclaim/pool_release.h"
 #include "src/core/reclaim/trim.h"
 
 static xseg_status hold(struct xseg_pool *pool)
@@ -83,7 +82,7 @@ xseg_status xseg_device_end_route(struct xseg_pool *pool)
 static void make_room(struct xseg_device *device)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    if (device->is_short && !xseg_pending_captures(device->pending))
+    if (device->is_memory_low && !xseg_pending_captures(device->pending))
         (void)xseg_trim_all(device, true);
 }
 
@@ -134,7 +133,7 @@ static void end_capture(struct xseg_pending *pending)
 {
     XSEG_ASSERT(atomic_load(&pending->captures) > pending->marks);
     if (atomic_fetch_sub(&pending->captures, 1) == 1)
-        xseg_deferred_unmark(pending);
+        xseg_deferred_discard_marks(pending);
 }
 
 xseg_status xseg_device_end_capture(struct xseg_pool *pool)
@@ -206,11 +205,11 @@ xseg_status xseg_device_side_stream(struct xseg_device *device, struct xseg_know
     xseg_status status = XSEG_OK;
 
     xseg_mutex_lock(&device->growth_lock);
-    if (device->side == NULL)
-        status = xseg_driver_stream_create(&device->context, &device->side);
+    if (device->wait_stream == NULL)
+        status = xseg_driver_stream_create(&device->context, &device->wait_stream);
     if (status == XSEG_OK)
-        status = xseg_streams_get(&device->streams, device->side, out);
-    XSEG_ASSERT(status != XSEG_OK || (*out)->handle == device->side);
+        status = xseg_streams_get(&device->streams, device->wait_stream, out);
+    XSEG_ASSERT(status != XSEG_OK || (*out)->handle == device->wait_stream);
     xseg_mutex_unlock(&device->growth_lock);
     return status;
 }

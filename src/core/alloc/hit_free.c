@@ -137,7 +137,8 @@ xseg_status xseg_hit_free(struct xseg_allocator *allocator, void *ptr)
 {
     const uint64_t address = (uint64_t)(uintptr_t)ptr;
 
-    if (__builtin_expect(!atomic_load_explicit(allocator->frees_plainly, memory_order_acquire), 0))
+    if (__builtin_expect(!atomic_load_explicit(allocator->fast_frees_enabled, memory_order_acquire),
+                         0))
         return leave(allocator, ptr);
     const uintptr_t entry = xseg_page_map_at(&allocator->page_map, address);
     struct xseg_page_map_leaf *leaf = xseg_page_map_leaf_of(entry);

@@ -128,7 +128,7 @@ bool xseg_hit_stream_alloc_in(struct xseg_allocator *allocator, struct xseg_pool
     const struct xseg_config *config = xseg_allocator_config(allocator);
     struct xseg_device *device = pool->device;
 
-    if (!config->has_fast_allocs || xseg_pool_is_whole(pool) || !xseg_pool_is_plain(pool) ||
+    if (!config->has_fast_allocs || xseg_pool_is_whole(pool) || !xseg_pool_has_fast_path(pool) ||
         bytes - 1 >= XSEG_SIZE_MAX - 1 || xseg_pending_captures(device->pending) ||
         atomic_load_explicit(&device->context.slow_path, memory_order_relaxed) != 0)
         return false;

@@ -16,12 +16,11 @@
 #include "src/core/instance/allocator_open.h"
 #include "src/core/instance/housekeeping.h"
 #include "src/core/pending/debug_fill.h"
-#include "src/core/pending/deferred.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/pool/share.h"
 #include "src/core/reclaim/decay.h"
-#include "src/core/reclaim/release.h"
+#include "src/core/reclaim/pool_release.h"
 #include "src/core/report/snapshot.h"
 
 /* The largest alignment of an address that a request can have. */
@@ -133,7 +132,7 @@ void xseg_slow_path_poll_pending(struct xseg_arena *arena, const struct xseg_con
     if (xseg_context_is_lost(&device->context))
         return;
     if (!xseg_pending_captures(device->pending)) {
-        if (!atomic_load_explicit(&device->asks_late, memory_order_relaxed) ||
+        if (!atomic_load_explicit(&device->polls_on_miss, memory_order_relaxed) ||
             xseg_arena_has_pending(arena))
             xseg_pending_poll(device->pending);
     } else if (config->graph_capture_record_stream_reuse) {

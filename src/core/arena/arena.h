@@ -17,7 +17,7 @@
  *   ARENA-6  the arena counts the live and pending blocks that have an origin; the notes say whether there are any.
  *
  * Locking: ARENA.  `device` and the kind of the arena do not change; `pool`, `next` and `stream` are also read without
- * the lock, and change only while the arena is free (pools.h).
+ * the lock, and change only while the arena is free (pool.h).
  */
 #ifndef XSEG_CORE_ARENA_H
 #define XSEG_CORE_ARENA_H
@@ -64,7 +64,7 @@ struct xseg_arena {
      * every hit writes: threads that take the lock in turn get all of these at once. */
     _Alignas(64) struct xseg_device *device;
     _Atomic(struct xseg_pool *) pool;  /* NULL: the arena is free */
-    _Atomic(struct xseg_arena *) next; /* in its pool, or in the list of free arenas (pools.h) */
+    _Atomic(struct xseg_arena *) next; /* in its pool, or in the list of free arenas (pool.h) */
     /* Changes only with the pool, while the arena is in no pool's list.  Threads read it without a lock. */
     _Atomic(struct xseg_known_stream *) stream;
     /* The notes that a free has to make, 0 for none.  The low bits have the clock of the last look at idle memory (idle.h),
@@ -102,7 +102,7 @@ struct xseg_arena {
     uint32_t
         quarantined; /* of a guarded arena: segments that ended; guarded by the device memory lock */
     struct xseg_arena
-        *held_next; /* see xseg_device_retain_arenas(); guarded by the device memory lock */
+        *locked_next; /* see xseg_device_lock_arenas(); guarded by the device memory lock */
     /* Sums of the arena's increases and decreases when it came to its pool from another one, or when the pool's
      * totals were reset; without those of lent blocks.  Written under the lock, read without. */
     atomic_uint_fast64_t up_before[XSEG_COUNTS], down_before[XSEG_COUNTS];

@@ -373,7 +373,7 @@ static uint64_t ask_free(struct xseg_device *device)
 
     xseg_mutex_lock(&device->growth_lock);
     if (xseg_context_is_lost(&device->context) ||
-        xseg_device_memory(device, &free, &total) != XSEG_OK)
+        xseg_device_query_memory(device, &free, &total) != XSEG_OK)
         free = 0;
     xseg_mutex_unlock(&device->growth_lock);
     return free;

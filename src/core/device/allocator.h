@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The allocator: one driver, its devices, the configuration in force, and the way from an address
- * to its block.
+ * The allocator: one driver, its devices, and the configuration in effect.
  *
- * Devices are opened when they are first named.  A configuration is never changed once others can
- * see it: xseg_config_set() makes a new one, and the old ones stay until the allocator closes, so
- * that the hit path reads it without a lock.  A new configuration that equals an old one is not stored
- * again: the old one is used.
+ * A device is opened by the first call that names it.  A configuration is immutable after its
+ * publication: xseg_config_set() publishes a new version, and all versions are kept until the
+ * allocator closes, so that the fast path reads the current version with one load and without a
+ * lock.  A version that equals an older one is not stored again: the older one is published.
  *
- * Locking: open_lock (DRIVER) guards opening devices and changing the configuration; the lock of the
- * page map (TABLE) guards the shortcuts.
+ * State of modules above this one (background thread, registrations, budget, ...) is allocated
+ * together with the allocator (allocator_open.c) and referenced by pointers to incomplete types.
+ *
+ * Locking: open_lock (DRIVER) guards the opening of devices and changes of the configuration; the
+ * lock of the page map (TABLE) guards changes of the stream lookup cache.
  */
 #ifndef XSEG_CORE_ALLOCATOR_H
 #define XSEG_CORE_ALLOCATOR_H
@@ -28,7 +30,7 @@ struct xseg_publisher;
 struct xseg_registrations;
 struct xseg_budget;
 
-/* A configuration, and the version that was made before. */
+/* A configuration, and the previous version. */
 struct xseg_config_version {
     struct xseg_config config;
     struct xseg_config_version *older;
@@ -42,10 +44,10 @@ struct xseg_allocator {
     struct xseg_mutex open_lock; /* DRIVER */
     struct xseg_page_map page_map;
     struct xseg_stream_cache stream_cache;
-    /* Whether the configuration has plain frees.  A forked child, whose frees are refused, gets
-     * this wiped. */
-    atomic_bool *frees_plainly;
-    bool frees_are_wiped;
+    /* Whether the configuration allows fast-path frees.  The kernel wipes this in a forked child,
+     * whose frees are rejected. */
+    atomic_bool *fast_frees_enabled;
+    bool fast_frees_are_wiped;
     _Atomic(struct xseg_config_version *) config;
     struct xseg_config_version *versions; /* all versions, newest first; guarded by DRIVER */
     const char *config_source;
@@ -56,7 +58,7 @@ struct xseg_allocator {
     struct xseg_publisher *publisher;         /* memory_stats.h */
     struct xseg_observers observers;
     struct xseg_history_store history;
-    atomic_uint pools_made; /* number of pools that users have made */
+    atomic_uint pools_created; /* number of pools that the application created */
     int device_count;
     _Atomic(struct xseg_device *) *device; /* [device_count], NULL until opened */
 };
@@ -71,7 +73,7 @@ xseg_status xseg_allocator_check(const struct xseg_allocator *allocator);
 /* Fail with the error of calls in a forked child. */
 xseg_status xseg_allocator_fail_forked(void);
 
-/* Fail because an address belongs to no segment of the allocator. */
+/* Fail because an address is not in a segment of the allocator. */
 xseg_status xseg_allocator_fail_foreign(uint64_t address);
 
 static inline const struct xseg_config *xseg_allocator_config(struct xseg_allocator *allocator)
@@ -79,7 +81,7 @@ static inline const struct xseg_config *xseg_allocator_config(struct xseg_alloca
     return &atomic_load_explicit(&allocator->config, memory_order_acquire)->config;
 }
 
-/* A device that is open already, or NULL. */
+/* An open device, or NULL. */
 static inline struct xseg_device *xseg_allocator_open_device(struct xseg_allocator *allocator,
                                                              int ordinal)
 {
@@ -94,7 +96,7 @@ static inline void xseg_allocator_deliver(struct xseg_allocator *allocator)
         xseg_observers_deliver(&allocator->observers);
 }
 
-/* Whether a pool is one of this allocator's. */
+/* Whether a pool belongs to the allocator. */
 static inline bool xseg_allocator_owns(const struct xseg_allocator *allocator,
                                        const struct xseg_pool *pool)
 {

@@ -3,20 +3,24 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "src/base/check.h"
 #include "src/base/error.h"
+#include "src/core/cache/arena_blocks.h"
 #include "src/core/device/allocator.h"
+#include "src/core/device/counters.h"
 #include "src/core/device/device.h"
+#include "src/core/history/context.h"
 
 void xseg_pool_set_label(struct xseg_pool *pool, const char *name)
 {
     /* options.name is the caller's string; the label is a copy. */
     pool->options.name = NULL;
-    /* Users count the pools that they have created. */
+    /* IDs number the pools that the application created. */
     if (!pool->is_guarded)
-        pool->number = atomic_fetch_add(&pool->device->allocator->pools_made, 1) + 1;
+        pool->number = atomic_fetch_add(&pool->device->allocator->pools_created, 1) + 1;
     if (name != NULL && name[0] != '\0')
         (void)snprintf(pool->label, sizeof(pool->label), "\"%s\"", name);
     else
@@ -99,19 +103,55 @@ struct xseg_arena *xseg_pool_find_arena(struct xseg_pool *pool,
     return arena;
 }
 
-/* Find the arena of a stream in the fastest way; NULL if there is none. */
-static struct xseg_arena *find(struct xseg_pool *pool, const struct xseg_known_stream *stream,
-                               bool is_small)
+/*
+ * The arena of a stream, or NULL.  Arenas of the default pool are found through the stream entry.
+ */
+static struct xseg_arena *find_pool_arena(struct xseg_pool *pool,
+                                          const struct xseg_known_stream *stream, bool is_small)
 {
     return pool->is_private ? xseg_pool_find_arena(pool, stream, is_small)
                             : atomic_load_explicit(&stream->arena[!is_small], memory_order_acquire);
 }
 
-/* --- Creating arenas. --- */
+/* --- Free arenas. --- */
 
-/* Make an arena that a destroyed pool had an arena of this pool. */
-static void reuse(struct xseg_arena *arena, struct xseg_pool *pool,
-                  struct xseg_known_stream *stream)
+static struct xseg_arena *acquire_free_arena(struct xseg_device *device, bool is_small)
+{
+    struct xseg_arena **first = &device->pools.free_arena[!is_small];
+
+    xseg_mutex_lock(&device->table_lock);
+    struct xseg_arena *arena = *first;
+    if (arena != NULL)
+        *first = atomic_load(&arena->next);
+    XSEG_ASSERT(arena == NULL || arena->is_small == is_small);
+    xseg_mutex_unlock(&device->table_lock);
+    return arena;
+}
+
+/* Add an arena to the free list.  The caller holds TABLE. */
+static void add_free_arena(struct xseg_arena *arena)
+{
+    struct xseg_arena **first = &arena->device->pools.free_arena[!arena->is_small];
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_TABLE));
+    XSEG_ASSERT(xseg_list_is_empty(&arena->extents) && arena->fence == NULL);
+    atomic_store(&arena->pool, NULL);
+    atomic_store(&arena->next, *first);
+    *first = arena;
+}
+
+static void release_free_arena(struct xseg_arena *arena)
+{
+    xseg_mutex_lock(&arena->device->table_lock);
+    add_free_arena(arena);
+    xseg_mutex_unlock(&arena->device->table_lock);
+}
+
+/* --- Creation of arenas. --- */
+
+/* Reuse a free arena, which belonged to a destroyed pool. */
+static void reuse_arena(struct xseg_arena *arena, struct xseg_pool *pool,
+                        struct xseg_known_stream *stream)
 {
     XSEG_ASSERT(arena->counts.totals != NULL && xseg_list_is_empty(&arena->extents));
     XSEG_ASSERT(arena->pool == NULL);
@@ -130,15 +170,15 @@ static void reuse(struct xseg_arena *arena, struct xseg_pool *pool,
     xseg_arena_unlock(arena);
 }
 
-/* Get an arena that is in no list yet, a free one or a new one; NULL on host allocation failure. */
-static struct xseg_arena *get(struct xseg_pool *pool, struct xseg_known_stream *stream,
-                              bool is_small)
+/* Get a free or a new arena, which is in no list.  Returns NULL on host allocation failure. */
+static struct xseg_arena *acquire_arena(struct xseg_pool *pool, struct xseg_known_stream *stream,
+                                        bool is_small)
 {
     struct xseg_device *device = pool->device;
     struct xseg_arena *arena = NULL;
 
     if (pool->is_private && !pool->is_guarded)
-        arena = xseg_pools_acquire_arena(device, is_small);
+        arena = acquire_free_arena(device, is_small);
     if (arena == NULL)
         return xseg_arena_create(&(struct xseg_arena_plan){
             .device = device,
@@ -154,24 +194,25 @@ static struct xseg_arena *get(struct xseg_pool *pool, struct xseg_known_stream *
             .has_cells = is_small && !pool->is_guarded,
         });
     XSEG_ASSERT(arena->is_small == is_small);
-    reuse(arena, pool, stream);
+    reuse_arena(arena, pool, stream);
     return arena;
 }
 
-/* Dispose of an arena that get() returned and that is in no list. */
-static void unget(struct xseg_arena *arena)
+/* Dispose of an arena that acquire_arena() returned and that is in no list. */
+static void dispose_arena(struct xseg_arena *arena)
 {
     if (arena->counts.totals == NULL)
         xseg_arena_destroy(arena);
     else
-        xseg_pools_release_arena(arena);
+        release_free_arena(arena);
 }
 
-/* Add an arena to its pool.  Returns the arena that another thread added first, if any did.  TABLE is held. */
-static struct xseg_arena *add(struct xseg_pool *pool, struct xseg_arena *arena)
+/* Add an arena to its pool, or return the arena that another thread added first.  The caller holds
+ * TABLE. */
+static struct xseg_arena *add_arena(struct xseg_pool *pool, struct xseg_arena *arena)
 {
     struct xseg_known_stream *stream = xseg_arena_stream(arena);
-    struct xseg_arena *other = find(pool, stream, arena->is_small);
+    struct xseg_arena *other = find_pool_arena(pool, stream, arena->is_small);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_TABLE));
     if (other != NULL)
@@ -188,19 +229,19 @@ static struct xseg_arena *add(struct xseg_pool *pool, struct xseg_arena *arena)
     return arena;
 }
 
-static xseg_status make(struct xseg_pool *pool, struct xseg_known_stream *stream, bool is_small,
-                        struct xseg_arena **out)
+static xseg_status create_pool_arena(struct xseg_pool *pool, struct xseg_known_stream *stream,
+                                     bool is_small, struct xseg_arena **out)
 {
     struct xseg_device *device = pool->device;
-    struct xseg_arena *made = get(pool, stream, is_small);
+    struct xseg_arena *made = acquire_arena(pool, stream, is_small);
 
     if (made == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, arena of a pool");
     xseg_mutex_lock(&device->table_lock);
-    struct xseg_arena *arena = add(pool, made);
+    struct xseg_arena *arena = add_arena(pool, made);
     xseg_mutex_unlock(&device->table_lock);
     if (arena != made)
-        unget(made);
+        dispose_arena(made);
     XSEG_ASSERT(arena->is_small == is_small && xseg_arena_stream(arena) == stream);
     *out = arena;
     return XSEG_OK;
@@ -209,10 +250,10 @@ static xseg_status make(struct xseg_pool *pool, struct xseg_known_stream *stream
 xseg_status xseg_pool_arena(struct xseg_pool *pool, struct xseg_known_stream *stream, bool is_small,
                             struct xseg_arena **out)
 {
-    struct xseg_arena *arena = find(pool, stream, is_small);
+    struct xseg_arena *arena = find_pool_arena(pool, stream, is_small);
 
     if (__builtin_expect(arena == NULL, 0))
-        return make(pool, stream, is_small, out);
+        return create_pool_arena(pool, stream, is_small, out);
     *out = arena;
     return XSEG_OK;
 }
@@ -290,4 +331,247 @@ bool xseg_pool_try_retain(struct xseg_pool *pool)
         if (atomic_compare_exchange_weak(&pool->holders, &holders, holders + 1))
             return true;
     return false;
+}
+
+/* --- Creation of private pools. --- */
+
+static struct xseg_pool *pool_of_link(struct xseg_list *node)
+{
+    return XSEG_CONTAINER(node, struct xseg_pool, link);
+}
+
+void xseg_pools_init(struct xseg_device *device)
+{
+    xseg_list_init(&device->pools.list);
+}
+
+void xseg_pools_fini(struct xseg_device *device)
+{
+    struct xseg_pools *pools = &device->pools;
+    struct xseg_arena *arena;
+
+    XSEG_ASSERT(atomic_load(&pools->destroyed) == NULL);
+    XSEG_LIST_FOR_SAFE(node, &pools->list)
+    {
+        XSEG_ASSERT(pool_of_link(node)->visitors == 1);
+        xseg_pool_fini(pool_of_link(node));
+        free(pool_of_link(node));
+    }
+    for (unsigned i = 0; i < 2; i++)
+        while ((arena = pools->free_arena[i]) != NULL) {
+            pools->free_arena[i] = atomic_load(&arena->next);
+            xseg_arena_destroy(arena);
+        }
+}
+
+/*
+ * Record the ID that the application assigned to a pool.  Returns false on host allocation failure.
+ */
+static bool record_pool_id(const struct xseg_pool *pool)
+{
+    const uint64_t *id = pool->options.id;
+
+    return (id[0] | id[1]) == 0 ||
+           xseg_history_store_add_pool_id(pool->device->history.store, pool->number, id);
+}
+
+xseg_status xseg_pools_create(struct xseg_device *device, const struct xseg_pool_options *options,
+                              bool is_guarded, struct xseg_pool **out)
+{
+    struct xseg_pool *pool = calloc(1, sizeof(*pool));
+
+    XSEG_ASSERT(options != NULL);
+    if (pool != NULL) {
+        xseg_pool_init(pool, device, options);
+        pool->is_guarded = is_guarded;
+        xseg_pool_set_label(pool, options->name);
+    }
+    if (pool == NULL || !record_pool_id(pool)) {
+        free(pool);
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, pool");
+    }
+    atomic_fetch_add(&device->pools.host_bytes, sizeof(*pool));
+    xseg_mutex_lock(&device->table_lock);
+    xseg_list_insert(device->pools.list.next, &pool->link);
+    xseg_mutex_unlock(&device->table_lock);
+    *out = pool;
+    return XSEG_OK;
+}
+
+uint64_t xseg_pools_host_bytes(struct xseg_device *device)
+{
+    struct xseg_pools *pools = &device->pools;
+    uint64_t bytes = atomic_load(&pools->host_bytes);
+
+    /* No thread uses a free arena, so its sizes can be read without its lock. */
+    xseg_mutex_lock(&device->table_lock);
+    for (unsigned i = 0; i < 2; i++)
+        for (const struct xseg_arena *arena = pools->free_arena[i]; arena != NULL;
+             arena = atomic_load(&arena->next))
+            bytes += xseg_arena_host_bytes(arena);
+    xseg_mutex_unlock(&device->table_lock);
+    return bytes;
+}
+
+/* --- Visits. --- */
+
+/* Remove a visitor.  Returns the pool if the caller must free it.  The caller holds TABLE. */
+static struct xseg_pool *remove_visitor(struct xseg_pool *pool)
+{
+    struct xseg_arena *arena = atomic_load(&pool->arenas), *next;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_TABLE) && pool->visitors > 0);
+    if (--pool->visitors != 0)
+        return NULL;
+    XSEG_ASSERT(atomic_load(&pool->references) == 0);
+    xseg_list_remove(&pool->link);
+    for (; arena != NULL; arena = next) {
+        next = atomic_load(&arena->next);
+        add_free_arena(arena);
+    }
+    atomic_fetch_sub(&pool->device->pools.host_bytes, sizeof(*pool));
+    return pool;
+}
+
+void xseg_pool_end_visit(struct xseg_pool *pool)
+{
+    struct xseg_device *device = pool->device;
+
+    xseg_mutex_lock(&device->table_lock);
+    struct xseg_pool *unused = remove_visitor(pool);
+    xseg_mutex_unlock(&device->table_lock);
+    free(unused);
+}
+
+struct xseg_pool *xseg_pools_next(struct xseg_device *device, struct xseg_pool *pool)
+{
+    struct xseg_list *list = &device->pools.list;
+    struct xseg_pool *next = NULL, *unused = NULL;
+
+    xseg_mutex_lock(&device->table_lock);
+    struct xseg_list *node = pool == NULL ? list->next : pool->link.next;
+    while (node != list && atomic_load(&pool_of_link(node)->references) == 0)
+        node = node->next;
+    if (node != list) {
+        next = pool_of_link(node);
+        next->visitors++;
+    }
+    if (pool != NULL)
+        unused = remove_visitor(pool);
+    xseg_mutex_unlock(&device->table_lock);
+    free(unused);
+    return next;
+}
+
+/* --- Destruction. --- */
+
+/* Prepare an arena for reuse by another pool. */
+static void reset_arena(void *self, struct xseg_arena *arena)
+{
+    (void)self;
+    XSEG_ASSERT(xseg_list_is_empty(&arena->extents) && arena->fence == NULL);
+    arena->fenced = arena->passed = 0;
+    xseg_arena_lock(arena);
+    arena->is_paused = false;
+    xseg_arena_unlock(arena);
+}
+
+/* No other thread uses the arenas of a pool without segments. */
+void xseg_pools_destroy(struct xseg_pool *pool)
+{
+    _Atomic(struct xseg_pool *) *newest = &pool->device->pools.destroyed;
+
+    XSEG_ASSERT(atomic_load(&pool->references) == 0 && xseg_pool_is_retired(pool));
+    XSEG_ASSERT(atomic_load(&pool->reserved) == 0);
+    xseg_pool_visit_arenas(pool, reset_arena, NULL);
+    if (pool->options.on_destroy == NULL) {
+        xseg_pool_end_visit(pool);
+        return;
+    }
+    pool->notified = atomic_load(newest);
+    while (!atomic_compare_exchange_weak(newest, &pool->notified, pool))
+        ;
+}
+
+void xseg_pool_add_reference(struct xseg_pool *pool)
+{
+    const unsigned before = atomic_fetch_add(&pool->references, 1);
+
+    XSEG_ASSERT(before != 0);
+    (void)before;
+}
+
+bool xseg_pool_drop_reference(struct xseg_pool *pool)
+{
+    const unsigned before = atomic_fetch_sub(&pool->references, 1);
+
+    XSEG_ASSERT(before != 0 && !xseg_lock_rank_is_held(XSEG_RANK_ARENA));
+    return before == 1;
+}
+
+bool xseg_pool_release_last(struct xseg_pool *pool, bool *is_last)
+{
+    unsigned holders = atomic_load(&pool->holders);
+
+    do {
+        if (holders == 0)
+            return false;
+    } while (!atomic_compare_exchange_weak(&pool->holders, &holders, holders - 1));
+    *is_last = holders == 1;
+    return true;
+}
+
+/* --- Callbacks. --- */
+
+static void notify_pool_destroyed(struct xseg_pool *pool)
+{
+    struct xseg_statistics last;
+
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
+    xseg_counters_read_pool(pool, &last);
+    pool->options.on_destroy(pool->options.on_destroy_context, &last);
+}
+
+/* Call the callbacks of destroyed pools, in the order in which they were destroyed, and free the
+ * pools. */
+static void notify_destroyed_pools(struct xseg_device *device)
+{
+    struct xseg_pool *newest = atomic_exchange(&device->pools.destroyed, NULL);
+    struct xseg_pool *first = NULL, *next;
+
+    for (; newest != NULL; newest = next) {
+        next = newest->notified;
+        newest->notified = first;
+        first = newest;
+    }
+    for (; first != NULL; first = next) {
+        next = first->notified;
+        notify_pool_destroyed(first);
+        xseg_pool_end_visit(first);
+    }
+}
+
+void xseg_pools_notify(struct xseg_device *device)
+{
+    struct xseg_fail_saved kept;
+
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
+    if (__builtin_expect(
+            atomic_load_explicit(&device->pools.destroyed, memory_order_relaxed) == NULL, 1))
+        return;
+    /* Preserve the error and the history context of the caller: a callback may use this or another
+     * allocator. */
+    const struct xseg_history_gathered gathered = xseg_history_context_save();
+    xseg_fail_save(&kept);
+    notify_destroyed_pools(device);
+    xseg_history_context_restore(&gathered);
+    xseg_fail_restore(&kept);
+}
+
+void xseg_pools_notify_all(struct xseg_device *device)
+{
+    xseg_pools_notify(device);
+    for (struct xseg_pool *pool = NULL; (pool = xseg_pools_next(device, pool)) != NULL;)
+        if (pool->options.on_destroy != NULL)
+            notify_pool_destroyed(pool);
 }

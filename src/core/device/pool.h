@@ -1,15 +1,34 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A pool: arenas that share no memory with other pools.  Every device has a default pool; users create private ones
- * (pools.h).
+ * Pools: arenas that share no memory with other pools.
  *
- * Lifetime: users retain and release a private pool.  A pool without holders is *retired*: it serves no requests, its
- * live blocks stay valid, and its cached memory is reclaimed like the default pool's.  `references` counts the holders
- * together as one, and each segment; at 0 the pool is destroyed.
+ * Every device has a default pool, which serves requests that name no pool.  The application
+ * creates *private* pools; one more private pool of the library serves guarded blocks (guarded.h).
+ * A pool has one arena per stream and size class, created by the first request.
  *
- * Locking: TABLE guards the list of arenas, which is read without a lock.  An arena stays in its pool's list until the
- * pool is freed.  A thread reads a pool while it holds the pool, holds the device memory lock or the lock of an arena with a segment of
- * the pool, or visits the pool (pools.h).
+ * Lifetime of a private pool:
+ *
+ *     created --> has holders --> retired --> destroyed --> freed
+ *                 retain, release   |            |            no visitor is left
+ *                                   |            no segment is left
+ *                                   the last holder released the pool
+ *
+ * A retired pool serves no requests.  Its allocated blocks stay valid, and its cached memory is
+ * reclaimed like that of the default pool.  `references` counts 1 for all holders together and 1
+ * for each segment.  The thread that drops the last reference destroys the pool (pool_release.h).
+ * If the pool has a callback (`on_destroy`), it is called as soon as that thread holds no lock;
+ * until it has returned, the pool can be queried and trimmed.  Then the pool is freed, and its
+ * arenas move to a free list of the device: arenas are not freed before the device closes, because
+ * a thread that finds an arena through the page map locks it before it checks that the arena has
+ * the address.
+ *
+ * A *visitor* defers the freeing of a pool, so that a thread that iterates over the pools of a
+ * device can continue with the next one.  The pool itself counts as one visitor until it is
+ * destroyed and its callback has returned.
+ *
+ * Locking: TABLE guards the list of pools, visitors, free arenas and the insertion of arenas; the
+ * list of arenas of a pool is read without a lock.  A thread may read a pool while it is a holder
+ * or visitor, or holds the device memory lock or the lock of an arena with a segment of the pool.
  */
 #ifndef XSEG_CORE_POOL_H
 #define XSEG_CORE_POOL_H
@@ -18,70 +37,160 @@
 #include "src/core/arena/arena.h"
 #include "xseg/pool.h"
 
-/* States of a pool; see pause.h. */
+/* States of a pool (pause.h). */
 enum xseg_pool_state {
     XSEG_POOL_RUNNING,
-    XSEG_POOL_TRANSITION, /* memory is being taken away, or brought back */
+    XSEG_POOL_TRANSITION, /* a thread pauses or resumes the pool */
     XSEG_POOL_PAUSED
 };
 
 struct xseg_pool {
-    struct xseg_device *device; /* fixed */
+    struct xseg_device *device;
     _Atomic(struct xseg_arena *) arenas;
-    atomic_bool no_split, allows_fallback; /* as its options say, or xseg_pool_set() */
-    atomic_bool is_single;                 /* single_page; fixed from the first arena on */
+    atomic_bool no_split, allows_fallback; /* options, may be changed by xseg_pool_set() */
+    atomic_bool is_single; /* single_page; constant after the first arena was created */
     bool is_private;
-    bool is_guarded;         /* the device's own, for blocks with a segment each: guarded.h */
-    bool has_own_memory;     /* memory comes from the user's own functions */
-    atomic_bool is_captured; /* a capture went to it, or took memory of it */
-    bool
-        is_full; /* the pool's own limit refused the last growth; guarded by the device memory lock */
+    bool is_guarded;         /* the pool of guarded blocks, which have a segment each (guarded.h) */
+    bool has_own_memory;     /* memory is allocated by functions of the application */
+    atomic_bool is_captured; /* a capture allocated from the pool */
+    /* The limit of the pool denied the last growth; guarded by the device memory lock. */
+    bool is_at_limit;
     enum xseg_pool_state state; /* guarded by the device memory lock */
-    uint32_t number; /* of the users' pools, from 1 on; 0: the default pool, or the guarded one */
+    uint32_t number; /* ID of a pool of the application, from 1; 0: the default or guarded pool */
     /* Unique among all pools that the device ever had: the owner of pages (vmm/page_cache.h). */
     uint64_t serial;
-    atomic_uint_fast64_t limit; /* bytes that it may reserve; UINT64_MAX: no limit */
-    /* The options at creation; `limit` and the flags hold later changes. */
+    atomic_uint_fast64_t limit; /* maximum reserved bytes; UINT64_MAX: no limit */
+    /* The options at creation; `limit` and the flags above have later changes. */
     struct xseg_pool_options options;
-    char label[XSEG_POOL_NAME_MAX + 3]; /* the pool's name in quotes, or its number; fixed */
+    char label[XSEG_POOL_NAME_MAX + 3]; /* the name in quotes, or the ID */
     atomic_uint holders;                /* 0: retired.  The default pool always has a holder. */
     atomic_uint references;     /* 1 for the holders, and 1 for each segment; 0: destroyed */
-    uint32_t visitors;          /* see pools.h; guarded by TABLE */
+    uint32_t visitors;          /* guarded by TABLE */
     struct xseg_list link;      /* in the list of the device; guarded by TABLE */
-    struct xseg_pool *notified; /* the next destroyed pool whose callback is due; see pools.h */
+    struct xseg_pool *notified; /* the next destroyed pool whose callback is due */
     /* Saved contents of a paused pool, or NULL; guarded by the device memory lock. */
     struct xseg_contents *contents;
-    /* Bytes mapped or allocated; of these the small and the large arenas'; and the peaks, by enum
+    /* Reserved bytes: of the pool, of its small and large arenas, and the peaks by enum
      * xseg_stat_group.  Written under the device memory lock. */
     atomic_uint_fast64_t reserved, reserved_part[2], reserved_peak[XSEG_STAT_GROUPS];
-    atomic_uint_fast64_t addresses; /* bytes of reserved ranges */
+    atomic_uint_fast64_t addresses; /* bytes of virtual address ranges */
 };
 
-/* Initialize a pool that is zeroed.  options: NULL for the default pool */
+/* The private pools of a device. */
+struct xseg_pools {
+    struct xseg_list list;                 /* the newest first; guarded by TABLE */
+    struct xseg_arena *free_arena[2];      /* small, large; linked by `next`; guarded by TABLE */
+    _Atomic(struct xseg_pool *) destroyed; /* pools whose callback is due, the newest first */
+    atomic_uint_fast64_t serials;          /* number of pools that were ever initialized */
+    atomic_size_t host_bytes;              /* of pools */
+};
+
+/* --- Creation and arenas. --- */
+
+/* Initialize a zeroed pool.  options: NULL for the default pool */
 void xseg_pool_init(struct xseg_pool *pool, struct xseg_device *device,
                     const struct xseg_pool_options *options);
 
 /* Destroy the arenas of a pool, which have no segments. */
 void xseg_pool_fini(struct xseg_pool *pool);
 
-/* The pool that is shown to users: NULL for the default pool, whose blocks may have guarded
- * segments. */
-static inline struct xseg_pool *xseg_pool_shown(struct xseg_pool *pool)
-{
-    return pool->is_private && !pool->is_guarded ? pool : NULL;
-}
+void xseg_pools_init(struct xseg_device *device);
 
-/* Whether a private pool has been released by all its holders. */
+/* Free all pools and arenas; no arena has segments. */
+void xseg_pools_fini(struct xseg_device *device);
+
+/*
+ * Create a private pool with one holder.
+ *
+ * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
+ */
+xseg_status xseg_pools_create(struct xseg_device *device, const struct xseg_pool_options *options,
+                              bool is_guarded, struct xseg_pool **out);
+
+/* Set the label of a pool: its name in quotes, or the next ID. */
+void xseg_pool_set_label(struct xseg_pool *pool, const char *name);
+
+/* The arena of a stream, or NULL. */
+struct xseg_arena *xseg_pool_find_arena(struct xseg_pool *pool,
+                                        const struct xseg_known_stream *stream, bool is_small);
+
+/*
+ * Get the arena of a stream, and create it if it does not exist.  The caller retains the pool.
+ *
+ * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
+ */
+xseg_status xseg_pool_arena(struct xseg_pool *pool, struct xseg_known_stream *stream, bool is_small,
+                            struct xseg_arena **out);
+
+/* Visit every arena of a pool. */
+void xseg_pool_visit_arenas(struct xseg_pool *pool,
+                            void (*visit)(void *self, struct xseg_arena *arena), void *self);
+
+/* Account for memory that was mapped for an arena of a pool, or released.  The caller holds the
+ * device memory lock. */
+void xseg_pool_record_growth(struct xseg_arena *arena, uint64_t bytes);
+void xseg_pool_record_shrink(struct xseg_arena *arena, uint64_t bytes);
+
+/* --- Lifetime. --- */
+
+/* Add a holder.  False if the pool is retired. */
+bool xseg_pool_try_retain(struct xseg_pool *pool);
+
+/* Remove a holder.  is_last: set to whether no holder is left; the caller then drops the reference
+ * of the holders.  False if the pool has no holder. */
+bool xseg_pool_release_last(struct xseg_pool *pool, bool *is_last);
+
+/* Whether all holders have released a private pool. */
 static inline bool xseg_pool_is_retired(const struct xseg_pool *pool)
 {
     return pool->is_private && atomic_load_explicit(&pool->holders, memory_order_relaxed) == 0;
 }
 
-/* Fail because all holders have released the pool. */
-xseg_status xseg_pool_fail_released(const struct xseg_pool *pool);
+/* Add a reference for a segment to a pool that has references. */
+void xseg_pool_add_reference(struct xseg_pool *pool);
 
-/* Set the label of a pool: its name in quotes, or without a name the next number. */
-void xseg_pool_set_label(struct xseg_pool *pool, const char *name);
+/*
+ * Drop a reference.  The caller holds no ARENA lock.  Returns whether it was the last one, so that
+ * the caller must destroy the pool; otherwise the caller must not read the pool afterwards, unless
+ * it visits the pool.
+ */
+bool xseg_pool_drop_reference(struct xseg_pool *pool) __attribute__((warn_unused_result));
+
+/* Destroy a pool without references, whose arenas have no fences. */
+void xseg_pools_destroy(struct xseg_pool *pool);
+
+/* Call the callbacks of destroyed pools.  The caller holds no lock. */
+void xseg_pools_notify(struct xseg_device *device);
+
+/* Call the callbacks of all pools, because the device closes and its memory was released.  The
+ * caller holds no lock. */
+void xseg_pools_notify_all(struct xseg_device *device);
+
+/* End the visit of `pool` (NULL: none), and begin the visit of the next pool that is not destroyed.
+ * Returns NULL after the last pool.  A pool that is created during the visits may be skipped. */
+struct xseg_pool *xseg_pools_next(struct xseg_device *device, struct xseg_pool *pool);
+
+/* Remove a visitor. */
+void xseg_pool_end_visit(struct xseg_pool *pool);
+
+/* Host bytes of pools, and of free arenas. */
+uint64_t xseg_pools_host_bytes(struct xseg_device *device);
+
+/* --- Properties. --- */
+
+/* The pool as the application sees it: NULL for the default pool and the guarded pool. */
+static inline struct xseg_pool *xseg_pool_visible(struct xseg_pool *pool)
+{
+    return pool->is_private && !pool->is_guarded ? pool : NULL;
+}
+
+/* The visible pool of an extent. */
+static inline struct xseg_pool *xseg_pool_of(const struct xseg_extent *extent)
+{
+    const struct xseg_arena *arena = extent->arena;
+
+    return xseg_pool_visible(arena->pool);
+}
 
 /* The name of a pool in messages: `pool is paused, "kv cache"`, `pool is paused, 3`. */
 static inline const char *xseg_pool_label(const struct xseg_pool *pool)
@@ -95,10 +204,15 @@ static inline const void *xseg_pool_owner(const struct xseg_pool *pool)
     return (const void *)(uintptr_t)(pool->serial + 1); /* NOLINT(performance-no-int-to-ptr) */
 }
 
-/* Whether memory can be allocated from a pool: XSEG_OK, XSEG_ERR_PAUSED.  The device memory lock is held. */
+/* Fail because all holders have released the pool. */
+xseg_status xseg_pool_fail_released(const struct xseg_pool *pool);
+
+/* Check that a pool is not paused: XSEG_OK, XSEG_ERR_PAUSED.  The caller holds the device memory
+ * lock. */
 xseg_status xseg_pool_check_running(const struct xseg_pool *pool);
 
-/* Whether the pool's cached memory may go back to the driver.  The device memory lock is held. */
+/* Whether cached memory of the pool may be released to the driver.  The caller holds the device
+ * memory lock. */
 static inline bool xseg_pool_may_shrink(const struct xseg_pool *pool)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
@@ -106,8 +220,11 @@ static inline bool xseg_pool_may_shrink(const struct xseg_pool *pool)
            (!pool->is_private || pool->is_guarded || xseg_pool_is_retired(pool));
 }
 
-/* Whether a trim that names one pool may give the pool's cached memory back: the holder may ask
- * for that, unless a graph may use what is cached there.  The device memory lock is held. */
+/*
+ * Whether a trim that names one pool may release cached memory of `pool`.  A trim may name a pool
+ * that has holders, unless a graph may use its cached memory.  The caller holds the device memory
+ * lock.
+ */
 static inline bool xseg_pool_may_trim(const struct xseg_pool *pool, const struct xseg_pool *named)
 {
     return xseg_pool_may_shrink(pool) ||
@@ -115,7 +232,7 @@ static inline bool xseg_pool_may_trim(const struct xseg_pool *pool, const struct
             !atomic_load_explicit(&pool->is_captured, memory_order_relaxed));
 }
 
-/* Whether the pool's cached memory serves the default pool when memory is short: not memory that
+/* Whether cached memory of the pool serves the default pool under memory pressure; not memory that
  * a graph may use. */
 static inline bool xseg_pool_allows_fallback(const struct xseg_pool *pool)
 {
@@ -124,7 +241,7 @@ static inline bool xseg_pool_allows_fallback(const struct xseg_pool *pool)
            !atomic_load_explicit(&pool->is_captured, memory_order_relaxed);
 }
 
-/* Whether a cached block of the pool is handed out whole. */
+/* Whether cached blocks of the pool are not split. */
 static inline bool xseg_pool_is_whole(const struct xseg_pool *pool)
 {
     return atomic_load_explicit(&pool->no_split, memory_order_relaxed);
@@ -136,34 +253,11 @@ static inline bool xseg_pool_is_single(const struct xseg_pool *pool)
     return atomic_load_explicit(&pool->is_single, memory_order_relaxed);
 }
 
-/* Set that of a pool that has no arena yet: XSEG_OK, XSEG_ERR_BUSY.  No lock is held. */
+/* Set single_page of a pool that has no arena yet: XSEG_OK, XSEG_ERR_BUSY.  The caller holds no
+ * lock. */
 xseg_status xseg_pool_set_single(struct xseg_pool *pool, bool is_single);
 
-/* The properties of new pages of the pool, of enum xseg_page_property: what it was made for, as far as the device has
- * it. */
-unsigned xseg_pool_properties(const struct xseg_pool *pool);
-
-/* Whether the pool's memory comes from the user's own functions. */
-static inline bool xseg_pool_has_own_memory(const struct xseg_pool *pool)
-{
-    return pool->has_own_memory;
-}
-
-/* Whether the pool's large blocks are parts of segments that the driver gave, so that a plain hit can serve them. */
-static inline bool xseg_pool_is_plain(const struct xseg_pool *pool)
-{
-    return !pool->has_own_memory && !xseg_pool_is_single(pool);
-}
-
-/* The pool that memory of an extent is reported for; NULL: the default pool, or the guarded one. */
-static inline struct xseg_pool *xseg_pool_of(const struct xseg_extent *extent)
-{
-    const struct xseg_arena *arena = extent->arena;
-
-    return xseg_pool_shown(arena->pool);
-}
-
-/* Whether a segment is one page, since its pool has single_page. */
+/* Whether a segment is one page because its pool has single_page. */
 static inline bool xseg_pool_is_single_page(const struct xseg_extent *extent)
 {
     const struct xseg_segment *segment = &extent->segment;
@@ -174,33 +268,27 @@ static inline bool xseg_pool_is_single_page(const struct xseg_extent *extent)
            xseg_segment_is_expandable(segment) && segment->page_bytes == segment->bytes;
 }
 
-/* The limit of the pool's own options on reserved bytes. */
+/* The properties of new pages of the pool, of enum xseg_page_property, as far as the device
+ * supports them. */
+unsigned xseg_pool_properties(const struct xseg_pool *pool);
+
+/* Whether memory of the pool is allocated by functions of the application. */
+static inline bool xseg_pool_has_own_memory(const struct xseg_pool *pool)
+{
+    return pool->has_own_memory;
+}
+
+/* Whether the fast path can serve large blocks of the pool: they are parts of segments of the
+ * driver. */
+static inline bool xseg_pool_has_fast_path(const struct xseg_pool *pool)
+{
+    return !pool->has_own_memory && !xseg_pool_is_single(pool);
+}
+
+/* Maximum reserved bytes of the pool by its options or xseg_limits_set(). */
 static inline uint64_t xseg_pool_limit(const struct xseg_pool *pool)
 {
     return atomic_load_explicit(&pool->limit, memory_order_relaxed);
 }
-
-/* The arena of a stream, or NULL. */
-struct xseg_arena *xseg_pool_find_arena(struct xseg_pool *pool,
-                                        const struct xseg_known_stream *stream, bool is_small);
-
-/* Visit every arena of a pool. */
-void xseg_pool_visit_arenas(struct xseg_pool *pool,
-                            void (*visit)(void *self, struct xseg_arena *arena), void *self);
-
-/* Count memory that was taken for an arena of a pool, or given back.  The device memory lock is held. */
-void xseg_pool_record_growth(struct xseg_arena *arena, uint64_t bytes);
-void xseg_pool_record_shrink(struct xseg_arena *arena, uint64_t bytes);
-
-/*
- * The arena of a stream, created if there is none.  The caller holds the pool.
- *
- * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
- */
-xseg_status xseg_pool_arena(struct xseg_pool *pool, struct xseg_known_stream *stream, bool is_small,
-                            struct xseg_arena **out);
-
-/* Retain a pool.  False if the pool has no holder. */
-bool xseg_pool_try_retain(struct xseg_pool *pool);
 
 #endif

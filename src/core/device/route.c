@@ -30,10 +30,10 @@ void xseg_routes_fini(struct xseg_routes *routes)
     atomic_store(&routes->latest, NULL);
 }
 
-/* --- Readers, and the one who takes a route out. --- */
+/* --- Readers, and removal of a route. --- */
 
-/* Begin reading the list.  Returns the index of the count that the reader is in. */
-static unsigned begin_reading(struct xseg_routes *routes)
+/* Begin a read of the list.  Returns the index of the counter that counts the reader. */
+static unsigned begin_route_read(struct xseg_routes *routes)
 {
     for (;;) {
         const unsigned epoch = atomic_load(&routes->epoch);
@@ -45,13 +45,13 @@ static unsigned begin_reading(struct xseg_routes *routes)
     }
 }
 
-static void end_reading(struct xseg_routes *routes, unsigned side)
+static void end_route_read(struct xseg_routes *routes, unsigned side)
 {
     XSEG_ASSERT(side < 2 && atomic_load(&routes->readers[side]) != 0);
     atomic_fetch_sub(&routes->readers[side], 1);
 }
 
-/* Wait until no thread reads the list as it was before this call.  TABLE is held. */
+/* Wait until no thread reads the list as of before the call.  The caller holds TABLE. */
 static void wait_for_readers(struct xseg_routes *routes)
 {
     const unsigned epoch = atomic_fetch_add(&routes->epoch, 1);
@@ -61,10 +61,10 @@ static void wait_for_readers(struct xseg_routes *routes)
         (void)sched_yield();
 }
 
-/* The pointer to the route of a pool; without a route the last pointer of the list, which is
- * NULL. */
-static _Atomic(struct xseg_route *) *link_of(struct xseg_routes *routes,
-                                             const struct xseg_pool *pool)
+/* The link that points to the route of a pool; the last link of the list, which is NULL, if the
+ * pool has no route. */
+static _Atomic(struct xseg_route *) *find_route_link(struct xseg_routes *routes,
+                                                     const struct xseg_pool *pool)
 {
     _Atomic(struct xseg_route *) *link = &routes->latest;
 
@@ -74,10 +74,9 @@ static _Atomic(struct xseg_route *) *link_of(struct xseg_routes *routes,
     return link;
 }
 
-/* The route of a capture that began on a stream and has not ended; NULL if there is none.  TABLE
- * is held. */
-static const struct xseg_route *capture_on(struct xseg_routes *routes,
-                                           const struct xseg_known_stream *stream)
+/* The route of the active capture that began on a stream, or NULL.  The caller holds TABLE. */
+static const struct xseg_route *find_capture_on(struct xseg_routes *routes,
+                                                const struct xseg_known_stream *stream)
 {
     const struct xseg_route *route = atomic_load(&routes->latest);
 
@@ -87,17 +86,17 @@ static const struct xseg_route *capture_on(struct xseg_routes *routes,
     return route;
 }
 
-/* Check that a route contradicts no other one.  TABLE is held. */
-static xseg_status check(struct xseg_routes *routes, const struct xseg_route *wanted)
+/* Check that a new route does not conflict with another one.  The caller holds TABLE. */
+static xseg_status check_route(struct xseg_routes *routes, const struct xseg_route *route)
 {
-    const struct xseg_route *other = atomic_load(link_of(routes, wanted->pool));
+    const struct xseg_route *other = atomic_load(find_route_link(routes, route->pool));
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_TABLE));
     if (other != NULL)
         return xseg_fail(XSEG_ERR_BUSY, "%s is already active, pool %s; end it first",
                          other->captured != NULL ? "capture" : "route",
-                         xseg_pool_label(wanted->pool));
-    other = wanted->captured == NULL ? NULL : capture_on(routes, wanted->captured);
+                         xseg_pool_label(route->pool));
+    other = route->captured == NULL ? NULL : find_capture_on(routes, route->captured);
     if (other != NULL)
         return xseg_fail(XSEG_ERR_BUSY,
                          "stream is already being captured, into pool %s; end that capture first",
@@ -105,30 +104,30 @@ static xseg_status check(struct xseg_routes *routes, const struct xseg_route *wa
     return XSEG_OK;
 }
 
-xseg_status xseg_routes_begin(struct xseg_routes *routes, const struct xseg_route *wanted)
+xseg_status xseg_routes_begin(struct xseg_routes *routes, const struct xseg_route *route)
 {
-    struct xseg_route *route = malloc(sizeof(*route));
+    struct xseg_route *copy = malloc(sizeof(*copy));
 
-    XSEG_ASSERT(wanted->pool != NULL && (wanted->captured == NULL || wanted->accepts == NULL));
-    if (route == NULL)
+    XSEG_ASSERT(route->pool != NULL && (route->captured == NULL || route->accepts == NULL));
+    if (copy == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, route to a pool");
-    *route = *wanted;
+    *copy = *route;
     xseg_mutex_lock(routes->table_lock);
-    const xseg_status status = check(routes, wanted);
+    const xseg_status status = check_route(routes, route);
     if (status == XSEG_OK) {
-        atomic_store(&route->next, atomic_load(&routes->latest));
-        atomic_store(&routes->latest, route);
+        atomic_store(&copy->next, atomic_load(&routes->latest));
+        atomic_store(&routes->latest, copy);
     }
     xseg_mutex_unlock(routes->table_lock);
     if (status != XSEG_OK)
-        free(route);
+        free(copy);
     return status;
 }
 
 bool xseg_routes_end(struct xseg_routes *routes, const struct xseg_pool *pool, bool is_capture)
 {
     xseg_mutex_lock(routes->table_lock);
-    _Atomic(struct xseg_route *) *link = link_of(routes, pool);
+    _Atomic(struct xseg_route *) *link = find_route_link(routes, pool);
     struct xseg_route *route = atomic_load(link);
     const bool found = route != NULL && (route->captured != NULL) == is_capture;
     if (found) {
@@ -150,101 +149,102 @@ void xseg_routes_record_capture(struct xseg_routes *routes)
     xseg_mutex_unlock(routes->table_lock);
 }
 
-bool xseg_routes_begin_on(struct xseg_routes *routes, const struct xseg_known_stream *stream)
+bool xseg_routes_captures_on(struct xseg_routes *routes, const struct xseg_known_stream *stream)
 {
     xseg_mutex_lock(routes->table_lock);
-    const bool found = capture_on(routes, stream) != NULL;
+    const bool found = find_capture_on(routes, stream) != NULL;
     xseg_mutex_unlock(routes->table_lock);
     return found;
 }
 
-/* --- Finding. --- */
+/* --- Lookup. --- */
 
-/* The driver's answer about a stream, asked for at most once per request. */
-struct question {
+/* The capture state of a stream, queried at most once per request. */
+struct capture_query {
     struct xseg_context *context;
     struct xseg_known_stream *stream;
-    bool asked;
+    bool is_done;
     struct xseg_capture_info info;
 };
 
-static xseg_status ask(struct question *question)
+static xseg_status query_stream_capture(struct capture_query *query)
 {
-    if (question->asked)
+    if (query->is_done)
         return XSEG_OK;
-    question->asked = true;
+    query->is_done = true;
     /* The legacy stream cannot be captured. */
-    if (question->stream->handle == NULL)
+    if (query->stream->handle == NULL)
         return XSEG_OK;
-    return xseg_driver_capture_info(question->context, question->stream->handle, &question->info);
+    return xseg_driver_capture_info(query->context, query->stream->handle, &query->info);
 }
 
-/* Get the number of a route's capture from the stream on which it began; 0 if it is not known. */
-static xseg_status learn_number(struct xseg_routes *routes, struct xseg_route *route,
-                                uint64_t *number)
+/*
+ * Get the ID of a route's capture from the stream on which the capture began; 0 if it is not known.
+ */
+static xseg_status resolve_capture_id(struct xseg_routes *routes, struct xseg_route *route,
+                                      uint64_t *id)
 {
     struct xseg_capture_info info;
-    bool can_name = true;
+    bool is_addressable = true;
     xseg_status status = XSEG_OK;
 
-    *number = atomic_load(&route->capture);
-    if (*number != 0)
+    *id = atomic_load(&route->capture);
+    if (*id != 0)
         return XSEG_OK;
     XSEG_ASSERT(route->captured != NULL);
-    status = xseg_streams_can_name(routes->context, route->captured, &can_name);
-    if (status != XSEG_OK || !can_name)
+    status = xseg_streams_can_name(routes->context, route->captured, &is_addressable);
+    if (status != XSEG_OK || !is_addressable)
         return status;
     status = xseg_driver_capture_info(routes->context, route->captured->handle, &info);
     if (status != XSEG_OK)
         return status;
     atomic_store(&route->capture, info.id);
-    *number = info.id;
+    *id = info.id;
     return XSEG_OK;
 }
 
-/* Whether a capture accepts the requests of a stream: those of the stream it began on, and of
- * all that joined. */
-static xseg_status captures(struct xseg_routes *routes, struct xseg_route *route,
-                            struct question *question, bool *accepted)
+/* Set *accepted to whether a stream takes part in the capture of a route. */
+static xseg_status match_capture(struct xseg_routes *routes, struct xseg_route *route,
+                                 struct capture_query *query, bool *accepted)
 {
-    uint64_t number = 0;
-    xseg_status status = ask(question);
+    uint64_t id = 0;
+    xseg_status status = query_stream_capture(query);
 
     if (status != XSEG_OK)
         return status;
-    /* A capture that was invalidated has no number any more. */
-    if (question->info.is_invalid || question->info.id == 0) {
-        *accepted = question->info.is_invalid && question->stream == route->captured;
+    /* An invalidated capture has no ID. */
+    if (query->info.is_invalid || query->info.id == 0) {
+        *accepted = query->info.is_invalid && query->stream == route->captured;
         return XSEG_OK;
     }
-    if (question->stream == route->captured)
-        atomic_store(&route->capture, question->info.id);
-    status = learn_number(routes, route, &number);
-    *accepted = number == question->info.id;
+    if (query->stream == route->captured)
+        atomic_store(&route->capture, query->info.id);
+    status = resolve_capture_id(routes, route, &id);
+    *accepted = id == query->info.id;
     return status;
 }
 
 xseg_status xseg_routes_find(struct xseg_routes *routes, struct xseg_known_stream *stream,
                              struct xseg_pool **out)
 {
-    struct question question = {.context = routes->context, .stream = stream};
-    const unsigned side = begin_reading(routes);
+    struct capture_query query = {.context = routes->context, .stream = stream};
+    const unsigned side = begin_route_read(routes);
     struct xseg_route *route = atomic_load(&routes->latest);
     xseg_status status = XSEG_OK;
     bool accepted = false;
 
     for (; route != NULL; route = atomic_load(&route->next)) {
         if (route->captured != NULL)
-            status = captures(routes, route, &question, &accepted);
+            status = match_capture(routes, route, &query, &accepted);
         else
             accepted = route->accepts == NULL || route->accepts(route->self, stream->handle);
         if (status != XSEG_OK || accepted)
             break;
     }
     *out = accepted ? route->pool : NULL;
-    /* The route holds the pool until there are no readers. */
+    /* The route retains the pool while there are readers. */
     if (accepted && !xseg_pool_try_retain(route->pool))
         XSEG_ASSERT(false);
-    end_reading(routes, side);
+    end_route_read(routes, side);
     return status;
 }

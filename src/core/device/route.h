@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Routes: the pools of requests that name no pool.
+ * Routes: the selection of a pool for requests that name no pool.
  *
- * A route sends requests on streams that a predicate accepts to its pool.  A capture is a route that
- * accepts the streams which take part in it; the driver says which these are.  Of all routes that accept
- * a stream, the one that was begun last serves the request.
+ * A route directs requests on streams that its predicate accepts to its pool.  A capture is a route
+ * that accepts the streams of the capture, which the driver reports.  If several routes accept a
+ * stream, the newest route is used.
  *
- * Allocating threads read the list of routes without a lock, since predicates are the user's code.  A
- * thread that removes a route waits until no thread reads the list as it was before: readers are counted
- * by epoch, as in sleepable read-copy-update.
+ * Allocating threads read the list of routes without a lock, because predicates are code of the
+ * application.  A thread that removes a route waits until no thread reads the previous list:
+ * readers are counted by epoch, as in sleepable read-copy-update (SRCU).
  *
- * Locking: TABLE of the device for changes, held while readers finish; readers take none.
+ * Locking: changes lock TABLE of the device and hold it while readers finish; readers are
+ * lock-free.
  */
 #ifndef XSEG_CORE_ROUTE_H
 #define XSEG_CORE_ROUTE_H
@@ -20,14 +21,14 @@
 struct xseg_pool;
 
 struct xseg_route {
-    _Atomic(struct xseg_route *) next; /* the route that was begun before */
+    _Atomic(struct xseg_route *) next; /* the next older route */
     struct xseg_pool *pool;
-    bool (*accepts)(void *self,
-                    xseg_stream stream); /* NULL: accepts every stream; not for captures */
+    /* The predicate of a route that is not a capture; NULL: accepts every stream. */
+    bool (*accepts)(void *self, xseg_stream stream);
     void *self;
-    /* The stream that the capture begins on; NULL: no capture. */
+    /* The stream on which the capture began; NULL: the route is not a capture. */
     struct xseg_known_stream *captured;
-    atomic_uint_fast64_t capture; /* number of the capture, once known; 0: not yet */
+    atomic_uint_fast64_t capture; /* ID of the capture; 0: not known yet */
 };
 
 /* The routes of a device. */
@@ -49,28 +50,29 @@ static inline bool xseg_routes_exist(struct xseg_routes *routes)
 }
 
 /*
- * Begin a route; `wanted` is copied.
+ * Begin a route; `route` is copied.
  *
- * Returns: XSEG_OK, XSEG_ERR_BUSY (the pool has one, or another capture began on the stream),
+ * Returns: XSEG_OK, XSEG_ERR_BUSY (the pool has a route, or another capture began on the stream),
  *          XSEG_ERR_HOST_MEMORY
  */
-xseg_status xseg_routes_begin(struct xseg_routes *routes, const struct xseg_route *wanted);
+xseg_status xseg_routes_begin(struct xseg_routes *routes, const struct xseg_route *route);
 
-/* End the route of a pool.  False if the pool has no route, or one of the other kind. */
+/* End the route of a pool.  Returns false if the pool has no route of this kind. */
 bool xseg_routes_end(struct xseg_routes *routes, const struct xseg_pool *pool, bool is_capture);
 
-/* Note of every pool that has a route that it takes part in a capture. */
+/* Mark every pool that has a route as captured. */
 void xseg_routes_record_capture(struct xseg_routes *routes);
 
-/* Whether a capture that has not ended began on a stream. */
-bool xseg_routes_begin_on(struct xseg_routes *routes, const struct xseg_known_stream *stream);
+/* Whether an active capture began on a stream. */
+bool xseg_routes_captures_on(struct xseg_routes *routes, const struct xseg_known_stream *stream);
 
 /*
- * The pool that a request on a stream goes to, retained for the caller; NULL if no route accepts it.
+ * Find the pool for a request on a stream, and retain it for the caller; NULL if no route accepts
+ * the stream.
  *
- * Returns: XSEG_OK, or the driver's error when asked about a capture
- * Cost:    while a capture is under way, one question about the stream; one more until the capture
- *          is known by its number
+ * Returns: XSEG_OK, or the error of a driver query about a capture
+ * Cost:    during a capture, one query of the stream's capture state, and one more until the ID of
+ *          the capture is known
  */
 xseg_status xseg_routes_find(struct xseg_routes *routes, struct xseg_known_stream *stream,
                              struct xseg_pool **out);

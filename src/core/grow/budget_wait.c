@@ -24,8 +24,8 @@ static void query_free_memory(struct xseg_budget_wait *budget_wait)
 {
     uint64_t free = 0, total = 0;
 
-    budget_wait->grows =
-        budget_wait->by_limit || xseg_device_memory(budget_wait->device, &free, &total) != XSEG_OK;
+    budget_wait->grows = budget_wait->by_limit ||
+                         xseg_device_query_memory(budget_wait->device, &free, &total) != XSEG_OK;
     if (budget_wait->grows)
         return;
     budget_wait->tried = xseg_min(budget_wait->tried, free);

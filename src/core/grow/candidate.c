@@ -8,7 +8,7 @@
 #include "src/core/device/device.h"
 #include "src/core/grow/growth.h"
 #include "src/core/pending/debug_fill.h"
-#include "src/core/reclaim/notify.h"
+#include "src/core/reclaim/mapping.h"
 #include "src/core/small/small.h"
 #include "src/core/small/small_free.h"
 #include "src/core/small/tract.h"

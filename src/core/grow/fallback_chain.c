@@ -18,8 +18,8 @@
 #include "src/core/grow/remap.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/pending_unmap.h"
+#include "src/core/reclaim/reclaim.h"
 #include "src/core/reclaim/trim.h"
-#include "src/core/reclaim/trim_steps.h"
 #include "vmm/context.h"
 
 /* A request in the chain. */
@@ -33,7 +33,8 @@ struct fallback {
     unsigned situation;     /* enum situation */
     unsigned notifications; /* how often observers were called */
     bool was_freed;         /* an observer has freed memory, so that the chain may run again */
-    bool lacks_addresses; /* log that classic segments replace expandable ones without addresses */
+    bool
+        lacks_virtual_addresses; /* log that classic segments replace expandable ones without addresses */
     unsigned page_failures; /* of page calls of the device, when they were last read */
     char page_error
         [512]; /* why the device makes no pages any more; "": it does, or did not before */
@@ -73,7 +74,7 @@ static xseg_status search_and_grow(struct fallback *fallback)
 {
     struct xseg_device *device = fallback->device;
 
-    if (atomic_load_explicit(&device->asks_late, memory_order_relaxed) &&
+    if (atomic_load_explicit(&device->polls_on_miss, memory_order_relaxed) &&
         xseg_pending_count(device->pending) != 0 && !xseg_pending_captures(device->pending))
         xseg_pending_poll(device->pending);
     xseg_pending_unmap_poll(device, false);
@@ -231,7 +232,7 @@ static xseg_status release_all_memory(struct fallback *fallback)
     atomic_fetch_add_explicit(&device->retries, 1, memory_order_relaxed);
     status = grow_arena(fallback);
     if (status == XSEG_ERR_NO_ADDRESSES) {
-        xseg_device_visit_arenas(device, xseg_trim_finish_unmapped_of, NULL);
+        xseg_device_visit_arenas(device, xseg_reclaim_visit_unmapped, NULL);
         status = grow_arena(fallback);
     }
     return status;
@@ -310,7 +311,7 @@ static enum situation current_situation(const struct fallback *fallback)
         return NORMAL;
     if (xseg_pending_captures(fallback->device->pending))
         return CAPTURE;
-    return fallback->arena->pool->is_full ? POOL_FULL : NORMAL;
+    return fallback->arena->pool->is_at_limit ? POOL_FULL : NORMAL;
 }
 
 /* Run a step, if it applies.  Returns whether the chain ends. */
@@ -351,7 +352,7 @@ static bool is_device_short(const struct fallback *fallback, xseg_status denied)
 
     if (xseg_pool_has_own_memory(pool))
         return false;
-    return denied == XSEG_ERR_NO_MEMORY || (denied == XSEG_ERR_LIMIT && !pool->is_full);
+    return denied == XSEG_ERR_NO_MEMORY || (denied == XSEG_ERR_LIMIT && !pool->is_at_limit);
 }
 
 /* Run the chain.  denied: why the growth failed */
@@ -361,9 +362,10 @@ static xseg_status run_chain(struct fallback *fallback, xseg_status denied)
     xseg_status status = XSEG_OK;
     size_t next = 0;
 
-    device->is_short = device->is_short || is_device_short(fallback, denied);
-    if (device->is_short && fallback->params->expandable && !fallback->arena->pool->is_full)
-        atomic_store_explicit(&device->asks_late, true, memory_order_relaxed);
+    device->is_memory_low = device->is_memory_low || is_device_short(fallback, denied);
+    if (device->is_memory_low && fallback->params->expandable &&
+        !fallback->arena->pool->is_at_limit)
+        atomic_store_explicit(&device->polls_on_miss, true, memory_order_relaxed);
     fallback->denied = denied;
     fallback->situation = current_situation(fallback);
     fallback->notifications = 0;
@@ -455,7 +457,7 @@ static xseg_status grow_with_fewer_addresses(struct fallback *fallback)
 
     XSEG_ASSERT(classic.expandable && fallback->out->base == 0);
     if (!xseg_pending_captures(device->pending)) {
-        xseg_device_visit_arenas(device, xseg_trim_finish_unmapped_of, NULL);
+        xseg_device_visit_arenas(device, xseg_reclaim_visit_unmapped, NULL);
         const xseg_status status = grow_arena(fallback);
 
         if (status != XSEG_ERR_NO_ADDRESSES)
@@ -467,8 +469,8 @@ static xseg_status grow_with_fewer_addresses(struct fallback *fallback)
     const xseg_status status = xseg_growth_run(fallback->arena, &classic, fallback->out);
     if (status != XSEG_OK)
         return xseg_oom_cause_is_memory_pressure(status) ? XSEG_ERR_NO_ADDRESSES : status;
-    fallback->lacks_addresses = !device->lacks_addresses;
-    device->lacks_addresses = true;
+    fallback->lacks_virtual_addresses = !device->lacks_virtual_addresses;
+    device->lacks_virtual_addresses = true;
     return XSEG_OK;
 }
 
@@ -589,7 +591,7 @@ static void log_changes(const struct fallback *fallback)
     struct xseg_device *device = fallback->device;
     struct xseg_log *log = &device->allocator->log;
 
-    if (fallback->lacks_addresses)
+    if (fallback->lacks_virtual_addresses)
         xseg_log_line(log, XSEG_LOG_WARNING,
                       "device %d: out of virtual addresses for expandable segments, %" PRIu64
                       " bytes reserved; further memory is allocated in classic segments",
@@ -681,7 +683,7 @@ xseg_status xseg_fallback_chain_alloc(const struct xseg_alloc_params *params,
     fallback.arena = params->arena;
     fallback.params = params;
     fallback.out = out;
-    fallback.was_freed = fallback.lacks_addresses = false;
+    fallback.was_freed = fallback.lacks_virtual_addresses = false;
     fallback.page_error[0] = '\0';
     xseg_mutex_lock(&device->growth_lock);
     fallback.page_failures =
@@ -693,7 +695,7 @@ xseg_status xseg_fallback_chain_alloc(const struct xseg_alloc_params *params,
             status = handle_failure(&fallback, status, rejected);
     }
     xseg_mutex_unlock(&device->growth_lock);
-    if (__builtin_expect(fallback.lacks_addresses || fallback.page_error[0] != '\0', 0))
+    if (__builtin_expect(fallback.lacks_virtual_addresses || fallback.page_error[0] != '\0', 0))
         log_changes(&fallback);
     return status;
 }

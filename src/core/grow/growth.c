@@ -15,9 +15,9 @@
 #include "src/core/grow/oom.h"
 #include "src/core/pending/debug_fill.h"
 #include "src/core/pending/pending.h"
-#include "src/core/reclaim/notify.h"
+#include "src/core/reclaim/mapping.h"
+#include "src/core/reclaim/reclaim.h"
 #include "src/core/reclaim/trim.h"
-#include "src/core/reclaim/trim_steps.h"
 #include "src/core/small/tract.h"
 
 _Static_assert(XSEG_GROWTH_ADDRESSES >> XSEG_PAGE_MAP_ADDRESS_BITS == 0,
@@ -31,8 +31,8 @@ xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more)
     const uint64_t has = atomic_load_explicit(&pool->reserved, memory_order_relaxed);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    pool->is_full = has > limit || more > limit - has;
-    if (!pool->is_full)
+    pool->is_at_limit = has > limit || more > limit - has;
+    if (!pool->is_at_limit)
         return XSEG_OK;
     return xseg_oom_cause_fail(pool, XSEG_OOM_CAUSE_POOL, more);
 }
@@ -478,8 +478,9 @@ static void choose_page_sizes(struct xseg_device *device, const struct xseg_allo
     const uint64_t taken = physical + candidate->missing;
 
     XSEG_ASSERT(candidate->first->extent->arena->device == device);
-    device->is_short = device->is_short && taken > limit / 2;
-    candidate->small = device->is_short || params->config->page_sizes == XSEG_CONFIG_PAGES_SMALL;
+    device->is_memory_low = device->is_memory_low && taken > limit / 2;
+    candidate->small =
+        device->is_memory_low || params->config->page_sizes == XSEG_CONFIG_PAGES_SMALL;
     if (params->config->page_sizes != XSEG_CONFIG_PAGES_AUTO)
         return;
     if (taken > limit - limit / 16 && candidate->missing < 16 * segment->page_bytes)
@@ -583,7 +584,7 @@ static xseg_status grow_single_page(struct xseg_arena *arena,
         return status;
     candidate.first = claim_single_page_range(arena, wanted.bytes, wanted.alignment);
     if (candidate.first == NULL && !xseg_pending_captures(arena->device->pending))
-        (void)xseg_trim_finish_unmapped_all(arena);
+        (void)xseg_reclaim_destroy_all_unmapped(arena);
     if (candidate.first == NULL)
         status = reserve_block_segment(arena, &wanted, &candidate.first);
     if (status != XSEG_OK)
@@ -595,7 +596,7 @@ static xseg_status grow_single_page(struct xseg_arena *arena,
     status = xseg_growth_finish(arena, params, &candidate,
                                 xseg_growth_check(arena->pool, wanted.bytes, covered), out);
     if (status != XSEG_OK && !xseg_pending_captures(arena->device->pending))
-        (void)xseg_trim_finish_unmapped(extent);
+        (void)xseg_reclaim_destroy_unmapped(extent);
     return status;
 }
 
@@ -650,7 +651,7 @@ static xseg_status grow_guarded_segment(struct xseg_arena *arena,
     }
     xseg_arena_unlock(arena);
     if (status != XSEG_OK)
-        (void)xseg_trim_finish_unmapped(extent);
+        (void)xseg_reclaim_destroy_unmapped(extent);
     else if (!stocked)
         status = xseg_arena_fail_host_memory();
     return status;

@@ -5,9 +5,9 @@
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
-#include "src/core/reclaim/notify.h"
+#include "src/core/reclaim/mapping.h"
+#include "src/core/reclaim/reclaim.h"
 #include "src/core/reclaim/trim.h"
-#include "src/core/reclaim/trim_steps.h"
 
 _Static_assert(XSEG_GUARDED_QUARANTINE >= 2, "half of a quarantine has a segment");
 
@@ -122,12 +122,12 @@ xseg_status xseg_guarded_free(struct xseg_block *block)
     const bool is_idle = synchronize_streams_of(block);
     const xseg_status status = cache_block(block, is_idle, &claimed);
     if (claimed != NULL && !xseg_notify_unmap(arena->device, claimed))
-        xseg_trim_settle(claimed);
+        xseg_reclaim_settle(claimed);
     else if (claimed != NULL)
-        (void)xseg_trim_release_pages(claimed, cache != 0, XSEG_HISTORY_SEGMENT_UNMAP);
+        (void)xseg_reclaim_release_block(claimed, cache != 0, XSEG_HISTORY_SEGMENT_UNMAP);
     xseg_page_cache_shrink_unprepared(&arena->device->page_cache, cache);
     if (status == XSEG_OK && ++arena->quarantined > XSEG_GUARDED_QUARANTINE) {
-        xseg_trim_finish_unmapped_some(arena, XSEG_GUARDED_QUARANTINE / 2);
+        xseg_reclaim_destroy_some_unmapped(arena, XSEG_GUARDED_QUARANTINE / 2);
         arena->quarantined -= XSEG_GUARDED_QUARANTINE / 2;
     }
     XSEG_ASSERT(arena->quarantined <= XSEG_GUARDED_QUARANTINE);

@@ -181,7 +181,7 @@ static uint64_t count_small_whole(const struct xseg_part *part, const struct xse
 {
     const struct xseg_segment *segment = &part->extent->segment;
     const uint64_t granule = segment->granule_bytes;
-    const uint64_t have = whole->loose + whole->held.pinned + whole->held.exported;
+    const uint64_t have = whole->releasable + whole->held.pinned + whole->held.exported;
     const uint64_t from = xseg_round_up(part->base - segment->base, granule);
     const uint64_t to = xseg_round_down(xseg_part_end(part) - segment->base, granule);
 
@@ -207,16 +207,16 @@ static void account_cached(struct account *account, const struct xseg_arena *are
         account->longest_block = xseg_max(account->longest_block, part->bytes);
     if (!xseg_pool_may_shrink(arena->pool)) {
         account->retained += part->bytes;
-        account->retained_whole += whole.loose;
+        account->retained_whole += whole.releasable;
         return;
     }
-    account->cached += whole.loose;
+    account->cached += whole.releasable;
     account->pinned += whole.held.pinned;
     account->exported += whole.held.exported;
-    account->fragmented += part->bytes - whole.loose - whole.held.pinned - whole.held.exported;
+    account->fragmented += part->bytes - whole.releasable - whole.held.pinned - whole.held.exported;
     if (xseg_extent_is_expandable(part->extent))
         account->small_whole += count_small_whole(part, &whole);
-    else if (whole.loose + whole.held.pinned == 0 && !xseg_pool_has_own_memory(arena->pool)) {
+    else if (whole.releasable + whole.held.pinned == 0 && !xseg_pool_has_own_memory(arena->pool)) {
         account->classic_small += count_classic_whole(part, XSEG_SIZE_SMALL_SEGMENT);
         account->classic_whole += count_classic_whole(
             part, arena->is_small ? XSEG_SIZE_SMALL_SEGMENT : account->large_page_bytes);
@@ -280,7 +280,7 @@ static void collect_account(struct account *account, struct xseg_arena *arena,
         reserved - xseg_min(reserved, account->allocated + account->pending + account->cached +
                                           account->fragmented + account->retained +
                                           account->pinned + account->exported);
-    if (xseg_device_memory(device, &account->free, &account->total) != XSEG_OK) {
+    if (xseg_device_query_memory(device, &account->free, &account->total) != XSEG_OK) {
         account->total = device->context.total_bytes;
         account->free = account->total - xseg_min(account->total, account->physical);
     }
@@ -551,12 +551,12 @@ bool xseg_oom_notify(struct xseg_arena *arena, const struct xseg_alloc_params *p
     xseg_fail_save(&saved);
     xseg_strbuf_init(&message, buffer, sizeof(buffer));
     xseg_fail_print(&message);
-    (void)xseg_device_memory(device, &free, &total);
+    (void)xseg_device_query_memory(device, &free, &total);
     const struct xseg_oom_info info = {
         .struct_size = sizeof(info),
         .device = device->context.ordinal,
         .stream = xseg_arena_stream(arena)->handle,
-        .pool = xseg_pool_shown(arena->pool),
+        .pool = xseg_pool_visible(arena->pool),
         .bytes = params->requested,
         .status = status,
         .attempt = attempt,

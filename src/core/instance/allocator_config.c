@@ -22,8 +22,8 @@ void xseg_allocator_apply_config(struct xseg_allocator *allocator,
     XSEG_ASSERT(version != NULL && allocator->versions != NULL);
     xseg_history_store_configure(&allocator->history, &version->config);
     atomic_store_explicit(&allocator->config, version, memory_order_release);
-    atomic_store_explicit(allocator->frees_plainly,
-                          version->config.has_fast_frees && allocator->frees_are_wiped,
+    atomic_store_explicit(allocator->fast_frees_enabled,
+                          version->config.has_fast_frees && allocator->fast_frees_are_wiped,
                           memory_order_release);
     xseg_stream_cache_drop_all(&allocator->stream_cache, -1);
 }

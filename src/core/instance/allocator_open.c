@@ -69,7 +69,7 @@ static void free_allocator(struct xseg_allocator *allocator)
     free(allocator->device);
     xseg_stream_cache_fini(&allocator->stream_cache);
     xseg_page_map_fini(&allocator->page_map);
-    xseg_wipe_on_fork_free(allocator->frees_plainly, sizeof(*allocator->frees_plainly));
+    xseg_wipe_on_fork_free(allocator->fast_frees_enabled, sizeof(*allocator->fast_frees_enabled));
     xseg_fork_guard_fini(&allocator->fork);
     xseg_history_store_fini(&allocator->history);
     xseg_observers_fini(&allocator->observers);
@@ -110,9 +110,9 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
     xseg_mutex_init(&allocator->open_lock, XSEG_RANK_FIRST);
     xseg_observers_init(&allocator->observers);
     xseg_history_store_init(&allocator->history, clock);
-    allocator->frees_plainly =
-        xseg_wipe_on_fork_alloc(sizeof(*allocator->frees_plainly), &allocator->frees_are_wiped);
-    if (allocator->frees_plainly == NULL || !xseg_fork_guard_init(&allocator->fork) ||
+    allocator->fast_frees_enabled = xseg_wipe_on_fork_alloc(sizeof(*allocator->fast_frees_enabled),
+                                                            &allocator->fast_frees_are_wiped);
+    if (allocator->fast_frees_enabled == NULL || !xseg_fork_guard_init(&allocator->fork) ||
         !xseg_page_map_init(&allocator->page_map) ||
         !xseg_stream_cache_init(&allocator->stream_cache, &allocator->page_map.lock)) {
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, page map");

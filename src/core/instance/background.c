@@ -45,7 +45,7 @@ static void decay(struct xseg_allocator *allocator, const struct xseg_config *co
 
         /* The loss of a device is reported to the next call of the user. */
         if (device != NULL)
-            (void)xseg_decay_round(device, config);
+            (void)xseg_decay_background_pass(device, config);
     }
 }
 

@@ -13,18 +13,17 @@
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/debug_fill.h"
-#include "src/core/pending/deferred.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/pool/share.h"
 #include "src/core/range/range.h"
 #include "src/core/reclaim/decay.h"
-#include "src/core/reclaim/discard.h"
 #include "src/core/reclaim/idle.h"
 #include "src/core/reclaim/mapping.h"
 #include "src/core/reclaim/pending_unmap.h"
+#include "src/core/reclaim/pool_release.h"
+#include "src/core/reclaim/reclaim.h"
 #include "src/core/reclaim/trim.h"
-#include "src/core/reclaim/trim_steps.h"
 
 /* A device and the state that rooms above keep of it, in one piece of host memory. */
 struct whole {
@@ -185,7 +184,7 @@ static void end_extents(void *self, struct xseg_arena *arena)
 {
     bool *all = self;
 
-    *all = xseg_trim_finish_unmapped_all(arena) && *all;
+    *all = xseg_reclaim_destroy_all_unmapped(arena) && *all;
 }
 
 /* End a stream of the device's own. */
@@ -202,14 +201,14 @@ static xseg_status end_stream(struct xseg_device *device, xseg_stream *stream)
 /* Give all memory back to the driver; memory that it refuses is found again by the next attempt. */
 static xseg_status give_everything_back(struct xseg_device *device)
 {
-    const struct xseg_trim_plan everything = {.wait = true, .held_pools = true};
+    const struct xseg_trim_plan everything = {.wait = true, .retained_pools = true};
     struct xseg_trim_result done = {sizeof(done)};
     bool all = true;
     xseg_status status = XSEG_OK;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
                 !xseg_context_is_lost(&device->context));
-    xseg_discard_all(device);
+    xseg_discard_all_paused(device);
     status = xseg_trim_device(device, &everything, &done);
     if (status != XSEG_OK)
         return status;
@@ -222,13 +221,13 @@ static xseg_status give_everything_back(struct xseg_device *device)
                          done.kept_failed, device->context.ordinal);
     status = xseg_unreleased_retry(&device->unreleased);
     if (status == XSEG_OK)
-        status = end_stream(device, &device->side);
+        status = end_stream(device, &device->wait_stream);
     if (status == XSEG_OK)
-        status = end_stream(device, &device->copier);
+        status = end_stream(device, &device->copy_stream);
     if (status != XSEG_OK)
         return status;
-    xseg_idle_end(device);
-    xseg_stream_retirement_end(device);
+    xseg_idle_return_fences(device);
+    xseg_stream_retirement_finish_all(device);
     return xseg_fences_fini(&device->pending->fences);
 }
 
@@ -334,7 +333,7 @@ xseg_status xseg_device_release_memory(struct xseg_device *device)
         status = give_everything_back(device);
     if (xseg_context_is_lost(&device->context)) {
         abandon_pending(device);
-        xseg_discard_lost(device);
+        xseg_discard_lost_contents(device);
         xseg_ranges_destroy_all(device);
         xseg_device_visit_arenas(device, abandon_extents, NULL);
         status = XSEG_OK;

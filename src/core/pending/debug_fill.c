@@ -21,14 +21,15 @@ void xseg_debug_fill_init(struct xseg_debug_fill *fill, struct xseg_allocator *a
 {
     XSEG_ASSERT(allocator != NULL);
     fill->allocator = allocator;
-    atomic_init(&fill->reads, XSEG_DEBUG_FILL_UNTRIED);
+    atomic_init(&fill->reads, XSEG_DEBUG_FILL_UNPROBED);
     atomic_init(&fill->has_filled, false);
     xseg_mutex_init(&fill->lock, XSEG_RANK_LEAF);
 }
 
 /* --- The set of filled ranges. --- */
 
-/* Remove [begin, end) from the set.  Without host memory for the rest of a range, that is removed as well. */
+/* Remove [begin, end) from the set.  On host allocation failure, the rest of a divided range is
+ * removed as well. */
 static void remove_range(struct xseg_debug_fill *fill, uint64_t begin, uint64_t end)
     XSEG_REQUIRES(fill->lock)
 {
@@ -54,25 +55,26 @@ static void remove_range(struct xseg_debug_fill *fill, uint64_t begin, uint64_t 
     }
 }
 
-/* Add [begin, end), of which nothing is in the set, and coalesce it with adjacent ranges. */
+/* Add [begin, end), which does not overlap the set, and coalesce it with adjacent ranges. */
 static void add_range(struct xseg_debug_fill *fill, uint64_t begin, uint64_t end)
     XSEG_REQUIRES(fill->lock)
 {
-    struct xseg_interval *node = malloc(sizeof(*node)), *beside;
+    struct xseg_interval *node = malloc(sizeof(*node)), *neighbor;
 
     if (node == NULL)
         return;
-    while ((beside = xseg_intervals_first(&fill->filled, begin - 1, end + 1)) != NULL) {
-        xseg_intervals_remove(&fill->filled, beside);
-        begin = xseg_min(begin, beside->begin);
-        end = xseg_max(end, beside->end);
-        free(beside);
+    while ((neighbor = xseg_intervals_first(&fill->filled, begin - 1, end + 1)) != NULL) {
+        xseg_intervals_remove(&fill->filled, neighbor);
+        begin = xseg_min(begin, neighbor->begin);
+        end = xseg_max(end, neighbor->end);
+        free(neighbor);
     }
     *node = (struct xseg_interval){.begin = begin, .end = end};
     xseg_intervals_insert(&fill->filled, node);
 }
 
-static void set_filled(struct xseg_debug_fill *fill, uint64_t begin, uint64_t end, bool filled)
+static void update_filled_set(struct xseg_debug_fill *fill, uint64_t begin, uint64_t end,
+                              bool filled)
 {
     if (!filled && !atomic_load(&fill->has_filled))
         return;
@@ -84,8 +86,8 @@ static void set_filled(struct xseg_debug_fill *fill, uint64_t begin, uint64_t en
     xseg_mutex_unlock(&fill->lock);
 }
 
-/* Whether all of a range was in the set, from which it is removed. */
-static bool take_filled(struct xseg_debug_fill *fill, uint64_t begin, uint64_t end)
+/* Remove a range from the set.  Returns whether the whole range was in the set. */
+static bool remove_if_filled(struct xseg_debug_fill *fill, uint64_t begin, uint64_t end)
 {
     if (!atomic_load(&fill->has_filled))
         return false;
@@ -100,7 +102,7 @@ static bool take_filled(struct xseg_debug_fill *fill, uint64_t begin, uint64_t e
 
 void xseg_debug_fill_discard(struct xseg_debug_fill *fill)
 {
-    set_filled(fill, 0, UINT64_MAX, false);
+    update_filled_set(fill, 0, UINT64_MAX, false);
 }
 
 void xseg_debug_fill_fini(struct xseg_debug_fill *fill)
@@ -115,7 +117,7 @@ bool xseg_debug_fill_is_on(const struct xseg_arena *arena)
            !arena->pool->is_private;
 }
 
-/* --- Writing the pattern. --- */
+/* --- Fill. --- */
 
 void xseg_debug_fill_claimed(struct xseg_block *block)
 {
@@ -128,7 +130,7 @@ void xseg_debug_fill_claimed(struct xseg_block *block)
         xseg_streams_is_open(context, xseg_arena_stream(arena)) &&
         xseg_driver_fill(context, block->base, block->bytes, XSEG_DEBUG_FILL_PATTERN,
                          xseg_arena_stream(arena)->handle) == XSEG_OK;
-    set_filled(arena->device->fill, block->base, xseg_block_end(block), filled);
+    update_filled_set(arena->device->fill, block->base, xseg_block_end(block), filled);
 }
 
 void xseg_debug_fill_freed(struct xseg_block *block)
@@ -149,7 +151,7 @@ void xseg_debug_fill_freed(struct xseg_block *block)
     }
 }
 
-/* --- Reading it back. --- */
+/* --- Check. --- */
 
 /* Differences between a block and the pattern. */
 struct difference {
@@ -176,14 +178,15 @@ static unsigned char pattern_at(uint64_t offset)
     return ((const unsigned char *)&word)[offset % sizeof(word)];
 }
 
-/* Add the differences of a piece at `offset` of a block; a piece is whole words. */
-static void compare(struct difference *difference, const unsigned char *piece, uint64_t offset,
-                    uint64_t bytes)
+/* Add the differences of a piece at `offset` of a block.  A piece consists of whole words. */
+static void compare_piece(struct difference *difference, const unsigned char *piece,
+                          uint64_t offset, uint64_t bytes)
 {
     const uint32_t word = XSEG_DEBUG_FILL_PATTERN;
 
     XSEG_ASSERT(bytes != 0 && bytes % sizeof(word) == 0 && offset % sizeof(word) == 0);
-    /* If each word equals the one before, all are equal: the usual case, checked fast by memcmp. */
+    /* The usual case, checked by memcmp: the first word matches, and each word equals the previous
+     * one. */
     if (memcmp(piece, &word, sizeof(word)) == 0 &&
         memcmp(piece, piece + sizeof(word), bytes - sizeof(word)) == 0)
         return;
@@ -198,8 +201,8 @@ static void compare(struct difference *difference, const unsigned char *piece, u
     }
 }
 
-/* Try on the first word of a block whether memory of the device can be read back. */
-static enum xseg_debug_fill_reads try_reading(const struct xseg_alloc_result *result)
+/* Probe with the first word of a block whether memory of the device can be read back. */
+static enum xseg_debug_fill_read_back probe_read_back(const struct xseg_alloc_result *result)
 {
     const struct xseg_arena *arena = result->arena;
     uint32_t word = 0;
@@ -207,11 +210,12 @@ static enum xseg_debug_fill_reads try_reading(const struct xseg_alloc_result *re
     if (xseg_driver_fill(&arena->device->context, result->base, sizeof(word),
                          XSEG_DEBUG_FILL_PATTERN, xseg_arena_stream(arena)->handle) != XSEG_OK ||
         !read_back(arena, result->base, sizeof(word), &word))
-        return XSEG_DEBUG_FILL_UNTRIED;
-    return word == XSEG_DEBUG_FILL_PATTERN ? XSEG_DEBUG_FILL_READS : XSEG_DEBUG_FILL_READS_NOTHING;
+        return XSEG_DEBUG_FILL_UNPROBED;
+    return word == XSEG_DEBUG_FILL_PATTERN ? XSEG_DEBUG_FILL_READABLE : XSEG_DEBUG_FILL_UNREADABLE;
 }
 
-static void report(const struct xseg_alloc_result *result, const struct difference *difference)
+static void report_overwrite(const struct xseg_alloc_result *result,
+                             const struct difference *difference)
 {
     const struct xseg_arena *arena = result->arena;
     struct xseg_device *device = arena->device;
@@ -235,21 +239,21 @@ static void report(const struct xseg_alloc_result *result, const struct differen
 }
 
 /*
- * Whether a difference means anything.  The attempt overwrites the first word of the block, so it
- * comes after the first differing piece has been read.
+ * Whether memory of the device can be read back, so that a difference is an overwrite.  The probe
+ * overwrites the first word of the block, so it runs after the first piece with a difference was
+ * read.
  */
-static bool can_read(const struct xseg_alloc_result *result)
+static bool can_read_back(const struct xseg_alloc_result *result)
 {
     atomic_uint *reads = &result->arena->device->fill->reads;
 
-    if (atomic_load(reads) == XSEG_DEBUG_FILL_UNTRIED)
-        atomic_store(reads, try_reading(result));
-    return atomic_load(reads) == XSEG_DEBUG_FILL_READS;
+    if (atomic_load(reads) == XSEG_DEBUG_FILL_UNPROBED)
+        atomic_store(reads, probe_read_back(result));
+    return atomic_load(reads) == XSEG_DEBUG_FILL_READABLE;
 }
 
 /* Read a block and compare it; false if the block could not be read. */
-static bool look_for_difference(const struct xseg_alloc_result *result,
-                                struct difference *difference)
+static bool find_difference(const struct xseg_alloc_result *result, struct difference *difference)
 {
     const uint64_t max = xseg_min(result->bytes, PIECE_BYTES);
     unsigned char *piece = malloc(max);
@@ -260,31 +264,30 @@ static bool look_for_difference(const struct xseg_alloc_result *result,
 
         is_read = read_back(result->arena, result->base + offset, bytes, piece);
         if (is_read)
-            compare(difference, piece, offset, bytes);
-        is_read = is_read && (difference->count == 0 || can_read(result));
+            compare_piece(difference, piece, offset, bytes);
+        is_read = is_read && (difference->count == 0 || can_read_back(result));
     }
     free(piece);
     return is_read;
 }
 
-static void check(const struct xseg_alloc_result *result)
+static void check_pattern(const struct xseg_alloc_result *result)
 {
     const struct xseg_arena *arena = result->arena;
     struct difference difference = {0};
 
     if (!xseg_debug_fill_is_on(arena) ||
-        atomic_load(&arena->device->fill->reads) == XSEG_DEBUG_FILL_READS_NOTHING ||
+        atomic_load(&arena->device->fill->reads) == XSEG_DEBUG_FILL_UNREADABLE ||
         !xseg_streams_is_open(&arena->device->context, xseg_arena_stream(arena)))
         return;
-    if (look_for_difference(result, &difference) && difference.count != 0)
-        report(result, &difference);
+    if (find_difference(result, &difference) && difference.count != 0)
+        report_overwrite(result, &difference);
 }
 
-/* --- Handing out. --- */
+/* --- Allocation. --- */
 
-/* Keep the pool of a block from being paused until end().  False if the pool is paused or about
- * to be. */
-static bool begin(struct xseg_arena *arena)
+/* Prevent a pause of the pool until end_fill().  Returns false if a pause has begun. */
+static bool begin_fill(struct xseg_arena *arena)
 {
     xseg_arena_lock(arena);
     const bool can = !arena->is_paused;
@@ -293,7 +296,7 @@ static bool begin(struct xseg_arena *arena)
     return can;
 }
 
-static void end(struct xseg_arena *arena)
+static void end_fill(struct xseg_arena *arena)
 {
     xseg_arena_lock(arena);
     XSEG_ASSERT(arena->fills != 0);
@@ -308,16 +311,16 @@ xseg_status xseg_debug_fill_allocated(const struct xseg_alloc_result *result, bo
     xseg_status status = XSEG_OK;
 
     XSEG_ASSERT(result->base != 0 && result->requested <= result->bytes);
-    *is_paused = !begin(arena);
+    *is_paused = !begin_fill(arena);
     if (*is_paused)
         return XSEG_OK;
-    if (take_filled(arena->device->fill, result->base, result->base + result->bytes))
-        check(result);
+    if (remove_if_filled(arena->device->fill, result->base, result->base + result->bytes))
+        check_pattern(result);
     /* The size is rounded up to whole words: a block's size is a multiple of 512 bytes. */
     if (zeroed)
         status = xseg_driver_fill(&arena->device->context, result->base,
                                   xseg_round_up(result->requested, sizeof(uint32_t)), 0,
                                   xseg_arena_stream(arena)->handle);
-    end(arena);
+    end_fill(arena);
     return status;
 }

@@ -2,13 +2,24 @@
 #include "src/core/pending/pending.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/core/arena/recorder.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/pending/debug_fill.h"
-#include "src/core/pending/deferred.h"
+
+static void increment_count(struct xseg_pending *pending)
+{
+    atomic_fetch_add_explicit(&pending->fences.context->slow_path, 1, memory_order_relaxed);
+}
+
+static void decrement_count(struct xseg_pending *pending)
+{
+    XSEG_ASSERT(xseg_pending_count(pending) != 0);
+    atomic_fetch_sub_explicit(&pending->fences.context->slow_path, 1, memory_order_relaxed);
+}
 
 void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *context)
 {
@@ -27,7 +38,7 @@ void xseg_pending_fini(struct xseg_pending *pending)
     XSEG_ASSERT(pending->ended == NULL);
     XSEG_ASSERT(xseg_list_is_empty(&pending->deferred) ||
                 xseg_context_is_lost(pending->fences.context));
-    /* Deferred blocks are left only on a lost device. */
+    /* Deferred blocks remain only if the device is lost. */
     XSEG_LIST_FOR_SAFE(node, &pending->deferred)
     {
         free(XSEG_CONTAINER(node, struct xseg_deferred, link));
@@ -70,90 +81,92 @@ void xseg_pending_record_stream(struct xseg_arena *arena, struct xseg_block *blo
 }
 
 /*
- * Record an event behind the work of a stream.  A stream that is gone has its last event.  Another
- * thread's default stream cannot be named here: the legacy stream stands for it, since that waits
- * for all streams of that kind.
+ * Record an event after the work of the stream of a use.  A retired stream has its last event.  The
+ * calling thread cannot address the per-thread default stream of another thread; an event on the
+ * legacy stream replaces it, because the legacy stream waits for all streams of that kind.
  */
-static xseg_status record_use(struct xseg_pending *pending, struct xseg_stream_use *use)
+static xseg_status record_use_event(struct xseg_pending *pending, struct xseg_stream_use *use)
 {
-    bool can_name = true;
+    bool is_addressable = true;
     xseg_status status = XSEG_OK;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     use->is_shared = !xseg_pending_is_current(use) || !xseg_stream_is_known(use->stream);
     if (use->is_shared) {
-        use->event = xseg_pending_is_current(use) ? use->stream->last : NULL; /* NULL: passed */
+        use->event = xseg_pending_is_current(use) ? use->stream->last : NULL; /* NULL: completed */
         return XSEG_OK;
     }
-    status = xseg_streams_can_name(pending->fences.context, use->stream, &can_name);
+    status = xseg_streams_can_name(pending->fences.context, use->stream, &is_addressable);
     if (status != XSEG_OK)
         return status;
-    return xseg_fences_record(&pending->fences, can_name ? use->stream->handle : NULL, &use->event);
+    return xseg_fences_record(&pending->fences, is_addressable ? use->stream->handle : NULL,
+                              &use->event);
 }
 
-/* Give back the event of a use. */
-static void put_event(struct xseg_pending *pending, const struct xseg_stream_use *use)
+/* Return the event of a use, unless it is shared with the stream entry. */
+static void return_use_event(struct xseg_pending *pending, const struct xseg_stream_use *use)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     if (!use->is_shared)
         xseg_fences_return(&pending->fences, use->event);
 }
 
-/* Record an event for each use of a block; on failure the recorded ones are idle again. */
-static xseg_status record_all(struct xseg_pending *pending, struct xseg_block *block)
+/* Record an event for each use of a block; on failure the recorded events are returned. */
+static xseg_status record_use_events(struct xseg_pending *pending, struct xseg_block *block)
 {
     for (struct xseg_stream_use *use = block->uses; use != NULL; use = use->next) {
-        const xseg_status status = record_use(pending, use);
+        const xseg_status status = record_use_event(pending, use);
 
         if (status == XSEG_OK)
             continue;
         for (struct xseg_stream_use *undo = block->uses; undo != use; undo = undo->next)
-            put_event(pending, undo);
+            return_use_event(pending, undo);
         return status;
     }
     return XSEG_OK;
 }
 
-/*
- * The place of a stream among those that are waited for: the default stream first, then the newest.
- * PyTorch's table of streams has this order for its first six streams.
- */
-static uint64_t rank_of(const struct xseg_known_stream *stream)
+/* The position of a stream in the order of polls: the default stream first, then the newest.
+ * PyTorch's table of streams has this order for its first six streams. */
+static uint64_t stream_rank(const struct xseg_known_stream *stream)
 {
     return stream->handle == NULL ? 0 : UINT64_MAX / 2 - stream->number;
 }
 
-/* Add a stream to those that are waited for, unless it is there. */
-static void wait_for(struct xseg_pending *pending, struct xseg_known_stream *stream)
+/* Insert a stream into the list of streams with uses, unless it is in the list. */
+static void add_waiting_stream(struct xseg_pending *pending, struct xseg_known_stream *stream)
 {
     struct xseg_list *place = pending->streams.next;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     if (!xseg_list_is_empty(&stream->waiting))
         return;
-    /* The rank stays while the stream is listed, though the entry may become another stream's. */
-    stream->rank = rank_of(stream);
+    /* The rank is fixed while the stream is listed, although the entry may be reused by another
+     * stream. */
+    stream->rank = stream_rank(stream);
     while (place != &pending->streams &&
            XSEG_CONTAINER(place, struct xseg_known_stream, waiting)->rank < stream->rank)
         place = place->next;
     xseg_list_insert(place, &stream->waiting);
 }
 
-/* Note an action on a block.  Its arena's lock is held. */
-static void note(struct xseg_arena *arena, const struct xseg_block *block,
-                 enum xseg_history_action action)
+/* Record an action on a block in the history.  The caller holds the arena lock. */
+static void record_action(struct xseg_arena *arena, const struct xseg_block *block,
+                          enum xseg_history_action action)
 {
     if (xseg_recorder_is_enabled(arena))
         xseg_recorder_block(arena, block, action);
 }
 
-void xseg_pending_discard(struct xseg_arena *arena, struct xseg_block *block)
+/* Drop the uses of a pending block, and cache it. */
+static void cache_pending_block(struct xseg_arena *arena, struct xseg_block *block)
+    XSEG_REQUIRES(arena->lock)
 {
     struct xseg_stream_use *use = block->uses, *next;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
     XSEG_ASSERT(block->extent->arena == arena);
-    note(arena, block, XSEG_HISTORY_FREE_COMPLETED);
+    record_action(arena, block, XSEG_HISTORY_FREE_COMPLETED);
     for (; use != NULL; use = next) {
         next = use->next;
         xseg_slab_free(&arena->uses, use);
@@ -162,22 +175,24 @@ void xseg_pending_discard(struct xseg_arena *arena, struct xseg_block *block)
     xseg_arena_free_pending(arena, block);
 }
 
-static void queue_all(struct xseg_pending *pending, struct xseg_stream_use *use)
+static void queue_uses(struct xseg_pending *pending, struct xseg_stream_use *use)
 {
     struct xseg_stream_use *next;
 
     for (; use != NULL; use = next) {
         next = use->next;
         XSEG_ASSERT(xseg_list_is_empty(&use->link));
-        wait_for(pending, use->stream);
-        /* Uses that have passed come first: a wait goes by the last event of a queue. */
+        add_waiting_stream(pending, use->stream);
+        /* Completed uses are inserted first, because a wait uses the last event of a queue. */
         xseg_list_insert(use->event == NULL ? use->stream->uses.next : &use->stream->uses,
                          &use->link);
-        xseg_pending_count_one(pending);
+        increment_count(pending);
     }
 }
 
-xseg_status xseg_pending_record(struct xseg_pending *pending, struct xseg_block *block)
+/* Record an event for each use of a block and queue the uses.  Returns: XSEG_OK; or the driver's
+ * error, and nothing has changed */
+static xseg_status record_block_events(struct xseg_pending *pending, struct xseg_block *block)
 {
     struct xseg_context *context = pending->fences.context;
     int mode = 0;
@@ -187,7 +202,7 @@ xseg_status xseg_pending_record(struct xseg_pending *pending, struct xseg_block 
     XSEG_ASSERT(block->uses != NULL);
     if (status != XSEG_OK)
         return status;
-    status = record_all(pending, block);
+    status = record_use_events(pending, block);
     xseg_driver_restore_capture_mode(context, mode);
     if (status != XSEG_OK)
         return status;
@@ -195,10 +210,214 @@ xseg_status xseg_pending_record(struct xseg_pending *pending, struct xseg_block 
     for (const struct xseg_stream_use *use = block->uses; use != NULL; use = use->next)
         block->waits++;
     XSEG_ASSERT(block->waits != 0);
-    queue_all(pending, block->uses);
+    queue_uses(pending, block->uses);
     block->uses = NULL;
     return XSEG_OK;
 }
+
+/* --- Deferred blocks: marks. --- */
+
+/* The last graph nodes of all streams that use a block. */
+struct marks {
+    uint64_t capture; /* ID of the capture of all streams; 0: not known yet */
+    struct xseg_topology_mark *mark;
+    size_t count, capacity;
+};
+
+static bool append_marks(struct marks *marks, const struct xseg_capture_info *info)
+{
+    if (marks->count + info->count > marks->capacity) {
+        const size_t capacity = (marks->count + info->count) * 2;
+        struct xseg_topology_mark *larger = realloc(marks->mark, capacity * sizeof(*larger));
+
+        if (larger == NULL)
+            return false;
+        marks->mark = larger;
+        marks->capacity = capacity;
+    }
+    XSEG_ASSERT(marks->count + info->count <= marks->capacity);
+    for (size_t i = 0; i < info->count; i++)
+        marks->mark[marks->count++] = (struct xseg_topology_mark){info->nodes[i], NULL, NULL};
+    return true;
+}
+
+/*
+ * Collect the marks of a stream.  Returns false if the stream is in no capture, or in another one.
+ */
+static bool collect_stream_marks(struct xseg_context *context,
+                                 const struct xseg_known_stream *stream, struct marks *marks)
+{
+    struct xseg_capture_info info;
+    bool is_addressable = true;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
+    if (stream->handle == NULL || !xseg_stream_is_known(stream) ||
+        !xseg_streams_is_claimed(stream) ||
+        xseg_streams_can_name(context, stream, &is_addressable) != XSEG_OK || !is_addressable ||
+        xseg_driver_capture_info(context, stream->handle, &info) != XSEG_OK || info.id == 0 ||
+        (marks->capture != 0 && marks->capture != info.id))
+        return false;
+    marks->capture = info.id;
+    return append_marks(marks, &info);
+}
+
+/* Collect the marks of a block; none if the block must wait until the capture ends. */
+static struct marks collect_block_marks(struct xseg_context *context,
+                                        const struct xseg_block *block)
+{
+    struct marks marks = {0};
+    bool all = collect_stream_marks(context, xseg_arena_stream(block->extent->arena), &marks);
+
+    /* The graph does not contain work of a use outside the capture. */
+    for (const struct xseg_stream_use *use = block->uses; all && use != NULL; use = use->next)
+        all = !use->outside && xseg_pending_is_current(use) &&
+              collect_stream_marks(context, use->stream, &marks);
+    if (!all)
+        marks.count = 0;
+    return marks;
+}
+
+/* --- Deferred blocks: during the capture. --- */
+
+/* Defer a claimed block with uses that is freed during a capture.  Returns: XSEG_OK;
+ * XSEG_ERR_HOST_MEMORY, and nothing has changed */
+static xseg_status defer_block(struct xseg_pending *pending, struct xseg_block *block,
+                               bool by_topology)
+{
+    struct marks marks = {0};
+    struct xseg_topology_view *view = NULL;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && block->uses != NULL);
+    XSEG_ASSERT(xseg_pending_captures(pending));
+    if (by_topology)
+        marks = collect_block_marks(pending->fences.context, block);
+    struct xseg_deferred *deferred =
+        malloc(sizeof(*deferred) + marks.count * sizeof(deferred->marks[0]));
+    if (deferred == NULL) {
+        free(marks.mark);
+        return xseg_fail(XSEG_ERR_HOST_MEMORY,
+                         "out of host memory, record of a block freed during a capture");
+    }
+    deferred->block = block;
+    xseg_list_init(&deferred->waiter.link);
+    if (marks.count > 0) {
+        memcpy(deferred->marks, marks.mark, marks.count * sizeof(deferred->marks[0]));
+        view = xseg_topology_get(&pending->topology, marks.capture,
+                                 xseg_arena_stream(block->extent->arena));
+    }
+    free(marks.mark);
+    /* If a host allocation fails here, the block waits until the capture ends. */
+    if (view != NULL)
+        (void)xseg_topology_wait(view, &deferred->waiter, deferred->marks, marks.count);
+    xseg_list_insert(&pending->deferred, &deferred->link);
+    increment_count(pending);
+    return XSEG_OK;
+}
+
+static void remove_deferred(struct xseg_pending *pending, struct xseg_deferred *deferred)
+{
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
+    xseg_list_remove(&deferred->waiter.link);
+    xseg_list_remove(&deferred->link);
+    decrement_count(pending);
+    free(deferred);
+}
+
+void xseg_deferred_reuse(struct xseg_pending *pending, struct xseg_known_stream *stream)
+{
+    struct xseg_context *context = pending->fences.context;
+    struct xseg_topology_view *view = NULL;
+    struct xseg_capture_info info;
+
+    if (stream->handle == NULL)
+        return;
+    xseg_pending_lock(pending);
+    if (xseg_driver_capture_info(context, stream->handle, &info) == XSEG_OK && info.count > 0)
+        view = xseg_topology_get(&pending->topology, info.id, stream);
+    if (view != NULL) {
+        xseg_topology_advance(view, context, info.nodes, info.count);
+        XSEG_LIST_FOR_SAFE(node, &view->ready)
+        {
+            struct xseg_deferred *deferred =
+                XSEG_CONTAINER(node, struct xseg_deferred, waiter.link);
+            struct xseg_arena *arena = deferred->block->extent->arena;
+
+            XSEG_ASSERT(deferred->waiter.missing == 0);
+            xseg_arena_lock(arena);
+            cache_pending_block(arena, deferred->block);
+            xseg_arena_unlock(arena);
+            remove_deferred(pending, deferred);
+        }
+    }
+    xseg_pending_unlock(pending);
+}
+
+/* --- Deferred blocks: after the capture. --- */
+
+void xseg_deferred_discard_marks(struct xseg_pending *pending)
+{
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
+    XSEG_ASSERT(!xseg_pending_captures(pending));
+    XSEG_LIST_FOR(node, &pending->deferred)
+    {
+        xseg_list_remove(&XSEG_CONTAINER(node, struct xseg_deferred, link)->waiter.link);
+    }
+    xseg_topology_fini(&pending->topology);
+}
+
+/* Drop the uses of a block that were recorded only in a capture. */
+static void drop_captured_uses(struct xseg_arena *arena, struct xseg_block *block)
+{
+    struct xseg_stream_use **place = &block->uses, *use;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
+    XSEG_ASSERT(block->state == XSEG_BLOCK_PENDING_FREE);
+    while ((use = *place) != NULL) {
+        if (use->outside) {
+            use->captured = false;
+            place = &use->next;
+        } else {
+            *place = use->next;
+            xseg_slab_free(&arena->uses, use);
+        }
+    }
+}
+
+static xseg_status settle_deferred_block(struct xseg_pending *pending, struct xseg_block *block)
+{
+    struct xseg_arena *arena = block->extent->arena;
+
+    xseg_arena_lock(arena);
+    drop_captured_uses(arena, block);
+    const bool free = block->uses == NULL || xseg_context_is_lost(pending->fences.context);
+    if (free)
+        cache_pending_block(arena, block);
+    xseg_arena_unlock(arena);
+    return free ? XSEG_OK : record_block_events(pending, block);
+}
+
+xseg_status xseg_deferred_settle(struct xseg_pending *pending, const struct xseg_pool *pool)
+{
+    xseg_status first = XSEG_OK;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
+    XSEG_ASSERT(!xseg_pending_captures(pending));
+    XSEG_LIST_FOR_SAFE(node, &pending->deferred)
+    {
+        struct xseg_deferred *deferred = XSEG_CONTAINER(node, struct xseg_deferred, link);
+
+        if (pool != NULL && deferred->block->extent->arena->pool != pool)
+            continue;
+        const xseg_status status = settle_deferred_block(pending, deferred->block);
+        if (status == XSEG_OK)
+            remove_deferred(pending, deferred);
+        first = first == XSEG_OK ? status : first;
+    }
+    return first;
+}
+
+/* --- Pending blocks. --- */
 
 xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *block,
                               bool by_topology)
@@ -213,26 +432,26 @@ xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *b
     if (xseg_context_is_lost(pending->fences.context))
         status = XSEG_ERR_DEVICE_LOST;
     else if (xseg_pending_captures(pending))
-        status = xseg_deferred_add(pending, block, by_topology);
+        status = defer_block(pending, block, by_topology);
     else
-        status = xseg_pending_record(pending, block);
+        status = record_block_events(pending, block);
     xseg_arena_lock(arena);
     block->state = XSEG_BLOCK_ALLOCATED;
     if (status == XSEG_OK || status == XSEG_ERR_DEVICE_LOST) {
         block->state = XSEG_BLOCK_PENDING_FREE;
-        note(arena, block, XSEG_HISTORY_FREE_REQUESTED);
+        record_action(arena, block, XSEG_HISTORY_FREE_REQUESTED);
         xseg_arena_mark_pending(arena, block);
     }
-    /* On a lost device nothing runs any more, so a freed block is cached at once. */
+    /* No work runs on a lost device, so a freed block is cached immediately. */
     if (status == XSEG_ERR_DEVICE_LOST)
-        xseg_pending_discard(arena, block);
+        cache_pending_block(arena, block);
     xseg_arena_unlock(arena);
     xseg_pending_unlock(pending);
     return status == XSEG_ERR_DEVICE_LOST ? XSEG_OK : status;
 }
 
-/* End a use whose event is complete; with its last use a block becomes free. */
-static void finish(struct xseg_pending *pending, struct xseg_stream_use *use)
+/* Complete a use.  The last use caches its block. */
+static void complete_use(struct xseg_pending *pending, struct xseg_stream_use *use)
 {
     struct xseg_block *block = use->block;
     struct xseg_arena *arena = block->extent->arena;
@@ -240,12 +459,12 @@ static void finish(struct xseg_pending *pending, struct xseg_stream_use *use)
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     XSEG_ASSERT(block->waits != 0 && block->state == XSEG_BLOCK_PENDING_FREE);
     xseg_list_remove(&use->link);
-    xseg_pending_uncount_one(pending);
-    put_event(pending, use);
+    decrement_count(pending);
+    return_use_event(pending, use);
     xseg_arena_lock(arena);
     xseg_slab_free(&arena->uses, use);
     if (block->waits == 1)
-        note(arena, block, XSEG_HISTORY_FREE_COMPLETED);
+        record_action(arena, block, XSEG_HISTORY_FREE_COMPLETED);
     if (--block->waits == 0 && __builtin_expect(xseg_debug_fill_is_on(arena), 0)) {
         block->state = XSEG_BLOCK_CLAIMED;
         block->ended = pending->ended;
@@ -257,11 +476,11 @@ static void finish(struct xseg_pending *pending, struct xseg_stream_use *use)
 }
 
 /*
- * Record an event again whose query has failed: if it was recorded in a capture that the library
- * was not told of, it never completes.  Once the stream is out of the capture, a new event stands
- * behind the same work.
+ * Record an event again after its query has failed.  An event that was recorded in a capture
+ * without a notification never completes.  After the capture of the stream, a new event follows the
+ * same work.
  */
-static bool record_again(struct xseg_pending *pending, struct xseg_stream_use *use)
+static bool rerecord_event(struct xseg_pending *pending, struct xseg_stream_use *use)
 {
     xseg_event event;
 
@@ -275,7 +494,7 @@ static bool record_again(struct xseg_pending *pending, struct xseg_stream_use *u
     return true;
 }
 
-static inline struct xseg_stream_use *first_use(struct xseg_list *node)
+static inline struct xseg_stream_use *first_queued_use(struct xseg_list *node)
 {
     XSEG_ASSERT(
         !xseg_list_is_empty(&XSEG_CONTAINER(node, struct xseg_known_stream, waiting)->uses));
@@ -284,35 +503,34 @@ static inline struct xseg_stream_use *first_use(struct xseg_list *node)
 }
 
 /*
- * Handle an answer other than no about the first use of a stream.
+ * Handle a query of the first use of a stream that did not return "not complete".
  *
- * Returns: the stream to go on with
+ * Returns: the stream to poll next
  */
-static __attribute__((noinline)) struct xseg_list *hear(struct xseg_pending *pending,
-                                                        struct xseg_driver_poll *questions,
-                                                        struct xseg_list *node,
-                                                        enum xseg_driver_poll_result answer)
+static __attribute__((noinline)) struct xseg_list *
+handle_query_result(struct xseg_pending *pending, struct xseg_driver_poll *queries,
+                    struct xseg_list *node, enum xseg_driver_poll_result result)
 {
-    struct xseg_stream_use *use = first_use(node);
+    struct xseg_stream_use *use = first_queued_use(node);
     struct xseg_known_stream *stream = use->stream;
     struct xseg_list *next = node->next;
 
-    XSEG_ASSERT(answer != XSEG_DRIVER_POLL_PENDING);
-    if (answer == XSEG_DRIVER_POLL_FAILED && record_again(pending, use))
-        answer = xseg_driver_poll_event(questions, use->event, false);
-    if (answer != XSEG_DRIVER_POLL_COMPLETED)
+    XSEG_ASSERT(result != XSEG_DRIVER_POLL_PENDING);
+    if (result == XSEG_DRIVER_POLL_FAILED && rerecord_event(pending, use))
+        result = xseg_driver_poll_event(queries, use->event, false);
+    if (result != XSEG_DRIVER_POLL_COMPLETED)
         return next;
-    finish(pending, use);
+    complete_use(pending, use);
     if (!xseg_list_is_empty(&stream->uses))
         return node;
     xseg_list_remove(node);
     return next;
 }
 
-/* Query the first event of each stream, and go on in its queue while events are complete. */
-static inline void poll(struct xseg_pending *pending)
+/* Query the events in the queue of each stream, up to the first that has not completed. */
+static inline void poll_queues(struct xseg_pending *pending)
 {
-    struct xseg_driver_poll questions = {.context = pending->fences.context};
+    struct xseg_driver_poll queries = {.context = pending->fences.context};
     struct xseg_list *node;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
@@ -321,22 +539,23 @@ static inline void poll(struct xseg_pending *pending)
         (void)xseg_deferred_settle(pending, NULL);
     node = pending->streams.next;
     while (node != &pending->streams) {
-        const xseg_event event = first_use(node)->event;
-        const enum xseg_driver_poll_result answer =
+        const xseg_event event = first_queued_use(node)->event;
+        const enum xseg_driver_poll_result result =
             event == NULL
                 ? XSEG_DRIVER_POLL_COMPLETED
-                : xseg_driver_poll_event(&questions, event, node->next == &pending->streams);
+                : xseg_driver_poll_event(&queries, event, node->next == &pending->streams);
 
-        node = __builtin_expect(answer == XSEG_DRIVER_POLL_PENDING, 1)
+        node = __builtin_expect(result == XSEG_DRIVER_POLL_PENDING, 1)
                    ? node->next
-                   : hear(pending, &questions, node, answer);
+                   : handle_query_result(pending, &queries, node, result);
     }
-    if (questions.is_open)
-        xseg_driver_poll_end(&questions);
+    if (queries.is_open)
+        xseg_driver_poll_end(&queries);
 }
 
-/* Release the lock, and poison the blocks whose uses have ended under it. */
-static void give_lock(struct xseg_pending *pending) XSEG_UNCHECKED
+/* Unlock PENDING, and write the debug pattern to the blocks whose last use completed under the
+ * lock. */
+static void unlock_and_fill_freed(struct xseg_pending *pending) XSEG_UNCHECKED
 {
     struct xseg_block *ended = pending->ended;
 
@@ -350,8 +569,8 @@ void xseg_pending_poll(struct xseg_pending *pending) XSEG_UNCHECKED
 {
     xseg_pending_lock(pending);
     if (!xseg_pending_captures(pending))
-        poll(pending);
-    give_lock(pending);
+        poll_queues(pending);
+    unlock_and_fill_freed(pending);
 }
 
 void xseg_pending_stream_synchronized(struct xseg_pending *pending,
@@ -360,19 +579,21 @@ void xseg_pending_stream_synchronized(struct xseg_pending *pending,
     xseg_pending_lock(pending);
     XSEG_LIST_FOR_SAFE(node, &stream->uses)
     {
-        finish(pending, XSEG_CONTAINER(node, struct xseg_stream_use, link));
+        complete_use(pending, XSEG_CONTAINER(node, struct xseg_stream_use, link));
     }
     XSEG_ASSERT(xseg_list_is_empty(&stream->uses));
     xseg_list_remove(&stream->waiting);
-    give_lock(pending);
+    unlock_and_fill_freed(pending);
 }
 
 /*
- * The last event of the first stream whose rank is at least `*rank`; NULL if there is none.
+ * The last event of the first stream whose rank is at least `*rank`, which is set to the rank of
+ * that stream.  NULL if the last use has completed.
  *
- * again: the event could not be waited for, and is recorded again
+ * again: the wait for the event failed, so the event is recorded again
+ * any:   set to whether there is such a stream, and with `again` whether the event was recorded
  */
-static xseg_event last_event_from(struct xseg_pending *pending, bool again, uint64_t *rank,
+static xseg_event find_last_event(struct xseg_pending *pending, bool again, uint64_t *rank,
                                   bool *any)
 {
     xseg_event event = NULL;
@@ -389,7 +610,7 @@ static xseg_event last_event_from(struct xseg_pending *pending, bool again, uint
         if (stream->rank < *rank)
             continue;
         XSEG_ASSERT(!xseg_list_is_empty(&stream->uses));
-        *any = !again || record_again(pending, use);
+        *any = !again || rerecord_event(pending, use);
         event = use->event;
         *rank = stream->rank;
         break;
@@ -398,7 +619,7 @@ static xseg_event last_event_from(struct xseg_pending *pending, bool again, uint
     return event;
 }
 
-static xseg_status wait_for_event(struct xseg_pending *pending, xseg_event event)
+static xseg_status wait_for_use_event(struct xseg_pending *pending, xseg_event event)
 {
     return event == NULL ? XSEG_OK : xseg_driver_event_synchronize(pending->fences.context, event);
 }
@@ -415,26 +636,30 @@ xseg_status xseg_pending_wait(struct xseg_pending *pending)
     bool any = true;
 
     xseg_pending_lock(pending);
-    /* Blocks that were freed in a capture stay until its end, also if that has begun since the caller looked. */
+    /*
+     * Deferred blocks stay until the capture ends, also if it began after the check of the caller.
+     */
     const xseg_status settled =
         xseg_pending_captures(pending) ? XSEG_OK : xseg_deferred_settle(pending, NULL);
     xseg_status status = XSEG_OK;
     xseg_pending_unlock(pending);
     xseg_pending_poll(pending);
-    /* Wait once for each stream, for what is pending now: other threads may go on freeing. */
+    /*
+     * Wait once for each stream, for the blocks that are pending now: other threads may free more.
+     */
     for (; status == XSEG_OK; rank++) {
-        xseg_event event = last_event_from(pending, false, &rank, &any);
+        xseg_event event = find_last_event(pending, false, &rank, &any);
 
         if (!any)
             break;
-        /* Another thread may take the event back and record it again: then the wait is only
+        /* Another thread may return the event and record it again.  Then the wait only takes
          * longer. */
-        status = wait_for_event(pending, event);
+        status = wait_for_use_event(pending, event);
         if (status == XSEG_OK)
             continue;
-        event = last_event_from(pending, true, &rank, &any);
+        event = find_last_event(pending, true, &rank, &any);
         if (any)
-            status = wait_for_event(pending, event);
+            status = wait_for_use_event(pending, event);
     }
     xseg_pending_poll(pending);
     return status != XSEG_OK ? status : settled;

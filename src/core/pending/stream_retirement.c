@@ -6,19 +6,18 @@
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
 
-/* --- Leaving. --- */
+/* --- Begin of a retirement. --- */
 
-/* Fail if a stream takes part in a capture, or if a capture that began on it goes on. */
-static xseg_status expect_no_capture(struct xseg_device *device,
-                                     const struct xseg_known_stream *stream)
+/* Fail if a stream is being captured, or if a capture that began on it is active. */
+static xseg_status check_stream_not_captured(struct xseg_device *device,
+                                             const struct xseg_known_stream *stream)
 {
     struct xseg_capture_info info;
     xseg_status status = XSEG_OK;
-    bool captured = xseg_routes_begin_on(&device->routes, stream);
+    bool captured = xseg_routes_captures_on(&device->routes, stream);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
-    /* A capture that the library was not told of counts, too: an event in it would never
-     * complete. */
+    /* Captures without a notification count as well: an event in such a capture never completes. */
     if (!captured) {
         status = xseg_driver_capture_info(&device->context, stream->handle, &info);
         captured = status == XSEG_OK && (info.id != 0 || info.is_invalid);
@@ -29,10 +28,10 @@ static xseg_status expect_no_capture(struct xseg_device *device,
     return status;
 }
 
-static xseg_status leave(struct xseg_device *device, struct xseg_known_stream *stream)
+static xseg_status retire_stream(struct xseg_device *device, struct xseg_known_stream *stream)
 {
     int mode = 0;
-    xseg_status status = expect_no_capture(device, stream);
+    xseg_status status = check_stream_not_captured(device, stream);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_ASSERT(stream->last == NULL);
@@ -56,15 +55,16 @@ xseg_status xseg_stream_retirement_begin(struct xseg_device *device, xseg_stream
 
     if (stream == NULL)
         return XSEG_OK;
-    /* A thread that queries or waits for the stream holds one of these locks, so it finishes
-     * first. */
+    /*
+     * A thread that queries or waits for the stream holds one of these locks, so it finishes first.
+     */
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     xseg_mutex_lock(&device->growth_lock);
     xseg_pending_lock(device->pending);
     if (xseg_stream_is_known(stream) && xseg_context_is_lost(&device->context))
         xseg_streams_mark_retired(&device->streams, stream);
     else if (xseg_stream_is_known(stream))
-        status = leave(device, stream);
+        status = retire_stream(device, stream);
     xseg_pending_unlock(device->pending);
     xseg_mutex_unlock(&device->growth_lock);
     if (!xseg_stream_is_known(stream))
@@ -72,14 +72,14 @@ xseg_status xseg_stream_retirement_begin(struct xseg_device *device, xseg_stream
     return status;
 }
 
-/* --- Gone. --- */
+/* --- End of a retirement. --- */
 
-/* Number of leaving streams queried when a new stream is met: more than leave in between, so
- * that none waits long for its query. */
-#define ASKED 16u
+/* Maximum number of retiring streams that are queried per new stream.  More than one, so that the
+ * list of retiring streams shrinks although each new stream may replace one that was retired. */
+#define MAX_RETIREMENTS_POLLED 16u
 
-/* Give back the last event of a stream, which is gone.  PENDING is held. */
-static void note_gone(struct xseg_device *device, struct xseg_known_stream *stream)
+/* Mark a stream as retired, and return its last event.  The caller holds PENDING. */
+static void finish_retirement(struct xseg_device *device, struct xseg_known_stream *stream)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     XSEG_ASSERT(stream->last != NULL);
@@ -88,9 +88,9 @@ static void note_gone(struct xseg_device *device, struct xseg_known_stream *stre
     xseg_streams_mark_retired(&device->streams, stream);
 }
 
-/* Whether a leaving stream has passed.  Uses in its queue share its last event, so that is kept
- * until they have ended. */
-static bool has_passed(struct xseg_device *device, const struct xseg_known_stream *stream)
+/* Whether the last event of a retiring stream has completed and no use in its queue shares it. */
+static bool is_last_event_complete(struct xseg_device *device,
+                                   const struct xseg_known_stream *stream)
 {
     bool done = false;
 
@@ -99,29 +99,29 @@ static bool has_passed(struct xseg_device *device, const struct xseg_known_strea
            xseg_driver_event_query(&device->context, stream->last, &done) == XSEG_OK && done;
 }
 
-/* Query the first of the leaving streams; a stream that still works goes to the end of the list. */
-static void ask_first(struct xseg_device *device)
+/* Query the first retiring streams.  A stream with queued work moves to the end of the list. */
+static void poll_retiring_streams(struct xseg_device *device)
 {
-    struct xseg_list *pending_unmaps = &device->streams.pending_unmaps;
+    struct xseg_list *retiring = &device->streams.pending_unmaps;
     unsigned left = atomic_load_explicit(&device->streams.leaving_count, memory_order_relaxed);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
-    for (left = left < ASKED ? left : ASKED; left > 0; left--) {
-        XSEG_ASSERT(!xseg_list_is_empty(pending_unmaps));
+    for (left = left < MAX_RETIREMENTS_POLLED ? left : MAX_RETIREMENTS_POLLED; left > 0; left--) {
+        XSEG_ASSERT(!xseg_list_is_empty(retiring));
         struct xseg_known_stream *stream =
-            XSEG_LIST_FIRST(pending_unmaps, struct xseg_known_stream, going);
+            XSEG_LIST_FIRST(retiring, struct xseg_known_stream, going);
 
-        if (has_passed(device, stream)) {
-            note_gone(device, stream);
+        if (is_last_event_complete(device, stream)) {
+            finish_retirement(device, stream);
         } else {
             xseg_list_remove(&stream->going);
-            xseg_list_insert(pending_unmaps, &stream->going);
+            xseg_list_insert(retiring, &stream->going);
         }
     }
 }
 
-/* Find out which leaving streams have passed. */
-static void look(struct xseg_device *device)
+/* Finish the retirement of streams whose work has completed. */
+static void poll_retirements(struct xseg_device *device)
 {
     int mode = 0;
 
@@ -131,13 +131,13 @@ static void look(struct xseg_device *device)
     xseg_pending_lock(device->pending);
     if (!xseg_pending_captures(device->pending) &&
         xseg_driver_relax_capture_mode(&device->context, &mode) == XSEG_OK) {
-        ask_first(device);
+        poll_retiring_streams(device);
         xseg_driver_restore_capture_mode(&device->context, mode);
     }
     xseg_pending_unlock(device->pending);
 }
 
-static xseg_status ask(struct xseg_context *context, xseg_event event, bool *done)
+static xseg_status query_last_event(struct xseg_context *context, xseg_event event, bool *done)
 {
     int mode = 0;
     xseg_status status = xseg_driver_relax_capture_mode(context, &mode);
@@ -149,8 +149,9 @@ static xseg_status ask(struct xseg_context *context, xseg_event event, bool *don
     return status;
 }
 
-xseg_status xseg_stream_retirement_is_over(struct xseg_device *device,
-                                           struct xseg_known_stream *stream, bool wait, bool *over)
+xseg_status xseg_stream_retirement_check(struct xseg_device *device,
+                                         struct xseg_known_stream *stream, bool wait,
+                                         bool *completed)
 {
     xseg_status status = XSEG_OK;
     xseg_event event;
@@ -159,24 +160,24 @@ xseg_status xseg_stream_retirement_is_over(struct xseg_device *device,
     xseg_pending_lock(device->pending);
     event = stream->last;
     xseg_pending_unlock(device->pending);
-    *over = event == NULL;
-    if (*over)
+    *completed = event == NULL;
+    if (*completed)
         return XSEG_OK;
-    /* Another thread may find that the stream has passed, and record the event again: then the
-     * answer only comes later. */
+    /* Another thread may finish the retirement and record the event again.  Then the result is only
+     * delayed. */
     status = wait ? xseg_driver_event_synchronize(&device->context, event)
-                  : ask(&device->context, event, over);
-    *over = status == XSEG_OK && (wait || *over);
+                  : query_last_event(&device->context, event, completed);
+    *completed = status == XSEG_OK && (wait || *completed);
     return status;
 }
 
-void xseg_stream_retirement_end(struct xseg_device *device)
+void xseg_stream_retirement_finish_all(struct xseg_device *device)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     xseg_pending_lock(device->pending);
     XSEG_LIST_FOR_SAFE(node, &device->streams.pending_unmaps)
     {
-        note_gone(device, XSEG_CONTAINER(node, struct xseg_known_stream, going));
+        finish_retirement(device, XSEG_CONTAINER(node, struct xseg_known_stream, going));
     }
     xseg_pending_unlock(device->pending);
 }
@@ -189,6 +190,6 @@ xseg_status xseg_stream_retirement_get(struct xseg_device *device, xseg_stream h
         if (__builtin_expect(*out != NULL, 1))
             return XSEG_OK;
     }
-    look(device);
+    poll_retirements(device);
     return xseg_streams_get(&device->streams, handle, out);
 }

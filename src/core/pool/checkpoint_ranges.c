@@ -237,7 +237,7 @@ static void cancel_decommits(const struct xseg_checkpoint_ranges *saved,
         const struct xseg_range_run *run = &at.part.run;
 
         if (must_decommit(&at.part) && run->extent->elastic->batch[run->first] != 0)
-            xseg_pending_unmap_end(run->extent, run->first, run->count);
+            xseg_pending_unmap_remove(run->extent, run->first, run->count);
     }
 }
 

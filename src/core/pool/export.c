@@ -358,7 +358,7 @@ void xseg_sharing_init(struct xseg_device *device, struct xseg_sharing *sharing)
 static xseg_status lock_extent(struct xseg_allocator *allocator, uint64_t address,
                                struct xseg_extent **extent) XSEG_UNCHECKED
 {
-    *extent = xseg_mapping_hold(allocator, address);
+    *extent = xseg_mapping_lock_extent(allocator, address);
     return *extent != NULL ? XSEG_OK : xseg_allocator_fail_foreign(address);
 }
 

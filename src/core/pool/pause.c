@@ -16,11 +16,11 @@
 #include "src/core/grow/oom.h"
 #include "src/core/pending/pending.h"
 #include "src/core/range/range.h"
-#include "src/core/reclaim/discard.h"
-#include "src/core/reclaim/notify.h"
+#include "src/core/reclaim/mapping.h"
 #include "src/core/reclaim/pending_unmap.h"
+#include "src/core/reclaim/pool_release.h"
+#include "src/core/reclaim/reclaim.h"
 #include "src/core/reclaim/trim.h"
-#include "src/core/reclaim/trim_steps.h"
 #include "vmm/contents.h"
 #include "vmm/evicted.h"
 
@@ -177,7 +177,7 @@ static void query_stream(void *self, struct xseg_known_stream *stream)
     stream->is_queried = false;
     if (found->status != XSEG_OK || found->stream != NULL)
         return;
-    found->status = xseg_trim_is_idle(found->device, stream, false, &idle);
+    found->status = xseg_reclaim_check_stream(found->device, stream, false, &idle);
     if (found->status == XSEG_OK && !idle)
         found->stream = stream;
 }
@@ -422,7 +422,7 @@ static xseg_status save_contents(const struct xseg_pool *pool, enum xseg_keep ke
     if (contents == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, record of saved contents");
     const xseg_status status =
-        xseg_contents_open(contents, &device->unreleased, device->copier, keep, path, bytes);
+        xseg_contents_open(contents, &device->unreleased, device->copy_stream, keep, path, bytes);
     if (status != XSEG_OK) {
         free(contents);
         return status;
@@ -505,7 +505,7 @@ static xseg_status run_pause(struct xseg_pool *pool, enum xseg_keep keep, const 
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (status == XSEG_OK && keep != XSEG_KEEP_NOTHING)
-        status = xseg_device_make_copier(device);
+        status = xseg_device_create_copy_stream(device);
     if (status != XSEG_OK)
         return status;
     /* No page of the pool is mapped or unmapped from here on. */

@@ -46,9 +46,9 @@
 #include "src/core/pending/pending.h"
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/range/range.h"
-#include "src/core/reclaim/notify.h"
+#include "src/core/reclaim/mapping.h"
 #include "src/core/reclaim/pending_unmap.h"
-#include "src/core/reclaim/release.h"
+#include "src/core/reclaim/pool_release.h"
 #include "src/core/reclaim/trim.h"
 #include "vmm/alias.h"
 
@@ -129,7 +129,7 @@ static xseg_status check_limits(struct commit *commit)
                          state->elastic.pending_unmaps * commit->run.extent->segment.granule_bytes);
     const xseg_status status =
         xseg_growth_check(commit->arena->pool, commit->missing, xseg_min(commit->missing, idle));
-    commit->is_full = commit->arena->pool->is_full;
+    commit->is_full = commit->arena->pool->is_at_limit;
     return status;
 }
 
@@ -254,7 +254,7 @@ static xseg_status run_chain(struct commit *commit, xseg_status status)
         status = wait_for_pending(commit);
     if (commit->is_full || !xseg_oom_cause_is_memory_pressure(status))
         return status;
-    commit->device->is_short = true;
+    commit->device->is_memory_low = true;
     for (step *const *next = captures ? capture_steps : all_steps;
          *next != NULL && xseg_oom_cause_is_memory_pressure(status); next++)
         status = (*next)(commit);
@@ -298,7 +298,7 @@ static xseg_status run_fallback(struct commit *commit, xseg_status status)
     struct xseg_device *device = commit->device;
     bool freed = true;
 
-    device->is_short = device->is_short || !commit->is_full;
+    device->is_memory_low = device->is_memory_low || !commit->is_full;
     if (!xseg_pending_captures(device->pending))
         status = reclaim_completed(commit);
     if (xseg_oom_cause_is_memory_pressure(status))
@@ -550,7 +550,7 @@ static xseg_status fail_commit(struct commit *commit, xseg_status status)
     uint64_t free_bytes = 0;
 
     atomic_fetch_add_explicit(&commit->device->ooms, 1, memory_order_relaxed);
-    if (commit->is_full && !arena->pool->is_full)
+    if (commit->is_full && !arena->pool->is_at_limit)
         return status;
     status = xseg_oom_fail(arena, &commit->params, status, false, &free_bytes);
     if (!xseg_recorder_is_enabled(arena))

@@ -16,7 +16,7 @@
 #include "src/core/pending/pending.h"
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/range/range.h"
-#include "src/core/reclaim/notify.h"
+#include "src/core/reclaim/mapping.h"
 #include "src/core/reclaim/pending_unmap.h"
 #include "vmm/alias.h"
 
@@ -70,7 +70,7 @@ void xseg_range_recommit_run(const struct xseg_range_run *run)
     struct xseg_arena *arena = run->extent->arena;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    xseg_pending_unmap_end(run->extent, run->first, run->count);
+    xseg_pending_unmap_remove(run->extent, run->first, run->count);
     count_granules_live(run);
     xseg_arena_lock(arena);
     elastic->pending_unmaps -= run->count;
@@ -162,7 +162,7 @@ static xseg_status add_unhold_batches(const struct xseg_range_run *run,
                          elastic->use[at] == XSEG_ELASTIC_UNMAPPING;)
             status = xseg_pending_unmap_order(run->extent, at++, stream);
         if (status == XSEG_OK && at != first)
-            status = xseg_pending_unmap_again(run->extent, first, at - first, stream);
+            status = xseg_pending_unmap_reassign(run->extent, first, at - first, stream);
         if (status != XSEG_OK)
             return status;
     }
@@ -187,7 +187,7 @@ static xseg_status unhold_run(const struct xseg_range_run *run, struct xseg_know
         return status;
     for (uint32_t at = run->first; at < run->first + run->count; at++)
         holds[at]--;
-    xseg_pending_unmap_wake(run->extent, run->first, run->count);
+    xseg_pending_unmap_requeue(run->extent, run->first, run->count);
     return XSEG_OK;
 }
 

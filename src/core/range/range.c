@@ -11,8 +11,8 @@
 #include "src/core/grow/growth.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/pending_unmap.h"
-#include "src/core/reclaim/release.h"
-#include "src/core/reclaim/trim_steps.h"
+#include "src/core/reclaim/pool_release.h"
+#include "src/core/reclaim/reclaim.h"
 
 #define DEFAULT_PAGE (2 * XSEG_MIB)
 
@@ -442,7 +442,7 @@ static void destroy_range(struct xseg_range_state *state)
     state->elastic.quota = 0;
     xseg_elastic_set_bytes(&state->elastic, 0, 0, &device->promised);
     release_prepared_pages(state);
-    xseg_trim_finish_elastic(state->extent);
+    xseg_reclaim_destroy_elastic(state->extent);
     state->range->state = NULL;
     xseg_list_remove(&state->link);
     free_state(state, granules);

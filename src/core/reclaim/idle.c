@@ -5,8 +5,8 @@
 #include "src/core/config/size.h"
 #include "src/core/pending/pending.h"
 
-/* Nanoseconds that stand for the span where the span is shorter. */
-#define LEAST_SPAN UINT64_C(1000000)
+/* Minimum span in nanoseconds for the doublings of age. */
+#define MIN_SPAN UINT64_C(1000000)
 
 _Static_assert(XSEG_IDLE_OLDER % 4 == 0, "older ages have four steps to a doubling");
 
@@ -34,10 +34,12 @@ struct xseg_idle_bytes xseg_idle_whole_bytes(const struct xseg_segment *segment,
 
     if (run.count == 0)
         return whole;
-    whole.loose = xseg_segment_is_expandable(segment) ? run.count * segment->granule_bytes : bytes;
+    whole.releasable =
+        xseg_segment_is_expandable(segment) ? run.count * segment->granule_bytes : bytes;
     whole.held = xseg_segment_retained_bytes(segment, run.first, run.count);
-    XSEG_ASSERT(whole.held.pinned + whole.held.exported <= whole.loose && whole.loose <= bytes);
-    whole.loose -= whole.held.pinned + whole.held.exported;
+    XSEG_ASSERT(whole.held.pinned + whole.held.exported <= whole.releasable &&
+                whole.releasable <= bytes);
+    whole.releasable -= whole.held.pinned + whole.held.exported;
     return whole;
 }
 
@@ -59,8 +61,9 @@ uint32_t xseg_idle_step(const struct xseg_idle_ages *ages, uint64_t since)
 
     if (age < ages->span)
         return (uint32_t)(age * XSEG_IDLE_STEPS / ages->span);
-    /* The step counts doublings of the span, and the two bits behind the highest one: quarters of a doubling. */
-    const uint64_t times = xseg_max(age / xseg_max(ages->span, LEAST_SPAN), 1);
+    /* The step counts doublings of the span; the two bits below the highest bit divide each
+     * doubling into quarters. */
+    const uint64_t times = xseg_max(age / xseg_max(ages->span, MIN_SPAN), 1);
     const unsigned twice = xseg_log2_floor(times);
     const uint64_t quarter = times * 4 >> twice;
     return XSEG_IDLE_STEPS + (uint32_t)xseg_min(twice * 4 + (quarter - 4), XSEG_IDLE_OLDER - 1);
@@ -68,8 +71,8 @@ uint32_t xseg_idle_step(const struct xseg_idle_ages *ages, uint64_t since)
 
 /* --- Counting. --- */
 
-/* Start the time of an arena at the first count: the age of its memory runs from now on. */
-static void start_time(struct xseg_arena *arena, uint64_t now)
+/* Start the time of an arena at the first count: the ages of its memory start now. */
+static void start_arena_time(struct xseg_arena *arena, uint64_t now)
 {
     XSEG_LIST_FOR(node, &arena->extents)
     {
@@ -80,8 +83,8 @@ static void start_time(struct xseg_arena *arena, uint64_t now)
     }
 }
 
-static void count_block(struct xseg_idle_ages *ages, const struct xseg_block *block,
-                        uint64_t before)
+static void count_block_pages(struct xseg_idle_ages *ages, const struct xseg_block *block,
+                              uint64_t before)
 {
     const struct xseg_segment *segment = &block->extent->segment;
     const struct xseg_idle_run run = xseg_idle_whole_pages(segment, block->base, block->bytes);
@@ -105,31 +108,31 @@ static void count_block(struct xseg_idle_ages *ages, const struct xseg_block *bl
     }
 }
 
-struct counting {
+struct age_count {
     struct xseg_idle_ages *ages;
     const struct xseg_pool *named;
 };
 
-static void count_arena(void *self, struct xseg_arena *arena)
+static void count_arena_pages(void *self, struct xseg_arena *arena)
 {
-    const struct counting *counting = self;
-    struct xseg_idle_ages *ages = counting->ages;
+    const struct age_count *count = self;
+    struct xseg_idle_ages *ages = count->ages;
     const struct xseg_block *block;
     uint64_t bytes = XSEG_SIZE_SMALL_SEGMENT, position = 0;
 
-    if (!xseg_idle_is_counted(arena, counting->named))
+    if (!xseg_idle_is_counted(arena, count->named))
         return;
     xseg_arena_lock(arena);
     const uint64_t before = xseg_arena_now(arena);
     XSEG_ASSERT(before <= ages->now);
     if (before == 0)
-        start_time(arena, ages->now);
+        start_arena_time(arena, ages->now);
     xseg_arena_set_now(arena, ages->now);
     ages->cached += xseg_arena_cached_bytes(arena);
     while ((block = xseg_arena_cached_from(arena, bytes, position)) != NULL) {
         bytes = block->bytes;
         position = xseg_block_position(block) + 1;
-        count_block(ages, block, before);
+        count_block_pages(ages, block, before);
     }
     xseg_arena_unlock(arena);
 }
@@ -137,12 +140,12 @@ static void count_arena(void *self, struct xseg_arena *arena)
 void xseg_idle_count(struct xseg_device *device, uint64_t now, uint64_t span,
                      const struct xseg_pool *named, struct xseg_idle_ages *ages)
 {
-    struct counting counting = {ages, named};
+    struct age_count count = {ages, named};
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     *ages = (struct xseg_idle_ages){.now = now, .span = span};
     xseg_page_cache_set_time(&device->page_cache, now);
-    xseg_device_visit_arenas(device, count_arena, &counting);
+    xseg_device_visit_arenas(device, count_arena_pages, &count);
 }
 
 void xseg_idle_choose(struct xseg_idle_limit *limit, uint64_t bytes, uint32_t youngest,
@@ -211,7 +214,7 @@ uint64_t xseg_idle_poll_fence(struct xseg_arena *arena, uint64_t now)
     return arena->passed;
 }
 
-static void end_fence(void *self, struct xseg_arena *arena)
+static void return_arena_fence(void *self, struct xseg_arena *arena)
 {
     (void)self;
     if (arena->fence != NULL)
@@ -219,14 +222,14 @@ static void end_fence(void *self, struct xseg_arena *arena)
     arena->fence = NULL;
 }
 
-void xseg_idle_end(struct xseg_device *device)
+void xseg_idle_return_fences(struct xseg_device *device)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    xseg_device_visit_arenas(device, end_fence, NULL);
+    xseg_device_visit_arenas(device, return_arena_fence, NULL);
 }
 
-void xseg_idle_end_pool(struct xseg_pool *pool)
+void xseg_idle_return_pool_fences(struct xseg_pool *pool)
 {
     XSEG_ASSERT(atomic_load(&pool->references) == 0);
-    xseg_pool_visit_arenas(pool, end_fence, NULL);
+    xseg_pool_visit_arenas(pool, return_arena_fence, NULL);
 }

@@ -7,6 +7,7 @@
 #include "src/base/error.h"
 #include "src/core/cache/walk.h"
 #include "src/core/device/allocator.h"
+#include "src/core/pending/pending.h"
 
 /* --- Runs. --- */
 
@@ -20,7 +21,7 @@ static uint64_t generation_at(const struct xseg_segment *segment, uint32_t granu
     return atomic_load_explicit(&segment->generation[granule], memory_order_relaxed);
 }
 
-static struct xseg_mapping begin(const struct xseg_extent *extent, uint32_t granule)
+static struct xseg_mapping describe_mapping(const struct xseg_extent *extent, uint32_t granule)
 {
     const struct xseg_segment *segment = &extent->segment;
     const struct xseg_arena *arena = extent->arena;
@@ -41,7 +42,7 @@ static struct xseg_mapping begin(const struct xseg_extent *extent, uint32_t gran
     };
 }
 
-static bool continues(const struct xseg_segment *segment, uint32_t first, uint32_t at)
+static bool continues_mapping(const struct xseg_segment *segment, uint32_t first, uint32_t at)
 {
     return xseg_segment_is_mapped(segment, at) && segment->length[at] == segment->length[first] &&
            generation_at(segment, at) == generation_at(segment, first);
@@ -58,7 +59,7 @@ bool xseg_mapping_next(const struct xseg_extent *extent, uint32_t *at, uint32_t 
         *at = end;
         if (first >= end)
             return false;
-        *out = begin(extent, 0);
+        *out = describe_mapping(extent, 0);
         return true;
     }
     while (first < end && !xseg_segment_is_mapped(segment, first))
@@ -66,10 +67,10 @@ bool xseg_mapping_next(const struct xseg_extent *extent, uint32_t *at, uint32_t 
     *at = first;
     if (first >= end)
         return false;
-    while (*at < end && continues(segment, first, *at))
+    while (*at < end && continues_mapping(segment, first, *at))
         *at += segment->length[*at];
     XSEG_ASSERT(*at > first && *at <= end);
-    *out = begin(extent, first);
+    *out = describe_mapping(extent, first);
     out->bytes = (*at - first) * segment->granule_bytes;
     out->page_bytes = segment->length[first] * segment->granule_bytes;
     return true;
@@ -84,7 +85,8 @@ struct collection {
     xseg_status status;
 };
 
-static xseg_status add(struct xseg_mapping_list *list, const struct xseg_mapping *mapping)
+static xseg_status append_mapping(struct xseg_mapping_list *list,
+                                  const struct xseg_mapping *mapping)
 {
     if (list->count == list->capacity) {
         const size_t capacity = list->capacity == 0 ? 64 : list->capacity * 2;
@@ -101,8 +103,9 @@ static xseg_status add(struct xseg_mapping_list *list, const struct xseg_mapping
     return XSEG_OK;
 }
 
-/* Note whether pages of a mapping, which ends before granule `end`, are pinned or exported. */
-static void note_held(const struct xseg_extent *extent, uint32_t end, struct xseg_mapping *mapping)
+/* Set whether pages of a mapping that ends before granule `end` are pinned or exported. */
+static void set_held_flags(const struct xseg_extent *extent, uint32_t end,
+                           struct xseg_mapping *mapping)
 {
     const struct xseg_segment *segment = &extent->segment;
     const uint32_t count =
@@ -113,7 +116,7 @@ static void note_held(const struct xseg_extent *extent, uint32_t end, struct xse
     mapping->is_exported = xseg_segment_is_exported(segment, end - count, count);
 }
 
-static void collect_arena(void *self, struct xseg_arena *arena)
+static void collect_arena_mappings(void *self, struct xseg_arena *arena)
 {
     struct collection *collection = self;
 
@@ -129,8 +132,8 @@ static void collect_arena(void *self, struct xseg_arena *arena)
             continue;
         for (uint32_t at = 0, end = xseg_mapping_granules(extent);
              collection->status == XSEG_OK && xseg_mapping_next(extent, &at, end, &mapping);) {
-            note_held(extent, at, &mapping);
-            collection->status = add(collection->list, &mapping);
+            set_held_flags(extent, at, &mapping);
+            collection->status = append_mapping(collection->list, &mapping);
         }
     }
 }
@@ -142,7 +145,7 @@ xseg_status xseg_mapping_collect(struct xseg_device *device, const struct xseg_p
     struct collection collection = {pool, stream, list, XSEG_OK};
 
     xseg_mutex_lock(&device->growth_lock);
-    xseg_device_visit_arenas(device, collect_arena, &collection);
+    xseg_device_visit_arenas(device, collect_arena_mappings, &collection);
     xseg_mutex_unlock(&device->growth_lock);
     return collection.status;
 }
@@ -150,10 +153,11 @@ xseg_status xseg_mapping_collect(struct xseg_device *device, const struct xseg_p
 /* --- Pins. --- */
 
 /*
- * Whether an address lies in an extent after all.  An extent that moves to another arena is out of the page map for
- * a moment, under the device memory lock of its device.
+ * Whether an address is in an extent, as of a moment without concurrent changes.  An extent that
+ * moves to another arena is temporarily removed from the page map, under the device memory lock of
+ * its device.
  */
-static bool is_in_some(struct xseg_allocator *allocator, uint64_t address)
+static bool is_address_mapped(struct xseg_allocator *allocator, uint64_t address)
 {
     bool found = false;
 
@@ -169,13 +173,13 @@ static bool is_in_some(struct xseg_allocator *allocator, uint64_t address)
     return found;
 }
 
-struct xseg_extent *xseg_mapping_hold(struct xseg_allocator *allocator,
-                                      uint64_t address) XSEG_UNCHECKED
+struct xseg_extent *xseg_mapping_lock_extent(struct xseg_allocator *allocator,
+                                             uint64_t address) XSEG_UNCHECKED
 {
     for (;;) {
         struct xseg_extent *extent = xseg_page_map_find(&allocator->page_map, address);
 
-        if (extent == NULL && is_in_some(allocator, address))
+        if (extent == NULL && is_address_mapped(allocator, address))
             continue;
         if (extent == NULL)
             return NULL;
@@ -192,8 +196,8 @@ struct xseg_extent *xseg_mapping_hold(struct xseg_allocator *allocator,
     }
 }
 
-xseg_status xseg_mapping_fail_end(const struct xseg_segment *segment, uint64_t address,
-                                  uint64_t bytes)
+xseg_status xseg_mapping_fail_past_end(const struct xseg_segment *segment, uint64_t address,
+                                       uint64_t bytes)
 {
     return xseg_fail(XSEG_ERR_ARGUMENT,
                      "size exceeds the segment, %" PRIu64 " bytes at %#" PRIx64
@@ -225,8 +229,9 @@ xseg_status xseg_mapping_fail_claimed(uint64_t address)
                      address);
 }
 
-/* Whether [address, address + bytes) is part of a live block. */
-static xseg_status check_block(const struct xseg_extent *extent, uint64_t address, uint64_t bytes)
+/* Check that [address, address + bytes) is part of one allocated block. */
+static xseg_status check_allocated_range(const struct xseg_extent *extent, uint64_t address,
+                                         uint64_t bytes)
 {
     struct xseg_arena *arena = extent->arena;
 
@@ -248,14 +253,14 @@ static xseg_status check_block(const struct xseg_extent *extent, uint64_t addres
     return XSEG_OK;
 }
 
-static xseg_status pin(struct xseg_extent *extent, uint64_t address, uint64_t bytes)
+static xseg_status pin_range(struct xseg_extent *extent, uint64_t address, uint64_t bytes)
 {
     const uint64_t begins = address - extent->segment.base;
     XSEG_ASSERT(begins < extent->segment.bytes);
     xseg_status status = xseg_pool_check_running(extent->arena->pool);
 
     if (status == XSEG_OK)
-        status = check_block(extent, address, bytes);
+        status = check_allocated_range(extent, address, bytes);
     return status == XSEG_OK
                ? xseg_segment_retain(&extent->segment, XSEG_RETAIN_PIN, begins, begins + bytes)
                : status;
@@ -264,11 +269,11 @@ static xseg_status pin(struct xseg_extent *extent, uint64_t address, uint64_t by
 xseg_status xseg_mapping_pin(struct xseg_allocator *allocator, uint64_t address,
                              uint64_t bytes) XSEG_UNCHECKED
 {
-    struct xseg_extent *extent = xseg_mapping_hold(allocator, address);
+    struct xseg_extent *extent = xseg_mapping_lock_extent(allocator, address);
 
     if (extent == NULL)
         return xseg_allocator_fail_foreign(address);
-    const xseg_status status = pin(extent, address, bytes);
+    const xseg_status status = pin_range(extent, address, bytes);
     xseg_mutex_unlock(&extent->arena->device->growth_lock);
     return status;
 }
@@ -276,7 +281,7 @@ xseg_status xseg_mapping_pin(struct xseg_allocator *allocator, uint64_t address,
 xseg_status xseg_mapping_unpin(struct xseg_allocator *allocator, uint64_t address,
                                uint64_t bytes) XSEG_UNCHECKED
 {
-    struct xseg_extent *extent = xseg_mapping_hold(allocator, address);
+    struct xseg_extent *extent = xseg_mapping_lock_extent(allocator, address);
     bool was_pinned = false;
 
     if (extent == NULL)
@@ -285,7 +290,8 @@ xseg_status xseg_mapping_unpin(struct xseg_allocator *allocator, uint64_t addres
     const uint64_t begins = address - segment->base;
     XSEG_ASSERT(begins < segment->bytes && xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     const bool is_inside = bytes <= segment->bytes - begins;
-    const xseg_status status = is_inside ? XSEG_OK : xseg_mapping_fail_end(segment, address, bytes);
+    const xseg_status status =
+        is_inside ? XSEG_OK : xseg_mapping_fail_past_end(segment, address, bytes);
     if (is_inside)
         was_pinned = xseg_segment_release(segment, XSEG_RETAIN_PIN, begins, begins + bytes);
     xseg_mutex_unlock(&extent->arena->device->growth_lock);
@@ -298,7 +304,7 @@ xseg_status xseg_mapping_unpin(struct xseg_allocator *allocator, uint64_t addres
                                   bytes, address);
 }
 
-static void add_pinned(void *self, struct xseg_arena *arena)
+static void add_pinned_bytes(void *self, struct xseg_arena *arena)
 {
     uint64_t *bytes = self;
 
@@ -315,6 +321,179 @@ uint64_t xseg_mapping_pinned(struct xseg_device *device)
     uint64_t bytes = 0;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    xseg_device_visit_arenas(device, add_pinned, &bytes);
+    xseg_device_visit_arenas(device, add_pinned_bytes, &bytes);
     return bytes;
+}
+
+/* --- Notifications. --- */
+
+bool xseg_notify_is_enabled(const struct xseg_device *device)
+{
+    return atomic_load_explicit(&device->allocator->observers.noticing, memory_order_relaxed) != 0;
+}
+
+/* Whether a callback of the notification that this thread delivers keeps_memory the memory. */
+static _Thread_local bool keeps_memory;
+
+void xseg_notify_keep(void)
+{
+    keeps_memory = true;
+}
+
+/* The pool whose complete unmapping the calling thread announces; NULL: none. */
+static _Thread_local const struct xseg_pool *unmapping_pool;
+
+bool xseg_notify_is_of_pool(const struct xseg_pool *pool)
+{
+    return unmapping_pool == pool;
+}
+
+/*
+ * Unlock the device memory lock while callbacks run, and preserve the error of the calling thread.
+ */
+static void unlock_for_callbacks(struct xseg_device *device,
+                                 struct xseg_fail_saved *kept) XSEG_UNCHECKED
+{
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    xseg_fail_save(kept);
+    xseg_mutex_unlock(&device->growth_lock);
+}
+
+static void relock_after_callbacks(struct xseg_device *device,
+                                   const struct xseg_fail_saved *kept) XSEG_UNCHECKED
+{
+    xseg_mutex_lock(&device->growth_lock);
+    xseg_fail_restore(kept);
+}
+
+/* Begin a notification that memory is about to be unmapped.  Notifications nest: a callback may
+ * cause another one. */
+static bool begin_unmap_notification(void)
+{
+    const bool outer = keeps_memory;
+
+    keeps_memory = false;
+    return outer;
+}
+
+/* Returns: whether no callback keeps_memory the memory */
+static bool end_unmap_notification(bool outer)
+{
+    const bool may_unmap = !keeps_memory;
+
+    keeps_memory = outer;
+    return may_unmap;
+}
+
+/* Notify observers of the mapped granules [at, end) of an extent.  No lock is held. */
+static void notify_granules(const struct xseg_extent *extent, uint32_t at, uint32_t end,
+                            enum xseg_observers_subject subject)
+{
+    struct xseg_observers *observers = &extent->arena->device->allocator->observers;
+    struct xseg_mapping mapping;
+
+    XSEG_ASSERT(at <= end);
+    while (xseg_mapping_next(extent, &at, end, &mapping))
+        xseg_observers_notify_of(observers, subject, &mapping);
+}
+
+/* Notify observers of bytes of an extent, which are whole pages or a whole classic segment. */
+static void notify_bytes(const struct xseg_extent *extent, uint64_t base, uint64_t bytes,
+                         enum xseg_observers_subject subject)
+{
+    const struct xseg_segment *segment = &extent->segment;
+
+    XSEG_ASSERT(base >= segment->base && base + bytes <= segment->base + segment->bytes);
+    if (!xseg_segment_is_expandable(segment))
+        notify_granules(extent, 0, 1, subject);
+    else
+        notify_granules(extent, (uint32_t)((base - segment->base) / segment->granule_bytes),
+                        (uint32_t)((base + bytes - segment->base) / segment->granule_bytes),
+                        subject);
+}
+
+static void notify_blocks(const struct xseg_block *claimed, enum xseg_observers_subject subject)
+{
+    for (; claimed != NULL; claimed = claimed->right) {
+        XSEG_ASSERT(claimed->state == XSEG_BLOCK_CLAIMED);
+        notify_bytes(claimed->extent, claimed->base, claimed->bytes, subject);
+    }
+}
+
+bool xseg_notify_unmap(struct xseg_device *device, const struct xseg_block *claimed)
+{
+    struct xseg_fail_saved kept;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    XSEG_ASSERT(claimed == NULL || claimed->state == XSEG_BLOCK_CLAIMED);
+    if (claimed == NULL || !xseg_notify_is_enabled(device))
+        return true;
+    const bool outer = begin_unmap_notification();
+    unlock_for_callbacks(device, &kept);
+    notify_blocks(claimed, XSEG_OBSERVERS_UNMAP);
+    relock_after_callbacks(device, &kept);
+    if (end_unmap_notification(outer) && !xseg_pending_captures(device->pending))
+        return true;
+    unlock_for_callbacks(device, &kept);
+    notify_blocks(claimed, XSEG_OBSERVERS_MAP);
+    relock_after_callbacks(device, &kept);
+    return false;
+}
+
+bool xseg_notify_unmap_bytes(const struct xseg_extent *extent, uint64_t base, uint64_t bytes)
+{
+    struct xseg_device *device = extent->arena->device;
+    struct xseg_fail_saved kept;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && bytes > 0);
+    if (!xseg_notify_is_enabled(device))
+        return true;
+    const bool outer = begin_unmap_notification();
+    unlock_for_callbacks(device, &kept);
+    notify_bytes(extent, base, bytes, XSEG_OBSERVERS_UNMAP);
+    relock_after_callbacks(device, &kept);
+    if (end_unmap_notification(outer) && !xseg_pending_captures(device->pending))
+        return true;
+    xseg_notify_map(extent, base, bytes);
+    return false;
+}
+
+void xseg_notify_map(const struct xseg_extent *extent, uint64_t base, uint64_t bytes)
+{
+    struct xseg_device *device = extent->arena->device;
+    struct xseg_fail_saved kept;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && bytes > 0);
+    if (!xseg_notify_is_enabled(device))
+        return;
+    unlock_for_callbacks(device, &kept);
+    notify_bytes(extent, base, bytes, XSEG_OBSERVERS_MAP);
+    relock_after_callbacks(device, &kept);
+}
+
+bool xseg_notify_pool(struct xseg_pool *pool, bool is_unmap)
+{
+    struct xseg_device *device = pool->device;
+    struct xseg_fail_saved kept;
+    struct xseg_arena *arena = atomic_load_explicit(&pool->arenas, memory_order_acquire);
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
+                pool->state == XSEG_POOL_TRANSITION);
+    if (!xseg_notify_is_enabled(device))
+        return true;
+    const bool outer = begin_unmap_notification();
+    const struct xseg_pool *outer_pool = unmapping_pool;
+    unmapping_pool = is_unmap ? pool : NULL;
+    unlock_for_callbacks(device, &kept);
+    for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_acquire))
+        XSEG_LIST_FOR(node, &arena->extents)
+        {
+            const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+
+            notify_granules(extent, 0, xseg_mapping_granules(extent),
+                            is_unmap ? XSEG_OBSERVERS_UNMAP : XSEG_OBSERVERS_MAP);
+        }
+    relock_after_callbacks(device, &kept);
+    unmapping_pool = outer_pool;
+    return end_unmap_notification(outer);
 }

@@ -1,8 +1,29 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Mappings: runs of pages with memory, as users see them; and pins on them.
+ * Mappings: runs of mapped pages as the application sees them; notifications about them, and pins
+ * on them.
  *
- * Locking: the device memory lock, where a function says so.
+ * A mapping is a run of adjacent pages of one size and one generation, or a classic segment.  The
+ * generation of a page changes when other physical memory is mapped at its address.  Code that
+ * registers device memory, for example for RDMA, lists mappings, pins pages so that they stay
+ * mapped, or observes notifications.
+ *
+ * Notifications.  Observers are notified before memory is unmapped and after memory was mapped:
+ *
+ *     claimed, stream idle --> on_unmap, for each mapping --> unmapped
+ *                                  |
+ *                                  +--> kept --> on_map, with the same generation
+ *     mapped, still claimed --> on_map, for each mapping --> cached
+ *
+ * An observer may call the library, so no lock is held while it runs: a notification unlocks the
+ * device memory lock and locks it again.  The memory that it concerns is claimed, or in a pool in
+ * transition, so no other thread changes it.  Everything else may have changed on return.  The
+ * memory is kept if a capture has begun during the notification, because nothing is unmapped during
+ * a capture, or if another thread runs a callback about the same memory, because callbacks do not
+ * wait for each other.  Without an observer a notification costs one load.
+ *
+ * Locking: the caller holds the device memory lock and no other lock, unless a function states
+ * otherwise.
  */
 #ifndef XSEG_CORE_MAPPING_H
 #define XSEG_CORE_MAPPING_H
@@ -11,25 +32,25 @@
 #include "xseg/allocator.h"
 
 /*
- * The next run of mapped granules in [*at, end) with pages of one size and one generation; of a classic
- * segment, whose only granule is 0, all of it.  *at moves behind the run.  The device memory lock is held, or the granules
- * are of a busy block; pins are not looked at.
+ * Find the next mapping in granules [*at, end), and advance *at past it.  A classic segment has the
+ * single granule 0.  The members for pins and exports are not set.  The caller holds the device
+ * memory lock, or the granules are of a claimed block.
  *
  * Returns: whether there is one
  */
 bool xseg_mapping_next(const struct xseg_extent *extent, uint32_t *at, uint32_t end,
                        struct xseg_mapping *out);
 
-/* How many granules an extent has; a classic one has 1. */
+/* The number of granules of an extent; 1 for a classic segment. */
 uint32_t xseg_mapping_granules(const struct xseg_extent *extent);
 
 struct xseg_mapping_list {
-    struct xseg_mapping *mapping; /* [capacity]; the caller's to free */
+    struct xseg_mapping *mapping; /* [capacity]; owned by the caller */
     size_t count, capacity;
 };
 
 /*
- * Add the mappings of a device, a pool or a stream of it.  No lock is held.
+ * Append the mappings of a device, or of one pool or stream of it.  The caller holds no lock.
  *
  * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
  */
@@ -37,25 +58,61 @@ xseg_status xseg_mapping_collect(struct xseg_device *device, const struct xseg_p
                                  const struct xseg_known_stream *stream,
                                  struct xseg_mapping_list *list);
 
-/* Serve xseg_pin() and xseg_unpin() of the public header.  No lock is held. */
+/* --- Pins. --- */
+
+/* Implement xseg_pin() and xseg_unpin() of the public header.  The caller holds no lock. */
 xseg_status xseg_mapping_pin(struct xseg_allocator *allocator, uint64_t address, uint64_t bytes);
 xseg_status xseg_mapping_unpin(struct xseg_allocator *allocator, uint64_t address, uint64_t bytes);
 
-/* Find the extent of an address and take the device memory lock of its device, so that the extent stays; NULL, and no lock, if there
- * is none. */
-struct xseg_extent *xseg_mapping_hold(struct xseg_allocator *allocator, uint64_t address);
+/*
+ * Find the extent of an address and lock the device memory lock of its device, which keeps the
+ * extent valid.  Returns NULL, without the lock, if there is no extent.  The caller holds no lock.
+ */
+struct xseg_extent *xseg_mapping_lock_extent(struct xseg_allocator *allocator, uint64_t address);
 
-/* Whether some of the bytes [begin, end) are claimed: another call maps or unmaps memory there.  The device memory lock is held. */
+/* Whether bytes in [begin, end) are claimed: another call maps or unmaps memory there. */
 bool xseg_mapping_is_claimed(const struct xseg_extent *extent, uint64_t begin, uint64_t end);
 
-/* Fail with XSEG_ERR_BUSY because of claimed memory at an address. */
+/* Fail with XSEG_ERR_BUSY because memory at an address is claimed. */
 xseg_status xseg_mapping_fail_claimed(uint64_t address);
 
-/* Fail with XSEG_ERR_ARGUMENT because bytes from an address on exceed their segment. */
-xseg_status xseg_mapping_fail_end(const struct xseg_segment *segment, uint64_t address,
-                                  uint64_t bytes);
+/* Fail with XSEG_ERR_ARGUMENT because a range extends past the end of its segment. */
+xseg_status xseg_mapping_fail_past_end(const struct xseg_segment *segment, uint64_t address,
+                                       uint64_t bytes);
 
-/* Bytes of pinned pages of a device.  The device memory lock is held. */
+/* Bytes of the pinned pages of a device. */
 uint64_t xseg_mapping_pinned(struct xseg_device *device);
+
+/* --- Notifications. --- */
+
+/* Whether there is an observer of mappings. */
+bool xseg_notify_is_enabled(const struct xseg_device *device);
+
+/*
+ * Notify observers that claimed blocks, linked through `right`, are about to be unmapped.
+ *
+ * Returns: whether the blocks may be unmapped; if not, observers were notified that the memory
+ *          stays mapped
+ */
+bool xseg_notify_unmap(struct xseg_device *device, const struct xseg_block *claimed);
+
+/* Notify observers that claimed bytes of an extent, which are whole pages, are about to be
+ * unmapped.  Returns: as xseg_notify_unmap() */
+bool xseg_notify_unmap_bytes(const struct xseg_extent *extent, uint64_t base, uint64_t bytes);
+
+/* Notify observers that claimed bytes [base, base + bytes) of an extent were mapped, or stay mapped
+ * after a notification that announced the opposite. */
+void xseg_notify_map(const struct xseg_extent *extent, uint64_t base, uint64_t bytes);
+
+/* Notify observers that all memory of a pool in transition is about to be unmapped, or was mapped.
+ * Returns false if memory must stay mapped. */
+bool xseg_notify_pool(struct xseg_pool *pool, bool is_unmap);
+
+/* Whether the calling thread runs a callback about the unmapping of all memory of a pool. */
+bool xseg_notify_is_of_pool(const struct xseg_pool *pool);
+
+/* Keep the memory of the current notification mapped, because another thread registers or
+ * unregisters it.  Called in a callback that is notified before memory is unmapped. */
+void xseg_notify_keep(void);
 
 #endif

@@ -7,40 +7,195 @@
 
 #include "src/base/error.h"
 #include "src/core/arena/recorder.h"
+#include "src/core/block/elastic.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
-#include "src/core/reclaim/notify.h"
-#include "src/core/reclaim/trim_steps.h"
-#include "src/core/reclaim/unmap_batch.h"
+#include "src/core/reclaim/mapping.h"
+#include "src/core/reclaim/reclaim.h"
 
-void xseg_pending_unmap_init(struct xseg_pending_unmap *pending_unmaps)
+struct xseg_unmap_batch {
+    struct xseg_list link;       /* in the list of all batches */
+    struct xseg_list queue_link; /* in one queue, see enqueue_batch() and park_batch() */
+    struct xseg_extent *extent;
+    struct xseg_known_stream *stream;
+    /* The stream's number at creation.  If the entry has another number, the stream was retired and
+     * has completed. */
+    uint64_t stream_number;
+    xseg_event event;      /* NULL: not recorded yet, or is_complete */
+    uint32_t id;           /* index in the table */
+    uint32_t first, count; /* granules at creation */
+    uint32_t remaining;    /* of these, granules that still belong to the batch */
+    bool is_complete;      /* the stream has completed the work before the decommit */
+    bool is_unmapping;     /* a thread unmaps granules; it may release the device memory lock */
+    bool is_parked;        /* `queue_link` is in the list of the extent */
+    uint64_t poll;         /* number of the last poll that visited the batch */
+    uint64_t releases; /* count_releases() when the batch was last unmapped; UINT64_MAX: retry */
+};
+
+/* --- Batches and their queues. --- */
+
+/* Count host memory that was allocated, or freed if `more` is negative. */
+static void add_host_bytes(struct xseg_pending_unmap *unmaps, uint64_t more)
 {
-    memset(pending_unmaps, 0, sizeof(*pending_unmaps));
-    xseg_list_init(&pending_unmaps->batches);
-    xseg_list_init(&pending_unmaps->streams);
-    xseg_list_init(&pending_unmaps->unrecorded);
-    xseg_list_init(&pending_unmaps->over);
-    xseg_list_init(&pending_unmaps->parked);
-    pending_unmaps->free = 1;
+    atomic_fetch_add_explicit(&unmaps->host_bytes, more, memory_order_relaxed);
 }
 
-void xseg_pending_unmap_fini(struct xseg_pending_unmap *pending_unmaps)
+/* Assign an ID to a batch and add it to the table.  Returns false on host allocation failure. */
+static bool add_batch(struct xseg_pending_unmap *unmaps, struct xseg_unmap_batch *batch)
 {
-    XSEG_LIST_FOR_SAFE(node, &pending_unmaps->batches)
+    while (unmaps->lowest_free_id < unmaps->capacity &&
+           unmaps->table[unmaps->lowest_free_id] != NULL)
+        unmaps->lowest_free_id++;
+    if (unmaps->lowest_free_id >= unmaps->capacity) {
+        const uint32_t capacity = unmaps->capacity == 0 ? 64 : unmaps->capacity * 2;
+        struct xseg_unmap_batch **table =
+            realloc(unmaps->table, capacity * sizeof(struct xseg_unmap_batch *));
+
+        if (table == NULL)
+            return false;
+        memset(table + unmaps->capacity, 0,
+               (capacity - unmaps->capacity) * sizeof(struct xseg_unmap_batch *));
+        add_host_bytes(unmaps, (capacity - unmaps->capacity) * sizeof(*table));
+        unmaps->table = table;
+        unmaps->capacity = capacity;
+    }
+    batch->id = unmaps->lowest_free_id++;
+    unmaps->table[batch->id] = batch;
+    add_host_bytes(unmaps, sizeof(*batch));
+    xseg_list_insert(&unmaps->batches, &batch->link);
+    return true;
+}
+
+/* Remove a batch from its queue. */
+static void dequeue_batch(struct xseg_unmap_batch *batch)
+{
+    struct xseg_elastic *elastic = batch->extent->elastic;
+
+    xseg_list_remove(&batch->queue_link);
+    if (batch->is_parked && xseg_list_is_empty(&elastic->parked))
+        xseg_list_remove(&elastic->parked_link);
+    batch->is_parked = false;
+    if (xseg_list_is_empty(&batch->stream->batches))
+        xseg_list_remove(&batch->stream->leaves);
+}
+
+/*
+ * Append a batch to the queue of its state: completed, without an event, or waiting for its stream.
+ */
+static void enqueue_batch(struct xseg_pending_unmap *unmaps, struct xseg_unmap_batch *batch)
+{
+    struct xseg_known_stream *stream = batch->stream;
+
+    dequeue_batch(batch);
+    if (batch->is_complete) {
+        xseg_list_insert(&unmaps->completed, &batch->queue_link);
+    } else if (batch->event == NULL) {
+        xseg_list_insert(&unmaps->unrecorded, &batch->queue_link);
+    } else {
+        if (xseg_list_is_empty(&stream->batches))
+            xseg_list_insert(&unmaps->streams, &stream->leaves);
+        xseg_list_insert(&stream->batches, &batch->queue_link);
+    }
+}
+
+/* Return the event of a batch, if any, to the fences. */
+static void return_batch_event(struct xseg_unmap_batch *batch)
+{
+    if (batch->event != NULL)
+        xseg_pending_return_event(xseg_device_of(batch->extent)->pending, batch->event);
+    batch->event = NULL;
+}
+
+static void destroy_batch(struct xseg_pending_unmap *unmaps, struct xseg_unmap_batch *batch)
+{
+    XSEG_ASSERT(batch->remaining == 0 && unmaps->table[batch->id] == batch);
+    return_batch_event(batch);
+    dequeue_batch(batch);
+    unmaps->table[batch->id] = NULL;
+    unmaps->lowest_free_id =
+        batch->id < unmaps->lowest_free_id ? batch->id : unmaps->lowest_free_id;
+    xseg_list_remove(&batch->link);
+    add_host_bytes(unmaps, 0 - sizeof(*batch));
+    free(batch);
+}
+
+/* The number of pins, exports and holds of an extent's granules that were released so far. */
+static uint64_t count_releases(const struct xseg_extent *extent)
+{
+    return extent->segment.release_count;
+}
+
+/* Have the next poll visit a batch. */
+static void wake_batch(struct xseg_unmap_batch *batch)
+{
+    batch->releases = UINT64_MAX;
+    if (batch->is_parked)
+        enqueue_batch(xseg_device_of(batch->extent)->pending_unmaps, batch);
+}
+
+/*
+ * Park a batch, none of whose granules can be unmapped, until a reference of its extent is
+ * released.  A reference that was released while observers ran is not missed: then the batch stays
+ * in its queue.
+ */
+static void park_batch(struct xseg_pending_unmap *unmaps, struct xseg_unmap_batch *batch)
+{
+    struct xseg_elastic *elastic = batch->extent->elastic;
+
+    if (batch->releases != count_releases(batch->extent))
+        return;
+    dequeue_batch(batch);
+    if (xseg_list_is_empty(&elastic->parked)) {
+        xseg_list_insert(&unmaps->parked, &elastic->parked_link);
+        elastic->parked_at = batch->releases;
+    }
+    xseg_list_insert(&elastic->parked, &batch->queue_link);
+    batch->is_parked = true;
+}
+
+/* Wake the parked batches of extents in which a reference was released. */
+static void wake_parked_batches(struct xseg_pending_unmap *unmaps)
+{
+    XSEG_LIST_FOR_SAFE(node, &unmaps->parked)
+    {
+        const struct xseg_elastic *elastic = XSEG_CONTAINER(node, struct xseg_elastic, parked_link);
+        const struct xseg_unmap_batch *batch =
+            XSEG_LIST_FIRST(&elastic->parked, struct xseg_unmap_batch, queue_link);
+
+        if (elastic->parked_at != count_releases(batch->extent))
+            while (!xseg_list_is_empty(&elastic->parked))
+                wake_batch(XSEG_LIST_FIRST(&elastic->parked, struct xseg_unmap_batch, queue_link));
+    }
+}
+
+void xseg_pending_unmap_init(struct xseg_pending_unmap *unmaps)
+{
+    memset(unmaps, 0, sizeof(*unmaps));
+    xseg_list_init(&unmaps->batches);
+    xseg_list_init(&unmaps->streams);
+    xseg_list_init(&unmaps->unrecorded);
+    xseg_list_init(&unmaps->completed);
+    xseg_list_init(&unmaps->parked);
+    unmaps->lowest_free_id = 1;
+}
+
+void xseg_pending_unmap_fini(struct xseg_pending_unmap *unmaps)
+{
+    XSEG_LIST_FOR_SAFE(node, &unmaps->batches)
     {
         free(XSEG_CONTAINER(node, struct xseg_unmap_batch, link));
     }
-    free(pending_unmaps->table);
+    free(unmaps->table);
 }
 
-/* A run of granules of one batch, which is claimed. */
+/* A run of granules of one batch. */
 struct run {
     struct xseg_extent *extent;
     uint32_t first, count;
 };
 
-/* Set what a run is used for.  Takes ARENA. */
-static void set_use(const struct run *run, enum xseg_elastic_use use)
+/* Set the use of the granules of a run.  Locks ARENA. */
+static void set_granule_use(const struct run *run, enum xseg_elastic_use use)
 {
     struct xseg_arena *arena = run->extent->arena;
 
@@ -49,16 +204,17 @@ static void set_use(const struct run *run, enum xseg_elastic_use use)
     xseg_arena_unlock(arena);
 }
 
-/* --- Beginning, and taking back. --- */
+/* --- Creation and reuse. --- */
 
-static bool has_passed(const struct xseg_unmap_batch *batch)
+/* Whether the stream of a batch was retired, so that its work has completed. */
+static bool is_batch_stream_retired(const struct xseg_unmap_batch *batch)
 {
     return atomic_load_explicit(&batch->stream->number, memory_order_acquire) !=
            batch->stream_number;
 }
 
-/* Record the event of a batch. */
-static xseg_status record(struct xseg_unmap_batch *batch)
+/* Record the event of a batch on its stream. */
+static xseg_status record_batch_event(struct xseg_unmap_batch *batch)
 {
     struct xseg_pending *pending = xseg_device_of(batch->extent)->pending;
 
@@ -67,48 +223,48 @@ static xseg_status record(struct xseg_unmap_batch *batch)
         xseg_fences_record(&pending->fences, batch->stream->handle, &batch->event);
     xseg_pending_unlock(pending);
     if (status == XSEG_OK)
-        xseg_unmap_batch_enlist(xseg_device_of(batch->extent)->pending_unmaps, batch);
+        enqueue_batch(xseg_device_of(batch->extent)->pending_unmaps, batch);
     return status;
 }
 
-/* Make a batch of no granules, with its event. */
-static xseg_status make(struct xseg_extent *extent, struct xseg_known_stream *stream,
-                        struct xseg_unmap_batch **out)
+/* Create a batch without granules, and record its event unless a capture is active. */
+static xseg_status create_batch(struct xseg_extent *extent, struct xseg_known_stream *stream,
+                                struct xseg_unmap_batch **out)
 {
     struct xseg_device *device = xseg_device_of(extent);
     struct xseg_unmap_batch *batch = calloc(1, sizeof(*batch));
     xseg_status status = XSEG_OK;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    if (batch == NULL || !xseg_unmap_batch_add(device->pending_unmaps, batch)) {
+    if (batch == NULL || !add_batch(device->pending_unmaps, batch)) {
         free(batch);
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, record of a decommit");
     }
     batch->extent = extent;
     batch->stream = stream;
-    xseg_list_init(&batch->turn);
-    xseg_unmap_batch_enlist(device->pending_unmaps, batch);
+    xseg_list_init(&batch->queue_link);
+    enqueue_batch(device->pending_unmaps, batch);
     batch->stream_number = atomic_load_explicit(&stream->number, memory_order_relaxed);
-    batch->let_go = UINT64_MAX;
+    batch->releases = UINT64_MAX;
     if (!xseg_pending_captures(device->pending) && !xseg_context_is_lost(&device->context))
-        status = record(batch);
+        status = record_batch_event(batch);
     if (status == XSEG_OK)
         *out = batch;
     else
-        xseg_unmap_batch_end(device->pending_unmaps, batch);
+        destroy_batch(device->pending_unmaps, batch);
     return status;
 }
 
-/* Let granules that have no batch leave with one that is new. */
-static void join(struct xseg_unmap_batch *batch, uint32_t first, uint32_t count)
+/* Assign granules that have no batch to a new batch. */
+static void assign_granules(struct xseg_unmap_batch *batch, uint32_t first, uint32_t count)
 {
     struct xseg_elastic *elastic = batch->extent->elastic;
 
     batch->first = first;
-    batch->count = batch->left = count;
+    batch->count = batch->remaining = count;
     for (uint32_t at = first; at < first + count; at++) {
         XSEG_ASSERT(elastic->batch[at] == 0);
-        elastic->batch[at] = batch->number;
+        elastic->batch[at] = batch->id;
     }
 }
 
@@ -116,51 +272,50 @@ xseg_status xseg_pending_unmap_begin(struct xseg_extent *extent, uint32_t first,
                                      struct xseg_known_stream *stream)
 {
     struct xseg_unmap_batch *batch = NULL;
-    const xseg_status status = make(extent, stream, &batch);
+    const xseg_status status = create_batch(extent, stream, &batch);
 
     XSEG_ASSERT(count > 0);
     if (status == XSEG_OK)
-        join(batch, first, count);
+        assign_granules(batch, first, count);
     return status;
 }
 
-xseg_status xseg_pending_unmap_again(struct xseg_extent *extent, uint32_t first, uint32_t count,
-                                     struct xseg_known_stream *stream)
+xseg_status xseg_pending_unmap_reassign(struct xseg_extent *extent, uint32_t first, uint32_t count,
+                                        struct xseg_known_stream *stream)
 {
     struct xseg_unmap_batch *batch = NULL;
-    const xseg_status status = make(extent, stream, &batch);
+    const xseg_status status = create_batch(extent, stream, &batch);
 
     XSEG_ASSERT(count > 0);
     if (status != XSEG_OK)
         return status;
-    xseg_pending_unmap_end(extent, first, count);
-    join(batch, first, count);
+    xseg_pending_unmap_remove(extent, first, count);
+    assign_granules(batch, first, count);
     return XSEG_OK;
 }
 
-static struct xseg_unmap_batch *batch_of(const struct xseg_extent *extent, uint32_t granule)
+static struct xseg_unmap_batch *find_batch(const struct xseg_extent *extent, uint32_t granule)
 {
-    const struct xseg_pending_unmap *pending_unmaps = xseg_device_of(extent)->pending_unmaps;
+    const struct xseg_pending_unmap *unmaps = xseg_device_of(extent)->pending_unmaps;
     const uint32_t number = extent->elastic->batch[granule];
 
-    XSEG_ASSERT(number != 0 && number < pending_unmaps->capacity &&
-                pending_unmaps->table[number] != NULL);
-    return pending_unmaps->table[number];
+    XSEG_ASSERT(number != 0 && number < unmaps->capacity && unmaps->table[number] != NULL);
+    return unmaps->table[number];
 }
 
 bool xseg_pending_unmap_is_ordered(const struct xseg_extent *extent, uint32_t granule,
                                    const struct xseg_known_stream *stream)
 {
-    const struct xseg_unmap_batch *batch = batch_of(extent, granule);
+    const struct xseg_unmap_batch *batch = find_batch(extent, granule);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    return batch->stream == stream || batch->is_over || has_passed(batch);
+    return batch->stream == stream || batch->is_complete || is_batch_stream_retired(batch);
 }
 
 xseg_status xseg_pending_unmap_order(const struct xseg_extent *extent, uint32_t granule,
                                      struct xseg_known_stream *stream)
 {
-    struct xseg_unmap_batch *batch = batch_of(extent, granule);
+    struct xseg_unmap_batch *batch = find_batch(extent, granule);
     struct xseg_device *device = xseg_device_of(extent);
 
     if (xseg_pending_unmap_is_ordered(extent, granule, stream))
@@ -172,7 +327,7 @@ xseg_status xseg_pending_unmap_order(const struct xseg_extent *extent, uint32_t 
             "pass that stream, or retry after the capture",
             (void *)batch->stream->handle, device->context.ordinal);
     if (batch->event == NULL) {
-        const xseg_status status = record(batch);
+        const xseg_status status = record_batch_event(batch);
 
         if (status != XSEG_OK)
             return status;
@@ -180,95 +335,99 @@ xseg_status xseg_pending_unmap_order(const struct xseg_extent *extent, uint32_t 
     return xseg_driver_stream_wait_event(&device->context, stream->handle, batch->event);
 }
 
-void xseg_pending_unmap_wake(struct xseg_extent *extent, uint32_t first, uint32_t count)
+void xseg_pending_unmap_requeue(struct xseg_extent *extent, uint32_t first, uint32_t count)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     for (uint32_t at = first; at < first + count; at++)
         if (extent->elastic->batch[at] != 0)
-            xseg_unmap_batch_wake(batch_of(extent, at));
+            wake_batch(find_batch(extent, at));
 }
 
 void xseg_pending_unmap_resume(struct xseg_extent *extent, uint32_t first, uint32_t count)
 {
     const struct run run = {extent, first, count};
 
-    xseg_pending_unmap_wake(extent, first, count);
-    set_use(&run, XSEG_ELASTIC_UNMAPPING);
+    xseg_pending_unmap_requeue(extent, first, count);
+    set_granule_use(&run, XSEG_ELASTIC_UNMAPPING);
 }
 
-void xseg_pending_unmap_end(struct xseg_extent *extent, uint32_t first, uint32_t count)
+void xseg_pending_unmap_remove(struct xseg_extent *extent, uint32_t first, uint32_t count)
 {
-    struct xseg_pending_unmap *pending_unmaps = xseg_device_of(extent)->pending_unmaps;
+    struct xseg_pending_unmap *unmaps = xseg_device_of(extent)->pending_unmaps;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     for (uint32_t at = first; at < first + count; at++) {
-        struct xseg_unmap_batch *batch = batch_of(extent, at);
+        struct xseg_unmap_batch *batch = find_batch(extent, at);
 
         extent->elastic->batch[at] = 0;
-        XSEG_ASSERT(batch->left > 0);
-        if (--batch->left == 0 && !batch->is_worked)
-            xseg_unmap_batch_end(pending_unmaps, batch);
+        XSEG_ASSERT(batch->remaining > 0);
+        if (--batch->remaining == 0 && !batch->is_unmapping)
+            destroy_batch(unmaps, batch);
     }
 }
 
-/* --- Asking. --- */
+/* --- Polling. --- */
 
-/* Ask about the events of a stream's batches, until one is not complete.  An event that cannot be asked about, such as one
- * that was recorded in a capture of which the library was not told, is recorded again.  Returns false where nothing can be
- * asked. */
-static bool ask_stream(struct xseg_device *device, struct xseg_driver_poll *questions,
-                       struct xseg_known_stream *stream)
+/*
+ * Query the events of a stream's batches in order, up to the first that is not complete.  An event
+ * that cannot be queried, such as one that was recorded in a capture without a notification, is
+ * recorded again.  Returns false if the driver accepts no queries.
+ */
+static bool poll_stream_batches(struct xseg_device *device, struct xseg_driver_poll *queries,
+                                struct xseg_known_stream *stream)
 {
     while (!xseg_list_is_empty(&stream->batches)) {
         struct xseg_unmap_batch *batch =
-            XSEG_LIST_FIRST(&stream->batches, struct xseg_unmap_batch, turn);
+            XSEG_LIST_FIRST(&stream->batches, struct xseg_unmap_batch, queue_link);
         const enum xseg_driver_poll_result answer =
-            xseg_driver_poll_event(questions, batch->event, false);
+            xseg_driver_poll_event(queries, batch->event, false);
 
         if (answer == XSEG_DRIVER_POLL_NOT_QUERIED)
             return false;
         if (answer == XSEG_DRIVER_POLL_PENDING)
             break;
-        batch->is_over = answer == XSEG_DRIVER_POLL_COMPLETED;
+        batch->is_complete = answer == XSEG_DRIVER_POLL_COMPLETED;
         xseg_fences_return(&device->pending->fences, batch->event);
         batch->event = NULL;
-        xseg_unmap_batch_enlist(device->pending_unmaps, batch);
+        enqueue_batch(device->pending_unmaps, batch);
     }
     return true;
 }
 
-/* Ask how far all streams have come that memory leaves with. */
-static void ask(struct xseg_device *device)
+/* Query the events of the batches of all streams. */
+static void poll_batch_events(struct xseg_device *device)
 {
-    struct xseg_driver_poll questions = {.context = &device->context};
+    struct xseg_driver_poll queries = {.context = &device->context};
 
     xseg_pending_lock(device->pending);
     XSEG_LIST_FOR_SAFE(node, &device->pending_unmaps->streams)
     {
-        if (!ask_stream(device, &questions, XSEG_CONTAINER(node, struct xseg_known_stream, leaves)))
+        if (!poll_stream_batches(device, &queries,
+                                 XSEG_CONTAINER(node, struct xseg_known_stream, leaves)))
             break;
     }
-    xseg_driver_poll_end(&questions);
+    xseg_driver_poll_end(&queries);
     xseg_pending_unlock(device->pending);
 }
 
-/* Record the event of a batch that has none yet, or find out that it needs none. */
-static void catch_up(struct xseg_device *device, struct xseg_unmap_batch *batch)
+/* Record the event of a batch that has none, or mark the batch complete if its stream is idle. */
+static void record_missing_event(struct xseg_device *device, struct xseg_unmap_batch *batch)
 {
     bool idle = false;
 
-    batch->is_over = has_passed(batch);
-    if (!batch->is_over && xseg_streams_is_open(&device->context, batch->stream) &&
-        record(batch) == XSEG_OK)
+    batch->is_complete = is_batch_stream_retired(batch);
+    if (!batch->is_complete && xseg_streams_is_open(&device->context, batch->stream) &&
+        record_batch_event(batch) == XSEG_OK)
         return;
-    if (!batch->is_over)
-        batch->is_over = xseg_trim_is_idle(device, batch->stream, false, &idle) == XSEG_OK && idle;
-    if (batch->is_over)
-        xseg_unmap_batch_enlist(device->pending_unmaps, batch);
+    if (!batch->is_complete)
+        batch->is_complete =
+            xseg_reclaim_check_stream(device, batch->stream, false, &idle) == XSEG_OK && idle;
+    if (batch->is_complete)
+        enqueue_batch(device->pending_unmaps, batch);
 }
 
-/* Whether there is anything to ask, or to take away, and the driver may be called for it. */
-static bool can_look(const struct xseg_device *device)
+/* Whether a batch exists and the driver may be called. */
+static bool can_poll(const struct xseg_device *device)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     return xseg_pending_unmap_is_any(device->pending_unmaps) &&
@@ -277,61 +436,62 @@ static bool can_look(const struct xseg_device *device)
 
 void xseg_pending_unmap_query(struct xseg_device *device)
 {
-    if (!can_look(device))
+    if (!can_poll(device))
         return;
     XSEG_LIST_FOR_SAFE(node, &device->pending_unmaps->unrecorded)
     {
-        catch_up(device, XSEG_CONTAINER(node, struct xseg_unmap_batch, turn));
+        record_missing_event(device, XSEG_CONTAINER(node, struct xseg_unmap_batch, queue_link));
     }
-    ask(device);
+    poll_batch_events(device);
 }
 
-/* --- Taking away. --- */
+/* --- Unmapping. --- */
 
-static bool is_held(const struct xseg_extent *extent, uint32_t granule)
+static bool is_granule_held(const struct xseg_extent *extent, uint32_t granule)
 {
     return extent->elastic->holds[granule] != 0 ||
            xseg_segment_is_retained(&extent->segment, granule, 1);
 }
 
-static bool may_go(const struct xseg_unmap_batch *batch, uint32_t granule)
+static bool can_unmap_granule(const struct xseg_unmap_batch *batch, uint32_t granule)
 {
     const struct xseg_elastic *elastic = batch->extent->elastic;
 
-    return elastic->batch[granule] == batch->number &&
+    return elastic->batch[granule] == batch->id &&
            elastic->use[granule] == XSEG_ELASTIC_UNMAPPING &&
            xseg_segment_is_mapped(&batch->extent->segment, granule) &&
-           !is_held(batch->extent, granule);
+           !is_granule_held(batch->extent, granule);
 }
 
-/* Find the next run of a batch from a granule on that may go; one of no granules if there is none. */
-static struct run next_run(const struct xseg_unmap_batch *batch, uint32_t from)
+/* Find the next run of a batch, from a granule on, that can be unmapped; a run of 0 granules if
+ * there is none. */
+static struct run find_unmappable_run(const struct xseg_unmap_batch *batch, uint32_t from)
 {
     const uint32_t end = batch->first + batch->count;
     struct run run = {batch->extent, from, 0};
 
-    while (run.first < end && !may_go(batch, run.first))
+    while (run.first < end && !can_unmap_granule(batch, run.first))
         run.first++;
-    while (run.first + run.count < end && may_go(batch, run.first + run.count))
+    while (run.first + run.count < end && can_unmap_granule(batch, run.first + run.count))
         run.count++;
     return run;
 }
 
-static uint64_t base_of(const struct run *run)
+static uint64_t run_base(const struct run *run)
 {
     const struct xseg_segment *segment = &run->extent->segment;
 
     return segment->base + run->first * segment->granule_bytes;
 }
 
-/* Count a run that was unmapped.  own: bytes of the pages whose last mapping that was */
-static void settle(const struct run *run, uint64_t own)
+/* Account for a run that was unmapped.  own: bytes of the pages whose last mapping was unmapped */
+static void count_unmapped_run(const struct run *run, uint64_t own)
 {
     struct xseg_extent *extent = run->extent;
     struct xseg_arena *arena = extent->arena;
     const uint64_t bytes = run->count * extent->segment.granule_bytes;
 
-    xseg_pending_unmap_end(extent, run->first, run->count);
+    xseg_pending_unmap_remove(extent, run->first, run->count);
     xseg_arena_lock(arena);
     memset(&extent->elastic->use[run->first], XSEG_ELASTIC_EMPTY, run->count);
     extent->elastic->pending_unmaps -= run->count;
@@ -345,75 +505,75 @@ static void settle(const struct run *run, uint64_t own)
         xseg_counts_decrease(&arena->counts, XSEG_COUNT_RESERVED_BYTES, own);
     }
     if (own != 0 && xseg_recorder_is_enabled(arena))
-        xseg_recorder_segment(extent, XSEG_HISTORY_SEGMENT_UNMAP, base_of(run), bytes);
+        xseg_recorder_segment(extent, XSEG_HISTORY_SEGMENT_UNMAP, run_base(run), bytes);
     xseg_arena_unlock(arena);
     if (own != 0)
         xseg_pool_record_shrink(arena, own);
 }
 
-/* Take the memory of a run away; returns whether all of it has gone. */
-static bool take(struct run run, bool keep)
+/* Unmap a run; returns whether all of it was unmapped. */
+static bool unmap_run(struct run run, bool keep)
 {
     struct xseg_segment *segment = &run.extent->segment;
     uint32_t done = 0;
 
-    set_use(&run, XSEG_ELASTIC_CLAIMED);
-    if (!xseg_notify_unmap_bytes(run.extent, base_of(&run), run.count * segment->granule_bytes)) {
-        set_use(&run, XSEG_ELASTIC_UNMAPPING);
+    set_granule_use(&run, XSEG_ELASTIC_CLAIMED);
+    if (!xseg_notify_unmap_bytes(run.extent, run_base(&run), run.count * segment->granule_bytes)) {
+        set_granule_use(&run, XSEG_ELASTIC_UNMAPPING);
         return false;
     }
     const uint64_t unmapped = segment->unmapped_bytes;
     (void)xseg_segment_unmap(segment, run.first, run.count, keep, &done);
-    const struct run gone = {run.extent, run.first, done};
+    const struct run released_run = {run.extent, run.first, done};
     const struct run rest = {run.extent, run.first + done, run.count - done};
     if (done != 0)
-        settle(&gone, segment->unmapped_bytes - unmapped);
+        count_unmapped_run(&released_run, segment->unmapped_bytes - unmapped);
     if (rest.count == 0)
         return true;
-    set_use(&rest, XSEG_ELASTIC_UNMAPPING);
-    xseg_notify_map(run.extent, base_of(&rest), rest.count * segment->granule_bytes);
+    set_granule_use(&rest, XSEG_ELASTIC_UNMAPPING);
+    xseg_notify_map(run.extent, run_base(&rest), rest.count * segment->granule_bytes);
     return false;
 }
 
-/* Take the memory of a batch away that may go. */
-static void work(struct xseg_device *device, struct xseg_unmap_batch *batch, bool keep)
+/* Unmap the granules of a batch that can be unmapped.  keep: their pages become idle pages */
+static void unmap_batch(struct xseg_device *device, struct xseg_unmap_batch *batch, bool keep)
 {
-    /* What leaves is in the way of a pause, until it has gone. */
+    /* A pool with granules that are pending unmap cannot be paused. */
     XSEG_ASSERT(batch->extent->arena->pool->state != XSEG_POOL_PAUSED);
-    batch->is_worked = true;
-    batch->let_go = xseg_unmap_batch_released(batch->extent);
+    batch->is_unmapping = true;
+    batch->releases = count_releases(batch->extent);
     for (uint32_t at = batch->first;;) {
-        const struct run run = next_run(batch, at);
+        const struct run run = find_unmappable_run(batch, at);
 
         if (run.count == 0)
             break;
         at = run.first + run.count;
-        /* What the driver refuses is tried again by the next look. */
-        if (!take(run, keep)) {
-            batch->let_go = UINT64_MAX;
+        /* The next poll retries granules that the driver did not unmap. */
+        if (!unmap_run(run, keep)) {
+            batch->releases = UINT64_MAX;
             break;
         }
     }
-    batch->is_worked = false;
-    if (batch->left == 0)
-        xseg_unmap_batch_end(device->pending_unmaps, batch);
+    batch->is_unmapping = false;
+    if (batch->remaining == 0)
+        destroy_batch(device->pending_unmaps, batch);
     else
-        xseg_unmap_batch_park(device->pending_unmaps, batch);
+        park_batch(device->pending_unmaps, batch);
 }
 
-/* The next batch with memory that may go.  What has been looked at goes behind the others, so that each batch is looked at
- * once in a look. */
-static struct xseg_unmap_batch *next_due(struct xseg_pending_unmap *pending_unmaps)
+/* The next completed batch to unmap.  A visited batch moves to the end of the queue, so that a poll
+ * visits each batch once. */
+static struct xseg_unmap_batch *next_due_batch(struct xseg_pending_unmap *unmaps)
 {
-    while (!xseg_list_is_empty(&pending_unmaps->over)) {
+    while (!xseg_list_is_empty(&unmaps->completed)) {
         struct xseg_unmap_batch *batch =
-            XSEG_LIST_FIRST(&pending_unmaps->over, struct xseg_unmap_batch, turn);
+            XSEG_LIST_FIRST(&unmaps->completed, struct xseg_unmap_batch, queue_link);
 
-        if (batch->look == pending_unmaps->look)
+        if (batch->poll == unmaps->polls)
             return NULL;
-        batch->look = pending_unmaps->look;
-        xseg_unmap_batch_enlist(pending_unmaps, batch);
-        if (!batch->is_worked && batch->let_go != xseg_unmap_batch_released(batch->extent))
+        batch->poll = unmaps->polls;
+        enqueue_batch(unmaps, batch);
+        if (!batch->is_unmapping && batch->releases != count_releases(batch->extent))
             return batch;
     }
     return NULL;
@@ -421,37 +581,39 @@ static struct xseg_unmap_batch *next_due(struct xseg_pending_unmap *pending_unma
 
 void xseg_pending_unmap_poll(struct xseg_device *device, bool keep)
 {
-    struct xseg_pending_unmap *pending_unmaps = device->pending_unmaps;
+    struct xseg_pending_unmap *unmaps = device->pending_unmaps;
     const uint64_t cache = xseg_allocator_config(device->allocator)->page_cache_bytes;
     struct xseg_unmap_batch *batch;
 
-    if (!can_look(device))
+    if (!can_poll(device))
         return;
-    pending_unmaps->look++;
-    xseg_unmap_batch_wake_all(pending_unmaps);
+    unmaps->polls++;
+    wake_parked_batches(unmaps);
     xseg_pending_unmap_query(device);
-    while (!xseg_pending_captures(device->pending) && (batch = next_due(pending_unmaps)) != NULL)
-        work(device, batch, keep || cache != 0);
+    while (!xseg_pending_captures(device->pending) && (batch = next_due_batch(unmaps)) != NULL)
+        unmap_batch(device, batch, keep || cache != 0);
     if (!keep)
         xseg_page_cache_shrink_unprepared(&device->page_cache, cache);
 }
 
-/* Wait for the stream of a batch. */
-static xseg_status wait(struct xseg_device *device, const struct xseg_unmap_batch *batch)
+/* Wait until the stream has completed the work before a batch. */
+static xseg_status wait_for_batch(struct xseg_device *device, const struct xseg_unmap_batch *batch)
 {
     bool idle = false;
 
-    if (batch->is_over)
+    if (batch->is_complete)
         return XSEG_OK;
     if (batch->event != NULL)
         return xseg_driver_event_synchronize(&device->context, batch->event);
-    return has_passed(batch) ? XSEG_OK : xseg_trim_is_idle(device, batch->stream, true, &idle);
+    return is_batch_stream_retired(batch)
+               ? XSEG_OK
+               : xseg_reclaim_check_stream(device, batch->stream, true, &idle);
 }
 
 xseg_status xseg_pending_unmap_wait_for(const struct xseg_extent *extent, uint32_t granule)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    return wait(xseg_device_of(extent), batch_of(extent, granule));
+    return wait_for_batch(xseg_device_of(extent), find_batch(extent, granule));
 }
 
 xseg_status xseg_pending_unmap_wait(struct xseg_device *device, bool keep)
@@ -465,7 +627,7 @@ xseg_status xseg_pending_unmap_wait(struct xseg_device *device, bool keep)
     XSEG_LIST_FOR(node, &device->pending_unmaps->batches)
     {
         if (status == XSEG_OK)
-            status = wait(device, XSEG_CONTAINER(node, struct xseg_unmap_batch, link));
+            status = wait_for_batch(device, XSEG_CONTAINER(node, struct xseg_unmap_batch, link));
     }
     xseg_pending_unmap_poll(device, keep);
     return status;
@@ -482,7 +644,7 @@ bool xseg_pending_unmap_stream(const struct xseg_device *device, uint64_t addres
     const uint32_t granule = (uint32_t)((address - segment->base) / segment->granule_bytes);
     if (extent->elastic->batch[granule] == 0)
         return false;
-    const struct xseg_unmap_batch *batch = batch_of(extent, granule);
+    const struct xseg_unmap_batch *batch = find_batch(extent, granule);
     *out = batch->stream->handle;
-    return !has_passed(batch);
+    return !is_batch_stream_retired(batch);
 }

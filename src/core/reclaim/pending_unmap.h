@@ -1,25 +1,33 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Leaving memory: granules of ranges (elastic.h) that were decommitted, while streams may still use them.
+ * Pending unmaps: granules of elastic ranges (elastic.h) that were decommitted while streams may
+ * still use them.
  *
  *     decommit --> a batch: one run of granules, and an event on the stream
- *                    |  the event is complete
+ *                    |  the event completes
  *                    v
- *                  unmapped, released or kept for the next growth
+ *                  unmapped; the pages are freed, or kept as idle pages for the next growth
  *
- * Until it is unmapped, memory that leaves can be taken back without the driver.  Granules that are held, pinned or
- * exported stay in their batch until they are let go of.
+ * A commit can take granules that are pending unmap back without a driver call.  A granule that is
+ * held, pinned or exported stays in its batch until the last reference is released.
  *
- * During a capture nothing is unmapped, and no event is recorded or asked about.  A batch of that time has no event;
- * it gets one at the first look after the capture.
+ * Each batch has an ID, which every granule of the range stores, and is in one of these queues:
  *
- * A stream passes its events in the order in which they were recorded: a look asks about the first that it has not
- * passed, and about no other.  A batch whose granules are all held is parked until a reference to one of them is released.
- * A look is O(streams + batches that go + ranges with parked batches).
+ *     unrecorded   created during a capture; the first poll after the capture records an event
+ *     stream       one queue for each stream with recorded events, in the order of the decommits
+ *     completed    the event has completed, so granules without references can be unmapped
+ *     parked       completed, but every granule has a reference; one list for each range
  *
- * Looks are made by calls that need memory, trims, decay, and the calls of ranges themselves.
+ * A poll queries the first event of each stream and continues with the next one only if it has
+ * completed, because a stream completes its events in order.  Parked batches are visited again only
+ * after a reference of their range was released.  A poll is O(streams + completed batches + ranges
+ * with parked batches); it does not visit batches that still wait.
  *
- * Locking: the device memory lock is held by the caller, no other lock; where observers are told it is let go, as notify.h says.
+ * Calls that need memory, trims, decay and the calls of ranges poll.  During a capture nothing is
+ * queried or unmapped.
+ *
+ * Locking: the caller holds the device memory lock and no other lock.  While observers are notified
+ * (mapping.h), the lock is released, and batches are marked so that no other thread unmaps them.
  */
 #ifndef XSEG_CORE_PENDING_UNMAP_H
 #define XSEG_CORE_PENDING_UNMAP_H
@@ -30,92 +38,95 @@ struct xseg_unmap_batch;
 
 /* The batches of a device. */
 struct xseg_pending_unmap {
-    struct xseg_list batches;    /* the oldest first */
-    struct xseg_list streams;    /* those that have batches with events */
-    struct xseg_list unrecorded; /* batches without an event */
-    struct xseg_list over;       /* batches whose stream has passed */
-    struct xseg_list parked; /* extents with batches that are kept until a reference is released */
-    struct xseg_unmap_batch **table; /* [capacity]: by number; number 0 is nobody's */
-    uint32_t capacity, free;         /* free: the lowest number that may be free */
-    uint64_t look;                   /* the number of looks */
-    atomic_uint_fast64_t
-        host_bytes; /* of batches and the table; may be read without the device memory lock */
+    struct xseg_list batches;        /* all, the oldest first */
+    struct xseg_list streams;        /* streams with batches in their queues */
+    struct xseg_list unrecorded;     /* batches without an event */
+    struct xseg_list completed;      /* batches whose event has completed */
+    struct xseg_list parked;         /* extents with parked batches */
+    struct xseg_unmap_batch **table; /* [capacity]: by ID; ID 0 means no batch */
+    uint32_t capacity;
+    uint32_t lowest_free_id; /* no lower ID is free */
+    uint64_t polls;          /* number of polls so far */
+    /* Host bytes of batches and the table; may be read without a lock. */
+    atomic_uint_fast64_t host_bytes;
 };
 
-void xseg_pending_unmap_init(struct xseg_pending_unmap *pending_unmaps);
+void xseg_pending_unmap_init(struct xseg_pending_unmap *unmaps);
 
-/* Free the batches that are left, which is so on a lost device only. */
-void xseg_pending_unmap_fini(struct xseg_pending_unmap *pending_unmaps);
+/* Free the remaining batches, which exist only if the device is lost. */
+void xseg_pending_unmap_fini(struct xseg_pending_unmap *unmaps);
 
 /*
- * Let live granules leave, in the order of a stream.
+ * Queue committed granules for unmapping after the work of a stream.
  *
- * Returns: XSEG_OK; XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER, and nothing has changed
- * Cost:    one event record; none in a capture
+ * Returns: XSEG_OK; XSEG_ERR_HOST_MEMORY or XSEG_ERR_DRIVER, and nothing has changed
+ * Cost:    one event record, none during a capture
  */
 xseg_status xseg_pending_unmap_begin(struct xseg_extent *extent, uint32_t first, uint32_t count,
                                      struct xseg_known_stream *stream);
 
-/* Whether work of a stream comes behind the stream with which a granule leaves: that is the same one, or has passed as
- * far as is known. */
+/* Whether the work of a stream is ordered after the stream for which a granule waits: both are the
+ * same stream, or the latter has completed as of the last poll. */
 bool xseg_pending_unmap_is_ordered(const struct xseg_extent *extent, uint32_t granule,
                                    const struct xseg_known_stream *stream);
 
 /*
- * Make a stream wait for the stream with which a granule leaves, unless that is the same one.
+ * Make a stream wait for the stream for which a granule waits, unless it is ordered already.
  *
- * Returns: XSEG_OK; XSEG_ERR_BUSY, in a capture; XSEG_ERR_DRIVER
- * Cost:    none on the same stream; else one wait, and no host waits
+ * Returns: XSEG_OK; XSEG_ERR_BUSY during a capture; XSEG_ERR_DRIVER
+ * Cost:    no driver call if ordered; else one stream wait, and no wait of the host
  */
 xseg_status xseg_pending_unmap_order(const struct xseg_extent *extent, uint32_t granule,
                                      struct xseg_known_stream *stream);
 
-/* Let granules that leave, and are held no longer, leave with another stream as well: in a batch of their own.  Returns,
- * cost: as xseg_pending_unmap_begin() */
-xseg_status xseg_pending_unmap_again(struct xseg_extent *extent, uint32_t first, uint32_t count,
-                                     struct xseg_known_stream *stream);
+/* Move granules that are pending unmap, and no longer held, into a new batch that waits for another
+ * stream.  Returns and cost: as xseg_pending_unmap_begin() */
+xseg_status xseg_pending_unmap_reassign(struct xseg_extent *extent, uint32_t first, uint32_t count,
+                                        struct xseg_known_stream *stream);
 
-/* Look again at the batches of granules, of which a hold was released. */
-void xseg_pending_unmap_wake(struct xseg_extent *extent, uint32_t first, uint32_t count);
+/* Have the next poll visit the batches of granules of which a hold was released. */
+void xseg_pending_unmap_requeue(struct xseg_extent *extent, uint32_t first, uint32_t count);
 
-/* Let claimed granules that have batches leave again. */
+/* Return claimed granules to their batches, because a commit failed. */
 void xseg_pending_unmap_resume(struct xseg_extent *extent, uint32_t first, uint32_t count);
 
-/* Take granules out of their batches, which all leave, or were claimed while they did.  The caller sets what they are
- * used for. */
-void xseg_pending_unmap_end(struct xseg_extent *extent, uint32_t first, uint32_t count);
+/* Remove granules from their batches.  The granules are pending unmap or claimed; the caller sets
+ * their use. */
+void xseg_pending_unmap_remove(struct xseg_extent *extent, uint32_t first, uint32_t count);
 
-/* Find out how far the streams have come that memory leaves with; nothing is unmapped. */
+/* Query the events of all streams with batches.  Nothing is unmapped. */
 void xseg_pending_unmap_query(struct xseg_device *device);
 
-/* Unmap what may go.  keep: its pages become idle; else as page_cache_mb says */
+/* Poll: query events, and unmap the granules of completed batches that have no references.
+ * keep: their pages become idle pages; else page_cache_mb decides */
 void xseg_pending_unmap_poll(struct xseg_device *device, bool keep);
 
-/* Wait for all streams that memory leaves with; then look.  Returns the first error. */
+/* Wait for the streams of all batches, then poll.  Returns the first error. */
 xseg_status xseg_pending_unmap_wait(struct xseg_device *device, bool keep);
 
 /*
- * Wait for the stream that a granule leaves with.  It goes with the next look, unless something keeps it.
+ * Wait for the stream for which a granule waits.  The next poll unmaps the granule, unless it has a
+ * reference.
  *
  * Returns: XSEG_OK; XSEG_ERR_DRIVER
  * Cost:    one wait of the host
  */
 xseg_status xseg_pending_unmap_wait_for(const struct xseg_extent *extent, uint32_t granule);
 
-/* The stream with which memory at an address leaves; false if none does there.  No stream is named that has gone. */
+/* The stream for which memory at an address is pending unmap.  False if the memory is not pending,
+ * or if the stream was retired. */
 bool xseg_pending_unmap_stream(const struct xseg_device *device, uint64_t address,
                                xseg_stream *out);
 
-static inline uint64_t
-xseg_pending_unmap_host_bytes(const struct xseg_pending_unmap *pending_unmaps)
+static inline uint64_t xseg_pending_unmap_host_bytes(const struct xseg_pending_unmap *unmaps)
 {
-    return atomic_load_explicit(&pending_unmaps->host_bytes, memory_order_relaxed);
+    return atomic_load_explicit(&unmaps->host_bytes, memory_order_relaxed);
 }
 
-/* Whether memory of a range leaves. */
-static inline bool xseg_pending_unmap_is_any(const struct xseg_pending_unmap *pending_unmaps)
+/* Whether granules of the device are pending unmap. */
+static inline bool xseg_pending_unmap_is_any(const struct xseg_pending_unmap *unmaps)
 {
-    return !xseg_list_is_empty(&pending_unmaps->batches);
+    return !xseg_list_is_empty(&unmaps->batches);
 }
 
 #endif

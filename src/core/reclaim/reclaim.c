@@ -1,14 +1,308 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/reclaim/reclaim.h"
 
+#include "src/base/error.h"
+#include "src/core/arena/recorder.h"
 #include "src/core/cache/arena_blocks.h"
+#include "src/core/cache/extent_blocks.h"
 #include "src/core/cache/walk.h"
 #include "src/core/config/size.h"
 #include "src/core/pending/pending.h"
-#include "src/core/reclaim/notify.h"
-#include "src/core/reclaim/trim_steps.h"
+#include "src/core/pending/stream_retirement.h"
+#include "src/core/reclaim/mapping.h"
+#include "src/core/reclaim/pool_release.h"
 
-/* The memory that a claim may still take; counts down. */
+_Static_assert(XSEG_ARENA_RECORDS >= 4, "a claim of pages needs four records");
+
+/* --- Steps on one block or stream. --- */
+
+/* Settle the rest of a block after a split.  As in PyTorch, the part that is released keeps the
+ * requested size. */
+static void settle_split_rest(struct xseg_arena *arena, struct xseg_block *rest)
+{
+    rest->requested = 0;
+    (void)xseg_arena_settle(arena, rest);
+}
+
+struct xseg_block *xseg_reclaim_claim_pages(struct xseg_arena *arena, struct xseg_block *block,
+                                            uint32_t first, uint32_t count)
+{
+    const struct xseg_segment *segment = &block->extent->segment;
+    const uint64_t begin = segment->base + first * segment->granule_bytes;
+    const uint64_t end = begin + count * segment->granule_bytes;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA) && count > 0);
+    XSEG_ASSERT(begin >= block->base && end <= xseg_block_end(block));
+    block = xseg_arena_claim(arena, block);
+    if (begin > block->base) {
+        struct xseg_block *inner = xseg_arena_split_block(arena, block, begin - block->base);
+
+        settle_split_rest(arena, block);
+        block = inner;
+    }
+    if (end < xseg_block_end(block))
+        settle_split_rest(arena, xseg_arena_split_block(arena, block, end - block->base));
+    XSEG_ASSERT(block->base == begin && xseg_block_end(block) == end);
+    return block;
+}
+
+xseg_status xseg_reclaim_check_stream(struct xseg_device *device, struct xseg_known_stream *stream,
+                                      bool wait, bool *idle)
+{
+    struct xseg_context *context = &device->context;
+    bool is_addressable = true;
+    xseg_status status = XSEG_OK;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    *idle = false;
+    if (!xseg_stream_is_known(stream))
+        return xseg_stream_retirement_check(device, stream, wait, idle);
+    status = xseg_streams_can_name(context, stream, &is_addressable);
+    if (status != XSEG_OK)
+        return status;
+    if (!wait)
+        return is_addressable ? xseg_driver_stream_query(context, stream->handle, idle) : XSEG_OK;
+    /*
+     * The calling thread cannot address the per-thread default stream of another thread, and a
+     * stream that cannot be waited for may have been destroyed.  Both cases wait for the whole
+     * context.
+     */
+    status = is_addressable ? xseg_driver_stream_synchronize(context, stream->handle)
+                            : XSEG_ERR_UNSUPPORTED;
+    if (status != XSEG_OK && !xseg_context_is_lost(context))
+        status = xseg_driver_context_synchronize(context);
+    *idle = status == XSEG_OK;
+    return status;
+}
+
+/* Remove an extent of one claimed block from its arena and the page map. */
+static void unregister_extent(struct xseg_arena *arena, struct xseg_extent *extent)
+    XSEG_REQUIRES(arena->lock)
+{
+    struct xseg_page_map *page_map = arena->device->page_map;
+
+    xseg_arena_remove_extent(arena, extent);
+    xseg_mutex_lock(&page_map->lock);
+    xseg_page_map_remove(page_map, extent);
+    xseg_mutex_unlock(&page_map->lock);
+    xseg_extent_fini(extent);
+}
+
+/* Record the release of a claimed block in the history: its cause, unless that is the action
+ * itself, then the action. */
+static void record_release(const struct xseg_block *block, enum xseg_history_action cause,
+                           enum xseg_history_action action, uint64_t bytes)
+{
+    if (!xseg_recorder_is_enabled(block->extent->arena))
+        return;
+    if (cause != XSEG_HISTORY_SEGMENT_UNMAP)
+        xseg_recorder_unmapped(block->extent, cause, action, block->base, bytes);
+    else
+        xseg_recorder_segment(block->extent, action, block->base, bytes);
+}
+
+/* Free the classic segment of a claimed block; returns its bytes. */
+static uint64_t free_classic_segment(struct xseg_arena *arena, struct xseg_block *block,
+                                     enum xseg_history_action cause)
+{
+    struct xseg_device *device = arena->device;
+    struct xseg_extent *extent = block->extent;
+    const uint64_t bytes = block->bytes;
+
+    XSEG_ASSERT(xseg_block_is_whole(block) && !xseg_segment_has_retained(&extent->segment));
+    xseg_arena_lock(arena);
+    record_release(block, cause, XSEG_HISTORY_SEGMENT_FREE, bytes);
+    xseg_counts_decrease(&arena->counts, XSEG_COUNT_SEGMENT, 1);
+    xseg_counts_decrease(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
+    if (extent->oversize)
+        xseg_counts_decrease(&arena->counts, XSEG_COUNT_OVERSIZE_SEGMENT, 1);
+    unregister_extent(arena, extent);
+    xseg_arena_unlock(arena);
+    (void)xseg_segment_destroy(
+        &extent->segment); /* if the driver fails, the range stays in device->unreleased */
+    xseg_list_insert(&device->spare_extents, &extent->link);
+    xseg_pool_record_shrink(arena, bytes);
+    xseg_release_pool_reference(arena->pool);
+    return bytes;
+}
+
+/* Allocate the block record for the split after a partial unmap, before the driver is called.
+ * Returns NULL on host allocation failure. */
+static void *reserve_split_record(struct xseg_arena *arena)
+{
+    void *spare = NULL;
+
+    xseg_arena_lock(arena);
+    if (xseg_arena_reserve_records(arena, &arena->blocks, 1))
+        spare = xseg_slab_alloc(&arena->blocks);
+    xseg_arena_unlock(arena);
+    return spare;
+}
+
+/* Unmap the pages of a claimed block; pages that the driver does not unmap are cached again.
+ * Returns the released bytes. */
+static uint64_t unmap_block_pages(struct xseg_arena *arena, struct xseg_block *block, bool keep,
+                                  enum xseg_history_action cause)
+{
+    struct xseg_segment *segment = &block->extent->segment;
+    const uint64_t granule = segment->granule_bytes;
+    const uint64_t mapped = atomic_load_explicit(&segment->mapped, memory_order_relaxed);
+    void *spare = reserve_split_record(arena);
+    uint32_t done = 0;
+
+    if (spare != NULL)
+        (void)xseg_segment_unmap(segment, (uint32_t)((block->base - segment->base) / granule),
+                                 (uint32_t)(block->bytes / granule), keep, &done);
+    const uint64_t released = done * granule;
+    XSEG_ASSERT(released <= block->bytes);
+    /* Evicted memory was not counted as reserved. */
+    const uint64_t reserved = mapped - atomic_load_explicit(&segment->mapped, memory_order_relaxed);
+    XSEG_ASSERT(reserved <= released);
+    /* Other threads may map and unmap memory of the segment while observers run. */
+    if (released < block->bytes)
+        xseg_notify_map(block->extent, block->base + released, block->bytes - released);
+    xseg_arena_lock(arena);
+    if (spare != NULL)
+        xseg_slab_free(&arena->blocks, spare);
+    if (released > 0) {
+        if (released < block->bytes)
+            settle_split_rest(arena, xseg_arena_split_block(arena, block, released));
+        block->mapped = false;
+        xseg_counts_decrease(&arena->counts, XSEG_COUNT_RESERVED_BYTES, reserved);
+        XSEG_ASSERT(arena->evicted >= released - reserved);
+        arena->evicted -= released - reserved;
+        atomic_fetch_sub_explicit(&arena->device->evicted, released - reserved,
+                                  memory_order_relaxed);
+        if (reserved > 0)
+            xseg_pool_record_shrink(arena, reserved);
+        if (reserved > 0)
+            record_release(block, cause, XSEG_HISTORY_SEGMENT_UNMAP, released);
+        else if (xseg_recorder_is_enabled(arena))
+            xseg_recorder_discarded(block->extent, block->base, released);
+    }
+    (void)xseg_arena_settle(arena, block);
+    xseg_arena_unlock(arena);
+    return released;
+}
+
+uint64_t xseg_reclaim_release_block(struct xseg_block *block, bool keep,
+                                    enum xseg_history_action cause)
+{
+    struct xseg_extent *extent = block->extent;
+    struct xseg_arena *arena = extent->arena;
+
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED &&
+                xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    if (!xseg_extent_is_expandable(extent))
+        return free_classic_segment(arena, block, cause);
+    const uint64_t released = unmap_block_pages(arena, block, keep, cause);
+    /*
+     * The last page destroys a segment of a retired pool, and the last segment destroys the pool.
+     */
+    if (xseg_pool_is_retired(arena->pool))
+        (void)xseg_reclaim_destroy_unmapped(extent);
+    return released;
+}
+
+void xseg_reclaim_settle(struct xseg_block *claimed)
+{
+    struct xseg_block *next;
+
+    for (struct xseg_block *block = claimed; block != NULL; block = next) {
+        struct xseg_arena *arena = block->extent->arena;
+
+        XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED);
+        next = block->right;
+        block->right = NULL;
+        xseg_arena_lock(arena);
+        (void)xseg_arena_settle(arena, block);
+        xseg_arena_unlock(arena);
+    }
+}
+
+/* --- Segments without memory. --- */
+
+/* Free the virtual address range of an unregistered extent.  Its pool may be destroyed. */
+static void free_extent_addresses(struct xseg_extent *extent)
+{
+    struct xseg_device *device = xseg_device_of(extent);
+    struct xseg_pool *pool = extent->arena->pool;
+
+    XSEG_ASSERT(atomic_load(&extent->segment.mapped) == 0);
+    XSEG_ASSERT(atomic_load(&device->addresses) >= extent->segment.reserved_bytes);
+    XSEG_ASSERT(atomic_load(&pool->addresses) >= extent->segment.reserved_bytes);
+    atomic_fetch_sub_explicit(&device->addresses, extent->segment.reserved_bytes,
+                              memory_order_relaxed);
+    atomic_fetch_sub_explicit(&pool->addresses, extent->segment.reserved_bytes,
+                              memory_order_relaxed);
+    (void)xseg_segment_destroy(
+        &extent->segment); /* if the driver fails, the range stays in device->unreleased */
+    xseg_list_insert(&device->spare_extents, &extent->link);
+    xseg_release_pool_reference(pool);
+}
+
+void xseg_reclaim_destroy_elastic(struct xseg_extent *extent)
+{
+    struct xseg_arena *arena = extent->arena;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    XSEG_ASSERT(extent->elastic != NULL && extent->registered == 0 && extent->segment.unknown == 0);
+    xseg_arena_lock(arena);
+    unregister_extent(arena, extent);
+    xseg_arena_unlock(arena);
+    free_extent_addresses(extent);
+}
+
+bool xseg_reclaim_destroy_unmapped(struct xseg_extent *extent)
+{
+    struct xseg_arena *arena = extent->arena;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    if (arena->pool->state != XSEG_POOL_RUNNING || extent->registered != 0)
+        return false;
+    xseg_arena_lock(arena);
+    const bool is_unmapped = extent->first->state == XSEG_BLOCK_UNMAPPED &&
+                             extent->first->next == NULL && extent->segment.unknown == 0;
+    if (is_unmapped) {
+        (void)xseg_arena_claim(arena, extent->first);
+        unregister_extent(arena, extent);
+    }
+    xseg_arena_unlock(arena);
+    if (is_unmapped)
+        free_extent_addresses(extent);
+    return is_unmapped;
+}
+
+bool xseg_reclaim_destroy_all_unmapped(struct xseg_arena *arena)
+{
+    bool all = true;
+
+    XSEG_LIST_FOR_SAFE(node, &arena->extents)
+    {
+        all = xseg_reclaim_destroy_unmapped(XSEG_CONTAINER(node, struct xseg_extent, link)) && all;
+    }
+    return all;
+}
+
+void xseg_reclaim_visit_unmapped(void *self, struct xseg_arena *arena)
+{
+    (void)self;
+    (void)xseg_reclaim_destroy_all_unmapped(arena);
+}
+
+void xseg_reclaim_destroy_some_unmapped(struct xseg_arena *arena, uint32_t max)
+{
+    XSEG_LIST_FOR_SAFE(node, &arena->extents)
+    {
+        if (max == 0)
+            return;
+        max -= xseg_reclaim_destroy_unmapped(XSEG_CONTAINER(node, struct xseg_extent, link));
+    }
+}
+
+/* --- The reclaim operation. --- */
+
+/* The memory that may still be claimed; counts down to 0. */
 struct quota {
     uint64_t bytes;
     struct xseg_idle_limit idle;
@@ -25,13 +319,14 @@ struct reclaim {
     struct xseg_device *device;
     const struct xseg_reclaim_policy *policy;
     struct xseg_reclaim_result *result;
-    struct quota left;
+    struct quota quota;
     uint64_t min_block; /* of the current pass */
     struct chain claimed;
     xseg_status status; /* the first error of a stream */
 };
 
-static bool is_in_scope(const struct xseg_reclaim_policy *policy, const struct xseg_arena *arena)
+static bool is_arena_in_scope(const struct xseg_reclaim_policy *policy,
+                              const struct xseg_arena *arena)
 {
     const struct xseg_pool *pool = arena->pool;
 
@@ -66,30 +361,31 @@ uint64_t xseg_reclaim_page_cache(struct xseg_device *device, uint64_t *bytes, ui
 
 /* --- Claim. --- */
 
-static bool is_left(const struct quota *left)
+static bool quota_remains(const struct quota *quota)
 {
-    return left->bytes > 0 && (left->idle.ages == NULL || left->idle.pages > 0);
+    return quota->bytes > 0 && (quota->idle.ages == NULL || quota->idle.pages > 0);
 }
 
 /* Count a page off the quota; false if the page stays cached. */
-static bool take_page(struct quota *left, const struct xseg_segment *segment, uint32_t page)
+static bool claim_page_from_quota(struct quota *quota, const struct xseg_segment *segment,
+                                  uint32_t page)
 {
     const uint64_t bytes = xseg_idle_page_bytes(segment, page);
 
-    if (left->bytes == 0 || xseg_idle_page_is_held(segment, page))
+    if (quota->bytes == 0 || xseg_idle_page_is_held(segment, page))
         return false;
-    if (left->idle.ages != NULL) {
+    if (quota->idle.ages != NULL) {
         const uint64_t since = xseg_idle_page_since(segment, page);
 
-        if (since >= left->before || !xseg_idle_claim(&left->idle, since, bytes))
+        if (since >= quota->before || !xseg_idle_claim(&quota->idle, since, bytes))
             return false;
     }
-    left->bytes -= xseg_min(left->bytes, bytes);
+    quota->bytes -= xseg_min(quota->bytes, bytes);
     return true;
 }
 
 /* The first granule of the page that ends before granule `end`. */
-static uint32_t page_before(const struct xseg_segment *segment, uint32_t end)
+static uint32_t find_page_before(const struct xseg_segment *segment, uint32_t end)
 {
     XSEG_ASSERT(end > 0);
     uint32_t at = end - 1;
@@ -100,38 +396,41 @@ static uint32_t page_before(const struct xseg_segment *segment, uint32_t end)
 }
 
 /*
- * Choose a run of pages of a block that the quota covers.  The search starts at the start of the block.  A selection by age
- * starts at its end, so that memory that stays mapped is at low addresses.
+ * Choose a run of pages of a block that the quota covers.  The search starts at the start of the
+ * block.  A selection by age starts at its end, so that memory that stays mapped is at low
+ * addresses.
  *
  * has_more: set to whether the block may have another run after this one
  */
-static struct xseg_idle_run choose_run(struct quota *left, const struct xseg_block *block,
-                                       bool *has_more)
+static struct xseg_idle_run choose_page_run(struct quota *quota, const struct xseg_block *block,
+                                            bool *has_more)
 {
     const struct xseg_segment *segment = &block->extent->segment;
-    const bool from_end = left->idle.ages != NULL;
+    const bool from_end = quota->idle.ages != NULL;
     struct xseg_idle_run rest = xseg_idle_whole_pages(segment, block->base, block->bytes);
     struct xseg_idle_run run = {0, 0};
 
     *has_more = false;
     while (rest.count > 0) {
-        const uint32_t at = from_end ? page_before(segment, rest.first + rest.count) : rest.first;
+        const uint32_t at =
+            from_end ? find_page_before(segment, rest.first + rest.count) : rest.first;
         const uint32_t length = xseg_idle_page_length(segment, at);
 
         rest.first += from_end ? 0 : length;
         rest.count -= length;
-        if (take_page(left, segment, at)) {
+        if (claim_page_from_quota(quota, segment, at)) {
             run.first = from_end || run.count == 0 ? at : run.first;
             run.count += length;
         } else if (run.count > 0) {
-            *has_more = is_left(left);
+            *has_more = quota_remains(quota);
             break;
         }
     }
     return run;
 }
 
-static bool may_claim(const struct xseg_reclaim_policy *policy, const struct xseg_block *block)
+static bool policy_selects_block(const struct xseg_reclaim_policy *policy,
+                                 const struct xseg_block *block)
 {
     XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED);
     if (policy->classic_only && xseg_extent_is_expandable(block->extent))
@@ -140,16 +439,16 @@ static bool may_claim(const struct xseg_reclaim_policy *policy, const struct xse
            policy->searches - block->gc_count_base >= policy->min_searches;
 }
 
-static struct xseg_block *claim_run(struct xseg_arena *arena, struct xseg_block *block,
-                                    struct xseg_idle_run run) XSEG_REQUIRES(arena->lock)
+static struct xseg_block *claim_page_run(struct xseg_arena *arena, struct xseg_block *block,
+                                         struct xseg_idle_run run) XSEG_REQUIRES(arena->lock)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA) && run.count > 0);
     if (xseg_extent_is_expandable(block->extent))
-        return xseg_trim_claim_pages(arena, block, run.first, run.count);
+        return xseg_reclaim_claim_pages(arena, block, run.first, run.count);
     return xseg_arena_claim(arena, block);
 }
 
-static void add(struct chain *chain, struct xseg_block *block, bool largest_first)
+static void append_claimed_block(struct chain *chain, struct xseg_block *block, bool largest_first)
 {
     XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && block->mapped);
     chain->bytes += block->bytes;
@@ -163,11 +462,12 @@ static void add(struct chain *chain, struct xseg_block *block, bool largest_firs
 }
 
 /*
- * Claim the selected memory of an arena.  The free index is read upward from min_block.  The parts of a block that stay
- * cached are smaller than a page and come earlier in the index, unless the block has another run of pages to claim.
+ * Claim the selected memory of an arena.  The free index is read upward from min_block.  The parts
+ * of a block that stay cached are smaller than a page and come earlier in the index, unless the
+ * block has another run of pages to claim.
  */
-static struct chain claim_blocks(const struct reclaim *reclaim, struct xseg_arena *arena,
-                                 struct quota *left) XSEG_REQUIRES(arena->lock)
+static struct chain claim_selected_blocks(const struct reclaim *reclaim, struct xseg_arena *arena,
+                                          struct quota *quota) XSEG_REQUIRES(arena->lock)
 {
     const struct xseg_reclaim_policy *policy = reclaim->policy;
     uint64_t bytes = reclaim->min_block, position = 0;
@@ -175,23 +475,24 @@ static struct chain claim_blocks(const struct reclaim *reclaim, struct xseg_aren
     struct xseg_block *block;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA) && bytes >= XSEG_SIZE_SMALL_SEGMENT);
-    while (is_left(left) && xseg_arena_reserve_records(arena, &arena->blocks, XSEG_ARENA_RECORDS) &&
+    while (quota_remains(quota) &&
+           xseg_arena_reserve_records(arena, &arena->blocks, XSEG_ARENA_RECORDS) &&
            (block = xseg_arena_cached_from(arena, bytes, position)) != NULL) {
         struct xseg_idle_run run = {0, 0};
         bool has_more = false;
 
         bytes = block->bytes;
         position = xseg_block_position(block) + 1;
-        if (may_claim(policy, block))
-            run = choose_run(left, block, &has_more);
+        if (policy_selects_block(policy, block))
+            run = choose_page_run(quota, block, &has_more);
         if (run.count == 0)
             continue;
-        block = claim_run(arena, block, run);
-        add(&chain, block, policy->largest_first);
+        block = claim_page_run(arena, block, run);
+        append_claimed_block(&chain, block, policy->largest_first);
         if (!has_more)
             continue;
         const struct xseg_part rest = xseg_walk_at(
-            block->extent, left->idle.ages != NULL ? block->base - 1 : xseg_block_end(block));
+            block->extent, quota->idle.ages != NULL ? block->base - 1 : xseg_block_end(block));
         if (rest.bytes >= reclaim->min_block) {
             bytes = rest.bytes;
             position = xseg_extent_position(block->extent, rest.base);
@@ -200,8 +501,9 @@ static struct chain claim_blocks(const struct reclaim *reclaim, struct xseg_aren
     return chain;
 }
 
-/* Truncate a chain, the largest block first, after the first blocks that have `bytes` together; the rest is cached again. */
-static void drop_surplus(struct chain *chain, uint64_t bytes)
+/* Truncate a chain, the largest block first, after the first blocks that have `bytes` together; the
+ * rest is cached again. */
+static void settle_surplus_blocks(struct chain *chain, uint64_t bytes)
 {
     uint64_t sum = 0;
 
@@ -209,31 +511,31 @@ static void drop_surplus(struct chain *chain, uint64_t bytes)
         sum += block->bytes;
         if (sum < bytes)
             continue;
-        xseg_trim_settle(block->right);
+        xseg_reclaim_settle(block->right);
         block->right = NULL;
         *chain = (struct chain){chain->first, block, sum};
         return;
     }
 }
 
-static struct chain claim(const struct reclaim *reclaim, struct xseg_arena *arena,
-                          struct quota *left)
+static struct chain claim_arena_memory(const struct reclaim *reclaim, struct xseg_arena *arena,
+                                       struct quota *quota)
 {
-    const uint64_t wanted = left->bytes;
+    const uint64_t target = quota->bytes;
 
-    left->bytes = reclaim->policy->largest_first ? UINT64_MAX : wanted;
+    quota->bytes = reclaim->policy->largest_first ? UINT64_MAX : target;
     xseg_arena_lock(arena);
-    struct chain chain = claim_blocks(reclaim, arena, left);
+    struct chain chain = claim_selected_blocks(reclaim, arena, quota);
     xseg_arena_unlock(arena);
     if (reclaim->policy->largest_first)
-        drop_surplus(&chain, wanted);
-    left->bytes = wanted - xseg_min(wanted, chain.bytes);
+        settle_surplus_blocks(&chain, target);
+    quota->bytes = target - xseg_min(target, chain.bytes);
     return chain;
 }
 
 /* --- Check. --- */
 
-static bool frees_only(const struct chain *chain)
+static bool frees_only_classic_segments(const struct chain *chain)
 {
     const struct xseg_block *block = chain->first;
 
@@ -243,42 +545,44 @@ static bool frees_only(const struct chain *chain)
 }
 
 /* Whether no work is queued on claimed memory of an arena. */
-static bool is_idle(struct reclaim *reclaim, struct xseg_arena *arena, const struct chain *chain)
+static bool check_arena_is_idle(struct reclaim *reclaim, struct xseg_arena *arena,
+                                const struct chain *chain)
 {
     const enum xseg_reclaim_work work = reclaim->policy->work;
     bool idle = false;
 
-    if (work == XSEG_RECLAIM_EVICTED || (work == XSEG_RECLAIM_WAIT_TO_UNMAP && frees_only(chain)))
+    if (work == XSEG_RECLAIM_EVICTED ||
+        (work == XSEG_RECLAIM_WAIT_TO_UNMAP && frees_only_classic_segments(chain)))
         return true;
-    const xseg_status status = xseg_trim_is_idle(reclaim->device, xseg_arena_stream(arena),
-                                                 work != XSEG_RECLAIM_QUERY, &idle);
+    const xseg_status status = xseg_reclaim_check_stream(reclaim->device, xseg_arena_stream(arena),
+                                                         work != XSEG_RECLAIM_QUERY, &idle);
     if (status != XSEG_OK && reclaim->status == XSEG_OK)
         reclaim->status = status;
     return idle;
 }
 
 /* Claim the selected memory of an arena on which no work is queued. */
-static void claim_idle(struct reclaim *reclaim, struct xseg_arena *arena)
+static void claim_idle_memory(struct reclaim *reclaim, struct xseg_arena *arena)
 {
-    struct quota left = reclaim->left;
-    struct chain chain = claim(reclaim, arena, &left);
+    struct quota quota = reclaim->quota;
+    struct chain chain = claim_arena_memory(reclaim, arena, &quota);
 
     if (chain.first == NULL)
         return;
-    if (!is_idle(reclaim, arena, &chain)) {
+    if (!check_arena_is_idle(reclaim, arena, &chain)) {
         const uint64_t selected = chain.bytes;
 
-        xseg_trim_settle(chain.first);
+        xseg_reclaim_settle(chain.first);
         chain = (struct chain){NULL, NULL, 0};
-        left = reclaim->left;
-        if (left.idle.ages != NULL) {
-            left.before = xseg_idle_poll_fence(arena, left.idle.ages->now);
-            chain = claim(reclaim, arena, &left);
+        quota = reclaim->quota;
+        if (quota.idle.ages != NULL) {
+            quota.before = xseg_idle_poll_fence(arena, quota.idle.ages->now);
+            chain = claim_arena_memory(reclaim, arena, &quota);
         }
         reclaim->result->busy += selected - xseg_min(selected, chain.bytes);
     }
-    left.before = UINT64_MAX;
-    reclaim->left = left;
+    quota.before = UINT64_MAX;
+    reclaim->quota = quota;
     if (chain.first == NULL)
         return;
     if (reclaim->claimed.last == NULL)
@@ -293,7 +597,7 @@ static void claim_idle(struct reclaim *reclaim, struct xseg_arena *arena)
 /* --- Release and settle. --- */
 
 /* Release all claimed memory; returns false if observers or a capture keep it. */
-static bool release(struct reclaim *reclaim)
+static bool release_claimed_memory(struct reclaim *reclaim)
 {
     const struct xseg_reclaim_policy *policy = reclaim->policy;
     struct xseg_reclaim_result *result = reclaim->result;
@@ -303,7 +607,7 @@ static bool release(struct reclaim *reclaim)
     reclaim->claimed = (struct chain){NULL, NULL, 0};
     if (policy->work != XSEG_RECLAIM_EVICTED &&
         !xseg_notify_unmap(reclaim->device, claimed.first)) {
-        xseg_trim_settle(claimed.first);
+        xseg_reclaim_settle(claimed.first);
         result->kept += claimed.bytes;
         return false;
     }
@@ -312,7 +616,8 @@ static bool release(struct reclaim *reclaim)
 
         next = block->right;
         block->right = NULL;
-        const uint64_t released = xseg_trim_release_pages(block, policy->keep_pages, policy->cause);
+        const uint64_t released =
+            xseg_reclaim_release_block(block, policy->keep_pages, policy->cause);
         XSEG_ASSERT(released <= bytes);
         result->released += released;
         result->refused += bytes - released;
@@ -320,33 +625,34 @@ static bool release(struct reclaim *reclaim)
     return true;
 }
 
-static void visit_arena(void *self, struct xseg_arena *arena)
+static void reclaim_arena(void *self, struct xseg_arena *arena)
 {
     struct reclaim *reclaim = self;
-    const uint64_t wanted = reclaim->left.bytes, released = reclaim->result->released;
+    const uint64_t target = reclaim->quota.bytes, released = reclaim->result->released;
 
     /* A capture may begin while observers are notified. */
-    if ((reclaim->policy->all_or_nothing && wanted == 0) || !is_in_scope(reclaim->policy, arena) ||
+    if ((reclaim->policy->all_or_nothing && target == 0) ||
+        !is_arena_in_scope(reclaim->policy, arena) ||
         (reclaim->policy->work != XSEG_RECLAIM_EVICTED &&
          xseg_pending_captures(reclaim->device->pending)))
         return;
-    if (wanted > 0 && reclaim->status != XSEG_ERR_DEVICE_LOST)
-        claim_idle(reclaim, arena);
+    if (target > 0 && reclaim->status != XSEG_ERR_DEVICE_LOST)
+        claim_idle_memory(reclaim, arena);
     if (reclaim->policy->all_or_nothing)
         return;
-    (void)release(reclaim);
-    reclaim->left.bytes = wanted - xseg_min(wanted, reclaim->result->released - released);
+    (void)release_claimed_memory(reclaim);
+    reclaim->quota.bytes = target - xseg_min(target, reclaim->result->released - released);
     if (xseg_pool_is_retired(arena->pool))
-        (void)xseg_trim_finish_unmapped_all(arena);
+        (void)xseg_reclaim_destroy_all_unmapped(arena);
 }
 
-static void run_pass(struct reclaim *reclaim, uint64_t min_block)
+static void run_reclaim_pass(struct reclaim *reclaim, uint64_t min_block)
 {
     reclaim->min_block = min_block;
     if (reclaim->policy->arena != NULL)
-        visit_arena(reclaim, reclaim->policy->arena);
+        reclaim_arena(reclaim, reclaim->policy->arena);
     if (reclaim->policy->scope != XSEG_RECLAIM_ARENA)
-        xseg_device_visit_arenas(reclaim->device, visit_arena, reclaim);
+        xseg_device_visit_arenas(reclaim->device, reclaim_arena, reclaim);
 }
 
 xseg_status xseg_reclaim(struct xseg_device *device, const struct xseg_reclaim_policy *policy,
@@ -356,7 +662,7 @@ xseg_status xseg_reclaim(struct xseg_device *device, const struct xseg_reclaim_p
         .device = device,
         .policy = policy,
         .result = result,
-        .left = {policy->bytes, policy->idle, UINT64_MAX},
+        .quota = {policy->bytes, policy->idle, UINT64_MAX},
     };
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
@@ -364,11 +670,11 @@ xseg_status xseg_reclaim(struct xseg_device *device, const struct xseg_reclaim_p
                 (policy->all_or_nothing && policy->scope == XSEG_RECLAIM_ARENA));
     *result = (struct xseg_reclaim_result){.released = 0};
     if (policy->preferred_block > policy->min_block)
-        run_pass(&reclaim, policy->preferred_block);
-    run_pass(&reclaim, policy->min_block);
-    if (policy->all_or_nothing && reclaim.left.bytes == 0)
-        result->is_complete = release(&reclaim);
-    xseg_trim_settle(reclaim.claimed.first);
-    result->pages = policy->idle.pages - reclaim.left.idle.pages;
+        run_reclaim_pass(&reclaim, policy->preferred_block);
+    run_reclaim_pass(&reclaim, policy->min_block);
+    if (policy->all_or_nothing && reclaim.quota.bytes == 0)
+        result->is_complete = release_claimed_memory(&reclaim);
+    xseg_reclaim_settle(reclaim.claimed.first);
+    result->pages = policy->idle.pages - reclaim.quota.idle.pages;
     return reclaim.status;
 }

@@ -8,8 +8,8 @@
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/decay.h"
-#include "src/core/reclaim/discard.h"
 #include "src/core/reclaim/pending_unmap.h"
+#include "src/core/reclaim/pool_release.h"
 #include "src/core/reclaim/reclaim.h"
 
 /* An active trim of one device. */
@@ -21,31 +21,31 @@ struct trim {
     uint64_t reserved; /* a sum over the selected arenas */
 };
 
-/* --- What is counted of each arena. --- */
+/* --- Counting. --- */
 
-static bool is_selected(const struct xseg_trim_plan *plan, const struct xseg_arena *arena)
+static bool plan_selects_arena(const struct xseg_trim_plan *plan, const struct xseg_arena *arena)
 {
     return (plan->stream == NULL || xseg_arena_stream(arena) == plan->stream) &&
            (plan->pool == NULL || arena->pool == plan->pool);
 }
 
 /* Whether a plan selects whole devices. */
-static bool is_all(const struct xseg_trim_plan *plan)
+static bool plan_selects_device(const struct xseg_trim_plan *plan)
 {
     return plan->stream == NULL && plan->pool == NULL;
 }
 
-/* Whether a plan keeps idle memory: by its size or its age. */
-static bool is_limited(const struct xseg_trim_plan *plan)
+/* Whether a plan keeps idle memory because of a target size or an age. */
+static bool plan_keeps_idle_memory(const struct xseg_trim_plan *plan)
 {
-    return plan->leave != 0 || plan->idle_ms != 0;
+    return plan->target_bytes != 0 || plan->idle_ms != 0;
 }
 
-static void add_reserved(void *self, struct xseg_arena *arena)
+static void add_reserved_bytes(void *self, struct xseg_arena *arena)
 {
     struct trim *trim = self;
 
-    if (!is_selected(trim->plan, arena))
+    if (!plan_selects_arena(trim->plan, arena))
         return;
     xseg_arena_lock(arena);
     trim->reserved += xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
@@ -53,15 +53,15 @@ static void add_reserved(void *self, struct xseg_arena *arena)
 }
 
 /* Reserved bytes of the selected arenas. */
-static uint64_t reserved_bytes(struct trim *trim)
+static uint64_t sum_reserved_bytes(struct trim *trim)
 {
     trim->reserved = 0;
-    xseg_device_visit_arenas(trim->device, add_reserved, trim);
+    xseg_device_visit_arenas(trim->device, add_reserved_bytes, trim);
     return trim->reserved;
 }
 
 /* Cached bytes of an arena in whole pages and segments. */
-static struct xseg_idle_bytes whole_bytes(struct xseg_arena *arena)
+static struct xseg_idle_bytes sum_whole_page_bytes(struct xseg_arena *arena)
 {
     uint64_t bytes = XSEG_SIZE_SMALL_SEGMENT, position = 0;
     struct xseg_idle_bytes sum = {0, {0, 0}};
@@ -74,14 +74,14 @@ static struct xseg_idle_bytes whole_bytes(struct xseg_arena *arena)
 
         bytes = block->bytes;
         position = xseg_block_position(block) + 1;
-        sum.loose += whole.loose;
+        sum.releasable += whole.releasable;
         sum.held.pinned += whole.held.pinned;
         sum.held.exported += whole.held.exported;
     }
     return sum;
 }
 
-static bool has_held_pages(const struct xseg_arena *arena)
+static bool arena_has_held_pages(const struct xseg_arena *arena)
 {
     bool any = false;
 
@@ -92,25 +92,26 @@ static bool has_held_pages(const struct xseg_arena *arena)
     return any;
 }
 
-/* Count the memory that the trim has left in an arena, by the reason why it is still reserved. */
-static void count_rest(void *self, struct xseg_arena *arena)
+/* Count the memory that is still reserved in an arena, by the reason why the trim kept it. */
+static void count_arena_remainder(void *self, struct xseg_arena *arena)
 {
     struct trim *trim = self;
     struct xseg_trim_result *done = trim->done;
     const bool is_paused = arena->is_paused;
     struct xseg_idle_bytes whole = {0, {0, 0}};
 
-    if (!is_selected(trim->plan, arena))
+    if (!plan_selects_arena(trim->plan, arena))
         return;
     xseg_arena_lock(arena);
     const uint64_t reserved = xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
     const uint64_t active = xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE_BYTES);
     const uint64_t allocated = xseg_counts_current(&arena->counts, XSEG_COUNT_ALLOCATED_BYTES);
     const bool may_trim =
-        xseg_pool_may_trim(arena->pool, trim->plan->pool) || trim->plan->held_pools;
+        xseg_pool_may_trim(arena->pool, trim->plan->pool) || trim->plan->retained_pools;
     const bool is_capturing = xseg_pending_captures(trim->device->pending);
-    if (may_trim && !is_capturing && (is_limited(trim->plan) || has_held_pages(arena)))
-        whole = whole_bytes(arena);
+    if (may_trim && !is_capturing &&
+        (plan_keeps_idle_memory(trim->plan) || arena_has_held_pages(arena)))
+        whole = sum_whole_page_bytes(arena);
     xseg_arena_unlock(arena);
 
     XSEG_ASSERT(allocated <= active && (is_paused || active <= reserved));
@@ -122,28 +123,29 @@ static void count_rest(void *self, struct xseg_arena *arena)
     else if (!may_trim)
         done->kept_pool += cached;
     else {
-        const uint64_t loose = is_limited(trim->plan) ? whole.loose : 0;
-        const uint64_t counted = loose + whole.held.pinned + whole.held.exported;
+        const uint64_t releasable = plan_keeps_idle_memory(trim->plan) ? whole.releasable : 0;
+        const uint64_t counted = releasable + whole.held.pinned + whole.held.exported;
 
-        done->kept_by_options += loose;
+        done->kept_by_options += releasable;
         done->kept_pinned += whole.held.pinned;
         done->kept_exported += whole.held.exported;
         done->kept_fragmented += cached - xseg_min(cached, counted);
     }
 }
 
-/* Count what the selected arenas still have, and what a reclaim could not release of it. */
-static void count_all(struct trim *trim, const struct xseg_reclaim_result *result)
+/* Count the memory that is still reserved in the selected arenas, and the memory that the reclaim
+ * could not release. */
+static void count_remainder(struct trim *trim, const struct xseg_reclaim_result *result)
 {
     struct xseg_trim_result *done = trim->done;
     const struct xseg_trim_result before = *done;
     const uint64_t stays = result->busy + result->kept + result->refused;
 
-    xseg_device_visit_arenas(trim->device, count_rest, trim);
-    /* Memory that stays was counted again, since it is cached. */
+    xseg_device_visit_arenas(trim->device, count_arena_remainder, trim);
+    /* Memory that the reclaim kept is cached, so it was counted twice. */
     if (xseg_pending_captures(trim->device->pending))
         done->kept_capture -= xseg_min(done->kept_capture - before.kept_capture, stays);
-    else if (is_limited(trim->plan))
+    else if (plan_keeps_idle_memory(trim->plan))
         done->kept_by_options -= xseg_min(done->kept_by_options - before.kept_by_options, stays);
     else
         done->kept_fragmented -= xseg_min(done->kept_fragmented - before.kept_fragmented, stays);
@@ -151,15 +153,15 @@ static void count_all(struct trim *trim, const struct xseg_reclaim_result *resul
     done->kept_busy += result->busy;
     done->kept_capture += result->kept;
     done->kept_failed += result->refused;
-    done->remaining += reserved_bytes(trim);
-    if (is_all(trim->plan))
+    done->remaining += sum_reserved_bytes(trim);
+    if (plan_selects_device(trim->plan))
         done->remaining += xseg_unreleased_bytes(&trim->device->unreleased) +
                            xseg_page_cache_bytes(&trim->device->page_cache);
 }
 
 /* --- Trim of a device. --- */
 
-static void unstick_arena(void *self, struct xseg_arena *arena)
+static void retry_unknown_pages(void *self, struct xseg_arena *arena)
 {
     (void)self;
     XSEG_LIST_FOR(node, &arena->extents)
@@ -169,34 +171,34 @@ static void unstick_arena(void *self, struct xseg_arena *arena)
 }
 
 /* Set how many bytes may be released. */
-static void set_max(struct trim *trim)
+static void set_release_limit(struct trim *trim)
 {
     trim->max = UINT64_MAX;
-    if (trim->plan->leave == 0)
+    if (trim->plan->target_bytes == 0)
         return;
-    trim->max = reserved_bytes(trim);
-    if (is_all(trim->plan))
+    trim->max = sum_reserved_bytes(trim);
+    if (plan_selects_device(trim->plan))
         trim->max += xseg_page_cache_bytes(&trim->device->page_cache);
-    trim->max -= xseg_min(trim->max, trim->plan->leave);
+    trim->max -= xseg_min(trim->max, trim->plan->target_bytes);
 }
 
 /* The age of a plan, in nanoseconds. */
-static uint64_t idle_time(const struct xseg_trim_plan *plan)
+static uint64_t plan_idle_ns(const struct xseg_trim_plan *plan)
 {
     return xseg_min(plan->idle_ms, UINT64_MAX / 1000000) * 1000000;
 }
 
-/* Empty the page cache, before the arenas; a trim by age releases only pages of that age. */
-static void empty_page_cache(struct trim *trim)
+/* Release the page cache before memory of arenas; a trim by age releases only pages of that age. */
+static void trim_page_cache(struct trim *trim)
 {
     struct xseg_page_cache *pages = &trim->device->page_cache;
     const uint64_t had = xseg_page_cache_bytes(pages);
 
-    XSEG_ASSERT(is_all(trim->plan));
+    XSEG_ASSERT(plan_selects_device(trim->plan));
     if (trim->plan->idle_ms == 0) {
         (void)xseg_reclaim_page_cache(trim->device, &trim->max, UINT64_MAX);
     } else {
-        const uint64_t now = xseg_decay_now(trim->device), age = idle_time(trim->plan);
+        const uint64_t now = xseg_decay_now(trim->device), age = plan_idle_ns(trim->plan);
 
         xseg_page_cache_set_time(pages, now);
         trim->max -= xseg_min(
@@ -206,12 +208,12 @@ static void empty_page_cache(struct trim *trim)
     trim->done->kept_by_options += xseg_page_cache_bytes(pages);
 }
 
-static xseg_status reclaim(struct trim *trim, struct xseg_reclaim_result *result)
+static xseg_status reclaim_selected_memory(struct trim *trim, struct xseg_reclaim_result *result)
 {
     const struct xseg_trim_plan *plan = trim->plan;
     struct xseg_idle_ages ages;
     struct xseg_reclaim_policy policy = {
-        .scope = plan->held_pools ? XSEG_RECLAIM_ALL : XSEG_RECLAIM_RELEASABLE,
+        .scope = plan->retained_pools ? XSEG_RECLAIM_ALL : XSEG_RECLAIM_RELEASABLE,
         .stream = plan->stream,
         .pool = plan->pool,
         .bytes = trim->max,
@@ -221,7 +223,7 @@ static xseg_status reclaim(struct trim *trim, struct xseg_reclaim_result *result
     };
 
     if (plan->idle_ms != 0) {
-        xseg_idle_count(trim->device, xseg_decay_now(trim->device), idle_time(plan), plan->pool,
+        xseg_idle_count(trim->device, xseg_decay_now(trim->device), plan_idle_ns(plan), plan->pool,
                         &ages);
         policy.bytes = UINT64_MAX;
         policy.idle = (struct xseg_idle_limit){.ages = &ages, .rounds_up = true};
@@ -231,8 +233,10 @@ static xseg_status reclaim(struct trim *trim, struct xseg_reclaim_result *result
     return xseg_reclaim(trim->device, &policy, result);
 }
 
-/* Wait for pending blocks and decommitted memory of ranges, or poll them.  Returns: the first error of a stream. */
-static xseg_status take_finished(struct trim *trim)
+/*
+ * Poll pending blocks and pending unmaps, or wait for them.  Returns the first error of a stream.
+ */
+static xseg_status collect_completed_blocks(struct trim *trim)
 {
     struct xseg_device *device = trim->device;
 
@@ -247,8 +251,8 @@ static xseg_status take_finished(struct trim *trim)
     return waited == XSEG_OK ? left : waited;
 }
 
-static xseg_status trim_device(struct xseg_device *device, const struct xseg_trim_plan *plan,
-                               struct xseg_trim_result *done)
+static xseg_status run_device_trim(struct xseg_device *device, const struct xseg_trim_plan *plan,
+                                   struct xseg_trim_result *done)
 {
     struct trim trim = {.device = device, .plan = plan, .done = done, .max = UINT64_MAX};
     const uint64_t returned_before = done->released;
@@ -257,25 +261,27 @@ static xseg_status trim_device(struct xseg_device *device, const struct xseg_tri
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
     if (xseg_pending_captures(device->pending)) {
-        done->kept_capture += is_all(plan) ? xseg_page_cache_bytes(&device->page_cache) : 0;
-        count_all(&trim, &result);
+        done->kept_capture +=
+            plan_selects_device(plan) ? xseg_page_cache_bytes(&device->page_cache) : 0;
+        count_remainder(&trim, &result);
         return XSEG_OK;
     }
-    const xseg_status waited = take_finished(&trim);
-    /* After another error, blocks of one stream are still pending; the memory of the others can be released. */
+    const xseg_status waited = collect_completed_blocks(&trim);
+    /* After another error, blocks of one stream are still pending; the memory of the others can be
+     * released. */
     if (waited == XSEG_ERR_DEVICE_LOST)
         return waited;
     (void)xseg_unreleased_retry(&device->unreleased);
-    xseg_discard_paused(device);
-    xseg_device_visit_arenas(device, unstick_arena, NULL);
+    xseg_discard_paused_pools(device);
+    xseg_device_visit_arenas(device, retry_unknown_pages, NULL);
     const uint64_t kept = xseg_unreleased_bytes(&device->unreleased);
-    set_max(&trim);
-    if (is_all(plan))
-        empty_page_cache(&trim);
-    const xseg_status status = reclaim(&trim, &result);
-    count_all(&trim, &result);
+    set_release_limit(&trim);
+    if (plan_selects_device(plan))
+        trim_page_cache(&trim);
+    const xseg_status status = reclaim_selected_memory(&trim, &result);
+    count_remainder(&trim, &result);
 
-    /* Memory that left the arenas without being released by the driver is a leftover. */
+    /* Memory that was unmapped but that the driver did not free is still unreleased. */
     XSEG_ASSERT(done->released >= returned_before);
     const uint64_t now = xseg_unreleased_bytes(&device->unreleased);
     const uint64_t left = now - xseg_min(now, kept);
@@ -291,7 +297,7 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_SPAN_BEGIN(trim, ordinal, atomic_load_explicit(&device->reserved, memory_order_relaxed));
-    const xseg_status status = trim_device(device, plan, done);
+    const xseg_status status = run_device_trim(device, plan, done);
     XSEG_SPAN_END(trim, ordinal, status);
     return status;
 }
@@ -318,9 +324,9 @@ void xseg_trim_to_limits(struct xseg_device *device)
     if (!xseg_pending_captures(device->pending))
         xseg_page_cache_shrink_unprepared(&device->page_cache, cache);
     const uint64_t left = xseg_unreleased_bytes(&device->unreleased);
-    /* A `leave` of 0 trims everything, which is right where leftovers alone reach the limit.  A lost device is
-     * reported to the next call of the user. */
-    const struct xseg_trim_plan plan = {.leave = limit - xseg_min(limit, left)};
+    /* A target of 0 releases all idle memory, which is correct if unreleased memory alone reaches
+     * the limit.  The loss of a device is reported to the next call of the application. */
+    const struct xseg_trim_plan plan = {.target_bytes = limit - xseg_min(limit, left)};
     if (xseg_device_physical(device) > limit)
         (void)xseg_trim_device(device, &plan, &done);
     xseg_mutex_unlock(&device->growth_lock);
@@ -328,13 +334,13 @@ void xseg_trim_to_limits(struct xseg_device *device)
 
 /* --- Oversize segments. --- */
 
-bool xseg_trim_oversize(struct xseg_arena *arena, uint64_t min, uint64_t wanted)
+bool xseg_trim_oversize(struct xseg_arena *arena, uint64_t min, uint64_t needed)
 {
     struct xseg_reclaim_policy policy = {
         .scope = XSEG_RECLAIM_ARENA,
         .arena = arena,
         .bytes = 1,
-        .min_block = wanted,
+        .min_block = needed,
         .classic_only = true,
         .all_or_nothing = true,
         .work = XSEG_RECLAIM_WAIT_TO_UNMAP,
@@ -342,10 +348,10 @@ bool xseg_trim_oversize(struct xseg_arena *arena, uint64_t min, uint64_t wanted)
     };
     struct xseg_reclaim_result result;
 
-    XSEG_ASSERT(min > 0 && wanted >= min);
+    XSEG_ASSERT(min > 0 && needed >= min);
     (void)xseg_reclaim(arena->device, &policy, &result);
     if (!result.is_complete && result.kept == 0) {
-        policy.bytes = wanted;
+        policy.bytes = needed;
         policy.min_block = min;
         policy.largest_first = true;
         (void)xseg_reclaim(arena->device, &policy, &result);
@@ -358,10 +364,10 @@ bool xseg_trim_oversize(struct xseg_arena *arena, uint64_t min, uint64_t wanted)
 /* The ages of the blocks that could be released. */
 struct garbage {
     uint32_t searches;
-    uint64_t ages, count; /* sum of their ages, and their number */
+    uint64_t ages, count; /* the sum of ages, and the number of blocks */
 };
 
-static void add_ages(void *self, struct xseg_arena *arena)
+static void add_block_ages(void *self, struct xseg_arena *arena)
 {
     struct garbage *garbage = self;
     const struct xseg_block *block;
@@ -373,7 +379,7 @@ static void add_ages(void *self, struct xseg_arena *arena)
     while ((block = xseg_arena_cached_from(arena, bytes, position)) != NULL) {
         bytes = block->bytes;
         position = xseg_block_position(block) + 1;
-        if (xseg_idle_whole_bytes(&block->extent->segment, block->base, bytes).loose == 0)
+        if (xseg_idle_whole_bytes(&block->extent->segment, block->base, bytes).releasable == 0)
             continue;
         garbage->ages += garbage->searches - block->gc_count_base;
         garbage->count++;
@@ -382,14 +388,14 @@ static void add_ages(void *self, struct xseg_arena *arena)
 }
 
 /* Release old blocks until no more than `trigger` bytes are reserved, or none can be released. */
-static void collect(struct xseg_device *device, uint64_t trigger)
+static void collect_garbage(struct xseg_device *device, uint64_t trigger)
 {
     struct xseg_reclaim_result result = {.released = 1};
 
     while (result.released != 0 && xseg_device_physical(device) > trigger) {
         struct garbage garbage = {.searches = atomic_load(&device->searches)};
 
-        xseg_device_visit_arenas(device, add_ages, &garbage);
+        xseg_device_visit_arenas(device, add_block_ages, &garbage);
         if (garbage.count == 0)
             return;
         const struct xseg_reclaim_policy policy = {
@@ -417,6 +423,6 @@ void xseg_trim_garbage(struct xseg_device *device, const struct xseg_config *con
     if (xseg_pending_captures(device->pending) || xseg_device_physical(device) <= trigger)
         return;
     XSEG_SPAN_BEGIN(trim, ordinal, atomic_load_explicit(&device->reserved, memory_order_relaxed));
-    collect(device, trigger);
+    collect_garbage(device, trigger);
     XSEG_SPAN_END(trim, ordinal, XSEG_OK);
 }

@@ -65,7 +65,7 @@ static xseg_status check_request(const struct dmabuf_request *request)
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
     if (request->end > segment->base + segment->bytes)
-        return xseg_mapping_fail_end(segment, request->begin, request->end - request->begin);
+        return xseg_mapping_fail_past_end(segment, request->begin, request->end - request->begin);
     if ((request->flags & XSEG_DMABUF_PIN) != 0 &&
         xseg_mapping_is_claimed(request->extent, request->begin, request->end))
         return xseg_mapping_fail_claimed(request->begin);
@@ -191,7 +191,7 @@ xseg_status xseg_dmabuf_acquire(struct xseg_registrations *table, uint64_t addre
     struct dmabuf_request request = {
         .table = table, .begin = address, .end = address + bytes, .flags = flags};
 
-    request.extent = xseg_mapping_hold(table->allocator, address);
+    request.extent = xseg_mapping_lock_extent(table->allocator, address);
     if (request.extent == NULL)
         return xseg_allocator_fail_foreign(address);
     xseg_status status = check_request(&request);

@@ -12,7 +12,6 @@
 #include "src/base/error.h"
 #include "src/core/device/pool.h"
 #include "src/core/reclaim/mapping.h"
-#include "src/core/reclaim/notify.h"
 #include "src/core/register/register.h"
 #include "src/core/stats/observers.h"
 
@@ -327,8 +326,8 @@ static xseg_status check_range(const struct xseg_registration *registration)
     if (status != XSEG_OK)
         return status;
     if (registration->range.end > segment->base + segment->bytes)
-        return xseg_mapping_fail_end(segment, registration->range.begin,
-                                     registration->range.end - registration->range.begin);
+        return xseg_mapping_fail_past_end(segment, registration->range.begin,
+                                          registration->range.end - registration->range.begin);
     if (xseg_mapping_is_claimed(registration->extent, registration->range.begin,
                                 registration->range.end))
         return xseg_mapping_fail_claimed(registration->range.begin);

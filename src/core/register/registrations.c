@@ -12,7 +12,6 @@
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
 #include "src/core/reclaim/mapping.h"
-#include "src/core/reclaim/notify.h"
 #include "src/core/register/register.h"
 
 /* --- Table. --- */
@@ -245,7 +244,7 @@ xseg_status xseg_registrations_add(struct xseg_registrations *table, uint64_t ad
 
     if (status != XSEG_OK)
         return status;
-    draft.extent = xseg_mapping_hold(table->allocator, address);
+    draft.extent = xseg_mapping_lock_extent(table->allocator, address);
     if (draft.extent == NULL)
         return xseg_allocator_fail_foreign(address);
     status = create_registration(table, &draft, &registration);

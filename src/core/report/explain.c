@@ -9,11 +9,11 @@
 #include "src/core/budget/budget.h"
 #include "src/core/cache/walk.h"
 #include "src/core/device/allocator.h"
-#include "src/core/pending/deferred.h"
+#include "src/core/pending/pending.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/idle.h"
 #include "src/core/reclaim/pending_unmap.h"
-#include "src/core/reclaim/trim_steps.h"
+#include "src/core/reclaim/reclaim.h"
 #include "src/core/register/register.h"
 
 #define UNKNOWN_AGE UINT64_MAX
@@ -113,7 +113,7 @@ static void set_block(struct xseg_reason *reason, const struct xseg_part *part)
 {
     struct xseg_pool *pool = ((struct xseg_arena *)part->extent->arena)->pool;
 
-    reason->pool = part->is_fallback ? NULL : xseg_pool_shown(pool);
+    reason->pool = part->is_fallback ? NULL : xseg_pool_visible(pool);
     reason->fallback_pool = part->is_fallback ? pool : NULL;
     reason->block = (void *)(uintptr_t)part->base; /* NOLINT(performance-no-int-to-ptr) */
     reason->block_bytes = part->bytes;
@@ -311,7 +311,8 @@ static enum xseg_reason_kind reason_of_idle_memory(const struct xseg_explainer *
     if (xseg_context_is_lost(&explainer->device->context))
         return XSEG_REASON_POLICY;
     if (explainer->may_query_driver &&
-        xseg_trim_is_idle(explainer->device, xseg_arena_stream(arena), false, &idle) == XSEG_OK &&
+        xseg_reclaim_check_stream(explainer->device, xseg_arena_stream(arena), false, &idle) ==
+            XSEG_OK &&
         !idle)
         return XSEG_REASON_STREAM;
     if (!xseg_idle_is_counted(arena, NULL))
@@ -645,7 +646,7 @@ xseg_status xseg_explain_end(struct xseg_explainer *explainer)
     set_idle_reasons(explainer);
     xseg_status status = classify_above_share(explainer);
     free(explainer->arenas);
-    xseg_timestamped_set(&device->stranded, xseg_clock_coarse(&device->allocator->clock),
+    xseg_timestamped_set(&device->fragmented, xseg_clock_coarse(&device->allocator->clock),
                          explainer->fragmented);
     status = status == XSEG_OK ? set_awaited_streams(explainer) : status;
     /* With device_free_min_mb the kept amount depends on the free memory of the device, a query of

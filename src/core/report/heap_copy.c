@@ -145,13 +145,13 @@ static bool copy_heap(struct xseg_heap_copy *copy, struct xseg_device *device,
     memset(copy, 0, sizeof(*copy));
     walk.has_memory = xseg_bump_init(&copy->block_records, RESERVED_BYTES) &&
                       xseg_bump_init(&copy->range_records, RESERVED_BYTES);
-    struct xseg_arena *first = xseg_device_retain_arenas(device);
+    struct xseg_arena *first = xseg_device_lock_arenas(device);
     xseg_device_history_begin_cut(device, &copy->cut);
-    for (struct xseg_arena *arena = first; arena != NULL; arena = arena->held_next) {
+    for (struct xseg_arena *arena = first; arena != NULL; arena = arena->locked_next) {
         xseg_walk_arena(arena, visit_block, &walk);
         xseg_device_history_cut_arena(arena);
     }
-    xseg_device_release_arenas(first);
+    xseg_device_unlock_arenas(first);
     return xseg_device_history_finish_cut(device, &copy->cut) && walk.has_memory &&
            sort_ranges(copy);
 }

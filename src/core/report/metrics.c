@@ -181,7 +181,7 @@ static void read_device(struct metrics *metrics, struct xseg_device *device, uin
     metrics->pool_count +=
         xseg_memory_stats_read(device, &row->memory, metrics->pools + metrics->pool_count,
                                XSEG_MEMORY_STATS_PRIVATE_ROWS, &row->pools);
-    read_timestamped(&device->stranded, now, &row->fragmented, &row->fragmented_age);
+    read_timestamped(&device->fragmented, now, &row->fragmented, &row->fragmented_age);
     read_timestamped(&device->used_elsewhere, now, &row->used_by_others, &row->used_by_others_age);
     read_budget(device, row);
 }
