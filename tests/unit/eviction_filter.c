@@ -4,7 +4,7 @@
  *
  * Addresses are in units of 4 KiB from BASE on.  The events are those of one ring.
  */
-#include "src/core/report/snapshot_format.h"
+#include "src/core/report/snapshot_writer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

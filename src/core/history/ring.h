@@ -88,9 +88,9 @@ struct xseg_history_ring {
     atomic_uint_fast64_t dropped;     /* events with lower numbers were dropped by a resize */
     /* At the moment of a snapshot (device_history.h): the number of events, and the stream of the
      * arena if the arena was in a pool.  Guarded by the device memory lock. */
-    uint64_t snapshot_end;
-    uint64_t snapshot_stream;
-    bool has_snapshot_stream;
+    uint64_t cut_end;
+    uint64_t cut_stream;
+    bool has_cut_stream;
     struct xseg_history_ring *next; /* in the list of rings of the device */
 };
 

@@ -19,9 +19,9 @@ void xseg_device_history_cut_arena(struct xseg_arena *arena)
 
     if (ring == NULL)
         return;
-    ring->snapshot_end = atomic_load_explicit(&ring->recorded, memory_order_relaxed);
-    ring->snapshot_stream = (uint64_t)(uintptr_t)xseg_arena_stream(arena)->handle;
-    ring->has_snapshot_stream = true;
+    ring->cut_end = atomic_load_explicit(&ring->recorded, memory_order_relaxed);
+    ring->cut_stream = (uint64_t)(uintptr_t)xseg_arena_stream(arena)->handle;
+    ring->has_cut_stream = true;
 }
 
 void xseg_device_history_begin_cut(struct xseg_device *device, struct xseg_history_cut *cut)
@@ -32,8 +32,8 @@ void xseg_device_history_begin_cut(struct xseg_device *device, struct xseg_histo
     cut->moment = xseg_history_store_moment(history->store);
     for (struct xseg_history_ring *ring = atomic_load(&history->rings); ring != NULL;
          ring = ring->next) {
-        ring->snapshot_end = atomic_load_explicit(&ring->recorded, memory_order_acquire);
-        ring->has_snapshot_stream = false;
+        ring->cut_end = atomic_load_explicit(&ring->recorded, memory_order_acquire);
+        ring->has_cut_stream = false;
     }
 }
 
@@ -68,9 +68,9 @@ bool xseg_device_history_finish_cut(struct xseg_device *device, struct xseg_hist
          ring = ring->next)
         cut->rings[cut->count++] = (struct xseg_history_ring_cut){
             .ring = ring,
-            .end = ring->snapshot_end,
-            .stream = ring->snapshot_stream,
-            .has_stream = ring->has_snapshot_stream,
+            .end = ring->cut_end,
+            .stream = ring->cut_stream,
+            .has_stream = ring->has_cut_stream,
         };
     return cut->rings != NULL;
 }
@@ -84,9 +84,9 @@ void xseg_history_cut_fini(struct xseg_history_cut *cut)
 
 /* --- Copies of one ring. --- */
 
-/* Number of leading events that precede the cut.  A numbered event precedes it whatever its time
- * is: its number was drawn under the device memory lock, which the reader held at the cut, but the
- * clock of its CPU may be ahead. */
+/* Number of leading events that precede the cut.  A numbered event always does, because its number
+ * was drawn under the device memory lock, which the reader held at the cut.  Its time can be later
+ * than the cut if the clock of its CPU is ahead. */
 static size_t count_until(const struct xseg_history_event *events, size_t count, uint64_t latest)
 {
     size_t end = count;
@@ -334,7 +334,7 @@ void xseg_device_history_clear(struct xseg_device *device)
     cut_rings(device, &cut);
     for (struct xseg_history_ring *ring = atomic_load(&device->history.rings); ring != NULL;
          ring = ring->next)
-        xseg_history_ring_clear(ring, ring->snapshot_end);
+        xseg_history_ring_clear(ring, ring->cut_end);
     xseg_mutex_unlock(&device->growth_lock);
 }
 

@@ -4,15 +4,15 @@
  *
  * The events of a device are in one ring per arena, which its owner writes without a lock that
  * readers share.  A reader takes two steps.  Under the device memory lock it cuts the rings: it
- * records for each ring the number of events at that moment.  Later, with no such lock, it copies
- * the events before the cut; the rings continue to be written, so the oldest of these events may be
- * overwritten before they are copied.  A merge (merge.h) then yields the events of all rings and
+ * records for each ring the number of events at that moment.  Later, without that lock, it copies
+ * the events before the cut.  The rings continue to be written, so the oldest of these events may
+ * be overwritten before they are copied.  A merge (merge.h) then yields the events of all rings and
  * devices in one order.
  *
  * Two kinds of readers exist.  xseg_for_each_event() copies all events of each ring.  A snapshot
- * needs an uninterrupted sequence that ends at the cut: it copies the newest events up to a maximum
- * number, and `complete_since` is the time from which on no event of any ring is missing.  The
- * reader ignores older events.
+ * needs an uninterrupted sequence that ends at the cut, so it copies the newest events up to a
+ * maximum number.  No event of any ring is missing after the time `complete_since`; the snapshot
+ * ignores older events.
  *
  * Ticks of two CPUs can differ by CLOCK_SKEW, which is added wherever an event is selected by its
  * time.

@@ -21,8 +21,8 @@
  * Pages of equal age may be released in another order than their reasons suggest.
  *
  * Adjacent pages with equal reasons form one entry of the list.  The list has room for one entry
- * per mapped page before the first arena is locked, because nothing may be allocated under an arena
- * lock.
+ * per mapped page before the first arena is locked, because no host memory may be allocated under
+ * an arena lock.
  *
  * xseg_explain_device() walks the device itself.  A memory snapshot adds its reasons in the walk
  * that copies the blocks (heap_copy.h), so the reasons and the blocks of a snapshot are of the same
@@ -44,7 +44,7 @@ struct xseg_reason_list {
     size_t count, capacity;
 };
 
-/* An arena with idle memory or blocks, and its first reason. */
+/* An arena with segments, and the index of its first reason. */
 struct xseg_explained_arena {
     struct xseg_arena *arena;
     size_t first;

@@ -8,17 +8,21 @@
  * locks and without driver calls; while other threads allocate, values can be of slightly different
  * moments.
  *
- * The number of rows of a device is bounded, whatever number of pools it has: the default pool;
- * guarded blocks, if any; the oldest private pools, the oldest first; one row for all other private
- * pools; one for retired pools that only have cached memory.
+ * The number of rows of a device is bounded, whatever number of pools it has:
+ *
+ *   default pool
+ *   guarded blocks, if any
+ *   private pools up to a maximum number, from the oldest to the youngest
+ *   all other private pools together
+ *   retired pools that only have cached memory, together
  *
  * A publisher (key publish) writes samples of all devices to the shared statistics region.
- * Publishing is deferred
- * housekeeping: a call that ends on the slow path publishes a sample if memory was mapped,
- * unmapped, registered or denied since the last sample, and otherwise if the last sample is older
- * than 10 ms and than 100 times the duration of a measurement, so that publishing takes at most 1 %
- * of the time.  No thread waits for another one to publish: a thread that finds the publisher busy
- * returns, and the publishing thread checks for changes again before it returns.
+ * Publishing is deferred housekeeping.  The next slow-path call or the background thread publishes a
+ * sample if memory was mapped, unmapped, registered or denied since the last sample.  Otherwise it
+ * publishes a sample if the last one is older than 10 ms and older than 100 times the duration of a
+ * measurement, so that publishing takes at most 1 % of the time.  No thread waits for another one to
+ * publish: a thread that finds the publisher busy returns, and the publishing thread checks for
+ * changes again before it returns.
  *
  * Locking: TABLE is locked for each pool, and REGISTRATIONS if memory was ever registered.
  * `is_busy` of a publisher is a spin lock of the region; only xseg_publisher_apply_config() and
@@ -40,11 +44,11 @@
 /*
  * Read the memory of a device and of its pools.
  *
- * rows:          receives the rows of the pools; [private_rows + XSEG_MEMORY_STATS_COMMON_ROWS]
+ * rows:          receives the rows; [private_rows + XSEG_MEMORY_STATS_COMMON_ROWS]
  * private_rows:  maximum number of private pools with a row each
- * private_pools: NULL, or receives the number of private pools
+ * private_pools: receives the number of private pools; may be NULL
  * Returns:       the number of rows
- * Cost:          O(pools + arenas); no host allocation
+ * Cost:          O(pools + arenas)
  */
 uint32_t xseg_memory_stats_read(struct xseg_device *device, struct xseg_published_device *out,
                                 struct xseg_published_pool *rows, uint32_t private_rows,

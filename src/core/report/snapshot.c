@@ -17,7 +17,7 @@
 #include "src/core/config/config.h"
 #include "src/core/grow/oom.h"
 #include "src/core/report/explain.h"
-#include "src/core/report/snapshot_format.h"
+#include "src/core/report/snapshot_writer.h"
 #include "xseg/version.h"
 
 /* Version of the value of the key `xseg`. */

@@ -3,10 +3,10 @@
  * Memory snapshot: the blocks of all devices and the events that led to them, as a file that
  * PyTorch's memory viewer opens.
  *
- * A snapshot has two phases.  First it copies each open device, one after the other: blocks,
- * reasons and the position of the event rings under the locks (heap_copy.h), then the events
- * without locks (device_history.h).  Then it writes the file from the copies, with no lock held, so
- * a slow disk delays no request.
+ * A snapshot has two phases.  First it copies the open devices one after the other.
+ * Blocks, reasons and the positions of the event rings are copied under the locks (heap_copy.h),
+ * events without them (device_history.h).  Then it writes the file from the copies with no lock
+ * held, so a slow disk delays no request.
  *
  * Three limits bound a snapshot.  If a limit is reached, the oldest events are omitted, and the
  * file contains their number:

@@ -5,7 +5,7 @@
  * A viewer starts from the segments of the snapshot and undoes the entries from the last to the
  * first.  So the trace ends at the moment at which the segments were copied, no event is missing
  * between two entries, and every change of mapped memory is an entry of a segment.  A remap, a
- * decay pass or a trim has an event that precedes the unmap; PyTorch has no entry for it, so the
+ * decay pass or a trim has an event that precedes the unmap.  PyTorch has no entry for it, so the
  * trace lists the index of the unmap with its cause.
  *
  * Paused memory.  While a pool is paused, its blocks remain allocated, but their pages are
@@ -31,7 +31,7 @@
 
 #include "src/base/align.h"
 #include "src/core/config/size.h"
-#include "src/core/report/snapshot_format.h"
+#include "src/core/report/snapshot_writer.h"
 
 /* --- Evicted ranges. --- */
 

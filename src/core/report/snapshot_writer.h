@@ -1,24 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Snapshot format: the parts of a memory snapshot in the pickle format of PyTorch
+ * Snapshot writer: the values of a memory snapshot in the pickle format of PyTorch
  * (docs/snapshots.md).
  *
- * snapshot.c copies the state of the devices and writes the file; its parts are written by
+ * snapshot.c copies the state of the devices and decides what the file contains.  The writer has
+ * two
+ * parts: snapshot_writer.c writes state (segments with their blocks, settings, the reasons of
+ * pages) and the values that occur everywhere (strings, pool IDs, times, call stacks);
+ * snapshot_trace.c writes the events of a device as trace entries.
  *
- *   snapshot_values.c  values that occur everywhere: strings, pool IDs, times, call stacks
- *   snapshot_state.c   segments with their blocks, settings, the reasons of pages
- *   snapshot_trace.c   the events of a device as trace entries
- *
- * A writer has the pickle and the tables that the parts share.  Interned strings are indexes into
- * one table and appear once in the file.  Each call stack and each frame is written once as well;
- * later uses refer to its memo.  A rollback of the pickle to a savepoint discards the memos after
- * the savepoint.
+ * Interned strings are indexes into one table and appear once in the file.  Each call stack and
+ * each frame is written once as well; later uses refer to its memo.  A rollback of the pickle to a
+ * savepoint discards the memos after the savepoint.
  *
  * Locking: none; a writer belongs to one thread.  HISTORY is locked for the ID of a pool.  The
  * user's hook, which names the frames of an interpreter, is called without locks.
  */
-#ifndef XSEG_CORE_SNAPSHOT_FORMAT_H
-#define XSEG_CORE_SNAPSHOT_FORMAT_H
+#ifndef XSEG_CORE_SNAPSHOT_WRITER_H
+#define XSEG_CORE_SNAPSHOT_WRITER_H
 
 #include "src/base/hash_table.h"
 #include "src/base/pickle_writer.h"

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "src/core/report/snapshot.h"
-#include "src/core/report/snapshot_format.h"
+#include "src/core/report/snapshot_writer.h"
 
 /* --- Paths. --- */
 
