@@ -2,7 +2,6 @@
 /* Counts: peaks of a device that are exact although every arena counts for itself. */
 #include "src/core/stats/counts.h"
 #include "src/base/align.h"
-#include "src/core/stats/counts_audit.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -328,7 +327,7 @@ static void open_owner(struct owner *owner, struct xseg_totals *totals, bool is_
     memset(owner, 0, sizeof(*owner));
     xseg_biased_lock_init(&owner->lock, XSEG_RANK_ARENA);
     xseg_counts_init(&owner->counts, totals, is_small);
-    xseg_counts_suspend(&owner->counts, &owner->lock, &owner->notes);
+    xseg_counts_allow_suspend(&owner->counts, &owner->lock, &owner->notes);
 }
 
 /* Count one block more, or one less, as an arena does it. */
@@ -359,8 +358,8 @@ static void expect_audits(struct owner *owners, struct xseg_totals *totals) XSEG
     assert_true(xseg_totals_audit(totals, &violation));
 }
 
-/* Most of many arenas rest most of the time, and the peak is that of a plain model all the same. */
-static void peaks_are_exact_while_many_rest(void **state)
+/* The counts of most arenas are suspended most of the time, and the peak equals that of a plain model. */
+static void peaks_are_exact_with_suspended_counts(void **state)
 {
     static struct owner owners[ARENAS];
 
@@ -368,7 +367,7 @@ static void peaks_are_exact_while_many_rest(void **state)
     for (unsigned seed = 1; seed <= 3; seed++) {
         struct xseg_totals totals;
         uint64_t live = 0, peak = 0, allocated = 0;
-        unsigned resting = 0;
+        unsigned suspended = 0;
 
         srandom(seed);
         xseg_totals_init(&totals);
@@ -385,7 +384,7 @@ static void peaks_are_exact_while_many_rest(void **state)
             live += owners[at].live - before;
             allocated += owners[at].live > before;
             peak = xseg_max(peak, live);
-            resting += owners[at].live != before && owners[at].counts.rests;
+            suspended += owners[at].live != before && owners[at].counts.is_suspended;
             if (i % 1000 == 0)
                 expect_audits(owners, &totals);
         }
@@ -396,8 +395,8 @@ static void peaks_are_exact_while_many_rest(void **state)
         assert_int_equal(stat.allocated, allocated);
         assert_int_equal(xseg_totals_read(&totals, XSEG_STAT_ALL, XSEG_COUNT_REQUESTED_BYTES).peak,
                          7 * peak);
-        assert_int_equal(resting, 0);
-        /* At least one arena rested, unless the kernel has no barrier. */
+        assert_int_equal(suspended, 0);
+        /* At least one arena was suspended, unless the kernel has no barrier. */
         assert_true(totals.member_count < ARENAS || !xseg_biased_lock_barrier(&owners[0].lock));
         expect_audits(owners, &totals);
         xseg_totals_fini(&totals);
@@ -416,8 +415,8 @@ static void hold(struct xseg_biased_lock *lock, bool is_held) XSEG_UNCHECKED
 #endif
 }
 
-/* An arena whose lock is held is not put to rest: the holder may be changing a value. */
-static void what_is_locked_stays_awake(void **state)
+/* The counts of an arena whose lock is held are not suspended: the holder may be changing a value. */
+static void counts_of_locked_arenas_are_not_suspended(void **state)
 {
     static struct owner owners[ARENAS];
     struct xseg_totals totals;
@@ -430,15 +429,15 @@ static void what_is_locked_stays_awake(void **state)
         if (i == 0)
             hold(&owners[i].lock, true);
     }
-    assert_false(owners[0].counts.rests);
-    assert_true(owners[1].counts.rests || !xseg_biased_lock_barrier(&owners[0].lock));
+    assert_false(owners[0].counts.is_suspended);
+    assert_true(owners[1].counts.is_suspended || !xseg_biased_lock_barrier(&owners[0].lock));
     hold(&owners[0].lock, false);
-    /* The arena rests later, and the next change wakes it. */
+    /* The counts are suspended later, and the next change resumes them. */
     for (unsigned i = 0; i < 4096; i++)
         add_block(&owners[1 + i % (ARENAS - 1)], false);
-    assert_true(owners[0].counts.rests || !xseg_biased_lock_barrier(&owners[0].lock));
+    assert_true(owners[0].counts.is_suspended || !xseg_biased_lock_barrier(&owners[0].lock));
     add_block(&owners[0], true);
-    assert_false(owners[0].counts.rests);
+    assert_false(owners[0].counts.is_suspended);
     assert_int_equal(atomic_load(&owners[0].notes), 0);
     assert_int_equal(xseg_totals_read(&totals, XSEG_STAT_ALL, XSEG_COUNT_ALLOCATION).current,
                      ARENAS - 1 + 4096);
@@ -461,8 +460,8 @@ static void *change_on(void *argument)
     return NULL;
 }
 
-/* Threads that change what others put to rest: no value is lost. */
-static void threads_wake_what_others_put_to_rest(void **state)
+/* Threads change counts that other threads suspend: no value is lost. */
+static void threads_resume_counts_that_others_suspend(void **state)
 {
     struct xseg_totals totals;
     pthread_t thread[3];
@@ -493,9 +492,9 @@ int main(void)
         cmocka_unit_test(peaks_of_pending_blocks_are_exact),
         cmocka_unit_test(resets_start_again),
         cmocka_unit_test(room_is_shared_out),
-        cmocka_unit_test(peaks_are_exact_while_many_rest),
-        cmocka_unit_test(what_is_locked_stays_awake),
-        cmocka_unit_test(threads_wake_what_others_put_to_rest),
+        cmocka_unit_test(peaks_are_exact_with_suspended_counts),
+        cmocka_unit_test(counts_of_locked_arenas_are_not_suspended),
+        cmocka_unit_test(threads_resume_counts_that_others_suspend),
         cmocka_unit_test(threads_lose_nothing),
         cmocka_unit_test(values_are_of_one_moment),
     };

@@ -33,7 +33,6 @@
 #include "src/core/block/slot.h"
 #include "src/core/config/config.h"
 #include "src/core/stats/counts.h"
-#include "src/core/stats/fragments.h"
 #include "src/core/stream/streams.h"
 
 /* In the notes of an arena: large.h must not free large blocks, since the arena is guarded or has lent blocks. */
@@ -43,7 +42,7 @@
 #define XSEG_ARENA_ORIGINS ((uint64_t)1 << 61)
 
 /* The bits of the notes that are no clock. */
-#define XSEG_ARENA_FLAGS (XSEG_COUNTS_REST | XSEG_ARENA_SLOW_PATH | XSEG_ARENA_ORIGINS)
+#define XSEG_ARENA_FLAGS (XSEG_COUNTS_SUSPENDED | XSEG_ARENA_SLOW_PATH | XSEG_ARENA_ORIGINS)
 
 struct xseg_device;
 struct xseg_history;
@@ -123,7 +122,7 @@ _Static_assert((offsetof(struct xseg_arena, lock) + XSEG_BIASED_LOCK_SHARED_OFFS
 /* Records that one step of a growth or a trim may take: a claim, and the cuts after it. */
 #define XSEG_ARENA_RECORDS 4u
 
-_Static_assert((XSEG_ARENA_SLOW_PATH & XSEG_COUNTS_REST) == 0, "each note has a bit");
+_Static_assert((XSEG_ARENA_SLOW_PATH & XSEG_COUNTS_SUSPENDED) == 0, "each note has a bit");
 _Static_assert(XSEG_ARENA_RECORDS <= XSEG_SLAB_FIRST, "one batch is enough for a step");
 
 /* The parameters of an allocation.  The entry point sets the request; slow_path.h adds the rest. */

@@ -39,7 +39,7 @@ void xseg_flags_free_pending(struct xseg_arena *arena, struct xseg_block *block)
 static inline void xseg_flags_end_oversize(struct xseg_counts *counts, struct xseg_block *block)
 {
     XSEG_ASSERT(block->flags == XSEG_BLOCK_OVERSIZE);
-    xseg_counts_lower(counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
+    xseg_counts_decrease_only(counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
     block->flags = 0;
 }
 

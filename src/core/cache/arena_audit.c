@@ -9,7 +9,7 @@
 #include "src/core/cache/walk.h"
 #include "src/core/large/cached.h"
 #include "src/core/small/small_audit.h"
-#include "src/core/stats/counts_audit.h"
+#include "src/core/stats/counts.h"
 #include "vmm/alias.h"
 
 struct tally {

@@ -283,8 +283,8 @@ static void put_back(struct xseg_arena *arena, struct xseg_block *block)
     block->state = XSEG_BLOCK_CACHED;
     block = merge(arena, block);
     if (!xseg_extent_is_expandable(extent))
-        xseg_fragments_merge(&arena->counts, xseg_block_is_split(block), neighbours, bytes,
-                             block->bytes - bytes);
+        xseg_fragments_coalesce(&arena->counts, xseg_block_is_split(block), neighbours, bytes,
+                                block->bytes - bytes);
 }
 
 void xseg_arena_free(struct xseg_arena *arena, struct xseg_block *block)

@@ -584,7 +584,8 @@ static xseg_status reject_conflicting_value(struct parser *parser, enum xseg_con
     return XSEG_ERR_CONFIG;
 }
 
-/* Check that the value of `low` is at most that of `high`, and blame a key that the string names. */
+/* Check that the value of `low` is at most that of `high`, and blame a key that the string
+ * names. */
 static xseg_status check_value_order(struct parser *parser, enum xseg_config_key_id low,
                                      uint64_t low_bytes, enum xseg_config_key_id high,
                                      uint64_t high_bytes)

@@ -391,7 +391,7 @@ static xseg_status notify_observers(struct fallback *fallback) XSEG_UNCHECKED
     XSEG_ASSERT(fallback->notifications < XSEG_LOW_MEMORY_CALLS_MAX);
     xseg_mutex_unlock(&device->growth_lock);
     fallback->was_freed = xseg_oom_notify(fallback->arena, fallback->params, fallback->denied,
-                                          XSEG_OBSERVERS_LOW_MEMORY, fallback->notifications++);
+                                          XSEG_OBSERVER_LOW_MEMORY, fallback->notifications++);
     xseg_mutex_lock(&device->growth_lock);
     const xseg_status status = fallback->was_freed ? search_and_grow(fallback) : XSEG_OK;
     fallback->situation = current_situation(fallback);

@@ -535,7 +535,7 @@ xseg_status xseg_oom_fail(struct xseg_arena *arena, const struct xseg_alloc_para
 }
 
 bool xseg_oom_notify(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                     xseg_status status, enum xseg_observers_subject subject, unsigned attempt)
+                     xseg_status status, enum xseg_observer_event subject, unsigned attempt)
 {
     struct xseg_device *device = arena->device;
     struct xseg_observers *observers = &device->allocator->observers;
@@ -544,7 +544,7 @@ bool xseg_oom_notify(struct xseg_arena *arena, const struct xseg_alloc_params *p
     char buffer[XSEG_FAIL_BYTES];
     struct xseg_strbuf message;
 
-    XSEG_ASSERT(xseg_oom_cause_is_memory_pressure(status) && subject <= XSEG_OBSERVERS_REJECTED);
+    XSEG_ASSERT(xseg_oom_cause_is_memory_pressure(status) && subject <= XSEG_OBSERVER_REJECTED);
     if (!xseg_observers_are_registered(observers, subject))
         return false;
     /* Observers can call functions that fail. */

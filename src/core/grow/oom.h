@@ -68,6 +68,6 @@ xseg_status xseg_oom_fail(struct xseg_arena *arena, const struct xseg_alloc_para
  * Cost:    one memory query if there is such an observer, else none
  */
 bool xseg_oom_notify(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                     xseg_status status, enum xseg_observers_subject subject, unsigned attempt);
+                     xseg_status status, enum xseg_observer_event subject, unsigned attempt);
 
 #endif

@@ -2,7 +2,8 @@
 /*
  * The history store: the part of the history that all devices of an allocator share.
  *
- * It has the settings, the clock, the labels, the stack depot, the user's hook and the IDs of pools.
+ * It has the settings, the clock, the labels, the stack depot, the hook of the program, and the
+ * IDs of pools.
  *
  * The settings are one atomic word, so that a call decides with one load what it records.  The word
  * is 0 while nothing is recorded.  Its upper bits are a version, which is unique among all stores

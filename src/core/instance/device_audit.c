@@ -12,7 +12,7 @@
 #include "src/core/range/range.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/pending_unmap.h"
-#include "src/core/stats/counts_audit.h"
+#include "src/core/stats/counts.h"
 
 static void add_host_bytes(void *self, struct xseg_arena *arena)
 {

@@ -116,8 +116,9 @@ static inline void xseg_large_coalesce(struct xseg_arena *arena, struct xseg_blo
     else
         xseg_cached_index(arena, whole);
     if (!xseg_extent_is_expandable(whole->extent))
-        xseg_fragments_merge(&arena->counts, xseg_block_is_split(whole),
-                             (unsigned)left.joins + right.joins, bytes, left.bytes + right.bytes);
+        xseg_fragments_coalesce(&arena->counts, xseg_block_is_split(whole),
+                                (unsigned)left.joins + right.joins, bytes,
+                                left.bytes + right.bytes);
 }
 
 /*

@@ -268,7 +268,7 @@ static bool notify_low_memory(const struct commit *commit, xseg_status status,
 {
     xseg_mutex_unlock(&commit->device->growth_lock);
     const bool freed =
-        xseg_oom_notify(commit->arena, &commit->params, status, XSEG_OBSERVERS_LOW_MEMORY, attempt);
+        xseg_oom_notify(commit->arena, &commit->params, status, XSEG_OBSERVER_LOW_MEMORY, attempt);
     xseg_mutex_lock(&commit->device->growth_lock);
     return freed;
 }
@@ -369,7 +369,7 @@ static void count_mapped(const struct commit *commit, const struct xseg_range_ru
                            &commit->device->promised);
     elastic->live += part->count;
     xseg_counts_increase(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
-    xseg_counts_use(&arena->counts, bytes);
+    xseg_counts_alloc_bytes(&arena->counts, bytes);
     if (xseg_recorder_is_enabled(arena))
         xseg_recorder_segment(part->extent, XSEG_HISTORY_SEGMENT_MAP, xseg_range_base(part), bytes);
     xseg_arena_unlock(arena);

@@ -75,7 +75,7 @@ void xseg_range_recommit_run(const struct xseg_range_run *run)
     xseg_arena_lock(arena);
     elastic->pending_unmaps -= run->count;
     elastic->live += run->count;
-    xseg_counts_use_again(&arena->counts, xseg_range_bytes(run));
+    xseg_counts_alloc_pending_bytes(&arena->counts, xseg_range_bytes(run));
     xseg_arena_unlock(arena);
     run->state->recommits += run->count;
 }

@@ -329,7 +329,8 @@ uint64_t xseg_mapping_pinned(struct xseg_device *device)
 
 bool xseg_notify_is_enabled(const struct xseg_device *device)
 {
-    return atomic_load_explicit(&device->allocator->observers.noticing, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&device->allocator->observers.mapping_count,
+                                memory_order_relaxed) != 0;
 }
 
 /* Whether a callback of the notification that this thread delivers keeps_memory the memory. */
@@ -387,19 +388,19 @@ static bool end_unmap_notification(bool outer)
 
 /* Notify observers of the mapped granules [at, end) of an extent.  No lock is held. */
 static void notify_granules(const struct xseg_extent *extent, uint32_t at, uint32_t end,
-                            enum xseg_observers_subject subject)
+                            enum xseg_observer_event subject)
 {
     struct xseg_observers *observers = &extent->arena->device->allocator->observers;
     struct xseg_mapping mapping;
 
     XSEG_ASSERT(at <= end);
     while (xseg_mapping_next(extent, &at, end, &mapping))
-        xseg_observers_notify_of(observers, subject, &mapping);
+        xseg_observers_notify_mapping(observers, subject, &mapping);
 }
 
 /* Notify observers of bytes of an extent, which are whole pages or a whole classic segment. */
 static void notify_bytes(const struct xseg_extent *extent, uint64_t base, uint64_t bytes,
-                         enum xseg_observers_subject subject)
+                         enum xseg_observer_event subject)
 {
     const struct xseg_segment *segment = &extent->segment;
 
@@ -412,7 +413,7 @@ static void notify_bytes(const struct xseg_extent *extent, uint64_t base, uint64
                         subject);
 }
 
-static void notify_blocks(const struct xseg_block *claimed, enum xseg_observers_subject subject)
+static void notify_blocks(const struct xseg_block *claimed, enum xseg_observer_event subject)
 {
     for (; claimed != NULL; claimed = claimed->right) {
         XSEG_ASSERT(claimed->state == XSEG_BLOCK_CLAIMED);
@@ -430,12 +431,12 @@ bool xseg_notify_unmap(struct xseg_device *device, const struct xseg_block *clai
         return true;
     const bool outer = begin_unmap_notification();
     unlock_for_callbacks(device, &kept);
-    notify_blocks(claimed, XSEG_OBSERVERS_UNMAP);
+    notify_blocks(claimed, XSEG_OBSERVER_UNMAP);
     relock_after_callbacks(device, &kept);
     if (end_unmap_notification(outer) && !xseg_pending_captures(device->pending))
         return true;
     unlock_for_callbacks(device, &kept);
-    notify_blocks(claimed, XSEG_OBSERVERS_MAP);
+    notify_blocks(claimed, XSEG_OBSERVER_MAP);
     relock_after_callbacks(device, &kept);
     return false;
 }
@@ -450,7 +451,7 @@ bool xseg_notify_unmap_bytes(const struct xseg_extent *extent, uint64_t base, ui
         return true;
     const bool outer = begin_unmap_notification();
     unlock_for_callbacks(device, &kept);
-    notify_bytes(extent, base, bytes, XSEG_OBSERVERS_UNMAP);
+    notify_bytes(extent, base, bytes, XSEG_OBSERVER_UNMAP);
     relock_after_callbacks(device, &kept);
     if (end_unmap_notification(outer) && !xseg_pending_captures(device->pending))
         return true;
@@ -467,7 +468,7 @@ void xseg_notify_map(const struct xseg_extent *extent, uint64_t base, uint64_t b
     if (!xseg_notify_is_enabled(device))
         return;
     unlock_for_callbacks(device, &kept);
-    notify_bytes(extent, base, bytes, XSEG_OBSERVERS_MAP);
+    notify_bytes(extent, base, bytes, XSEG_OBSERVER_MAP);
     relock_after_callbacks(device, &kept);
 }
 
@@ -491,7 +492,7 @@ bool xseg_notify_pool(struct xseg_pool *pool, bool is_unmap)
             const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
 
             notify_granules(extent, 0, xseg_mapping_granules(extent),
-                            is_unmap ? XSEG_OBSERVERS_UNMAP : XSEG_OBSERVERS_MAP);
+                            is_unmap ? XSEG_OBSERVER_UNMAP : XSEG_OBSERVER_MAP);
         }
     relock_after_callbacks(device, &kept);
     unmapping_pool = outer_pool;

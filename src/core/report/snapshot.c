@@ -602,5 +602,5 @@ void xseg_oom_report(struct xseg_arena *arena, const struct xseg_alloc_params *p
     if (!rejected)
         write_oom_snapshot(arena->device->allocator);
     (void)xseg_oom_notify(arena, params, status,
-                          rejected ? XSEG_OBSERVERS_REJECTED : XSEG_OBSERVERS_OOM, 0);
+                          rejected ? XSEG_OBSERVER_REJECTED : XSEG_OBSERVER_OOM, 0);
 }

@@ -149,8 +149,9 @@ static inline struct xseg_cell merge(struct xseg_arena *arena, struct xseg_chunk
     else
         xseg_cell_index_put_wide(arena, &cell);
     if (!xseg_extent_is_expandable(extent))
-        xseg_fragments_merge(&arena->counts, !xseg_cell_is_whole(&cell), merged.neighbours,
-                             xseg_cell_bytes_of(quanta), xseg_cell_bytes_of(cell.quanta - quanta));
+        xseg_fragments_coalesce(&arena->counts, !xseg_cell_is_whole(&cell), merged.neighbours,
+                                xseg_cell_bytes_of(quanta),
+                                xseg_cell_bytes_of(cell.quanta - quanta));
     return cell;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/stats/counts.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "src/base/align.h"
@@ -9,9 +10,10 @@
 _Static_assert(XSEG_COUNT_REQUESTED_BYTES + 1 == XSEG_COUNT_SEGMENT,
                "an allocation changes the first three");
 
+/* Sums over all arenas of a device. */
 struct sum {
     uint64_t current[XSEG_STAT_GROUPS], up[XSEG_STAT_GROUPS];
-    uint64_t headroom[XSEG_STAT_GROUPS]; /* how far the other arenas may still grow */
+    uint64_t headroom[XSEG_STAT_GROUPS]; /* without that of the arena that reconciles */
 };
 
 void xseg_totals_init(struct xseg_totals *totals)
@@ -19,7 +21,7 @@ void xseg_totals_init(struct xseg_totals *totals)
     memset(totals, 0, sizeof(*totals));
     xseg_mutex_init(&totals->lock, XSEG_RANK_STATS);
     xseg_list_init(&totals->members);
-    xseg_list_init(&totals->resting);
+    xseg_list_init(&totals->suspended);
 }
 
 void xseg_totals_fini(struct xseg_totals *totals)
@@ -27,9 +29,10 @@ void xseg_totals_fini(struct xseg_totals *totals)
     xseg_mutex_fini(&totals->lock);
 }
 
-static uint64_t peak_value(const struct xseg_totals *totals, unsigned group, enum xseg_count what)
+static uint64_t current_peak(const struct xseg_totals *totals, unsigned group, enum xseg_count what)
 {
-    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS)); /* so the load need not be atomic */
+    /* All stores are under this lock, so the load need not be atomic. */
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
     return totals->peak[group][what];
 }
 
@@ -52,14 +55,14 @@ void xseg_counts_init(struct xseg_counts *counts, struct xseg_totals *totals, bo
     xseg_mutex_unlock(&totals->lock);
 }
 
-void xseg_counts_suspend(struct xseg_counts *counts, struct xseg_biased_lock *lock,
-                         atomic_uint_fast64_t *notes)
+void xseg_counts_allow_suspend(struct xseg_counts *counts, struct xseg_biased_lock *lock,
+                               atomic_uint_fast64_t *flags)
 {
-    XSEG_ASSERT(lock != NULL && notes != NULL);
+    XSEG_ASSERT(lock != NULL && flags != NULL);
     XSEG_ASSERT(counts->totals != NULL && counts->lock == NULL);
     xseg_mutex_lock(&counts->totals->lock);
     counts->lock = lock;
-    counts->notes = notes;
+    counts->flags = flags;
     xseg_mutex_unlock(&counts->totals->lock);
 }
 
@@ -70,16 +73,16 @@ static uint64_t quota_of(const struct xseg_counts *counts, enum xseg_count what)
     return atomic_load_explicit(&counts->quota[what], memory_order_relaxed);
 }
 
-/* The lower of two limits: one quota, and what pending blocks leave of another quota. */
-static uint64_t lower(const struct xseg_counts *counts, enum xseg_count what,
-                      enum xseg_count active)
+/* The limit of an allocated quantity: the lower one of its quota and of the quota for active blocks
+ * minus the pending ones. */
+static uint64_t compute_limit(const struct xseg_counts *counts, enum xseg_count what,
+                              enum xseg_count active)
 {
     const uint64_t quota = quota_of(counts, active);
     const uint64_t pending = xseg_counts_read_row(counts, active).current;
 
     if (!counts->totals->has_pended)
         return quota_of(counts, what);
-
     return xseg_min(quota_of(counts, what), quota - xseg_min(quota, pending));
 }
 
@@ -88,15 +91,16 @@ static void set_limit(struct xseg_counts *counts, enum xseg_count_limit which, u
     atomic_store_explicit(&counts->limit[which], limit, memory_order_relaxed);
 }
 
-static void limit_blocks(struct xseg_counts *counts)
+static void update_block_limit(struct xseg_counts *counts)
 {
-    set_limit(counts, XSEG_LIMIT_BLOCKS, lower(counts, XSEG_COUNT_ALLOCATION, XSEG_COUNT_ACTIVE));
+    set_limit(counts, XSEG_LIMIT_BLOCKS,
+              compute_limit(counts, XSEG_COUNT_ALLOCATION, XSEG_COUNT_ACTIVE));
 }
 
-static void limit_bytes(struct xseg_counts *counts)
+static void update_byte_limit(struct xseg_counts *counts)
 {
     set_limit(counts, XSEG_LIMIT_BYTES,
-              lower(counts, XSEG_COUNT_ALLOCATED_BYTES, XSEG_COUNT_ACTIVE_BYTES));
+              compute_limit(counts, XSEG_COUNT_ALLOCATED_BYTES, XSEG_COUNT_ACTIVE_BYTES));
 }
 
 static void set_quota(struct xseg_counts *counts, enum xseg_count what, uint64_t quota)
@@ -106,134 +110,138 @@ static void set_quota(struct xseg_counts *counts, enum xseg_count what, uint64_t
         return;
     atomic_store_explicit(&counts->quota[what], quota, memory_order_relaxed);
     if (what == XSEG_COUNT_ALLOCATION || what == XSEG_COUNT_ACTIVE)
-        limit_blocks(counts);
+        update_block_limit(counts);
     else if (what == XSEG_COUNT_ALLOCATED_BYTES || what == XSEG_COUNT_ACTIVE_BYTES)
-        limit_bytes(counts);
+        update_byte_limit(counts);
     else if (what == XSEG_COUNT_REQUESTED_BYTES)
         set_limit(counts, XSEG_LIMIT_REQUESTED, quota);
 }
 
-/* --- Rest. --- */
+/* --- Suspension. --- */
 
-/* AWAKE: with more arenas awake, some are put to rest.  QUIET: looks without an allocation
- * before an arena may rest.  BATCH: arenas put to rest at a time.  All are small with all
- * checks, so that every test covers them. */
+/* MAX_MEMBERS: with more members, idle ones are suspended.  MIN_IDLE: distributions of headroom
+ * without an allocation before counts are suspended.  BATCH: counts that are suspended with one
+ * barrier.  With all checks on, small values make every test cover suspension. */
 #if XSEG_CHECKS >= 3
-#define AWAKE 2u
-#define QUIET 2u
-#define BATCH 1u
+#define MAX_MEMBERS 2u
+#define MIN_IDLE    2u
+#define BATCH       1u
 #else
-#define AWAKE 32u
-#define QUIET 64u
-#define BATCH 16u
+#define MAX_MEMBERS 32u
+#define MIN_IDLE    64u
+#define BATCH       16u
 #endif
 
-static __attribute__((noinline)) void end_rest(struct xseg_counts *counts)
+static __attribute__((noinline)) void resume_counts(struct xseg_counts *counts)
 {
     struct xseg_totals *totals = counts->totals;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
-    XSEG_ASSERT(counts->rests && counts->notes != NULL);
+    XSEG_ASSERT(counts->is_suspended && counts->flags != NULL);
     for (enum xseg_count what = 0; what < XSEG_COUNTS; what++) {
-        XSEG_ASSERT(totals->resting_current[counts->group][what] >= quota_of(counts, what));
-        totals->resting_current[counts->group][what] -= quota_of(counts, what);
-        totals->resting_up[counts->group][what] -= counts->rested_up[what];
+        XSEG_ASSERT(totals->suspended_current[counts->group][what] >= quota_of(counts, what));
+        totals->suspended_current[counts->group][what] -= quota_of(counts, what);
+        totals->suspended_up[counts->group][what] -= counts->suspended_up[what];
     }
-    counts->rests = false;
+    counts->is_suspended = false;
     counts->unchanged = 0;
-    (void)atomic_fetch_and(counts->notes, ~XSEG_COUNTS_REST);
+    (void)atomic_fetch_and(counts->flags, ~XSEG_COUNTS_SUSPENDED);
     xseg_list_remove(&counts->link);
     xseg_list_insert(&totals->members, &counts->link);
     totals->member_count++;
 }
 
-/* End the rest of an arena's counts, if they rest.  STATS is held. */
-static inline void wake(struct xseg_counts *counts)
+/* Resume counts if they are suspended.  The caller holds the STATS lock. */
+static inline void resume_if_suspended(struct xseg_counts *counts)
 {
-    if (__builtin_expect(counts->rests, 0))
-        end_rest(counts);
+    if (__builtin_expect(counts->is_suspended, 0))
+        resume_counts(counts);
 }
 
 void xseg_counts_resume(struct xseg_counts *counts)
 {
-    if (counts->notes == NULL ||
-        (atomic_load_explicit(counts->notes, memory_order_relaxed) & XSEG_COUNTS_REST) == 0)
+    if (counts->flags == NULL ||
+        (atomic_load_explicit(counts->flags, memory_order_relaxed) & XSEG_COUNTS_SUSPENDED) == 0)
         return;
     xseg_mutex_lock(&counts->totals->lock);
-    wake(counts);
+    resume_if_suspended(counts);
     xseg_mutex_unlock(&counts->totals->lock);
 }
 
-static void put_to_rest(struct xseg_counts *counts)
+static void suspend_counts(struct xseg_counts *counts)
 {
     struct xseg_totals *totals = counts->totals;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
-    XSEG_ASSERT(!counts->rests && totals->member_count != 0);
-    XSEG_ASSERT((atomic_load(counts->notes) & XSEG_COUNTS_REST) != 0);
+    XSEG_ASSERT(!counts->is_suspended && totals->member_count != 0);
+    XSEG_ASSERT((atomic_load(counts->flags) & XSEG_COUNTS_SUSPENDED) != 0);
     for (enum xseg_count what = 0; what < XSEG_COUNTS; what++) {
         const struct xseg_counts_value value = xseg_counts_read(counts, what);
 
         set_quota(counts, what, value.current);
-        counts->rested_up[what] = value.up;
-        totals->resting_current[counts->group][what] += value.current;
-        totals->resting_up[counts->group][what] += value.up;
+        counts->suspended_up[what] = value.up;
+        totals->suspended_current[counts->group][what] += value.current;
+        totals->suspended_up[counts->group][what] += value.up;
     }
-    counts->rests = true;
+    counts->is_suspended = true;
     xseg_list_remove(&counts->link);
-    xseg_list_insert(&totals->resting, &counts->link);
+    xseg_list_insert(&totals->suspended, &counts->link);
     totals->member_count--;
 }
 
-static bool may_rest(const struct xseg_counts *counts, const struct xseg_counts *budget_wait)
+static bool can_suspend(const struct xseg_counts *counts, const struct xseg_counts *requester)
 {
-    return counts != budget_wait && counts->lock != NULL && counts->unchanged >= QUIET;
+    return counts != requester && counts->lock != NULL && counts->unchanged >= MIN_IDLE;
 }
 
 /*
- * Put quiet arenas to rest, if there are enough of them to be worth a barrier.  Their notes say so
- * before the barrier: a thread that changes a count from then on wakes the arena, and waits for
- * STATS to do so.
+ * Suspend a batch of idle counts, if there are enough of them to justify a barrier.
+ *
+ * The flags are set before the barrier.  A thread that changes a count after the barrier sees the
+ * flag, resumes the counts, and waits for the STATS lock to do so.  A thread that has not seen the
+ * flag still holds its arena lock, so its counts are not suspended.
  */
-static __attribute__((noinline)) void let_rest(struct xseg_counts *budget_wait)
+static __attribute__((noinline)) void suspend_idle_counts(struct xseg_counts *requester)
 {
-    struct xseg_totals *totals = budget_wait->totals;
-    struct xseg_counts *quiet[BATCH];
+    struct xseg_totals *totals = requester->totals;
+    struct xseg_counts *idle[BATCH];
     unsigned count = 0;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
-    XSEG_ASSERT(!budget_wait->rests);
+    XSEG_ASSERT(!requester->is_suspended);
     XSEG_LIST_FOR(node, &totals->members)
     {
         struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
 
-        if (may_rest(counts, budget_wait))
-            quiet[count++] = counts;
+        if (can_suspend(counts, requester))
+            idle[count++] = counts;
         if (count == BATCH)
             break;
     }
     if (count < BATCH)
         return;
     for (unsigned i = 0; i < count; i++)
-        (void)atomic_fetch_or(quiet[i]->notes, XSEG_COUNTS_REST);
-    const bool passed = xseg_biased_lock_barrier(quiet[0]->lock);
+        (void)atomic_fetch_or(idle[i]->flags, XSEG_COUNTS_SUSPENDED);
+    const bool has_barrier = xseg_biased_lock_barrier(idle[0]->lock);
     for (unsigned i = 0; i < count; i++) {
-        if (passed && xseg_biased_lock_is_free(quiet[i]->lock)) {
-            put_to_rest(quiet[i]);
+        if (has_barrier && xseg_biased_lock_is_free(idle[i]->lock)) {
+            suspend_counts(idle[i]);
         } else {
-            (void)atomic_fetch_and(quiet[i]->notes, ~XSEG_COUNTS_REST);
-            quiet[i]->unchanged = 0;
+            (void)atomic_fetch_and(idle[i]->flags, ~XSEG_COUNTS_SUSPENDED);
+            idle[i]->unchanged = 0;
         }
     }
 }
 
-/* The first block becomes pending: from now on more may be active than is allocated. */
-static void part(struct xseg_totals *totals, enum xseg_count what, enum xseg_count active)
+/* Give active blocks their own peak and quotas when the first block becomes pending, because from
+ * then on the active blocks may be more than the allocated ones. */
+static void separate_active_quota(struct xseg_totals *totals, enum xseg_count what,
+                                  enum xseg_count active)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
     XSEG_ASSERT(!totals->has_pended);
     for (unsigned group = 0; group < XSEG_STAT_GROUPS; group++)
-        set_peak(totals, group, active, peak_value(totals, group, what));
+        set_peak(totals, group, active, current_peak(totals, group, what));
     XSEG_LIST_FOR(node, &totals->members)
     {
         struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
@@ -249,18 +257,18 @@ void xseg_counts_mark_pending(struct xseg_counts *counts, uint32_t blocks, uint6
     XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ALLOCATION).current >= blocks);
     XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ALLOCATED_BYTES).current >= bytes);
     xseg_mutex_lock(&totals->lock);
-    wake(counts);
+    resume_if_suspended(counts);
     if (!totals->has_pended) {
-        part(totals, XSEG_COUNT_ALLOCATION, XSEG_COUNT_ACTIVE);
-        part(totals, XSEG_COUNT_ALLOCATED_BYTES, XSEG_COUNT_ACTIVE_BYTES);
+        separate_active_quota(totals, XSEG_COUNT_ALLOCATION, XSEG_COUNT_ACTIVE);
+        separate_active_quota(totals, XSEG_COUNT_ALLOCATED_BYTES, XSEG_COUNT_ACTIVE_BYTES);
         totals->has_pended = true;
     }
     xseg_single_writer_add(&counts->row[XSEG_COUNT_ALLOCATION].down, blocks);
     xseg_single_writer_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].down, bytes);
     xseg_single_writer_add(&counts->row[XSEG_COUNT_ACTIVE].up, blocks);
     xseg_single_writer_add(&counts->row[XSEG_COUNT_ACTIVE_BYTES].up, bytes);
-    limit_blocks(counts);
-    limit_bytes(counts);
+    update_block_limit(counts);
+    update_byte_limit(counts);
     xseg_mutex_unlock(&totals->lock);
 }
 
@@ -272,16 +280,16 @@ void xseg_counts_end_pending(struct xseg_counts *counts, uint32_t blocks, uint64
     XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ACTIVE_BYTES).current >= bytes);
     XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_REQUESTED_BYTES).current >= requested);
     xseg_mutex_lock(&counts->totals->lock);
-    wake(counts);
+    resume_if_suspended(counts);
     xseg_single_writer_add(&counts->row[XSEG_COUNT_ACTIVE].down, blocks);
     xseg_single_writer_add(&counts->row[XSEG_COUNT_ACTIVE_BYTES].down, bytes);
     xseg_single_writer_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, requested);
-    limit_blocks(counts);
-    limit_bytes(counts);
+    update_block_limit(counts);
+    update_byte_limit(counts);
     xseg_mutex_unlock(&counts->totals->lock);
 }
 
-void xseg_counts_use(struct xseg_counts *counts, uint64_t bytes)
+void xseg_counts_alloc_bytes(struct xseg_counts *counts, uint64_t bytes)
 {
     xseg_single_writer_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].up, bytes);
     xseg_single_writer_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].up, bytes);
@@ -289,48 +297,42 @@ void xseg_counts_use(struct xseg_counts *counts, uint64_t bytes)
         xseg_counts_reconcile_all(counts);
 }
 
-void xseg_counts_use_again(struct xseg_counts *counts, uint64_t bytes)
+void xseg_counts_alloc_pending_bytes(struct xseg_counts *counts, uint64_t bytes)
 {
     XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ACTIVE_BYTES).current >= bytes);
     xseg_mutex_lock(&counts->totals->lock);
-    wake(counts);
+    resume_if_suspended(counts);
     xseg_single_writer_add(&counts->row[XSEG_COUNT_ACTIVE_BYTES].down, bytes);
-    limit_bytes(counts);
+    update_byte_limit(counts);
     xseg_single_writer_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].up, bytes);
     xseg_mutex_unlock(&counts->totals->lock);
     if (xseg_counts_are_past_limits(counts))
         xseg_counts_reconcile_all(counts);
 }
 
-void xseg_counts_end_use(struct xseg_counts *counts, uint64_t bytes)
-{
-    XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ALLOCATED_BYTES).current >= bytes);
-    xseg_counts_resume(counts);
-    xseg_single_writer_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].down, bytes);
-    xseg_single_writer_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, bytes);
-}
+/* --- Reconciliation. --- */
 
-/* --- Reconciling. --- */
-
-static __attribute__((noinline)) void add_resting(struct sum *sum, const struct xseg_totals *totals,
-                                                  enum xseg_count what, bool with_increases)
+static __attribute__((noinline)) void add_suspended_sums(struct sum *sum,
+                                                         const struct xseg_totals *totals,
+                                                         enum xseg_count what, bool with_increases)
 {
     for (enum xseg_stat_group group = XSEG_STAT_SMALL; group <= XSEG_STAT_LARGE; group++) {
-        sum->current[group] = totals->resting_current[group][what];
-        sum->up[group] = with_increases ? totals->resting_up[group][what] : 0;
+        sum->current[group] = totals->suspended_current[group][what];
+        sum->up[group] = with_increases ? totals->suspended_up[group][what] : 0;
     }
 }
 
-/* Add up all members; headroom of the arena that asks is left out. */
-static struct sum add_up(const struct xseg_totals *totals, enum xseg_count what,
-                         const struct xseg_counts *budget_wait)
+/* Sum up all arenas: their increases if `requester` is NULL, else the headroom of all arenas but
+ * the requester. */
+static struct sum sum_members(const struct xseg_totals *totals, enum xseg_count what,
+                              const struct xseg_counts *requester)
 {
     struct sum sum;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
     memset(&sum, 0, sizeof(sum));
-    if (__builtin_expect(!xseg_list_is_empty(&totals->resting), 0))
-        add_resting(&sum, totals, what, budget_wait == NULL);
+    if (__builtin_expect(!xseg_list_is_empty(&totals->suspended), 0))
+        add_suspended_sums(&sum, totals, what, requester == NULL);
     XSEG_LIST_FOR(node, &totals->members)
     {
         const struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
@@ -338,9 +340,9 @@ static struct sum add_up(const struct xseg_totals *totals, enum xseg_count what,
         const uint64_t quota = quota_of(counts, what);
 
         sum.current[counts->group] += value.current;
-        if (budget_wait == NULL)
+        if (requester == NULL)
             sum.up[counts->group] += value.up;
-        else if (counts != budget_wait)
+        else if (counts != requester)
             sum.headroom[counts->group] += quota - xseg_min(quota, value.current);
     }
     sum.up[XSEG_STAT_ALL] = sum.up[XSEG_STAT_SMALL] + sum.up[XSEG_STAT_LARGE];
@@ -349,39 +351,40 @@ static struct sum add_up(const struct xseg_totals *totals, enum xseg_count what,
     return sum;
 }
 
-/* Raise the peak of a group to a sum.  Returns whether the peak was below the sum. */
+/* Raise the peak of a group to a sum.  Returns whether the peak was lower. */
 static bool raise_peak(struct xseg_totals *totals, enum xseg_stat_group group, enum xseg_count what,
                        const struct sum *sum)
 {
-    if (sum->current[group] <= peak_value(totals, group, what))
+    if (sum->current[group] <= current_peak(totals, group, what))
         return false;
     set_peak(totals, group, what, sum->current[group]);
     return true;
 }
 
-/* Peak of a group minus the values of its arenas and the headroom they hold; negative if too
- * much headroom was given out. */
-static int64_t headroom_of(const struct xseg_totals *totals, enum xseg_stat_group group,
-                           enum xseg_count what, const struct sum *sum)
+/* The peak of a group minus the values and the headroom of its arenas.  Negative if the arenas have
+ * more headroom than is below the peak. */
+static int64_t undistributed_headroom(const struct xseg_totals *totals, enum xseg_stat_group group,
+                                      enum xseg_count what, const struct sum *sum)
 {
-    return (int64_t)(peak_value(totals, group, what) - sum->current[group] - sum->headroom[group]);
+    return (int64_t)(current_peak(totals, group, what) - sum->current[group] -
+                     sum->headroom[group]);
 }
 
-/* How far an arena of a group may grow before it could pass a peak of the device; 0 where other
- * arenas have passed the peak and have not reconciled yet. */
-static uint64_t room_below(const struct xseg_totals *totals, enum xseg_stat_group group,
-                           enum xseg_count what, const struct sum *sum)
+/* The headroom that an arena of a group can get without a violation of COUNT-1.  0 if other arenas
+ * have exceeded the peak and have not reconciled yet. */
+static uint64_t available_headroom(const struct xseg_totals *totals, enum xseg_stat_group group,
+                                   enum xseg_count what, const struct sum *sum)
 {
-    const int64_t all = headroom_of(totals, XSEG_STAT_ALL, what, sum);
-    const int64_t own = headroom_of(totals, group, what, sum);
-    const int64_t less = all < own ? all : own;
+    const int64_t all = undistributed_headroom(totals, XSEG_STAT_ALL, what, sum);
+    const int64_t own = undistributed_headroom(totals, group, what, sum);
+    const int64_t lower = all < own ? all : own;
 
-    return less > 0 ? (uint64_t)less : 0;
+    return lower > 0 ? (uint64_t)lower : 0;
 }
 
-/* Lower all quotas to 0: every arena reconciles before it grows.  Arenas at rest have no
- * headroom already. */
-static void take_quotas(struct xseg_totals *totals, enum xseg_count what)
+/* Set all quotas to 0, so that every arena reconciles before it grows.  Suspended counts have no
+ * headroom. */
+static void revoke_quotas(struct xseg_totals *totals, enum xseg_count what)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
     XSEG_LIST_FOR(node, &totals->members)
@@ -390,50 +393,47 @@ static void take_quotas(struct xseg_totals *totals, enum xseg_count what)
     }
 }
 
-/* Whether an arena has allocated lately.  Where arenas take turns, each allocates before every
+/* Whether an arena has allocated lately.  If arenas allocate in turn, each allocates before every
  * other one has reconciled three quantities. */
-static bool is_busy(const struct xseg_counts *counts)
+static bool has_allocated_lately(const struct xseg_counts *counts)
 {
     return counts->unchanged <= 4 * counts->totals->member_count;
 }
 
-/* The number of arenas that have allocated lately, and so can use headroom; the one that asks is
- * among them. */
-static unsigned count_busy(struct xseg_counts *budget_wait)
+/* The number of arenas that have allocated lately, including the requester. */
+static unsigned count_allocating_arenas(struct xseg_counts *requester)
 {
-    unsigned busy = 0;
+    unsigned allocating = 0;
 
-    XSEG_LIST_FOR(node, &budget_wait->totals->members)
+    XSEG_LIST_FOR(node, &requester->totals->members)
     {
         struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
         const uint64_t up =
             atomic_load_explicit(&counts->row[XSEG_COUNT_ALLOCATION].up, memory_order_relaxed);
 
-        if (counts == budget_wait || up != counts->seen) {
+        if (counts == requester || up != counts->seen) {
             counts->seen = up;
             if (counts->unchanged != 0)
                 counts->unchanged = 0;
-        } else if (is_busy(counts)) {
+        } else if (has_allocated_lately(counts)) {
             counts->unchanged++;
         }
-        busy += is_busy(counts);
+        allocating += has_allocated_lately(counts);
     }
-    XSEG_ASSERT(busy != 0);
-    return busy;
+    XSEG_ASSERT(allocating != 0);
+    return allocating;
 }
 
-/*
- * Distribute all headroom anew: equal parts to the busy arenas, the remainder to the one that asks.
- * If one arena took all, streams in turn would reconcile at every allocation.  If arenas at rest
- * kept some, a peak would be approached in ever smaller steps.
- */
-static void share_out(struct xseg_counts *budget_wait, enum xseg_count what, struct sum *sum)
+/* Distribute all headroom: equal parts to the arenas that have allocated lately, the remainder to
+ * the requester. */
+static void distribute_headroom(struct xseg_counts *requester, enum xseg_count what,
+                                struct sum *sum)
 {
-    struct xseg_totals *totals = budget_wait->totals;
-    const unsigned busy = count_busy(budget_wait);
+    struct xseg_totals *totals = requester->totals;
+    const unsigned allocating = count_allocating_arenas(requester);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
-    XSEG_ASSERT(!budget_wait->rests);
+    XSEG_ASSERT(!requester->is_suspended);
     memset(sum->headroom, 0, sizeof(sum->headroom));
     const struct sum all = *sum;
     XSEG_LIST_FOR(node, &totals->members)
@@ -441,67 +441,69 @@ static void share_out(struct xseg_counts *budget_wait, enum xseg_count what, str
         struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
         uint64_t part = 0;
 
-        if (counts == budget_wait)
+        if (counts == requester)
             continue;
-        if (is_busy(counts))
-            part = room_below(totals, counts->group, what, &all) / busy;
+        if (has_allocated_lately(counts))
+            part = available_headroom(totals, counts->group, what, &all) / allocating;
         sum->headroom[XSEG_STAT_ALL] += part;
         sum->headroom[counts->group] += part;
         set_quota(counts, what, xseg_counts_read(counts, what).current + part);
     }
-    set_quota(budget_wait, what,
-              xseg_counts_read(budget_wait, what).current +
-                  room_below(totals, budget_wait->group, what, sum));
-    if (__builtin_expect(totals->member_count > AWAKE, 0))
-        let_rest(budget_wait);
+    set_quota(requester, what,
+              xseg_counts_read(requester, what).current +
+                  available_headroom(totals, requester->group, what, sum));
+    if (__builtin_expect(totals->member_count > MAX_MEMBERS, 0))
+        suspend_idle_counts(requester);
 }
 
-static void reconcile(struct xseg_counts *counts, enum xseg_count what)
+static void reconcile_quantity(struct xseg_counts *counts, enum xseg_count what)
 {
     struct xseg_totals *totals = counts->totals;
-    struct sum sum = add_up(totals, what, counts);
-    bool is_void = raise_peak(totals, XSEG_STAT_ALL, what, &sum);
+    struct sum sum = sum_members(totals, what, counts);
+    bool is_exhausted = raise_peak(totals, XSEG_STAT_ALL, what, &sum);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
-    XSEG_ASSERT(!counts->rests);
-    is_void |= raise_peak(totals, counts->group, what, &sum);
-    /* Negative headroom: the increase has used headroom of other arenas. */
-    is_void |= headroom_of(totals, XSEG_STAT_ALL, what, &sum) < 0;
-    is_void |= headroom_of(totals, counts->group, what, &sum) < 0;
-    XSEG_ASSERT(peak_value(totals, XSEG_STAT_ALL, what) >= sum.current[XSEG_STAT_ALL]);
-    XSEG_ASSERT(peak_value(totals, counts->group, what) >= sum.current[counts->group]);
-    if (is_void)
-        share_out(counts, what, &sum);
+    XSEG_ASSERT(!counts->is_suspended);
+    is_exhausted |= raise_peak(totals, counts->group, what, &sum);
+    /* Negative: the increase has used headroom of other arenas. */
+    is_exhausted |= undistributed_headroom(totals, XSEG_STAT_ALL, what, &sum) < 0;
+    is_exhausted |= undistributed_headroom(totals, counts->group, what, &sum) < 0;
+    XSEG_ASSERT(current_peak(totals, XSEG_STAT_ALL, what) >= sum.current[XSEG_STAT_ALL]);
+    XSEG_ASSERT(current_peak(totals, counts->group, what) >= sum.current[counts->group]);
+    if (is_exhausted)
+        distribute_headroom(counts, what, &sum);
     else
         set_quota(counts, what,
                   xseg_counts_read(counts, what).current +
-                      room_below(totals, counts->group, what, &sum));
+                      available_headroom(totals, counts->group, what, &sum));
 }
 
 void xseg_counts_reconcile(struct xseg_counts *counts, enum xseg_count what)
 {
     XSEG_ASSERT(what < XSEG_COUNTS);
     xseg_mutex_lock(&counts->totals->lock);
-    wake(counts);
-    reconcile(counts, what);
+    resume_if_suspended(counts);
+    reconcile_quantity(counts, what);
     xseg_mutex_unlock(&counts->totals->lock);
 }
 
-/* Reconcile each listed quantity that is above its quota.  STATS is held. */
-static void reconcile_each(struct xseg_counts *counts, const enum xseg_count *what, size_t number)
+/* Reconcile the quantities of a list that exceed their quotas.  The caller holds the STATS lock. */
+static void reconcile_exceeded(struct xseg_counts *counts, const enum xseg_count *what,
+                               size_t number)
 {
     for (size_t i = 0; i < number; i++)
         if (xseg_counts_read(counts, what[i]).current > quota_of(counts, what[i]))
-            reconcile(counts, what[i]);
+            reconcile_quantity(counts, what[i]);
 }
 
-static const enum xseg_count of_allocation[] = {XSEG_COUNT_ALLOCATION, XSEG_COUNT_ALLOCATED_BYTES,
-                                                XSEG_COUNT_REQUESTED_BYTES, XSEG_COUNT_ACTIVE,
-                                                XSEG_COUNT_ACTIVE_BYTES};
+/* The quantities that an allocation changes; the last two after a block has been pending. */
+static const enum xseg_count allocation_quantities[] = {
+    XSEG_COUNT_ALLOCATION, XSEG_COUNT_ALLOCATED_BYTES, XSEG_COUNT_REQUESTED_BYTES,
+    XSEG_COUNT_ACTIVE, XSEG_COUNT_ACTIVE_BYTES};
 
-static size_t number_of_allocation(const struct xseg_totals *totals)
+static size_t count_allocation_quantities(const struct xseg_totals *totals)
 {
-    return totals->has_pended ? XSEG_COUNT_OF(of_allocation) : 3;
+    return totals->has_pended ? XSEG_COUNT_OF(allocation_quantities) : 3;
 }
 
 void xseg_counts_reconcile_all(struct xseg_counts *counts)
@@ -509,8 +511,8 @@ void xseg_counts_reconcile_all(struct xseg_counts *counts)
     struct xseg_totals *totals = counts->totals;
 
     xseg_mutex_lock(&totals->lock);
-    wake(counts);
-    reconcile_each(counts, of_allocation, number_of_allocation(totals));
+    resume_if_suspended(counts);
+    reconcile_exceeded(counts, allocation_quantities, count_allocation_quantities(totals));
     xseg_mutex_unlock(&totals->lock);
 }
 
@@ -520,15 +522,16 @@ void xseg_counts_reconcile_fragments(struct xseg_counts *counts)
                                           XSEG_COUNT_INACTIVE_SPLIT_BYTES};
 
     xseg_mutex_lock(&counts->totals->lock);
-    wake(counts);
-    reconcile_each(counts, all, XSEG_COUNT_OF(all));
+    resume_if_suspended(counts);
+    reconcile_exceeded(counts, all, XSEG_COUNT_OF(all));
     xseg_mutex_unlock(&counts->totals->lock);
 }
 
 /* --- Reading. --- */
 
-/* The quantity whose peak stands for that of another: until a block pends, active is allocated. */
-static enum xseg_count peak_of(const struct xseg_totals *totals, enum xseg_count what)
+/* The quantity that has the peak of a quantity.  Until a block has been pending, allocated blocks
+ * have the peak of active ones. */
+static enum xseg_count peak_quantity(const struct xseg_totals *totals, enum xseg_count what)
 {
     if (totals->has_pended || (what != XSEG_COUNT_ACTIVE && what != XSEG_COUNT_ACTIVE_BYTES))
         return what;
@@ -542,9 +545,9 @@ struct xseg_stat xseg_totals_read(struct xseg_totals *totals, enum xseg_stat_gro
 
     XSEG_ASSERT(group < XSEG_STAT_GROUPS && what < XSEG_COUNTS);
     xseg_mutex_lock(&totals->lock);
-    const struct sum sum = add_up(totals, what, NULL);
+    const struct sum sum = sum_members(totals, what, NULL);
     stat.current = sum.current[group];
-    stat.peak = xseg_max(stat.current, peak_value(totals, group, peak_of(totals, what)));
+    stat.peak = xseg_max(stat.current, current_peak(totals, group, peak_quantity(totals, what)));
     stat.allocated = sum.up[group] - totals->up_base[group][what];
     stat.freed = sum.up[group] - sum.current[group] - totals->down_base[group][what];
     XSEG_ASSERT(stat.peak >= stat.current);
@@ -556,11 +559,11 @@ void xseg_totals_reset_peaks(struct xseg_totals *totals)
 {
     xseg_mutex_lock(&totals->lock);
     for (enum xseg_count what = 0; what < XSEG_COUNTS; what++) {
-        const struct sum sum = add_up(totals, what, NULL);
+        const struct sum sum = sum_members(totals, what, NULL);
 
         for (unsigned group = 0; group < XSEG_STAT_GROUPS; group++)
             set_peak(totals, group, what, sum.current[group]);
-        take_quotas(totals, what);
+        revoke_quotas(totals, what);
     }
     xseg_mutex_unlock(&totals->lock);
 }
@@ -569,7 +572,7 @@ void xseg_totals_reset_accumulated(struct xseg_totals *totals)
 {
     xseg_mutex_lock(&totals->lock);
     for (enum xseg_count what = 0; what < XSEG_COUNTS; what++) {
-        const struct sum sum = add_up(totals, what, NULL);
+        const struct sum sum = sum_members(totals, what, NULL);
 
         for (unsigned group = 0; group < XSEG_STAT_GROUPS; group++) {
             totals->up_base[group][what] = sum.up[group];
@@ -577,4 +580,57 @@ void xseg_totals_reset_accumulated(struct xseg_totals *totals)
         }
     }
     xseg_mutex_unlock(&totals->lock);
+}
+
+/* --- Audit. --- */
+
+static bool audit_suspended_counts(const struct xseg_counts *counts,
+                                   struct xseg_violation *violation)
+{
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
+    for (enum xseg_count what = 0; counts->is_suspended && what < XSEG_COUNTS; what++) {
+        const uint64_t current = xseg_counts_current(counts, what);
+
+        XSEG_INVARIANT(violation, "COUNT-2", current == quota_of(counts, what),
+                       "suspended counts: quantity %d is %" PRIu64 ", quota %" PRIu64, (int)what,
+                       current, quota_of(counts, what));
+    }
+    return true;
+}
+
+bool xseg_counts_audit(const struct xseg_counts *counts, struct xseg_violation *violation)
+{
+    xseg_mutex_lock(&counts->totals->lock);
+    const bool holds = audit_suspended_counts(counts, violation);
+    xseg_mutex_unlock(&counts->totals->lock);
+    return holds;
+}
+
+static bool audit_suspended_sums(const struct xseg_totals *totals, struct xseg_violation *violation)
+{
+    uint64_t sum[XSEG_STAT_GROUPS][XSEG_COUNTS] = {{0}};
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
+    XSEG_LIST_FOR(node, &totals->suspended)
+    {
+        const struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
+
+        for (enum xseg_count what = 0; what < XSEG_COUNTS; what++)
+            sum[counts->group][what] += quota_of(counts, what);
+    }
+    for (enum xseg_stat_group group = 0; group < XSEG_STAT_GROUPS; group++)
+        for (enum xseg_count what = 0; what < XSEG_COUNTS; what++)
+            XSEG_INVARIANT(violation, "COUNT-2",
+                           sum[group][what] == totals->suspended_current[group][what],
+                           "suspended counts: sum of quantity %d is %" PRIu64 ", recorded %" PRIu64,
+                           (int)what, sum[group][what], totals->suspended_current[group][what]);
+    return true;
+}
+
+bool xseg_totals_audit(struct xseg_totals *totals, struct xseg_violation *violation)
+{
+    xseg_mutex_lock(&totals->lock);
+    const bool holds = audit_suspended_sums(totals, violation);
+    xseg_mutex_unlock(&totals->lock);
+    return holds;
 }

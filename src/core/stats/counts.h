@@ -1,40 +1,68 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Counts: what the statistics are made of.
+ * Counts: the current values, totals and exact peaks of a device's statistics.
  *
- * Every arena counts for itself, under its own lock: for each quantity the sums of its increases and of
- * its decreases.  Current values and totals of a device are sums over its arenas.
+ * Arenas allocate concurrently.  A counter that the arenas of a device share would be a contended
+ * cache line in every allocation: its transfer from another CPU takes about 70 ns, but an
+ * allocation and its free take 17 ns in all (docs/internals/hot-path.md has the measurements).  So
+ * each arena counts for itself, under the arena lock that the caller holds anyway.  For each
+ * quantity it has two sums, of its increases and of its decreases.  The current value of a device
+ * is the sum over its arenas, and so are the totals.
  *
- * A peak belongs to the whole device, so an arena cannot know it alone.  It has a *quota* instead: the
- * value up to which it may grow before the device's peak could be passed.  Above its quota, the arena
- * *reconciles*: it adds up all arenas under STATS, raises the peak if it was passed, and gets a new
- * quota.  Where other arenas hold all headroom below the peak, the headroom is distributed anew.
+ * A peak is different.  It is the maximum over time of a sum over all arenas, and no arena knows
+ * the values of the others.  Each arena therefore has a *quota* for each quantity: it may raise its
+ * value up to the quota without any communication.  Quotas are distributed such that
  *
- * So peaks are exact while one thread at a time allocates on a device.  With several at once, the
- * values that are added up are of slightly different moments: a peak may be off by what the other
- * threads allocate or free while an arena reconciles.
+ *     sum over all arenas of max(value, quota) <= peak of the device                   (COUNT-1)
  *
- * An allocation changes three quantities: blocks, their bytes, and the bytes requested.  Blocks that
- * are active without being allocated are counted on their own, as *pending*, and lower the limits that
- * a hit compares with.  So a hit adds three numbers and compares three.  Counting each of the five
- * public quantities on its own took four times as long.
+ * so the device cannot exceed its peak while each arena is within its quota, and the peak needs no
+ * update.  The *headroom* of an arena is its quota minus its value.  An arena that exceeds a quota
+ * *reconciles* under the STATS lock: it sums up the values of all arenas, raises the peak to the
+ * sum if the sum is higher, and gets a new quota.  If the other arenas hold all headroom below the
+ * peak, or the peak was raised, all headroom is distributed anew.  For example, with peak 100:
  *
- * A device may have 10^5 arenas, of which few allocate.  So an arena that has not allocated while
- * others reconciled many times is put to *rest*.  Its values become part of a sum with which every
- * reconciliation begins, and its quotas become its values, so that it has no headroom.  A thread that
- * changes a value *wakes* the arena first, or before it gives the arena's lock: an increase passes a
- * quota, and a free finds a bit among the arena's notes.  Arenas are put to rest in batches, behind one
- * barrier that all threads pass (biased_lock.h): an arena that a thread is changing is seen to be
- * locked, and stays awake.
+ *     arena A 30, quota 40; arena B 50, quota 60
+ *     A + 5 = 35    within the quota: nothing else happens
+ *     A + 10 = 45   above the quota; the sum is 95, so the peak remains 100 and 5 are distributed:
+ *                   quotas A 48, B 52
+ *     A + 20 = 65   above the quota; the sum is 115, so the peak becomes 115, without headroom:
+ *                   quotas A 65, B 50
+ *
+ * Peaks are exact while one thread at a time allocates on a device.  With several threads, the
+ * values in a sum are of slightly different moments, so a peak may be off by the bytes that other
+ * threads allocate or free during a reconciliation.
+ *
+ * Fast path.  An allocation changes five public quantities: the number and the bytes of allocated
+ * and of active blocks, and the requested bytes.  A block is active while it is allocated or
+ * pending free.  Pending blocks are counted in rows of their own, so a hit adds to three rows only.
+ * It compares three values with precomputed limits: a limit is the lower one of the quota for
+ * allocated blocks and the quota for active blocks minus the pending ones.  Three sums instead of
+ * five reduced an allocation and its free from 1435 to 1290 instructions.  The writer of a row
+ * updates it with one plain `add` instruction (single_writer.h), which saved another 22.
+ *
+ * Distribution.  Headroom is given in equal parts to the arenas that have allocated lately.  An
+ * arena that took half of all headroom made one allocation in five reconcile with eight streams in
+ * turn; equal parts make this rare (2 of 1000 allocations with two threads, 6 with four).  Arenas
+ * that do not allocate get none: the peak would be approached in ever smaller steps.
+ *
+ * Suspended counts.  A reconciliation is O(arenas), and a device may have 10^5 arenas of which few
+ * allocate.  The counts of an arena that has not allocated during many reconciliations are
+ * *suspended*: their values become part of a sum with which every reconciliation begins, and their
+ * quotas become their values.  The thread that changes such a count next *resumes* the counts: an
+ * increase exceeds a quota and so reconciles, and a decrease finds XSEG_COUNTS_SUSPENDED among the
+ * flags that every free tests.  A thread may be changing a count without having seen the flag, so
+ * counts are suspended in batches: set the flags of 16 arenas, execute a process-wide memory
+ * barrier, and leave out the arenas whose lock is held (biased_lock.h).  A thread that locks a
+ * remaining arena after the barrier sees its flag.
  *
  * Invariants, while no other thread counts:
- *   COUNT-1  the sum of the quotas, or of the current values above them, never passes the peak.
- *   COUNT-2  the values of an arena at rest are its quotas; the sum of these over all arenas at rest is
- *            the one with which a reconciliation begins.
+ *   COUNT-1  The sum of max(value, quota) over all arenas is at most the peak.
+ *   COUNT-2  The values of suspended counts equal their quotas.  The sums in the totals are the
+ *            sums of these quotas.
  *
- * Locking: an arena's counts are written under its lock, but for quotas and limits, which STATS
- * guards; all may be read without a lock.  STATS guards peaks, the lists of members, which arenas rest,
- * and the numbers from which the totals start after a reset.
+ * Locking: the counts of an arena are written under the arena lock, and may be read without a lock.
+ * The STATS lock of the totals guards quotas, limits, peaks, the lists of members, the state of
+ * suspension, and the sums at the last reset.
  */
 #ifndef XSEG_CORE_COUNTS_H
 #define XSEG_CORE_COUNTS_H
@@ -48,8 +76,8 @@
 #include "src/base/single_writer.h"
 #include "xseg/stats.h"
 
-/* The quantities, each with its member of struct xseg_statistics.  Those that a hit changes come first, so that they
- * share cache lines. */
+/* The quantities, each with its member of struct xseg_statistics.  The quantities that a hit changes
+ * come first, so that they share cache lines. */
 #define XSEG_COUNTS_TABLE(X)                                 \
     X(XSEG_COUNT_ALLOCATION, allocation)                     \
     X(XSEG_COUNT_ALLOCATED_BYTES, allocated_bytes)           \
@@ -67,31 +95,31 @@
 enum xseg_count { XSEG_COUNTS_TABLE(XSEG_COUNTS_NUMBER) XSEG_COUNTS };
 #undef XSEG_COUNTS_NUMBER
 
-/* The limits that a hit compares with. */
+/* The limits that an allocation compares with. */
 enum xseg_count_limit { XSEG_LIMIT_BLOCKS, XSEG_LIMIT_BYTES, XSEG_LIMIT_REQUESTED, XSEG_LIMITS };
 
-/* A bit of an arena's notes: the counts of the arena rest. */
-#define XSEG_COUNTS_REST ((uint64_t)1 << 63)
+/* The flag of an arena whose counts are suspended. */
+#define XSEG_COUNTS_SUSPENDED ((uint64_t)1 << 63)
 
 /* The totals of a device. */
 struct xseg_totals {
     struct xseg_mutex lock; /* STATS */
-    struct xseg_list members, resting;
-    unsigned member_count; /* number of arenas that do not rest */
-    /* Sums over the arenas at rest: values, and increases. */
-    uint64_t resting_current[XSEG_STAT_GROUPS][XSEG_COUNTS];
-    uint64_t resting_up[XSEG_STAT_GROUPS][XSEG_COUNTS];
-    /* Whether a block has ever been pending.  Until then active blocks are the allocated ones,
-     * with one peak and one quota. */
+    struct xseg_list members, suspended;
+    unsigned member_count; /* number of members, without the suspended ones */
+    /* Sums over the suspended counts: values, and increases. */
+    uint64_t suspended_current[XSEG_STAT_GROUPS][XSEG_COUNTS];
+    uint64_t suspended_up[XSEG_STAT_GROUPS][XSEG_COUNTS];
+    /* Whether any block has ever been pending.  Until then the active blocks are the allocated
+     * ones, and share their peak and quota. */
     bool has_pended;
-    /* Written under the lock, atomically, since readers without the lock exist. */
+    /* Stored atomically under the lock, because other threads read without it. */
     uint64_t peak[XSEG_STAT_GROUPS][XSEG_COUNTS];
-    /* Sums at the last reset of the totals. */
+    /* Sums of increases and decreases at the last reset of the totals. */
     uint64_t up_base[XSEG_STAT_GROUPS][XSEG_COUNTS], down_base[XSEG_STAT_GROUPS][XSEG_COUNTS];
 };
 
-/* The sums of one quantity.  The writer may read its own sums without atomics, as an operand of
- * another instruction. */
+/* The sums of one quantity.  The writer may read its own sums without atomics, so that the compiler
+ * can use them as operands of other instructions. */
 struct xseg_counts_row {
     union {
         atomic_uint_fast64_t up;
@@ -106,52 +134,54 @@ struct xseg_counts_row {
 /* The counts of an arena.  The rows ACTIVE and ACTIVE_BYTES count pending blocks only. */
 struct xseg_counts {
     struct xseg_counts_row row[XSEG_COUNTS];
-    /* A cache line, down to the third quota: members that other arenas read. */
+    /* The members up to the third quota share a cache line, which other arenas read. */
     atomic_uint_fast64_t limit[XSEG_LIMITS];
-    /* Number of allocations when headroom was last distributed, and how often that was
-     * unchanged; guarded by STATS. */
+    /* The number of allocations when headroom was last distributed, and the number of
+     * distributions since it changed; guarded by STATS. */
     uint64_t seen;
     uint32_t unchanged;
     enum xseg_stat_group group; /* SMALL or LARGE */
     atomic_uint_fast64_t quota[XSEG_COUNTS];
-    struct xseg_list link; /* in totals->members, or resting */
+    struct xseg_list link; /* in totals->members or totals->suspended */
     struct xseg_totals *totals;
-    bool rests;                      /* guarded by STATS */
-    uint64_t rested_up[XSEG_COUNTS]; /* sums of increases when the rest began */
-    struct xseg_biased_lock *lock;   /* the lock of the arena; NULL: the counts never rest */
-    atomic_uint_fast64_t *notes;     /* of the arena */
+    bool is_suspended;                  /* guarded by STATS */
+    uint64_t suspended_up[XSEG_COUNTS]; /* sums of increases at the suspension */
+    struct xseg_biased_lock *lock;      /* the arena lock; NULL: the counts are never suspended */
+    atomic_uint_fast64_t *flags;        /* of the arena, tested by every free */
 };
 
 void xseg_totals_init(struct xseg_totals *totals);
 void xseg_totals_fini(struct xseg_totals *totals);
 
-/* Make the counts members of a device's totals; they stay members until the device closes. */
+/* Make the counts members of a device's totals until the device closes. */
 void xseg_counts_init(struct xseg_counts *counts, struct xseg_totals *totals, bool is_small);
 
-/* Allow the counts of an arena to rest; the arena has this lock and these notes. */
-void xseg_counts_suspend(struct xseg_counts *counts, struct xseg_biased_lock *lock,
-                         atomic_uint_fast64_t *notes);
+/* Allow the counts to be suspended; the arena has this lock and these flags. */
+void xseg_counts_allow_suspend(struct xseg_counts *counts, struct xseg_biased_lock *lock,
+                               atomic_uint_fast64_t *flags);
 
-/* End the rest of the counts, if they rest, because a value falls or has fallen.  The arena's
- * lock is held. */
+/* Resume the counts, if they are suspended, because a value decreases or has decreased.  The caller
+ * holds the arena lock. */
 void xseg_counts_resume(struct xseg_counts *counts);
 
-/* A quantity is above its quota: add up all arenas, and get a new quota. */
+/* Reconcile a quantity that exceeds its quota. */
 void xseg_counts_reconcile(struct xseg_counts *counts, enum xseg_count what);
 
-/* Reconcile all quantities that an allocation changes. */
+/* Reconcile the quantities that an allocation changes, as far as they exceed their quotas. */
 void xseg_counts_reconcile_all(struct xseg_counts *counts);
 
-/* Reconcile the two quantities of fragments of classic segments. */
+/* Reconcile the two quantities of fragments, as far as they exceed their quotas. */
 void xseg_counts_reconcile_fragments(struct xseg_counts *counts);
 
-/* Sum of the increases of a quantity and its current value, both of one moment. */
+/* --- Reading. --- */
+
+/* The sum of the increases of a quantity and its current value at the same moment. */
 struct xseg_counts_value {
     uint64_t up, current;
 };
 
-/* Read a row while its arena may count.  Sums read one after the other without a retry could say
- * that more was freed than allocated. */
+/* Read a row that its arena may be changing.  The loop retries until both sums are of one moment;
+ * otherwise more could seem to be freed than allocated. */
 static inline struct xseg_counts_value xseg_counts_read_row(const struct xseg_counts *counts,
                                                             enum xseg_count what)
 {
@@ -165,8 +195,7 @@ static inline struct xseg_counts_value xseg_counts_read_row(const struct xseg_co
     return (struct xseg_counts_value){up, up - down};
 }
 
-/* The value of any quantity.  A block is active while it is allocated, and while it pends after
- * its free. */
+/* Read any quantity.  Active blocks are the allocated and the pending ones. */
 static inline struct xseg_counts_value xseg_counts_read(const struct xseg_counts *counts,
                                                         enum xseg_count what)
 {
@@ -180,19 +209,26 @@ static inline struct xseg_counts_value xseg_counts_read(const struct xseg_counts
     return value;
 }
 
-/* The arena's current value. */
 static inline uint64_t xseg_counts_current(const struct xseg_counts *counts, enum xseg_count what)
 {
     return xseg_counts_read(counts, what).current;
 }
 
-/* The sum of the arena's increases. */
 static inline uint64_t xseg_counts_increases(const struct xseg_counts *counts, enum xseg_count what)
 {
     return xseg_counts_read(counts, what).up;
 }
 
-/* Increase a quantity that no allocation changes: any but the five of xseg_counts_alloc(). */
+/* Whether the value of a row exceeds a limit, for the writer of the row. */
+static inline bool xseg_counts_is_above(const struct xseg_counts_row *row,
+                                        const atomic_uint_fast64_t *limit)
+{
+    return xseg_single_writer_is_below(limit, row->own_up - row->own_down);
+}
+
+/* --- Counting.  The caller holds the arena lock. --- */
+
+/* Increase a quantity other than the five that an allocation changes. */
 static inline void xseg_counts_increase(struct xseg_counts *counts, enum xseg_count what,
                                         uint64_t amount)
 {
@@ -204,29 +240,23 @@ static inline void xseg_counts_increase(struct xseg_counts *counts, enum xseg_co
         xseg_counts_reconcile(counts, what);
 }
 
-/* Decrease a quantity, without waking: for callers that wake the counts where needed. */
-static inline void xseg_counts_lower(struct xseg_counts *counts, enum xseg_count what,
-                                     uint64_t amount)
+/* Decrease a quantity.  The caller resumes the counts if necessary. */
+static inline void xseg_counts_decrease_only(struct xseg_counts *counts, enum xseg_count what,
+                                             uint64_t amount)
 {
     XSEG_ASSERT(xseg_counts_read_row(counts, what).current >= amount);
     xseg_single_writer_add(&counts->row[what].down, amount);
 }
 
+/* Resume the counts if necessary, and decrease a quantity. */
 static inline void xseg_counts_decrease(struct xseg_counts *counts, enum xseg_count what,
                                         uint64_t amount)
 {
     xseg_counts_resume(counts);
-    xseg_counts_lower(counts, what, amount);
+    xseg_counts_decrease_only(counts, what, amount);
 }
 
-/* Whether the current value of a row is above a limit; for the writer of the row. */
-static inline bool xseg_counts_is_above(const struct xseg_counts_row *row,
-                                        const atomic_uint_fast64_t *limit)
-{
-    return xseg_single_writer_is_below(limit, row->own_up - row->own_down);
-}
-
-/* Count a block that is handed out. */
+/* Count an allocated block.  The caller then tests xseg_counts_are_past_limits(). */
 static inline void xseg_counts_add_alloc(struct xseg_counts *counts, uint64_t bytes,
                                          uint64_t requested)
 {
@@ -236,7 +266,7 @@ static inline void xseg_counts_add_alloc(struct xseg_counts *counts, uint64_t by
     xseg_single_writer_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].up, requested);
 }
 
-/* Whether an allocation has passed a limit, so that the arena has to reconcile. */
+/* Whether an allocation has exceeded a limit, so that the arena must reconcile. */
 static inline bool xseg_counts_are_past_limits(const struct xseg_counts *counts)
 {
     return xseg_counts_is_above(&counts->row[XSEG_COUNT_ALLOCATION],
@@ -247,6 +277,7 @@ static inline bool xseg_counts_are_past_limits(const struct xseg_counts *counts)
                                 &counts->limit[XSEG_LIMIT_REQUESTED]);
 }
 
+/* Count an allocated block, and reconcile if necessary. */
 static inline void xseg_counts_alloc(struct xseg_counts *counts, uint64_t bytes, uint64_t requested)
 {
     xseg_counts_add_alloc(counts, bytes, requested);
@@ -254,7 +285,7 @@ static inline void xseg_counts_alloc(struct xseg_counts *counts, uint64_t bytes,
         xseg_counts_reconcile_all(counts);
 }
 
-/* Count a block that is free at once.  The caller then checks the arena's notes. */
+/* Count a freed block that is not pending.  The caller then tests the flags of the arena. */
 static inline void xseg_counts_free(struct xseg_counts *counts, uint64_t bytes, uint64_t requested)
 {
     XSEG_ASSERT(xseg_counts_read_row(counts, XSEG_COUNT_ALLOCATION).current != 0);
@@ -265,22 +296,115 @@ static inline void xseg_counts_free(struct xseg_counts *counts, uint64_t bytes, 
     xseg_single_writer_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, requested);
 }
 
-/* Begin and end the time in which freed blocks, or bytes that belong to none, stay active, since streams still use
- * them. */
+/* Change allocated blocks, and bytes of these or of ranges, to pending ones; and pending ones to
+ * free ones. */
 void xseg_counts_mark_pending(struct xseg_counts *counts, uint32_t blocks, uint64_t bytes);
 void xseg_counts_end_pending(struct xseg_counts *counts, uint32_t blocks, uint64_t bytes,
                              uint64_t requested);
 
-/* Bytes that belong to no block: count new ones as allocated, or ones that were pending; and allocated ones as free. */
-void xseg_counts_use(struct xseg_counts *counts, uint64_t bytes);
-void xseg_counts_use_again(struct xseg_counts *counts, uint64_t bytes);
-void xseg_counts_end_use(struct xseg_counts *counts, uint64_t bytes);
+/* Count bytes of a range, which belong to no block, as allocated: free ones, and pending ones. */
+void xseg_counts_alloc_bytes(struct xseg_counts *counts, uint64_t bytes);
+void xseg_counts_alloc_pending_bytes(struct xseg_counts *counts, uint64_t bytes);
 
-/* Statistics of one quantity of one group. */
+/* --- Fragments. --- */
+
+/*
+ * Fragments are the cached blocks of split classic segments (PyTorch's `inactive_split`).
+ *
+ * A split or a coalesce changes their number and their bytes, up or down.  The direction cannot be
+ * predicted, so these functions add an amount that may be 0 to both sums, and compare both
+ * quantities with their quotas in one branch.  Functions with branches took 3 % of the time of a
+ * hit.
+ */
+
+/* Increase a quantity of fragments.  Returns whether it exceeds its quota, as a number, so that the
+ * caller can combine two results without a branch. */
+static inline unsigned xseg_fragments_increase(struct xseg_counts *counts, enum xseg_count what,
+                                               uint64_t amount)
+{
+    XSEG_ASSERT(what == XSEG_COUNT_INACTIVE_SPLIT || what == XSEG_COUNT_INACTIVE_SPLIT_BYTES);
+    xseg_single_writer_add(&counts->row[what].up, amount);
+    return xseg_counts_is_above(&counts->row[what], &counts->quota[what]);
+}
+
+static inline void xseg_fragments_reconcile_if(struct xseg_counts *counts, unsigned is_above)
+{
+    if (__builtin_expect(is_above != 0, 0))
+        xseg_counts_reconcile_fragments(counts);
+}
+
+/* Allocate `bytes` of a fragment; `remainder` bytes of it remain cached. */
+static inline void xseg_fragments_split(struct xseg_counts *counts, uint64_t bytes,
+                                        uint64_t remainder)
+{
+    XSEG_ASSERT(bytes != 0);
+    xseg_counts_decrease_only(counts, XSEG_COUNT_INACTIVE_SPLIT, remainder == 0);
+    xseg_counts_decrease_only(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes);
+}
+
+/* Allocate `bytes` of a cached block.  If the block was its whole segment, which is not a fragment,
+ * the remainder becomes one. */
+static inline void xseg_fragments_split_any(struct xseg_counts *counts, bool was_split,
+                                            uint64_t bytes, uint64_t remainder)
+{
+    const uint64_t was = was_split, is = remainder != 0;
+
+    XSEG_ASSERT(bytes != 0);
+    xseg_counts_decrease_only(counts, XSEG_COUNT_INACTIVE_SPLIT, was & (is ^ 1));
+    xseg_counts_decrease_only(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes & -was);
+    xseg_fragments_reconcile_if(
+        counts, xseg_fragments_increase(counts, XSEG_COUNT_INACTIVE_SPLIT, is & (was ^ 1)) |
+                    xseg_fragments_increase(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES,
+                                            remainder & (was - 1)));
+}
+
+/* Split off the head of a block of `bytes` that is then allocated; the head remains cached. */
+static inline void xseg_fragments_split_head(struct xseg_counts *counts, bool was_split,
+                                             uint64_t bytes)
+{
+    XSEG_ASSERT(bytes != 0);
+    xseg_counts_increase(counts, XSEG_COUNT_INACTIVE_SPLIT, was_split ? 1 : 2);
+    if (!was_split)
+        xseg_counts_increase(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes);
+}
+
+/* Count a new fragment that did not coalesce with a neighbor. */
+static inline void xseg_fragments_add(struct xseg_counts *counts, uint64_t bytes)
+{
+    XSEG_ASSERT(bytes != 0);
+    xseg_fragments_reconcile_if(
+        counts, xseg_fragments_increase(counts, XSEG_COUNT_INACTIVE_SPLIT, 1) |
+                    xseg_fragments_increase(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes));
+}
+
+/*
+ * Count a freed block of `bytes` that has coalesced with up to two neighbors of `coalesced` bytes.
+ * The neighbors and the result count as one change.
+ *
+ * @param is_split  the result is not its whole segment, so it is a fragment
+ */
+static inline void xseg_fragments_coalesce(struct xseg_counts *counts, bool is_split,
+                                           unsigned neighbors, uint64_t bytes, uint64_t coalesced)
+{
+    const uint64_t is = is_split;
+
+    XSEG_ASSERT(neighbors <= 2 && (neighbors == 0) == (coalesced == 0));
+    xseg_counts_decrease_only(counts, XSEG_COUNT_INACTIVE_SPLIT,
+                              neighbors - (is & (neighbors != 0)));
+    xseg_counts_decrease_only(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, coalesced & (is - 1));
+    xseg_fragments_reconcile_if(
+        counts, xseg_fragments_increase(counts, XSEG_COUNT_INACTIVE_SPLIT, is & (neighbors == 0)) |
+                    xseg_fragments_increase(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes & -is));
+}
+
+/* --- Totals of a device. --- */
+
+/* Read the statistics of one quantity of one group. */
 struct xseg_stat xseg_totals_read(struct xseg_totals *totals, enum xseg_stat_group group,
                                   enum xseg_count what);
 
-/* Peak of a quantity of all groups, which blocks that pend do not change, without a lock.  current: its value now */
+/* The peak over all groups of a quantity other than active blocks and bytes.  Lock-free.  The
+ * caller passes the current value, which may exceed the recorded peak. */
 static inline uint64_t xseg_totals_peak(const struct xseg_totals *totals, enum xseg_count what,
                                         uint64_t current)
 {
@@ -292,5 +416,9 @@ static inline uint64_t xseg_totals_peak(const struct xseg_totals *totals, enum x
 
 void xseg_totals_reset_peaks(struct xseg_totals *totals);
 void xseg_totals_reset_accumulated(struct xseg_totals *totals);
+
+/* Check COUNT-2: of an arena whose lock the caller holds; of the sums of a device. */
+bool xseg_counts_audit(const struct xseg_counts *counts, struct xseg_violation *violation);
+bool xseg_totals_audit(struct xseg_totals *totals, struct xseg_violation *violation);
 
 #endif

@@ -9,33 +9,32 @@
 #include "src/base/error.h"
 #include "src/core/history/context.h"
 
-/* An observer in the list. */
-struct xseg_watcher {
+struct observer_node {
     struct xseg_list link;
     struct xseg_observer calls;
     uint64_t id;
-    unsigned inside; /* number of calls that are under way */
-    bool ends;       /* the observer is being removed, and is not called any more */
+    unsigned running; /* number of threads that are in a callback */
+    bool is_removed;  /* no new callback begins */
 };
 
-/* The callbacks that this thread is in, the innermost first. */
-static _Thread_local const struct xseg_callback *here;
+/* The callbacks that the calling thread runs, innermost first. */
+static _Thread_local const struct xseg_callback *current_callback;
 
 void xseg_callback_begin(struct xseg_callback *callback, const void *owner)
 {
-    *callback = (struct xseg_callback){owner, here};
-    here = callback;
+    *callback = (struct xseg_callback){owner, current_callback};
+    current_callback = callback;
 }
 
 void xseg_callback_end(const struct xseg_callback *callback)
 {
-    XSEG_ASSERT(here == callback);
-    here = callback->outer;
+    XSEG_ASSERT(current_callback == callback);
+    current_callback = callback->outer;
 }
 
 bool xseg_callback_is_of(const void *owner)
 {
-    const struct xseg_callback *callback = here;
+    const struct xseg_callback *callback = current_callback;
 
     while (callback != NULL && callback->owner != owner)
         callback = callback->outer;
@@ -44,65 +43,65 @@ bool xseg_callback_is_of(const void *owner)
 
 bool xseg_callback_is_any(void)
 {
-    return here != NULL;
+    return current_callback != NULL;
 }
 
 void xseg_observers_init(struct xseg_observers *observers)
 {
     memset(observers, 0, sizeof(*observers));
     xseg_mutex_init(&observers->lock, XSEG_RANK_OBSERVERS);
-    (void)pthread_cond_init(&observers->left, NULL);
+    (void)pthread_cond_init(&observers->returned, NULL);
     xseg_list_init(&observers->list);
 }
 
 void xseg_observers_fini(struct xseg_observers *observers)
 {
-    XSEG_ASSERT(!observers->delivering);
+    XSEG_ASSERT(!observers->is_delivering);
     XSEG_LIST_FOR_SAFE(node, &observers->list)
     {
-        XSEG_ASSERT(XSEG_CONTAINER(node, struct xseg_watcher, link)->inside == 0);
-        free(XSEG_CONTAINER(node, struct xseg_watcher, link));
+        XSEG_ASSERT(XSEG_CONTAINER(node, struct observer_node, link)->running == 0);
+        free(XSEG_CONTAINER(node, struct observer_node, link));
     }
     free(observers->queue);
-    (void)pthread_cond_destroy(&observers->left);
+    (void)pthread_cond_destroy(&observers->returned);
     xseg_mutex_fini(&observers->lock);
 }
 
-/* --- Coming and going. --- */
+/* --- Registration. --- */
 
-static unsigned is_noticing(const struct xseg_watcher *watcher)
+static bool has_mapping_callback(const struct observer_node *observer)
 {
-    return watcher->calls.on_unmap != NULL || watcher->calls.on_map != NULL;
+    return observer->calls.on_unmap != NULL || observer->calls.on_map != NULL;
 }
 
 xseg_status xseg_observers_add(struct xseg_observers *observers, const struct xseg_observer *calls,
                                uint64_t *id)
 {
-    struct xseg_watcher *watcher = calloc(1, sizeof(*watcher));
+    struct observer_node *observer = calloc(1, sizeof(*observer));
 
-    if (watcher == NULL)
+    if (observer == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, observer");
-    XSEG_ASSERT(calls->struct_size <= sizeof(watcher->calls));
-    memcpy(&watcher->calls, calls, calls->struct_size);
-    xseg_list_init(&watcher->link);
+    XSEG_ASSERT(calls->struct_size <= sizeof(observer->calls));
+    memcpy(&observer->calls, calls, calls->struct_size);
+    xseg_list_init(&observer->link);
     xseg_mutex_lock(&observers->lock);
-    *id = watcher->id = ++observers->last_id;
-    observers->tracing += watcher->calls.on_trace != NULL;
-    atomic_fetch_add(&observers->noticing, is_noticing(watcher));
-    xseg_list_insert(&observers->list, &watcher->link);
+    *id = observer->id = ++observers->last_id;
+    observers->trace_count += observer->calls.on_trace != NULL;
+    atomic_fetch_add(&observers->mapping_count, has_mapping_callback(observer));
+    xseg_list_insert(&observers->list, &observer->link);
     xseg_mutex_unlock(&observers->lock);
     return XSEG_OK;
 }
 
-static struct xseg_watcher *find(struct xseg_observers *observers, uint64_t id)
+static struct observer_node *find_observer(struct xseg_observers *observers, uint64_t id)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_OBSERVERS));
     XSEG_LIST_FOR(node, &observers->list)
     {
-        struct xseg_watcher *watcher = XSEG_CONTAINER(node, struct xseg_watcher, link);
+        struct observer_node *observer = XSEG_CONTAINER(node, struct observer_node, link);
 
-        if (watcher->id == id && !watcher->ends)
-            return watcher;
+        if (observer->id == id && !observer->is_removed)
+            return observer;
     }
     return NULL;
 }
@@ -110,26 +109,26 @@ static struct xseg_watcher *find(struct xseg_observers *observers, uint64_t id)
 xseg_status xseg_observers_remove(struct xseg_observers *observers, uint64_t id)
 {
     xseg_mutex_lock(&observers->lock);
-    struct xseg_watcher *watcher = find(observers, id);
-    /* A callback does not wait for another one. */
-    const bool is_busy = watcher != NULL && (xseg_callback_is_of(watcher) ||
-                                             (watcher->inside > 0 && xseg_callback_is_any()));
-    if (watcher != NULL && !is_busy) {
-        watcher->ends = true;
-        XSEG_ASSERT(observers->tracing >= (watcher->calls.on_trace != NULL));
-        XSEG_ASSERT(atomic_load(&observers->noticing) >= is_noticing(watcher));
-        observers->tracing -= watcher->calls.on_trace != NULL;
-        atomic_fetch_sub(&observers->noticing, is_noticing(watcher));
-        if (observers->tracing == 0)
+    struct observer_node *observer = find_observer(observers, id);
+    /* A thread in a callback does not wait for another callback. */
+    const bool is_busy = observer != NULL && (xseg_callback_is_of(observer) ||
+                                              (observer->running > 0 && xseg_callback_is_any()));
+    if (observer != NULL && !is_busy) {
+        observer->is_removed = true;
+        XSEG_ASSERT(observers->trace_count >= (observer->calls.on_trace != NULL));
+        XSEG_ASSERT(atomic_load(&observers->mapping_count) >= has_mapping_callback(observer));
+        observers->trace_count -= observer->calls.on_trace != NULL;
+        atomic_fetch_sub(&observers->mapping_count, has_mapping_callback(observer));
+        if (observers->trace_count == 0)
             observers->count = 0;
-        while (watcher->inside > 0)
-            (void)pthread_cond_wait(&observers->left, &observers->lock.os);
-        XSEG_ASSERT(watcher->inside == 0);
-        xseg_list_remove(&watcher->link);
-        free(watcher);
+        while (observer->running > 0)
+            (void)pthread_cond_wait(&observers->returned, &observers->lock.os);
+        XSEG_ASSERT(observer->running == 0);
+        xseg_list_remove(&observer->link);
+        free(observer);
     }
     xseg_mutex_unlock(&observers->lock);
-    if (watcher == NULL)
+    if (observer == NULL)
         return xseg_fail(XSEG_ERR_ARGUMENT, "observer does not exist, id %" PRIu64, id);
     return is_busy ? xseg_fail(XSEG_ERR_BUSY,
                                "observer is running, id %" PRIu64
@@ -141,111 +140,113 @@ xseg_status xseg_observers_remove(struct xseg_observers *observers, uint64_t id)
 bool xseg_observers_trace(struct xseg_observers *observers)
 {
     xseg_mutex_lock(&observers->lock);
-    const bool traces = observers->tracing > 0;
+    const bool traces = observers->trace_count > 0;
     xseg_mutex_unlock(&observers->lock);
     return traces;
 }
 
-/* --- Calling. --- */
+/* --- Notification. --- */
 
-/* A message to observers: which function is called, and its argument. */
-struct message {
-    enum xseg_observers_subject subject;
-    const struct xseg_oom_info *shortage;
+/* A notification: the callback, and its argument. */
+struct notification {
+    enum xseg_observer_event event;
+    const struct xseg_oom_info *info;
     const struct xseg_mapping *mapping;
-    const struct xseg_trace_entry *entry; /* not NULL: the function is `on_trace` */
+    const struct xseg_trace_entry *entry; /* if not NULL, the callback is `on_trace` */
 };
 
-static bool wants(const struct xseg_observer *calls, const struct message *message)
+static bool has_callback(const struct xseg_observer *calls, const struct notification *notification)
 {
-    if (message->entry != NULL)
+    if (notification->entry != NULL)
         return calls->on_trace != NULL;
-    switch (message->subject) {
-    case XSEG_OBSERVERS_LOW_MEMORY:
+    switch (notification->event) {
+    case XSEG_OBSERVER_LOW_MEMORY:
         return calls->on_low_memory != NULL;
-    case XSEG_OBSERVERS_OOM:
+    case XSEG_OBSERVER_OOM:
         return calls->on_out_of_memory != NULL;
-    case XSEG_OBSERVERS_REJECTED:
+    case XSEG_OBSERVER_REJECTED:
         return calls->on_rejected != NULL;
-    case XSEG_OBSERVERS_UNMAP:
+    case XSEG_OBSERVER_UNMAP:
         return calls->on_unmap != NULL;
-    case XSEG_OBSERVERS_MAP:
+    case XSEG_OBSERVER_MAP:
         break;
     }
     return calls->on_map != NULL;
 }
 
-/* Call the function of a message that is not a trace entry.  Returns its answer. */
-static bool say(const struct xseg_observer *calls, const struct message *message)
+/* Call the callback for an event.  Returns its result, or false. */
+static bool call_event_callback(const struct xseg_observer *calls,
+                                const struct notification *notification)
 {
-    switch (message->subject) {
-    case XSEG_OBSERVERS_LOW_MEMORY:
-        return calls->on_low_memory(calls->context, message->shortage);
-    case XSEG_OBSERVERS_OOM:
-        calls->on_out_of_memory(calls->context, message->shortage);
+    switch (notification->event) {
+    case XSEG_OBSERVER_LOW_MEMORY:
+        return calls->on_low_memory(calls->context, notification->info);
+    case XSEG_OBSERVER_OOM:
+        calls->on_out_of_memory(calls->context, notification->info);
         break;
-    case XSEG_OBSERVERS_REJECTED:
-        calls->on_rejected(calls->context, message->shortage);
+    case XSEG_OBSERVER_REJECTED:
+        calls->on_rejected(calls->context, notification->info);
         break;
-    case XSEG_OBSERVERS_UNMAP:
-        calls->on_unmap(calls->context, message->mapping);
+    case XSEG_OBSERVER_UNMAP:
+        calls->on_unmap(calls->context, notification->mapping);
         break;
-    case XSEG_OBSERVERS_MAP:
-        calls->on_map(calls->context, message->mapping);
+    case XSEG_OBSERVER_MAP:
+        calls->on_map(calls->context, notification->mapping);
         break;
     }
     return false;
 }
 
-static bool call(const struct xseg_watcher *watcher, const struct message *message)
+static bool call_observer(const struct observer_node *observer,
+                          const struct notification *notification)
 {
-    const struct xseg_observer *calls = &watcher->calls;
+    const struct xseg_observer *calls = &observer->calls;
     struct xseg_callback callback;
     const struct xseg_history_gathered gathered = xseg_history_context_save();
-    bool answer = false;
+    bool result = false;
 
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
-    xseg_callback_begin(&callback, watcher);
-    if (message->entry != NULL)
-        calls->on_trace(calls->context, message->entry);
+    xseg_callback_begin(&callback, observer);
+    if (notification->entry != NULL)
+        calls->on_trace(calls->context, notification->entry);
     else
-        answer = say(calls, message);
+        result = call_event_callback(calls, notification);
     xseg_callback_end(&callback);
     xseg_history_context_restore(&gathered);
-    return answer;
+    return result;
 }
 
-/* Call all observers that want a message; the lock is released for each call.  An observer stays
- * in the list while a thread is in its function, so the next one can be found from there. */
-static bool call_all(struct xseg_observers *observers, const struct message *message)
+/* Call all observers that have a callback.  The lock is released during each call.  An observer
+ * stays in the list while a thread runs its callback, so its successor is valid afterwards. */
+static bool call_all_observers(struct xseg_observers *observers,
+                               const struct notification *notification)
     XSEG_REQUIRES(observers->lock)
 {
-    bool answer = false;
+    bool result = false;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_OBSERVERS));
     for (struct xseg_list *node = observers->list.next, *next; node != &observers->list;
          node = next) {
-        struct xseg_watcher *watcher = XSEG_CONTAINER(node, struct xseg_watcher, link);
+        struct observer_node *observer = XSEG_CONTAINER(node, struct observer_node, link);
 
-        if (!watcher->ends && wants(&watcher->calls, message)) {
-            watcher->inside++;
+        if (!observer->is_removed && has_callback(&observer->calls, notification)) {
+            observer->running++;
             xseg_mutex_unlock(&observers->lock);
-            answer = call(watcher, message) || answer;
+            result = call_observer(observer, notification) || result;
             xseg_mutex_lock(&observers->lock);
-            XSEG_ASSERT(watcher->inside != 0);
-            watcher->inside--;
+            XSEG_ASSERT(observer->running != 0);
+            observer->running--;
         }
         next = node->next;
-        if (watcher->ends && watcher->inside == 0)
-            (void)pthread_cond_broadcast(&observers->left);
+        if (observer->is_removed && observer->running == 0)
+            (void)pthread_cond_broadcast(&observers->returned);
     }
-    return answer;
+    return result;
 }
 
-bool xseg_observers_are_registered(struct xseg_observers *observers,
-                                   enum xseg_observers_subject subject)
+bool xseg_observers_are_registered(struct xseg_observers *observers, enum xseg_observer_event event)
 {
-    const struct message message = {.subject = subject};
+    const struct notification notification = {.event = event};
     bool any = false;
 
     if (xseg_callback_is_any())
@@ -253,26 +254,26 @@ bool xseg_observers_are_registered(struct xseg_observers *observers,
     xseg_mutex_lock(&observers->lock);
     XSEG_LIST_FOR(node, &observers->list)
     {
-        const struct xseg_watcher *watcher = XSEG_CONTAINER(node, struct xseg_watcher, link);
+        const struct observer_node *observer = XSEG_CONTAINER(node, struct observer_node, link);
 
-        any = any || (!watcher->ends && wants(&watcher->calls, &message));
+        any = any || (!observer->is_removed && has_callback(&observer->calls, &notification));
     }
     xseg_mutex_unlock(&observers->lock);
     return any;
 }
 
-bool xseg_observers_notify(struct xseg_observers *observers, enum xseg_observers_subject subject,
-                           const struct xseg_oom_info *shortage)
+bool xseg_observers_notify(struct xseg_observers *observers, enum xseg_observer_event event,
+                           const struct xseg_oom_info *info)
 {
-    const struct message message = {.subject = subject, .shortage = shortage};
+    const struct notification notification = {.event = event, .info = info};
 
     xseg_mutex_lock(&observers->lock);
-    const bool answer = call_all(observers, &message);
+    const bool result = call_all_observers(observers, &notification);
     xseg_mutex_unlock(&observers->lock);
-    return answer;
+    return result;
 }
 
-/* --- Tracing. --- */
+/* --- Trace queue. --- */
 
 void xseg_observers_enqueue(struct xseg_observers *observers, const struct xseg_trace_entry *entry)
 {
@@ -286,13 +287,13 @@ void xseg_observers_enqueue(struct xseg_observers *observers, const struct xseg_
         observers->capacity = queue != NULL ? capacity : observers->capacity;
     }
     XSEG_ASSERT(observers->count <= observers->capacity);
-    if (observers->tracing > 0 && observers->count < observers->capacity)
+    if (observers->trace_count > 0 && observers->count < observers->capacity)
         observers->queue[observers->count++] = *entry;
     xseg_mutex_unlock(&observers->lock);
 }
 
-/* Take the whole queue.  Returns its entries, which the caller frees. */
-static struct xseg_trace_entry *take_queue(struct xseg_observers *observers, size_t *count)
+/* Remove all entries from the queue.  The caller frees the returned array. */
+static struct xseg_trace_entry *detach_queue(struct xseg_observers *observers, size_t *count)
 {
     struct xseg_trace_entry *queue = observers->queue;
 
@@ -307,26 +308,26 @@ static struct xseg_trace_entry *take_queue(struct xseg_observers *observers, siz
 void xseg_observers_deliver(struct xseg_observers *observers)
 {
     xseg_mutex_lock(&observers->lock);
-    while (!observers->delivering && observers->count > 0) {
+    while (!observers->is_delivering && observers->count > 0) {
         size_t count = 0;
-        struct xseg_trace_entry *queue = take_queue(observers, &count);
+        struct xseg_trace_entry *queue = detach_queue(observers, &count);
 
-        observers->delivering = true;
+        observers->is_delivering = true;
         for (size_t i = 0; i < count; i++)
-            (void)call_all(observers, &(const struct message){.entry = &queue[i]});
-        observers->delivering = false;
+            (void)call_all_observers(observers, &(const struct notification){.entry = &queue[i]});
+        observers->is_delivering = false;
         free(queue);
     }
     xseg_mutex_unlock(&observers->lock);
 }
 
-void xseg_observers_notify_of(struct xseg_observers *observers, enum xseg_observers_subject subject,
-                              const struct xseg_mapping *mapping)
+void xseg_observers_notify_mapping(struct xseg_observers *observers, enum xseg_observer_event event,
+                                   const struct xseg_mapping *mapping)
 {
-    const struct message message = {.subject = subject, .mapping = mapping};
+    const struct notification notification = {.event = event, .mapping = mapping};
 
     xseg_observers_deliver(observers);
     xseg_mutex_lock(&observers->lock);
-    (void)call_all(observers, &message);
+    (void)call_all_observers(observers, &notification);
     xseg_mutex_unlock(&observers->lock);
 }

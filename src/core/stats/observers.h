@@ -1,14 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Observers: the user's functions, and how they are called.
+ * Observers: the user's callbacks for low memory, failed requests, mapped and unmapped memory, and
+ * traced events.
  *
- * An observer is called with no lock held.  xseg_observers_remove() makes sure that no new call begins,
- * and waits until no thread is in the observer.
+ * A callback may do anything, including calls of the library, so it runs with no lock held.  The
+ * notifying thread increments a count in the observer, releases the lock of the list, and calls.
+ * An observer with a count stays in the list, so its successor can be found afterwards.
  *
- * Traced events happen under locks.  So they are queued there and delivered later, by one thread at a
- * time, which keeps their order.
+ * xseg_observers_remove() prevents new calls and waits until no thread is in the observer.  A
+ * thread in a callback does not wait, because two callbacks that remove each other's observers
+ * would deadlock.  In this case the removal fails with XSEG_ERR_BUSY.
  *
- * Locking: OBSERVERS, a leaf, guards the list and the queue.
+ * Traced events happen under arena locks.  They are queued there and delivered at the end of the
+ * call, by one thread at a time, which keeps their order.  On host allocation failure entries are
+ * lost.
+ *
+ * Locking: the lock of the list (rank OBSERVERS) guards the list and the queue.  No other lock is
+ * acquired under it.
  */
 #ifndef XSEG_CORE_OBSERVERS_H
 #define XSEG_CORE_OBSERVERS_H
@@ -19,7 +27,7 @@
 #include "src/base/mutex.h"
 #include "xseg/observer.h"
 
-/* A callback that a thread runs, on the thread's stack. */
+/* A callback that is running, on the stack of its thread. */
 struct xseg_callback {
     const void *owner; /* the observer or registration */
     const struct xseg_callback *outer;
@@ -28,66 +36,66 @@ struct xseg_callback {
 void xseg_callback_begin(struct xseg_callback *callback, const void *owner);
 void xseg_callback_end(const struct xseg_callback *callback);
 
-/* Whether this thread runs a callback of an owner, or any callback. */
+/* Whether the calling thread runs a callback of an owner, or any callback. */
 bool xseg_callback_is_of(const void *owner);
 bool xseg_callback_is_any(void);
 
 struct xseg_observers {
-    struct xseg_mutex lock; /* OBSERVERS */
-    pthread_cond_t left;    /* signalled when a thread has left an observer that is being removed */
-    struct xseg_list list;  /* struct xseg_watcher, oldest first */
+    struct xseg_mutex lock;  /* OBSERVERS */
+    pthread_cond_t returned; /* a thread has left an observer that is being removed */
+    struct xseg_list list;   /* struct observer_node, oldest first */
     uint64_t last_id;
-    unsigned tracing; /* number of observers with `on_trace` */
-    /* Number of observers with `on_unmap` or `on_map`; may be read without the lock. */
-    atomic_uint noticing;
-    struct xseg_trace_entry *queue; /* [capacity]; entries not delivered yet */
+    unsigned trace_count;           /* observers with `on_trace` */
+    atomic_uint mapping_count;      /* observers with `on_map` or `on_unmap`; read without lock */
+    struct xseg_trace_entry *queue; /* [capacity]; entries that are not delivered yet */
     size_t count, capacity;
-    bool delivering; /* a thread is delivering, and will find what others note meanwhile */
+    bool is_delivering; /* a thread delivers, including entries queued meanwhile */
 };
 
 void xseg_observers_init(struct xseg_observers *observers);
 
-/* End all observers; no thread is in one any more. */
+/* Destroy all observers.  No thread may be in one. */
 void xseg_observers_fini(struct xseg_observers *observers);
 
-/* Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY */
+/* Returns XSEG_OK or XSEG_ERR_HOST_MEMORY. */
 xseg_status xseg_observers_add(struct xseg_observers *observers, const struct xseg_observer *calls,
                                uint64_t *id);
 
-/* Returns: XSEG_OK, XSEG_ERR_ARGUMENT (none has that id), XSEG_ERR_BUSY (this thread is in it) */
+/* Returns XSEG_OK, XSEG_ERR_ARGUMENT (no observer has the ID) or XSEG_ERR_BUSY (the calling thread
+ * is in the observer, or is in any callback while another thread is in the observer). */
 xseg_status xseg_observers_remove(struct xseg_observers *observers, uint64_t id);
 
 /* Whether any observer has `on_trace`. */
 bool xseg_observers_trace(struct xseg_observers *observers);
 
-/* The events that observers are called about. */
-enum xseg_observers_subject {
-    XSEG_OBSERVERS_LOW_MEMORY,
-    XSEG_OBSERVERS_OOM,
-    XSEG_OBSERVERS_REJECTED,
-    XSEG_OBSERVERS_UNMAP,
-    XSEG_OBSERVERS_MAP
+/* The events other than traced ones, each with its callback in struct xseg_observer. */
+enum xseg_observer_event {
+    XSEG_OBSERVER_LOW_MEMORY,
+    XSEG_OBSERVER_OOM,
+    XSEG_OBSERVER_REJECTED,
+    XSEG_OBSERVER_UNMAP,
+    XSEG_OBSERVER_MAP
 };
 
-/* Whether any observer would be called; false for a thread that is in an observer. */
+/* Whether any observer has a callback for an event.  Always false in a thread that runs a
+ * callback. */
 bool xseg_observers_are_registered(struct xseg_observers *observers,
-                                   enum xseg_observers_subject subject);
+                                   enum xseg_observer_event event);
 
-/* Call all observers that have a function for a subject.  Returns whether any of them answered
- * true.  No lock is held. */
-bool xseg_observers_notify(struct xseg_observers *observers, enum xseg_observers_subject subject,
-                           const struct xseg_oom_info *shortage);
+/* Notify all observers of memory pressure, a failed request or a rejected one.  Returns whether any
+ * callback returned true.  The caller holds no lock. */
+bool xseg_observers_notify(struct xseg_observers *observers, enum xseg_observer_event event,
+                           const struct xseg_oom_info *info);
 
-/* Queue a trace entry.  Any lock may be held but a leaf. */
+/* Notify all observers of mapped or unmapped memory, also in a callback.  Queued trace entries are
+ * delivered first, because they describe the state before.  The caller holds no lock. */
+void xseg_observers_notify_mapping(struct xseg_observers *observers, enum xseg_observer_event event,
+                                   const struct xseg_mapping *mapping);
+
+/* Queue a trace entry.  The caller may hold any lock but a leaf. */
 void xseg_observers_enqueue(struct xseg_observers *observers, const struct xseg_trace_entry *entry);
 
-/* Deliver queued trace entries, unless another thread is delivering.  No lock is held. */
+/* Deliver the queued trace entries, unless another thread does.  The caller holds no lock. */
 void xseg_observers_deliver(struct xseg_observers *observers);
-
-/* Call all observers that have a function for memory that is leaving or came; also from within
- * an observer.  Queued trace entries are delivered first: they are about what was there before.
- * No lock is held. */
-void xseg_observers_notify_of(struct xseg_observers *observers, enum xseg_observers_subject subject,
-                              const struct xseg_mapping *mapping);
 
 #endif

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A figure that is learned now and then, with the time when it was: how old it is belongs to what it says.
+ * A timestamped value: a number of bytes that is queried rarely, with the time of the query, so
+ * that a reader can report its age.
  *
- * Locking: none; any thread notes and reads.  Meanwhile a reader may see the figure of one time with the time of another.
+ * Locking: none.  Any thread sets and reads the value.  A reader may combine the bytes of one query
+ * with the time of another.
  */
 #ifndef XSEG_CORE_TIMESTAMPED_H
 #define XSEG_CORE_TIMESTAMPED_H
@@ -23,7 +25,7 @@ static inline void xseg_timestamped_set(struct xseg_timestamped *timestamped, ui
     atomic_store_explicit(&timestamped->recorded, now + 1, memory_order_release);
 }
 
-/* Read the figure and its age in nanoseconds.  Returns false if it is not known. */
+/* Read the value and its age in nanoseconds.  Returns false if there is none. */
 static inline bool xseg_timestamped_read(const struct xseg_timestamped *timestamped, uint64_t now,
                                          uint64_t *bytes, uint64_t *age)
 {
@@ -32,7 +34,7 @@ static inline bool xseg_timestamped_read(const struct xseg_timestamped *timestam
     if (recorded == 0)
         return false;
     *bytes = atomic_load_explicit(&timestamped->bytes, memory_order_relaxed);
-    /* The clocks that are read differ in how fine they are. */
+    /* The clocks of the writer and the reader may have different resolutions. */
     *age = now > recorded - 1 ? now - (recorded - 1) : 0;
     return true;
 }
