@@ -7,7 +7,7 @@
 #include "src/core/instance/device_open.h"
 #include "src/core/range/range.h"
 #include "src/core/reclaim/pool_release.h"
-#include "src/core/report/oom.h"
+#include "src/core/report/snapshot.h"
 #include "src/entry.h"
 
 /* Returns from the entry point unless the range's allocator can be used by this process. */

@@ -61,7 +61,7 @@ static xseg_status check_limits(struct xseg_pool *pool, uint64_t more, uint64_t 
         if (physical > max || more > max - physical)
             return xseg_oom_cause_fail(pool, XSEG_OOM_CAUSE_REJECTION, more);
     }
-    device->oom_cause = XSEG_OOM_CAUSE_DRIVER;
+    device->denied_by = XSEG_OOM_CAUSE_DRIVER;
     return XSEG_OK;
 }
 

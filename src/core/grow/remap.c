@@ -67,7 +67,7 @@ static xseg_status create_pages_of_size(const struct xseg_remap_plan *plan, uint
                                            ? xseg_oom_cause_of_limit(device, limit)
                                            : XSEG_OOM_CAUSE_DEVICE,
                                        page);
-        device->oom_cause = XSEG_OOM_CAUSE_DRIVER;
+        device->denied_by = XSEG_OOM_CAUSE_DRIVER;
         const xseg_status status =
             xseg_page_cache_create(&device->page_cache, page_kind_of(plan, page));
         if (status != XSEG_OK)
