@@ -109,10 +109,11 @@ uint64_t xseg_registrations_pool_bytes(struct xseg_registrations *table, int dev
                                        const struct xseg_pool *pool);
 
 /* Registered bytes in [begin, end). */
-uint64_t xseg_registrations_over(struct xseg_registrations *table, uint64_t begin, uint64_t end);
+uint64_t xseg_registrations_bytes_in(struct xseg_registrations *table, uint64_t begin,
+                                     uint64_t end);
 
 /* Whether a registration pins some of the bytes [begin, end). */
-bool xseg_registrations_pin(struct xseg_registrations *table, uint64_t begin, uint64_t end);
+bool xseg_registrations_pin_any(struct xseg_registrations *table, uint64_t begin, uint64_t end);
 
 /* --- Runs of one registration (registered_runs.c). --- */
 
@@ -161,7 +162,7 @@ void xseg_registration_end_runs(struct xseg_registrations *table,
                                 struct xseg_registration *registration) XSEG_REQUIRES(table->lock);
 
 /* Registered bytes in [begin, end) of one registration. */
-uint64_t xseg_registration_over(const struct xseg_registration *registration, uint64_t begin,
-                                uint64_t end);
+uint64_t xseg_registration_bytes_in(const struct xseg_registration *registration, uint64_t begin,
+                                    uint64_t end);
 
 #endif

@@ -398,8 +398,8 @@ uint64_t xseg_registration_start(struct xseg_registrations *table,
 
 /* --- Queries. --- */
 
-uint64_t xseg_registration_over(const struct xseg_registration *registration, uint64_t begin,
-                                uint64_t end)
+uint64_t xseg_registration_bytes_in(const struct xseg_registration *registration, uint64_t begin,
+                                    uint64_t end)
 {
     uint64_t bytes = 0;
 

@@ -351,7 +351,7 @@ uint64_t xseg_registrations_pool_bytes(struct xseg_registrations *table, int dev
     return sum_bytes(table, device, false, pool);
 }
 
-uint64_t xseg_registrations_over(struct xseg_registrations *table, uint64_t begin, uint64_t end)
+uint64_t xseg_registrations_bytes_in(struct xseg_registrations *table, uint64_t begin, uint64_t end)
 {
     uint64_t bytes = 0;
 
@@ -360,12 +360,12 @@ uint64_t xseg_registrations_over(struct xseg_registrations *table, uint64_t begi
              next_registration_over(table, NULL, begin, end);
          registration != NULL;
          registration = next_registration_over(table, registration, begin, end))
-        bytes += xseg_registration_over(registration, begin, end);
+        bytes += xseg_registration_bytes_in(registration, begin, end);
     xseg_mutex_unlock(&table->lock);
     return bytes;
 }
 
-bool xseg_registrations_pin(struct xseg_registrations *table, uint64_t begin, uint64_t end)
+bool xseg_registrations_pin_any(struct xseg_registrations *table, uint64_t begin, uint64_t end)
 {
     bool found = false;
 
@@ -374,8 +374,8 @@ bool xseg_registrations_pin(struct xseg_registrations *table, uint64_t begin, ui
              next_registration_over(table, NULL, begin, end);
          registration != NULL && !found;
          registration = next_registration_over(table, registration, begin, end))
-        found =
-            registration->registrar.pin && xseg_registration_over(registration, begin, end) != 0;
+        found = registration->registrar.pin &&
+                xseg_registration_bytes_in(registration, begin, end) != 0;
     xseg_mutex_unlock(&table->lock);
     return found;
 }

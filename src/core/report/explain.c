@@ -195,11 +195,12 @@ static void set_page_holders(const struct xseg_explainer *explainer, struct xseg
     const uint64_t base = (uintptr_t)page->base;
 
     if (extent->registered != 0)
-        page->registered_bytes = xseg_registrations_over(registrations, base, base + page->bytes);
+        page->registered_bytes =
+            xseg_registrations_bytes_in(registrations, base, base + page->bytes);
     if (page->kind != XSEG_REASON_POLICY)
         return;
     if (xseg_segment_is_pinned(segment, first, count))
-        page->kind = xseg_registrations_pin(registrations, base, base + page->bytes)
+        page->kind = xseg_registrations_pin_any(registrations, base, base + page->bytes)
                          ? XSEG_REASON_REGISTERED
                          : XSEG_REASON_PINNED;
     else if (xseg_segment_is_exported(segment, first, count))
@@ -457,8 +458,8 @@ static void update_registered_bytes(const struct xseg_explainer *explainer, stru
     const uint64_t base = (uint64_t)(uintptr_t)run->base;
 
     if (run->registered_bytes != 0)
-        run->registered_bytes = xseg_registrations_over(explainer->device->allocator->registrations,
-                                                        base, base + run->bytes);
+        run->registered_bytes = xseg_registrations_bytes_in(
+            explainer->device->allocator->registrations, base, base + run->bytes);
 }
 
 /* Divide a run of idle pages: `tail` bytes at its end become an entry of their own, and the first
