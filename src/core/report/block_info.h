@@ -20,10 +20,10 @@ xseg_status xseg_block_info_at(struct xseg_allocator *allocator, const void *poi
  * Describe the blocks of an arena from an address on, in the order of their addresses.
  * The caller holds no lock.
  *
- * pool:    selects the blocks in segments of this pool; NULL: all
+ * pool:    the pool of the segments; NULL: every pool
  * cursor:  the address; receives the end of the last block
  * now:     current time, see origins.h
- * Returns: the number of blocks, at most `max`; 0 after the last one
+ * Returns: the number of blocks; 0 after the last one
  */
 size_t xseg_block_info_list(struct xseg_arena *arena, const struct xseg_pool *pool,
                             uint64_t *cursor, uint64_t now, struct xseg_block_info *out,

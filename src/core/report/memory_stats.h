@@ -8,21 +8,18 @@
  * locks and without driver calls; while other threads allocate, values can be of slightly different
  * moments.
  *
- * The number of rows of a device is bounded, whatever number of pools it has:
- *
- *   default pool
- *   guarded blocks, if any
- *   private pools up to a maximum number, from the oldest to the youngest
- *   all other private pools together
- *   retired pools that only have cached memory, together
+ * The number of rows of a device is bounded, whatever number of pools it has.  The first rows are
+ * the default pool and guarded blocks, if any.  The oldest private pools have a row each up to a
+ * maximum number, in the order of their creation.  All other private pools share one row, and so do
+ * retired pools that only have cached memory.
  *
  * A publisher (key publish) writes samples of all devices to the shared statistics region.
- * Publishing is deferred housekeeping.  The next slow-path call or the background thread publishes a
- * sample if memory was mapped, unmapped, registered or denied since the last sample.  Otherwise it
- * publishes a sample if the last one is older than 10 ms and older than 100 times the duration of a
- * measurement, so that publishing takes at most 1 % of the time.  No thread waits for another one to
- * publish: a thread that finds the publisher busy returns, and the publishing thread checks for
- * changes again before it returns.
+ * Publishing is deferred housekeeping.  The next slow-path call or the background thread publishes
+ * a sample if memory was mapped, unmapped, registered or denied since the last sample.  Otherwise
+ * it publishes a sample if the last one is older than 10 ms and older than 100 times the duration
+ * of a measurement, so that publishing takes at most 1 % of the time.  No thread waits for another
+ * one to publish: a thread that finds the publisher busy returns, and the publishing thread checks
+ * for changes again before it returns.
  *
  * Locking: TABLE is locked for each pool, and REGISTRATIONS if memory was ever registered.
  * `is_busy` of a publisher is a spin lock of the region; only xseg_publisher_apply_config() and
@@ -44,9 +41,9 @@
 /*
  * Read the memory of a device and of its pools.
  *
- * rows:          receives the rows; [private_rows + XSEG_MEMORY_STATS_COMMON_ROWS]
+ * rows:          output, [private_rows + XSEG_MEMORY_STATS_COMMON_ROWS]
  * private_rows:  maximum number of private pools with a row each
- * private_pools: receives the number of private pools; may be NULL
+ * private_pools: output, the number of private pools; may be NULL
  * Returns:       the number of rows
  * Cost:          O(pools + arenas)
  */

@@ -9,11 +9,11 @@
  * held, so a slow disk delays no request.
  *
  * Three limits bound a snapshot.  If a limit is reached, the oldest events are omitted, and the
- * file contains their number:
+ * file contains their number.
  *
- *   host memory  for the copies of events;
- *   file size    of a regular file, approximately;
- *   deadline     for a regular file.
+ *   host memory  limits the copies of events.
+ *   file size    limits a regular file, approximately.
+ *   deadline     limits the time to write a regular file.
  *
  * The traces are written near the end of the file.  While they are written, the rate so far
  * predicts how many entries fit into the remaining time and size.  If fewer fit than the attempt

@@ -3,7 +3,7 @@
  * The trace of a snapshot: the events of one device as PyTorch's trace entries.
  *
  * A viewer starts from the segments of the snapshot and undoes the entries from the last to the
- * first.  So the trace ends at the moment at which the segments were copied, no event is missing
+ * first.  So the trace ends at the moment at which the segments were copied.  No event is missing
  * between two entries, and every change of mapped memory is an entry of a segment.  A remap, a
  * decay pass or a trim has an event that precedes the unmap.  PyTorch has no entry for it, so the
  * trace lists the index of the unmap with its cause.

@@ -4,9 +4,8 @@
  * (docs/snapshots.md).
  *
  * snapshot.c copies the state of the devices and decides what the file contains.  The writer has
- * two
- * parts: snapshot_writer.c writes state (segments with their blocks, settings, the reasons of
- * pages) and the values that occur everywhere (strings, pool IDs, times, call stacks);
+ * two parts.  snapshot_writer.c writes state (segments with their blocks, settings, the reasons of
+ * pages) and the values that occur everywhere (strings, pool IDs, times, call stacks).
  * snapshot_trace.c writes the events of a device as trace entries.
  *
  * Interned strings are indexes into one table and appear once in the file.  Each call stack and
