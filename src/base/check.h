@@ -2,10 +2,10 @@
 /*
  * Assertions and audits, by the level of self-checks (option `checks` of the build, XSEG_CHECKS):
  *
- *   0  none; the level of release builds
- *   1  XSEG_ASSERT: conditions that the next line relies on, O(1)
- *   2  and XSEG_AUDIT at the end of each mutating call; the level of development builds
- *   3  and audits that are quadratic or worse; for fuzzing
+ *   0  No checks; the level of release builds.
+ *   1  XSEG_ASSERT: conditions that the next line relies on, O(1).
+ *   2  Additionally XSEG_AUDIT at the end of each mutating call; the level of development builds.
+ *   3  Additionally audits that are quadratic or worse; for fuzzing.
  *
  * An audit is a function that verifies the invariants of an object.  It stores the first violation with the tag of the
  * invariant, so a test can compare the tag, and returns false.  XSEG_AUDIT aborts the process on a violation.

@@ -11,10 +11,10 @@
  *            the mapping is loaded again.
  *   frame    a return address in a mapping, or in none.  The same address in two mappings is two frames.  Frames are looked
  *            up by the address of the call, one byte below, because a call can be the last instruction of a function.
- *   source   the function, file and line of a frame, after the symbolizer has resolved it (symbolizer.h)
+ *   source   the function, file and line of a frame, after the symbolizer has resolved it (symbolizer.h).
  *
- * The list of mappings is refreshed by dl_iterate_phdr() when the loader's counters of loads and unloads have changed.  The
- * callback of dl_iterate_phdr() runs under the loader's lock, so no module is loaded or unloaded while it uses the list.
+ * The list of mappings is refreshed by dl_iterate_phdr() when the loader's counters of loads and unloads have changed.  Its
+ * callback runs under the loader's lock, so no module is loaded or unloaded while the callback uses the list.
  * Only modules of the namespace in which this library is loaded are known, not those of dlmopen().
  *
  * All records are in the owner's memory (intern.h), never move, and remain valid as long as that memory.

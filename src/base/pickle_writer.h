@@ -8,8 +8,8 @@
  *
  *   interned string  a key or another frequent string, passed as an index into the caller's table.  It is written once, and
  *                    referred to afterwards.
- *   memo             the pickle's table of values that can be referred to; entries count from 1, and 0 is none
- *   savepoint        a position to which the writer can roll back
+ *   memo             the pickle's table of values that can be referred to; entries count from 1, and 0 is none.
+ *   savepoint        a position to which the writer can roll back.
  *
  * Locking: none; one thread uses a writer.
  */

@@ -10,9 +10,9 @@
  * Locks are bytes of the header's page.  They belong to the open file description (F_OFD_SETLK), so they work across PID and
  * user namespaces, and the kernel releases them when the process ends:
  *
- *   header lock  held while a process checks a file without a valid header, and writes the header
- *   slot lock    one per slot: held by the process that may write to the slot
- *   record lock  one per slot: held by the same process while its record is valid
+ *   header lock  Held while a process checks a file without a valid header, and writes the header.
+ *   slot lock    One per slot: held by the process that may write to the slot.
+ *   record lock  One per slot: held by the same process while its record is valid.
  *
  * Invariants:
  *   BUDGET-FILE-1  A file without a header is all zeros.  The header is written last, in one write, under the header lock, and
@@ -206,9 +206,9 @@ xseg_status xseg_shared_budget_path(const char *name, char *path);
  *
  * budget: closed, or uninitialized
  *
- * Returns: ERR_FILE if the file cannot be opened or is not a shared budget file; ERR_BUSY if all slots are held, or if another
- *          process, which may be stopped, has not completed the header within two seconds; ERR_ARGUMENT for a path that is
- *          empty or too long; ERR_HOST_MEMORY.  The file is closed then.
+ * Returns: ERR_FILE if the file cannot be opened or is not a shared budget file.  ERR_BUSY if all slots are held, or if another
+ *          process, which may be stopped, has not completed the header within two seconds.  ERR_ARGUMENT for a path that is
+ *          empty or too long.  ERR_HOST_MEMORY.  On failure the file is closed.
  * Cost:    twelve system calls and one for each held slot before the acquired one; about 30 if the file is created.
  */
 xseg_status xseg_shared_budget_open(struct xseg_shared_budget *budget, const char *path);

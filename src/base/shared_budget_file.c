@@ -434,7 +434,7 @@ static int find_held_in(const struct xseg_shared_budget_file *file, off_t base, 
     return error != 0 ? error : find_held_in(file, base, to, end, held);
 }
 
-/* How a file is opened and checked, and the advice if open() fails. */
+/* A way to open and check a file, with the advice if open() fails. */
 struct open_mode {
     int (*open)(const char *path);
     const char *(*advise)(int error);

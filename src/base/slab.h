@@ -4,8 +4,8 @@
  *
  * Records are carved from batches; each batch is one host allocation.  Allocating a record never calls the host allocator,
  * because it happens under a hot-path lock.  A caller whose slab is empty releases the lock, creates a batch, locks again,
- * and adds the batch.  Free records form a singly linked list, so allocation and free are O(1), and the record freed last,
- * whose cache line is probably present, is allocated first.
+ * and adds the batch.  Free records form a singly linked list, so allocation and free are O(1).  The record that was freed
+ * last is allocated first, because its cache line is probably present.
  *
  * A batch never moves, and it is not freed before xseg_slab_fini(), so a record's address remains valid.  Each record
  * starts with a pointer to its owner, which is written when the batch is added and never again.  A thread that has the

@@ -5,8 +5,8 @@
  * A USDT probe (sys/sdt.h) is a no-op instruction with an ELF note that describes its address and arguments; bpftrace, perf
  * and SystemTap place a breakpoint there.  A library that is built without sys/sdt.h has no probes.
  *
- *     xseg:NAME_begin  device (int), bytes (uint64_t): the subject of the operation, as far as it is known
- *     xseg:NAME_end    device (int), status (int): XSEG_OK or the error
+ *     xseg:NAME_begin  device (int), bytes (uint64_t): the subject of the operation, as far as it is known.
+ *     xseg:NAME_end    device (int), status (int): XSEG_OK or the error.
  *
  * An NVTX range is shown by NVIDIA's tools.  A tool is loaded by NVTX if NVTX_INJECTION64_PATH names it.  In a set-user-ID
  * process there are no ranges, because NVTX would load the named library.  Without a tool, and in a build without NVTX, a

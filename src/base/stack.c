@@ -127,7 +127,7 @@ bool xseg_stack_prepare(void)
 /*
  * Walk the stack and copy the frames from the return address `caller` on.  Returns 0 if the walk does not reach that frame.
  *
- * all: a buffer of `room` frames, including the internal ones
+ * all: a buffer of `room` frames, including internal frames
  */
 static uint32_t walk_with(walk_fn *walk, void *caller, void **all, uint32_t room, void **frames,
                           uint32_t max)

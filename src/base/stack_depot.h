@@ -17,8 +17,7 @@
  * the module is loaded again at the same address, the set is valid again.
  *
  * Limits: mappings are refreshed when a stack is inserted.  Between an unload and the next insertion, a stack with exactly
- * the addresses of an old stack is taken for the old one.  The same holds for stacks with frames outside of all modules, such
- * as code that was generated at run time.
+ * the addresses of an old stack is taken for the old one.  The same holds for stacks with frames outside of all modules.
  *
  * Invariants:
  *   DEPOT-1  stack n has the ID n, for all n up to their number.

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/* What a process says in a ledger of the memory that it wants, and which limit refuses it. */
+/* The demand that a process publishes in the shared budget file, and the limit that rejects it. */
 #include <pthread.h>
 #include <stddef.h>
 
 #include "src/core/budget/budget.h"
 #include "src/core/device/allocator.h"
 #include "src/core/grow/oom.h"
-#include "tests/support/ledgers.h"
 #include "tests/support/scene.h"
+#include "tests/support/shared_budgets.h"
 
 static struct xseg_shared_budget seen;
 
 /* Expect what the only process says that it wants, and of that, for what it makes pages; MiB. */
 static void expect_said(uint64_t wanted, uint64_t growing)
 {
-    assert_int_equal(xseg_shared_budget_scan(&seen, ledger_path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_scan(&seen, budget_file_path), XSEG_OK);
     assert_int_equal(seen.seen[0].state, XSEG_SHARED_BUDGET_FRESH);
     assert_int_equal(seen.seen[0].record.device_count, 1);
     assert_int_equal(seen.seen[0].record.devices[0].demand, wanted * MIB);
@@ -26,7 +26,7 @@ static void wants_are_written_at_once(void **state)
     char config[256];
 
     (void)state;
-    (void)snprintf(config, sizeof(config), "budget_file:%s,budget_wait_ms:60000", ledger_path);
+    (void)snprintf(config, sizeof(config), "budget_file:%s,budget_wait_ms:60000", budget_file_path);
     struct xseg_allocator *allocator = scene_open(config);
     scene_free(allocator, scene_alloc(allocator, 4096, NULL));
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
@@ -85,7 +85,7 @@ static void a_device_is_named_once(void **state)
     char config[256];
 
     (void)state;
-    (void)snprintf(config, sizeof(config), "budget_file:%s,budget_wait_ms:60000", ledger_path);
+    (void)snprintf(config, sizeof(config), "budget_file:%s,budget_wait_ms:60000", budget_file_path);
     struct xseg_allocator *allocator = scene_open(config);
     questions = 0;
     adds_twice = true;
@@ -112,7 +112,7 @@ static struct xseg_allocator *open_devices(unsigned devices, struct scene_heard 
     char config[256];
 
     assert_int_equal(xseg_sim_reset(&machine), XSEG_OK);
-    (void)snprintf(config, sizeof(config), "budget_file:%s,budget_wait_ms:60000", ledger_path);
+    (void)snprintf(config, sizeof(config), "budget_file:%s,budget_wait_ms:60000", budget_file_path);
     return scene_open_heard(config, heard);
 }
 
@@ -127,7 +127,7 @@ static void each_of_64_devices_is_a_member(void **state)
     (void)state;
     for (int i = 0; i < DEVICES; i++)
         assert_int_equal(xseg_alloc(allocator, i, 4096, NULL, &block[i]), XSEG_OK);
-    assert_int_equal(xseg_budget_members(ledger_path, count_device, &seen_devices), XSEG_OK);
+    assert_int_equal(xseg_budget_members(budget_file_path, count_device, &seen_devices), XSEG_OK);
     assert_int_equal(seen_devices, DEVICES);
     for (int i = 0; i < DEVICES; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
@@ -185,7 +185,7 @@ static void a_device_without_a_part_waits_for_no_process(void **state)
     struct scene_heard heard = {.lines = 0};
 
     (void)state;
-    assert_int_equal(xseg_shared_budget_open(&other, ledger_path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&other, budget_file_path), XSEG_OK);
     for (unsigned way = 0; way < 2; way++) {
         struct xseg_allocator *allocator = open_devices(2, &heard);
         void *block = NULL;
@@ -217,7 +217,7 @@ static void a_process_without_a_slot_joins_later(void **state)
     (void)state;
     assert_non_null(many);
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
-        assert_int_equal(xseg_shared_budget_open(&many[i], ledger_path), XSEG_OK);
+        assert_int_equal(xseg_shared_budget_open(&many[i], budget_file_path), XSEG_OK);
     struct xseg_allocator *allocator = open_devices(1, &heard);
     assert_int_equal(xseg_alloc(allocator, 0, 4096, NULL, &block), XSEG_OK);
     assert_int_equal(heard.lines, 1);
@@ -263,5 +263,5 @@ int main(void)
         cmocka_unit_test(a_limit_is_known_by_its_value),
     };
 
-    return cmocka_run_group_tests_name("budget", tests, ledgers_begin, ledgers_end);
+    return cmocka_run_group_tests_name("budget", tests, budget_files_begin, budget_files_end);
 }

@@ -1,67 +1,67 @@
 /* SPDX-License-Identifier: MIT */
-/* The slots of ledgers: of processes that live, stop and die, with records that cannot be read, forks, namespaces. */
+/* The slots of shared budget files: of processes that live, stop and die, with records that cannot be read, forks, namespaces. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 
-#include "tests/support/ledgers.h"
 #include "tests/support/namespaces.h"
+#include "tests/support/shared_budgets.h"
 
-static struct xseg_shared_budget ledger, other;
+static struct xseg_shared_budget budget, other;
 
 static int without_a_file(void **state)
 {
     (void)state;
-    xseg_shared_budget_close(&ledger);
+    xseg_shared_budget_close(&budget);
     xseg_shared_budget_close(&other);
-    (void)unlink(ledger_path);
+    (void)unlink(budget_file_path);
     return 0;
 }
 
 static void processes_see_each_other(void **state)
 {
     (void)state;
-    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
-    assert_int_equal(ledger_say(&ledger, 5), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+    assert_int_equal(budget_file_say(&budget, 5), XSEG_OK);
     const struct peer peer = peer_start();
     assert_int_equal(peer.slot, 1);
     assert_int_equal(peer_tell(&peer, 'r', 0), 2);
     assert_int_equal(peer_tell(&peer, 'w', 7), 0);
-    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-    assert_int_equal(ledger_count(&ledger), 2);
-    assert_true(ledger_says(&ledger.seen[0].record, 5));
-    assert_int_equal(ledger.seen[1].state, XSEG_SHARED_BUDGET_FRESH);
-    assert_true(ledger_says(&ledger.seen[1].record, 7));
-    assert_int_equal(ledger.seen[1].record.pid, peer.pid);
+    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    assert_int_equal(budget_file_count(&budget), 2);
+    assert_true(budget_file_says(&budget.seen[0].record, 5));
+    assert_int_equal(budget.seen[1].state, XSEG_SHARED_BUDGET_FRESH);
+    assert_true(budget_file_says(&budget.seen[1].record, 7));
+    assert_int_equal(budget.seen[1].record.pid, peer.pid);
     /* What has not changed is not written. */
-    const uint64_t sequence = ledger.seen[1].record.sequence;
+    const uint64_t sequence = budget.seen[1].record.sequence;
     assert_int_equal(peer_tell(&peer, 'w', 7), 0);
-    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-    assert_int_equal(ledger.seen[1].record.sequence, sequence);
+    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    assert_int_equal(budget.seen[1].record.sequence, sequence);
     assert_int_equal(peer_tell(&peer, 'w', 8), 0);
-    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-    assert_int_equal(ledger.seen[1].record.sequence, sequence + 1);
+    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    assert_int_equal(budget.seen[1].record.sequence, sequence + 1);
     peer_end(&peer);
-    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-    assert_int_equal(ledger_count(&ledger), 1);
+    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    assert_int_equal(budget_file_count(&budget), 1);
 }
 
 static void a_slot_ends_with_its_process(void **state)
 {
     (void)state;
-    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const struct peer one = peer_start(), two = peer_start();
-    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-    assert_int_equal(ledger_count(&ledger), 3);
+    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    assert_int_equal(budget_file_count(&budget), 3);
     peer_kill(&one);
-    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-    assert_int_equal(ledger_count(&ledger), 2);
-    assert_int_equal(ledger.seen[one.slot].state, XSEG_SHARED_BUDGET_FREE);
+    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    assert_int_equal(budget_file_count(&budget), 2);
+    assert_int_equal(budget.seen[one.slot].state, XSEG_SHARED_BUDGET_FREE);
     assert_int_equal(peer_tell(&two, 'r', 0), 2);
     const struct peer three = peer_start();
     assert_int_equal(three.slot, one.slot);
-    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-    assert_int_equal(ledger.seen[three.slot].record.pid, three.pid);
+    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    assert_int_equal(budget.seen[three.slot].record.pid, three.pid);
     peer_end(&two);
     peer_end(&three);
 }
@@ -71,18 +71,18 @@ static void a_stopped_process_counts(void **state)
     int status = 0;
 
     (void)state;
-    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const struct peer peer = peer_start();
     assert_int_equal(peer_tell(&peer, 'w', 9), 0);
     assert_int_equal(kill(peer.pid, SIGSTOP), 0);
     assert_int_equal(waitpid(peer.pid, &status, WUNTRACED), peer.pid);
     assert_true(WIFSTOPPED(status));
-    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-    assert_int_equal(ledger.seen[peer.slot].state, XSEG_SHARED_BUDGET_FRESH);
-    assert_true(ledger_says(&ledger.seen[peer.slot].record, 9));
+    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    assert_int_equal(budget.seen[peer.slot].state, XSEG_SHARED_BUDGET_FRESH);
+    assert_true(budget_file_says(&budget.seen[peer.slot].record, 9));
     peer_kill(&peer);
-    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-    assert_int_equal(ledger_count(&ledger), 1);
+    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    assert_int_equal(budget_file_count(&budget), 1);
 }
 
 static void all_slots_may_be_taken(void **state)
@@ -92,17 +92,17 @@ static void all_slots_may_be_taken(void **state)
     (void)state;
     assert_non_null(many);
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++) {
-        assert_int_equal(xseg_shared_budget_open(&many[i], ledger_path), XSEG_OK);
+        assert_int_equal(xseg_shared_budget_open(&many[i], budget_file_path), XSEG_OK);
         assert_int_equal(many[i].slot, i);
-        assert_int_equal(ledger_say(&many[i], i), XSEG_OK);
+        assert_int_equal(budget_file_say(&many[i], i), XSEG_OK);
     }
-    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_ERR_BUSY);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_BUSY);
     assert_said("64 processes have \"");
-    assert_said(ledger_path);
+    assert_said(budget_file_path);
     assert_int_equal(xseg_shared_budget_read(&many[30]), XSEG_OK);
-    assert_int_equal(ledger_count(&many[30]), XSEG_SHARED_BUDGET_SLOTS);
+    assert_int_equal(budget_file_count(&many[30]), XSEG_SHARED_BUDGET_SLOTS);
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
-        assert_true(ledger_says(&many[30].seen[i].record, i));
+        assert_true(budget_file_says(&many[30].seen[i].record, i));
     /* Every second one, so that the locks have gaps. */
     for (unsigned i = 1; i < XSEG_SHARED_BUDGET_SLOTS; i += 2)
         xseg_shared_budget_close(&many[i]);
@@ -110,8 +110,8 @@ static void all_slots_may_be_taken(void **state)
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
         assert_int_equal(many[30].seen[i].state,
                          i % 2 == 0 ? XSEG_SHARED_BUDGET_FRESH : XSEG_SHARED_BUDGET_FREE);
-    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
-    assert_int_equal(ledger.slot, 1);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+    assert_int_equal(budget.slot, 1);
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
         xseg_shared_budget_close(&many[i]);
     free(many);
@@ -119,38 +119,40 @@ static void all_slots_may_be_taken(void **state)
 
 static void garbage_in_a_slot_is_unreadable(void **state)
 {
-    static const unsigned char garbage[LEDGER_SLOT] = {1, 2, 3};
+    static const unsigned char garbage[BUDGET_FILE_SLOT] = {1, 2, 3};
 
     (void)state;
-    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const struct peer one = peer_start(), two = peer_start();
     assert_int_equal(peer_tell(&one, 'w', 1), 0);
     assert_int_equal(peer_tell(&two, 'w', 2), 0);
-    assert_int_equal(xseg_shared_budget_open(&other, ledger_path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&other, budget_file_path), XSEG_OK);
     assert_int_equal(xseg_shared_budget_read(&other), XSEG_OK);
-    ledger_put(LEDGER_SLOTS_AT + (off_t)one.slot * LEDGER_SLOT, garbage, sizeof(garbage));
-    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-    assert_int_equal(ledger.seen[one.slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
-    assert_int_equal(ledger.seen[two.slot].state, XSEG_SHARED_BUDGET_FRESH);
-    assert_true(ledger_says(&ledger.seen[two.slot].record, 2));
-    assert_int_equal(ledger_count(&ledger), 4);
+    budget_file_put(BUDGET_FILE_SLOTS_AT + (off_t)one.slot * BUDGET_FILE_SLOT, garbage,
+                    sizeof(garbage));
+    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    assert_int_equal(budget.seen[one.slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
+    assert_int_equal(budget.seen[two.slot].state, XSEG_SHARED_BUDGET_FRESH);
+    assert_true(budget_file_says(&budget.seen[two.slot].record, 2));
+    assert_int_equal(budget_file_count(&budget), 4);
     /* Who has seen a good one keeps it, as often as it looks. */
     for (unsigned i = 0; i < 2; i++) {
         assert_int_equal(xseg_shared_budget_read(&other), XSEG_OK);
         assert_int_equal(other.seen[one.slot].state, XSEG_SHARED_BUDGET_KEPT);
-        assert_true(ledger_says(&other.seen[one.slot].record, 1));
+        assert_true(budget_file_says(&other.seen[one.slot].record, 1));
     }
     /* The process notices, and writes again what has not changed. */
     assert_int_equal(peer_tell(&one, 'r', 0), 4);
     assert_int_equal(peer_tell(&one, 'w', 1), 0);
-    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-    assert_int_equal(ledger.seen[one.slot].state, XSEG_SHARED_BUDGET_FRESH);
+    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    assert_int_equal(budget.seen[one.slot].state, XSEG_SHARED_BUDGET_FRESH);
     /* What another process had in the slot does not outlive it. */
     peer_kill(&one);
     assert_int_equal(xseg_shared_budget_read(&other), XSEG_OK);
     const struct peer three = peer_start();
     assert_int_equal(three.slot, one.slot);
-    ledger_put(LEDGER_SLOTS_AT + (off_t)one.slot * LEDGER_SLOT, garbage, sizeof(garbage));
+    budget_file_put(BUDGET_FILE_SLOTS_AT + (off_t)one.slot * BUDGET_FILE_SLOT, garbage,
+                    sizeof(garbage));
     assert_int_equal(xseg_shared_budget_read(&other), XSEG_OK);
     assert_int_equal(other.seen[one.slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
     peer_end(&two);
@@ -160,7 +162,7 @@ static void garbage_in_a_slot_is_unreadable(void **state)
 /* Put a record into a slot with the checksum of its devices that belongs to it: FNV-1a. */
 static void put_record(unsigned slot, const struct xseg_shared_budget_record *record)
 {
-    const off_t at = LEDGER_SLOTS_AT + (off_t)slot * LEDGER_SLOT;
+    const off_t at = BUDGET_FILE_SLOTS_AT + (off_t)slot * BUDGET_FILE_SLOT;
     const size_t devices = record->device_count < XSEG_SHARED_BUDGET_DEVICES
                                ? record->device_count
                                : XSEG_SHARED_BUDGET_DEVICES;
@@ -170,21 +172,21 @@ static void put_record(unsigned slot, const struct xseg_shared_budget_record *re
 
     for (size_t i = 0; i < bytes; i++)
         sum = (sum ^ ((const unsigned char *)record)[i]) * 0x100000001b3u;
-    ledger_put(at, &sum, sizeof(sum));
-    ledger_put(at + LEDGER_RECORD_AT, record, sizeof(*record));
+    budget_file_put(at, &sum, sizeof(sum));
+    budget_file_put(at + BUDGET_FILE_RECORD_AT, record, sizeof(*record));
 }
 
 static void numbers_out_of_range_are_unreadable(void **state)
 {
     (void)state;
-    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const struct peer peer = peer_start();
     for (unsigned wrong = 0; wrong < 9; wrong++) {
         struct xseg_shared_budget_record record = {.sequence = 1, .device_count = 2};
         struct xseg_shared_budget_device *device = &record.devices[1];
 
-        record.devices[0] = ledger_figures(1);
-        *device = ledger_figures(2);
+        record.devices[0] = budget_file_figures(1);
+        *device = budget_file_figures(2);
         device->uuid[15] = 1;
         memset(record.name, 'x', sizeof(record.name));
         switch (wrong) {
@@ -216,7 +218,7 @@ static void numbers_out_of_range_are_unreadable(void **state)
             break;
         }
         put_record(peer.slot, &record);
-        assert_int_equal(xseg_shared_budget_open(&other, ledger_path), XSEG_OK);
+        assert_int_equal(xseg_shared_budget_open(&other, budget_file_path), XSEG_OK);
         assert_int_equal(xseg_shared_budget_read(&other), XSEG_OK);
         assert_int_equal(other.seen[peer.slot].state,
                          wrong == 0 ? XSEG_SHARED_BUDGET_FRESH : XSEG_SHARED_BUDGET_UNREADABLE);
@@ -233,7 +235,7 @@ static void say_devices(struct xseg_shared_budget *out, unsigned count)
     struct xseg_shared_budget_device devices[XSEG_SHARED_BUDGET_DEVICES];
 
     for (unsigned i = 0; i < count; i++) {
-        devices[i] = ledger_figures(i);
+        devices[i] = budget_file_figures(i);
         devices[i].uuid[15] = (uint8_t)i;
     }
     assert_int_equal(xseg_shared_budget_write(out, devices, count), XSEG_OK);
@@ -242,14 +244,14 @@ static void say_devices(struct xseg_shared_budget *out, unsigned count)
 static void each_device_of_64_is_read(void **state)
 {
     (void)state;
-    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
-    assert_int_equal(xseg_shared_budget_open(&other, ledger_path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&other, budget_file_path), XSEG_OK);
     for (unsigned round = 0; round < 2; round++) {
         const unsigned count = round == 0 ? XSEG_SHARED_BUDGET_DEVICES : 17;
 
         say_devices(&other, count);
-        assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-        const struct xseg_shared_budget_record *record = &ledger.seen[other.slot].record;
+        assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+        const struct xseg_shared_budget_record *record = &budget.seen[other.slot].record;
         assert_int_equal(record->device_count, count);
         for (unsigned i = 0; i < XSEG_SHARED_BUDGET_DEVICES; i++)
             assert_int_equal(record->devices[i].physical, i < count ? 1000 + i : 0);
@@ -261,20 +263,20 @@ static void a_forked_child_keeps_nothing(void **state)
     int status = 1;
 
     (void)state;
-    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
-    assert_int_equal(ledger_say(&ledger, 1), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+    assert_int_equal(budget_file_say(&budget, 1), XSEG_OK);
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        bool fine = !xseg_shared_budget_is_own(&ledger) &&
-                    fcntl(ledger.file.descriptor, F_GETFD) == -1 &&
-                    ledger_say(&ledger, 2) == XSEG_ERR_FORKED &&
-                    xseg_shared_budget_read(&ledger) == XSEG_ERR_FORKED;
+        bool fine = !xseg_shared_budget_is_own(&budget) &&
+                    fcntl(budget.file.descriptor, F_GETFD) == -1 &&
+                    budget_file_say(&budget, 2) == XSEG_ERR_FORKED &&
+                    xseg_shared_budget_read(&budget) == XSEG_ERR_FORKED;
 
-        xseg_shared_budget_close(&ledger);
-        fine = fine && xseg_shared_budget_open(&other, ledger_path) == XSEG_OK && other.slot == 1 &&
-               xseg_shared_budget_read(&other) == XSEG_OK && ledger_count(&other) == 2 &&
-               ledger_says(&other.seen[0].record, 1);
+        xseg_shared_budget_close(&budget);
+        fine = fine && xseg_shared_budget_open(&other, budget_file_path) == XSEG_OK &&
+               other.slot == 1 && xseg_shared_budget_read(&other) == XSEG_OK &&
+               budget_file_count(&other) == 2 && budget_file_says(&other.seen[0].record, 1);
         _exit(fine ? 0 : 1);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -282,12 +284,12 @@ static void a_forked_child_keeps_nothing(void **state)
     /* The process dies, and its child lives on. */
     const struct peer peer = peer_start();
     assert_int_equal(peer_tell(&peer, 'f', 0), 0);
-    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-    assert_int_equal(ledger_count(&ledger), 2);
+    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    assert_int_equal(budget_file_count(&budget), 2);
     assert_int_equal(kill(peer.pid, SIGKILL), 0);
     assert_int_equal(waitpid(peer.pid, NULL, 0), peer.pid);
-    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-    assert_int_equal(ledger_count(&ledger), 1);
+    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    assert_int_equal(budget_file_count(&budget), 1);
     (void)close(peer.socket);
 }
 
@@ -297,7 +299,7 @@ static void *open_and_close(void *unused)
 {
     (void)unused;
     while (!atomic_load(&is_over)) {
-        if (xseg_shared_budget_open(&other, ledger_path) != XSEG_OK)
+        if (xseg_shared_budget_open(&other, budget_file_path) != XSEG_OK)
             return &is_over;
         xseg_shared_budget_close(&other);
     }
@@ -324,8 +326,8 @@ static void a_fork_amid_open_and_close_keeps_nothing(void **state)
     pthread_t thread;
 
     (void)state;
-    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
-    assert_int_equal(fstat(ledger.file.descriptor, &file), 0);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+    assert_int_equal(fstat(budget.file.descriptor, &file), 0);
     assert_true(has_descriptor(&file));
     assert_int_equal(pthread_create(&thread, NULL, open_and_close, NULL), 0);
     for (unsigned i = 0; i < 100; i++) {
@@ -362,7 +364,7 @@ static void namespaces_make_no_difference(void **state)
     int sockets[2];
 
     (void)state;
-    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
     peer.pid = fork();
     assert_true(peer.pid >= 0);
@@ -379,16 +381,16 @@ static void namespaces_make_no_difference(void **state)
         assert_int_equal(peer.slot, 1);
         assert_int_equal(peer_tell(&peer, 'r', 0), 2);
         assert_int_equal(peer_tell(&peer, 'w', 4), 0);
-        assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-        assert_int_equal(ledger.seen[1].record.pid, 1);
-        assert_true(ledger_says(&ledger.seen[1].record, 4));
-        /* It reads an end of file, and ends without closing the ledger. */
+        assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+        assert_int_equal(budget.seen[1].record.pid, 1);
+        assert_true(budget_file_says(&budget.seen[1].record, 4));
+        /* It reads an end of file, and ends without closing the shared budget file. */
         (void)shutdown(peer.socket, SHUT_WR);
     }
     assert_int_equal(waitpid(peer.pid, NULL, 0), peer.pid);
     (void)close(peer.socket);
-    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-    assert_int_equal(ledger_count(&ledger), 1);
+    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    assert_int_equal(budget_file_count(&budget), 1);
 }
 
 /* --- Looking without a slot. --- */
@@ -400,61 +402,62 @@ static void who_looks_is_not_seen(void **state)
     struct stat before, after;
 
     assert_int_equal(peer_tell(&one, 'w', 7), 0);
-    assert_int_equal(chmod(ledger_path, 0440), 0);
-    assert_int_equal(stat(ledger_path, &before), 0);
-    assert_int_equal(xseg_shared_budget_scan(&ledger, ledger_path), XSEG_OK);
-    assert_false(xseg_shared_budget_is_own(&ledger));
-    assert_int_equal(ledger_count(&ledger), 2);
-    assert_int_equal(ledger.seen[one.slot].state, XSEG_SHARED_BUDGET_FRESH);
-    assert_true(ledger_says(&ledger.seen[one.slot].record, 7));
-    assert_int_equal(ledger.seen[two.slot].record.pid, two.pid);
+    assert_int_equal(chmod(budget_file_path, 0440), 0);
+    assert_int_equal(stat(budget_file_path, &before), 0);
+    assert_int_equal(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_OK);
+    assert_false(xseg_shared_budget_is_own(&budget));
+    assert_int_equal(budget_file_count(&budget), 2);
+    assert_int_equal(budget.seen[one.slot].state, XSEG_SHARED_BUDGET_FRESH);
+    assert_true(budget_file_says(&budget.seen[one.slot].record, 7));
+    assert_int_equal(budget.seen[two.slot].record.pid, two.pid);
     assert_int_equal(peer_tell(&one, 'r', 0), 2);
-    assert_int_equal(stat(ledger_path, &after), 0);
+    assert_int_equal(stat(budget_file_path, &after), 0);
     assert_memory_equal(&after.st_mtim, &before.st_mtim, sizeof(after.st_mtim));
     peer_kill(&two);
-    assert_int_equal(xseg_shared_budget_scan(&ledger, ledger_path), XSEG_OK);
-    assert_int_equal(ledger_count(&ledger), 1);
+    assert_int_equal(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_OK);
+    assert_int_equal(budget_file_count(&budget), 1);
     peer_end(&one);
     /* The own process's slot is seen as any other. */
-    assert_int_equal(chmod(ledger_path, 0660), 0);
-    assert_int_equal(xseg_shared_budget_open(&other, ledger_path), XSEG_OK);
-    assert_int_equal(xseg_shared_budget_scan(&ledger, ledger_path), XSEG_OK);
-    assert_int_equal(ledger_count(&ledger), 1);
-    assert_int_equal(ledger.seen[0].record.pid, getpid());
+    assert_int_equal(chmod(budget_file_path, 0660), 0);
+    assert_int_equal(xseg_shared_budget_open(&other, budget_file_path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_OK);
+    assert_int_equal(budget_file_count(&budget), 1);
+    assert_int_equal(budget.seen[0].record.pid, getpid());
 }
 
 static void garbage_is_unreadable_to_who_looks(void **state)
 {
-    static const unsigned char garbage[LEDGER_SLOT] = {1, 2, 3};
+    static const unsigned char garbage[BUDGET_FILE_SLOT] = {1, 2, 3};
 
     (void)state;
     const struct peer one = peer_start();
-    ledger_put(LEDGER_SLOTS_AT + (off_t)one.slot * LEDGER_SLOT, garbage, sizeof(garbage));
-    assert_int_equal(xseg_shared_budget_scan(&ledger, ledger_path), XSEG_OK);
-    assert_int_equal(ledger.seen[one.slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
+    budget_file_put(BUDGET_FILE_SLOTS_AT + (off_t)one.slot * BUDGET_FILE_SLOT, garbage,
+                    sizeof(garbage));
+    assert_int_equal(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_OK);
+    assert_int_equal(budget.seen[one.slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
     peer_end(&one);
 }
 
-static void what_is_no_ledger_is_not_looked_at(void **state)
+static void what_is_no_budget_file_is_not_looked_at(void **state)
 {
-    static const unsigned char zeros[LEDGER_SLOT];
+    static const unsigned char zeros[BUDGET_FILE_SLOT];
 
     (void)state;
-    assert_int_equal(xseg_shared_budget_scan(&ledger, ledger_path), XSEG_ERR_FILE);
+    assert_int_equal(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_ERR_FILE);
     assert_said("cannot be opened");
-    assert_int_equal(access(ledger_path, F_OK), -1);
-    assert_int_equal(xseg_shared_budget_scan(&ledger, ""), XSEG_ERR_ARGUMENT);
-    ledger_put(0, zeros, sizeof(zeros));
-    assert_int_equal(xseg_shared_budget_scan(&ledger, ledger_path), XSEG_ERR_BUSY);
+    assert_int_equal(access(budget_file_path, F_OK), -1);
+    assert_int_equal(xseg_shared_budget_scan(&budget, ""), XSEG_ERR_ARGUMENT);
+    budget_file_put(0, zeros, sizeof(zeros));
+    assert_int_equal(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_ERR_BUSY);
     assert_said("still being created");
-    ledger_put(0, "notes", 5);
-    assert_int_equal(xseg_shared_budget_scan(&ledger, ledger_path), XSEG_ERR_FILE);
+    budget_file_put(0, "notes", 5);
+    assert_int_equal(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_ERR_FILE);
     assert_said("is not a shared budget file");
-    assert_int_equal(unlink(ledger_path), 0);
-    assert_int_equal(mkfifo(ledger_path, 0600), 0);
-    assert_int_equal(xseg_shared_budget_scan(&ledger, ledger_path), XSEG_ERR_FILE);
+    assert_int_equal(unlink(budget_file_path), 0);
+    assert_int_equal(mkfifo(budget_file_path, 0600), 0);
+    assert_int_equal(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_ERR_FILE);
     assert_said("not a regular file");
-    assert_false(xseg_shared_budget_is_own(&ledger));
+    assert_false(xseg_shared_budget_is_own(&budget));
 }
 
 int main(void)
@@ -472,8 +475,9 @@ int main(void)
         cmocka_unit_test_teardown(namespaces_make_no_difference, without_a_file),
         cmocka_unit_test_teardown(who_looks_is_not_seen, without_a_file),
         cmocka_unit_test_teardown(garbage_is_unreadable_to_who_looks, without_a_file),
-        cmocka_unit_test_teardown(what_is_no_ledger_is_not_looked_at, without_a_file),
+        cmocka_unit_test_teardown(what_is_no_budget_file_is_not_looked_at, without_a_file),
     };
 
-    return cmocka_run_group_tests_name("ledger", tests, ledgers_begin, ledgers_end);
+    return cmocka_run_group_tests_name("shared_budget", tests, budget_files_begin,
+                                       budget_files_end);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* A ledger that nobody else has, and other processes that have it open and do what they are told through a socket. */
-#ifndef XSEG_TESTS_LEDGERS_H
-#define XSEG_TESTS_LEDGERS_H
+/* A shared budget file for one test, and child processes that have it open and execute commands from a socket. */
+#ifndef XSEG_TESTS_SHARED_BUDGETS_H
+#define XSEG_TESTS_SHARED_BUDGETS_H
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -23,37 +23,37 @@
 #include "src/base/error.h"
 #include "src/base/shared_budget.h"
 
-/* Where what is in the file. */
-#define LEDGER_SLOTS_AT  4096
-#define LEDGER_SLOT      8192
-#define LEDGER_BYTES     (LEDGER_SLOTS_AT + 64 * LEDGER_SLOT)
-#define LEDGER_RECORD_AT 8 /* in a slot, behind the checksum */
+/* The layout of the file. */
+#define BUDGET_FILE_SLOTS_AT  4096
+#define BUDGET_FILE_SLOT      8192
+#define BUDGET_FILE_BYTES     (BUDGET_FILE_SLOTS_AT + 64 * BUDGET_FILE_SLOT)
+#define BUDGET_FILE_RECORD_AT 8 /* in a slot, behind the checksum */
 
-static char ledger_folder[64], ledger_path[128];
+static char budget_file_folder[64], budget_file_path[128];
 
-/* A folder for the files of a test, where names of ledgers lead to if that can be had. */
-static inline int ledgers_begin(void **state)
+/* A directory for the files of a test: in /dev/shm, where named files are, or in the working directory. */
+static inline int budget_files_begin(void **state)
 {
     (void)state;
-    (void)snprintf(ledger_folder, sizeof(ledger_folder), "/dev/shm/xseg-test-XXXXXX");
-    if (mkdtemp(ledger_folder) == NULL) {
-        (void)snprintf(ledger_folder, sizeof(ledger_folder), "./xseg-test-XXXXXX");
-        if (mkdtemp(ledger_folder) == NULL)
+    (void)snprintf(budget_file_folder, sizeof(budget_file_folder), "/dev/shm/xseg-test-XXXXXX");
+    if (mkdtemp(budget_file_folder) == NULL) {
+        (void)snprintf(budget_file_folder, sizeof(budget_file_folder), "./xseg-test-XXXXXX");
+        if (mkdtemp(budget_file_folder) == NULL)
             return -1;
     }
-    (void)snprintf(ledger_path, sizeof(ledger_path), "%s/ledger", ledger_folder);
+    (void)snprintf(budget_file_path, sizeof(budget_file_path), "%s/ledger", budget_file_folder);
     return 0;
 }
 
-static inline int ledgers_end(void **state)
+static inline int budget_files_end(void **state)
 {
     (void)state;
-    (void)unlink(ledger_path);
-    return rmdir(ledger_folder);
+    (void)unlink(budget_file_path);
+    return rmdir(budget_file_folder);
 }
 
 /* Figures of one device by one number. */
-static inline struct xseg_shared_budget_device ledger_figures(uint64_t number)
+static inline struct xseg_shared_budget_device budget_file_figures(uint64_t number)
 {
     return (struct xseg_shared_budget_device){
         .uuid = {'G', 'P', 'U'},
@@ -67,24 +67,24 @@ static inline struct xseg_shared_budget_device ledger_figures(uint64_t number)
     };
 }
 
-static inline bool ledger_says(const struct xseg_shared_budget_record *record, uint64_t number)
+static inline bool budget_file_says(const struct xseg_shared_budget_record *record, uint64_t number)
 {
-    const struct xseg_shared_budget_device wanted = ledger_figures(number);
+    const struct xseg_shared_budget_device wanted = budget_file_figures(number);
 
     return record->device_count == 1 && memcmp(&record->devices[0], &wanted, sizeof(wanted)) == 0;
 }
 
-static inline xseg_status ledger_say(struct xseg_shared_budget *ledger, uint64_t number)
+static inline xseg_status budget_file_say(struct xseg_shared_budget *budget, uint64_t number)
 {
-    const struct xseg_shared_budget_device figures = ledger_figures(number);
+    const struct xseg_shared_budget_device figures = budget_file_figures(number);
 
-    return xseg_shared_budget_write(ledger, &figures, 1);
+    return xseg_shared_budget_write(budget, &figures, 1);
 }
 
 /* Put bytes into the file. */
-static inline void ledger_put(off_t at, const void *bytes, size_t count)
+static inline void budget_file_put(off_t at, const void *bytes, size_t count)
 {
-    const int file = open(ledger_path, O_WRONLY | O_CREAT | O_CLOEXEC, 0660);
+    const int file = open(budget_file_path, O_WRONLY | O_CREAT | O_CLOEXEC, 0660);
 
     assert_true(file >= 0);
     assert_int_equal(pwrite(file, bytes, count, at), count);
@@ -92,12 +92,12 @@ static inline void ledger_put(off_t at, const void *bytes, size_t count)
 }
 
 /* How many slots are not free. */
-static inline unsigned ledger_count(const struct xseg_shared_budget *ledger)
+static inline unsigned budget_file_count(const struct xseg_shared_budget *budget)
 {
     unsigned count = 0;
 
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
-        count += ledger->seen[i].state != XSEG_SHARED_BUDGET_FREE;
+        count += budget->seen[i].state != XSEG_SHARED_BUDGET_FREE;
     return count;
 }
 
@@ -111,7 +111,7 @@ static inline void assert_said(const char *words)
         fail_msg("\"%s\" does not say \"%s\"", text, words);
 }
 
-/* A process with the ledger open; its answers are one byte each. */
+/* A process with the shared budget file open; its answers are one byte each. */
 struct peer {
     pid_t pid;
     int socket;
@@ -122,21 +122,21 @@ struct peer {
  * lives until the socket is closed, 'c' closes and ends. */
 static inline void peer_obey(int socket)
 {
-    static struct xseg_shared_budget ledger;
+    static struct xseg_shared_budget budget;
     unsigned char order[2] = {0}, answer = 255;
 
-    if (xseg_shared_budget_open(&ledger, ledger_path) == XSEG_OK &&
-        ledger_say(&ledger, 0) == XSEG_OK)
-        answer = (unsigned char)ledger.slot;
+    if (xseg_shared_budget_open(&budget, budget_file_path) == XSEG_OK &&
+        budget_file_say(&budget, 0) == XSEG_OK)
+        answer = (unsigned char)budget.slot;
     while (write(socket, &answer, 1) == 1 && read(socket, order, 2) == 2) {
         answer = 255;
-        if (order[0] == 'w' && ledger_say(&ledger, order[1]) == XSEG_OK)
+        if (order[0] == 'w' && budget_file_say(&budget, order[1]) == XSEG_OK)
             answer = 0;
-        if (order[0] == 'r' && xseg_shared_budget_read(&ledger) == XSEG_OK)
-            answer = (unsigned char)ledger_count(&ledger);
+        if (order[0] == 'r' && xseg_shared_budget_read(&budget) == XSEG_OK)
+            answer = (unsigned char)budget_file_count(&budget);
         if (order[0] == 'f') {
             if (fork() == 0) {
-                answer = xseg_shared_budget_is_own(&ledger);
+                answer = xseg_shared_budget_is_own(&budget);
                 (void)!write(socket, &answer, 1);
                 (void)!read(socket, order, 1);
                 _exit(0);
@@ -145,7 +145,7 @@ static inline void peer_obey(int socket)
                 (void)pause();
         }
         if (order[0] == 'c') {
-            xseg_shared_budget_close(&ledger);
+            xseg_shared_budget_close(&budget);
             _exit(0);
         }
     }
@@ -195,7 +195,7 @@ static inline void peer_kill(const struct peer *peer)
     (void)close(peer->socket);
 }
 
-/* Let it close the ledger and end. */
+/* Let it close the shared budget file and end. */
 static inline void peer_end(const struct peer *peer)
 {
     int status = 1;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* The files of ledgers: where a name leads, how they are made and finished, which are refused, and what becomes of a ledger
+/* The files of shared budget files: where a name leads, how they are made and finished, which are refused, and what becomes of a shared budget file
  * whose file is cut or removed. */
 #include <errno.h>
 
-#include "tests/support/ledgers.h"
+#include "tests/support/shared_budgets.h"
 
-static struct xseg_shared_budget ledger;
+static struct xseg_shared_budget budget;
 
 /* The file's bytes, for the caller to free. */
 static unsigned char *take_bytes(size_t *count)
 {
-    const int file = open(ledger_path, O_RDONLY | O_CLOEXEC);
+    const int file = open(budget_file_path, O_RDONLY | O_CLOEXEC);
     struct stat status;
 
     assert_true(file >= 0);
@@ -26,8 +26,8 @@ static unsigned char *take_bytes(size_t *count)
 static int without_a_file(void **state)
 {
     (void)state;
-    xseg_shared_budget_close(&ledger);
-    (void)unlink(ledger_path);
+    xseg_shared_budget_close(&budget);
+    (void)unlink(budget_file_path);
     return 0;
 }
 
@@ -62,9 +62,9 @@ static void a_name_leads_to_a_path(void **state)
     name[XSEG_SHARED_BUDGET_PATH - 1] = '/';
     name[XSEG_SHARED_BUDGET_PATH] = '\0';
     assert_int_equal(xseg_shared_budget_path(name, path), XSEG_ERR_ARGUMENT);
-    assert_int_equal(xseg_shared_budget_open(&ledger, name), XSEG_ERR_ARGUMENT);
-    assert_int_equal(xseg_shared_budget_open(&ledger, ""), XSEG_ERR_ARGUMENT);
-    assert_false(xseg_shared_budget_is_own(&ledger));
+    assert_int_equal(xseg_shared_budget_open(&budget, name), XSEG_ERR_ARGUMENT);
+    assert_int_equal(xseg_shared_budget_open(&budget, ""), XSEG_ERR_ARGUMENT);
+    assert_false(xseg_shared_budget_is_own(&budget));
 }
 
 static void a_file_is_made_for_owner_and_group(void **state)
@@ -73,29 +73,29 @@ static void a_file_is_made_for_owner_and_group(void **state)
     struct stat status;
 
     (void)state;
-    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     (void)umask(before);
-    assert_true(xseg_shared_budget_is_own(&ledger));
-    assert_int_equal(ledger.slot, 0);
-    assert_int_equal(stat(ledger_path, &status), 0);
+    assert_true(xseg_shared_budget_is_own(&budget));
+    assert_int_equal(budget.slot, 0);
+    assert_int_equal(stat(budget_file_path, &status), 0);
     assert_int_equal(status.st_mode, S_IFREG | 0660);
-    assert_int_equal(status.st_size, LEDGER_BYTES);
-    assert_true(status.st_blocks * 512 >= LEDGER_BYTES);
-    assert_int_equal(fcntl(ledger.file.descriptor, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
-    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-    assert_int_equal(ledger_count(&ledger), 1);
-    assert_int_equal(ledger.seen[0].state, XSEG_SHARED_BUDGET_FRESH);
-    assert_int_equal(ledger.seen[0].record.device_count, 0);
-    assert_int_equal(ledger.seen[0].record.pid, getpid());
-    assert_true(ledger.seen[0].record.name[0] != '\0');
-    xseg_shared_budget_close(&ledger);
-    xseg_shared_budget_close(&ledger);
-    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_ERR_FORKED);
-    assert_int_equal(ledger_say(&ledger, 1), XSEG_ERR_FORKED);
-    assert_int_equal(stat(ledger_path, &status), 0);
-    assert_int_equal(status.st_size, LEDGER_BYTES);
-    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
-    assert_int_equal(ledger.slot, 0);
+    assert_int_equal(status.st_size, BUDGET_FILE_BYTES);
+    assert_true(status.st_blocks * 512 >= BUDGET_FILE_BYTES);
+    assert_int_equal(fcntl(budget.file.descriptor, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    assert_int_equal(budget_file_count(&budget), 1);
+    assert_int_equal(budget.seen[0].state, XSEG_SHARED_BUDGET_FRESH);
+    assert_int_equal(budget.seen[0].record.device_count, 0);
+    assert_int_equal(budget.seen[0].record.pid, getpid());
+    assert_true(budget.seen[0].record.name[0] != '\0');
+    xseg_shared_budget_close(&budget);
+    xseg_shared_budget_close(&budget);
+    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FORKED);
+    assert_int_equal(budget_file_say(&budget, 1), XSEG_ERR_FORKED);
+    assert_int_equal(stat(budget_file_path, &status), 0);
+    assert_int_equal(status.st_size, BUDGET_FILE_BYTES);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+    assert_int_equal(budget.slot, 0);
 }
 
 /* The file is refused with these words, and stays as it is. */
@@ -105,12 +105,12 @@ static void assert_refused(const char *words)
     size_t bytes_before = 0, bytes_after = 0;
     unsigned char *old = take_bytes(&bytes_before);
 
-    assert_int_equal(stat(ledger_path, &before), 0);
-    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_ERR_FILE);
-    assert_false(xseg_shared_budget_is_own(&ledger));
+    assert_int_equal(stat(budget_file_path, &before), 0);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE);
+    assert_false(xseg_shared_budget_is_own(&budget));
     assert_said(words);
-    assert_said(ledger_path);
-    assert_int_equal(stat(ledger_path, &after), 0);
+    assert_said(budget_file_path);
+    assert_int_equal(stat(budget_file_path, &after), 0);
     assert_int_equal(after.st_mode, before.st_mode);
     unsigned char *new = take_bytes(&bytes_after);
     assert_int_equal(bytes_after, bytes_before);
@@ -119,14 +119,14 @@ static void assert_refused(const char *words)
     free(new);
 }
 
-/* A ledger that was used, and is used by nobody. */
-static void leave_a_ledger(void)
+/* A shared budget file that was used, and is used by nobody. */
+static void leave_a_budget_file(void)
 {
-    (void)unlink(ledger_path);
-    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
+    (void)unlink(budget_file_path);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const struct peer peer = peer_start();
     peer_kill(&peer);
-    xseg_shared_budget_close(&ledger);
+    xseg_shared_budget_close(&budget);
 }
 
 static void files_of_other_contents_are_refused(void **state)
@@ -134,56 +134,56 @@ static void files_of_other_contents_are_refused(void **state)
     static const unsigned char one = 1;
 
     (void)state;
-    ledger_put(0, "hello", 5);
+    budget_file_put(0, "hello", 5);
     assert_refused("not a shared budget file");
-    leave_a_ledger();
-    ledger_put(3, "x", 1);
+    leave_a_budget_file();
+    budget_file_put(3, "x", 1);
     assert_refused("not a shared budget file");
-    leave_a_ledger();
-    ledger_put(16, "\x63", 1);
+    leave_a_budget_file();
+    budget_file_put(16, "\x63", 1);
     assert_refused("does not match, 99 in ");
-    leave_a_ledger();
-    ledger_put(24, "\x01", 1);
+    leave_a_budget_file();
+    budget_file_put(24, "\x01", 1);
     assert_refused("instead of 528384");
-    leave_a_ledger();
-    ledger_put(LEDGER_BYTES, "", 1);
+    leave_a_budget_file();
+    budget_file_put(BUDGET_FILE_BYTES, "", 1);
     assert_refused("528385 bytes");
-    leave_a_ledger();
-    assert_int_equal(truncate(ledger_path, LEDGER_BYTES - 1), 0);
+    leave_a_budget_file();
+    assert_int_equal(truncate(budget_file_path, BUDGET_FILE_BYTES - 1), 0);
     assert_refused("528383 bytes");
     /* Zeros, but for one byte; and zeros, but too many. */
-    assert_int_equal(truncate(ledger_path, 0), 0);
-    ledger_put(LEDGER_BYTES - 1, &one, 1);
+    assert_int_equal(truncate(budget_file_path, 0), 0);
+    budget_file_put(BUDGET_FILE_BYTES - 1, &one, 1);
     assert_refused("not a shared budget file");
-    assert_int_equal(truncate(ledger_path, 0), 0);
-    assert_int_equal(truncate(ledger_path, LEDGER_BYTES + 1), 0);
+    assert_int_equal(truncate(budget_file_path, 0), 0);
+    assert_int_equal(truncate(budget_file_path, BUDGET_FILE_BYTES + 1), 0);
     assert_refused("not a shared budget file");
 }
 
 static void files_of_another_kind_are_refused(void **state)
 {
-    char second[sizeof(ledger_path) + 8];
+    char second[sizeof(budget_file_path) + 8];
 
     (void)state;
-    (void)snprintf(second, sizeof(second), "%s.2", ledger_path);
-    assert_int_equal(mkdir(ledger_path, 0700), 0);
-    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_ERR_FILE);
+    (void)snprintf(second, sizeof(second), "%s.2", budget_file_path);
+    assert_int_equal(mkdir(budget_file_path, 0700), 0);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE);
     assert_said("directory");
-    assert_int_equal(rmdir(ledger_path), 0);
-    assert_int_equal(mkfifo(ledger_path, 0600), 0);
-    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_ERR_FILE);
+    assert_int_equal(rmdir(budget_file_path), 0);
+    assert_int_equal(mkfifo(budget_file_path, 0600), 0);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE);
     assert_said("is not a regular file");
-    leave_a_ledger();
-    assert_int_equal(link(ledger_path, second), 0);
+    leave_a_budget_file();
+    assert_int_equal(link(budget_file_path, second), 0);
     assert_refused("second name");
-    assert_int_equal(unlink(ledger_path), 0);
-    assert_int_equal(symlink(second, ledger_path), 0);
+    assert_int_equal(unlink(budget_file_path), 0);
+    assert_int_equal(symlink(second, budget_file_path), 0);
     assert_refused("symbolic link");
     assert_int_equal(unlink(second), 0);
     /* One that leads nowhere makes no file there. */
-    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_ERR_FILE);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE);
     assert_int_equal(access(second, F_OK), -1);
-    assert_int_equal(xseg_shared_budget_open(&ledger, "./no-folder/ledger"), XSEG_ERR_FILE);
+    assert_int_equal(xseg_shared_budget_open(&budget, "./no-folder/ledger"), XSEG_ERR_FILE);
     assert_said("./no-folder/ledger");
 }
 
@@ -192,19 +192,19 @@ static void files_of_other_modes_are_refused(void **state)
     int status = 1;
 
     (void)state;
-    leave_a_ledger();
-    assert_int_equal(chmod(ledger_path, 0666), 0);
+    leave_a_budget_file();
+    assert_int_equal(chmod(budget_file_path, 0666), 0);
     assert_refused("every user");
-    assert_int_equal(chmod(ledger_path, 0440), 0);
+    assert_int_equal(chmod(budget_file_path, 0440), 0);
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
         char text[1024] = "";
 
         /* The superuser may open it. */
-        if (geteuid() == 0 && (chmod(ledger_folder, 0711) != 0 || seteuid(65534) != 0))
+        if (geteuid() == 0 && (chmod(budget_file_folder, 0711) != 0 || seteuid(65534) != 0))
             _exit(0);
-        status = xseg_shared_budget_open(&ledger, ledger_path);
+        status = xseg_shared_budget_open(&budget, budget_file_path);
         (void)xseg_error_message(text, sizeof(text));
         _exit(status == XSEG_ERR_FILE && strstr(text, "allow this process") != NULL ? 0 : 1);
     }
@@ -214,19 +214,19 @@ static void files_of_other_modes_are_refused(void **state)
 
 static void an_unfinished_file_is_finished(void **state)
 {
-    static const off_t sizes[] = {0, 1, 4096, 5000, LEDGER_BYTES};
+    static const off_t sizes[] = {0, 1, 4096, 5000, BUDGET_FILE_BYTES};
     struct stat status;
 
     (void)state;
     for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        const int file = open(ledger_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        const int file = open(budget_file_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 
         assert_true(file >= 0);
         assert_int_equal(ftruncate(file, sizes[i]), 0);
         assert_int_equal(close(file), 0);
-        assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
-        assert_int_equal(stat(ledger_path, &status), 0);
-        assert_int_equal(status.st_size, LEDGER_BYTES);
+        assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+        assert_int_equal(stat(budget_file_path, &status), 0);
+        assert_int_equal(status.st_size, BUDGET_FILE_BYTES);
         assert_int_equal(status.st_mode, S_IFREG | 0660);
         const struct peer peer = peer_start();
         assert_int_equal(peer_tell(&peer, 'r', 0), 2);
@@ -237,62 +237,62 @@ static void an_unfinished_file_is_finished(void **state)
 
 static void a_file_may_be_cut_under_way(void **state)
 {
-    static const off_t sizes[] = {0, 10, LEDGER_SLOTS_AT + 100, LEDGER_BYTES + 1};
+    static const off_t sizes[] = {0, 10, BUDGET_FILE_SLOTS_AT + 100, BUDGET_FILE_BYTES + 1};
 
     (void)state;
     for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        const bool has_header = sizes[i] >= LEDGER_SLOTS_AT;
+        const bool has_header = sizes[i] >= BUDGET_FILE_SLOTS_AT;
 
-        assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
+        assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
         const struct peer peer = peer_start();
-        assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-        assert_int_equal(truncate(ledger_path, sizes[i]), 0);
-        assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_ERR_FILE);
+        assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+        assert_int_equal(truncate(budget_file_path, sizes[i]), 0);
+        assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
         assert_said("has changed to ");
-        assert_int_equal(ledger_count(&ledger), 2);
-        assert_int_equal(ledger_say(&ledger, 3), XSEG_ERR_FILE);
-        assert_said(ledger_path);
-        /* With its size back, and the header, it is a ledger again for those that have it open; what was cut is written
+        assert_int_equal(budget_file_count(&budget), 2);
+        assert_int_equal(budget_file_say(&budget, 3), XSEG_ERR_FILE);
+        assert_said(budget_file_path);
+        /* With its size back, and the header, it is a shared budget file again for those that have it open; what was cut is written
          * again. */
-        assert_int_equal(truncate(ledger_path, LEDGER_BYTES), 0);
+        assert_int_equal(truncate(budget_file_path, BUDGET_FILE_BYTES), 0);
         assert_int_equal(peer_tell(&peer, 'r', 0), has_header ? 2 : 255);
         assert_int_equal(peer_tell(&peer, 'w', 0), has_header ? 0 : 255);
-        assert_int_equal(ledger_say(&ledger, 3), has_header ? XSEG_OK : XSEG_ERR_FILE);
+        assert_int_equal(budget_file_say(&budget, 3), has_header ? XSEG_OK : XSEG_ERR_FILE);
         if (has_header) {
-            assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-            assert_true(ledger_says(&ledger.seen[peer.slot].record, 0));
-            assert_int_equal(ledger.seen[peer.slot].state, XSEG_SHARED_BUDGET_FRESH);
+            assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+            assert_true(budget_file_says(&budget.seen[peer.slot].record, 0));
+            assert_int_equal(budget.seen[peer.slot].state, XSEG_SHARED_BUDGET_FRESH);
         } else {
-            /* A file of zeros becomes a ledger again when a process opens it; one with a part of a header does not. */
-            xseg_shared_budget_close(&ledger);
-            assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path),
+            /* A file of zeros becomes a shared budget file again when a process opens it; one with a part of a header does not. */
+            xseg_shared_budget_close(&budget);
+            assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path),
                              sizes[i] == 0 ? XSEG_OK : XSEG_ERR_FILE);
             assert_int_equal(peer_tell(&peer, 'w', 0), sizes[i] == 0 ? 0 : 255);
             if (sizes[i] != 0) {
-                (void)unlink(ledger_path);
-                assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
+                (void)unlink(budget_file_path);
+                assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
             }
         }
-        assert_int_equal(unlink(ledger_path), 0);
-        assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_ERR_FILE);
+        assert_int_equal(unlink(budget_file_path), 0);
+        assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
         assert_said("has been removed");
-        assert_int_equal(ledger_say(&ledger, 4), XSEG_ERR_FILE);
-        xseg_shared_budget_close(&ledger);
+        assert_int_equal(budget_file_say(&budget, 4), XSEG_ERR_FILE);
+        xseg_shared_budget_close(&budget);
         peer_end(&peer);
     }
 }
 
 /* --- Files that become foreign while members have them open. --- */
 
-/* Write a foreign file over the ledger, as cp does: truncate, then write. */
+/* Write a foreign file over the shared budget file, as cp does: truncate, then write. */
 static void overwrite(size_t bytes)
 {
     char *text = malloc(bytes);
 
     assert_non_null(text);
     memset(text, 'x', bytes);
-    assert_int_equal(truncate(ledger_path, 0), 0);
-    ledger_put(0, text, bytes);
+    assert_int_equal(truncate(budget_file_path, 0), 0);
+    budget_file_put(0, text, bytes);
     free(text);
 }
 
@@ -303,76 +303,77 @@ static void overwrite_with_less(void)
 
 static void overwrite_with_as_much(void)
 {
-    overwrite(LEDGER_BYTES);
+    overwrite(BUDGET_FILE_BYTES);
 }
 
 static void overwrite_with_more(void)
 {
-    overwrite(LEDGER_BYTES + 1000);
+    overwrite(BUDGET_FILE_BYTES + 1000);
 }
 
 static void empty_it(void)
 {
-    assert_int_equal(truncate(ledger_path, 0), 0);
+    assert_int_equal(truncate(budget_file_path, 0), 0);
 }
 
 static void fill_with_zeros(void)
 {
     empty_it();
-    assert_int_equal(truncate(ledger_path, LEDGER_BYTES), 0);
+    assert_int_equal(truncate(budget_file_path, BUDGET_FILE_BYTES), 0);
 }
 
 static void damage_magic(void)
 {
-    ledger_put(3, "x", 1);
+    budget_file_put(3, "x", 1);
 }
 
 static void change_version(void)
 {
-    ledger_put(16, "\x02", 1);
+    budget_file_put(16, "\x02", 1);
 }
 
 static void damage_bytes(void)
 {
-    ledger_put(24, "\x01", 1);
+    budget_file_put(24, "\x01", 1);
 }
 
 static void let_everybody_write(void)
 {
-    assert_int_equal(chmod(ledger_path, 0666), 0);
+    assert_int_equal(chmod(budget_file_path, 0666), 0);
 }
 
-static char second_path[sizeof(ledger_path) + 8];
+static char second_path[sizeof(budget_file_path) + 8];
 
 static void link_it(void)
 {
-    assert_int_equal(link(ledger_path, second_path), 0);
+    assert_int_equal(link(budget_file_path, second_path), 0);
 }
 
 static void rename_it(void)
 {
-    assert_int_equal(rename(ledger_path, second_path), 0);
+    assert_int_equal(rename(budget_file_path, second_path), 0);
 }
 
-/* A foreign file is moved to the path, and the ledger is kept under another name. */
+/* A foreign file is moved to the path, and the shared budget file is kept under another name. */
 static void put_another_in_its_place(void)
 {
     rename_it();
-    ledger_put(0, "hello", 5);
+    budget_file_put(0, "hello", 5);
 }
 
 /* Bytes of all files of the folder. */
 static uint64_t sum_files(void)
 {
-    char saved[sizeof(ledger_path)];
+    char saved[sizeof(budget_file_path)];
     uint64_t sum = 0;
 
-    memcpy(saved, ledger_path, sizeof(saved));
+    memcpy(saved, budget_file_path, sizeof(saved));
     for (unsigned i = 0; i < 2; i++) {
         size_t count = 0;
 
-        (void)snprintf(ledger_path, sizeof(ledger_path), "%.120s%s", saved, i == 0 ? "" : ".2");
-        if (access(ledger_path, F_OK) == 0) {
+        (void)snprintf(budget_file_path, sizeof(budget_file_path), "%.120s%s", saved,
+                       i == 0 ? "" : ".2");
+        if (access(budget_file_path, F_OK) == 0) {
             unsigned char *bytes = take_bytes(&count);
 
             for (size_t k = 0; k < count; k++)
@@ -380,7 +381,7 @@ static uint64_t sum_files(void)
             sum = sum * 31 + count;
             free(bytes);
         }
-        memcpy(ledger_path, saved, sizeof(saved));
+        memcpy(budget_file_path, saved, sizeof(saved));
     }
     return sum;
 }
@@ -406,26 +407,26 @@ static void a_file_that_became_foreign_is_never_written(void **state)
     };
 
     (void)state;
-    (void)snprintf(second_path, sizeof(second_path), "%s.2", ledger_path);
+    (void)snprintf(second_path, sizeof(second_path), "%s.2", budget_file_path);
     for (unsigned i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
-        assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
-        assert_int_equal(ledger_say(&ledger, 1), XSEG_OK);
+        assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+        assert_int_equal(budget_file_say(&budget, 1), XSEG_OK);
         const struct peer peer = peer_start();
         ways[i].becomes();
         const uint64_t before = sum_files();
         /* A member publishes, reads, and leaves; so does another one. */
-        assert_int_equal(ledger_say(&ledger, 2), XSEG_ERR_FILE);
-        assert_said(ledger_path);
+        assert_int_equal(budget_file_say(&budget, 2), XSEG_ERR_FILE);
+        assert_said(budget_file_path);
         assert_said(ways[i].words);
-        assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_ERR_FILE);
+        assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
         assert_int_equal(peer_tell(&peer, 'w', 3), 255);
         peer_end(&peer);
         (void)xseg_fail(XSEG_ERR_ARGUMENT, "an earlier message");
-        xseg_shared_budget_close(&ledger);
+        xseg_shared_budget_close(&budget);
         assert_said("an earlier message");
         if (sum_files() != before)
             fail_msg("a file that became foreign in way %u was written", i);
-        (void)unlink(ledger_path);
+        (void)unlink(budget_file_path);
         (void)unlink(second_path);
     }
 }
@@ -433,33 +434,33 @@ static void a_file_that_became_foreign_is_never_written(void **state)
 /* A program may close all descriptors that it does not know, and have others in their place. */
 static void a_descriptor_may_be_closed(void **state)
 {
-    char other_path[sizeof(ledger_path) + 8], byte = 0;
+    char other_path[sizeof(budget_file_path) + 8], byte = 0;
     int status = 1;
 
     (void)state;
-    (void)snprintf(other_path, sizeof(other_path), "%s.2", ledger_path);
-    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
+    (void)snprintf(other_path, sizeof(other_path), "%s.2", budget_file_path);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const int file = open(other_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     assert_true(file >= 0);
-    assert_int_equal(dup2(file, ledger.file.descriptor), ledger.file.descriptor);
-    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_ERR_FILE);
+    assert_int_equal(dup2(file, budget.file.descriptor), budget.file.descriptor);
+    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
     assert_said("has been closed by the program");
-    assert_int_equal(ledger_say(&ledger, 1), XSEG_ERR_FILE);
+    assert_int_equal(budget_file_say(&budget, 1), XSEG_ERR_FILE);
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0)
-        _exit(fcntl(ledger.file.descriptor, F_GETFD) >= 0 ? 0 : 1);
+        _exit(fcntl(budget.file.descriptor, F_GETFD) >= 0 ? 0 : 1);
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
-    xseg_shared_budget_close(&ledger);
-    assert_false(xseg_shared_budget_is_own(&ledger));
-    assert_int_equal(close(ledger.file.descriptor), 0);
+    xseg_shared_budget_close(&budget);
+    assert_false(xseg_shared_budget_is_own(&budget));
+    assert_int_equal(close(budget.file.descriptor), 0);
     assert_int_equal(pread(file, &byte, 1, 0), 0);
     assert_int_equal(close(file), 0);
     assert_int_equal(unlink(other_path), 0);
-    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
-    assert_int_equal(close(ledger.file.descriptor), 0);
-    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_ERR_FILE);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+    assert_int_equal(close(budget.file.descriptor), 0);
+    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
 }
 
 int main(void)
@@ -476,5 +477,6 @@ int main(void)
         cmocka_unit_test_teardown(a_descriptor_may_be_closed, without_a_file),
     };
 
-    return cmocka_run_group_tests_name("ledger_file", tests, ledgers_begin, ledgers_end);
+    return cmocka_run_group_tests_name("shared_budget_file", tests, budget_files_begin,
+                                       budget_files_end);
 }

@@ -5,7 +5,7 @@
 #include <time.h>
 
 #include "tests/support/draw.h"
-#include "tests/support/ledgers.h"
+#include "tests/support/shared_budgets.h"
 
 int __real_open(const char *path, int flags, ...);
 int __real_close(int file);
@@ -40,13 +40,13 @@ static unsigned wait_count; /* so far */
 static bool is_overwritten;  /* what happens: another program overwrites the file before the call */
 static bool has_overwritten; /* that the file was there */
 
-static const struct peer *leaving; /* closes its ledger before its slot is read */
+static const struct peer *leaving; /* closes its shared budget file before its slot is read */
 
-/* Fill the whole file with bytes that are no ledger's. */
+/* Fill the whole file with bytes that are no shared budget file's. */
 static void overwrite(void)
 {
-    static unsigned char bytes[LEDGER_BYTES];
-    const int file = __real_open(ledger_path, O_WRONLY | O_CLOEXEC, 0);
+    static unsigned char bytes[BUDGET_FILE_BYTES];
+    const int file = __real_open(budget_file_path, O_WRONLY | O_CLOEXEC, 0);
 
     if (file < 0)
         return;
@@ -124,7 +124,7 @@ ssize_t __wrap_pread(int file, void *bytes, size_t count, off_t at)
 {
     const struct peer *peer = leaving;
 
-    if (peer != NULL && at == LEDGER_SLOTS_AT + (off_t)peer->slot * LEDGER_SLOT) {
+    if (peer != NULL && at == BUDGET_FILE_SLOTS_AT + (off_t)peer->slot * BUDGET_FILE_SLOT) {
         leaving = NULL;
         peer_end(peer);
     }
@@ -138,7 +138,7 @@ ssize_t __wrap_pread64(int file, void *bytes, size_t count, off_t at)
 
 ssize_t __wrap_pwrite(int file, const void *bytes, size_t count, off_t at)
 {
-    if (is_torn && until == 1 && at >= LEDGER_SLOTS_AT)
+    if (is_torn && until == 1 && at >= BUDGET_FILE_SLOTS_AT)
         (void)__real_pwrite(file, bytes, count / 2, at);
     return !is_overwritten && is_due() ? -1 : __real_pwrite(file, bytes, count, at);
 }
@@ -148,23 +148,23 @@ ssize_t __wrap_pwrite64(int file, const void *bytes, size_t count, off_t at)
     return __wrap_pwrite(file, bytes, count, at);
 }
 
-static struct xseg_shared_budget ledger, other;
+static struct xseg_shared_budget budget, other;
 
 static int without_a_file(void **state)
 {
     (void)state;
-    xseg_shared_budget_close(&ledger);
-    (void)unlink(ledger_path);
+    xseg_shared_budget_close(&budget);
+    (void)unlink(budget_file_path);
     return 0;
 }
 
-/* All that a process does with a ledger. */
+/* All that a process does with a shared budget file. */
 static void live(void)
 {
-    if (xseg_shared_budget_open(&other, ledger_path) == XSEG_OK) {
-        (void)ledger_say(&other, 1);
+    if (xseg_shared_budget_open(&other, budget_file_path) == XSEG_OK) {
+        (void)budget_file_say(&other, 1);
         (void)xseg_shared_budget_read(&other);
-        (void)ledger_say(&other, 2);
+        (void)budget_file_say(&other, 2);
     }
     xseg_shared_budget_close(&other);
 }
@@ -185,17 +185,17 @@ static pid_t start(unsigned nth, int number)
     return child;
 }
 
-/* Whoever comes after it has the ledger to itself, one bystander aside, and finds nothing of it. */
+/* Whoever comes after it has the shared budget file to itself, one bystander aside, and finds nothing of it. */
 static void assert_usable(unsigned others)
 {
-    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
-    assert_int_equal(ledger.slot, others);
-    assert_int_equal(ledger_say(&ledger, 9), XSEG_OK);
-    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-    assert_int_equal(ledger_count(&ledger), 1 + others);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+    assert_int_equal(budget.slot, others);
+    assert_int_equal(budget_file_say(&budget, 9), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    assert_int_equal(budget_file_count(&budget), 1 + others);
     for (unsigned i = 0; i < 1 + others; i++)
-        assert_int_equal(ledger.seen[i].state, XSEG_SHARED_BUDGET_FRESH);
-    xseg_shared_budget_close(&ledger);
+        assert_int_equal(budget.seen[i].state, XSEG_SHARED_BUDGET_FRESH);
+    xseg_shared_budget_close(&budget);
 }
 
 /* Kill a process at each call; returns how many there were. */
@@ -208,7 +208,7 @@ static unsigned kill_at_each_call(unsigned others)
         assert_int_equal(waitpid(child, &status, 0), child);
         assert_usable(others);
         if (others == 0)
-            assert_int_equal(unlink(ledger_path), 0);
+            assert_int_equal(unlink(budget_file_path), 0);
         if (WIFEXITED(status))
             return nth - 1;
     }
@@ -235,7 +235,7 @@ static void a_kill_beside_another_process_is_harmless(void **state)
     peer_end(&peer);
 }
 
-/* While the process is stopped, another one can use the ledger, or is told that the header is being made. */
+/* While the process is stopped, another one can use the shared budget file, or is told that the header is being made. */
 static void a_stop_at_each_call_keeps_nobody_waiting(void **state)
 {
     unsigned busy = 0;
@@ -249,7 +249,7 @@ static void a_stop_at_each_call_keeps_nobody_waiting(void **state)
         assert_int_equal(waitpid(child, &status, WUNTRACED), child);
         is_at_end = WIFEXITED(status);
         wait_count = 0;
-        const xseg_status opened = xseg_shared_budget_open(&ledger, ledger_path);
+        const xseg_status opened = xseg_shared_budget_open(&budget, budget_file_path);
         if (opened == XSEG_ERR_BUSY) {
             assert_said("is being created by another process");
             assert_int_equal(wait_count, 199);
@@ -257,26 +257,26 @@ static void a_stop_at_each_call_keeps_nobody_waiting(void **state)
         } else {
             assert_int_equal(opened, XSEG_OK);
             assert_int_equal(wait_count, 0);
-            assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-            assert_int_equal(ledger.seen[ledger.slot].state, XSEG_SHARED_BUDGET_FRESH);
+            assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+            assert_int_equal(budget.seen[budget.slot].state, XSEG_SHARED_BUDGET_FRESH);
             for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
-                assert_int_not_equal(ledger.seen[i].state, XSEG_SHARED_BUDGET_UNREADABLE);
-            xseg_shared_budget_close(&ledger);
+                assert_int_not_equal(budget.seen[i].state, XSEG_SHARED_BUDGET_UNREADABLE);
+            xseg_shared_budget_close(&budget);
         }
         if (!is_at_end) {
             assert_int_equal(kill(child, SIGKILL), 0);
             assert_int_equal(waitpid(child, &status, 0), child);
         }
         assert_usable(0);
-        assert_int_equal(unlink(ledger_path), 0);
+        assert_int_equal(unlink(budget_file_path), 0);
     }
     is_short = false;
     /* A blank file is read twice while the header lock is held. */
-    assert_in_range(busy, 3, 10 + LEDGER_BYTES / 4096);
+    assert_in_range(busy, 3, 10 + BUDGET_FILE_BYTES / 4096);
 }
 
 /* Whenever another program overwrites the file, its bytes stay.  The moment between a check and the write that follows it
- * cannot be closed (ledger.h), so the calls that write are left out. */
+ * cannot be closed (shared budget file.h), so the calls that write are left out. */
 static void a_file_that_is_overwritten_at_any_call_is_not_written(void **state)
 {
     unsigned overwritten = 0;
@@ -292,21 +292,21 @@ static void a_file_that_is_overwritten_at_any_call_is_not_written(void **state)
         live();
         is_at_end = until > 0;
         until = 0;
-        assert_int_equal(stat(ledger_path, &status), 0);
-        const int file = __real_open(ledger_path, O_RDONLY | O_CLOEXEC, 0);
+        assert_int_equal(stat(budget_file_path, &status), 0);
+        const int file = __real_open(budget_file_path, O_RDONLY | O_CLOEXEC, 0);
         assert_true(file >= 0);
         if (has_overwritten) {
-            static unsigned char bytes[LEDGER_BYTES];
+            static unsigned char bytes[BUDGET_FILE_BYTES];
 
-            assert_int_equal(status.st_size, LEDGER_BYTES);
-            assert_int_equal(__real_pread(file, bytes, sizeof(bytes), 0), LEDGER_BYTES);
+            assert_int_equal(status.st_size, BUDGET_FILE_BYTES);
+            assert_int_equal(__real_pread(file, bytes, sizeof(bytes), 0), BUDGET_FILE_BYTES);
             for (size_t i = 0; i < sizeof(bytes); i++)
                 if (bytes[i] != 'x')
                     fail_msg("overwritten before call %u: byte %zu was written", nth, i);
             overwritten++;
         }
         assert_int_equal(__real_close(file), 0);
-        assert_int_equal(unlink(ledger_path), 0);
+        assert_int_equal(unlink(budget_file_path), 0);
     }
     is_overwritten = false;
     assert_true(overwritten > 20);
@@ -325,24 +325,24 @@ static void each_call_may_fail(void **state)
         assert_int_equal(__real_close(next), 0);
         with_error = EIO;
         until = nth;
-        const xseg_status opened = xseg_shared_budget_open(&other, ledger_path);
+        const xseg_status opened = xseg_shared_budget_open(&other, budget_file_path);
         if (opened != XSEG_OK) {
             assert_int_equal(opened, XSEG_ERR_FILE);
-            assert_said(ledger_path);
+            assert_said(budget_file_path);
             assert_said("Input/output error");
             assert_false(xseg_shared_budget_is_own(&other));
         } else {
-            if (ledger_say(&other, 1) != XSEG_OK)
+            if (budget_file_say(&other, 1) != XSEG_OK)
                 assert_said("Input/output error");
             if (xseg_shared_budget_read(&other) != XSEG_OK)
                 assert_said("Input/output error");
             /* What has not been written is written by the next call. */
             const unsigned left = until;
             until = 0;
-            assert_int_equal(ledger_say(&other, 1), XSEG_OK);
+            assert_int_equal(budget_file_say(&other, 1), XSEG_OK);
             assert_int_equal(xseg_shared_budget_read(&other), XSEG_OK);
             until = left;
-            assert_true(ledger_says(&other.seen[other.slot].record, 1));
+            assert_true(budget_file_says(&other.seen[other.slot].record, 1));
         }
         xseg_shared_budget_close(&other);
         is_at_end = until > 0;
@@ -351,7 +351,7 @@ static void each_call_may_fail(void **state)
         assert_int_equal(dup(0), next);
         assert_int_equal(__real_close(next), 0);
         assert_usable(0);
-        assert_int_equal(unlink(ledger_path), 0);
+        assert_int_equal(unlink(budget_file_path), 0);
     }
     is_short = false;
 }
@@ -360,7 +360,7 @@ static void a_full_file_system_is_said(void **state)
 {
     (void)state;
     is_no_room = true;
-    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_ERR_FILE);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE);
     is_no_room = false;
     assert_said("(No space left on device); free 528384 bytes");
     assert_usable(0);
@@ -372,7 +372,7 @@ static _Noreturn void open_at_once(int begin, int opened, int end)
     char byte = 0;
 
     (void)!read(begin, &byte, 1);
-    byte = xseg_shared_budget_open(&other, ledger_path) == XSEG_OK ? 'y' : 'n';
+    byte = xseg_shared_budget_open(&other, budget_file_path) == XSEG_OK ? 'y' : 'n';
     (void)!write(opened, &byte, 1);
     (void)!read(end, &byte, 1);
     _exit(0);
@@ -403,10 +403,10 @@ static void processes_that_open_at_once_meet(void **state)
             assert_int_equal(read(opened[0], &byte, 1), 1);
             assert_int_equal(byte, 'y');
         }
-        assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
-        assert_int_equal(ledger.slot, PROCESSES);
-        assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-        assert_int_equal(ledger_count(&ledger), PROCESSES + 1);
+        assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+        assert_int_equal(budget.slot, PROCESSES);
+        assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+        assert_int_equal(budget_file_count(&budget), PROCESSES + 1);
         (void)close(end[1]);
         for (unsigned i = 0; i < PROCESSES; i++)
             assert_int_equal(waitpid(children[i], NULL, 0), children[i]);
@@ -424,22 +424,22 @@ static void no_record_is_torn(void **state)
     uint64_t last = 0;
 
     (void)state;
-    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        if (xseg_shared_budget_open(&other, ledger_path) != XSEG_OK)
+        if (xseg_shared_budget_open(&other, budget_file_path) != XSEG_OK)
             _exit(1);
         for (uint64_t i = 1;; i++)
-            (void)ledger_say(&other, i);
+            (void)budget_file_say(&other, i);
     }
     for (unsigned i = 0; i < 100000 && last < 2000; i++) {
-        const struct xseg_shared_budget_entry *entry = &ledger.seen[1];
+        const struct xseg_shared_budget_entry *entry = &budget.seen[1];
 
-        assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
+        assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
         if (entry->state != XSEG_SHARED_BUDGET_FRESH || entry->record.device_count == 0)
             continue;
-        assert_true(ledger_says(&entry->record, entry->record.devices[0].idle));
+        assert_true(budget_file_says(&entry->record, entry->record.devices[0].idle));
         assert_true(entry->record.devices[0].idle >= last);
         last = entry->record.devices[0].idle;
     }
@@ -451,32 +451,33 @@ static void no_record_is_torn(void **state)
 static void a_process_may_leave_while_others_read(void **state)
 {
     (void)state;
-    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const struct peer peer = peer_start();
-    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-    assert_int_equal(ledger.seen[peer.slot].state, XSEG_SHARED_BUDGET_FRESH);
+    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    assert_int_equal(budget.seen[peer.slot].state, XSEG_SHARED_BUDGET_FRESH);
     leaving = &peer;
-    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
     assert_null(leaving);
-    assert_int_equal(ledger.seen[peer.slot].state, XSEG_SHARED_BUDGET_FREE);
+    assert_int_equal(budget.seen[peer.slot].state, XSEG_SHARED_BUDGET_FREE);
 }
 
 /* Put random bytes somewhere, at times in the whole file, and change its size at times. */
 static void spoil(int file, uint64_t *random)
 {
-    static unsigned char bytes[LEDGER_BYTES];
+    static unsigned char bytes[BUDGET_FILE_BYTES];
     const uint64_t kind = draw_next(random) % 16;
     const size_t count = kind == 0 ? sizeof(bytes) : 1 + draw_next(random) % 64;
-    const off_t at = kind == 0  ? 0
-                     : kind < 8 ? (off_t)(draw_next(random) % (LEDGER_BYTES - 64))
-                                : (off_t)(LEDGER_SLOTS_AT + draw_next(random) % 2 * LEDGER_SLOT +
-                                          draw_next(random) % 256);
+    const off_t at = kind == 0 ? 0
+                     : kind < 8
+                         ? (off_t)(draw_next(random) % (BUDGET_FILE_BYTES - 64))
+                         : (off_t)(BUDGET_FILE_SLOTS_AT + draw_next(random) % 2 * BUDGET_FILE_SLOT +
+                                   draw_next(random) % 256);
 
     for (size_t i = 0; i < count; i++)
         bytes[i] = (unsigned char)draw_next(random);
     assert_int_equal(__real_pwrite(file, bytes, count, at), count);
     if (kind == 1)
-        assert_int_equal(ftruncate(file, (off_t)(draw_next(random) % (2 * LEDGER_BYTES))), 0);
+        assert_int_equal(ftruncate(file, (off_t)(draw_next(random) % (2 * BUDGET_FILE_BYTES))), 0);
 }
 
 static void any_bytes_may_be_in_the_file(void **state)
@@ -486,31 +487,31 @@ static void any_bytes_may_be_in_the_file(void **state)
     unsigned unreadable = 0;
 
     (void)state;
-    assert_int_equal(xseg_shared_budget_open(&ledger, ledger_path), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const struct peer peer = peer_start();
-    const int file = __real_open(ledger_path, O_RDWR | O_CLOEXEC, 0);
+    const int file = __real_open(budget_file_path, O_RDWR | O_CLOEXEC, 0);
     assert_true(file >= 0);
     assert_int_equal(__real_pread(file, header, sizeof(header), 0), sizeof(header));
     for (unsigned round = 0; round < 500; round++) {
         spoil(file, &random);
-        if (xseg_shared_budget_read(&ledger) == XSEG_OK) {
-            const enum xseg_shared_budget_state found = ledger.seen[peer.slot].state;
+        if (xseg_shared_budget_read(&budget) == XSEG_OK) {
+            const enum xseg_shared_budget_state found = budget.seen[peer.slot].state;
 
-            assert_int_equal(ledger_count(&ledger), 2);
+            assert_int_equal(budget_file_count(&budget), 2);
             assert_true(found == XSEG_SHARED_BUDGET_UNREADABLE ||
-                        ledger_says(&ledger.seen[peer.slot].record, 0) ||
-                        ledger_says(&ledger.seen[peer.slot].record, round - 1));
+                        budget_file_says(&budget.seen[peer.slot].record, 0) ||
+                        budget_file_says(&budget.seen[peer.slot].record, round - 1));
             unreadable += found != XSEG_SHARED_BUDGET_FRESH;
         }
-        (void)ledger_say(&ledger, round);
-        if (xseg_shared_budget_open(&other, ledger_path) == XSEG_OK) {
+        (void)budget_file_say(&budget, round);
+        if (xseg_shared_budget_open(&other, budget_file_path) == XSEG_OK) {
             assert_int_equal(xseg_shared_budget_read(&other), XSEG_OK);
-            assert_int_equal(ledger_count(&other), 3);
+            assert_int_equal(budget_file_count(&other), 3);
             xseg_shared_budget_close(&other);
         }
         /* Now and then all is well again. */
         if (round % 10 == 9) {
-            assert_int_equal(ftruncate(file, LEDGER_BYTES), 0);
+            assert_int_equal(ftruncate(file, BUDGET_FILE_BYTES), 0);
             assert_int_equal(__real_pwrite(file, header, sizeof(header), 0), sizeof(header));
             (void)peer_tell(&peer, 'r', 0);
             assert_int_equal(peer_tell(&peer, 'w', 0), 0);
@@ -537,5 +538,6 @@ int main(void)
         cmocka_unit_test_teardown(any_bytes_may_be_in_the_file, without_a_file),
     };
 
-    return cmocka_run_group_tests_name("ledger_kill", tests, ledgers_begin, ledgers_end);
+    return cmocka_run_group_tests_name("shared_budget_kill", tests, budget_files_begin,
+                                       budget_files_end);
 }
