@@ -93,7 +93,7 @@ bool xseg_candidate_find_lowest(const struct xseg_arena *arena, uint64_t bytes,
                 empty = unmapped->extent;
             continue;
         }
-        *place = (struct xseg_candidate_placement){piece.extent, piece.base, 0};
+        *place = (struct xseg_candidate_placement){piece.extent, piece.record, piece.base, 0};
         for (; piece.bytes != 0 && sum < bytes; piece = next_piece(&piece))
             sum += piece.bytes;
         if (sum >= bytes)
@@ -101,7 +101,7 @@ bool xseg_candidate_find_lowest(const struct xseg_arena *arena, uint64_t bytes,
     }
     if (empty == NULL)
         return false;
-    *place = (struct xseg_candidate_placement){empty, empty->segment.base, 0};
+    *place = (struct xseg_candidate_placement){empty, empty->first, empty->segment.base, 0};
     return true;
 }
 
@@ -145,7 +145,8 @@ bool xseg_candidate_find_cheapest(const struct xseg_arena *arena, uint64_t bytes
 
         if (missing < min) {
             min = missing;
-            *place = (struct xseg_candidate_placement){first.extent, first.base, missing};
+            *place =
+                (struct xseg_candidate_placement){first.extent, first.record, first.base, missing};
         }
     }
     return min != UINT64_MAX;
@@ -154,10 +155,8 @@ bool xseg_candidate_find_cheapest(const struct xseg_arena *arena, uint64_t bytes
 /* The piece at which a candidate range begins. */
 static struct piece piece_at_place(const struct xseg_candidate_placement *place)
 {
-    struct xseg_block *block = xseg_extent_block_over(place->extent, place->base);
-
-    if (block->state != XSEG_BLOCK_TRACT)
-        return piece_of_record(block);
+    if (place->record != NULL)
+        return piece_of_record(place->record);
     const struct xseg_cell cell = xseg_small_cached_at(place->extent, place->base);
     return piece_of_cell(&cell);
 }

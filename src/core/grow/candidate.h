@@ -34,6 +34,7 @@ struct xseg_candidate {
 /* Where a candidate range begins: at an unmapped or a cached block. */
 struct xseg_candidate_placement {
     struct xseg_extent *extent;
+    struct xseg_block *record; /* NULL: a small block without a record begins there */
     uint64_t base;
     uint64_t missing; /* bytes to be mapped; only set by xseg_candidate_find_cheapest() */
 };

@@ -77,7 +77,8 @@ static xseg_status search_and_grow(struct fallback *fallback)
     if (atomic_load_explicit(&device->polls_on_miss, memory_order_relaxed) &&
         xseg_pending_count(device->pending) != 0 && !xseg_pending_captures(device->pending))
         xseg_pending_poll(device->pending);
-    xseg_pending_unmap_poll(device, false);
+    if (xseg_pending_unmap_is_any(device->pending_unmaps))
+        xseg_pending_unmap_poll(device, false);
     /* Another thread may have freed or mapped a block that fits before this thread got the lock. */
     const xseg_status status = search_arena(fallback);
 
