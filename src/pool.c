@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "src/core/alloc/device_route.h"
+#include "src/core/alloc/capture.h"
 #include "src/core/alloc/slow_path.h"
 #include "src/core/config/size.h"
 #include "src/core/instance/allocator_open.h"
@@ -101,13 +101,13 @@ xseg_status xseg_route_begin(struct xseg_pool *pool,
                              bool (*accepts)(void *context, xseg_stream stream), void *context)
 {
     XSEG_ENTRY_POOL(pool);
-    return xseg_device_begin_route(pool, accepts, context);
+    return xseg_route_start(pool, accepts, context);
 }
 
 xseg_status xseg_route_end(struct xseg_pool *pool)
 {
     XSEG_ENTRY_POOL(pool);
-    return xseg_device_end_route(pool);
+    return xseg_route_stop(pool);
 }
 
 xseg_status xseg_pool_checkpoint(struct xseg_pool *pool, struct xseg_checkpoint **out)
@@ -175,13 +175,13 @@ xseg_status xseg_pool_resume(struct xseg_pool *pool)
 xseg_status xseg_capture_begin(struct xseg_pool *pool, xseg_stream stream)
 {
     XSEG_ENTRY_POOL(pool);
-    return xseg_device_begin_capture(pool, stream);
+    return xseg_capture_start(pool, stream);
 }
 
 xseg_status xseg_capture_end(struct xseg_pool *pool)
 {
     XSEG_ENTRY_POOL(pool);
-    return xseg_device_end_capture(pool);
+    return xseg_capture_stop(pool);
 }
 
 xseg_status xseg_capture_mark(struct xseg_allocator *allocator, int device)
@@ -190,7 +190,7 @@ xseg_status xseg_capture_mark(struct xseg_allocator *allocator, int device)
 
     XSEG_ENTRY(allocator);
     const xseg_status status = xseg_allocator_device(allocator, device, &found);
-    return status == XSEG_OK ? xseg_device_mark(found) : status;
+    return status == XSEG_OK ? xseg_capture_mark_device(found) : status;
 }
 
 xseg_status xseg_capture_unmark(struct xseg_allocator *allocator, int device)
@@ -201,7 +201,7 @@ xseg_status xseg_capture_unmark(struct xseg_allocator *allocator, int device)
                        allocator->device_count - 1);
     struct xseg_device *found = xseg_allocator_open_device(allocator, device);
     XSEG_ENTRY_REQUIRE(
-        found != NULL && xseg_device_unmark(found),
+        found != NULL && xseg_capture_unmark_device(found),
         "no capture is marked on device %d; match each call to one xseg_capture_mark()", device);
     return XSEG_OK;
 }

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 
 #include "src/base/error.h"
-#include "src/core/alloc/device_route.h"
+#include "src/core/alloc/capture.h"
 #include "src/core/alloc/slow_path.h"
 #include "src/core/arena/live.h"
 #include "src/core/arena/recorder.h"
@@ -76,12 +76,12 @@ static xseg_status append_last_free(struct xseg_allocator *allocator, uint64_t a
     return XSEG_ERR_NOT_ALLOCATED;
 }
 
-/* A live block: a record, or a cell. */
+/* An allocated block: a record, or a small block without one. */
 struct live {
     struct xseg_extent *extent;
     struct xseg_arena *arena;
-    struct xseg_block *record; /* NULL: a cell */
-    uint32_t quantum;          /* of the cell */
+    struct xseg_block *record; /* NULL: a small block without a record */
+    uint32_t quantum;          /* of the small block */
 };
 
 /*
@@ -126,8 +126,8 @@ static inline bool is_watched(const struct xseg_config *config, const struct xse
     return config->has_free_checks | arena->is_guarded;
 }
 
-/* Whether the arena of a block has the records in stock that a use of the block by another stream takes: a record of the
- * use, and records for the block if it has none. */
+/* Whether the records for a use by another stream are in stock: a record of the use, and records of the block if it has
+ * none. */
 static bool has_records(const struct live *live, uint32_t uses)
 {
     return live->arena->uses.free_count >= uses &&
@@ -282,7 +282,7 @@ xseg_status xseg_allocator_record_stream(struct xseg_allocator *allocator, const
             xseg_arena_unlock(live.arena);
             status = xseg_stream_retirement_get(device, handle, &stream);
             if (status == XSEG_OK)
-                status = xseg_device_is_captured(device, stream, &captured);
+                status = xseg_capture_has_stream(device, stream, &captured);
             continue;
         }
         if (stream == xseg_arena_stream(live.arena)) {
@@ -316,7 +316,7 @@ static xseg_status find_device(struct xseg_allocator *allocator, const void *poi
     return XSEG_OK;
 }
 
-/* Let the side stream wait for the events that are not complete.  *side: NULL if all events are */
+/* Let the side stream wait for the events that have not completed.  *side: NULL if all events have completed */
 static xseg_status wait_for_events_on_side_stream(struct xseg_device *device,
                                                   const xseg_event *events, size_t count,
                                                   struct xseg_known_stream **side)
@@ -334,7 +334,7 @@ static xseg_status wait_for_events_on_side_stream(struct xseg_device *device,
         status = xseg_driver_event_query(&device->context, events[i], &done);
         xseg_driver_restore_capture_mode(&device->context, mode);
         if (status == XSEG_OK && !done && *side == NULL)
-            status = xseg_device_side_stream(device, side);
+            status = xseg_side_stream_get(device, side);
         if (status == XSEG_OK && !done)
             status = xseg_driver_stream_wait_event(&device->context, (*side)->handle, events[i]);
         if (status != XSEG_OK)

@@ -256,8 +256,8 @@ static xseg_status allocate_from_arena(struct xseg_alloc_params *params,
     return status;
 }
 
-/* Free a block that the user has not got yet: it has no uses, so the free does not fail.  The free records a context of
- * its own; the context of the request stays for another attempt. */
+/* Free a block before it is returned to the user: it has no uses, so the free does not fail.  The free records another
+ * context; the context of the request is kept for the next attempt. */
 static void free_result(const struct xseg_alloc_result *result)
 {
     const struct xseg_history_gathered gathered = xseg_history_context_save();

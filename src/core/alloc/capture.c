@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/alloc/device_route.h"
-#include "src/core/instance/housekeeping.h"
+#include "src/core/alloc/capture.h"
 
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
+#include "src/core/instance/housekeeping.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/pool/pause.h"
 #include "src/core/reclaim/pool_release.h"
 #include "src/core/reclaim/trim.h"
 
-static xseg_status hold(struct xseg_pool *pool)
+static xseg_status retain_pool(struct xseg_pool *pool)
 {
     return xseg_pool_try_retain(pool) ? XSEG_OK : xseg_pool_fail_released(pool);
 }
 
-/* Add a route to a pool; the route holds the pool as long as it lasts. */
+/* Add a route to a pool; the route retains the pool. */
 static xseg_status add_route(const struct xseg_route *route)
 {
-    xseg_status status = hold(route->pool);
+    xseg_status status = retain_pool(route->pool);
 
     XSEG_ASSERT(route->accepts == NULL || route->captured == NULL);
     if (status != XSEG_OK)
@@ -32,8 +32,8 @@ static xseg_status add_route(const struct xseg_route *route)
     return status;
 }
 
-xseg_status xseg_device_begin_route(struct xseg_pool *pool, bool (*accepts)(void *, xseg_stream),
-                                    void *self)
+xseg_status xseg_route_start(struct xseg_pool *pool, bool (*accepts)(void *, xseg_stream),
+                             void *self)
 {
     const struct xseg_route route = {.pool = pool, .accepts = accepts, .self = self};
 
@@ -42,7 +42,7 @@ xseg_status xseg_device_begin_route(struct xseg_pool *pool, bool (*accepts)(void
 
     if (status != XSEG_OK)
         return status;
-    /* A mark that comes after this look finds the route. */
+    /* A mark that is added after this check finds the route. */
     xseg_pending_lock(pending);
     if (pending->marks != 0)
         atomic_store_explicit(&pool->is_captured, true, memory_order_relaxed);
@@ -50,16 +50,16 @@ xseg_status xseg_device_begin_route(struct xseg_pool *pool, bool (*accepts)(void
     return XSEG_OK;
 }
 
-/* What PyTorch does with the blocks of a pool when its route ends; all others follow when an allocation starts.
- * PENDING is held. */
-static void settle_pool(struct xseg_pending *pending, struct xseg_pool *pool)
+/* Free the deferred blocks of a pool when its route ends, as PyTorch does; all other deferred blocks follow at the next
+ * allocation.  The lock of the pending queue is held. */
+static void settle_deferred_of(struct xseg_pending *pending, struct xseg_pool *pool)
 {
     if (!xseg_pending_captures(pending) &&
         xseg_allocator_config(pool->device->allocator)->graph_capture_record_stream_reuse)
         (void)xseg_deferred_settle(pending, pool);
 }
 
-xseg_status xseg_device_end_route(struct xseg_pool *pool)
+xseg_status xseg_route_stop(struct xseg_pool *pool)
 {
     struct xseg_device *device = pool->device;
 
@@ -68,25 +68,25 @@ xseg_status xseg_device_end_route(struct xseg_pool *pool)
                          "route is not active, pool %s; match each call to one xseg_route_begin()",
                          xseg_pool_label(pool));
     xseg_pending_lock(device->pending);
-    settle_pool(device->pending, pool);
+    settle_deferred_of(device->pending, pool);
     xseg_pending_unlock(device->pending);
     (void)xseg_release_pool(pool);
     return XSEG_OK;
 }
 
 /*
- * Make room for a capture, during which no memory can be taken away and no stream waited for.  Where memory
- * has been short, all idle memory goes back to the driver now, once its streams have finished, so that the
- * capture can grow.  PyTorch's torch.cuda.graph does so before every capture.  The device memory lock is held.
+ * Release memory for a capture, during which no memory can be unmapped and no stream synchronized.  After memory pressure, all
+ * idle memory is released to the driver once its streams have completed, so that the capture can grow.  PyTorch's
+ * torch.cuda.graph does so before every capture.  The device memory lock is held.
  */
-static void make_room(struct xseg_device *device)
+static void release_memory_for_capture(struct xseg_device *device)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (device->is_memory_low && !xseg_pending_captures(device->pending))
         (void)xseg_trim_all(device, true);
 }
 
-static xseg_status check_running(struct xseg_pool *pool)
+static xseg_status check_pool_running(struct xseg_pool *pool)
 {
     xseg_mutex_lock(&pool->device->growth_lock);
     const xseg_status status = xseg_pool_check_running(pool);
@@ -94,7 +94,7 @@ static xseg_status check_running(struct xseg_pool *pool)
     return status;
 }
 
-xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle)
+xseg_status xseg_capture_start(struct xseg_pool *pool, xseg_stream handle)
 {
     struct xseg_device *device = pool->device;
     struct xseg_route route = {.pool = pool};
@@ -108,7 +108,7 @@ xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle
             XSEG_ERR_ARGUMENT,
             "stream is the legacy default stream, which cannot be captured; pass another stream");
     if (status == XSEG_OK)
-        status = check_running(pool);
+        status = check_pool_running(pool);
     if (status == XSEG_OK)
         status = add_route(&route);
     if (status != XSEG_OK)
@@ -116,9 +116,9 @@ xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle
     XSEG_ASSERT(route.captured != NULL && route.captured->handle != NULL);
     xseg_streams_claim(route.captured);
     atomic_store_explicit(&pool->is_captured, true, memory_order_relaxed);
-    /* A trim, a growth or a poll of events that is under way ends before the capture begins. */
+    /* A trim, a growth or a poll that is in progress ends before the capture begins. */
     xseg_mutex_lock(&device->growth_lock);
-    make_room(device);
+    release_memory_for_capture(device);
     xseg_pending_lock(device->pending);
     atomic_fetch_add(&device->pending->captures, 1);
     xseg_pending_unlock(device->pending);
@@ -128,15 +128,15 @@ xseg_status xseg_device_begin_capture(struct xseg_pool *pool, xseg_stream handle
     return XSEG_OK;
 }
 
-/* Count one capture or mark less on the device.  PENDING is held. */
-static void end_capture(struct xseg_pending *pending)
+/* Count one capture or mark less on the device.  The lock of the pending queue is held. */
+static void decrease_captures(struct xseg_pending *pending)
 {
     XSEG_ASSERT(atomic_load(&pending->captures) > pending->marks);
     if (atomic_fetch_sub(&pending->captures, 1) == 1)
         xseg_deferred_discard_marks(pending);
 }
 
-xseg_status xseg_device_end_capture(struct xseg_pool *pool)
+xseg_status xseg_capture_stop(struct xseg_pool *pool)
 {
     struct xseg_device *device = pool->device;
     struct xseg_pending *pending = device->pending;
@@ -147,20 +147,20 @@ xseg_status xseg_device_end_capture(struct xseg_pool *pool)
             "capture is not active, pool %s; match each call to one xseg_capture_begin()",
             xseg_pool_label(pool));
     xseg_pending_lock(pending);
-    end_capture(pending);
-    settle_pool(pending, pool);
+    decrease_captures(pending);
+    settle_deferred_of(pending, pool);
     xseg_pending_unlock(pending);
     (void)xseg_release_pool(pool);
     return XSEG_OK;
 }
 
-xseg_status xseg_device_mark(struct xseg_device *device)
+xseg_status xseg_capture_mark_device(struct xseg_device *device)
 {
     struct xseg_pending *pending = device->pending;
 
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
-    /* As for a capture.  No room is made: the driver may have begun already. */
+    /* As for a capture.  No memory is released, because the driver may have begun the capture already. */
     xseg_mutex_lock(&device->growth_lock);
     xseg_pending_lock(pending);
     pending->marks++;
@@ -171,7 +171,7 @@ xseg_status xseg_device_mark(struct xseg_device *device)
     return XSEG_OK;
 }
 
-bool xseg_device_unmark(struct xseg_device *device)
+bool xseg_capture_unmark_device(struct xseg_device *device)
 {
     struct xseg_pending *pending = device->pending;
 
@@ -179,13 +179,13 @@ bool xseg_device_unmark(struct xseg_device *device)
     const bool is_marked = pending->marks != 0;
     if (is_marked) {
         pending->marks--;
-        end_capture(pending);
+        decrease_captures(pending);
     }
     xseg_pending_unlock(pending);
     return is_marked;
 }
 
-xseg_status xseg_device_is_captured(struct xseg_device *device, struct xseg_known_stream *stream,
+xseg_status xseg_capture_has_stream(struct xseg_device *device, struct xseg_known_stream *stream,
                                     bool *captured)
 {
     struct xseg_capture_info info;
@@ -200,7 +200,7 @@ xseg_status xseg_device_is_captured(struct xseg_device *device, struct xseg_know
     return status;
 }
 
-xseg_status xseg_device_side_stream(struct xseg_device *device, struct xseg_known_stream **out)
+xseg_status xseg_side_stream_get(struct xseg_device *device, struct xseg_known_stream **out)
 {
     xseg_status status = XSEG_OK;
 
