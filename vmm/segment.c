@@ -247,21 +247,21 @@ xseg_status xseg_segment_unmap(struct xseg_segment *segment, uint32_t first, uin
 {
     struct xseg_context *context = segment->context;
     xseg_status result = XSEG_OK;
-    bool together = false;
+    bool is_batched = false;
 
     XSEG_ASSERT(count > 0 && first + count <= segment->granules && segment->length[first] != 0);
     XSEG_ASSERT(!xseg_segment_is_retained(segment, first, count));
     if (segment->length[first] < count && context->batches_unmap &&
         are_pages_mapped(segment, first, count))
-        together = xseg_driver_unmap(context, xseg_segment_address(segment, first),
-                                     count * segment->granule_bytes) == XSEG_OK;
+        is_batched = xseg_driver_unmap(context, xseg_segment_address(segment, first),
+                                       count * segment->granule_bytes) == XSEG_OK;
     for (*done = 0; *done < count;) {
         const uint32_t page = first + *done, length = segment->length[page];
         xseg_status status = XSEG_OK;
         bool is_known = true;
 
         XSEG_ASSERT(length != 0 && *done + length <= count);
-        if (!together && !has_no_mapping(segment, page))
+        if (!is_batched && !has_no_mapping(segment, page))
             status = xseg_segment_unmap_page(segment, page, &is_known);
         result = result == XSEG_OK ? status : result;
         if (status != XSEG_OK && is_known)
