@@ -172,7 +172,7 @@ xseg_status xseg_stream_synchronized(struct xseg_allocator *allocator, int ordin
     XSEG_ENTRY(allocator);
     xseg_status status = xseg_allocator_device(allocator, ordinal, &device);
     if (status == XSEG_OK && xseg_streams_is_per_thread(stream))
-        status = xseg_streams_get(&device->streams, stream, &known);
+        status = xseg_streams_find_or_add(&device->streams, stream, &known);
     else if (status == XSEG_OK)
         known = xseg_streams_find(&device->streams, stream);
     if (status == XSEG_OK && known != NULL)

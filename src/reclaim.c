@@ -26,7 +26,7 @@ static xseg_status trim_device(struct xseg_device *device, const struct xseg_sco
     xseg_status status = XSEG_OK;
 
     if (scope->one_stream)
-        status = xseg_streams_get(&device->streams, scope->stream, &stream);
+        status = xseg_streams_find_or_add(&device->streams, scope->stream, &stream);
     if (status != XSEG_OK)
         return status;
     plan.stream = stream;

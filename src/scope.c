@@ -37,7 +37,7 @@ xseg_status xseg_scope_select(struct xseg_device *device, const struct xseg_scop
     xseg_status status = XSEG_OK;
 
     if (scope->one_stream)
-        status = xseg_streams_get(&device->streams, scope->stream, &stream);
+        status = xseg_streams_find_or_add(&device->streams, scope->stream, &stream);
     *out = (struct xseg_selection){scope->pool, stream};
     return status;
 }

@@ -201,7 +201,7 @@ static void note_leaving(struct world *world)
 {
     const struct xseg_device *opened = xseg_allocator_open_device(world->allocator, 0);
 
-    world->leaving = opened != NULL && atomic_load(&opened->streams.leaving_count) > 0;
+    world->leaving = opened != NULL && atomic_load(&opened->streams.retiring_count) > 0;
 }
 
 int world_enter(struct world *world)
@@ -240,7 +240,8 @@ static const void *known_stream(struct world *world, unsigned slot)
 
     /* The calling thread's own stream is found by its number, which costs a question. */
     if (entry->met && slot == 1)
-        assert_int_equal(xseg_streams_get(&device->streams, entry->handle, &known), XSEG_OK);
+        assert_int_equal(xseg_streams_find_or_add(&device->streams, entry->handle, &known),
+                         XSEG_OK);
     else if (entry->met)
         known = xseg_streams_find(&device->streams, entry->handle);
     return known;

@@ -215,7 +215,7 @@ static void where_nothing_is_wiped_there_is_none(void **state)
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
 
     (void)state;
-    allocator->stream_cache.are_wiped = false;
+    allocator->stream_cache.is_wiped_on_fork = false;
     allocator->fast_frees_are_wiped = false;
     xseg_fork_guard_fini(&allocator->fork);
     assert_int_equal(xseg_config_set(allocator, "expandable_segments:True"), XSEG_OK);

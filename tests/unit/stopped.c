@@ -259,7 +259,7 @@ static void a_reader_of_routes_that_comes_too_late_begins_again(void **state)
     reader.second = scene_pool(allocator);
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
     reader.routes = &device->routes;
-    assert_int_equal(xseg_streams_get(&device->streams, NULL, &reader.stream), XSEG_OK);
+    assert_int_equal(xseg_streams_find_or_add(&device->streams, NULL, &reader.stream), XSEG_OK);
     stop_everywhere(&run);
     assert_int_equal(xseg_route_end(reader.first), XSEG_OK);
     assert_int_equal(xseg_pool_release(reader.first), XSEG_OK);

@@ -52,7 +52,7 @@ static struct xseg_known_stream *get(struct fixture *f, xseg_stream handle)
 {
     struct xseg_known_stream *stream = NULL;
 
-    assert_int_equal(xseg_streams_get(&f->streams, handle, &stream), XSEG_OK);
+    assert_int_equal(xseg_streams_find_or_add(&f->streams, handle, &stream), XSEG_OK);
     assert_non_null(stream);
     return stream;
 }
@@ -61,7 +61,7 @@ static bool can_name(struct fixture *f, const struct xseg_known_stream *stream)
 {
     bool can = false;
 
-    assert_int_equal(xseg_streams_can_name(&f->context, stream, &can), XSEG_OK);
+    assert_int_equal(xseg_streams_can_use(&f->context, stream, &can), XSEG_OK);
     return can;
 }
 
@@ -108,10 +108,10 @@ static void *visit(void *argument)
 {
     struct visit *visit = argument;
 
-    if (xseg_streams_get(&visit->f->streams, per_thread, &visit->mine) != XSEG_OK ||
-        xseg_streams_can_name(&visit->f->context, visit->theirs, &visit->can_name_theirs) !=
+    if (xseg_streams_find_or_add(&visit->f->streams, per_thread, &visit->mine) != XSEG_OK ||
+        xseg_streams_can_use(&visit->f->context, visit->theirs, &visit->can_name_theirs) !=
             XSEG_OK ||
-        xseg_streams_can_name(&visit->f->context, visit->mine, &visit->can_name_mine) != XSEG_OK)
+        xseg_streams_can_use(&visit->f->context, visit->mine, &visit->can_name_mine) != XSEG_OK)
         visit->mine = NULL;
     return NULL;
 }
@@ -144,12 +144,12 @@ static void a_driver_that_cannot_tell_is_an_error(void **state)
     (void)state;
     set_up(&f);
     assert_int_equal(xseg_sim_fail("cuStreamGetId", 1, 400), XSEG_OK);
-    scene_expect_error(xseg_streams_get(&f.streams, NULL, &stream), XSEG_ERR_DRIVER,
+    scene_expect_error(xseg_streams_find_or_add(&f.streams, NULL, &stream), XSEG_ERR_DRIVER,
                        "stream of device 0");
     assert_null(stream);
     stream = get(&f, per_thread);
     assert_int_equal(xseg_sim_fail("cuStreamGetId", 1, 400), XSEG_OK);
-    assert_int_equal(xseg_streams_can_name(&f.context, stream, &can), XSEG_ERR_DRIVER);
+    assert_int_equal(xseg_streams_can_use(&f.context, stream, &can), XSEG_ERR_DRIVER);
     tear_down(&f);
 }
 
@@ -173,7 +173,7 @@ static void many_streams_are_found_at_once(void **state)
 
         assert_ptr_equal(get(&f, stream[i])->handle, stream[i]);
         for (const struct xseg_known_stream *at =
-                 xseg_streams_first(&f.streams, (uintptr_t)stream[i]);
+                 xseg_streams_chain(&f.streams, (uintptr_t)stream[i]);
              at != NULL && at->handle != stream[i]; at = atomic_load(&at->next))
             passed++;
         assert_true(passed < 20);
@@ -214,7 +214,7 @@ static void *read_on(void *argument)
 
     while (!atomic_load(&reading->ends)) {
         const struct xseg_known_stream *plain =
-            xseg_streams_find_uncaptured(&reading->f->streams, reading->stream);
+            xseg_streams_find_fast(&reading->f->streams, reading->stream);
         const struct xseg_known_stream *known =
             xseg_streams_find(&reading->f->streams, reading->stream);
 

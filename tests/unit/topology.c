@@ -44,7 +44,8 @@ static void set_up(struct fixture *f)
     xseg_mutex_init(&f->table_lock, XSEG_RANK_TABLE);
     xseg_streams_init(&f->streams, &f->context, &f->table_lock);
     for (unsigned i = 0; i < STREAMS; i++)
-        assert_int_equal(xseg_streams_get(&f->streams, scene_stream(), &f->stream[i]), XSEG_OK);
+        assert_int_equal(xseg_streams_find_or_add(&f->streams, scene_stream(), &f->stream[i]),
+                         XSEG_OK);
     xseg_topology_init(&f->topology);
     assert_int_equal(cuCtxPushCurrent_v2(f->context.primary), 0);
     assert_int_equal(cuStreamBeginCapture_v2(f->stream[0]->handle, RELAXED), 0);

@@ -260,7 +260,7 @@ static struct xseg_known_stream *find_stream(struct xseg_device *device, xseg_st
 {
     return xseg_pending_captures(device->pending)
                ? NULL
-               : xseg_streams_find_uncaptured(&device->streams, handle);
+               : xseg_streams_find_fast(&device->streams, handle);
 }
 
 xseg_status xseg_allocator_record_stream(struct xseg_allocator *allocator, const void *pointer,

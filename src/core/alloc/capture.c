@@ -208,7 +208,7 @@ xseg_status xseg_side_stream_get(struct xseg_device *device, struct xseg_known_s
     if (device->wait_stream == NULL)
         status = xseg_driver_stream_create(&device->context, &device->wait_stream);
     if (status == XSEG_OK)
-        status = xseg_streams_get(&device->streams, device->wait_stream, out);
+        status = xseg_streams_find_or_add(&device->streams, device->wait_stream, out);
     XSEG_ASSERT(status != XSEG_OK || (*out)->handle == device->wait_stream);
     xseg_mutex_unlock(&device->growth_lock);
     return status;

@@ -19,7 +19,7 @@ static inline bool is_calm(struct xseg_device *device)
 static inline struct xseg_arena *find_arena(struct xseg_device *device, xseg_stream handle,
                                             bool is_small)
 {
-    const struct xseg_known_stream *stream = xseg_streams_find_uncaptured(&device->streams, handle);
+    const struct xseg_known_stream *stream = xseg_streams_find_fast(&device->streams, handle);
 
     return stream == NULL ? NULL
                           : atomic_load_explicit(&stream->arena[!is_small], memory_order_acquire);
@@ -79,7 +79,7 @@ static void learn(struct xseg_allocator *allocator, struct xseg_device *device, 
 
     xseg_mutex_lock(stream_cache->lock);
     const struct xseg_config *config = xseg_allocator_config(allocator);
-    struct xseg_known_stream *stream = xseg_streams_find_uncaptured(&device->streams, handle);
+    struct xseg_known_stream *stream = xseg_streams_find_fast(&device->streams, handle);
     if (stream != NULL && config->has_fast_allocs && is_calm(device)) {
         atomic_store_explicit(&stream->fast_path_mode, way_of(config, device),
                               memory_order_relaxed);
@@ -132,7 +132,7 @@ bool xseg_hit_stream_alloc_in(struct xseg_allocator *allocator, struct xseg_pool
         bytes - 1 >= XSEG_SIZE_MAX - 1 || xseg_pending_captures(device->pending) ||
         atomic_load_explicit(&device->context.slow_path, memory_order_relaxed) != 0)
         return false;
-    const struct xseg_known_stream *stream = xseg_streams_find_uncaptured(&device->streams, handle);
+    const struct xseg_known_stream *stream = xseg_streams_find_fast(&device->streams, handle);
     if (stream == NULL)
         return false;
     struct xseg_arena *arena = xseg_pool_find_arena(pool, stream, bytes <= XSEG_SIZE_SMALL_MAX);

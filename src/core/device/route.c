@@ -192,7 +192,7 @@ static xseg_status resolve_capture_id(struct xseg_routes *routes, struct xseg_ro
     if (*id != 0)
         return XSEG_OK;
     XSEG_ASSERT(route->captured != NULL);
-    status = xseg_streams_can_name(routes->context, route->captured, &is_addressable);
+    status = xseg_streams_can_use(routes->context, route->captured, &is_addressable);
     if (status != XSEG_OK || !is_addressable)
         return status;
     status = xseg_driver_capture_info(routes->context, route->captured->handle, &info);

@@ -43,7 +43,7 @@ xseg_status xseg_guarded_choose(struct xseg_alloc_params *params)
 
     XSEG_ASSERT(!params->is_guarded && params->is_small == arena->is_small);
     if (!params->expandable || !xseg_device_makes_pages(device) || arena->pool->is_private ||
-        !xseg_streams_is_open(&device->context, xseg_arena_stream(arena)))
+        !xseg_streams_accepts_work(&device->context, xseg_arena_stream(arena)))
         return XSEG_OK;
     xseg_status status = pool != NULL ? XSEG_OK : get_guarded_pool(device, &pool);
     if (status == XSEG_OK)
@@ -61,7 +61,7 @@ static bool synchronize_stream(const struct xseg_arena *arena,
 {
     struct xseg_context *context = &arena->device->context;
 
-    return xseg_streams_is_open(context, stream) &&
+    return xseg_streams_accepts_work(context, stream) &&
            xseg_driver_stream_synchronize(context, stream->handle) == XSEG_OK;
 }
 

@@ -321,7 +321,7 @@ static void abandon_pending(struct xseg_device *device)
     xseg_pending_lock(device->pending);
     xseg_deferred_settle(device->pending, NULL);
     xseg_pending_unlock(device->pending);
-    xseg_streams_visit(&device->streams, pass, device);
+    xseg_streams_for_each(&device->streams, pass, device);
 }
 
 xseg_status xseg_device_release_memory(struct xseg_device *device)

@@ -127,7 +127,7 @@ void xseg_debug_fill_claimed(struct xseg_block *block)
     XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED);
     const bool filled =
         xseg_debug_fill_is_on(arena) && !xseg_context_is_lost(context) &&
-        xseg_streams_is_open(context, xseg_arena_stream(arena)) &&
+        xseg_streams_accepts_work(context, xseg_arena_stream(arena)) &&
         xseg_driver_fill(context, block->base, block->bytes, XSEG_DEBUG_FILL_PATTERN,
                          xseg_arena_stream(arena)->handle) == XSEG_OK;
     update_filled_set(arena->device->fill, block->base, xseg_block_end(block), filled);
@@ -278,7 +278,7 @@ static void check_pattern(const struct xseg_alloc_result *result)
 
     if (!xseg_debug_fill_is_on(arena) ||
         atomic_load(&arena->device->fill->reads) == XSEG_DEBUG_FILL_UNREADABLE ||
-        !xseg_streams_is_open(&arena->device->context, xseg_arena_stream(arena)))
+        !xseg_streams_accepts_work(&arena->device->context, xseg_arena_stream(arena)))
         return;
     if (find_difference(result, &difference) && difference.count != 0)
         report_overwrite(result, &difference);

@@ -69,7 +69,7 @@ void xseg_pending_record_stream(struct xseg_arena *arena, struct xseg_block *blo
         XSEG_ASSERT(use != NULL);
         xseg_list_init(&use->link);
         use->stream = stream;
-        use->number = stream->number;
+        use->number = stream->id;
         use->block = block;
         use->next = block->uses;
         use->outside = use->captured = use->is_shared = false;
@@ -93,10 +93,10 @@ static xseg_status record_use_event(struct xseg_pending *pending, struct xseg_st
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     use->is_shared = !xseg_pending_is_current(use) || !xseg_stream_is_known(use->stream);
     if (use->is_shared) {
-        use->event = xseg_pending_is_current(use) ? use->stream->last : NULL; /* NULL: completed */
+        use->event = xseg_pending_is_current(use) ? use->stream->retire_event : NULL; /* NULL: completed */
         return XSEG_OK;
     }
-    status = xseg_streams_can_name(pending->fences.context, use->stream, &is_addressable);
+    status = xseg_streams_can_use(pending->fences.context, use->stream, &is_addressable);
     if (status != XSEG_OK)
         return status;
     return xseg_fences_record(&pending->fences, is_addressable ? use->stream->handle : NULL,
@@ -130,7 +130,7 @@ static xseg_status record_use_events(struct xseg_pending *pending, struct xseg_b
  * PyTorch's table of streams has this order for its first six streams. */
 static uint64_t stream_rank(const struct xseg_known_stream *stream)
 {
-    return stream->handle == NULL ? 0 : UINT64_MAX / 2 - stream->number;
+    return stream->handle == NULL ? 0 : UINT64_MAX / 2 - stream->id;
 }
 
 /* Insert a stream into the list of streams with uses, unless it is in the list. */
@@ -253,7 +253,7 @@ static bool collect_stream_marks(struct xseg_context *context,
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     if (stream->handle == NULL || !xseg_stream_is_known(stream) ||
         !xseg_streams_is_claimed(stream) ||
-        xseg_streams_can_name(context, stream, &is_addressable) != XSEG_OK || !is_addressable ||
+        xseg_streams_can_use(context, stream, &is_addressable) != XSEG_OK || !is_addressable ||
         xseg_driver_capture_info(context, stream->handle, &info) != XSEG_OK || info.id == 0 ||
         (marks->capture != 0 && marks->capture != info.id))
         return false;
@@ -485,7 +485,7 @@ static bool rerecord_event(struct xseg_pending *pending, struct xseg_stream_use 
     xseg_event event;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
-    if (use->is_shared || !xseg_streams_is_open(pending->fences.context, use->stream) ||
+    if (use->is_shared || !xseg_streams_accepts_work(pending->fences.context, use->stream) ||
         xseg_fences_record(&pending->fences, use->stream->handle, &event) != XSEG_OK)
         return false;
     XSEG_ASSERT(use->event != NULL);

@@ -34,16 +34,16 @@ static xseg_status retire_stream(struct xseg_device *device, struct xseg_known_s
     xseg_status status = check_stream_not_captured(device, stream);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    XSEG_ASSERT(stream->last == NULL);
+    XSEG_ASSERT(stream->retire_event == NULL);
     if (status == XSEG_OK)
         status = xseg_driver_relax_capture_mode(&device->context, &mode);
     if (status != XSEG_OK)
         return status;
-    status = xseg_fences_record(&device->pending->fences, stream->handle, &stream->last);
+    status = xseg_fences_record(&device->pending->fences, stream->handle, &stream->retire_event);
     xseg_driver_restore_capture_mode(&device->context, mode);
     if (status != XSEG_OK)
         return status;
-    XSEG_ASSERT(stream->last != NULL);
+    XSEG_ASSERT(stream->retire_event != NULL);
     xseg_streams_mark_retiring(&device->streams, stream);
     return XSEG_OK;
 }
@@ -82,9 +82,9 @@ xseg_status xseg_stream_retirement_begin(struct xseg_device *device, xseg_stream
 static void finish_retirement(struct xseg_device *device, struct xseg_known_stream *stream)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
-    XSEG_ASSERT(stream->last != NULL);
-    xseg_fences_return(&device->pending->fences, stream->last);
-    stream->last = NULL;
+    XSEG_ASSERT(stream->retire_event != NULL);
+    xseg_fences_return(&device->pending->fences, stream->retire_event);
+    stream->retire_event = NULL;
     xseg_streams_mark_retired(&device->streams, stream);
 }
 
@@ -94,28 +94,28 @@ static bool is_last_event_complete(struct xseg_device *device,
 {
     bool done = false;
 
-    XSEG_ASSERT(stream->last != NULL);
+    XSEG_ASSERT(stream->retire_event != NULL);
     return xseg_list_is_empty(&stream->uses) &&
-           xseg_driver_event_query(&device->context, stream->last, &done) == XSEG_OK && done;
+           xseg_driver_event_query(&device->context, stream->retire_event, &done) == XSEG_OK && done;
 }
 
 /* Query the first retiring streams.  A stream with queued work moves to the end of the list. */
 static void poll_retiring_streams(struct xseg_device *device)
 {
-    struct xseg_list *retiring = &device->streams.pending_unmaps;
-    unsigned left = atomic_load_explicit(&device->streams.leaving_count, memory_order_relaxed);
+    struct xseg_list *retiring = &device->streams.retiring;
+    unsigned left = atomic_load_explicit(&device->streams.retiring_count, memory_order_relaxed);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     for (left = left < MAX_RETIREMENTS_POLLED ? left : MAX_RETIREMENTS_POLLED; left > 0; left--) {
         XSEG_ASSERT(!xseg_list_is_empty(retiring));
         struct xseg_known_stream *stream =
-            XSEG_LIST_FIRST(retiring, struct xseg_known_stream, going);
+            XSEG_LIST_FIRST(retiring, struct xseg_known_stream, retire_link);
 
         if (is_last_event_complete(device, stream)) {
             finish_retirement(device, stream);
         } else {
-            xseg_list_remove(&stream->going);
-            xseg_list_insert(retiring, &stream->going);
+            xseg_list_remove(&stream->retire_link);
+            xseg_list_insert(retiring, &stream->retire_link);
         }
     }
 }
@@ -125,7 +125,7 @@ static void poll_retirements(struct xseg_device *device)
 {
     int mode = 0;
 
-    if (atomic_load_explicit(&device->streams.leaving_count, memory_order_relaxed) == 0)
+    if (atomic_load_explicit(&device->streams.retiring_count, memory_order_relaxed) == 0)
         return;
     xseg_pending_poll(device->pending);
     xseg_pending_lock(device->pending);
@@ -158,7 +158,7 @@ xseg_status xseg_stream_retirement_check(struct xseg_device *device,
 
     XSEG_ASSERT(!xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     xseg_pending_lock(device->pending);
-    event = stream->last;
+    event = stream->retire_event;
     xseg_pending_unlock(device->pending);
     *completed = event == NULL;
     if (*completed)
@@ -175,9 +175,9 @@ void xseg_stream_retirement_finish_all(struct xseg_device *device)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     xseg_pending_lock(device->pending);
-    XSEG_LIST_FOR_SAFE(node, &device->streams.pending_unmaps)
+    XSEG_LIST_FOR_SAFE(node, &device->streams.retiring)
     {
-        finish_retirement(device, XSEG_CONTAINER(node, struct xseg_known_stream, going));
+        finish_retirement(device, XSEG_CONTAINER(node, struct xseg_known_stream, retire_link));
     }
     xseg_pending_unlock(device->pending);
 }
@@ -191,5 +191,5 @@ xseg_status xseg_stream_retirement_get(struct xseg_device *device, xseg_stream h
             return XSEG_OK;
     }
     poll_retirements(device);
-    return xseg_streams_get(&device->streams, handle, out);
+    return xseg_streams_find_or_add(&device->streams, handle, out);
 }

@@ -251,7 +251,7 @@ static xseg_status close_pool(struct xseg_pool *pool)
     xseg_pending_unmap_poll(pool->device, false);
     xseg_pool_visit_arenas(pool, close_arena, &found);
     xseg_pool_visit_arenas(pool, mark_range_streams, &found);
-    xseg_streams_visit(&pool->device->streams, query_stream, &found);
+    xseg_streams_for_each(&pool->device->streams, query_stream, &found);
     return check_blockers(pool, &found);
 }
 

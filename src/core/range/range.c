@@ -110,7 +110,7 @@ static struct xseg_range_state *create_state(uint32_t granules)
 static xseg_status get_range_arena(struct xseg_pool *pool, struct xseg_arena **out)
 {
     struct xseg_known_stream *stream = NULL;
-    const xseg_status status = xseg_streams_get(&pool->device->streams, NULL, &stream);
+    const xseg_status status = xseg_streams_find_or_add(&pool->device->streams, NULL, &stream);
 
     return status == XSEG_OK ? xseg_pool_arena(pool, stream, false, out) : status;
 }
@@ -200,7 +200,7 @@ free_all:
 
 static uint64_t load_stream_id(const struct xseg_known_stream *stream)
 {
-    return atomic_load_explicit(&stream->number, memory_order_acquire);
+    return atomic_load_explicit(&stream->id, memory_order_acquire);
 }
 
 static bool is_current(const struct xseg_range_stream *entry)

@@ -195,7 +195,7 @@ uint64_t xseg_idle_poll_fence(struct xseg_arena *arena, uint64_t now)
     int mode = 0;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    if (arena->fence == NULL && !xseg_streams_is_open(&device->context, stream))
+    if (arena->fence == NULL && !xseg_streams_accepts_work(&device->context, stream))
         return arena->passed;
     if (xseg_driver_relax_capture_mode(&device->context, &mode) != XSEG_OK)
         return arena->passed;

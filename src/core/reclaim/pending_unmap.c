@@ -76,7 +76,7 @@ static void dequeue_batch(struct xseg_unmap_batch *batch)
         xseg_list_remove(&elastic->parked_link);
     batch->is_parked = false;
     if (xseg_list_is_empty(&batch->stream->batches))
-        xseg_list_remove(&batch->stream->leaves);
+        xseg_list_remove(&batch->stream->batch_link);
 }
 
 /*
@@ -93,7 +93,7 @@ static void enqueue_batch(struct xseg_pending_unmap *unmaps, struct xseg_unmap_b
         xseg_list_insert(&unmaps->unrecorded, &batch->queue_link);
     } else {
         if (xseg_list_is_empty(&stream->batches))
-            xseg_list_insert(&unmaps->streams, &stream->leaves);
+            xseg_list_insert(&unmaps->streams, &stream->batch_link);
         xseg_list_insert(&stream->batches, &batch->queue_link);
     }
 }
@@ -209,7 +209,7 @@ static void set_granule_use(const struct run *run, enum xseg_elastic_use use)
 /* Whether the stream of a batch was retired, so that its work has completed. */
 static bool is_batch_stream_retired(const struct xseg_unmap_batch *batch)
 {
-    return atomic_load_explicit(&batch->stream->number, memory_order_acquire) !=
+    return atomic_load_explicit(&batch->stream->id, memory_order_acquire) !=
            batch->stream_number;
 }
 
@@ -244,7 +244,7 @@ static xseg_status create_batch(struct xseg_extent *extent, struct xseg_known_st
     batch->stream = stream;
     xseg_list_init(&batch->queue_link);
     enqueue_batch(device->pending_unmaps, batch);
-    batch->stream_number = atomic_load_explicit(&stream->number, memory_order_relaxed);
+    batch->stream_number = atomic_load_explicit(&stream->id, memory_order_relaxed);
     batch->releases = UINT64_MAX;
     if (!xseg_pending_captures(device->pending) && !xseg_context_is_lost(&device->context))
         status = record_batch_event(batch);
@@ -403,7 +403,7 @@ static void poll_batch_events(struct xseg_device *device)
     XSEG_LIST_FOR_SAFE(node, &device->pending_unmaps->streams)
     {
         if (!poll_stream_batches(device, &queries,
-                                 XSEG_CONTAINER(node, struct xseg_known_stream, leaves)))
+                                 XSEG_CONTAINER(node, struct xseg_known_stream, batch_link)))
             break;
     }
     xseg_driver_poll_end(&queries);
@@ -416,7 +416,7 @@ static void record_missing_event(struct xseg_device *device, struct xseg_unmap_b
     bool idle = false;
 
     batch->is_complete = is_batch_stream_retired(batch);
-    if (!batch->is_complete && xseg_streams_is_open(&device->context, batch->stream) &&
+    if (!batch->is_complete && xseg_streams_accepts_work(&device->context, batch->stream) &&
         record_batch_event(batch) == XSEG_OK)
         return;
     if (!batch->is_complete)

@@ -57,7 +57,7 @@ xseg_status xseg_reclaim_check_stream(struct xseg_device *device, struct xseg_kn
     *idle = false;
     if (!xseg_stream_is_known(stream))
         return xseg_stream_retirement_check(device, stream, wait, idle);
-    status = xseg_streams_can_name(context, stream, &is_addressable);
+    status = xseg_streams_can_use(context, stream, &is_addressable);
     if (status != XSEG_OK)
         return status;
     if (!wait)

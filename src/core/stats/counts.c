@@ -197,9 +197,10 @@ static bool can_suspend(const struct xseg_counts *counts, const struct xseg_coun
 /*
  * Suspend a batch of idle counts, if there are enough of them to justify a barrier.
  *
- * The flags are set before the barrier.  A thread that changes a count after the barrier sees the
- * flag, resumes the counts, and waits for the STATS lock to do so.  A thread that has not seen the
- * flag still holds its arena lock, so its counts are not suspended.
+ * The flags are set before the barrier.  A thread that locks an arena after the barrier sees the
+ * flag, resumes the counts before it changes them, and waits for the STATS lock to do so.  A thread
+ * that locked its arena before may not have seen the flag.  Either it has unlocked the arena, so
+ * that its changes are visible here, or its lock is found held and its counts are left out.
  */
 static __attribute__((noinline)) void suspend_idle_counts(struct xseg_counts *requester)
 {

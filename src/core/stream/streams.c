@@ -13,13 +13,13 @@
 #define LEGACY_HANDLE     ((uintptr_t)1)
 #define PER_THREAD_HANDLE ((uintptr_t)2)
 
-/* Mean number of entries per bucket above which the table doubles. */
-#define MAX_IN_BUCKET 2u
+/* The table doubles at this mean length of its chains. */
+#define MAX_CHAIN_LENGTH 2u
 
 _Static_assert((XSEG_STREAMS_BUCKETS & (XSEG_STREAMS_BUCKETS - 1)) == 0,
-               "a bucket is the upper bits of a hash");
+               "the index of a bucket is the upper bits of a hash");
 
-static size_t buckets_of(const struct xseg_streams_table *table)
+static size_t count_buckets(const struct xseg_streams_table *table)
 {
     XSEG_ASSERT(table->shift > 0 && table->shift < 64);
     return (size_t)1 << (64 - table->shift);
@@ -35,18 +35,18 @@ void xseg_streams_init(struct xseg_streams *streams, struct xseg_context *contex
     streams->first.bucket = streams->first_bucket;
     streams->first.shift = 64 - (unsigned)__builtin_ctz(XSEG_STREAMS_BUCKETS);
     atomic_init(&streams->table, &streams->first);
-    xseg_list_init(&streams->pending_unmaps);
-    for (unsigned i = 0; i < XSEG_COUNT_OF(streams->gone); i++)
-        xseg_list_init(&streams->gone[i]);
+    xseg_list_init(&streams->retiring);
+    for (unsigned i = 0; i < XSEG_COUNT_OF(streams->retired); i++)
+        xseg_list_init(&streams->retired[i]);
 }
 
 void xseg_streams_fini(struct xseg_streams *streams)
 {
-    struct xseg_known_stream *stream = atomic_load(&streams->last_made), *before;
+    struct xseg_known_stream *stream = atomic_load(&streams->newest), *older;
     struct xseg_streams_table *table = atomic_load(&streams->table), *smaller;
 
-    for (; stream != NULL; stream = before) {
-        before = stream->made_before;
+    for (; stream != NULL; stream = older) {
+        older = stream->older;
         free(stream);
     }
     for (; table != &streams->first; table = smaller) {
@@ -66,34 +66,35 @@ bool xseg_streams_is_default(xseg_stream handle)
     return (uintptr_t)handle <= PER_THREAD_HANDLE;
 }
 
-/* --- The table. --- */
+/* --- Hash table. --- */
 
-/* The key of an entry.  Per-thread streams share a handle, so their number is the key. */
-static uint64_t key_of(xseg_stream handle, uint64_t number)
+/* The key of a stream.  Per-thread default streams share a handle, so their ID is the key. */
+static uint64_t key_of_stream(xseg_stream handle, uint64_t id)
 {
-    return xseg_streams_is_per_thread(handle) ? number : (uintptr_t)handle;
+    return xseg_streams_is_per_thread(handle) ? id : (uintptr_t)handle;
 }
 
 static _Atomic(struct xseg_known_stream *) *bucket_of(const struct xseg_streams_table *table,
                                                       const struct xseg_known_stream *stream)
 {
-    const uint64_t key = key_of(stream->handle, stream->number);
+    const uint64_t key = key_of_stream(stream->handle, stream->id);
 
     return &table->bucket[key * UINT64_C(0x9E3779B97F4A7C15) >> table->shift];
 }
 
-static struct xseg_known_stream *find(const struct xseg_streams *streams, xseg_stream handle,
-                                      uint64_t number)
+static struct xseg_known_stream *find_entry(const struct xseg_streams *streams, xseg_stream handle,
+                                            uint64_t id)
 {
-    struct xseg_known_stream *stream = xseg_streams_first(streams, key_of(handle, number));
+    struct xseg_known_stream *stream = xseg_streams_chain(streams, key_of_stream(handle, id));
 
     while (stream != NULL && (!xseg_stream_is_of(stream, handle) ||
-                              (xseg_streams_is_per_thread(handle) && stream->number != number)))
+                              (xseg_streams_is_per_thread(handle) && stream->id != id)))
         stream = atomic_load_explicit(&stream->next, memory_order_acquire);
     return stream;
 }
 
-static void link_in(const struct xseg_streams_table *table, struct xseg_known_stream *stream)
+static void insert_into_bucket(const struct xseg_streams_table *table,
+                               struct xseg_known_stream *stream)
 {
     _Atomic(struct xseg_known_stream *) *bucket = bucket_of(table, stream);
 
@@ -102,58 +103,59 @@ static void link_in(const struct xseg_streams_table *table, struct xseg_known_st
     atomic_store_explicit(bucket, stream, memory_order_release);
 }
 
-static void link_out(const struct xseg_streams_table *table, const struct xseg_known_stream *stream)
+static void remove_from_bucket(const struct xseg_streams_table *table,
+                               const struct xseg_known_stream *stream)
 {
-    _Atomic(struct xseg_known_stream *) *place = bucket_of(table, stream);
+    _Atomic(struct xseg_known_stream *) *link = bucket_of(table, stream);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_TABLE));
-    for (; atomic_load(place) != stream; place = &atomic_load(place)->next)
-        ;
-    atomic_store_explicit(place, atomic_load(&stream->next), memory_order_release);
+    while (atomic_load(link) != stream)
+        link = &atomic_load(link)->next;
+    atomic_store_explicit(link, atomic_load(&stream->next), memory_order_release);
 }
 
-/* Double the table.  Without host memory buckets get longer. */
-static void grow(struct xseg_streams *streams)
+/* Double the table.  On host allocation failure chains become longer instead. */
+static void grow_table(struct xseg_streams *streams)
 {
-    struct xseg_streams_table *before = atomic_load(&streams->table);
+    struct xseg_streams_table *smaller = atomic_load(&streams->table);
     struct xseg_streams_table *table = malloc(sizeof(*table));
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_TABLE));
     if (table == NULL)
         return;
-    table->smaller = before;
-    table->shift = before->shift - 1;
-    table->bucket = calloc(buckets_of(table), sizeof(*table->bucket));
+    table->smaller = smaller;
+    table->shift = smaller->shift - 1;
+    table->bucket = calloc(count_buckets(table), sizeof(*table->bucket));
     if (table->bucket == NULL) {
         free(table);
         return;
     }
-    for (struct xseg_known_stream *stream = atomic_load(&streams->last_made); stream != NULL;
-         stream = stream->made_before)
-        link_in(table, stream);
+    for (struct xseg_known_stream *stream = atomic_load(&streams->newest); stream != NULL;
+         stream = stream->older)
+        insert_into_bucket(table, stream);
     atomic_store_explicit(&streams->table, table, memory_order_release);
 }
 
 /* --- Entries. --- */
 
-/* Take the entry of a stream that is gone, for a new stream; entries with arenas come first.
- * NULL: there is none. */
-static struct xseg_known_stream *take_gone(struct xseg_streams *streams)
+/* Remove a retired entry, or return NULL.  Entries with arenas are reused first. */
+static struct xseg_known_stream *pop_retired_entry(struct xseg_streams *streams)
 {
-    struct xseg_list *gone =
-        xseg_list_is_empty(&streams->gone[1]) ? &streams->gone[0] : &streams->gone[1];
+    struct xseg_list *retired =
+        xseg_list_is_empty(&streams->retired[1]) ? &streams->retired[0] : &streams->retired[1];
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_TABLE));
-    if (xseg_list_is_empty(gone))
+    if (xseg_list_is_empty(retired))
         return NULL;
-    struct xseg_known_stream *stream = XSEG_LIST_FIRST(gone, struct xseg_known_stream, going);
+    struct xseg_known_stream *stream =
+        XSEG_LIST_FIRST(retired, struct xseg_known_stream, retire_link);
     XSEG_ASSERT(atomic_load(&stream->state) == XSEG_STREAM_RETIRED);
-    xseg_list_remove(&stream->going);
-    link_out(atomic_load(&streams->table), stream);
+    xseg_list_remove(&stream->retire_link);
+    remove_from_bucket(atomic_load(&streams->table), stream);
     return stream;
 }
 
-static struct xseg_known_stream *make(struct xseg_streams *streams)
+static struct xseg_known_stream *create_entry(struct xseg_streams *streams)
 {
     struct xseg_known_stream *stream = calloc(1, sizeof(*stream));
 
@@ -163,35 +165,35 @@ static struct xseg_known_stream *make(struct xseg_streams *streams)
     xseg_list_init(&stream->uses);
     xseg_list_init(&stream->waiting);
     xseg_list_init(&stream->batches);
-    xseg_list_init(&stream->leaves);
-    xseg_list_init(&stream->going);
+    xseg_list_init(&stream->batch_link);
+    xseg_list_init(&stream->retire_link);
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_TABLE));
     if (atomic_load(&streams->count) >=
-        MAX_IN_BUCKET * (uint64_t)buckets_of(atomic_load(&streams->table)))
-        grow(streams);
+        MAX_CHAIN_LENGTH * (uint64_t)count_buckets(atomic_load(&streams->table)))
+        grow_table(streams);
     atomic_fetch_add(&streams->count, 1);
-    stream->made_before = atomic_load(&streams->last_made);
-    atomic_store_explicit(&streams->last_made, stream, memory_order_release);
+    stream->older = atomic_load(&streams->newest);
+    atomic_store_explicit(&streams->newest, stream, memory_order_release);
     return stream;
 }
 
-static xseg_status add(struct xseg_streams *streams, xseg_stream handle, uint64_t number,
-                       struct xseg_known_stream **out)
+static xseg_status add_stream(struct xseg_streams *streams, xseg_stream handle, uint64_t id,
+                              struct xseg_known_stream **out)
 {
-    struct xseg_known_stream *stream = take_gone(streams);
+    struct xseg_known_stream *stream = pop_retired_entry(streams);
 
     if (stream == NULL)
-        stream = make(streams);
+        stream = create_entry(streams);
     if (stream == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, stream entry");
-    XSEG_ASSERT(xseg_list_is_empty(&stream->going));
-    XSEG_ASSERT(stream->last == NULL);
-    /* A thread that found the entry as that of the last stream may take it for this one as soon as the handle is
-     * there. */
-    stream->number = number;
+    XSEG_ASSERT(xseg_list_is_empty(&stream->retire_link));
+    XSEG_ASSERT(stream->retire_event == NULL);
+    /* A concurrent lookup may return the entry as soon as the handle is stored, so everything else
+     * is stored first. */
+    stream->id = id;
     atomic_store(&stream->thread, NULL);
     atomic_store_explicit(&stream->handle, handle, memory_order_release);
-    link_in(atomic_load(&streams->table), stream);
+    insert_into_bucket(atomic_load(&streams->table), stream);
     atomic_store_explicit(&stream->state, XSEG_STREAM_KNOWN, memory_order_release);
     *out = stream;
     return XSEG_OK;
@@ -199,22 +201,22 @@ static xseg_status add(struct xseg_streams *streams, xseg_stream handle, uint64_
 
 void xseg_streams_mark_retiring(struct xseg_streams *streams, struct xseg_known_stream *stream)
 {
-    XSEG_ASSERT(xseg_stream_is_known(stream) && xseg_list_is_empty(&stream->going));
-    xseg_list_insert(&streams->pending_unmaps, &stream->going);
-    atomic_fetch_add(&streams->leaving_count, 1);
+    XSEG_ASSERT(xseg_stream_is_known(stream) && xseg_list_is_empty(&stream->retire_link));
+    xseg_list_insert(&streams->retiring, &stream->retire_link);
+    atomic_fetch_add(&streams->retiring_count, 1);
     atomic_store_explicit(&stream->state, XSEG_STREAM_RETIRING, memory_order_release);
 }
 
 void xseg_streams_mark_retired(struct xseg_streams *streams, struct xseg_known_stream *stream)
 {
     XSEG_ASSERT(atomic_load(&stream->state) != XSEG_STREAM_RETIRED);
-    XSEG_ASSERT(stream->last == NULL);
+    XSEG_ASSERT(stream->retire_event == NULL);
     if (atomic_load(&stream->state) == XSEG_STREAM_RETIRING)
-        atomic_fetch_sub(&streams->leaving_count, 1);
+        atomic_fetch_sub(&streams->retiring_count, 1);
     xseg_mutex_lock(streams->table_lock);
-    xseg_list_remove(&stream->going);
+    xseg_list_remove(&stream->retire_link);
     atomic_store_explicit(&stream->state, XSEG_STREAM_RETIRED, memory_order_release);
-    xseg_list_insert(&streams->gone[atomic_load(&stream->has_arenas)], &stream->going);
+    xseg_list_insert(&streams->retired[atomic_load(&stream->has_arenas)], &stream->retire_link);
     xseg_mutex_unlock(streams->table_lock);
 }
 
@@ -224,30 +226,30 @@ uint64_t xseg_streams_host_bytes(const struct xseg_streams *streams)
     uint64_t bytes = atomic_load(&streams->count) * sizeof(struct xseg_known_stream);
 
     for (; table != &streams->first; table = table->smaller)
-        bytes += sizeof(*table) + buckets_of(table) * sizeof(*table->bucket);
+        bytes += sizeof(*table) + count_buckets(table) * sizeof(*table->bucket);
     return bytes;
 }
 
-static xseg_status get_slowly(struct xseg_streams *streams, xseg_stream handle,
-                              struct xseg_known_stream **out)
+static xseg_status find_or_add_locked(struct xseg_streams *streams, xseg_stream handle,
+                                      struct xseg_known_stream **out)
 {
     const bool is_per_thread = xseg_streams_is_per_thread(handle);
     xseg_status status = XSEG_OK;
-    uint64_t number = 0;
+    uint64_t id = 0;
 
     xseg_mutex_lock(streams->table_lock);
-    struct xseg_known_stream *known = is_per_thread ? NULL : find(streams, handle, 0);
+    struct xseg_known_stream *known = is_per_thread ? NULL : find_entry(streams, handle, 0);
     if (known == NULL)
-        status = xseg_driver_stream_id(streams->context, handle, &number);
+        status = xseg_driver_stream_id(streams->context, handle, &id);
     if (status != XSEG_OK)
         xseg_fail_append("; pass an existing stream of device %d instead of %p",
                          streams->context->ordinal, (void *)handle);
     else if (is_per_thread)
-        known = find(streams, handle, number);
+        known = find_entry(streams, handle, id);
     if (known != NULL)
         *out = known;
     else if (status == XSEG_OK)
-        status = add(streams, handle, number, out);
+        status = add_stream(streams, handle, id, out);
     xseg_mutex_unlock(streams->table_lock);
     return status;
 }
@@ -258,44 +260,43 @@ struct xseg_known_stream *xseg_streams_find(struct xseg_streams *streams, xseg_s
 
     XSEG_ASSERT(!xseg_streams_is_per_thread(handle));
     handle = (uintptr_t)handle == LEGACY_HANDLE ? NULL : handle;
-    stream = find(streams, handle, 0);
+    stream = find_entry(streams, handle, 0);
     if (__builtin_expect(stream != NULL, 1))
         return stream;
     xseg_mutex_lock(streams->table_lock);
-    stream = find(streams, handle, 0);
+    stream = find_entry(streams, handle, 0);
     xseg_mutex_unlock(streams->table_lock);
     return stream;
 }
 
-void xseg_streams_visit(struct xseg_streams *streams,
-                        void (*visit)(void *self, struct xseg_known_stream *stream), void *self)
+void xseg_streams_for_each(struct xseg_streams *streams,
+                           void (*visit)(void *self, struct xseg_known_stream *stream), void *self)
 {
-    struct xseg_known_stream *stream =
-        atomic_load_explicit(&streams->last_made, memory_order_acquire);
+    struct xseg_known_stream *stream = atomic_load_explicit(&streams->newest, memory_order_acquire);
 
-    for (; stream != NULL; stream = stream->made_before)
+    for (; stream != NULL; stream = stream->older)
         visit(self, stream);
 }
 
-xseg_status xseg_streams_get(struct xseg_streams *streams, xseg_stream handle,
-                             struct xseg_known_stream **out)
+xseg_status xseg_streams_find_or_add(struct xseg_streams *streams, xseg_stream handle,
+                                     struct xseg_known_stream **out)
 {
     if ((uintptr_t)handle == LEGACY_HANDLE)
         handle = NULL;
     if (__builtin_expect(!xseg_streams_is_per_thread(handle), 1)) {
-        struct xseg_known_stream *stream = find(streams, handle, 0);
+        struct xseg_known_stream *stream = find_entry(streams, handle, 0);
 
         if (__builtin_expect(stream != NULL, 1)) {
             *out = stream;
             return XSEG_OK;
         }
     }
-    return get_slowly(streams, handle, out);
+    return find_or_add_locked(streams, handle, out);
 }
 
-/* --- What threads may do with them. --- */
+/* --- Use by threads. --- */
 
-/* A variable whose address identifies the thread. */
+/* The address of this variable identifies a thread. */
 static _Thread_local char this_thread;
 
 void xseg_streams_claim(struct xseg_known_stream *stream)
@@ -308,67 +309,67 @@ bool xseg_streams_is_claimed(const struct xseg_known_stream *stream)
     return atomic_load_explicit(&stream->thread, memory_order_relaxed) == &this_thread;
 }
 
-bool xseg_streams_is_open(struct xseg_context *context, const struct xseg_known_stream *stream)
+bool xseg_streams_accepts_work(struct xseg_context *context, const struct xseg_known_stream *stream)
 {
     struct xseg_capture_info info;
-    bool can_name = false;
+    bool can_use = false;
 
     return xseg_stream_is_known(stream) &&
-           xseg_streams_can_name(context, stream, &can_name) == XSEG_OK && can_name &&
+           xseg_streams_can_use(context, stream, &can_use) == XSEG_OK && can_use &&
            xseg_driver_capture_info(context, stream->handle, &info) == XSEG_OK && info.id == 0 &&
            !info.is_invalid;
 }
 
-xseg_status xseg_streams_can_name(struct xseg_context *context,
-                                  const struct xseg_known_stream *stream, bool *can)
+xseg_status xseg_streams_can_use(struct xseg_context *context,
+                                 const struct xseg_known_stream *stream, bool *can)
 {
-    uint64_t number = stream->number;
+    uint64_t id = stream->id;
     xseg_status status = XSEG_OK;
 
     if (xseg_streams_is_per_thread(stream->handle))
-        status = xseg_driver_stream_id(context, stream->handle, &number);
-    *can = number == stream->number;
+        status = xseg_driver_stream_id(context, stream->handle, &id);
+    *can = id == stream->id;
     return status;
 }
 
-/* --- Shortcuts. --- */
+/* --- Stream lookup cache. --- */
 
-#define SHORTCUTS_BYTES (XSEG_STREAM_CACHE_ENTRIES * sizeof(_Atomic(struct xseg_known_stream *)))
+#define CACHE_BYTES (XSEG_STREAM_CACHE_ENTRIES * sizeof(_Atomic(struct xseg_known_stream *)))
 
 bool xseg_stream_cache_init(struct xseg_stream_cache *stream_cache, struct xseg_mutex *lock)
 {
     XSEG_ASSERT(lock != NULL && lock->rank == XSEG_RANK_TABLE);
     stream_cache->lock = lock;
-    stream_cache->stream = xseg_wipe_on_fork_alloc(SHORTCUTS_BYTES, &stream_cache->are_wiped);
+    stream_cache->stream = xseg_wipe_on_fork_alloc(CACHE_BYTES, &stream_cache->is_wiped_on_fork);
     return stream_cache->stream != NULL;
 }
 
 void xseg_stream_cache_fini(struct xseg_stream_cache *stream_cache)
 {
-    xseg_wipe_on_fork_free(stream_cache->stream, SHORTCUTS_BYTES);
+    xseg_wipe_on_fork_free(stream_cache->stream, CACHE_BYTES);
     stream_cache->stream = NULL;
 }
 
 void xseg_stream_cache_add(struct xseg_stream_cache *stream_cache, struct xseg_known_stream *stream)
 {
-    _Atomic(struct xseg_known_stream *) *place =
+    _Atomic(struct xseg_known_stream *) *entry =
         &stream_cache->stream[xseg_stream_cache_index(stream->ordinal, stream->handle)];
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_TABLE));
     XSEG_ASSERT(stream->ordinal >= 0 && stream_cache->stream != NULL);
     if (xseg_stream_cache_has_space(stream_cache, stream->ordinal, stream->handle))
-        atomic_store_explicit(place, stream, memory_order_release);
+        atomic_store_explicit(entry, stream, memory_order_release);
 }
 
 void xseg_stream_cache_drop(struct xseg_stream_cache *stream_cache,
                             const struct xseg_known_stream *stream)
 {
-    _Atomic(struct xseg_known_stream *) *place =
+    _Atomic(struct xseg_known_stream *) *entry =
         &stream_cache->stream[xseg_stream_cache_index(stream->ordinal, stream->handle)];
 
     xseg_mutex_lock(stream_cache->lock);
-    if (atomic_load_explicit(place, memory_order_relaxed) == stream)
-        atomic_store_explicit(place, NULL, memory_order_release);
+    if (atomic_load_explicit(entry, memory_order_relaxed) == stream)
+        atomic_store_explicit(entry, NULL, memory_order_release);
     xseg_mutex_unlock(stream_cache->lock);
 }
 

@@ -1,39 +1,43 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Streams: the table of all streams that a device has met, and shortcuts of an allocator into these tables.
+ * Streams: the hash table of the streams of a device, and the lookup cache of an allocator.
  *
- * A stream is known by its handle, which leads to its entry through a table that is read without a
- * lock, so that a hit asks the driver nothing.  The legacy default stream has two handles, NULL and 1.
- * The handle of the per-thread default stream, 2, means another stream in each thread, so the driver is
- * asked for its number each time.
+ * The table maps a stream handle to an entry, which has the arenas of the stream in the default
+ * pool and the queues of blocks that wait for the stream.  Lookups are lock-free and call no driver
+ * function.  The legacy default stream has two handles, NULL and 1.  The handle 2 of the per-thread
+ * default stream is a different stream in each thread, so each lookup of it queries the stream's ID
+ * (cuStreamGetId), which is then the key.
  *
- * A stream that is *gone* is not found any more, since another stream may get its handle.  Its entry
- * stays, because blocks and arenas point to it.  Once all work of the stream has passed, the entry
- * becomes that of the next stream that the device meets, whatever its handle: with the entry that stream
- * gets the arenas and their cached memory.  So there are never more entries than streams were known at
- * one time, and memory is neither moved nor searched when streams come and go.
+ * The driver may give the handle of a destroyed stream to a new one, so the application announces
+ * the end of a stream.  From then on the entry is *retiring* and no longer found; when all work of
+ * the stream has completed, it is *retired*.  Entries are never freed, because blocks and arenas
+ * point to them.  The next new stream reuses a retired entry, whatever its handle is, with the
+ * arenas and their cached memory.  So memory neither moves nor is searched when streams come and
+ * go, and the number of entries is the maximum number of streams at one time.
  *
- * The table doubles as entries become many.  Smaller tables stay until the device closes, for threads
- * that are reading them; together they are no larger than the last table.  While entries move, a reader
- * may miss an entry; a caller that has to be sure looks again under TABLE.
+ * The table doubles when the chains become long.  Smaller tables remain allocated until the device
+ * closes, for concurrent lookups; together they are no larger than the current table.  While
+ * entries move to a larger table, a lookup may miss an entry, so a caller that needs certainty
+ * looks again under the lock.
  *
- * A *shortcut* leads from the handle of a stream to its entry, for plain requests.  A request is plain if its
- * configuration has plain hits, its device is open, its stream is known, and no route or capture could send it
- * elsewhere.  These facts change rarely, so they are checked in advance: a stream has a shortcut only while all of
- * them hold.  A call that makes one of them false drops the shortcut before it returns.  A plain request that took the
- * longer way (hit_stream.c) makes the shortcut again.
+ * The *stream lookup cache* is a direct-mapped cache from (device, handle) to the entry, for the
+ * fast path of allocations.  An entry is in the cache only while a request on its stream needs no
+ * further check: the configuration has fast allocations, the device is open, the stream is known,
+ * and no route or capture redirects the request.  These conditions change rarely.  Code that ends
+ * one of them first changes the condition and then drops the entry from the cache, before its call
+ * returns.  A request on the slow path adds the entry again (hit_stream.c).
  *
- * The kernel wipes the shortcuts in a forked child, so a hit need not check for a fork.  Where the kernel cannot do
- * that, there are no shortcuts.
+ * The kernel clears the cache in a forked child, so the fast path need not check for a fork.  On
+ * kernels that cannot do this the cache stays empty.
  *
- * Invariants, but for changes by a call that has not returned:
- *   SHORT-1  a stream with a shortcut is there, and its device is open and has no route; the
- *            configuration in force has plain hits, and the stream's `way`
- *            is the way that this configuration asks for.
+ * Invariants, except for changes by a call that has not returned:
+ *   SHORT-1  The stream of a cached entry is known, its device is open and has no route, the
+ *            current configuration has fast allocations, and `fast_path_mode` is the mode of that
+ *            configuration.
  *
- * Locking: TABLE of the device guards the table, the lists, and changes of handles and numbers, TABLE of the allocator
- * guards changes of the shortcuts; finding needs no lock.  PENDING guards the list of leaving streams.  Entries stay
- * until the device closes.
+ * Locking: the table lock of the device (rank TABLE) guards the table, the lists of entries, and
+ * changes of handles and IDs; the table lock of the allocator guards changes of the cache.  The
+ * lock of pending blocks (rank PENDING) guards the list of retiring streams.
  */
 #ifndef XSEG_CORE_STREAMS_H
 #define XSEG_CORE_STREAMS_H
@@ -50,47 +54,47 @@ struct xseg_arena;
 
 enum xseg_stream_state {
     XSEG_STREAM_KNOWN,
-    XSEG_STREAM_RETIRING, /* the stream is gone, but its work has not finished */
-    XSEG_STREAM_RETIRED   /* the stream is gone, and its work has finished */
+    XSEG_STREAM_RETIRING, /* its end was announced, and work is pending */
+    XSEG_STREAM_RETIRED   /* its end was announced, and all work has completed */
 };
 
-/* How plain requests of a stream are served, as far as a shortcut says. */
+/* The mode of the fast path for requests on a cached stream. */
 enum xseg_fast_path_mode {
-    XSEG_FAST_PATH_BY_CONFIG,  /* ask the configuration, which may want notes */
+    XSEG_FAST_PATH_BY_CONFIG,  /* read the configuration, which may record blocks */
     XSEG_FAST_PATH_CLASSIC,    /* from classic segments, no max_split_size_mb */
     XSEG_FAST_PATH_EXPANDABLE, /* from expandable segments, no max_split_size_mb */
 };
 
+/* The entry of a stream. */
 struct xseg_known_stream {
-    _Atomic(struct xseg_known_stream *) next; /* next entry in the bucket */
-    struct xseg_known_stream *made_before;    /* the entry that was made before this one */
+    _Atomic(struct xseg_known_stream *) next; /* in the chain of the table */
+    struct xseg_known_stream *older;          /* the entry that was created before */
     _Atomic(xseg_stream) handle;
-    int ordinal; /* of its device */
-    _Atomic(enum xseg_fast_path_mode)
-        fast_path_mode;          /* valid with a shortcut; written under TABLE */
-    atomic_uint_fast64_t number; /* never used for another stream */
+    int ordinal; /* of the device */
+    /* Valid while the stream is in the cache; written under TABLE. */
+    _Atomic(enum xseg_fast_path_mode) fast_path_mode;
+    atomic_uint_fast64_t id; /* of the driver, unique in the process */
     _Atomic(enum xseg_stream_state) state;
-    /* The thread that named the stream last during a capture; see xseg_streams_claim(). */
+    /* Identifies the thread that last used the stream in a capture; see xseg_streams_claim(). */
     _Atomic(const void *) thread;
-    bool
-        is_queried; /* the driver is to be asked whether the stream is idle; guarded by the device memory lock */
-    atomic_bool has_arenas; /* the stream has had an arena */
-    xseg_event last; /* of a LEAVING stream: an event behind all its work; guarded by PENDING */
-    struct xseg_list going; /* in the list of streams that leave, or are gone */
-    /* The default pool's arenas: small, large.  Made when first needed. */
-    _Atomic(struct xseg_arena *) arena[2];
-    /* Freed blocks that wait for the stream, oldest first, and its place among the streams that
-     * are waited for, by rank; guarded by PENDING. */
+    bool is_queried;         /* scratch: query whether the stream is idle; device memory lock */
+    atomic_bool has_arenas;  /* the entry has ever had an arena */
+    xseg_event retire_event; /* recorded after all work of a retiring stream; PENDING */
+    struct xseg_list retire_link;          /* in the list of retiring or of retired streams */
+    _Atomic(struct xseg_arena *) arena[2]; /* of the default pool: small, large; or NULL */
+    /* Freed blocks that wait for the stream, oldest first, and the link in the list of streams with
+     * such blocks, which is sorted by rank; guarded by PENDING. */
     struct xseg_list uses, waiting;
     uint64_t rank;
-    /* Batches of leaving memory with an event of the stream, oldest first, and its place among the streams that have some;
-     * guarded by the device memory lock. */
-    struct xseg_list batches, leaves;
+    /* Batches of pending unmaps that wait for the stream, oldest first, and the link in the list of
+     * streams with such batches; guarded by the device memory lock. */
+    struct xseg_list batches, batch_link;
 };
 
+/* A hash table, and the smaller one that it has replaced. */
 struct xseg_streams_table {
-    struct xseg_streams_table *smaller; /* the table before this one; NULL: none */
-    unsigned shift; /* right shift of a hash that leaves the index of a bucket */
+    struct xseg_streams_table *smaller;
+    unsigned shift; /* a hash shifted right by this is the index of a bucket */
     _Atomic(struct xseg_known_stream *) *bucket;
 };
 
@@ -100,11 +104,11 @@ struct xseg_streams {
     _Atomic(struct xseg_streams_table *) table;
     struct xseg_streams_table first;
     _Atomic(struct xseg_known_stream *) first_bucket[XSEG_STREAMS_BUCKETS];
-    _Atomic(struct xseg_known_stream *) last_made; /* last entry made; leads to all others */
-    atomic_uint_fast64_t count;                    /* of entries */
-    atomic_uint leaving_count;
-    struct xseg_list pending_unmaps; /* in the order in which the driver is asked about them */
-    struct xseg_list gone[2];        /* streams that never had an arena; streams that had */
+    _Atomic(struct xseg_known_stream *) newest; /* head of the list of all entries */
+    atomic_uint_fast64_t count;                 /* of entries */
+    atomic_uint retiring_count;
+    struct xseg_list retiring;   /* in the order in which their events are queried */
+    struct xseg_list retired[2]; /* entries without arenas; entries with arenas */
 };
 
 static inline bool xseg_stream_is_known(const struct xseg_known_stream *stream)
@@ -118,21 +122,21 @@ void xseg_streams_init(struct xseg_streams *streams, struct xseg_context *contex
 void xseg_streams_fini(struct xseg_streams *streams);
 
 /*
- * The entry of a handle, made if the device meets it for the first time.
+ * Find the entry of a handle, or add one.
  *
- * Returns: XSEG_OK, XSEG_ERR_DRIVER (no such stream), XSEG_ERR_HOST_MEMORY
- * Cost:    none for a stream that is known; else cuStreamGetId.  Always cuStreamGetId for the
- *          per-thread default stream.
+ * @return XSEG_OK, XSEG_ERR_DRIVER (no such stream) or XSEG_ERR_HOST_MEMORY
+ *
+ * Cost: cuStreamGetId for a new stream and for the per-thread default stream
  */
-xseg_status xseg_streams_get(struct xseg_streams *streams, xseg_stream handle,
-                             struct xseg_known_stream **out);
+xseg_status xseg_streams_find_or_add(struct xseg_streams *streams, xseg_stream handle,
+                                     struct xseg_known_stream **out);
 
-/* The entry of a handle whose stream is known; else NULL.  Not for the per-thread default stream.  TABLE
- * is taken where the table does not have it at once. */
+/* The entry of a known stream other than the per-thread default stream, or NULL.  If the first
+ * lookup misses, it is repeated under TABLE. */
 struct xseg_known_stream *xseg_streams_find(struct xseg_streams *streams, xseg_stream handle);
 
-/* The first entry of the bucket of a handle, or of the number of a per-thread stream, or NULL. */
-static inline struct xseg_known_stream *xseg_streams_first(const struct xseg_streams *streams,
+/* The head of the chain for a handle, or for the ID of a per-thread stream; or NULL. */
+static inline struct xseg_known_stream *xseg_streams_chain(const struct xseg_streams *streams,
                                                            uint64_t key)
 {
     const struct xseg_streams_table *table =
@@ -142,23 +146,23 @@ static inline struct xseg_known_stream *xseg_streams_first(const struct xseg_str
                                 memory_order_acquire);
 }
 
-/* Whether an entry is that of a handle whose stream is there.  The state is read first: an entry
- * that is there for the next stream has the handle of that stream.  Who reads a handle sees the number
- * that was written before it. */
+/* Whether an entry is that of a known stream with this handle.  The state is loaded first: if a
+ * retired entry is known again, its handle is that of the new stream.  The load of the handle is an
+ * acquire, so that the ID that was stored before it is visible. */
 static inline bool xseg_stream_is_of(const struct xseg_known_stream *stream, xseg_stream handle)
 {
     return xseg_stream_is_known(stream) &&
            atomic_load_explicit(&stream->handle, memory_order_acquire) == handle;
 }
 
-/* The entry of a known stream, without asking the driver; else NULL, also for handles that need
- * a question. */
-static inline struct xseg_known_stream *xseg_streams_find_uncaptured(struct xseg_streams *streams,
-                                                                     xseg_stream handle)
+/* The entry of a known stream, by one lookup without the lock; or NULL, also for handles that need
+ * a conversion or a query. */
+static inline struct xseg_known_stream *xseg_streams_find_fast(struct xseg_streams *streams,
+                                                               xseg_stream handle)
 {
-    struct xseg_known_stream *stream = xseg_streams_first(streams, (uintptr_t)handle);
+    struct xseg_known_stream *stream = xseg_streams_chain(streams, (uintptr_t)handle);
 
-    /* The default streams' other handles. */
+    /* The handles 1 and 2 of the default streams. */
     if ((uintptr_t)handle - 1 < 2)
         return NULL;
     while (stream != NULL && !xseg_stream_is_of(stream, handle))
@@ -166,45 +170,44 @@ static inline struct xseg_known_stream *xseg_streams_find_uncaptured(struct xseg
     return stream;
 }
 
-/* Note that a stream leaves.  PENDING is held. */
+/* Mark a stream as retiring.  The caller holds PENDING. */
 void xseg_streams_mark_retiring(struct xseg_streams *streams, struct xseg_known_stream *stream);
 
-/* Note that a stream is gone and its work has passed: its entry serves the next new stream.  On
- * a lost device, streams that never left are noted here as well.  PENDING is held. */
+/* Mark a retiring stream as retired, so that a new stream can reuse its entry.  On a lost device
+ * known streams are retired as well.  The caller holds PENDING. */
 void xseg_streams_mark_retired(struct xseg_streams *streams, struct xseg_known_stream *stream);
 
-/* Host bytes of entries and tables. */
 uint64_t xseg_streams_host_bytes(const struct xseg_streams *streams);
 
-/* Visit every entry, including those of streams that are gone. */
-void xseg_streams_visit(struct xseg_streams *streams,
-                        void (*visit)(void *self, struct xseg_known_stream *stream), void *self);
+/* Visit all entries, including retired ones. */
+void xseg_streams_for_each(struct xseg_streams *streams,
+                           void (*visit)(void *self, struct xseg_known_stream *stream), void *self);
 
-/* Whether a handle means another stream in each thread; whether it means a default stream. */
+/* Whether a handle is that of the per-thread default stream; of any default stream. */
 bool xseg_streams_is_per_thread(xseg_stream handle);
 bool xseg_streams_is_default(xseg_stream handle);
 
 /*
- * Claim a stream for the calling thread, which has named it during a capture.  The driver answers
- * what the stream's next node depends on with its own array, so only one thread may ask while the
- * stream is captured: the one that claimed it.
+ * Claim a stream for the calling thread, which uses it during a capture.  The driver returns the
+ * dependencies of the next node in an internal array, which its next call replaces.  So only the
+ * thread that has claimed a captured stream may query them.
  */
 void xseg_streams_claim(struct xseg_known_stream *stream);
 bool xseg_streams_is_claimed(const struct xseg_known_stream *stream);
 
-/*
- * Whether the calling thread can queue work on a stream that outlives the call: the stream is there,
- * the thread can name it, and it is not being captured.
- */
-bool xseg_streams_is_open(struct xseg_context *context, const struct xseg_known_stream *stream);
+/* Whether the calling thread can queue work on a stream: the stream is known, the thread can use
+ * its handle, and the stream is not being captured. */
+bool xseg_streams_accepts_work(struct xseg_context *context,
+                               const struct xseg_known_stream *stream);
 
-/* Whether the calling thread can name this stream; it cannot name per-thread streams of others. */
-xseg_status xseg_streams_can_name(struct xseg_context *context,
-                                  const struct xseg_known_stream *stream, bool *can);
+/* Whether the handle of an entry is this stream in the calling thread.  It is not for per-thread
+ * default streams of other threads. */
+xseg_status xseg_streams_can_use(struct xseg_context *context,
+                                 const struct xseg_known_stream *stream, bool *can);
 
-/* --- Shortcuts. --- */
+/* --- Stream lookup cache. --- */
 
-/* Places in the table, one page.  Of streams that share a place, the first one keeps it. */
+/* Entries of the cache: one page.  If two streams have the same index, the first one stays. */
 #define XSEG_STREAM_CACHE_ENTRIES 512u
 _Static_assert(XSEG_STREAM_CACHE_ENTRIES == 1u << (64 - 55),
                "xseg_stream_cache_index() keeps the upper nine bits");
@@ -212,12 +215,12 @@ _Static_assert(XSEG_STREAM_CACHE_ENTRIES == 1u << (64 - 55),
 struct xseg_stream_cache {
     struct xseg_mutex *lock;                     /* TABLE */
     _Atomic(struct xseg_known_stream *) *stream; /* [XSEG_STREAM_CACHE_ENTRIES] */
-    bool are_wiped;                              /* whether a forked child gets the table wiped */
+    bool is_wiped_on_fork;                       /* else the cache stays empty */
 };
 
-/* Returns false without host memory. */
+/* Returns false on host allocation failure. */
 bool xseg_stream_cache_init(struct xseg_stream_cache *stream_cache, struct xseg_mutex *lock);
-/* End the table.  The structure may also be all zeros, or one whose init found no host memory. */
+/* Destroy a cache, also one that is all zeros or whose initialization failed. */
 void xseg_stream_cache_fini(struct xseg_stream_cache *stream_cache);
 
 static inline unsigned xseg_stream_cache_index(int ordinal, xseg_stream handle)
@@ -225,7 +228,7 @@ static inline unsigned xseg_stream_cache_index(int ordinal, xseg_stream handle)
     return (unsigned)(((uintptr_t)handle + (unsigned)ordinal) * UINT64_C(0x9E3779B97F4A7C15) >> 55);
 }
 
-/* The stream of a device and a handle, if it has a shortcut; else NULL. */
+/* The cached stream of a device and a handle, or NULL. */
 static inline struct xseg_known_stream *
 xseg_stream_cache_find(const struct xseg_stream_cache *stream_cache, int ordinal,
                        xseg_stream handle)
@@ -240,21 +243,21 @@ xseg_stream_cache_find(const struct xseg_stream_cache *stream_cache, int ordinal
                : NULL;
 }
 
-/* Whether a handle's place is empty. */
+/* Whether a stream with this handle can be added. */
 static inline bool xseg_stream_cache_has_space(const struct xseg_stream_cache *stream_cache,
                                                int ordinal, xseg_stream handle)
 {
-    return stream_cache->are_wiped &&
+    return stream_cache->is_wiped_on_fork &&
            atomic_load_explicit(&stream_cache->stream[xseg_stream_cache_index(ordinal, handle)],
                                 memory_order_relaxed) == NULL;
 }
 
-/* Add a shortcut to a stream, if its place is empty.  TABLE of the allocator is held. */
+/* Add a stream, unless its entry is occupied.  The caller holds TABLE of the allocator. */
 void xseg_stream_cache_add(struct xseg_stream_cache *stream_cache,
                            struct xseg_known_stream *stream);
 
-/* Drop the shortcut of a stream; of all streams of a device, or of all devices if `ordinal` is
- * negative.  Takes TABLE of the allocator. */
+/* Remove a stream; all streams of a device, or of all devices if `ordinal` is negative.  Acquires
+ * TABLE of the allocator. */
 void xseg_stream_cache_drop(struct xseg_stream_cache *stream_cache,
                             const struct xseg_known_stream *stream);
 void xseg_stream_cache_drop_all(struct xseg_stream_cache *stream_cache, int ordinal);

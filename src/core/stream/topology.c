@@ -6,15 +6,15 @@
 
 #include "src/base/check.h"
 
-/* What is known of a node. */
-struct place {
-    uint64_t node; /* its address */
-    bool behind;
-    struct xseg_topology_mark *marks; /* the waiters of this node */
+/* The state of a node, in the table of a view. */
+struct node_state {
+    uint64_t node;                    /* key: the address of the node */
+    bool precedes;                    /* the node precedes all further work of the stream */
+    struct xseg_topology_mark *marks; /* of the waiters of this node */
 };
 
-/* A stack of nodes that are to be walked. */
-struct walk {
+/* A stack of nodes whose dependencies will be visited. */
+struct node_stack {
     xseg_node *node;
     size_t count, capacity;
 };
@@ -31,7 +31,7 @@ void xseg_topology_fini(struct xseg_topology *topology)
         struct xseg_topology_view *view = XSEG_CONTAINER(node, struct xseg_topology_view, link);
 
         xseg_list_remove(&view->link);
-        xseg_hash_table_fini(&view->places);
+        xseg_hash_table_fini(&view->nodes);
         free(view);
     }
 }
@@ -52,81 +52,83 @@ struct xseg_topology_view *xseg_topology_get(struct xseg_topology *topology, uin
         return NULL;
     view->capture = capture;
     view->stream = stream;
-    xseg_hash_table_init(&view->places, sizeof(struct place));
+    xseg_hash_table_init(&view->nodes, sizeof(struct node_state));
     xseg_list_init(&view->ready);
     xseg_list_insert(&topology->views, &view->link);
     return view;
 }
 
-/* --- Walking. --- */
+/* --- Graph walk. --- */
 
-static bool remember(struct walk *walk, xseg_node node)
+static bool push_node(struct node_stack *stack, xseg_node node)
 {
-    if (walk->count == walk->capacity) {
-        const size_t capacity = walk->capacity == 0 ? 64 : walk->capacity * 2;
-        xseg_node *larger = realloc(walk->node, capacity * sizeof(xseg_node));
+    if (stack->count == stack->capacity) {
+        const size_t capacity = stack->capacity == 0 ? 64 : stack->capacity * 2;
+        xseg_node *larger = realloc(stack->node, capacity * sizeof(xseg_node));
 
         if (larger == NULL)
             return false;
-        walk->node = larger;
-        walk->capacity = capacity;
+        stack->node = larger;
+        stack->capacity = capacity;
     }
-    XSEG_ASSERT(walk->count < walk->capacity);
-    walk->node[walk->count++] = node;
+    XSEG_ASSERT(stack->count < stack->capacity);
+    stack->node[stack->count++] = node;
     return true;
 }
 
-/* Note that a node is behind the stream; the nodes that it needs are walked later. */
-static void reach(struct xseg_topology_view *view, struct walk *walk, xseg_node node)
+/* Record that a node precedes the stream, and push it to visit its dependencies. */
+static void add_preceding_node(struct xseg_topology_view *view, struct node_stack *stack,
+                               xseg_node node)
 {
-    struct place *place = xseg_hash_table_find_or_add(&view->places, (uintptr_t)node);
+    struct node_state *state = xseg_hash_table_find_or_add(&view->nodes, (uintptr_t)node);
 
-    if (place == NULL || place->behind || !remember(walk, node))
+    if (state == NULL || state->precedes || !push_node(stack, node))
         return;
-    place->behind = true;
-    for (struct xseg_topology_mark *mark = place->marks; mark != NULL; mark = mark->next) {
+    state->precedes = true;
+    for (struct xseg_topology_mark *mark = state->marks; mark != NULL; mark = mark->next) {
         XSEG_ASSERT(mark->waiter->missing != 0);
         if (--mark->waiter->missing == 0)
             xseg_list_insert(&view->ready, &mark->waiter->link);
     }
-    place->marks = NULL;
+    state->marks = NULL;
 }
 
-/* Note that the nodes which a node needs are behind the stream, too. */
-static void reach_needs(struct xseg_topology_view *view, struct walk *walk,
-                        struct xseg_context *context, xseg_node node)
+/* Record that the dependencies of a node precede the stream. */
+static void visit_dependencies(struct xseg_topology_view *view, struct node_stack *stack,
+                               struct xseg_context *context, xseg_node node)
 {
-    xseg_node few[16], *needs = few;
+    xseg_node few[16], *dependencies = few;
     size_t count = sizeof(few) / sizeof(few[0]);
 
     if (xseg_driver_node_dependencies(context, node, few, &count) != XSEG_OK)
         return;
     if (count >= sizeof(few) / sizeof(few[0])) {
-        /* The driver may have more nodes than fit. */
+        /* The array may have been too small. */
         if (xseg_driver_node_dependencies(context, node, NULL, &count) != XSEG_OK)
             return;
-        needs = calloc(count, sizeof(xseg_node));
-        if (needs == NULL || xseg_driver_node_dependencies(context, node, needs, &count) != XSEG_OK)
+        dependencies = calloc(count, sizeof(xseg_node));
+        if (dependencies == NULL ||
+            xseg_driver_node_dependencies(context, node, dependencies, &count) != XSEG_OK)
             count = 0;
     }
     for (size_t i = 0; i < count; i++)
-        reach(view, walk, needs[i]);
-    if (needs != few)
-        free(needs);
+        add_preceding_node(view, stack, dependencies[i]);
+    if (dependencies != few)
+        free(dependencies);
 }
 
 void xseg_topology_advance(struct xseg_topology_view *view, struct xseg_context *context,
                            const xseg_node *terminals, size_t count)
 {
-    struct walk walk = {NULL, 0, 0};
+    struct node_stack stack = {NULL, 0, 0};
 
     XSEG_ASSERT(count == 0 || terminals != NULL);
-    /* The array belongs to the driver, and is valid until the driver is asked again. */
+    /* The driver owns the array, and the next query replaces it, so it is read first. */
     for (size_t i = 0; i < count; i++)
-        reach(view, &walk, terminals[i]);
-    while (walk.count > 0)
-        reach_needs(view, &walk, context, walk.node[--walk.count]);
-    free(walk.node);
+        add_preceding_node(view, &stack, terminals[i]);
+    while (stack.count > 0)
+        visit_dependencies(view, &stack, context, stack.node[--stack.count]);
+    free(stack.node);
 }
 
 bool xseg_topology_wait(struct xseg_topology_view *view, struct xseg_topology_waiter *waiter,
@@ -136,16 +138,16 @@ bool xseg_topology_wait(struct xseg_topology_view *view, struct xseg_topology_wa
     xseg_list_init(&waiter->link);
     waiter->missing = 0;
     for (size_t i = 0; i < count; i++)
-        if (xseg_hash_table_find_or_add(&view->places, (uintptr_t)marks[i].node) == NULL)
+        if (xseg_hash_table_find_or_add(&view->nodes, (uintptr_t)marks[i].node) == NULL)
             return false;
     for (size_t i = 0; i < count; i++) {
-        struct place *place = xseg_hash_table_find(&view->places, (uintptr_t)marks[i].node);
+        struct node_state *state = xseg_hash_table_find(&view->nodes, (uintptr_t)marks[i].node);
 
-        if (place->behind)
+        if (state->precedes)
             continue;
         marks[i].waiter = waiter;
-        marks[i].next = place->marks;
-        place->marks = &marks[i];
+        marks[i].next = state->marks;
+        state->marks = &marks[i];
         waiter->missing++;
     }
     XSEG_ASSERT(waiter->missing <= count);

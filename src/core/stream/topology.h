@@ -1,24 +1,27 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Topology: what a stream of a capture comes after, by the graph that is being captured.
+ * Capture topology: which nodes of a graph under capture precede all further work of a stream.
  *
- *     a --> b --> c       b: last node of the stream so far (its terminal)
- *           ^             behind the stream: b, and everything that b needs: a, d
+ * A block that other streams used, and that was freed during a capture, can be reused on its own
+ * stream in the same capture once the graph orders all these uses before the next node of the
+ * stream.
+ *
+ *     a --> b --> c       b: terminal of the stream, its last node so far
+ *           ^             a, b, d precede all further work of the stream
  *     d ----+
  *
- * All work that the stream captures next runs behind these nodes.  A waiter waits for a set of nodes
- * (the terminals of all streams that used a block), and is ready once all of them are behind the
- * stream.  Nodes are walked backwards from the terminals, each once, so advancing costs only the new
- * nodes.  Every node lists its waiters, so the ready ones are found without a search.
+ * A *view* is one stream in one capture.  It has the set of nodes that precede the stream.  When
+ * the terminals of the stream change, the view walks the graph backward from the new terminals and
+ * stops at nodes that are in the set already, so each node is visited once: O(new nodes and edges).
  *
- * Terms:
- *   view    one stream in one capture
- *   waiter  a set of nodes that is waited for in a view
+ * A *waiter* is a block with the terminals of all streams that used it at its free.  It is ready
+ * when all these nodes precede the stream.  Each node has a list of its waiters, so ready waiters
+ * are found without a search.
  *
- * If a node cannot be examined (no host memory, an error of the driver), it counts as not behind the
- * stream: then a waiter only waits longer.
+ * A node that cannot be visited, because of a host allocation failure or a driver error, does not
+ * enter the set.  Then a waiter waits longer, until the end of the capture at most.
  *
- * Locking: the owner's (PENDING of the device).
+ * Locking: the caller holds the lock of pending blocks (rank PENDING).
  */
 #ifndef XSEG_CORE_TOPOLOGY_H
 #define XSEG_CORE_TOPOLOGY_H
@@ -28,22 +31,22 @@
 
 struct xseg_topology_view {
     struct xseg_list link;
-    uint64_t capture; /* number of the capture */
+    uint64_t capture; /* ID of the capture */
     const struct xseg_known_stream *stream;
-    struct xseg_hash_table places; /* of nodes that were walked or are waited for */
-    struct xseg_list ready;        /* waiters, by their link */
+    struct xseg_hash_table nodes; /* that precede the stream, or have waiters */
+    struct xseg_list ready;       /* waiters that are ready */
 };
 
-/* A node that a waiter waits for. */
+/* A node for which a waiter waits. */
 struct xseg_topology_mark {
     xseg_node node;
     struct xseg_topology_waiter *waiter;
-    struct xseg_topology_mark *next; /* next mark of this node */
+    struct xseg_topology_mark *next; /* of this node */
 };
 
 struct xseg_topology_waiter {
     struct xseg_list link; /* in the ready list of the view, or in none */
-    size_t missing;        /* number of marks that are not behind the stream */
+    size_t missing;        /* number of marks whose nodes do not precede the stream yet */
 };
 
 /* The views of a device. */
@@ -53,24 +56,19 @@ struct xseg_topology {
 
 void xseg_topology_init(struct xseg_topology *topology);
 
-/* Forget all views; there are no waiters any more. */
+/* Destroy all views.  There are no waiters. */
 void xseg_topology_fini(struct xseg_topology *topology);
 
-/* The view of a stream in a capture, made if there is none; NULL without host memory. */
+/* Find or add the view of a stream in a capture.  Returns NULL on host allocation failure. */
 struct xseg_topology_view *xseg_topology_get(struct xseg_topology *topology, uint64_t capture,
                                              const struct xseg_known_stream *stream);
 
-/* Advance a view to the last nodes of its stream: waiters whose last mark is now behind the
- * stream become ready. */
+/* Advance a view to the current terminals of its stream.  Waiters may become ready. */
 void xseg_topology_advance(struct xseg_topology_view *view, struct xseg_context *context,
                            const xseg_node *terminals, size_t count);
 
-/*
- * Wait for all marks; `count` is not 0.  The waiter is ready at once if all marks are behind the
- * stream.
- *
- * Returns: false without host memory; then nothing waits
- */
+/* Wait for the nodes of all marks, at least one.  The waiter may be ready immediately.  On host
+ * allocation failure nothing waits, and the result is false. */
 bool xseg_topology_wait(struct xseg_topology_view *view, struct xseg_topology_waiter *waiter,
                         struct xseg_topology_mark *marks, size_t count);
 
