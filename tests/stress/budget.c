@@ -27,7 +27,7 @@
 
 #include "src/base/align.h"
 #include "src/base/shared_budget.h"
-#include "src/core/budget/budget_split.h"
+#include "src/core/budget/budget.h"
 #include "tests/stress/budget/member.h"
 #include "tests/support/draw.h"
 #include "tests/support/shared.h"
@@ -225,7 +225,7 @@ static void expect_agreement(const uint64_t *share)
 /* The share of a member, by what the ledger says; *is_above: for each one, whether it has borrowed. */
 static uint64_t find_share(unsigned seat, bool *is_above)
 {
-    struct xseg_budget_participant party[SEATS];
+    struct xseg_budget_member member[SEATS];
     uint64_t used = 0, total = 0, share = 0;
     unsigned at[SEATS] = {0}, count = 0;
 
@@ -235,12 +235,12 @@ static uint64_t find_share(unsigned seat, bool *is_above)
 
         if (said == NULL)
             continue;
-        party[count] = (struct xseg_budget_participant){
-            .taken = said->physical, .idle = said->idle, .named_share = said->share};
+        member[count] = (struct xseg_budget_member){
+            .physical = said->physical, .idle = said->idle, .named_share = said->share};
         at[count++] = i;
     }
     for (unsigned i = 0; i < count; i++) {
-        const struct xseg_budget_split split = xseg_budget_split(party, count, i, total, 0);
+        const struct xseg_budget_split split = xseg_budget_split(member, count, i, total, 0);
 
         is_above[at[i]] = split.above_share != 0;
         if (at[i] == seat)

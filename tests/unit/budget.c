@@ -132,7 +132,7 @@ static void each_of_64_devices_is_a_member(void **state)
     for (int i = 0; i < DEVICES; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
-        assert_true(xseg_budget_has_part(device));
+        assert_true(xseg_budget_is_member(device));
         /* There is no other process, so a request does not wait. */
         assert_false(xseg_budget_request(device, 4096));
         xseg_budget_request_end(device, 4096);
@@ -163,7 +163,7 @@ static void expect_no_part(struct xseg_allocator *allocator, struct scene_heard 
 
     assert_int_equal(xseg_alloc(allocator, 1, 4 * MIB, NULL, &block), XSEG_OK);
     device = xseg_allocator_open_device(allocator, 1);
-    assert_false(xseg_budget_has_part(device));
+    assert_false(xseg_budget_is_member(device));
     /* A request that waited would do so for half a minute. */
     for (unsigned i = 0; i < 3; i++) {
         scene_expect_error(xseg_alloc(allocator, 1, 6 * MIB, NULL, &more), XSEG_ERR_NO_MEMORY,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* How processes split a device: shares, what is borrowed, and what each gives when others want memory. */
-#include "src/core/budget/budget_split.h"
+/* The split of a device among processes: shares, and the memory that each member releases for
+ * others. */
+#include "src/core/budget/budget.h"
 
 #include "src/base/align.h"
 #include "tests/support/draw.h"
@@ -9,30 +10,29 @@
 #define TOTAL (64 * GIB)
 #define MOST  8u
 
-static struct xseg_budget_participant party(uint64_t taken, uint64_t idle, uint64_t wanted,
-                                            uint64_t share, uint64_t floor)
+static struct xseg_budget_member member(uint64_t taken, uint64_t idle, uint64_t wanted,
+                                        uint64_t share, uint64_t floor)
 {
-    return (struct xseg_budget_participant){.taken = taken * GIB,
-                                            .idle = idle * GIB,
-                                            .wanted = wanted * GIB,
-                                            .named_share = share,
-                                            .floor = floor * GIB};
+    return (struct xseg_budget_member){.physical = taken * GIB,
+                                       .idle = idle * GIB,
+                                       .demand = wanted * GIB,
+                                       .named_share = share,
+                                       .floor = floor * GIB};
 }
 
-static uint64_t give(const struct xseg_budget_participant *parties, unsigned count, unsigned own,
-                     uint64_t free)
+static uint64_t released_by(const struct xseg_budget_member *members, unsigned count, unsigned own,
+                            uint64_t free)
 {
-    return xseg_budget_split(parties, count, own, TOTAL, free).give;
+    return xseg_budget_split(members, count, own, TOTAL, free).release;
 }
 
 static void shares_that_are_named_are_kept(void **state)
 {
-    const struct xseg_budget_participant two[] = {party(10, 0, 0, 750000, 0),
-                                                  party(20, 0, 0, 0, 0)};
-    const struct xseg_budget_participant three[] = {party(0, 0, 0, 500000, 0), party(0, 0, 0, 0, 0),
-                                                    party(0, 0, 0, 0, 0)};
-    const struct xseg_budget_participant more[] = {party(0, 0, 0, 1000000, 0),
-                                                   party(0, 0, 0, 600000, 0), party(0, 0, 0, 0, 0)};
+    const struct xseg_budget_member two[] = {member(10, 0, 0, 750000, 0), member(20, 0, 0, 0, 0)};
+    const struct xseg_budget_member three[] = {member(0, 0, 0, 500000, 0), member(0, 0, 0, 0, 0),
+                                               member(0, 0, 0, 0, 0)};
+    const struct xseg_budget_member more[] = {member(0, 0, 0, 1000000, 0),
+                                              member(0, 0, 0, 600000, 0), member(0, 0, 0, 0, 0)};
 
     (void)state;
     assert_int_equal(xseg_budget_split(two, 2, 0, TOTAL, 0).share, 48 * GIB);
@@ -47,122 +47,129 @@ static void shares_that_are_named_are_kept(void **state)
     assert_false(xseg_budget_split(three, 3, 0, TOTAL, 0).exceeds);
 }
 
-/* What is wanted up to a share comes of what is borrowed, whoever has most of it most; idle memory within shares stays. */
+/* What is wanted up to a share comes of what is borrowed, whoever has most of it most; idle memory
+ * within shares stays. */
 static void borrowed_memory_goes_first(void **state)
 {
-    const struct xseg_budget_participant parties[] = {party(10, 0, 4, 0, 0), party(30, 12, 0, 0, 0),
-                                                      party(24, 24, 0, 0, 0), party(0, 0, 0, 0, 0)};
+    const struct xseg_budget_member members[] = {member(10, 0, 4, 0, 0), member(30, 12, 0, 0, 0),
+                                                 member(24, 24, 0, 0, 0), member(0, 0, 0, 0, 0)};
 
     (void)state;
     /* Shares of 16 GiB; 12 and 8 GiB of idle memory are borrowed. */
-    assert_in_range(give(parties, 4, 1, 0), 4 * GIB * 12 / 20, 4 * GIB * 12 / 20 + 2);
-    assert_in_range(give(parties, 4, 2, 0), 4 * GIB * 8 / 20, 4 * GIB * 8 / 20 + 2);
-    assert_int_equal(give(parties, 4, 0, 0), 0);
-    assert_int_equal(give(parties, 4, 3, 0), 0);
-    /* What is free need not be given. */
-    assert_int_equal(give(parties, 4, 1, 4 * GIB), 0);
-    assert_in_range(give(parties, 4, 1, 3 * GIB), GIB * 12 / 20, GIB * 12 / 20 + 2);
-    assert_int_equal(xseg_budget_split(parties, 4, 1, TOTAL, 0).spare, 0);
-    assert_int_equal(xseg_budget_split(parties, 4, 1, TOTAL, 7 * GIB).spare, 3 * GIB);
-    assert_int_equal(xseg_budget_split(parties, 4, 0, TOTAL, 0).spare, UINT64_MAX);
-    assert_int_equal(xseg_budget_split(parties, 4, 0, TOTAL, 0).others_idle, 36 * GIB);
+    assert_in_range(released_by(members, 4, 1, 0), 4 * GIB * 12 / 20, 4 * GIB * 12 / 20 + 2);
+    assert_in_range(released_by(members, 4, 2, 0), 4 * GIB * 8 / 20, 4 * GIB * 8 / 20 + 2);
+    assert_int_equal(released_by(members, 4, 0, 0), 0);
+    assert_int_equal(released_by(members, 4, 3, 0), 0);
+    /* Free memory is used before members release memory. */
+    assert_int_equal(released_by(members, 4, 1, 4 * GIB), 0);
+    assert_in_range(released_by(members, 4, 1, 3 * GIB), GIB * 12 / 20, GIB * 12 / 20 + 2);
+    assert_int_equal(xseg_budget_split(members, 4, 1, TOTAL, 0).spare, 0);
+    assert_int_equal(xseg_budget_split(members, 4, 1, TOTAL, 7 * GIB).spare, 3 * GIB);
+    assert_int_equal(xseg_budget_split(members, 4, 0, TOTAL, 0).spare, UINT64_MAX);
+    assert_int_equal(xseg_budget_split(members, 4, 0, TOTAL, 0).others_idle, 36 * GIB);
 }
 
 /* Beyond a share idle memory is lent down to the floor, but not by who wants some itself. */
 static void idle_memory_is_lent_down_to_the_floor(void **state)
 {
-    struct xseg_budget_participant parties[] = {party(40, 0, 9, 0, 0), party(20, 18, 0, 0, 15),
-                                                party(4, 4, 0, 0, 0)};
+    struct xseg_budget_member members[] = {member(40, 0, 9, 0, 0), member(20, 18, 0, 0, 15),
+                                           member(4, 4, 0, 0, 0)};
 
     (void)state;
-    assert_int_equal(give(parties, 3, 1, 0), 5 * GIB);
-    assert_int_equal(give(parties, 3, 2, 0), 4 * GIB);
-    assert_int_equal(xseg_budget_split(parties, 3, 1, TOTAL, 0).spare, UINT64_MAX);
-    parties[2].wanted = GIB;
-    assert_int_equal(give(parties, 3, 2, 0), 0);
-    assert_int_equal(give(parties, 3, 1, 0), 5 * GIB);
+    assert_int_equal(released_by(members, 3, 1, 0), 5 * GIB);
+    assert_int_equal(released_by(members, 3, 2, 0), 4 * GIB);
+    assert_int_equal(xseg_budget_split(members, 3, 1, TOTAL, 0).spare, UINT64_MAX);
+    members[2].demand = GIB;
+    assert_int_equal(released_by(members, 3, 2, 0), 0);
+    assert_int_equal(released_by(members, 3, 1, 0), 5 * GIB);
 }
 
-/* Pages that are being made are not given once more; they are kept for the one that makes them. */
-static void what_makes_pages_is_given_nothing(void **state)
+/* Pages that are being created are not released once more; they are reserved for the growing
+ * member. */
+static void growing_demands_are_not_released_twice(void **state)
 {
-    struct xseg_budget_participant parties[] = {party(10, 0, 12, 0, 0), party(40, 30, 0, 0, 0)};
+    struct xseg_budget_member members[] = {member(10, 0, 12, 0, 0), member(40, 30, 0, 0, 0)};
 
     (void)state;
-    assert_in_range(give(parties, 2, 1, 2 * GIB), 10 * GIB, 10 * GIB + 2);
-    parties[0].growing = 12 * GIB;
-    assert_int_equal(give(parties, 2, 1, 2 * GIB), 0);
-    assert_int_equal(xseg_budget_split(parties, 2, 1, TOTAL, 13 * GIB).spare, GIB);
+    assert_in_range(released_by(members, 2, 1, 2 * GIB), 10 * GIB, 10 * GIB + 2);
+    members[0].growing = 12 * GIB;
+    assert_int_equal(released_by(members, 2, 1, 2 * GIB), 0);
+    assert_int_equal(xseg_budget_split(members, 2, 1, TOTAL, 13 * GIB).spare, GIB);
     /* One request makes pages, another one waits. */
-    parties[0].growing = 5 * GIB;
-    assert_in_range(give(parties, 2, 1, 2 * GIB), 5 * GIB, 5 * GIB + 2);
+    members[0].growing = 5 * GIB;
+    assert_in_range(released_by(members, 2, 1, 2 * GIB), 5 * GIB, 5 * GIB + 2);
 }
 
-/* Two that want memory beyond their shares do not hold each other up where there is enough for both. */
+/* Two that want memory beyond their shares do not hold each other up where there is enough for
+ * both. */
 static void who_crosses_its_share_takes_what_is_spare(void **state)
 {
-    const struct xseg_budget_participant parties[] = {party(20, 0, 10, 0, 0),
-                                                      party(20, 0, 10, 0, 0), party(4, 0, 0, 0, 0)};
+    const struct xseg_budget_member members[] = {member(20, 0, 10, 0, 0), member(20, 0, 10, 0, 0),
+                                                 member(4, 0, 0, 0, 0)};
 
     (void)state;
     for (unsigned i = 0; i < 2; i++) {
-        const struct xseg_budget_split split = xseg_budget_split(parties, 3, i, TOTAL, 20 * GIB);
+        const struct xseg_budget_split split = xseg_budget_split(members, 3, i, TOTAL, 20 * GIB);
 
-        assert_true(parties[i].taken + split.spare >= 30 * GIB);
+        assert_true(members[i].physical + split.spare >= 30 * GIB);
         assert_true(split.share < 30 * GIB);
     }
-    assert_int_equal(xseg_budget_split(parties, 3, 0, TOTAL, GIB).spare, 0);
+    assert_int_equal(xseg_budget_split(members, 3, 0, TOTAL, GIB).spare, 0);
 }
 
-static void nobody_gives_without_need(void **state)
+static void members_keep_memory_without_demands(void **state)
 {
-    const struct xseg_budget_participant alone[] = {party(60, 60, 0, 0, 0)};
-    const struct xseg_budget_participant two[] = {party(60, 60, 0, 0, 0), party(1, 1, 0, 0, 0)};
+    const struct xseg_budget_member alone[] = {member(60, 60, 0, 0, 0)};
+    const struct xseg_budget_member two[] = {member(60, 60, 0, 0, 0), member(1, 1, 0, 0, 0)};
 
     (void)state;
-    assert_int_equal(give(alone, 1, 0, 0), 0);
-    assert_int_equal(give(two, 2, 0, 0), 0);
-    assert_int_equal(give(two, 2, 1, 0), 0);
+    assert_int_equal(released_by(alone, 1, 0, 0), 0);
+    assert_int_equal(released_by(two, 2, 0, 0), 0);
+    assert_int_equal(released_by(two, 2, 1, 0), 0);
     assert_int_equal(xseg_budget_split(alone, 1, 0, TOTAL, 0).share, TOTAL);
 }
 
-/* Whatever the figures are: a need is met, as far as idle memory allows, after some turns; nobody gives more than is idle,
- * nor goes below its share or floor while borrowed memory of others would do. */
+/*
+ * Whatever the figures are: a need is met, as far as idle memory allows, after some turns; nobody
+ * gives more than is idle, nor goes below its share or floor while borrowed memory of others would
+ * do.
+ */
 static void needs_are_met_in_some_turns(void **state)
 {
     uint64_t random = 7;
 
     (void)state;
     for (unsigned round = 0; round < 20000; round++) {
-        struct xseg_budget_participant parties[MOST];
+        struct xseg_budget_member members[MOST];
         const unsigned count = 2 + (unsigned)(draw_next(&random) % (MOST - 1));
         uint64_t free = 0, lendable = 0, want = 0;
 
         for (unsigned i = 0; i < count; i++) {
             const uint64_t taken = draw_next(&random) % (TOTAL / count);
 
-            parties[i] = (struct xseg_budget_participant){
-                .taken = taken,
+            members[i] = (struct xseg_budget_member){
+                .physical = taken,
                 .idle = draw_next(&random) % (taken + 1),
                 .named_share = draw_next(&random) % 3 == 0 ? draw_next(&random) % 1000001 : 0,
                 .floor = draw_next(&random) % 2 == 0 ? 0 : draw_next(&random) % GIB,
             };
         }
-        parties[0].wanted = want = 1 + draw_next(&random) % (8 * GIB);
+        members[0].demand = want = 1 + draw_next(&random) % (8 * GIB);
         for (unsigned i = 1; i < count; i++)
-            lendable += xseg_min(parties[i].idle,
-                                 parties[i].taken - xseg_min(parties[i].taken, parties[i].floor));
+            lendable +=
+                xseg_min(members[i].idle,
+                         members[i].physical - xseg_min(members[i].physical, members[i].floor));
         for (unsigned turn = 0; turn < 4; turn++) {
             uint64_t given[MOST];
 
             for (unsigned i = 1; i < count; i++)
-                given[i] = give(parties, count, i, free);
+                given[i] = released_by(members, count, i, free);
             for (unsigned i = 1; i < count; i++) {
-                assert_true(given[i] <= parties[i].idle);
-                parties[i].taken -= given[i];
-                parties[i].idle -= given[i];
+                assert_true(given[i] <= members[i].idle);
+                members[i].physical -= given[i];
+                members[i].idle -= given[i];
                 free += given[i];
-                assert_true(given[i] == 0 || parties[i].taken >= parties[i].floor);
+                assert_true(given[i] == 0 || members[i].physical >= members[i].floor);
             }
         }
         assert_true(free >= xseg_min(want, lendable));
@@ -177,9 +184,9 @@ int main(void)
         cmocka_unit_test(shares_that_are_named_are_kept),
         cmocka_unit_test(borrowed_memory_goes_first),
         cmocka_unit_test(idle_memory_is_lent_down_to_the_floor),
-        cmocka_unit_test(what_makes_pages_is_given_nothing),
+        cmocka_unit_test(growing_demands_are_not_released_twice),
         cmocka_unit_test(who_crosses_its_share_takes_what_is_spare),
-        cmocka_unit_test(nobody_gives_without_need),
+        cmocka_unit_test(members_keep_memory_without_demands),
         cmocka_unit_test(needs_are_met_in_some_turns),
     };
 

@@ -1,84 +1,109 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The budget of an allocator: devices that it shares with other processes by a ledger (src/base/shared_budget.h, key
- * budget_file).
+ * The budget of an allocator: shares of devices that several processes use, coordinated through a
+ * shared budget file (src/base/shared_budget.h, key budget_file).
  *
- * The background thread makes a *turn* from time to time: some eight in budget_wait_ms, and one a millisecond for so long
- * after others wanted memory, since a request that asks is seldom the only one.  In a turn the process writes its figures
- * into its slot of the ledger: what is taken, idle and wanted of each device.  Then it reads what the others say, and gives
- * idle memory back if they want some (budget_split.h).  A request that the device cannot serve *asks*: what it wants is
- * written at once, and it tries again until the time is over (budget_wait.h).
+ * Each process has a slot in the file and publishes statistics of each device there: physical
+ * bytes, idle bytes, and the bytes for which its requests wait, its *demand*.  There is no
+ * coordinator: each process computes its own part from the published statistics of all *members*
+ * (xseg_budget_split()).  A process writes only its own slot, so a crash cannot leave a partial
+ * update.
  *
- * Nobody is told to do anything: each process finds its own part from the figures of all.  A process writes into its own
- * slot only, a record at a time, so no step has two halves that a death could part.
+ * The background thread runs a *round* about eight times per budget_wait_ms, and every millisecond
+ * for budget_wait_ms after another process had a demand, because demands rarely come alone.  A
+ * round writes the statistics of this process, reads those of the others, and releases idle memory
+ * if others demand it.  A request that the device cannot serve publishes its demand immediately and
+ * retries until budget_wait_ms has passed (budget_wait.h).
  *
- * While others wait for what is their own, a process that has its share takes no memory that they need: its *allowance* is
- * what it has and what they leave of the free memory.  A want that is older than PATIENCE times budget_wait_ms counts no
- * more, so that one who stopped in the midst of asking holds nobody up.  How old it is goes by the reader's own clock, from
- * when the want was first seen.
+ * Split.  Each process has a *share* of the device; memory above it is releasable for others.  A
+ * demand up to the share is entitled, the rest is not.  Demands, without the bytes for which pages
+ * are being created, are first served from free memory.  The missing bytes are requested from idle
+ * memory of other members, each in proportion to the bytes that it could release:
  *
- * Where the ledger cannot be had, or is lost, the allocator goes on without, and says so once; it tries again once a
- * second.  A device is a *member* of the budget once the driver has reported its UUID, if the record has space for it: the
- * first XSEG_SHARED_BUDGET_DEVICES devices of the process.  The log names each other device once.  Requests of a device without
- * statistics in the ledger do not wait.
+ *   1. memory above shares, for entitled demands
+ *   2. all memory above the minimum of each member, for the rest; a member with a demand releases
+ *      nothing in this step
  *
- * Locking: BUDGET guards the ledger.  It is held across system calls on its file, and taken with no other lock.  Below it
- * the device memory lock is taken, to ask the driver what is free.
+ * Old statistics make a member release too little or too much for one round.  Free memory that
+ * entitled demands of others need is reserved for them: the *allowance* of a process is its
+ * physical memory and the free memory that others leave.
+ *
+ * A demand that is older than TIMEOUT_WAITS times budget_wait_ms is ignored, so that a process that
+ * stops while it waits does not block others.  The age is measured with the clock of the reader,
+ * since the demand was first read.
+ *
+ * If the file cannot be opened, or is lost, the allocator continues without a budget, logs one
+ * warning, and retries once a second.  A device is a member after the driver has reported its UUID,
+ * if the record has space: at most XSEG_SHARED_BUDGET_DEVICES devices per process.  The log names
+ * each other device once.
+ *
+ * Invariants:
+ *   - A budget never releases memory in use, and nothing during a capture.  It does not wait for
+ *     the device.
+ *   - A member that crashes, stops, or publishes invalid statistics delays others at most for the
+ *     timeout of a request.
+ *
+ * Locking: BUDGET guards the file.  It is held across system calls and locked while no other lock
+ * is held; the device memory lock is locked inside, to query free memory.  Statistics of a device
+ * are read without a lock.
  */
 #ifndef XSEG_CORE_BUDGET_H
 #define XSEG_CORE_BUDGET_H
 
 #include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
 
 #include "src/base/mutex.h"
 #include "src/base/shared_budget.h"
 #include "src/core/config/config.h"
 #include "src/core/device/device.h"
 
-/* What stands in the ledger of a want that was seen, and when that was first so. */
+/* A demand of another process, and the time at which it was first read. */
 struct xseg_budget_seen {
-    uint64_t since; /* as the other process says; 0: nothing */
-    uint64_t first; /* by the own clock */
+    uint64_t since; /* begin of the demand by the clock of the other process; 0: no demand */
+    uint64_t first; /* time of the first read by the clock of this process */
 };
 
-/* An open ledger. */
-struct xseg_budget_file_entry {
-    struct xseg_shared_budget ledger;
+/* An open shared budget file. */
+struct xseg_budget_file {
+    struct xseg_shared_budget shared;
     struct xseg_budget_seen seen[XSEG_SHARED_BUDGET_SLOTS][XSEG_SHARED_BUDGET_DEVICES];
 };
 
 struct xseg_budget {
-    struct xseg_mutex lock;              /* BUDGET */
-    struct xseg_budget_file_entry *book; /* NULL: none is open */
-    atomic_bool is_open;                 /* whether there is one; may be read without the lock */
-    char path[XSEG_SHARED_BUDGET_PATH];  /* of the ledger that is open, or was refused */
-    uint64_t again;                      /* clock of the next try to open it */
-    uint64_t hurries;    /* clock up to which turns are quick; the background thread's */
-    atomic_uint members; /* devices that are members */
-    bool has_said;       /* the log was told that it cannot be had */
-    bool has_said_share; /* and that the shares exceed the whole; guarded by BUDGET */
+    struct xseg_mutex lock;             /* BUDGET */
+    struct xseg_budget_file *file;      /* NULL: no file is open */
+    atomic_bool is_open;                /* whether `file` is set; may be read without the lock */
+    char path[XSEG_SHARED_BUDGET_PATH]; /* of the file that is open, or could not be opened */
+    uint64_t retry_at;                  /* time of the next attempt to open the file */
+    uint64_t fast_until;                /* end of fast rounds; background thread only */
+    atomic_uint members;                /* devices that are members */
+    bool has_logged_failure;            /* the log has the current failure; guarded by BUDGET */
+    bool
+        has_logged_excess; /* the log states that the shares exceed the device; guarded by BUDGET */
 };
 
-/* In place of a number that is not known, such as that of the other processes before the first turn. */
+/* An unknown number, such as the number of other processes before the first round. */
 #define XSEG_BUDGET_UNKNOWN UINT_MAX
 
-/* The budget of a device.  Figures may be read without a lock. */
+/* The budget of a device. */
 struct xseg_budget_device {
     uint8_t uuid[XSEG_SHARED_BUDGET_UUID];
-    atomic_bool is_member;         /* `uuid` is set, and the record has space; set once */
-    atomic_bool has_said;          /* the log names the reason why the device is not a member */
-    atomic_uint_fast64_t wanted;   /* bytes for which requests wait */
-    atomic_uint_fast64_t growing;  /* of these, bytes for which requests make pages now */
-    atomic_uint_fast64_t since;    /* clock at which the last of them began */
-    atomic_uint_fast64_t share;    /* bytes; UINT64_MAX: there is no budget */
-    atomic_uint_fast64_t returned; /* bytes given back since others wanted some */
-    /* Bytes that look idle and could not be given, such as those of pools that are held; and the clock up to which that is
-     * taken for true. */
+    atomic_bool is_member;            /* `uuid` is set and the record has space; set once */
+    atomic_bool has_logged_exclusion; /* the log names the reason why the device is not a member */
+    atomic_uint_fast64_t wanted;      /* bytes of the current demand */
+    atomic_uint_fast64_t growing;     /* of these, bytes for which requests create pages now */
+    atomic_uint_fast64_t since;       /* time at which the newest request began to wait */
+    atomic_uint_fast64_t share;       /* bytes; UINT64_MAX: no budget */
+    atomic_uint_fast64_t returned;    /* bytes released because of demands of others */
+    /* Bytes that are counted as idle but could not be released, such as bytes of pools with
+     * holders; valid until kept_until. */
     atomic_uint_fast64_t kept, kept_until;
-    atomic_uint_fast64_t asks;        /* requests that have asked */
-    atomic_uint_fast64_t served;      /* of these, how many got memory while they waited */
-    atomic_uint others;               /* other processes on the device; or XSEG_BUDGET_UNKNOWN */
-    atomic_uint_fast64_t others_idle; /* bytes that they could give */
+    atomic_uint_fast64_t asks;        /* requests that published a demand */
+    atomic_uint_fast64_t served;      /* of these, requests that got memory while they waited */
+    atomic_uint others;               /* other processes on the device, or XSEG_BUDGET_UNKNOWN */
+    atomic_uint_fast64_t others_idle; /* bytes that other processes could release */
 };
 
 void xseg_budget_init(struct xseg_budget *budget);
@@ -86,50 +111,84 @@ void xseg_budget_fini(struct xseg_budget *budget);
 
 void xseg_budget_device_init(struct xseg_budget_device *device);
 
-/* Open the ledger, or leave it, as the configuration in force says.  No lock is held. */
+/* Open or close the file as the configuration specifies.  The caller holds no lock. */
 void xseg_budget_follow(struct xseg_allocator *allocator);
 
-/* Let a device that has just been opened take part.  No lock is held.  Cost: a write of the ledger, if there is one */
+/* Make a device that was just opened a member.  The caller holds no lock.  Cost: one write of the
+ * file, if it is open */
 void xseg_budget_add(struct xseg_device *device);
 
-/* How long the background thread, which alone may ask, may sleep between two turns, in nanoseconds; UINT64_MAX without a
- * budget. */
+/* The time between two rounds of the background thread, in nanoseconds; UINT64_MAX without a
+ * budget.  Called by the background thread only. */
 uint64_t xseg_budget_interval(struct xseg_allocator *allocator);
 
 /*
- * Make a turn.  By the background thread alone; no lock is held.
+ * Run a round.  Called by the background thread only; the caller holds no lock.
  *
- * Cost: a write and some reads of the ledger; where others want memory, one question about the device's memory, and
- *       unmaps and releases of what goes
+ * Cost: one write and some reads of the file; if others have demands, one query of free memory, and
+ *       unmaps of the released memory
  */
 void xseg_budget_round(struct xseg_allocator *allocator);
 
-/* Whether there is a ledger, so that a request of the device may find others to ask. */
+/* Whether the file is open, so that a request of the device may find other members. */
 bool xseg_budget_is_open(const struct xseg_device *device);
 
-/* Whether the device takes part in a budget now. */
-static inline bool xseg_budget_has_part(const struct xseg_device *device)
+/* Whether the device is a member of a budget now. */
+static inline bool xseg_budget_is_member(const struct xseg_device *device)
 {
     return xseg_budget_is_open(device) && atomic_load(&device->budget->is_member);
 }
 
 /*
- * Want memory of a device, or no more.  No lock is held.  What is wanted has to be wanted no more, whatever was returned.
+ * Add to the demand of a device, and end that demand.  Each request must be ended, whatever was
+ * returned.  The caller holds no lock.
  *
- * Returns: whether there are others, by what the ledger says now; false if it has no statistics of the device
- * Cost:    a write of the ledger; to want, a read of it as well
+ * Returns: whether the file lists other processes now; false if it has no statistics of the device
+ * Cost:    one write of the file, and for a request one read
  */
 bool xseg_budget_request(struct xseg_device *device, uint64_t bytes);
 void xseg_budget_request_end(struct xseg_device *device, uint64_t bytes);
 
 /*
- * Say that a request for wanted bytes makes pages now, or waits again.  The pages that it makes are no longer free, so
- * others would give as much once more.  No lock is held.  Cost: a write of the ledger
+ * Publish that a waiting request creates pages now, or waits again.  The pages that it creates are
+ * no longer free, so without this others would release the same bytes once more.  The caller holds
+ * no lock.  Cost: one write of the file
  */
 void xseg_budget_grow(struct xseg_device *device, uint64_t bytes);
 void xseg_budget_grow_end(struct xseg_device *device, uint64_t bytes);
 
-/* Bytes of a device that are taken above the share; 0 without a budget. */
+/* Physical bytes of a device above its share; 0 without a budget. */
 uint64_t xseg_budget_above_share(const struct xseg_device *device);
+
+/* --- Split of a device among members: arithmetic without side effects. --- */
+
+/* A member, in bytes of one device. */
+struct xseg_budget_member {
+    uint64_t physical, idle;  /* bytes; idle <= physical */
+    uint64_t demand, growing; /* growing <= demand: pages are being created */
+    uint64_t named_share;     /* configured share in millionths; 0: none is configured */
+    uint64_t floor;           /* idle memory is kept up to this many physical bytes */
+};
+
+/* The result for one member. */
+struct xseg_budget_split {
+    uint64_t share;       /* bytes */
+    uint64_t above_share; /* physical bytes above the share */
+    uint64_t release;     /* idle bytes to release now */
+    uint64_t others_idle; /* bytes that other members could release */
+    /* Free bytes beyond the entitled demands of others; UINT64_MAX: others have none. */
+    uint64_t spare;
+    bool exceeds; /* the sum of configured shares exceeds 1 */
+};
+
+/*
+ * Split a device: O(members).
+ *
+ * own:   index of this process in `member`
+ * total: bytes of the device
+ * free:  free bytes that the driver reports
+ */
+struct xseg_budget_split xseg_budget_split(const struct xseg_budget_member *member, unsigned count,
+                                           unsigned own, uint64_t total, uint64_t free);
 
 #endif

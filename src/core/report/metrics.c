@@ -159,7 +159,7 @@ static void read_budget(const struct xseg_device *device, struct device_row *row
     row->share = row->above_share = row->demand = row->other_members = NO_VALUE;
     row->requests = row->served_requests = row->released = row->is_budget_member = NO_VALUE;
     if (xseg_allocator_config(device->allocator)->budget_file[0] != '\0')
-        row->is_budget_member = xseg_budget_has_part(device);
+        row->is_budget_member = xseg_budget_is_member(device);
     if (!xseg_budget_is_open(device))
         return;
     row->demand = load(&budget->wanted);
