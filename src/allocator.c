@@ -7,8 +7,7 @@
 #include "src/core/alloc/hit_free.h"
 #include "src/core/alloc/hit_stream.h"
 #include "src/core/config/config.h"
-#include "src/core/instance/allocator_config.h"
-#include "src/core/instance/allocator_open.h"
+#include "src/core/instance/instance.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/report/block_info.h"
@@ -48,7 +47,7 @@ xseg_status xseg_config_set(struct xseg_allocator *allocator, const char *config
 {
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(config != NULL, "config is NULL");
-    return xseg_allocator_configure(allocator, config);
+    return xseg_allocator_set_config(allocator, config);
 }
 
 xseg_status xseg_config_get(struct xseg_allocator *allocator, char *text, size_t bytes,

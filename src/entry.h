@@ -15,7 +15,7 @@
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
 #include "src/core/instance/history_sweep.h"
-#include "src/core/instance/housekeeping.h"
+#include "src/core/instance/instance.h"
 #include "xseg/reclaim.h"
 
 /* Sets the operation of error messages, and returns from the entry point if the allocator is NULL or belongs to the

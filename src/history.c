@@ -6,9 +6,8 @@
 
 #include "src/base/stack.h"
 #include "src/base/symbolizer.h"
-#include "src/core/instance/allocator_open.h"
 #include "src/core/instance/history_sweep.h"
-#include "src/core/instance/label.h"
+#include "src/core/instance/instance.h"
 #include "src/core/report/device_history.h"
 #include "src/core/report/snapshot.h"
 #include "src/entry.h"

@@ -3,7 +3,7 @@
 
 #include <inttypes.h>
 
-#include "src/core/instance/allocator_config.h"
+#include "src/core/instance/instance.h"
 #include "src/entry.h"
 
 xseg_status xseg_observer_add(struct xseg_allocator *allocator,
@@ -20,11 +20,11 @@ xseg_status xseg_observer_add(struct xseg_allocator *allocator,
                            observer->on_unmap != NULL || observer->on_map != NULL,
                        "all callbacks of the observer are NULL; set at least one");
     XSEG_ENTRY_TAKE(&chosen, observer);
-    return xseg_allocator_observe(allocator, &chosen, id);
+    return xseg_allocator_add_observer(allocator, &chosen, id);
 }
 
 xseg_status xseg_observer_remove(struct xseg_allocator *allocator, uint64_t id)
 {
     XSEG_ENTRY(allocator);
-    return xseg_allocator_unobserve(allocator, id);
+    return xseg_allocator_remove_observer(allocator, id);
 }

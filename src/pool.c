@@ -6,8 +6,7 @@
 #include "src/core/alloc/capture.h"
 #include "src/core/alloc/slow_path.h"
 #include "src/core/config/size.h"
-#include "src/core/instance/allocator_open.h"
-#include "src/core/instance/device_open.h"
+#include "src/core/instance/instance.h"
 #include "src/core/pool/checkpoint.h"
 #include "src/core/pool/pause.h"
 #include "src/core/reclaim/pool_release.h"
@@ -36,7 +35,7 @@ xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
                        chosen.rdma ? "rdma" : "single_page");
     XSEG_ENTRY_NAME(chosen.name);
     const xseg_status status = xseg_allocator_device(allocator, device, &found);
-    return status == XSEG_OK ? xseg_device_make_pool(found, &chosen, out) : status;
+    return status == XSEG_OK ? xseg_device_create_pool(found, &chosen, out) : status;
 }
 
 xseg_status xseg_alloc_at(struct xseg_pool *pool, size_t bytes, xseg_stream stream, void *address,

@@ -3,8 +3,7 @@
 
 #include <string.h>
 
-#include "src/core/instance/allocator_open.h"
-#include "src/core/instance/device_open.h"
+#include "src/core/instance/instance.h"
 #include "src/core/range/range.h"
 #include "src/core/reclaim/pool_release.h"
 #include "src/core/report/snapshot.h"
@@ -39,7 +38,7 @@ static xseg_status get_pool(struct xseg_device *device, const struct xseg_range_
         own.exportable = options->exportable;
         own.rdma = options->rdma;
         own.name = options->name;
-        return xseg_device_make_pool(device, &own, out);
+        return xseg_device_create_pool(device, &own, out);
     }
     XSEG_ENTRY_REQUIRE(options->pool->device == device,
                        "pool is of another device or allocator, pool %s; use a pool of device %d",

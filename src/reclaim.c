@@ -4,8 +4,7 @@
 #include <stdlib.h>
 
 #include "src/core/alloc/slow_path.h"
-#include "src/core/instance/allocator_config.h"
-#include "src/core/instance/allocator_open.h"
+#include "src/core/instance/instance.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/mapping.h"
 #include "src/core/reclaim/trim.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "xseg/share.h"
 
-#include "src/core/instance/allocator_open.h"
+#include "src/core/instance/instance.h"
 #include "src/core/pool/share.h"
 #include "src/entry.h"
 

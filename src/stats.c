@@ -6,8 +6,7 @@
 
 #include "src/core/arena/origins.h"
 #include "src/core/device/counters.h"
-#include "src/core/instance/allocator_open.h"
-#include "src/core/instance/device_audit.h"
+#include "src/core/instance/instance.h"
 #include "src/core/pool/share.h"
 #include "src/core/reclaim/mapping.h"
 #include "src/core/register/register.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "src/core/device/allocator.h"
-#include "src/core/instance/device_audit.h"
+#include "src/core/instance/instance.h"
 #include "src/core/pending/debug_fill.h"
 #include "tests/fault/host.h"
 #include "tests/support/due.h"

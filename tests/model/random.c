@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "src/core/device/allocator.h"
-#include "src/core/instance/device_audit.h"
+#include "src/core/instance/instance.h"
 
 #define DEVICES  2
 #define STREAMS  3u

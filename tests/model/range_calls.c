@@ -25,7 +25,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "src/core/instance/device_audit.h"
+#include "src/core/instance/instance.h"
 #include "tests/model/range_call.h"
 #include "xseg/observer.h"
 

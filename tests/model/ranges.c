@@ -26,7 +26,7 @@
 
 #include "src/core/block/extent.h"
 #include "src/core/device/allocator.h"
-#include "src/core/instance/device_audit.h"
+#include "src/core/instance/instance.h"
 #include "src/core/range/range.h"
 #include "tests/model/machine.h"
 #include "tests/support/draw.h"

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "src/core/block/extent.h"
-#include "src/core/instance/device_audit.h"
+#include "src/core/instance/instance.h"
 #include "src/core/pending/pending.h"
 #include "tests/support/draw.h"
 #include "tests/support/recycle.h"

@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "src/core/device/allocator.h"
-#include "src/core/instance/device_audit.h"
+#include "src/core/instance/instance.h"
 #include "tests/support/check.h"
 #include "tests/support/draw.h"
 #include "tests/support/due.h"

@@ -4,7 +4,7 @@
 #include "src/core/cache/arena_audit.h"
 #include "src/core/cache/arena_blocks.h"
 #include "src/core/device/allocator.h"
-#include "src/core/instance/device_audit.h"
+#include "src/core/instance/instance.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

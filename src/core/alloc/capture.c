@@ -3,7 +3,7 @@
 
 #include "src/base/error.h"
 #include "src/core/device/allocator.h"
-#include "src/core/instance/housekeeping.h"
+#include "src/core/instance/instance.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/pool/pause.h"

@@ -5,8 +5,8 @@
 #include "src/core/alloc/hit_step.h"
 #include "src/core/alloc/hit_stream.h"
 #include "src/core/alloc/slow_path.h"
-#include "src/core/instance/allocator_open.h"
 #include "src/core/instance/history_sweep.h"
+#include "src/core/instance/instance.h"
 #include "src/core/large/large.h"
 #include "src/core/small/plain.h"
 

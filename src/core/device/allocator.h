@@ -51,7 +51,7 @@ struct xseg_allocator {
     _Atomic(struct xseg_config_version *) config;
     struct xseg_config_version *versions; /* all versions, newest first; guarded by DRIVER */
     const char *config_source;
-    struct xseg_background *background;       /* background.h */
+    struct xseg_background *background;       /* instance.h */
     struct xseg_registrations *registrations; /* register.h */
     struct xseg_oom_snapshots *oom_snapshots; /* snapshot.h */
     struct xseg_budget *budget;               /* budget.h */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/instance/allocator_config.h"
+#include "src/core/instance/instance.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,9 +9,6 @@
 #include "src/core/budget/budget.h"
 #include "src/core/config/config.h"
 #include "src/core/config/config_table.h"
-#include "src/core/instance/background.h"
-#include "src/core/instance/housekeeping.h"
-#include "src/core/instance/opened.h"
 #include "src/core/pending/debug_fill.h"
 #include "src/core/reclaim/trim.h"
 #include "src/core/report/memory_stats.h"
@@ -28,7 +25,7 @@ void xseg_allocator_apply_config(struct xseg_allocator *allocator,
     xseg_stream_cache_drop_all(&allocator->stream_cache, -1);
 }
 
-void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t named)
+void xseg_allocator_log_unused_keys(struct xseg_allocator *allocator, uint64_t named)
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
     char buffer[512];
@@ -59,9 +56,11 @@ void xseg_allocator_log_idle_keys(struct xseg_allocator *allocator, uint64_t nam
                       buffer);
 }
 
-/* Let the bounds of every open device follow a configuration, up to the first device that refuses. */
-static xseg_status follow_on_all(struct xseg_allocator *allocator, const struct xseg_config *config,
-                                 uint64_t named, bool store)
+/* Check the limits of every open device against a configuration, or with `store` set them, until
+ * one fails. */
+static xseg_status apply_limits_to_devices(struct xseg_allocator *allocator,
+                                           const struct xseg_config *config, uint64_t named,
+                                           bool store)
 {
     xseg_status status = XSEG_OK;
 
@@ -74,8 +73,10 @@ static xseg_status follow_on_all(struct xseg_allocator *allocator, const struct 
     return status;
 }
 
-/* Whether an open device has a soft limit other than that of the configuration, set by xseg_limits_set(). */
-static bool has_soft_by_device(struct xseg_allocator *allocator, const struct xseg_config *config)
+/* Whether an open device has a soft limit other than that of the configuration, set by
+ * xseg_limits_set(). */
+static bool has_device_soft_limit(struct xseg_allocator *allocator,
+                                  const struct xseg_config *config)
 {
     for (int i = 0; i < allocator->device_count; i++) {
         const struct xseg_device *device = xseg_allocator_open_device(allocator, i);
@@ -86,9 +87,9 @@ static bool has_soft_by_device(struct xseg_allocator *allocator, const struct xs
     return false;
 }
 
-/* Whether an open device has a fraction other than that of the configuration, set by xseg_limits_set(). */
-static bool has_fraction_by_device(struct xseg_allocator *allocator,
-                                   const struct xseg_config *config)
+/* Whether an open device has a fraction other than that of the configuration, set by
+ * xseg_limits_set(). */
+static bool has_device_fraction(struct xseg_allocator *allocator, const struct xseg_config *config)
 {
     for (int i = 0; i < allocator->device_count; i++) {
         const struct xseg_device *device = xseg_allocator_open_device(allocator, i);
@@ -100,8 +101,8 @@ static bool has_fraction_by_device(struct xseg_allocator *allocator,
     return false;
 }
 
-/* Make a copy of the configuration in force, as a new version; NULL without host memory. */
-static struct xseg_config_version *make_version(struct xseg_allocator *allocator)
+/* Copy the current configuration to a new version.  Returns NULL on host allocation failure. */
+static struct xseg_config_version *copy_current_version(struct xseg_allocator *allocator)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_FIRST));
     struct xseg_config_version *version = calloc(1, sizeof(*version));
@@ -115,26 +116,28 @@ static struct xseg_config_version *make_version(struct xseg_allocator *allocator
 }
 
 /* The version with an equal configuration, or NULL. */
-static struct xseg_config_version *find_equal(const struct xseg_allocator *allocator,
-                                              const struct xseg_config *config)
+static struct xseg_config_version *find_equal_version(const struct xseg_allocator *allocator,
+                                                      const struct xseg_config *config)
 {
     struct xseg_config_version *version = allocator->versions;
 
-    /* Each version is a copy of another one with some members set, so padding bytes are equal, too. */
+    /* Each version is a copy of another one with some members set, so padding bytes are equal as
+     * well. */
     while (version != NULL && memcmp(&version->config, config, sizeof(*config)) != 0)
         version = version->older;
     return version;
 }
 
-/* Put a version in force.  If an older version is equal, that one comes into force, and the new one is freed. */
-static void publish(struct xseg_allocator *allocator, struct xseg_config_version *version)
+/* Publish a version.  If an older version is equal, the older version is published, and the new one
+ * is freed. */
+static void publish_version(struct xseg_allocator *allocator, struct xseg_config_version *version)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_FIRST) && version->older == NULL);
     version->config.traced = xseg_observers_trace(&allocator->observers);
-    version->config.has_device_soft_limit = has_soft_by_device(allocator, &version->config);
-    version->config.has_device_fraction = has_fraction_by_device(allocator, &version->config);
+    version->config.has_device_soft_limit = has_device_soft_limit(allocator, &version->config);
+    version->config.has_device_fraction = has_device_fraction(allocator, &version->config);
     xseg_config_derive(&version->config);
-    struct xseg_config_version *before = find_equal(allocator, &version->config);
+    struct xseg_config_version *before = find_equal_version(allocator, &version->config);
     if (before != NULL) {
         free(version);
         version = before;
@@ -145,7 +148,7 @@ static void publish(struct xseg_allocator *allocator, struct xseg_config_version
     xseg_allocator_apply_config(allocator, version);
 }
 
-static void apply_on_all(struct xseg_allocator *allocator)
+static void trim_devices_to_limits(struct xseg_allocator *allocator)
 {
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
@@ -155,13 +158,13 @@ static void apply_on_all(struct xseg_allocator *allocator)
     }
 }
 
-static void forget_users(void *self, struct xseg_arena *arena)
+static void discard_arena_users(void *self, struct xseg_arena *arena)
 {
     (void)self;
     xseg_origins_discard_users(arena);
 }
 
-static void forget_all_users(struct xseg_allocator *allocator)
+static void discard_all_users(struct xseg_allocator *allocator)
 {
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
@@ -169,12 +172,12 @@ static void forget_all_users(struct xseg_allocator *allocator)
         if (device == NULL)
             continue;
         xseg_mutex_lock(&device->growth_lock);
-        xseg_device_visit_arenas(device, forget_users, NULL);
+        xseg_device_visit_arenas(device, discard_arena_users, NULL);
         xseg_mutex_unlock(&device->growth_lock);
     }
 }
 
-static void forget_filled(struct xseg_allocator *allocator)
+static void discard_filled_ranges(struct xseg_allocator *allocator)
 {
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
@@ -184,65 +187,66 @@ static void forget_filled(struct xseg_allocator *allocator)
     }
 }
 
-static xseg_status configure(struct xseg_allocator *allocator, const char *text, uint64_t *named)
+static xseg_status set_config(struct xseg_allocator *allocator, const char *text, uint64_t *named)
 {
-    struct xseg_config_version *version = make_version(allocator);
+    struct xseg_config_version *version = copy_current_version(allocator);
 
     XSEG_ASSERT(*named == 0);
     if (version == NULL)
         return XSEG_ERR_HOST_MEMORY;
     xseg_status status = xseg_config_parse(&version->config, text, named);
     if (status == XSEG_OK)
-        status = follow_on_all(allocator, &version->config, *named, false);
+        status = apply_limits_to_devices(allocator, &version->config, *named, false);
     if (status == XSEG_OK && xseg_config_has_thread(&version->config))
         status = xseg_background_start(allocator);
     if (status != XSEG_OK) {
         free(version);
         return status;
     }
-    (void)follow_on_all(allocator, &version->config, *named, true);
+    (void)apply_limits_to_devices(allocator, &version->config, *named, true);
     if (version->config.block_user && !xseg_allocator_config(allocator)->block_user)
-        forget_all_users(allocator);
+        discard_all_users(allocator);
     const bool filled = xseg_allocator_config(allocator)->debug_fill;
-    publish(allocator, version);
+    publish_version(allocator, version);
     if (xseg_allocator_config(allocator)->debug_fill != filled)
-        forget_filled(allocator);
+        discard_filled_ranges(allocator);
     if (!xseg_config_has_thread(xseg_allocator_config(allocator)))
-        xseg_background_end(allocator);
+        xseg_background_stop(allocator);
     return XSEG_OK;
 }
 
-xseg_status xseg_allocator_configure(struct xseg_allocator *allocator, const char *config)
+xseg_status xseg_allocator_set_config(struct xseg_allocator *allocator, const char *config)
 {
     uint64_t named = 0;
 
     xseg_mutex_lock(&allocator->open_lock);
-    const xseg_status status = configure(allocator, config, &named);
+    const xseg_status status = set_config(allocator, config, &named);
     xseg_mutex_unlock(&allocator->open_lock);
     if (status != XSEG_OK)
         return status;
-    xseg_allocator_log_idle_keys(allocator, named);
-    xseg_opened_log_stacks(&allocator->log, xseg_history_store_settings(&allocator->history));
-    apply_on_all(allocator);
+    xseg_allocator_log_unused_keys(allocator, named);
+    xseg_allocator_log_stack_method(&allocator->log,
+                                    xseg_history_store_settings(&allocator->history));
+    trim_devices_to_limits(allocator);
     xseg_publisher_apply_config(allocator);
     xseg_budget_follow(allocator);
     return XSEG_OK;
 }
 
-static xseg_status set_limits(struct xseg_allocator *allocator, struct xseg_device *device,
-                              const struct xseg_limits *set)
+static xseg_status set_device_limits(struct xseg_allocator *allocator, struct xseg_device *device,
+                                     const struct xseg_limits *set)
 {
     const bool had_soft = xseg_allocator_config(allocator)->has_device_soft_limit;
     const bool had_fraction = xseg_allocator_config(allocator)->has_device_fraction;
-    struct xseg_config_version *version = make_version(allocator);
+    struct xseg_config_version *version = copy_current_version(allocator);
     xseg_status status = XSEG_ERR_HOST_MEMORY;
 
     if (version != NULL)
         status = xseg_device_limits_set(&device->limits, set);
     /* Versions stay until the allocator closes, so a new one is only published if it differs. */
-    if (status == XSEG_OK && (has_soft_by_device(allocator, &version->config) != had_soft ||
-                              has_fraction_by_device(allocator, &version->config) != had_fraction))
-        publish(allocator, version);
+    if (status == XSEG_OK && (has_device_soft_limit(allocator, &version->config) != had_soft ||
+                              has_device_fraction(allocator, &version->config) != had_fraction))
+        publish_version(allocator, version);
     else
         free(version);
     return status;
@@ -262,7 +266,7 @@ xseg_status xseg_allocator_limits_set(struct xseg_allocator *allocator, struct x
 {
     XSEG_ASSERT(device->allocator == allocator && limits != NULL);
     xseg_mutex_lock(&allocator->open_lock);
-    const xseg_status status = set_limits(allocator, device, limits);
+    const xseg_status status = set_device_limits(allocator, device, limits);
     xseg_mutex_unlock(&allocator->open_lock);
     if (status == XSEG_OK) {
         xseg_trim_to_limits(device);
@@ -271,28 +275,28 @@ xseg_status xseg_allocator_limits_set(struct xseg_allocator *allocator, struct x
     return status;
 }
 
-/* Have the configuration say whether an observer traces. */
-static xseg_status follow_observers(struct xseg_allocator *allocator)
+/* Set in the configuration whether an observer traces. */
+static xseg_status update_tracing(struct xseg_allocator *allocator)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_FIRST));
     if (xseg_observers_trace(&allocator->observers) == xseg_allocator_config(allocator)->traced)
         return XSEG_OK;
-    struct xseg_config_version *version = make_version(allocator);
+    struct xseg_config_version *version = copy_current_version(allocator);
     if (version == NULL)
         return XSEG_ERR_HOST_MEMORY;
-    publish(allocator, version);
+    publish_version(allocator, version);
     return XSEG_OK;
 }
 
-xseg_status xseg_allocator_observe(struct xseg_allocator *allocator,
-                                   const struct xseg_observer *observer, uint64_t *id)
+xseg_status xseg_allocator_add_observer(struct xseg_allocator *allocator,
+                                        const struct xseg_observer *observer, uint64_t *id)
 {
     uint64_t number = 0;
 
     xseg_mutex_lock(&allocator->open_lock);
     xseg_status status = xseg_observers_add(&allocator->observers, observer, &number);
     if (status == XSEG_OK)
-        status = follow_observers(allocator);
+        status = update_tracing(allocator);
     xseg_mutex_unlock(&allocator->open_lock);
     XSEG_ASSERT(status != XSEG_OK || number != 0);
     if (status == XSEG_OK)
@@ -302,15 +306,15 @@ xseg_status xseg_allocator_observe(struct xseg_allocator *allocator,
     return status;
 }
 
-xseg_status xseg_allocator_unobserve(struct xseg_allocator *allocator, uint64_t id)
+xseg_status xseg_allocator_remove_observer(struct xseg_allocator *allocator, uint64_t id)
 {
     const xseg_status status = xseg_observers_remove(&allocator->observers, id);
 
     if (status != XSEG_OK)
         return status;
-    /* Without host memory events are still noted, and dropped as they are delivered. */
+    /* On host allocation failure events are still recorded, and dropped on delivery. */
     xseg_mutex_lock(&allocator->open_lock);
-    (void)follow_observers(allocator);
+    (void)update_tracing(allocator);
     xseg_mutex_unlock(&allocator->open_lock);
     return XSEG_OK;
 }

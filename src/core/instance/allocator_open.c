@@ -1,28 +1,30 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/instance/allocator_open.h"
+#include "src/core/instance/instance.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "src/base/align.h"
+#include "src/base/check.h"
 #include "src/base/environment.h"
 #include "src/base/error.h"
 #include "src/base/span.h"
+#include "src/base/stack.h"
+#include "src/base/string_util.h"
 #include "src/core/budget/budget.h"
 #include "src/core/config/config.h"
 #include "src/core/grow/guarded.h"
-#include "src/core/instance/allocator_config.h"
-#include "src/core/instance/background.h"
-#include "src/core/instance/device_open.h"
-#include "src/core/instance/opened.h"
+#include "src/core/history/store.h"
 #include "src/core/pool/share.h"
 #include "src/core/register/register.h"
 #include "src/core/report/memory_stats.h"
 #include "src/core/report/snapshot.h"
 
-/* An allocator and the state that rooms above its own keep of it, in one piece of host memory. */
-struct whole {
+/* An allocator and the state that modules above `device` keep of it. */
+struct allocator_state {
     struct xseg_allocator allocator; /* first: free() gets its address */
     struct xseg_background background;
     struct xseg_registrations registrations;
@@ -31,11 +33,75 @@ struct whole {
     struct xseg_budget budget;
 };
 
-_Static_assert(offsetof(struct whole, allocator) == 0, "an allocator is freed by its own address");
+_Static_assert(offsetof(struct allocator_state, allocator) == 0,
+               "an allocator is freed by its own address");
 
-/* --- Opening and closing. --- */
+/* --- Warnings once per process. --- */
 
-static xseg_status load_config(struct xseg_allocator *allocator, const char *text, uint64_t *named)
+#if XSEG_CHECKS > 0
+static void log_self_checks(const struct xseg_log *log)
+{
+    static atomic_flag is_logged = ATOMIC_FLAG_INIT;
+
+    if (!atomic_flag_test_and_set(&is_logged))
+        xseg_log_line(
+            log, XSEG_LOG_WARNING,
+            "self-checks: enabled at level %d and slow; build with --buildtype=release for "
+            "production",
+            XSEG_CHECKS);
+}
+#endif
+
+/*
+ * Log the variables that secure_getenv() hides from a process that has more rights than its user.
+ */
+static void log_ignored_variables(const struct xseg_log *log)
+{
+    static const char *const variable[] = {
+        "XSEG_DRIVER",
+        "XSEG_ALLOC_CONF",
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "PYTORCH_ALLOC_CONF",
+    };
+    static atomic_flag is_logged = ATOMIC_FLAG_INIT;
+    char names[128];
+    struct xseg_strbuf text;
+
+    xseg_strbuf_init(&text, names, sizeof(names));
+    for (unsigned i = 0; i < XSEG_COUNT_OF(variable); i++)
+        if (getenv(variable[i]) != NULL && secure_getenv(variable[i]) == NULL)
+            xseg_strbuf_printf(&text, "%s%s", text.length > 0 ? ", " : "", variable[i]);
+    if (text.length > 0 && !atomic_flag_test_and_set(&is_logged))
+        xseg_log_line(log, XSEG_LOG_WARNING,
+                      "environment: ignored in a set-user-ID process, %s; pass the values to "
+                      "xseg_open()",
+                      names);
+}
+
+static void log_process_warnings(const struct xseg_log *log)
+{
+#if XSEG_CHECKS > 0
+    log_self_checks(log);
+#endif
+    log_ignored_variables(log);
+}
+
+void xseg_allocator_log_stack_method(const struct xseg_log *log, uint64_t settings)
+{
+    static atomic_flag is_logged = ATOMIC_FLAG_INIT;
+
+    if (xseg_history_settings_capture(settings) && !xseg_stack_prepare() &&
+        !atomic_flag_test_and_set(&is_logged))
+        xseg_log_line(
+            log, XSEG_LOG_WARNING,
+            "history_stacks: libunwind cannot be loaded, so call stacks are about 25 times "
+            "slower; install libunwind.so.8 (Debian: libunwind8)");
+}
+
+/* --- Open and close. --- */
+
+static xseg_status load_first_version(struct xseg_allocator *allocator, const char *text,
+                                      uint64_t *named)
 {
     struct xseg_config_version *version = calloc(1, sizeof(*version));
 
@@ -77,34 +143,34 @@ static void free_allocator(struct xseg_allocator *allocator)
     free(allocator);
 }
 
-/* Initialise what rooms above keep, and lead the allocator to it. */
-static void init_parts(struct whole *whole)
+/* Initialize the state of modules above `device`. */
+static void init_module_state(struct allocator_state *state)
 {
-    struct xseg_allocator *allocator = &whole->allocator;
+    struct xseg_allocator *allocator = &state->allocator;
 
-    allocator->background = &whole->background;
-    allocator->registrations = &whole->registrations;
+    allocator->background = &state->background;
+    allocator->registrations = &state->registrations;
     xseg_registrations_init(allocator->registrations, allocator);
-    allocator->oom_snapshots = &whole->oom_snapshots;
+    allocator->oom_snapshots = &state->oom_snapshots;
     xseg_oom_snapshots_init(allocator->oom_snapshots);
-    allocator->publisher = &whole->publisher;
+    allocator->publisher = &state->publisher;
     xseg_publisher_init(allocator->publisher);
-    allocator->budget = &whole->budget;
+    allocator->budget = &state->budget;
     xseg_budget_init(allocator->budget);
 }
 
 xseg_status xseg_allocator_open(const char *config, const char *driver, const struct xseg_log *log,
                                 const struct xseg_clock *clock, struct xseg_allocator **out)
 {
-    struct whole *whole = calloc(1, sizeof(*whole));
+    struct allocator_state *state = calloc(1, sizeof(*state));
     uint64_t named = 0;
     xseg_status status;
 
     XSEG_ASSERT(log != NULL && clock != NULL);
-    if (whole == NULL)
+    if (state == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, allocator");
-    struct xseg_allocator *allocator = &whole->allocator;
-    init_parts(whole);
+    struct xseg_allocator *allocator = &state->allocator;
+    init_module_state(state);
     allocator->log = *log;
     allocator->clock = *clock;
     xseg_mutex_init(&allocator->open_lock, XSEG_RANK_FIRST);
@@ -118,7 +184,7 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, page map");
         goto free_all;
     }
-    status = load_config(allocator, config, &named);
+    status = load_first_version(allocator, config, &named);
     if (status == XSEG_OK)
         status = xseg_driver_open(driver, &allocator->driver);
     if (status != XSEG_OK)
@@ -135,9 +201,10 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
         status = xseg_background_start(allocator);
     if (status != XSEG_OK)
         goto free_all;
-    xseg_opened_log(&allocator->log);
-    xseg_opened_log_stacks(&allocator->log, xseg_history_store_settings(&allocator->history));
-    xseg_allocator_log_idle_keys(allocator, named);
+    log_process_warnings(&allocator->log);
+    xseg_allocator_log_stack_method(&allocator->log,
+                                    xseg_history_store_settings(&allocator->history));
+    xseg_allocator_log_unused_keys(allocator, named);
     xseg_environment_check(&allocator->log);
     xseg_publisher_apply_config(allocator);
     xseg_budget_follow(allocator);
@@ -149,9 +216,9 @@ free_all:
     return status;
 }
 
-/* Do one step of closing on every open device, up to the first that fails. */
-static xseg_status on_all(struct xseg_allocator *allocator,
-                          xseg_status (*step)(struct xseg_device *device))
+/* Run a step of closing on every open device, until one fails. */
+static xseg_status run_step_on_devices(struct xseg_allocator *allocator,
+                                       xseg_status (*step)(struct xseg_device *device))
 {
     xseg_status status = XSEG_OK;
 
@@ -163,7 +230,8 @@ static xseg_status on_all(struct xseg_allocator *allocator,
     return status;
 }
 
-static void on_every(struct xseg_allocator *allocator, void (*step)(struct xseg_device *device))
+static void run_on_devices(struct xseg_allocator *allocator,
+                           void (*step)(struct xseg_device *device))
 {
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
@@ -177,28 +245,28 @@ xseg_status xseg_allocator_close(struct xseg_allocator *allocator)
 {
     char reason[256];
 
-    /* No device ends before all of them can: until then the handle stays usable. */
-    xseg_status status = on_all(allocator, xseg_device_check_none_allocated);
+    /* No device is freed before all devices can be freed, so the handle stays usable until then. */
+    xseg_status status = run_step_on_devices(allocator, xseg_device_check_none_allocated);
     if (status == XSEG_OK)
         status = xseg_registrations_check_none(allocator->registrations);
     if (status == XSEG_OK)
-        status = on_all(allocator, xseg_device_release_memory);
+        status = run_step_on_devices(allocator, xseg_device_release_memory);
     if (status != XSEG_OK)
         return status;
-    xseg_background_end(allocator);
-    status = on_all(allocator, xseg_device_release);
+    xseg_background_stop(allocator);
+    status = run_step_on_devices(allocator, xseg_device_release_context);
     if (status == XSEG_OK)
         status = xseg_driver_release_kept_contexts(allocator->driver);
     if (status == XSEG_OK) {
-        on_every(allocator, xseg_pools_notify_all);
-        on_every(allocator, xseg_device_end);
+        run_on_devices(allocator, xseg_pools_notify_all);
+        run_on_devices(allocator, xseg_device_free);
         free_allocator(allocator);
         return XSEG_OK;
     }
     (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
-    on_every(allocator, xseg_device_retain);
-    on_every(allocator, xseg_peers_renew);
-    /* If the thread cannot be started again, idle memory goes back on calls of the user alone. */
+    run_on_devices(allocator, xseg_device_retain_context);
+    run_on_devices(allocator, xseg_peers_renew);
+    /* If the thread cannot be started again, only calls of the application release idle memory. */
     if (xseg_config_has_thread(xseg_allocator_config(allocator)))
         (void)xseg_background_start(allocator);
     return xseg_fail(status, "%s", reason);
@@ -206,8 +274,8 @@ xseg_status xseg_allocator_close(struct xseg_allocator *allocator)
 
 /* --- Devices. --- */
 
-static xseg_status open_device(struct xseg_allocator *allocator, int ordinal,
-                               struct xseg_device **out)
+static xseg_status open_new_device(struct xseg_allocator *allocator, int ordinal,
+                                   struct xseg_device **out)
 {
     XSEG_ASSERT(ordinal >= 0 && ordinal < allocator->device_count);
     struct xseg_device *device;
@@ -261,7 +329,7 @@ xseg_status xseg_allocator_device(struct xseg_allocator *allocator, int ordinal,
                          allocator->device_count - 1);
     struct xseg_device *device = xseg_allocator_open_device(allocator, ordinal);
     if (__builtin_expect(device == NULL, 0))
-        return open_device(allocator, ordinal, out);
+        return open_new_device(allocator, ordinal, out);
     *out = device;
     return XSEG_OK;
 }

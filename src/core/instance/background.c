@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/instance/background.h"
-#include "src/core/instance/housekeeping.h"
+#include "src/core/instance/instance.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -13,8 +12,8 @@
 #include "src/core/device/allocator.h"
 #include "src/core/reclaim/decay.h"
 
-/* Sleep until the next look may be due; false when the thread is to end. */
-static bool rest(struct xseg_background *background, uint64_t nanoseconds)
+/* Sleep until the next pass or round may be due.  Returns false if the thread must stop. */
+static bool sleep_until_due(struct xseg_background *background, uint64_t nanoseconds)
 {
     struct timespec until = {0};
 
@@ -24,43 +23,43 @@ static bool rest(struct xseg_background *background, uint64_t nanoseconds)
     until.tv_nsec = (long)(nanoseconds % 1000000000u);
     XSEG_ASSERT(until.tv_nsec >= 0 && until.tv_nsec < 1000000000);
     (void)pthread_mutex_lock(&background->lock);
-    while (!background->ends &&
+    while (!background->is_stopping &&
            pthread_cond_timedwait(&background->wake, &background->lock, &until) != ETIMEDOUT)
         continue;
-    const bool goes_on = !background->ends;
+    const bool continues = !background->is_stopping;
     (void)pthread_mutex_unlock(&background->lock);
-    return goes_on;
+    return continues;
 }
 
-static uint64_t interval(struct xseg_allocator *allocator)
+static uint64_t sleep_time(struct xseg_allocator *allocator)
 {
     return xseg_min(xseg_decay_interval(xseg_allocator_config(allocator)),
                     xseg_budget_interval(allocator));
 }
 
-static void decay(struct xseg_allocator *allocator, const struct xseg_config *config)
+static void run_decay_passes(struct xseg_allocator *allocator, const struct xseg_config *config)
 {
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
-        /* The loss of a device is reported to the next call of the user. */
+        /* The next call of the application reports the loss of a device. */
         if (device != NULL)
             (void)xseg_decay_background_pass(device, config);
     }
 }
 
-static void *run(void *self)
+static void *run_background_thread(void *self)
 {
     struct xseg_allocator *allocator = self;
     uint64_t due = 0;
 
-    while (rest(allocator->background, interval(allocator))) {
+    while (sleep_until_due(allocator->background, sleep_time(allocator))) {
         const struct xseg_config *config = xseg_allocator_config(allocator);
 
         xseg_budget_round(allocator);
-        /* A budget has more turns than decay needs looks. */
+        /* Rounds of a budget are more frequent than decay passes. */
         if (config->decays && xseg_clock_system() >= due) {
-            decay(allocator, config);
+            run_decay_passes(allocator, config);
             due = xseg_clock_system() + xseg_decay_interval(config);
         }
         xseg_housekeeping_end_call(allocator);
@@ -68,23 +67,23 @@ static void *run(void *self)
     return NULL;
 }
 
-static int start(struct xseg_allocator *allocator)
+static int create_background_thread(struct xseg_allocator *allocator)
 {
     struct xseg_background *background = allocator->background;
     pthread_condattr_t monotonic;
     sigset_t all, before;
 
-    XSEG_ASSERT(!background->runs);
-    background->ends = false;
+    XSEG_ASSERT(!background->is_running);
+    background->is_stopping = false;
     (void)pthread_condattr_init(&monotonic);
     (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     (void)pthread_mutex_init(&background->lock, NULL);
     (void)pthread_cond_init(&background->wake, &monotonic);
     (void)pthread_condattr_destroy(&monotonic);
-    /* Signals of the program are handled by its own threads. */
+    /* Threads of the program handle its signals. */
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(&background->thread, NULL, run, allocator);
+    const int error = pthread_create(&background->thread, NULL, run_background_thread, allocator);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error;
 }
@@ -93,10 +92,10 @@ xseg_status xseg_background_start(struct xseg_allocator *allocator)
 {
     struct xseg_background *background = allocator->background;
 
-    if (background->runs)
+    if (background->is_running)
         return XSEG_OK;
-    const int error = start(allocator);
-    background->runs = error == 0;
+    const int error = create_background_thread(allocator);
+    background->is_running = error == 0;
     if (error == 0) {
         (void)pthread_setname_np(background->thread, "xseg");
         return XSEG_OK;
@@ -109,18 +108,18 @@ xseg_status xseg_background_start(struct xseg_allocator *allocator)
                      strerror(error), error);
 }
 
-void xseg_background_end(struct xseg_allocator *allocator)
+void xseg_background_stop(struct xseg_allocator *allocator)
 {
     struct xseg_background *background = allocator->background;
 
-    if (!background->runs)
+    if (!background->is_running)
         return;
     (void)pthread_mutex_lock(&background->lock);
-    background->ends = true;
+    background->is_stopping = true;
     (void)pthread_cond_signal(&background->wake);
     (void)pthread_mutex_unlock(&background->lock);
     (void)pthread_join(background->thread, NULL);
     (void)pthread_cond_destroy(&background->wake);
     (void)pthread_mutex_destroy(&background->lock);
-    background->runs = false;
+    background->is_running = false;
 }

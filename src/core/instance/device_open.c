@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/instance/device_open.h"
+#include "src/core/instance/instance.h"
 
 #include <inttypes.h>
 #include <stddef.h>
@@ -10,6 +10,8 @@
 #include "src/base/string_util.h"
 #include "src/core/arena/origins.h"
 #include "src/core/budget/budget.h"
+#include "src/core/cache/arena_audit.h"
+#include "src/core/cache/arena_blocks.h"
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/debug_fill.h"
@@ -24,9 +26,10 @@
 #include "src/core/reclaim/pool_release.h"
 #include "src/core/reclaim/reclaim.h"
 #include "src/core/reclaim/trim.h"
+#include "src/core/stats/counts.h"
 
-/* A device and the state that rooms above keep of it, in one piece of host memory. */
-struct whole {
+/* A device and the state that modules above `device` keep of it. */
+struct device_state {
     struct xseg_device device; /* first: free() gets its address */
     struct xseg_pending pending;
     struct xseg_debug_fill fill;
@@ -37,12 +40,13 @@ struct whole {
     struct xseg_budget_device budget;
 };
 
-_Static_assert(offsetof(struct whole, device) == 0, "a device is freed by its own address");
+_Static_assert(offsetof(struct device_state, device) == 0, "a device is freed by its own address");
 
-/* --- Opening. --- */
+/* --- Open. --- */
 
-/* Whether a pool that does not say so is exportable: the configuration says so, and the driver can. */
-static xseg_status follow_config(struct xseg_device *device, bool *exportable)
+/* Set *exportable to whether pools are exportable by default: the configuration requests it and the
+ * probe succeeds. */
+static xseg_status probe_configured_export(struct xseg_device *device, bool *exportable)
 {
     if (!xseg_allocator_config(device->allocator)->exportable)
         return XSEG_OK;
@@ -50,8 +54,8 @@ static xseg_status follow_config(struct xseg_device *device, bool *exportable)
     return status == XSEG_ERR_UNSUPPORTED ? XSEG_OK : status;
 }
 
-/* Try what the configuration asks of the default pool's pages. */
-static xseg_status try_pages(struct xseg_device *device)
+/* Probe the properties that the configuration requests for pages of the default pool. */
+static xseg_status probe_page_properties(struct xseg_device *device)
 {
     const struct xseg_config *config = xseg_allocator_config(device->allocator);
     bool works = false;
@@ -59,38 +63,39 @@ static xseg_status try_pages(struct xseg_device *device)
     device->sharing->exportable.is_configured = config->exportable;
     device->pool.options.rdma = config->rdma;
     const xseg_status status = config->rdma ? xseg_page_probe_rdma(device) : XSEG_OK;
-    return status == XSEG_OK ? follow_config(device, &works) : status;
+    return status == XSEG_OK ? probe_configured_export(device, &works) : status;
 }
 
-/* Give a device up that nobody has seen; it has no memory but what the driver did not take back of a trial. */
-static xseg_status give_up(struct xseg_device *device, xseg_status status)
+/* Free a device that was not published.  Its only memory is memory of a probe that the driver did
+ * not release. */
+static xseg_status abandon_open(struct xseg_device *device, xseg_status status)
 {
     char reason[256];
 
     (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
     (void)xseg_unreleased_retry(&device->unreleased);
     xseg_driver_release_context_or_keep(&device->context);
-    xseg_device_end(device);
+    xseg_device_free(device);
     return xseg_fail(status, "%s", reason);
 }
 
 xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char *why,
                              size_t why_bytes, struct xseg_device **out)
 {
-    struct whole *whole = calloc(1, sizeof(*whole));
+    struct device_state *state = calloc(1, sizeof(*state));
     xseg_status status;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_FIRST) && ordinal >= 0);
-    if (whole == NULL)
+    if (state == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, device %d", ordinal);
-    struct xseg_device *device = &whole->device;
-    device->pending = &whole->pending;
-    device->fill = &whole->fill;
-    device->decay = &whole->decay;
-    device->pending_unmaps = &whole->pending_unmaps;
-    device->ranges = &whole->ranges;
-    device->sharing = &whole->sharing;
-    device->budget = &whole->budget;
+    struct xseg_device *device = &state->device;
+    device->pending = &state->pending;
+    device->fill = &state->fill;
+    device->decay = &state->decay;
+    device->pending_unmaps = &state->pending_unmaps;
+    device->ranges = &state->ranges;
+    device->sharing = &state->sharing;
+    device->budget = &state->budget;
     status = xseg_unreleased_init(&device->unreleased, &device->context);
     if (status != XSEG_OK)
         goto free_device;
@@ -120,21 +125,21 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     xseg_budget_device_init(device->budget);
     atomic_init(&device->allowance, UINT64_MAX);
     xseg_list_init(&device->spare_extents);
-    status = try_pages(device);
+    status = probe_page_properties(device);
     if (status != XSEG_OK)
-        return give_up(device, status);
+        return abandon_open(device, status);
     *out = device;
     return XSEG_OK;
 
 release_unreleased:
     xseg_unreleased_fini(&device->unreleased);
 free_device:
-    free(whole);
+    free(state);
     return status;
 }
 
-xseg_status xseg_device_make_pool(struct xseg_device *device,
-                                  const struct xseg_pool_options *options, struct xseg_pool **out)
+xseg_status xseg_device_create_pool(struct xseg_device *device,
+                                    const struct xseg_pool_options *options, struct xseg_pool **out)
 {
     struct xseg_pool_options chosen = *options;
     xseg_status status = XSEG_OK;
@@ -143,7 +148,7 @@ xseg_status xseg_device_make_pool(struct xseg_device *device,
     if (chosen.exportable)
         status = xseg_page_probe_export(device, &works);
     else if (chosen.memory.alloc == NULL)
-        status = follow_config(device, &chosen.exportable);
+        status = probe_configured_export(device, &chosen.exportable);
     if (chosen.memory.alloc == NULL && xseg_allocator_config(device->allocator)->rdma)
         chosen.rdma = true;
     if (status == XSEG_OK && chosen.rdma)
@@ -153,7 +158,7 @@ xseg_status xseg_device_make_pool(struct xseg_device *device,
     return xseg_pools_create(device, &chosen, false, out);
 }
 
-/* --- Closing. --- */
+/* --- Close. --- */
 
 /* The first allocated blocks, for the error message. */
 struct survivors {
@@ -162,10 +167,10 @@ struct survivors {
     char buffer[1024];
 };
 
-/* Frames of the stack that allocated a survivor. */
+/* Number of frames that are printed of the stack of a survivor. */
 #define FRAMES_SHOWN 3u
 
-static void note_live(void *self, const struct xseg_part *part)
+static void record_survivor(void *self, const struct xseg_part *part)
 {
     const struct xseg_arena *arena = part->extent->arena;
     struct survivors *live = self;
@@ -180,15 +185,15 @@ static void note_live(void *self, const struct xseg_part *part)
                                    " from ", &live->text);
 }
 
-static void end_extents(void *self, struct xseg_arena *arena)
+static void destroy_extents(void *self, struct xseg_arena *arena)
 {
     bool *all = self;
 
     *all = xseg_reclaim_destroy_all_unmapped(arena) && *all;
 }
 
-/* End a stream of the device's own. */
-static xseg_status end_stream(struct xseg_device *device, xseg_stream *stream)
+/* Destroy a stream that the library created. */
+static xseg_status destroy_library_stream(struct xseg_device *device, xseg_stream *stream)
 {
     const xseg_status status =
         *stream == NULL ? XSEG_OK : xseg_driver_stream_destroy(&device->context, *stream);
@@ -198,8 +203,9 @@ static xseg_status end_stream(struct xseg_device *device, xseg_stream *stream)
     return status;
 }
 
-/* Give all memory back to the driver; memory that it refuses is found again by the next attempt. */
-static xseg_status give_everything_back(struct xseg_device *device)
+/* Release all memory to the driver.  The next attempt retries memory that the driver did not
+ * release. */
+static xseg_status release_all_memory(struct xseg_device *device)
 {
     const struct xseg_trim_plan everything = {.wait = true, .retained_pools = true};
     struct xseg_trim_result done = {sizeof(done)};
@@ -213,7 +219,7 @@ static xseg_status give_everything_back(struct xseg_device *device)
     if (status != XSEG_OK)
         return status;
     xseg_ranges_destroy_all(device);
-    xseg_device_visit_arenas(device, end_extents, &all);
+    xseg_device_visit_arenas(device, destroy_extents, &all);
     if (!all)
         return xseg_fail(XSEG_ERR_DRIVER,
                          "driver has not released all memory, %" PRIu64
@@ -221,9 +227,9 @@ static xseg_status give_everything_back(struct xseg_device *device)
                          done.kept_failed, device->context.ordinal);
     status = xseg_unreleased_retry(&device->unreleased);
     if (status == XSEG_OK)
-        status = end_stream(device, &device->wait_stream);
+        status = destroy_library_stream(device, &device->wait_stream);
     if (status == XSEG_OK)
-        status = end_stream(device, &device->copy_stream);
+        status = destroy_library_stream(device, &device->copy_stream);
     if (status != XSEG_OK)
         return status;
     xseg_idle_return_fences(device);
@@ -231,7 +237,8 @@ static xseg_status give_everything_back(struct xseg_device *device)
     return xseg_fences_fini(&device->pending->fences);
 }
 
-/* Free the host memory of an arena's extents: their device is lost.  Their pools are freed when the device closes. */
+/* Free the host memory of an arena's extents, because the device is lost.  The pools are freed with
+ * the device. */
 static void abandon_extents(void *self, struct xseg_arena *arena)
 {
     (void)self;
@@ -251,7 +258,7 @@ static void abandon_extents(void *self, struct xseg_arena *arena)
     }
 }
 
-void xseg_device_end(struct xseg_device *device)
+void xseg_device_free(struct xseg_device *device)
 {
     xseg_pools_fini(device);
     xseg_pool_fini(&device->pool);
@@ -285,7 +292,7 @@ xseg_status xseg_device_check_none_allocated(struct xseg_device *device)
                          device->context.ordinal);
     xseg_strbuf_init(&live.text, live.buffer, sizeof(live.buffer));
     xseg_mutex_lock(&device->growth_lock);
-    xseg_device_walk(device, note_live, &live);
+    xseg_device_walk(device, record_survivor, &live);
     const uint64_t pinned = xseg_mapping_pinned(device);
     const uint64_t held = xseg_ranges_held_bytes(device);
     xseg_mutex_unlock(&device->growth_lock);
@@ -306,22 +313,22 @@ xseg_status xseg_device_check_none_allocated(struct xseg_device *device)
         live.count, device->context.ordinal, live.buffer, live.count > 4 ? ", ..." : "");
 }
 
-/* Count a stream of a lost device as passed. */
-static void pass(void *self, struct xseg_known_stream *stream)
+/* Complete the uses of a stream of a lost device. */
+static void complete_stream(void *self, struct xseg_known_stream *stream)
 {
     struct xseg_device *device = self;
 
     xseg_pending_stream_synchronized(device->pending, stream);
 }
 
-/* Take the pending blocks of a lost device back, while their extents are still there. */
-static void abandon_pending(struct xseg_device *device)
+/* Cache the pending blocks of a lost device, while their extents exist. */
+static void complete_pending_blocks(struct xseg_device *device)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     xseg_pending_lock(device->pending);
     xseg_deferred_settle(device->pending, NULL);
     xseg_pending_unlock(device->pending);
-    xseg_streams_for_each(&device->streams, pass, device);
+    xseg_streams_for_each(&device->streams, complete_stream, device);
 }
 
 xseg_status xseg_device_release_memory(struct xseg_device *device)
@@ -330,9 +337,9 @@ xseg_status xseg_device_release_memory(struct xseg_device *device)
 
     xseg_mutex_lock(&device->growth_lock);
     if (!xseg_context_is_lost(&device->context))
-        status = give_everything_back(device);
+        status = release_all_memory(device);
     if (xseg_context_is_lost(&device->context)) {
-        abandon_pending(device);
+        complete_pending_blocks(device);
         xseg_discard_lost_contents(device);
         xseg_ranges_destroy_all(device);
         xseg_device_visit_arenas(device, abandon_extents, NULL);
@@ -342,16 +349,105 @@ xseg_status xseg_device_release_memory(struct xseg_device *device)
     return status;
 }
 
-xseg_status xseg_device_release(struct xseg_device *device)
+xseg_status xseg_device_release_context(struct xseg_device *device)
 {
     const xseg_status status = xseg_driver_release_context(&device->context);
 
-    /* The context of a lost device is gone, whatever the driver returns. */
+    /* The context of a lost device does not exist any more, whatever the driver returns. */
     return xseg_context_is_lost(&device->context) ? XSEG_OK : status;
 }
 
-void xseg_device_retain(struct xseg_device *device)
+void xseg_device_retain_context(struct xseg_device *device)
 {
     if (!xseg_context_is_lost(&device->context))
         xseg_context_retain_again(&device->context);
+}
+
+/* --- Host memory and audit. --- */
+
+static void add_arena_host_bytes(void *self, struct xseg_arena *arena)
+{
+    uint64_t *bytes = self;
+
+    xseg_arena_lock(arena);
+    *bytes += xseg_arena_host_bytes(arena);
+    XSEG_LIST_FOR(node, &arena->extents)
+    {
+        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
+
+        *bytes += sizeof(*extent) + xseg_extent_host_bytes(extent) +
+                  xseg_segment_host_bytes(&extent->segment);
+        if (extent->elastic != NULL)
+            *bytes += xseg_ranges_host_bytes(extent);
+    }
+    xseg_arena_unlock(arena);
+}
+
+uint64_t xseg_device_host_bytes(struct xseg_device *device)
+{
+    uint64_t bytes = sizeof(*device) + sizeof(*device->pending) + sizeof(*device->fill) +
+                     sizeof(*device->decay) + sizeof(*device->sharing) +
+                     xseg_pending_unmap_host_bytes(device->pending_unmaps) +
+                     atomic_load_explicit(&device->page_cache.record_bytes, memory_order_relaxed) +
+                     xseg_history_host_bytes(&device->history) +
+                     xseg_sharing_host_bytes(device->sharing) + xseg_pools_host_bytes(device) +
+                     xseg_streams_host_bytes(&device->streams);
+
+    xseg_device_visit_arenas(device, add_arena_host_bytes, &bytes);
+    return bytes;
+}
+
+struct device_audit {
+    struct xseg_violation *violation;
+    uint64_t reserved, evicted;
+    bool holds;
+};
+
+static void audit_arena(void *self, struct xseg_arena *arena)
+{
+    struct device_audit *audit = self;
+
+    xseg_arena_lock(arena);
+    if (audit->holds)
+        audit->holds = xseg_arena_audit(arena, audit->violation);
+    audit->reserved += xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
+    audit->evicted += arena->evicted;
+    xseg_arena_unlock(arena);
+}
+
+static bool audit_totals(struct xseg_device *device, const struct device_audit *audit,
+                         struct xseg_violation *violation)
+{
+    const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
+    const uint64_t evicted = atomic_load_explicit(&device->evicted, memory_order_relaxed);
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+
+    XSEG_INVARIANT(violation, "DEVICE-1", reserved == audit->reserved,
+                   "reserved says %" PRIu64 ", arenas %" PRIu64, reserved, audit->reserved);
+    XSEG_INVARIANT(violation, "DEVICE-2", evicted == audit->evicted,
+                   "away says %" PRIu64 ", arenas %" PRIu64, evicted, audit->evicted);
+    return xseg_totals_audit(&device->totals, violation) &&
+           xseg_page_cache_audit(&device->page_cache, violation) &&
+           xseg_unreleased_audit(&device->unreleased, violation);
+}
+
+static bool audit_labels(struct xseg_history_labels *labels, struct xseg_violation *violation)
+{
+    xseg_mutex_lock(&labels->lock);
+    const bool holds = xseg_history_labels_audit(labels, violation);
+    xseg_mutex_unlock(&labels->lock);
+    return holds;
+}
+
+bool xseg_device_audit(struct xseg_device *device, struct xseg_violation *violation)
+{
+    struct device_audit audit = {.violation = violation, .holds = true};
+
+    xseg_mutex_lock(&device->growth_lock);
+    xseg_device_visit_arenas(device, audit_arena, &audit);
+    if (audit.holds)
+        audit.holds = audit_totals(device, &audit, violation);
+    xseg_mutex_unlock(&device->growth_lock);
+    return audit.holds && audit_labels(&device->history.store->labels, violation);
 }

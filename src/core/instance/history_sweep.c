@@ -3,40 +3,44 @@
 
 #include <stdlib.h>
 
+#include "src/base/error.h"
 #include "src/core/arena/origins.h"
+#include "src/core/report/device_history.h"
 
-/* Numbers of the hook between two sweeps, in addition to twice those that the last sweep kept. */
+/* Numbers of the hook between two sweeps, in addition to twice the number of survivors of the last
+ * sweep. */
 #define MIN_GATHERS 65536u
 
-/* Events that are read under one hold of HISTORY, for which an arena waits when its ring is resized. */
+/* Maximum number of events that are read while HISTORY is locked; an arena waits for HISTORY when
+ * its ring is resized. */
 #define BATCH 4096u
 
-/* The hook's numbers in use, each once after finish(). */
+/* The hook's numbers in use, each once after sort_unique_numbers(). */
 struct numbers {
     uint32_t *number; /* [capacity] */
     size_t count, capacity;
-    bool is_short; /* a host allocation has failed */
+    bool has_failed; /* a host allocation has failed */
 };
 
 struct sweep {
     struct xseg_allocator *allocator;
-    struct numbers *numbers; /* NULL: they are not collected */
-    bool has_labels;         /* there were labels when the sweep began; later ones are marked */
+    struct numbers *numbers; /* NULL: numbers are not collected */
+    bool has_labels; /* there were labels when the sweep began; newer labels are created marked */
 };
 
 /* --- Marking. --- */
 
-static void add(struct numbers *numbers, uint32_t number)
+static void append_number(struct numbers *numbers, uint32_t number)
 {
-    /* Adjacent events mostly have the same frames. */
-    if (number == 0 || numbers->is_short ||
+    /* Adjacent events usually have the same frames. */
+    if (number == 0 || numbers->has_failed ||
         (numbers->count != 0 && numbers->number[numbers->count - 1] == number))
         return;
     if (numbers->count == numbers->capacity) {
         const size_t capacity = numbers->capacity == 0 ? 1024 : numbers->capacity * 2;
         uint32_t *grown = realloc(numbers->number, capacity * sizeof(*grown));
 
-        numbers->is_short = grown == NULL;
+        numbers->has_failed = grown == NULL;
         if (grown == NULL)
             return;
         numbers->number = grown;
@@ -45,22 +49,22 @@ static void add(struct numbers *numbers, uint32_t number)
     numbers->number[numbers->count++] = number;
 }
 
-static void mark(void *self, uint32_t frames, uint32_t label)
+static void mark_event(void *self, uint32_t frames, uint32_t label)
 {
     const struct sweep *sweep = self;
 
     if (sweep->has_labels)
         xseg_history_labels_mark(&sweep->allocator->history.labels, label);
     if (sweep->numbers != NULL)
-        add(sweep->numbers, frames);
+        append_number(sweep->numbers, frames);
 }
 
-static void mark_arena(void *self, struct xseg_arena *arena)
+static void mark_arena_blocks(void *self, struct xseg_arena *arena)
 {
-    xseg_origins_visit(arena, mark, self);
+    xseg_origins_visit(arena, mark_event, self);
 }
 
-/* Mark the events of a ring.  Events that are written meanwhile have marked labels. */
+/* Mark the events of a ring.  Events that are written during the sweep have marked labels. */
 static void mark_ring(struct sweep *sweep, const struct xseg_history_ring *ring)
 {
     struct xseg_mutex *lock = &sweep->allocator->history.lock;
@@ -75,7 +79,7 @@ static void mark_ring(struct sweep *sweep, const struct xseg_history_ring *ring)
         end = xseg_min(last, number + BATCH);
         for (; number < end; number++)
             if (xseg_history_ring_read(ring, number, &event))
-                mark(sweep, event.frames, event.label);
+                mark_event(sweep, event.frames, event.label);
         xseg_mutex_unlock(lock);
     } while (number < last);
 }
@@ -83,14 +87,14 @@ static void mark_ring(struct sweep *sweep, const struct xseg_history_ring *ring)
 static void mark_device(struct sweep *sweep, struct xseg_device *device)
 {
     xseg_mutex_lock(&device->growth_lock);
-    xseg_device_visit_arenas(device, mark_arena, sweep);
+    xseg_device_visit_arenas(device, mark_arena_blocks, sweep);
     xseg_mutex_unlock(&device->growth_lock);
     for (const struct xseg_history_ring *ring = atomic_load(&device->history.rings); ring != NULL;
          ring = ring->next)
         mark_ring(sweep, ring);
 }
 
-/* Mark from all roots.  SWEEP is held. */
+/* Mark from all roots.  The caller holds SWEEP. */
 static void mark_all(struct sweep *sweep)
 {
     struct xseg_allocator *allocator = sweep->allocator;
@@ -100,7 +104,7 @@ static void mark_all(struct sweep *sweep)
     xseg_mutex_lock(&labels->lock);
     xseg_history_labels_begin(labels);
     sweep->has_labels = labels->count != 0;
-    xseg_history_for_each_root(&allocator->history, mark, sweep);
+    xseg_history_for_each_root(&allocator->history, mark_event, sweep);
     xseg_mutex_unlock(&labels->lock);
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
@@ -112,19 +116,19 @@ static void mark_all(struct sweep *sweep)
 
 /* --- The numbers of the hook. --- */
 
-static int compare(const void *a, const void *b)
+static int compare_numbers(const void *a, const void *b)
 {
     const uint32_t left = *(const uint32_t *)a, right = *(const uint32_t *)b;
 
     return left < right ? -1 : left > right;
 }
 
-static void finish(struct numbers *numbers)
+static void sort_unique_numbers(struct numbers *numbers)
 {
     size_t kept = 0;
 
     if (numbers->count != 0)
-        qsort(numbers->number, numbers->count, sizeof(*numbers->number), compare);
+        qsort(numbers->number, numbers->count, sizeof(*numbers->number), compare_numbers);
     for (size_t i = 0; i < numbers->count; i++)
         if (i == 0 || numbers->number[i] != numbers->number[i - 1])
             numbers->number[kept++] = numbers->number[i];
@@ -132,20 +136,20 @@ static void finish(struct numbers *numbers)
 }
 
 /* Report the numbers in use to the hook, and determine when the next sweep is due. */
-static void report(struct xseg_history_store *store, const struct xseg_history_hook *hook,
-                   struct numbers *numbers)
+static void report_numbers(struct xseg_history_store *store, const struct xseg_history_hook *hook,
+                           struct numbers *numbers)
 {
-    finish(numbers);
+    sort_unique_numbers(numbers);
     atomic_store_explicit(&store->sweep_at, MIN_GATHERS + 2 * numbers->capacity,
                           memory_order_relaxed);
     atomic_store_explicit(&store->gather_count, 0, memory_order_relaxed);
-    if (!numbers->is_short)
+    if (!numbers->has_failed)
         hook->discard(hook->context, numbers->number, numbers->count);
     free(numbers->number);
 }
 
-/* Claim the hook's `discard`, which one thread calls at a time.  SWEEP does not cover it, because `discard` may wait for an
- * application lock that a thread holds while it waits for SWEEP. */
+/* Claim the hook's `discard`, which one thread calls at a time.  SWEEP does not cover it, because
+ * `discard` may wait for a lock of the application whose owner waits for SWEEP. */
 static bool claim_discard(struct xseg_history_store *store, const struct xseg_history_hook *hook)
 {
     return hook != NULL && hook->discard != NULL &&
@@ -153,8 +157,8 @@ static bool claim_discard(struct xseg_history_store *store, const struct xseg_hi
            !atomic_exchange(&store->is_discarding, true);
 }
 
-static void sweep_with(struct xseg_allocator *allocator, const struct xseg_history_hook *hook,
-                       bool reports)
+static void run_sweep(struct xseg_allocator *allocator, const struct xseg_history_hook *hook,
+                      bool reports)
 {
     struct xseg_history_store *store = &allocator->history;
     struct numbers numbers = {.count = 0};
@@ -168,7 +172,7 @@ static void sweep_with(struct xseg_allocator *allocator, const struct xseg_histo
     xseg_mutex_unlock(&store->labels.lock);
     xseg_mutex_unlock(&store->sweep_lock);
     if (reports) {
-        report(store, hook, &numbers);
+        report_numbers(store, hook, &numbers);
         atomic_store(&store->is_discarding, false);
     }
 }
@@ -177,7 +181,7 @@ void xseg_history_sweep(struct xseg_allocator *allocator)
 {
     const struct xseg_history_hook *hook = xseg_history_store_hook(&allocator->history);
 
-    sweep_with(allocator, hook, claim_discard(&allocator->history, hook));
+    run_sweep(allocator, hook, claim_discard(&allocator->history, hook));
 }
 
 void xseg_history_sweep_numbers(struct xseg_allocator *allocator)
@@ -185,5 +189,86 @@ void xseg_history_sweep_numbers(struct xseg_allocator *allocator)
     const struct xseg_history_hook *hook = xseg_history_store_hook(&allocator->history);
 
     if (claim_discard(&allocator->history, hook))
-        sweep_with(allocator, hook, true);
+        run_sweep(allocator, hook, true);
+}
+
+/* --- Labels and annotations. --- */
+
+/* A change of the label of the calling thread, or the lookup of a label for an annotation. */
+struct label_change {
+    const char *text; /* NULL: no label */
+    bool is_aside;    /* retain the label next to that of the thread, for an annotation */
+    bool keeps_last;
+    bool is_due; /* set: a sweep is due */
+    uint32_t label, last;
+};
+
+static enum xseg_history_labels_outcome try_label_change(struct xseg_history_store *store,
+                                                         struct label_change *change)
+{
+    enum xseg_history_labels_outcome outcome = XSEG_HISTORY_LABELS_FOUND;
+
+    xseg_mutex_lock(&store->labels.lock);
+    if (change->text != NULL)
+        outcome = xseg_history_labels_add(&store->labels, change->text, &change->label);
+    change->is_due = xseg_history_labels_is_due(&store->labels);
+    if (outcome <= XSEG_HISTORY_LABELS_ADDED) {
+        if (change->is_aside)
+            xseg_history_retain_label(store, change->label);
+        else
+            change->last =
+                xseg_history_set_label(store, change->label, change->text, change->keeps_last);
+    }
+    xseg_mutex_unlock(&store->labels.lock);
+    return outcome;
+}
+
+static xseg_status change_label(struct xseg_allocator *allocator, struct label_change *change)
+{
+    struct xseg_history_store *store = &allocator->history;
+    enum xseg_history_labels_outcome outcome = XSEG_HISTORY_LABELS_NO_MEMORY;
+
+    /* A sweep must visit the context of the thread. */
+    if (change->text == NULL || xseg_history_context_register())
+        outcome = try_label_change(store, change);
+    if (outcome == XSEG_HISTORY_LABELS_FULL) {
+        xseg_history_sweep(allocator);
+        outcome = try_label_change(store, change);
+    } else if (outcome == XSEG_HISTORY_LABELS_ADDED && change->is_due) {
+        xseg_history_sweep(allocator);
+    }
+    if (outcome == XSEG_HISTORY_LABELS_FULL) {
+        change->text = XSEG_HISTORY_LABELS_OTHER;
+        outcome = try_label_change(store, change);
+    }
+    if (outcome == XSEG_HISTORY_LABELS_NO_MEMORY)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, label \"%.*s\"",
+                         (int)XSEG_HISTORY_LABEL_BYTES - 1, change->text);
+    return XSEG_OK;
+}
+
+xseg_status xseg_label_set(struct xseg_allocator *allocator, const char *text, const char **last)
+{
+    struct label_change change = {.text = text, .keeps_last = last != NULL};
+    const xseg_status status = change_label(allocator, &change);
+
+    if (status == XSEG_OK && last != NULL)
+        *last = xseg_history_labels_text(&allocator->history.labels, change.last);
+    return status;
+}
+
+xseg_status xseg_label_annotate(struct xseg_allocator *allocator, struct xseg_device *device,
+                                const char *text)
+{
+    struct label_change change = {.text = text, .is_aside = true};
+
+    if (!xseg_history_settings_record(xseg_history_settings(&device->history),
+                                      XSEG_HISTORY_ANNOTATION))
+        return XSEG_OK;
+    xseg_status status = change_label(allocator, &change);
+    if (status != XSEG_OK)
+        return status;
+    status = xseg_device_history_annotate(device, change.label);
+    xseg_history_release_label(&allocator->history, change.label);
+    return status;
 }

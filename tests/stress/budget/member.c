@@ -12,7 +12,7 @@
 
 #include "src/core/budget/budget.h"
 #include "src/core/device/allocator.h"
-#include "src/core/instance/device_audit.h"
+#include "src/core/instance/instance.h"
 #include "tests/support/check.h"
 #include "tests/support/draw.h"
 #include "xseg/pool.h"

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "src/core/device/allocator.h"
-#include "src/core/instance/device_audit.h"
+#include "src/core/instance/instance.h"
 #include "tests/stress/exercise/world.h"
 #include "xseg/sim.h"
 
