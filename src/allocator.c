@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "xseg/allocator.h"
 
+#include <inttypes.h>
+
 #include "src/base/error.h"
 #include "src/core/alloc/allocator_free.h"
 #include "src/core/alloc/hit_alloc.h"
@@ -12,14 +14,17 @@
 #include "src/core/pending/stream_retirement.h"
 #include "src/core/report/block_info.h"
 #include "src/entry.h"
+#include "xseg/observer.h"
+#include "xseg/status.h"
 
-/* The options that a caller gave; members that its header does not have keep their defaults. */
+/* Copy the options of the caller.  Members that the header of the caller does not have keep their
+ * defaults. */
 static struct xseg_options options_of(const struct xseg_options *given)
 {
     struct xseg_options options = {sizeof(options)};
 
     if (given != NULL)
-        XSEG_ENTRY_TAKE(&options, given);
+        XSEG_ENTRY_COPY_IN(&options, given);
     return options;
 }
 
@@ -88,8 +93,9 @@ xseg_status xseg_config_keys(const char *config, const char **source,
     return XSEG_OK;
 }
 
-/* Fails for an argument that is NULL.  Not inlined, so that the two fast entry points save no registers for it. */
-static __attribute__((noinline, cold)) xseg_status refuse_null(const char *name, const char *what)
+/* Fails for an argument that is NULL.  Not inlined, so that the two fast entry points save no
+ * registers for it. */
+static __attribute__((noinline, cold)) xseg_status reject_null(const char *name, const char *what)
 {
     XSEG_OPERATION(name);
     return xseg_fail(XSEG_ERR_ARGUMENT, "%s is NULL", what);
@@ -99,18 +105,19 @@ xseg_status xseg_alloc(struct xseg_allocator *allocator, int device, size_t byte
                        xseg_stream stream, void **out)
 {
     if (__builtin_expect(allocator == NULL || out == NULL, 0))
-        return refuse_null("xseg_alloc", allocator == NULL ? "allocator" : "out");
+        return reject_null("xseg_alloc", allocator == NULL ? "allocator" : "out");
     return xseg_hit_alloc(allocator, device, bytes, stream, out);
 }
 
-/* The request that a caller gave; members that its header does not have keep their defaults. */
+/* Copy the request of the caller.  Members that the header of the caller does not have keep their
+ * defaults. */
 static struct xseg_request request_of(const struct xseg_request *given)
 {
     struct xseg_request request = {sizeof(request)};
 
     if (__builtin_expect(given->struct_size == sizeof(request), 1))
         return *given;
-    XSEG_ENTRY_TAKE(&request, given);
+    XSEG_ENTRY_COPY_IN(&request, given);
     return request;
 }
 
@@ -129,7 +136,7 @@ xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_
 xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr)
 {
     if (__builtin_expect(allocator == NULL, 0))
-        return refuse_null("xseg_free", "allocator");
+        return reject_null("xseg_free", "allocator");
     return xseg_hit_free(allocator, ptr);
 }
 
@@ -143,7 +150,7 @@ xseg_status xseg_block_query(struct xseg_allocator *allocator, const void *anywh
     const xseg_status status = xseg_block_info_at(allocator, anywhere, &info);
     if (status != XSEG_OK)
         return status;
-    XSEG_ENTRY_FILL(out, &info);
+    XSEG_ENTRY_COPY_OUT(out, &info);
     return XSEG_OK;
 }
 
@@ -189,4 +196,52 @@ xseg_status xseg_stream_retire(struct xseg_allocator *allocator, int ordinal, xs
                        (void *)stream);
     const xseg_status status = xseg_allocator_device(allocator, ordinal, &device);
     return status == XSEG_OK ? xseg_stream_retirement_begin(device, stream) : status;
+}
+
+/* --- Observers. --- */
+
+xseg_status xseg_observer_add(struct xseg_allocator *allocator,
+                              const struct xseg_observer *observer, uint64_t *id)
+{
+    struct xseg_observer chosen = {sizeof(chosen)};
+
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(observer != NULL && id != NULL, "%s is NULL",
+                       observer == NULL ? "observer" : "id");
+    XSEG_ENTRY_IN(observer, struct xseg_observer, on_map);
+    XSEG_ENTRY_REQUIRE(observer->on_low_memory != NULL || observer->on_out_of_memory != NULL ||
+                           observer->on_rejected != NULL || observer->on_trace != NULL ||
+                           observer->on_unmap != NULL || observer->on_map != NULL,
+                       "all callbacks of the observer are NULL; set at least one");
+    XSEG_ENTRY_COPY_IN(&chosen, observer);
+    return xseg_allocator_add_observer(allocator, &chosen, id);
+}
+
+xseg_status xseg_observer_remove(struct xseg_allocator *allocator, uint64_t id)
+{
+    XSEG_ENTRY(allocator);
+    return xseg_allocator_remove_observer(allocator, id);
+}
+
+/* --- Status and error messages. --- */
+
+const char *xseg_status_name(xseg_status status)
+{
+    switch (status) {
+#define X(name, number, text) \
+    case XSEG_##name:         \
+        return text;
+        XSEG_STATUS_MAP(X)
+#undef X
+    }
+    return "unknown status";
+}
+
+size_t xseg_error_message(char *text, size_t bytes)
+{
+    struct xseg_strbuf message;
+
+    xseg_strbuf_init(&message, text, bytes);
+    xseg_fail_print(&message);
+    return message.length;
 }

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Entry points: the public functions.  An entry point checks its arguments, finds the device, and calls the core.
+ * Entry points: the public functions.  An entry point checks its arguments, finds the device, and
+ * calls the core.
  *
- * Each one begins with a macro of this file, which sets the operation of error messages, rejects a forked child, runs
- * deferred housekeeping, and gathers the context of the events that the call can cause.  Calls of the fast path, and
- * calls that only read statistics, run no housekeeping.
+ * Each entry point begins with a macro of this file, which sets the operation of error messages,
+ * rejects calls in a forked child, runs deferred housekeeping, and gathers the context of the
+ * events that the call can cause.  Calls of the fast path, and calls that only read statistics, run
+ * no housekeeping.  A source implements the public header of its name; allocator.c also implements
+ * observer.h and status.h, and share.c register.h and budget.h.
  */
 #ifndef XSEG_ENTRY_H
 #define XSEG_ENTRY_H
@@ -18,8 +21,8 @@
 #include "src/core/instance/instance.h"
 #include "xseg/reclaim.h"
 
-/* Sets the operation of error messages, and returns from the entry point if the allocator is NULL or belongs to the
- * parent process.  The entry point itself gathers the context. */
+/* Sets the operation of error messages, and returns from the entry point if the allocator is NULL
+ * or belongs to the parent process.  The entry point itself gathers the context. */
 #define XSEG_ENTRY_CHECK(allocator)                                            \
     XSEG_OPERATION(__func__);                                                  \
     do {                                                                       \
@@ -28,7 +31,8 @@
             return xseg_entry_status;                                          \
     } while (0)
 
-/* As XSEG_ENTRY_CHECK(); also runs housekeeping, and gathers the context of a call without a user value. */
+/* As XSEG_ENTRY_CHECK(); also runs housekeeping, and gathers the context of a call without a user
+ * value. */
 #define XSEG_ENTRY(allocator)                   \
     XSEG_ENTRY_CHECK(allocator);                \
     do {                                        \
@@ -56,14 +60,17 @@
     } while (0)
 
 /*
- * A public structure starts with its size, which identifies the version of the caller's header.  Members are added at
- * the end, and zero in a new member selects the behavior of the versions without it.
- *   - A member that an older caller lacks has its default in arguments and is not written in results.
- *   - A member that only a newer caller has must be zero in arguments and stays unchanged in results.
+ * A public structure starts with its size, which identifies the version of the caller's header.
+ * Members are added at the end, and zero in a new member selects the behavior of the versions
+ * without it.
+ *   - A member that an older caller lacks has its default in arguments and is not written in
+ *     results.
+ *   - A member that only a newer caller has must be zero in arguments and stays unchanged in
+ *     results.
  */
 enum { XSEG_ENTRY_STRUCT_MAX = 4096 }; /* a larger size is invalid */
 
-static inline bool xseg_entry_understands(const void *given, size_t known, size_t min)
+static inline bool xseg_entry_is_readable(const void *given, size_t known, size_t min)
 {
     const size_t bytes = *(const size_t *)given;
 
@@ -77,13 +84,13 @@ static inline bool xseg_entry_understands(const void *given, size_t known, size_
     return true;
 }
 
-static inline void xseg_entry_take(void *chosen, size_t known, const void *given)
+static inline void xseg_entry_copy_in(void *chosen, size_t known, const void *given)
 {
     memcpy(chosen, given, xseg_min(*(const size_t *)given, known));
     *(size_t *)chosen = known;
 }
 
-static inline void xseg_entry_fill(void *out, size_t known, const void *from)
+static inline void xseg_entry_copy_out(void *out, size_t known, const void *from)
 {
     const size_t bytes = xseg_min(*(const size_t *)out, known);
 
@@ -91,9 +98,10 @@ static inline void xseg_entry_fill(void *out, size_t known, const void *from)
            bytes - sizeof(size_t));
 }
 
-/* Whether a structure of the caller can be read; the first version of the header ends with the member `last`. */
-#define XSEG_ENTRY_UNDERSTANDS(given, type, last) \
-    xseg_entry_understands((given), sizeof(type), \
+/* Whether a structure of the caller can be read; the first version of the header ends with the
+ * member `last`. */
+#define XSEG_ENTRY_IS_READABLE(given, type, last) \
+    xseg_entry_is_readable((given), sizeof(type), \
                            offsetof(type, last) + sizeof(((type *)NULL)->last))
 /* Returns from the entry point if the name of a pool is too long. */
 #define XSEG_ENTRY_NAME(name)                                                                     \
@@ -113,24 +121,47 @@ static inline void xseg_entry_fill(void *out, size_t known, const void *from)
 
 /* Returns from the entry point if a structure in an argument cannot be read; NULL is accepted. */
 #define XSEG_ENTRY_IN(given, type, last)                                                    \
-    XSEG_ENTRY_REQUIRE((given) == NULL || XSEG_ENTRY_UNDERSTANDS((given), type, last),      \
+    XSEG_ENTRY_REQUIRE((given) == NULL || XSEG_ENTRY_IS_READABLE((given), type, last),      \
                        #given "->struct_size is unknown, %zu; set it to sizeof(" #type ")", \
                        (given)->struct_size)
 /* Returns from the entry point if the structure of a result is NULL or has an unknown size. */
 #define XSEG_ENTRY_OUT(out)                                                                   \
     do {                                                                                      \
         XSEG_ENTRY_REQUIRE((out) != NULL, #out " is NULL");                                   \
-        XSEG_ENTRY_REQUIRE(XSEG_ENTRY_FILLS(out),                                             \
+        XSEG_ENTRY_REQUIRE(XSEG_ENTRY_CAN_COPY_OUT(out),                                      \
                            #out "->struct_size is unknown, %zu; set it to sizeof(*" #out ")", \
                            (out)->struct_size);                                               \
     } while (0)
 /* Copies a structure of the caller into one that has the defaults. */
-#define XSEG_ENTRY_TAKE(chosen, given) \
-    xseg_entry_take((chosen), sizeof(*(chosen)), 1 ? (given) : (chosen))
+#define XSEG_ENTRY_COPY_IN(chosen, given) \
+    xseg_entry_copy_in((chosen), sizeof(*(chosen)), 1 ? (given) : (chosen))
 /* Whether a structure can be filled in, up to the caller's size; and do so. */
-#define XSEG_ENTRY_FILLS(out)                                                               \
+#define XSEG_ENTRY_CAN_COPY_OUT(out)                                                        \
     ((out)->struct_size >= sizeof(size_t) && (out)->struct_size <= XSEG_ENTRY_STRUCT_MAX && \
      (out)->struct_size % sizeof(size_t) == 0)
-#define XSEG_ENTRY_FILL(out, from) xseg_entry_fill((out), sizeof(*(from)), 1 ? (from) : (out))
+#define XSEG_ENTRY_COPY_OUT(out, from) \
+    xseg_entry_copy_out((out), sizeof(*(from)), 1 ? (from) : (out))
+
+/* --- Scopes (reclaim.c). --- */
+
+/* The pool and the stream that a scope selects on one device. */
+struct xseg_selection {
+    const struct xseg_pool *pool;           /* NULL: any */
+    const struct xseg_known_stream *stream; /* NULL: any */
+};
+
+/* Validate and copy the scope of the caller; NULL selects all memory.  Returns: XSEG_OK,
+ * XSEG_ERR_ARGUMENT */
+xseg_status xseg_scope_check(struct xseg_allocator *allocator, const struct xseg_scope *scope,
+                             struct xseg_scope *out);
+
+/* The device of an ordinal; NULL if the device is not open or not selected. */
+struct xseg_device *xseg_scope_device(struct xseg_allocator *allocator,
+                                      const struct xseg_scope *scope, int ordinal);
+
+/* Find the selected pool and stream on a device.  Returns: XSEG_OK; XSEG_ERR_DRIVER: the stream
+ * does not exist; XSEG_ERR_HOST_MEMORY */
+xseg_status xseg_scope_select(struct xseg_device *device, const struct xseg_scope *scope,
+                              struct xseg_selection *out);
 
 #endif

@@ -13,8 +13,8 @@
 #include "src/entry.h"
 
 /* Read the history of one device, or of all; the caller ends the merge in any case. */
-static xseg_status read_all(struct xseg_allocator *allocator, int device,
-                            struct xseg_history_reader *reader)
+static xseg_status read_histories(struct xseg_allocator *allocator, int device,
+                                  struct xseg_history_reader *reader)
 {
     xseg_status status = XSEG_OK;
 
@@ -30,8 +30,9 @@ static xseg_status read_all(struct xseg_allocator *allocator, int device,
     return status;
 }
 
-static void sum_up(struct xseg_allocator *allocator, const struct xseg_history_reader *reader,
-                   struct xseg_history_summary *out)
+static void summarize_history(struct xseg_allocator *allocator,
+                              const struct xseg_history_reader *reader,
+                              struct xseg_history_summary *out)
 {
     const struct xseg_stack_depot *depot = xseg_history_store_depot(&allocator->history);
 
@@ -44,7 +45,7 @@ static void sum_up(struct xseg_allocator *allocator, const struct xseg_history_r
         .stacks_lost = depot == NULL ? 0 : xseg_stack_depot_lost(depot),
         .stack_bytes = depot == NULL ? 0 : xseg_stack_depot_bytes(depot),
     };
-    XSEG_ENTRY_FILL(out, &sums);
+    XSEG_ENTRY_COPY_OUT(out, &sums);
 }
 
 static xseg_status check_device(const struct xseg_allocator *allocator, int device)
@@ -73,9 +74,9 @@ xseg_status xseg_for_each_event(struct xseg_allocator *allocator, int device,
     if (status != XSEG_OK)
         return status;
     xseg_history_labels_begin_reading(&allocator->history.labels);
-    status = read_all(allocator, device, &reader);
+    status = read_histories(allocator, device, &reader);
     if (status == XSEG_OK)
-        sum_up(allocator, &reader, summary);
+        summarize_history(allocator, &reader, summary);
     while (status == XSEG_OK && (event = xseg_history_merge_next(&reader.merge)) != NULL) {
         xseg_device_history_describe(allocator, &reader.moment, event, reader.merge.user, &entry);
         if (!visit(context, &entry))
@@ -152,7 +153,7 @@ xseg_status xseg_history_set_hook(struct xseg_allocator *allocator,
     XSEG_ENTRY_IN(hook, struct xseg_history_hook, discard);
     XSEG_ENTRY_REQUIRE(hook == NULL || hook->gather != NULL, "hook->gather is NULL");
     if (hook != NULL)
-        XSEG_ENTRY_TAKE(&chosen, hook);
+        XSEG_ENTRY_COPY_IN(&chosen, hook);
     return xseg_history_store_set_hook(&allocator->history, hook != NULL ? &chosen : NULL)
                ? XSEG_OK
                : xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, history hook");
@@ -175,13 +176,14 @@ xseg_status xseg_history_label(struct xseg_allocator *allocator, const char *tex
     return xseg_label_set(allocator, text, before);
 }
 
-/* The options that a caller gave; members that its header does not have keep their defaults. */
-static struct xseg_snapshot_options options_of(const struct xseg_snapshot_options *given)
+/* Copy the options of the caller.  Members that the header of the caller does not have keep their
+ * defaults. */
+static struct xseg_snapshot_options copy_snapshot_options(const struct xseg_snapshot_options *given)
 {
     struct xseg_snapshot_options options = {sizeof(options)};
 
     if (given != NULL)
-        XSEG_ENTRY_TAKE(&options, given);
+        XSEG_ENTRY_COPY_IN(&options, given);
     return options;
 }
 
@@ -191,7 +193,7 @@ xseg_status xseg_snapshot(struct xseg_allocator *allocator, const char *path,
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(path != NULL && path[0] != '\0', "path is NULL or empty");
     XSEG_ENTRY_IN(options, struct xseg_snapshot_options, max_ms);
-    const struct xseg_snapshot_options chosen = options_of(options);
+    const struct xseg_snapshot_options chosen = copy_snapshot_options(options);
     const struct xseg_snapshot_params params = {
         .include_events = !chosen.without_events,
         .may_query_driver = true,

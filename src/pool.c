@@ -22,7 +22,7 @@ xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
     XSEG_ENTRY_REQUIRE(out != NULL, "out is NULL");
     XSEG_ENTRY_IN(options, struct xseg_pool_options, memory);
     if (options != NULL)
-        XSEG_ENTRY_TAKE(&chosen, options);
+        XSEG_ENTRY_COPY_IN(&chosen, options);
     XSEG_ENTRY_REQUIRE((chosen.memory.alloc == NULL) == (chosen.memory.free == NULL),
                        "memory.%s is NULL; set both memory functions, or none",
                        chosen.memory.alloc == NULL ? "alloc" : "free");

@@ -28,9 +28,9 @@ static xseg_status end_call(const struct xseg_range *range, xseg_status status)
     return status;
 }
 
-/* Hold the pool that a range is to have: the one that is named, or a new one. */
-static xseg_status get_pool(struct xseg_device *device, const struct xseg_range_options *options,
-                            struct xseg_pool **out)
+/* Retain the pool of a new range: the pool that the options name, or a new one. */
+static xseg_status retain_pool(struct xseg_device *device, const struct xseg_range_options *options,
+                               struct xseg_pool **out)
 {
     struct xseg_pool_options own = {sizeof(own)};
 
@@ -64,11 +64,11 @@ xseg_status xseg_range_reserve(struct xseg_allocator *allocator, int device, uin
     XSEG_ENTRY_REQUIRE(out != NULL, "out is NULL");
     XSEG_ENTRY_IN(options, struct xseg_range_options, name);
     if (options != NULL)
-        XSEG_ENTRY_TAKE(&chosen, options);
+        XSEG_ENTRY_COPY_IN(&chosen, options);
     XSEG_ENTRY_NAME(chosen.name);
     xseg_status status = xseg_allocator_device(allocator, device, &found);
     if (status == XSEG_OK)
-        status = get_pool(found, &chosen, &pool);
+        status = retain_pool(found, &chosen, &pool);
     if (status != XSEG_OK)
         return status;
     status = xseg_ranges_reserve(pool, bytes, &chosen, out);
@@ -145,6 +145,6 @@ xseg_status xseg_range_query(struct xseg_range *range, struct xseg_range_info *o
     XSEG_ENTRY_OUT(out);
     const xseg_status status = xseg_ranges_query(range, &info);
     if (status == XSEG_OK)
-        XSEG_ENTRY_FILL(out, &info);
+        XSEG_ENTRY_COPY_OUT(out, &info);
     return status;
 }

@@ -9,17 +9,60 @@
 #include "src/core/reclaim/mapping.h"
 #include "src/core/reclaim/trim.h"
 #include "src/entry.h"
-#include "src/scope.h"
+
+/* --- Scopes. --- */
+
+xseg_status xseg_scope_check(struct xseg_allocator *allocator, const struct xseg_scope *scope,
+                             struct xseg_scope *out)
+{
+    *out = (struct xseg_scope)XSEG_SCOPE_ALL;
+    if (scope == NULL)
+        return XSEG_OK;
+    XSEG_ENTRY_IN(scope, struct xseg_scope, pool);
+    XSEG_ENTRY_COPY_IN(out, scope);
+    XSEG_ENTRY_REQUIRE(out->device >= -1 && out->device < allocator->device_count,
+                       "device %d does not exist; use 0 to %d, or -1 for all devices", out->device,
+                       allocator->device_count - 1);
+    XSEG_ENTRY_REQUIRE(out->pool == NULL || xseg_allocator_owns(allocator, out->pool),
+                       "pool is of another allocator, %s", xseg_pool_label(out->pool));
+    return XSEG_OK;
+}
+
+struct xseg_device *xseg_scope_device(struct xseg_allocator *allocator,
+                                      const struct xseg_scope *scope, int ordinal)
+{
+    struct xseg_device *device = xseg_allocator_open_device(allocator, ordinal);
+
+    if ((scope->device >= 0 && scope->device != ordinal) || device == NULL ||
+        (scope->pool != NULL && scope->pool->device != device))
+        return NULL;
+    return device;
+}
+
+xseg_status xseg_scope_select(struct xseg_device *device, const struct xseg_scope *scope,
+                              struct xseg_selection *out)
+{
+    struct xseg_known_stream *stream = NULL;
+    xseg_status status = XSEG_OK;
+
+    if (scope->one_stream)
+        status = xseg_streams_find_or_add(&device->streams, scope->stream, &stream);
+    *out = (struct xseg_selection){scope->pool, stream};
+    return status;
+}
+
+/* --- Trim. --- */
 
 /* Trim one open device. */
-static xseg_status trim_device(struct xseg_device *device, const struct xseg_scope *scope,
-                               const struct xseg_trim_options *how, struct xseg_trim_result *done)
+static xseg_status trim_scope_of_device(struct xseg_device *device, const struct xseg_scope *scope,
+                                        const struct xseg_trim_options *trim_options,
+                                        struct xseg_trim_result *done)
 {
     struct xseg_trim_plan plan = {
         .pool = scope->pool,
-        .wait = how->wait,
-        .target_bytes = how->target_bytes,
-        .idle_ms = how->idle_ms,
+        .wait = trim_options->wait,
+        .target_bytes = trim_options->target_bytes,
+        .idle_ms = trim_options->idle_ms,
     };
     struct xseg_known_stream *stream = NULL;
     xseg_status status = XSEG_OK;
@@ -36,8 +79,9 @@ static xseg_status trim_device(struct xseg_device *device, const struct xseg_sco
     return status;
 }
 
-static xseg_status trim_all(struct xseg_allocator *allocator, const struct xseg_scope *scope,
-                            const struct xseg_trim_options *how, struct xseg_trim_result *done)
+static xseg_status trim_devices(struct xseg_allocator *allocator, const struct xseg_scope *scope,
+                                const struct xseg_trim_options *trim_options,
+                                struct xseg_trim_result *done)
 {
     /* A trim may destroy the pool, so the pool is not read after the first one. */
     const struct xseg_device *pool_device = scope->pool != NULL ? scope->pool->device : NULL;
@@ -49,15 +93,15 @@ static xseg_status trim_all(struct xseg_allocator *allocator, const struct xseg_
         if (device == NULL || (scope->device != -1 && scope->device != i) ||
             (pool_device != NULL && pool_device != device))
             continue;
-        const xseg_status status = trim_device(device, scope, how, done);
+        const xseg_status status = trim_scope_of_device(device, scope, trim_options, done);
         first = first == XSEG_OK ? status : first;
     }
     return first;
 }
 
-/* Release what is due on the open devices of a scope. */
-static xseg_status trim_due(struct xseg_allocator *allocator, const struct xseg_scope *scope,
-                            uint64_t max_us, struct xseg_trim_result *done)
+/* Release the memory that is due on the open devices of a scope. */
+static xseg_status trim_due_memory(struct xseg_allocator *allocator, const struct xseg_scope *scope,
+                                   uint64_t max_us, struct xseg_trim_result *done)
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
     const uint64_t max_ns = max_us == 0 || max_us > UINT64_MAX / 1000 ? UINT64_MAX : max_us * 1000;
@@ -81,7 +125,7 @@ static xseg_status trim_due(struct xseg_allocator *allocator, const struct xseg_
 xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_scope *scope,
                       const struct xseg_trim_options *options, struct xseg_trim_result *out)
 {
-    struct xseg_trim_options how = {.struct_size = sizeof(how)};
+    struct xseg_trim_options trim_options = {.struct_size = sizeof(trim_options)};
     struct xseg_trim_result done = {.struct_size = sizeof(done)};
     struct xseg_scope chosen;
 
@@ -93,22 +137,26 @@ xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_scope 
     if (status != XSEG_OK)
         return status;
     if (options != NULL)
-        XSEG_ENTRY_TAKE(&how, options);
-    XSEG_ENTRY_REQUIRE(how.due_only || how.max_us == 0, "max_us is set without due_only");
-    if (how.due_only) {
-        XSEG_ENTRY_REQUIRE(!how.wait && how.target_bytes == 0 && how.idle_ms == 0,
+        XSEG_ENTRY_COPY_IN(&trim_options, options);
+    XSEG_ENTRY_REQUIRE(trim_options.due_only || trim_options.max_us == 0,
+                       "max_us is set without due_only");
+    if (trim_options.due_only) {
+        XSEG_ENTRY_REQUIRE(!trim_options.wait && trim_options.target_bytes == 0 &&
+                               trim_options.idle_ms == 0,
                            "due_only with wait, target_bytes or idle_ms; set max_us only");
         if (chosen.pool != NULL || chosen.one_stream)
             return xseg_fail(XSEG_ERR_UNSUPPORTED,
                              "due_only with a pool or a stream; select a device or all devices");
     }
-    status = how.due_only ? trim_due(allocator, &chosen, how.max_us, &done)
-                          : trim_all(allocator, &chosen, &how, &done);
+    status = trim_options.due_only ? trim_due_memory(allocator, &chosen, trim_options.max_us, &done)
+                                   : trim_devices(allocator, &chosen, &trim_options, &done);
     xseg_housekeeping_end_call(allocator);
     if (status == XSEG_OK && out != NULL)
-        XSEG_ENTRY_FILL(out, &done);
+        XSEG_ENTRY_COPY_OUT(out, &done);
     return status;
 }
+
+/* --- Limits. --- */
 
 /* Check the scope of limits, and copy it: one device or one private pool. */
 static xseg_status check_limit_scope(struct xseg_allocator *allocator,
@@ -144,7 +192,7 @@ xseg_status xseg_limits_get(struct xseg_allocator *allocator, const struct xseg_
             return status;
         xseg_allocator_limits_get(allocator, device, &limits);
     }
-    XSEG_ENTRY_FILL(out, &limits);
+    XSEG_ENTRY_COPY_OUT(out, &limits);
     return XSEG_OK;
 }
 
@@ -167,7 +215,7 @@ static xseg_status set_pool_limit(struct xseg_pool *pool, const struct xseg_limi
 xseg_status xseg_limits_set(struct xseg_allocator *allocator, const struct xseg_scope *scope,
                             const struct xseg_limits *limits)
 {
-    struct xseg_limits wanted = XSEG_LIMITS_INIT;
+    struct xseg_limits new_limits = XSEG_LIMITS_INIT;
     struct xseg_device *device = NULL;
     struct xseg_scope chosen;
 
@@ -177,11 +225,11 @@ xseg_status xseg_limits_set(struct xseg_allocator *allocator, const struct xseg_
     xseg_status status = check_limit_scope(allocator, scope, &chosen);
     if (status != XSEG_OK)
         return status;
-    XSEG_ENTRY_TAKE(&wanted, limits);
+    XSEG_ENTRY_COPY_IN(&new_limits, limits);
     if (chosen.pool != NULL)
-        return set_pool_limit(chosen.pool, &wanted);
+        return set_pool_limit(chosen.pool, &new_limits);
     status = xseg_allocator_device(allocator, chosen.device, &device);
-    return status == XSEG_OK ? xseg_allocator_limits_set(allocator, device, &wanted) : status;
+    return status == XSEG_OK ? xseg_allocator_limits_set(allocator, device, &new_limits) : status;
 }
 
 xseg_status xseg_prewarm(struct xseg_allocator *allocator, const struct xseg_scope *scope,
@@ -210,6 +258,8 @@ xseg_status xseg_prewarm(struct xseg_allocator *allocator, const struct xseg_sco
     };
     return xseg_slow_path_prewarm(pool->device, &params);
 }
+
+/* --- Pins. --- */
 
 xseg_status xseg_pin(struct xseg_allocator *allocator, const void *ptr, size_t bytes)
 {

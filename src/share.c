@@ -1,9 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 #include "xseg/share.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "src/base/error.h"
+#include "src/base/shared_budget.h"
 #include "src/core/instance/instance.h"
 #include "src/core/pool/share.h"
+#include "src/core/register/register.h"
 #include "src/entry.h"
+#include "xseg/budget.h"
+#include "xseg/register.h"
+
+/* --- Export, import, peers. --- */
 
 /* Return an address to the caller. */
 static void return_address(void **out, uint64_t address)
@@ -118,4 +128,137 @@ xseg_status xseg_peer_allow(struct xseg_allocator *allocator, int owner, int pee
     XSEG_ENTRY_REQUIRE(has != uses, "owner and peer are the same device, %d; pass two devices",
                        owner);
     return xseg_peers_allow(has, uses);
+}
+
+/* --- dma-buf descriptors and registrations. --- */
+
+xseg_status xseg_dmabuf_open(struct xseg_allocator *allocator, const void *address, size_t bytes,
+                             unsigned flags, int *fd, uint64_t *offset)
+{
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(fd != NULL && offset != NULL, "%s is NULL", fd == NULL ? "fd" : "offset");
+    XSEG_ENTRY_REQUIRE((flags & ~(unsigned)(XSEG_DMABUF_PIN | XSEG_DMABUF_PCIE)) == 0,
+                       "unknown flags, %#x; use XSEG_DMABUF_PIN and XSEG_DMABUF_PCIE", flags);
+    XSEG_ENTRY_MEMORY(address, bytes);
+    return xseg_dmabuf_acquire(allocator->registrations, (uintptr_t)address, bytes, flags, fd,
+                               offset);
+}
+
+xseg_status xseg_dmabuf_close(struct xseg_allocator *allocator, int fd)
+{
+    XSEG_ENTRY(allocator);
+    return xseg_dmabuf_release(allocator->registrations, fd);
+}
+
+xseg_status xseg_register(struct xseg_allocator *allocator, const void *address, size_t bytes,
+                          const struct xseg_registrar *registrar, uint64_t *id)
+{
+    struct xseg_registrar chosen = {sizeof(chosen)};
+
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(registrar != NULL && id != NULL, "%s is NULL",
+                       registrar == NULL ? "registrar" : "id");
+    XSEG_ENTRY_IN(registrar, struct xseg_registrar, pin);
+    XSEG_ENTRY_REQUIRE(registrar->enter != NULL && registrar->leave != NULL,
+                       "registrar->%s is NULL; set enter and leave",
+                       registrar->enter == NULL ? "enter" : "leave");
+    XSEG_ENTRY_MEMORY(address, bytes);
+    XSEG_ENTRY_COPY_IN(&chosen, registrar);
+    const xseg_status status =
+        xseg_registrations_add(allocator->registrations, (uintptr_t)address, bytes, &chosen, id);
+    xseg_housekeeping_end_call(allocator);
+    return status;
+}
+
+xseg_status xseg_unregister(struct xseg_allocator *allocator, uint64_t id)
+{
+    XSEG_ENTRY(allocator);
+    const xseg_status status = xseg_registrations_remove(allocator->registrations, id);
+    xseg_housekeeping_end_call(allocator);
+    return status;
+}
+
+/* --- Members of a budget. --- */
+
+/* "5d0ba3ff-1234-5678-9abc-def012345678", and its terminator. */
+#define UUID_TEXT 37
+
+static void print_uuid(const uint8_t *uuid, char text[UUID_TEXT])
+{
+    size_t at = 0;
+
+    for (unsigned i = 0; i < XSEG_SHARED_BUDGET_UUID; i++) {
+        const bool has_dash = i == 4 || i == 6 || i == 8 || i == 10;
+
+        at += (size_t)snprintf(text + at, UUID_TEXT - at, "%s%02x", has_dash ? "-" : "", uuid[i]);
+    }
+}
+
+/* Visit the devices of a process.  Returns false if that was the end. */
+static bool visit_process(const struct xseg_shared_budget_record *record,
+                          struct xseg_budget_entry *entry,
+                          bool (*visit)(void *context, const struct xseg_budget_entry *entry),
+                          void *context)
+{
+    char uuid[UUID_TEXT];
+    bool continues = true;
+
+    entry->is_readable = true;
+    entry->pid = record->pid;
+    entry->program = record->name;
+    if (record->device_count == 0)
+        return visit(context, entry);
+    for (unsigned i = 0; continues && i < record->device_count; i++) {
+        const struct xseg_shared_budget_device *device = &record->devices[i];
+
+        print_uuid(device->uuid, uuid);
+        entry->uuid = uuid;
+        entry->physical_bytes = device->physical;
+        entry->idle_bytes = device->idle;
+        entry->demand_bytes = device->demand;
+        entry->share_millionths = device->share;
+        entry->min_bytes = device->floor;
+        entry->released_bytes = device->released;
+        continues = visit(context, entry);
+    }
+    return continues;
+}
+
+static void visit_all(const struct xseg_shared_budget *shared,
+                      bool (*visit)(void *context, const struct xseg_budget_entry *entry),
+                      void *context)
+{
+    bool continues = true;
+
+    for (unsigned slot = 0; continues && slot < XSEG_SHARED_BUDGET_SLOTS; slot++) {
+        const struct xseg_shared_budget_entry *seen = &shared->seen[slot];
+        struct xseg_budget_entry entry = {.struct_size = sizeof(entry), .slot = slot};
+
+        if (seen->state == XSEG_SHARED_BUDGET_FRESH)
+            continues = visit_process(&seen->record, &entry, visit, context);
+        else if (seen->state != XSEG_SHARED_BUDGET_FREE)
+            continues = visit(context, &entry);
+    }
+}
+
+xseg_status xseg_budget_members(const char *name,
+                                bool (*visit)(void *context, const struct xseg_budget_entry *entry),
+                                void *context)
+{
+    char path[XSEG_SHARED_BUDGET_PATH];
+
+    XSEG_OPERATION(__func__);
+    XSEG_ENTRY_REQUIRE(name != NULL, "name is NULL");
+    XSEG_ENTRY_REQUIRE(visit != NULL, "visit is NULL");
+    xseg_status status = xseg_shared_budget_path(name, path);
+    if (status != XSEG_OK)
+        return status;
+    struct xseg_shared_budget *shared = malloc(sizeof(*shared));
+    if (shared == NULL)
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, copy of the budget file");
+    status = xseg_shared_budget_scan(shared, path);
+    if (status == XSEG_OK)
+        visit_all(shared, visit, context);
+    free(shared);
+    return status;
 }

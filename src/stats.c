@@ -14,11 +14,10 @@
 #include "src/core/report/explain.h"
 #include "src/core/report/metrics.h"
 #include "src/entry.h"
-#include "src/scope.h"
 
 /* Find the device that `scope` selects, and its private pool or NULL. */
-static xseg_status find(struct xseg_allocator *allocator, const struct xseg_scope *scope,
-                        struct xseg_device **out, struct xseg_pool **pool)
+static xseg_status find_scope(struct xseg_allocator *allocator, const struct xseg_scope *scope,
+                              struct xseg_device **out, struct xseg_pool **pool)
 {
     struct xseg_scope chosen = XSEG_SCOPE_ALL;
 
@@ -37,9 +36,10 @@ static xseg_status find(struct xseg_allocator *allocator, const struct xseg_scop
     return xseg_allocator_device(allocator, chosen.device, out);
 }
 
-/* Add what upper modules count.  The kernel is queried for host bytes, so only if the caller's structure has them. */
-static void add_other(struct xseg_device *device, bool has_host_bytes,
-                      struct xseg_statistics *stats)
+/* Add the members that modules above `device` count.  The kernel is queried for host bytes, so only
+ * if the caller's structure has them. */
+static void add_module_statistics(struct xseg_device *device, bool has_host_bytes,
+                                  struct xseg_statistics *stats)
 {
     struct xseg_registrations *registrations = device->allocator->registrations;
 
@@ -58,19 +58,20 @@ xseg_status xseg_stats_get(struct xseg_allocator *allocator, const struct xseg_s
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_OUT(out);
-    xseg_status status = find(allocator, scope, &device, &pool);
+    xseg_status status = find_scope(allocator, scope, &device, &pool);
     if (status != XSEG_OK)
         return status;
     XSEG_ASSERT(device != NULL);
     if (pool == NULL) {
         xseg_counters_read_device(device, &stats);
-        add_other(device, out->struct_size > offsetof(struct xseg_statistics, host_bytes), &stats);
+        add_module_statistics(
+            device, out->struct_size > offsetof(struct xseg_statistics, host_bytes), &stats);
     } else {
         xseg_counters_read_pool(pool, &stats);
         stats.registered_bytes =
             xseg_registrations_pool_bytes(allocator->registrations, device->context.ordinal, pool);
     }
-    XSEG_ENTRY_FILL(out, &stats);
+    XSEG_ENTRY_COPY_OUT(out, &stats);
     return XSEG_OK;
 }
 
@@ -84,7 +85,7 @@ xseg_status xseg_stats_reset(struct xseg_allocator *allocator, const struct xseg
     XSEG_ENTRY_REQUIRE(
         what != 0 && (what & ~(unsigned)(XSEG_RESET_PEAK | XSEG_RESET_ACCUMULATED)) == 0,
         "unknown statistics, %#x; use XSEG_RESET_PEAK and XSEG_RESET_ACCUMULATED", what);
-    const xseg_status status = find(allocator, scope, &device, &pool);
+    const xseg_status status = find_scope(allocator, scope, &device, &pool);
     if (status != XSEG_OK)
         return status;
     if (pool != NULL)
@@ -99,55 +100,56 @@ xseg_status xseg_driver_calls(struct xseg_allocator *allocator, struct xseg_driv
 {
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(calls != NULL || capacity == 0, "calls is NULL, capacity %zu", capacity);
-    const size_t there = xseg_driver_call_counts(allocator->driver, calls, capacity);
+    const size_t total = xseg_driver_call_counts(allocator->driver, calls, capacity);
     if (count != NULL)
-        *count = there;
+        *count = total;
     return XSEG_OK;
 }
 
-/* Free memory: memory of others as of the last query of the driver, memory of this allocator as of now. */
-static void read_free(const struct xseg_device *device, uint64_t now,
-                      struct xseg_device_stats *figures)
+/* Free memory: memory of others as of the last query of the driver, memory of this allocator as of
+ * now. */
+static void read_free_memory(const struct xseg_device *device, uint64_t now,
+                             struct xseg_device_stats *stats)
 {
     uint64_t others = 0, age = 0;
 
-    figures->free_bytes = figures->free_age_ms = UINT64_MAX;
+    stats->free_bytes = stats->free_age_ms = UINT64_MAX;
     if (!xseg_timestamped_read(&device->used_elsewhere, now, &others, &age))
         return;
-    figures->free_bytes =
-        figures->total_bytes - xseg_min(figures->total_bytes, others + figures->physical_bytes);
-    figures->free_age_ms = age / UINT64_C(1000000);
+    stats->free_bytes =
+        stats->total_bytes - xseg_min(stats->total_bytes, others + stats->physical_bytes);
+    stats->free_age_ms = age / UINT64_C(1000000);
 }
 
-static void read_figures(struct xseg_allocator *allocator, int ordinal, uint64_t now,
-                         struct xseg_device_stats *figures)
+static void read_device_statistics(struct xseg_allocator *allocator, int ordinal, uint64_t now,
+                                   struct xseg_device_stats *stats)
 {
     struct xseg_device *device = xseg_allocator_open_device(allocator, ordinal);
 
-    memset(figures, 0, sizeof(*figures));
-    figures->device = ordinal;
+    memset(stats, 0, sizeof(*stats));
+    stats->device = ordinal;
     if (device == NULL)
         return;
     const struct xseg_counters counters = xseg_counters_of_device(device);
     const uint64_t page_cache = xseg_page_cache_bytes(&device->page_cache);
-    figures->is_open = true;
-    figures->is_lost = xseg_context_is_lost(&device->context);
-    figures->total_bytes = device->context.total_bytes;
-    figures->limit_bytes = xseg_device_limit(device);
-    figures->physical_bytes =
+    stats->is_open = true;
+    stats->is_lost = xseg_context_is_lost(&device->context);
+    stats->total_bytes = device->context.total_bytes;
+    stats->limit_bytes = xseg_device_limit(device);
+    stats->physical_bytes =
         counters.reserved + page_cache + xseg_unreleased_bytes(&device->unreleased);
-    figures->reserved_bytes = counters.reserved;
-    figures->allocated_bytes = counters.allocated;
-    figures->pending_bytes = counters.pending;
-    figures->idle_bytes = counters.cached + page_cache;
-    read_free(device, now, figures);
+    stats->reserved_bytes = counters.reserved;
+    stats->allocated_bytes = counters.allocated;
+    stats->pending_bytes = counters.pending;
+    stats->idle_bytes = counters.cached + page_cache;
+    read_free_memory(device, now, stats);
 }
 
 xseg_status xseg_device_stats_get(struct xseg_allocator *allocator,
                                   struct xseg_device_stats *devices, size_t entry_bytes,
                                   size_t capacity, size_t *count)
 {
-    struct xseg_device_stats figures;
+    struct xseg_device_stats stats;
 
     XSEG_ENTRY_CHECK(allocator);
     XSEG_ENTRY_REQUIRE(devices != NULL || capacity == 0, "devices is NULL, capacity %zu", capacity);
@@ -156,14 +158,14 @@ xseg_status xseg_device_stats_get(struct xseg_allocator *allocator,
                        "entry_bytes is unknown, %zu; set it to sizeof(struct xseg_device_stats)",
                        entry_bytes);
     const uint64_t now = xseg_clock_coarse(&allocator->clock);
-    const size_t there = (size_t)allocator->device_count;
-    for (size_t i = 0; i < xseg_min(there, capacity); i++) {
-        read_figures(allocator, (int)i, now, &figures);
-        figures.struct_size = xseg_min(entry_bytes, sizeof(figures));
-        memcpy((char *)devices + entry_bytes * i, &figures, figures.struct_size);
+    const size_t total = (size_t)allocator->device_count;
+    for (size_t i = 0; i < xseg_min(total, capacity); i++) {
+        read_device_statistics(allocator, (int)i, now, &stats);
+        stats.struct_size = xseg_min(entry_bytes, sizeof(stats));
+        memcpy((char *)devices + entry_bytes * i, &stats, stats.struct_size);
     }
     if (count != NULL)
-        *count = there;
+        *count = total;
     return XSEG_OK;
 }
 
@@ -207,7 +209,7 @@ struct walk {
     bool ended;
 };
 
-static void walk_arena(void *self, struct xseg_arena *arena)
+static void visit_arena_blocks(void *self, struct xseg_arena *arena)
 {
     struct walk *walk = self;
     uint64_t cursor = 0;
@@ -245,7 +247,7 @@ xseg_status xseg_for_each_block(struct xseg_allocator *allocator, const struct x
             continue;
         status = xseg_scope_select(device, &chosen, &walk.selection);
         if (status == XSEG_OK)
-            xseg_device_visit_arenas(device, walk_arena, &walk);
+            xseg_device_visit_arenas(device, visit_arena_blocks, &walk);
     }
     xseg_history_labels_end_reading(&allocator->history.labels);
     free(walk.batch);
@@ -298,7 +300,8 @@ static void add_reason(struct xseg_explain_result *sums, const struct xseg_reaso
     sums->single_page_padding += xseg_reason_single_page_padding(reason);
 }
 
-static bool is_meant(const struct xseg_reason *reason, const struct xseg_selection *selection)
+static bool is_reason_selected(const struct xseg_reason *reason,
+                               const struct xseg_selection *selection)
 {
     return (selection->pool == NULL || selection->pool == reason->pool ||
             selection->pool == reason->fallback_pool) &&
@@ -306,13 +309,13 @@ static bool is_meant(const struct xseg_reason *reason, const struct xseg_selecti
 }
 
 /* Keep the selected ones of the reasons from `first` on, and add them up. */
-static void sift(struct xseg_reason_list *reasons, size_t first,
-                 const struct xseg_selection *selection, struct xseg_explain_result *sums)
+static void filter_reasons(struct xseg_reason_list *reasons, size_t first,
+                           const struct xseg_selection *selection, struct xseg_explain_result *sums)
 {
     size_t kept = first;
 
     for (size_t i = first; i < reasons->count; i++)
-        if (is_meant(&reasons->list[i], selection)) {
+        if (is_reason_selected(&reasons->list[i], selection)) {
             reasons->list[kept] = reasons->list[i];
             add_reason(sums, &reasons->list[kept++]);
         }
@@ -337,7 +340,7 @@ static xseg_status explain_all(struct xseg_allocator *allocator, const struct xs
             status = xseg_explain_device(device, config, reasons);
         if (status != XSEG_OK)
             break;
-        sift(reasons, first, &selection, sums);
+        filter_reasons(reasons, first, &selection, sums);
         if (scope->pool != NULL || scope->one_stream)
             continue;
         sums->page_cache += xseg_page_cache_bytes(&device->page_cache);
@@ -365,7 +368,7 @@ xseg_status xseg_explain(struct xseg_allocator *allocator, const struct xseg_sco
             break;
     free(reasons.list);
     if (status == XSEG_OK && out != NULL)
-        XSEG_ENTRY_FILL(out, &sums);
+        XSEG_ENTRY_COPY_OUT(out, &sums);
     return status;
 }
 

@@ -15,7 +15,7 @@
  * its ring is resized. */
 #define BATCH 4096u
 
-/* The hook's numbers in use, each once after sort_unique_numbers(). */
+/* The numbers of the hook that are in use; unique after sort_unique_numbers(). */
 struct numbers {
     uint32_t *number; /* [capacity] */
     size_t count, capacity;
