@@ -118,8 +118,8 @@ static uint64_t free_classic_segment(struct xseg_arena *arena, struct xseg_block
         xseg_counts_decrease(&arena->counts, XSEG_COUNT_OVERSIZE_SEGMENT, 1);
     unregister_extent(arena, extent);
     xseg_arena_unlock(arena);
-    (void)xseg_segment_destroy(
-        &extent->segment); /* if the driver fails, the range stays in device->unreleased */
+    /* If the driver fails, the range stays in device->unreleased. */
+    (void)xseg_segment_destroy(&extent->segment);
     xseg_list_insert(&device->spare_extents, &extent->link);
     xseg_pool_record_shrink(arena, bytes);
     xseg_release_pool_reference(arena->pool);
@@ -235,8 +235,8 @@ static void free_extent_addresses(struct xseg_extent *extent)
                               memory_order_relaxed);
     atomic_fetch_sub_explicit(&pool->addresses, extent->segment.reserved_bytes,
                               memory_order_relaxed);
-    (void)xseg_segment_destroy(
-        &extent->segment); /* if the driver fails, the range stays in device->unreleased */
+    /* If the driver fails, the range stays in device->unreleased. */
+    (void)xseg_segment_destroy(&extent->segment);
     xseg_list_insert(&device->spare_extents, &extent->link);
     xseg_release_pool_reference(pool);
 }
@@ -366,7 +366,7 @@ static bool quota_remains(const struct quota *quota)
     return quota->bytes > 0 && (quota->idle.ages == NULL || quota->idle.pages > 0);
 }
 
-/* Count a page off the quota; false if the page stays cached. */
+/* Subtract a page from the quota.  Returns false if the quota does not cover the page. */
 static bool claim_page_from_quota(struct quota *quota, const struct xseg_segment *segment,
                                   uint32_t page)
 {
