@@ -28,7 +28,7 @@
 /* --- Demand-zero memory. --- */
 
 /* Pieces of at least this size are mapped from the kernel, aligned to a cache line; smaller ones are on the heap. */
-#define XSEG_DEMAND_ZERO_LARGE ((size_t)64 << 10)
+#define XSEG_DEMAND_ZERO_LARGE ((size_t)32 << 10)
 
 /* Returns NULL if out of host memory. */
 void *xseg_demand_zero_alloc(size_t bytes);

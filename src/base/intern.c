@@ -13,6 +13,7 @@
 
 /* Memory is committed in steps of this size, to save system calls. */
 #define STEP_BYTES ((size_t)1 << 20)
+#define HUGE_PAGE_BYTES ((size_t)2 << 20)
 
 bool xseg_bump_init(struct xseg_bump *bump, size_t bytes)
 {
@@ -38,14 +39,32 @@ void xseg_bump_fini(struct xseg_bump *bump)
     bump->reserved = 0;
 }
 
+void xseg_bump_use_huge_pages(struct xseg_bump *bump)
+{
+    bump->uses_huge_pages = true;
+}
+
+/* The end of the committed addresses that covers `end`: a multiple of a step or of a huge page. */
+static size_t choose_committed(const struct xseg_bump *bump, size_t end, bool is_huge)
+{
+    const uintptr_t base = (uintptr_t)bump->base;
+
+    return xseg_min(is_huge ? xseg_round_up(base + end, HUGE_PAGE_BYTES) - base
+                            : xseg_round_up(end, STEP_BYTES),
+                    bump->reserved);
+}
+
 /* Commit at least the addresses up to `end`.  Returns false if out of host memory. */
 static bool commit_up_to(struct xseg_bump *bump, size_t end)
 {
-    const size_t committed = xseg_min(xseg_round_up(end, STEP_BYTES), bump->reserved);
+    const bool is_huge = bump->uses_huge_pages && bump->committed >= HUGE_PAGE_BYTES;
+    const size_t committed = choose_committed(bump, end, is_huge);
+    char *start = bump->base + bump->committed;
 
-    if (mprotect(bump->base + bump->committed, committed - bump->committed,
-                 PROT_READ | PROT_WRITE) != 0)
+    if (mprotect(start, committed - bump->committed, PROT_READ | PROT_WRITE) != 0)
         return false;
+    if (is_huge)
+        (void)madvise(start, committed - bump->committed, MADV_HUGEPAGE);
     bump->committed = committed;
     return true;
 }

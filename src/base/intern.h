@@ -44,11 +44,16 @@ struct xseg_bump {
     size_t committed;     /* bytes that are readable and writable */
     atomic_size_t used;   /* bytes of records; the unit before the first record is never a handle */
     atomic_bool was_full; /* a record did not fit in the reserved addresses */
+    bool uses_huge_pages;
 };
 
 /* bytes: at most XSEG_BUMP_MAX_BYTES; rounded up to whole pages.  Returns false if out of host memory. */
 bool xseg_bump_init(struct xseg_bump *bump, size_t bytes);
 void xseg_bump_fini(struct xseg_bump *bump);
+
+/* Let the kernel use huge pages for the addresses that are committed from now on, after the first 2 MiB.  For records that
+ * are accessed in random order, so that most accesses would miss the TLB. */
+void xseg_bump_use_huge_pages(struct xseg_bump *bump);
 
 /* Allocate a zeroed record.  Returns NULL if the reserved addresses are full, or out of host memory. */
 void *xseg_bump_alloc(struct xseg_bump *bump, size_t bytes);

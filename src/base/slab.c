@@ -8,7 +8,7 @@
 static void *record_at(struct xseg_slab_batch *batch, size_t record_bytes, uint64_t i)
 {
     XSEG_ASSERT(i < batch->records);
-    return (char *)(batch + 1) + i * record_bytes;
+    return (char *)batch->first + i * record_bytes;
 }
 
 static size_t batch_bytes(size_t record_bytes, uint64_t records)
@@ -16,13 +16,12 @@ static size_t batch_bytes(size_t record_bytes, uint64_t records)
     return sizeof(struct xseg_slab_batch) + records * record_bytes;
 }
 
-void xseg_slab_init(struct xseg_slab *slab, size_t record_bytes, void *owner)
+void xseg_slab_init(struct xseg_slab *slab, size_t record_bytes)
 {
     XSEG_ASSERT(record_bytes >= sizeof(struct xseg_slab_free_record));
     XSEG_ASSERT(record_bytes % _Alignof(struct xseg_slab_free_record) == 0);
     memset(slab, 0, sizeof(*slab));
     slab->record_bytes = record_bytes;
-    slab->owner = owner;
 }
 
 void xseg_slab_fini(struct xseg_slab *slab)
@@ -41,8 +40,22 @@ struct xseg_slab_batch *xseg_slab_make_batch(size_t record_bytes, uint32_t recor
     struct xseg_slab_batch *batch = malloc(batch_bytes(record_bytes, records));
 
     XSEG_ASSERT(records > 0 && records <= XSEG_SLAB_BATCH);
-    if (batch != NULL)
+    if (batch != NULL) {
+        batch->first = batch + 1;
         batch->records = records;
+    }
+    return batch;
+}
+
+struct xseg_slab_batch *xseg_slab_make_batch_at(void *first, uint32_t records)
+{
+    struct xseg_slab_batch *batch = malloc(sizeof(*batch));
+
+    XSEG_ASSERT(records > 0 && records <= XSEG_SLAB_BATCH);
+    if (batch != NULL) {
+        batch->first = first;
+        batch->records = records;
+    }
     return batch;
 }
 
@@ -58,12 +71,8 @@ bool xseg_slab_refill(struct xseg_slab *slab, struct xseg_slab_batch *batch)
     slab->total += (uint32_t)batch->records;
     slab->host_bytes += batch_bytes(slab->record_bytes, batch->records);
     /* Reverse order, so that records are allocated in the order of their addresses. */
-    for (uint64_t i = batch->records; i-- > 0;) {
-        struct xseg_slab_record *record = record_at(batch, slab->record_bytes, i);
-
-        record->owner = slab->owner;
-        xseg_slab_free(slab, record);
-    }
+    for (uint64_t i = batch->records; i-- > 0;)
+        xseg_slab_free(slab, record_at(batch, slab->record_bytes, i));
     XSEG_ASSERT(slab->free_count >= batch->records);
     return true;
 }
@@ -71,9 +80,9 @@ bool xseg_slab_refill(struct xseg_slab *slab, struct xseg_slab_batch *batch)
 void *xseg_slab_alloc(struct xseg_slab *slab)
 {
     XSEG_ASSERT(slab->free_count > 0);
-    struct xseg_slab_record *record = xseg_slab_alloc_uninitialized(slab);
+    void *record = xseg_slab_alloc_uninitialized(slab);
 
-    memset(record + 1, 0, slab->record_bytes - sizeof(*record));
+    memset(record, 0, slab->record_bytes);
     return record;
 }
 
@@ -92,13 +101,5 @@ bool xseg_slab_audit(const struct xseg_slab *slab, struct xseg_violation *violat
     XSEG_INVARIANT(violation, "SLAB-1", count == slab->free_count && count <= slab->total,
                    "free list has %u records, free_count is %u of %u", count, slab->free_count,
                    slab->total);
-    for (struct xseg_slab_batch *batch = slab->batches; batch != NULL; batch = batch->next) {
-        for (uint64_t i = 0; i < batch->records; i++) {
-            const struct xseg_slab_record *record = record_at(batch, slab->record_bytes, i);
-
-            XSEG_INVARIANT(violation, "SLAB-2", record->owner == slab->owner,
-                           "record %llu of a batch has another owner", (unsigned long long)i);
-        }
-    }
     return true;
 }

@@ -157,9 +157,9 @@ static void trees_that_miss_a_block_are_found(void **state)
     xseg_free_index_remove(&f.arena->free_index, f.cached);
     expect(&f, "ARENA-1");
     xseg_free_index_insert(&f.arena->free_index, f.cached);
-    xseg_tree_remove(&f.arena->unmapped_blocks, f.hole);
+    xseg_arena_remove_hole(f.arena, f.hole);
     expect(&f, "ARENA-2");
-    xseg_tree_insert(&f.arena->unmapped_blocks, f.hole);
+    xseg_arena_insert_hole(f.arena, f.hole);
     tear_down(&f);
 }
 
@@ -171,7 +171,7 @@ static void the_rest_of_a_cut_is_the_victim(void **state)
     (void)state;
     set_up(&f);
     void *head = scene_alloc(f.allocator, 2 * MIB - 512, NULL);
-    struct xseg_block *rest = f.cached->next;
+    struct xseg_block *rest = f.cached; /* which keeps its record */
     assert_int_equal(rest->bytes, 2 * MIB + 512);
     assert_ptr_equal(f.arena->last_remainder, rest);
     f.arena->last_remainder = &f.arena->sentinel;
@@ -223,7 +223,7 @@ static void a_scrap_is_on_no_shelf(void **state)
     set_up(&f);
     for (uint64_t bytes = MIB - 512; bytes <= MIB + 512; bytes += 512) {
         void *head = scene_alloc(f.allocator, 4 * MIB - bytes, NULL);
-        struct xseg_block *rest = f.cached->next;
+        struct xseg_block *rest = f.cached;
         assert_int_equal(rest->bytes, bytes);
         assert_ptr_equal(f.arena->last_remainder, bytes <= MIB ? &f.arena->sentinel : rest);
         assert_int_equal(f.arena->free_index.used.top, 0);

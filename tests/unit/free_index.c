@@ -10,6 +10,7 @@
 
 #include "src/base/align.h"
 #include "src/core/block/free_index.h"
+#include "src/core/block/tree.h"
 
 #define BLOCKS 600u
 
@@ -19,9 +20,16 @@
 struct fixture {
     struct xseg_free_index free_index;
     struct xseg_extent extent[EXTENTS];
+    uint64_t handle_0;
     struct xseg_block block[BLOCKS];
     bool there[BLOCKS];
 };
+
+/* Where handles count from: the first block has the handle 1. */
+static char *records_of(struct fixture *f)
+{
+    return (char *)f->block - XSEG_BUMP_UNIT;
+}
 
 static bool comes_before(const struct xseg_block *block, uint64_t bytes, uint64_t position)
 {
@@ -45,6 +53,7 @@ static void lay_extents(struct fixture *f, uint64_t bytes)
 {
     for (unsigned i = 0; i < EXTENTS; i++) {
         f->extent[i].segment.base = 2 * XSEG_MIB + i * bytes;
+        f->extent[i].base = f->extent[i].segment.base;
         f->extent[i].segment.bytes = bytes;
         f->extent[i].position = (1 + i * 3 % EXTENTS) * (bytes >> 9);
     }
@@ -88,7 +97,6 @@ static void toggle(struct fixture *f, unsigned i, uint64_t bytes)
     if (f->there[i]) {
         xseg_free_index_remove(&f->free_index, &f->block[i]);
         assert_null(f->block[i].uses);
-        assert_null(f->block[i].ended);
     } else {
         f->block[i].bytes = bytes;
         xseg_free_index_insert(&f->free_index, &f->block[i]);
@@ -104,7 +112,7 @@ static void compare_searches(uint64_t (*next_bytes)(void), uint64_t distance)
 
     assert_non_null(f);
     srandom(7);
-    xseg_free_index_init(&f->free_index);
+    xseg_free_index_init(&f->free_index, records_of(f));
     lay_extents(f, (BLOCKS / EXTENTS + 1) * distance);
     for (unsigned i = 0; i < BLOCKS; i++)
         f->block[i] = block_at(f, i * 7919 % BLOCKS * distance, 512);
@@ -140,51 +148,56 @@ static void agrees_with_it_where_hundreds_share_a_bin(void **state)
     compare_searches(like_bytes, 244 * XSEG_MIB);
 }
 
-/* Blocks that are put in front one by one leave marks behind, and take them along when they go. */
-static void a_stack_in_a_bin_has_marks(void **state)
+/* Blocks become the first of a bin one by one, and are taken from the front again. */
+static void a_bin_can_be_a_stack(void **state)
 {
     struct fixture *f = calloc(1, sizeof(*f));
     struct xseg_violation violation;
 
     (void)state;
     assert_non_null(f);
-    xseg_free_index_init(&f->free_index);
+    xseg_free_index_init(&f->free_index, records_of(f));
     lay_extents(f, BLOCKS * 20 * XSEG_MIB);
     for (unsigned i = BLOCKS; i-- > 0;) {
         f->block[i] = block_at(f, i * 20 * XSEG_MIB, 20 * XSEG_MIB);
         xseg_free_index_insert(&f->free_index, &f->block[i]);
+        assert_int_equal(xseg_free_index_count(&f->free_index), BLOCKS - i);
+        assert_true(i % 50 != 0 || xseg_free_index_audit(&f->free_index, &violation));
     }
-    assert_non_null(f->block[0].left);
-    assert_true(xseg_free_index_audit(&f->free_index, &violation));
     for (unsigned i = 0; i < BLOCKS; i++) {
         assert_ptr_equal(xseg_free_index_find(&f->free_index, 20 * XSEG_MIB), &f->block[i]);
         xseg_free_index_remove(&f->free_index, &f->block[i]);
         assert_true(i % 50 != 0 || xseg_free_index_audit(&f->free_index, &violation));
     }
     assert_null(xseg_free_index_find(&f->free_index, 20 * XSEG_MIB));
+    assert_int_equal(xseg_free_index_count(&f->free_index), 0);
     free(f);
 }
 
-/* The longest way without a mark among 4096 blocks at a regular distance. */
-static unsigned longest_gap(uint64_t distance)
+/* The longest run of priorities that rise among 4096 records at a regular distance: long runs make
+ * deep trees. */
+static unsigned longest_rise(uint32_t distance)
 {
-    unsigned gap = 0, longest = 0;
+    unsigned run = 0, longest = 0;
+    uint32_t before = 0;
 
-    for (unsigned i = 1; i <= 4096; i++) {
-        const struct xseg_block block = {.base = i * distance};
+    for (uint32_t i = 1; i <= 4096; i++) {
+        const uint32_t priority = xseg_tree_priority(i * distance);
 
-        gap = xseg_free_index_is_tree_node(&block) ? 0 : gap + 1;
-        longest = gap > longest ? gap : longest;
+        run = priority > before ? run + 1 : 0;
+        before = priority;
+        longest = run > longest ? run : longest;
     }
     return longest;
 }
 
-static void no_regular_distance_is_without_marks(void **state)
+static void no_regular_distance_has_priorities_in_order(void **state)
 {
+    const uint32_t record = sizeof(struct xseg_block) / XSEG_BUMP_UNIT;
+
     (void)state;
-    for (uint64_t power = 512; power <= XSEG_GIB; power *= 2)
-        for (unsigned times = 1; times < 128; times += 2)
-            assert_in_range(longest_gap(power * times), 16, 300);
+    for (uint32_t distance = record; distance < 4096 * record; distance += record)
+        assert_in_range(longest_rise(distance), 2, 60);
 }
 
 /* Requests may ask for more than any device has. */
@@ -194,7 +207,7 @@ static void nothing_fits_a_size_that_no_device_has(void **state)
 
     (void)state;
     assert_non_null(f);
-    xseg_free_index_init(&f->free_index);
+    xseg_free_index_init(&f->free_index, records_of(f));
     lay_extents(f, 1ull << 49);
     f->block[0] = block_at(f, 0, (1ull << 49) - 512);
     xseg_free_index_insert(&f->free_index, &f->block[0]);
@@ -225,7 +238,7 @@ static void the_audit_can_fail(void **state)
 
     (void)state;
     assert_non_null(f);
-    xseg_free_index_init(&f->free_index);
+    xseg_free_index_init(&f->free_index, records_of(f));
     lay_extents(f, XSEG_MIB);
     for (unsigned i = 0; i < 64; i++) {
         f->block[i] = block_at(f, i * 1024, 1024);
@@ -235,21 +248,21 @@ static void the_audit_can_fail(void **state)
     f->block[0].state = XSEG_BLOCK_ALLOCATED;
     expect(f, "INDEX-2");
     f->block[0].state = XSEG_BLOCK_CACHED;
-    f->block[9].lower = &f->block[7];
+    /* The first block names its parent, which is above it. */
+    f->block[1].base -= 1024;
+    f->block[0].base += 1024;
     expect(f, "INDEX-3");
-    f->block[9].lower = &f->block[8];
-    f->block[0].lower = &f->block[62];
-    expect(f, "INDEX-3");
-    f->block[0].lower = &f->block[63];
-    struct xseg_block *mark = f->block[0].left;
-    assert_non_null(mark);
-    f->block[0].left = NULL;
+    f->block[1].base += 1024;
+    f->block[0].base -= 1024;
+    assert_true(xseg_free_index_audit(&f->free_index, &violation));
+    /* A list in order is no treap. */
+    const uint32_t first = f->free_index.bin[2];
+    for (unsigned i = 0; i < 64; i++) {
+        f->block[i].left = i < 63 ? xseg_block_handle(records_of(f), &f->block[i + 1]) : 0;
+        f->block[i].right = 0;
+    }
     expect(f, "INDEX-4");
-    f->block[0].left = mark;
-    mark->lower->higher = mark->higher;
-    mark->higher->lower = mark->lower;
-    expect(f, "INDEX-4");
-    mark->lower->higher = mark->higher->lower = mark;
+    assert_int_equal(f->free_index.bin[2], first);
     xseg_bitmap_clear(&f->free_index.used, 2);
     expect(f, "INDEX-1");
     free(f);
@@ -260,8 +273,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_the_slow_search),
         cmocka_unit_test(agrees_with_it_where_hundreds_share_a_bin),
-        cmocka_unit_test(a_stack_in_a_bin_has_marks),
-        cmocka_unit_test(no_regular_distance_is_without_marks),
+        cmocka_unit_test(a_bin_can_be_a_stack),
+        cmocka_unit_test(no_regular_distance_has_priorities_in_order),
         cmocka_unit_test(nothing_fits_a_size_that_no_device_has),
         cmocka_unit_test(the_audit_can_fail),
     };

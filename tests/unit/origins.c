@@ -12,7 +12,7 @@
 #define CYCLE   (TICK_NS << 32)
 
 /* An extent whose table is all that is used. */
-static struct xseg_extent *make(bool has_cells, uint64_t bytes)
+static struct xseg_extent *make(bool has_starts, uint64_t bytes)
 {
     struct xseg_extent *extent = aligned_alloc(_Alignof(struct xseg_extent), sizeof(*extent));
 
@@ -20,7 +20,7 @@ static struct xseg_extent *make(bool has_cells, uint64_t bytes)
     memset(extent, 0, sizeof(*extent));
     extent->segment.base = UINT64_C(1) << 40;
     extent->segment.bytes = bytes;
-    extent->has_cells = has_cells;
+    extent->has_starts = has_starts;
     return extent;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Records from slabs: they say whose they are, are never moved, counted, and audited. */
+/* Records from slabs: they do not overlap, are never moved, counted, and audited. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,14 +12,13 @@
 #include "src/base/align.h"
 #include "src/base/slab.h"
 
-struct record {
-    struct xseg_slab_record record;
-    uint32_t number;
-    unsigned char rest[88];
-};
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
-/* Whose the records are. */
-static int owner;
+struct record {
+    uint64_t link; /* of the free list, while the record is not taken */
+    uint32_t number;
+    unsigned char rest[92];
+};
 
 /* Give a slab one batch more. */
 static void fill(struct xseg_slab *slab)
@@ -43,7 +42,8 @@ static bool is_zero(const struct record *record)
 {
     static const struct record zero;
 
-    return record->number == 0 && memcmp(record->rest, zero.rest, sizeof(zero.rest)) == 0;
+    return record->link == 0 && record->number == 0 &&
+           memcmp(record->rest, zero.rest, sizeof(zero.rest)) == 0;
 }
 
 static void a_new_slab_holds_nothing(void **state)
@@ -51,22 +51,21 @@ static void a_new_slab_holds_nothing(void **state)
     struct xseg_slab slab;
 
     (void)state;
-    xseg_slab_init(&slab, sizeof(struct record), &owner);
+    xseg_slab_init(&slab, sizeof(struct record));
     assert_int_equal(slab.free_count, 0);
     assert_int_equal(slab.total, 0);
     assert_audit(&slab);
     xseg_slab_fini(&slab);
 }
 
-/* Several batches: no two records overlap, and each says whose it is. */
-static void every_record_is_its_owners(void **state)
+static void records_of_several_batches_do_not_overlap(void **state)
 {
     enum { COUNT = 5 * XSEG_SLAB_BATCH };
     static struct record *taken[COUNT];
     struct xseg_slab slab;
 
     (void)state;
-    xseg_slab_init(&slab, sizeof(struct record), &owner);
+    xseg_slab_init(&slab, sizeof(struct record));
     for (uint32_t i = 0; i < COUNT; i++) {
         if (slab.free_count == 0)
             fill(&slab);
@@ -77,8 +76,8 @@ static void every_record_is_its_owners(void **state)
     }
     assert_int_equal(slab.total, COUNT);
     for (uint32_t i = 0; i < COUNT; i++) {
-        assert_ptr_equal(taken[i]->record.owner, &owner);
         assert_int_equal(taken[i]->number, i);
+        assert_int_equal(taken[i]->rest[91], (unsigned char)i);
     }
     assert_audit(&slab);
     xseg_slab_fini(&slab);
@@ -89,7 +88,7 @@ static void a_record_that_was_put_back_comes_again_zeroed(void **state)
     struct xseg_slab slab;
 
     (void)state;
-    xseg_slab_init(&slab, sizeof(struct record), &owner);
+    xseg_slab_init(&slab, sizeof(struct record));
     fill(&slab);
     struct record *const record = xseg_slab_alloc(&slab);
 
@@ -97,11 +96,12 @@ static void a_record_that_was_put_back_comes_again_zeroed(void **state)
     memset(record->rest, 0xff, sizeof(record->rest));
     xseg_slab_free(&slab, record);
     assert_int_equal(slab.free_count, XSEG_SLAB_FIRST);
-    assert_ptr_equal(record->record.owner, &owner);
+    /* Past the link, a record keeps its contents until it is taken again. */
+    assert_int_equal(record->number, 7);
+    assert_int_equal(record->rest[91], 0xff);
 
     struct record *const again = xseg_slab_alloc(&slab);
     assert_ptr_equal(again, record);
-    assert_ptr_equal(again->record.owner, &owner);
     assert_true(is_zero(again));
     xseg_slab_fini(&slab);
 }
@@ -111,7 +111,7 @@ static void records_stay_where_they_are_while_batches_are_added(void **state)
     struct xseg_slab slab;
 
     (void)state;
-    xseg_slab_init(&slab, sizeof(struct record), &owner);
+    xseg_slab_init(&slab, sizeof(struct record));
     fill(&slab);
     struct record *const record = xseg_slab_alloc(&slab);
 
@@ -133,7 +133,7 @@ static void takes_and_puts_in_any_order_keep_count(void **state)
 
     (void)state;
     memset(held, 0, sizeof(held));
-    xseg_slab_init(&slab, sizeof(struct record), &owner);
+    xseg_slab_init(&slab, sizeof(struct record));
     for (uint32_t step = 1; step < 20000; step++) {
         random ^= random << 13;
         random ^= random >> 7;
@@ -166,42 +166,12 @@ static void host_bytes_cover_every_record(void **state)
     struct xseg_slab slab;
 
     (void)state;
-    xseg_slab_init(&slab, sizeof(struct record), &owner);
+    xseg_slab_init(&slab, sizeof(struct record));
     for (unsigned i = 1; i <= 3; i++) {
         fill(&slab);
         assert_int_equal(slab.host_bytes,
                          sizeof(struct record) * slab.total + i * sizeof(struct xseg_slab_batch));
     }
-    xseg_slab_fini(&slab);
-}
-
-/* What does not go is not written to, either. */
-static void a_record_goes_only_if_it_is_said_to(void **state)
-{
-    struct xseg_slab slab;
-
-    (void)state;
-    xseg_slab_init(&slab, sizeof(struct record), &owner);
-    fill(&slab);
-    struct record *const stays = xseg_slab_alloc(&slab), *const goes = xseg_slab_alloc(&slab);
-    memset(stays->rest, 0xff, sizeof(stays->rest));
-    const struct record before = *stays;
-    xseg_slab_free_both_if(&slab, stays, false, stays, false);
-    assert_int_equal(slab.free_count, XSEG_SLAB_FIRST - 2);
-    assert_memory_equal(stays, &before, sizeof(before));
-    assert_audit(&slab);
-    for (unsigned which = 0; which < 2; which++) {
-        xseg_slab_free_both_if(&slab, which == 0 ? goes : stays, which == 0,
-                               which == 0 ? stays : goes, which == 1);
-        assert_int_equal(slab.free_count, XSEG_SLAB_FIRST - 1);
-        assert_memory_equal(stays, &before, sizeof(before));
-        assert_audit(&slab);
-        assert_ptr_equal(xseg_slab_alloc(&slab), goes);
-    }
-    xseg_slab_free_both_if(&slab, stays, true, goes, true);
-    assert_int_equal(slab.free_count, XSEG_SLAB_FIRST);
-    assert_audit(&slab);
-    assert_ptr_equal(xseg_slab_alloc(&slab), goes);
     xseg_slab_fini(&slab);
 }
 
@@ -212,7 +182,7 @@ static void batches_grow_with_what_was_made(void **state)
     struct xseg_slab slab;
 
     (void)state;
-    xseg_slab_init(&slab, sizeof(struct record), &owner);
+    xseg_slab_init(&slab, sizeof(struct record));
     for (unsigned i = 0; i < sizeof(records) / sizeof(records[0]); i++) {
         const uint32_t before = slab.total;
 
@@ -229,7 +199,7 @@ static void more_records_than_can_be_counted_are_refused(void **state)
     struct xseg_slab slab;
 
     (void)state;
-    xseg_slab_init(&slab, sizeof(struct record), &owner);
+    xseg_slab_init(&slab, sizeof(struct record));
     slab.total = UINT32_MAX - 1;
     assert_false(xseg_slab_refill(&slab, xseg_slab_make_batch(sizeof(struct record), 2)));
     assert_int_equal(slab.free_count, 0);
@@ -244,7 +214,7 @@ static void the_audit_names_the_broken_invariant(void **state)
     struct xseg_slab slab;
 
     (void)state;
-    xseg_slab_init(&slab, sizeof(struct record), &owner);
+    xseg_slab_init(&slab, sizeof(struct record));
     fill(&slab);
     slab.free_count--;
     assert_false(xseg_slab_audit(&slab, &violation));
@@ -256,26 +226,39 @@ static void the_audit_names_the_broken_invariant(void **state)
     assert_string_equal(violation.tag, "SLAB-1");
     slab.total++;
     assert_audit(&slab);
-    struct record *const record = xseg_slab_alloc(&slab);
-    record->record.owner = NULL;
-    assert_false(xseg_slab_audit(&slab, &violation));
-    assert_string_equal(violation.tag, "SLAB-2");
     xseg_slab_fini(&slab);
+}
+
+static void records_in_memory_of_the_caller_outlive_the_slab(void **state)
+{
+    static struct record memory[4];
+    struct xseg_slab slab;
+
+    (void)state;
+    xseg_slab_init(&slab, sizeof(struct record));
+    assert_true(xseg_slab_refill(&slab, xseg_slab_make_batch_at(memory, COUNT_OF(memory))));
+    assert_int_equal(slab.free_count, COUNT_OF(memory));
+    assert_audit(&slab);
+    for (size_t i = 0; i < COUNT_OF(memory); i++)
+        assert_ptr_equal(xseg_slab_alloc_uninitialized(&slab), &memory[i]);
+    memory[3].number = 5;
+    xseg_slab_fini(&slab);
+    assert_int_equal(memory[3].number, 5);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_new_slab_holds_nothing),
-        cmocka_unit_test(every_record_is_its_owners),
+        cmocka_unit_test(records_of_several_batches_do_not_overlap),
         cmocka_unit_test(a_record_that_was_put_back_comes_again_zeroed),
         cmocka_unit_test(records_stay_where_they_are_while_batches_are_added),
         cmocka_unit_test(takes_and_puts_in_any_order_keep_count),
         cmocka_unit_test(host_bytes_cover_every_record),
-        cmocka_unit_test(a_record_goes_only_if_it_is_said_to),
         cmocka_unit_test(batches_grow_with_what_was_made),
         cmocka_unit_test(more_records_than_can_be_counted_are_refused),
         cmocka_unit_test(the_audit_names_the_broken_invariant),
+        cmocka_unit_test(records_in_memory_of_the_caller_outlive_the_slab),
     };
 
     return cmocka_run_group_tests_name("slab", tests, NULL, NULL);

@@ -27,7 +27,6 @@ static struct xseg_arena *arena_number(unsigned number)
 
 static struct xseg_block *make_block(unsigned number, struct xseg_extent *extent)
 {
-    block[number].record.owner = extent->arena;
     block[number].extent = extent;
     return &block[number];
 }
@@ -141,37 +140,54 @@ static void a_slot_is_of_one_arena(void **state)
     assert_ptr_equal(xseg_page_map_last_slot(&page_map, &first, BASE + 3 * XSEG_MIB), &block[1]);
     const uintptr_t before = xseg_slot_read(start);
     xseg_slot_remove(start);
-    assert_false(xseg_slot_is_still(start, before));
+    assert_false(xseg_slot_is_still(start, before, arena_number(0)));
     xseg_slot_add(start, &block[2]);
-    assert_false(xseg_slot_is_still(start, before));
+    assert_false(xseg_slot_is_still(start, before, arena_number(0)));
     assert_null(xseg_slot_block_of(start, arena_number(0)));
     assert_ptr_equal(xseg_slot_block_of(start, arena_number(1)), &block[2]);
     xseg_page_map_fini(&page_map);
 }
 
-/* A MiB that lies in an extent with cells leads to it; one that others share does not. */
-static void an_extent_with_cells_has_its_whole_slots(void **state)
+/* Small blocks start at multiples of 512 bytes, where memory was mapped. */
+static void starts_lead_to_small_blocks(void **state)
 {
-    struct xseg_extent extent = make_extent(BASE + XSEG_MIB / 2, 3 * XSEG_MIB, false);
+    const uint64_t unit = (uint64_t)1 << XSEG_STARTS_UNIT_SHIFT;
+    struct xseg_extent extent = make_extent(BASE, 5 * XSEG_GIB, true);
     struct xseg_page_map page_map;
 
     (void)state;
-    extent.has_cells = true;
+    extent.has_starts = true;
     assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &extent));
-    for (unsigned i = 0; i < 5; i++) {
-        const uintptr_t what = xseg_slot_read(xseg_page_map_slot(&page_map, BASE + i * XSEG_MIB));
+    struct xseg_slab_batch *batch = xseg_page_map_make_records(&page_map, 2);
+    assert_non_null(batch);
+    assert_int_equal((uintptr_t)batch->first % sizeof(struct xseg_block), 0);
+    struct xseg_block *record = batch->first;
+    assert_null(xseg_page_map_start(&page_map, BASE));
+    assert_null(xseg_page_map_last_start(&page_map, &extent, BASE + 5 * XSEG_GIB - 1));
+    assert_true(xseg_page_map_cover(&page_map, &extent, 3 * unit, 4 * unit));
+    assert_true(xseg_page_map_cover(&page_map, &extent, 2 * XSEG_GIB - unit, 2 * XSEG_GIB + unit));
+    assert_null(xseg_page_map_start(&page_map, BASE + 2 * unit));
+    assert_null(xseg_page_map_start(&page_map, BASE + 4 * unit));
+    assert_int_equal(xseg_page_map_host_bytes(&page_map, &extent),
+                     3 * sizeof(struct xseg_page_map_leaf) + 3 * XSEG_STARTS * sizeof(xseg_start));
+    for (unsigned i = 0; i < 2; i++) {
+        const uint64_t address = BASE + (i == 0 ? 3 * unit + 512 : 2 * XSEG_GIB);
+        xseg_start *start = xseg_page_map_start(&page_map, address);
 
-        assert_int_equal(what != 0, i == 1 || i == 2);
-        if (what != 0) {
-            assert_true(xseg_slot_is_extent(what));
-            assert_ptr_equal(xseg_slot_extent(what), &extent);
-            assert_ptr_equal(xseg_slot_arena(what), arena_number(0));
-        }
-        assert_null(block_in(&page_map, BASE + i * XSEG_MIB));
+        atomic_init(&record[i].extent, &extent);
+        record[i].base = address;
+        assert_null(xseg_page_map_block(&page_map, start));
+        xseg_start_set(start, xseg_block_handle(page_map.records.base, &record[i]));
+        assert_ptr_equal(xseg_page_map_block(&page_map, start), &record[i]);
+        assert_ptr_equal(xseg_slot_arena_of(&record[i]), arena_number(0));
     }
-    xseg_page_map_remove(&page_map, &extent);
-    for (unsigned i = 0; i < 5; i++)
-        assert_int_equal(xseg_slot_read(xseg_page_map_slot(&page_map, BASE + i * XSEG_MIB)), 0);
+    assert_null(xseg_page_map_last_start(&page_map, &extent, BASE + 3 * unit + 511));
+    assert_ptr_equal(xseg_page_map_last_start(&page_map, &extent, BASE + 3 * unit + 512), record);
+    assert_ptr_equal(xseg_page_map_last_start(&page_map, &extent, BASE + 2 * XSEG_GIB - 1), record);
+    assert_ptr_equal(xseg_page_map_last_start(&page_map, &extent, BASE + 2 * XSEG_GIB), record + 1);
+    assert_ptr_equal(xseg_page_map_last_start(&page_map, &extent, BASE + 5 * XSEG_GIB - 1),
+                     record + 1);
+    free(batch);
     xseg_page_map_fini(&page_map);
 }
 
@@ -237,12 +253,9 @@ static void the_audit_can_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(agrees_with_an_array),
-        cmocka_unit_test(uncovered_gib_are_empty),
-        cmocka_unit_test(a_slot_is_of_one_arena),
-        cmocka_unit_test(an_extent_with_cells_has_its_whole_slots),
-        cmocka_unit_test(leaves_come_again),
-        cmocka_unit_test(the_audit_can_fail),
+        cmocka_unit_test(agrees_with_an_array),   cmocka_unit_test(uncovered_gib_are_empty),
+        cmocka_unit_test(a_slot_is_of_one_arena), cmocka_unit_test(starts_lead_to_small_blocks),
+        cmocka_unit_test(leaves_come_again),      cmocka_unit_test(the_audit_can_fail),
     };
 
     return cmocka_run_group_tests_name("starts", tests, NULL, NULL);

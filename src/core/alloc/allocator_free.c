@@ -17,9 +17,6 @@
 #include "src/core/pending/debug_fill.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/stream_retirement.h"
-#include "src/core/small/cell.h"
-#include "src/core/small/small_free.h"
-#include "src/core/small/tract.h"
 
 /* --- From an address to its block. --- */
 
@@ -76,12 +73,10 @@ static xseg_status append_last_free(struct xseg_allocator *allocator, uint64_t a
     return XSEG_ERR_NOT_ALLOCATED;
 }
 
-/* An allocated block: a record, or a small block without one. */
+/* An allocated block whose arena is locked. */
 struct live {
-    struct xseg_extent *extent;
     struct xseg_arena *arena;
-    struct xseg_block *record; /* NULL: a small block without a record */
-    uint32_t quantum;          /* of the small block */
+    struct xseg_block *block;
 };
 
 /*
@@ -102,13 +97,9 @@ static inline bool lock_live(struct xseg_allocator *allocator, const void *point
         return false;
     }
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
-    live->extent = extent;
     live->arena = extent->arena;
-    live->record = NULL;
-    if (extent->has_cells && xseg_live_find_cell(extent, address, &live->quantum))
-        return true;
-    live->record = xseg_extent_block_at(extent, address);
-    if (__builtin_expect(live->record != NULL && live->record->state == XSEG_BLOCK_ALLOCATED, 1))
+    live->block = xseg_extent_block_at(extent, address);
+    if (__builtin_expect(live->block != NULL && live->block->state == XSEG_BLOCK_ALLOCATED, 1))
         return true;
     bool is_free = false;
     *status = fail_not_allocated(extent, address, &is_free);
@@ -126,35 +117,14 @@ static inline bool is_watched(const struct xseg_config *config, const struct xse
     return config->has_free_checks | arena->is_guarded;
 }
 
-/* Whether the records for a use by another stream are in stock: a record of the use, and records of the block if it has
- * none. */
-static bool has_records(const struct live *live, uint32_t uses)
+/* Allocate a record of a stream use, and unlock the arena. */
+static xseg_status reserve_use_record(const struct live *live) XSEG_RELEASES(live->arena->lock)
 {
-    return live->arena->uses.free_count >= uses &&
-           (live->record != NULL || live->arena->blocks.free_count >= 2);
-}
-
-/* Stock the records of has_records(), and unlock the arena. */
-static xseg_status stock_records(const struct live *live, uint32_t uses)
-    XSEG_RELEASES(live->arena->lock)
-{
-    const bool has_uses =
-        uses == 0 || xseg_arena_reserve_records(live->arena, &live->arena->uses, uses);
-    const bool has_blocks = !has_uses || live->record != NULL ||
-                            xseg_arena_reserve_records(live->arena, &live->arena->blocks, 2);
+    const bool reserved = xseg_arena_reserve_records(live->arena, &live->arena->uses, 1);
 
     xseg_arena_unlock(live->arena);
-    if (!has_uses)
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, stream use of a block");
-    return has_blocks ? XSEG_OK : xseg_arena_fail_host_memory();
-}
-
-/* The record of a block; a small block without one is isolated.  has_records() holds. */
-static struct xseg_block *get_record(const struct live *live)
-{
-    if (live->record != NULL)
-        return live->record;
-    return xseg_tract_isolate(live->arena, live->extent, live->quantum);
+    return reserved ? XSEG_OK
+                    : xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, stream use of a block");
 }
 
 /* Free a claimed block.  No lock is held. */
@@ -176,35 +146,11 @@ static xseg_status free_claimed(struct xseg_block *block, const struct xseg_conf
     return XSEG_OK;
 }
 
-/* Record the free of a block in the history.  The lock of its arena is held. */
-static __attribute__((noinline)) void record_free(const struct live *live)
-{
-    struct xseg_recorded_block block;
-
-    if (live->record != NULL) {
-        xseg_recorder_free_of(live->arena, live->record);
-        return;
-    }
-    const struct xseg_cells *cells = &live->extent->cells;
-    block.base = xseg_cell_address_of(live->extent, live->quantum);
-    block.bytes = xseg_cell_bytes_of(xseg_cells_next(cells, live->quantum + 1) - live->quantum);
-    block.requested = xseg_cells_requested(cells, live->quantum);
-    block.is_fallback = false;
-    xseg_recorder_free(live->arena, &block);
-}
-
 /* Free a block that no other stream uses, and unlock its arena. */
 static inline void free_unused(const struct live *live) XSEG_RELEASES(live->arena->lock)
 {
-    if (xseg_recorder_is_enabled(live->arena))
-        record_free(live);
-    if (live->record == NULL) {
-        const bool is_freed = xseg_small_free(live->arena, live->extent, live->quantum);
-
-        XSEG_ASSERT(is_freed);
-    } else {
-        xseg_arena_free(live->arena, live->record);
-    }
+    xseg_recorder_free_of(live->arena, live->block);
+    xseg_arena_free(live->arena, live->block);
     xseg_arena_unlock(live->arena);
 }
 
@@ -224,21 +170,19 @@ static xseg_status free_at(struct xseg_allocator *allocator, const void *pointer
         const uint32_t uses = side != NULL && side != xseg_arena_stream(live.arena);
         device = live.arena->device;
         if (__builtin_expect(!is_watched(config, live.arena), 1) && uses == 0 &&
-            (live.record == NULL || live.record->uses == NULL)) {
+            live.block->uses == NULL) {
             free_unused(&live);
             break;
         }
-        if (has_records(&live, uses)) {
-            struct xseg_block *block = get_record(&live);
-
+        if (live.arena->uses.free_count >= uses) {
             if (uses != 0)
-                xseg_pending_record_stream(live.arena, block, side, false);
-            block->state = XSEG_BLOCK_CLAIMED;
+                xseg_pending_record_stream(live.arena, live.block, side, false);
+            live.block->state = XSEG_BLOCK_CLAIMED;
             xseg_arena_unlock(live.arena);
-            status = free_claimed(block, config);
+            status = free_claimed(live.block, config);
             break;
         }
-        status = stock_records(&live, uses);
+        status = reserve_use_record(&live);
         if (status != XSEG_OK)
             return status;
     }
@@ -289,12 +233,12 @@ xseg_status xseg_allocator_record_stream(struct xseg_allocator *allocator, const
             xseg_arena_unlock(live.arena);
             return XSEG_OK;
         }
-        if (has_records(&live, 1)) {
-            xseg_pending_record_stream(live.arena, get_record(&live), stream, captured);
+        if (live.arena->uses.free_count > 0) {
+            xseg_pending_record_stream(live.arena, live.block, stream, captured);
             xseg_arena_unlock(live.arena);
             return XSEG_OK;
         }
-        status = stock_records(&live, 1);
+        status = reserve_use_record(&live);
     } while (status == XSEG_OK);
     return status;
 }

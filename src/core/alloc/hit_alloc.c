@@ -8,7 +8,6 @@
 #include "src/core/instance/history_sweep.h"
 #include "src/core/instance/instance.h"
 #include "src/core/large/large.h"
-#include "src/core/small/plain.h"
 
 /* --- Where the hit path is left. --- */
 
@@ -87,64 +86,11 @@ static inline xseg_status finish(struct xseg_arena *arena, void **out, size_t by
 
 /* --- Small blocks. --- */
 
-XSEG_HIT_STEP small_generally(struct xseg_arena *arena, void **out, size_t bytes, bool expandable)
+XSEG_HIT_STEP small(struct xseg_arena *arena, void **out, size_t bytes, bool expandable)
     XSEG_RELEASES(arena->lock)
 {
-    return finish(arena, out, bytes, xseg_small_hit(arena, bytes, expandable, UINT64_MAX));
-}
-
-/* Raise the limits of the counts, which an allocation has passed, unless another arena's reconcile has done so. */
-XSEG_HIT_STEP raise_limits(struct xseg_arena *arena) XSEG_RELEASES(arena->lock)
-{
-    xseg_counts_reconcile_all(&arena->counts);
-    xseg_biased_lock_unlock_owner(&arena->lock);
-    return XSEG_OK;
-}
-
-/* finish() for a small block, of whose counts the limits are still to be checked. */
-static inline __attribute__((always_inline)) xseg_status
-finish_small(struct xseg_arena *arena, void **out, size_t bytes, bool expandable, uint64_t base)
-    XSEG_RELEASES(arena->lock)
-{
-    if (__builtin_expect(base == 0, 0))
-        return small_generally(arena, out, bytes, expandable);
-    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
-    if (__builtin_expect(xseg_counts_are_past_limits(&arena->counts), 0))
-        return raise_limits(arena);
-    xseg_biased_lock_unlock_owner(&arena->lock);
-    return XSEG_OK;
-}
-
-XSEG_HIT_STEP small_from_chunk(struct xseg_arena *arena, void **out, size_t bytes, bool expandable,
-                               struct xseg_chunk_map *chunk, uint64_t size)
-    XSEG_RELEASES(arena->lock)
-{
-    return finish_small(arena, out, bytes, expandable,
-                        xseg_plain_cut_chunk(arena, chunk, size, bytes, expandable));
-}
-
-XSEG_HIT_STEP small_from_victim(struct xseg_arena *arena, void **out, size_t bytes)
-    XSEG_RELEASES(arena->lock)
-{
-    return finish_small(arena, out, bytes, true, xseg_plain_cut_victim(arena, bytes));
-}
-
-static inline __attribute__((always_inline)) xseg_status small(struct xseg_arena *arena, void **out,
-                                                               size_t bytes, bool expandable)
-    XSEG_RELEASES(arena->lock)
-{
-    const struct xseg_bins *bins = &arena->small.bins;
-
-    XSEG_ASSERT(arena->is_small && arena->has_cells && bytes > 0 && bytes <= XSEG_SIZE_SMALL_MAX);
-    if (__builtin_expect(!arena->small.is_plain, 0))
-        return small_generally(arena, out, bytes, expandable);
-    const uint64_t size = xseg_bins_fit_short(bins, xseg_plain_quanta(bytes));
-    if (size != 0)
-        return small_from_chunk(arena, out, bytes, expandable, xseg_plain_find_chunk(bins, size),
-                                size);
-    if (expandable && xseg_plain_is_victim_all(arena))
-        return small_from_victim(arena, out, bytes);
-    return small_generally(arena, out, bytes, expandable);
+    XSEG_ASSERT(arena->is_small && bytes > 0 && bytes <= XSEG_SIZE_SMALL_MAX);
+    return finish(arena, out, bytes, xseg_small_hit_plain(arena, bytes, expandable));
 }
 
 /* --- Large blocks. --- */

@@ -6,11 +6,7 @@
  * that it needs itself.  A step that has the arena's lock gives it back, or ends in a step that does.
  *
  *     xseg_hit_alloc               is the stream known, by what rules is it served, is this thread the lock's owner?
- *     |- small                     which size of cached cell fits best?
- *     |  |- small_from_chunk       the lowest cell of that size, below 64 quanta: cut it, count it
- *     |  |- small_from_victim      the rest of the cell that was cut last: cut it, count it
- *     |  `- small_generally        longer cells, and where a rule has to be asked (small.h)
- *     |- large                     best fit in the free index (large.c)
+ *     |- small, large             best fit in the free index (large.c)
  *     |- after_look                blocks are pending: look at their events, then serve the request
  *     |- from_shared               several threads use the arena: serve the request under the shared lock
  *     `- leave                     no shortcut, or no cached block: by the stream's entry (hit_stream.h), then

@@ -4,16 +4,15 @@
  *
  * The steps end in calls of each other, as the steps of hit_alloc.h do.
  *
- *     xseg_hit_free                what begins at the address: an extent with cells, or a slot?  Is this thread the
- *     |                            lock's owner?
- *     |- at_victim                 a cell that ends where the victim begins: the victim grows
- *     |- cell                      a live cell without cached neighbours: put it in the bins
- *     |  |- cell_merging           a live cell with cached neighbours: merge it (small_free.c)
- *     |  `- cell_generally         a long cell, or notes to make (small_free.c); or no live cell
- *     |- block                     a large block: put it in the free index
- *     |  `- block_merging          a large block with neighbours: merge it
+ *     xseg_hit_free which record does the address lead to, by a start or a slot? Is this thread the
+ *     owner
+ *     |                            of its arena's lock?
+ *     |- by_start with the lock: a live small block begins at the address, so it becomes cached
+ *     |- by_slot, by_slot_block    the same for a large block
+ *     | `- block_merging either, if it has neighbors: coalesce them, and put the result in the free
+ *       index
  *     `- leave                     anything else, or an arena that several threads use: the general path
- *                                  (allocator_free.h), which knows why a free is wrong
+ *                                  (allocator_free.h), which reports why a free is wrong
  */
 #ifndef XSEG_CORE_HIT_FREE_H
 #define XSEG_CORE_HIT_FREE_H

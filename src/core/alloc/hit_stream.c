@@ -6,7 +6,6 @@
 #include "src/core/config/size.h"
 #include "src/core/large/large.h"
 #include "src/core/pending/pending.h"
-#include "src/core/small/small.h"
 
 /* Whether no loss, route or capture of a device forbids plain requests. */
 static inline bool is_calm(struct xseg_device *device)
@@ -30,12 +29,10 @@ static uint64_t serve(const struct xseg_config *config, struct xseg_arena *arena
     const bool expandable = config->expandable_segments && arena->device->context.has_vmm;
     struct xseg_alloc_params params; /* members that no hit reads stay unset */
 
-    if (arena->is_small)
-        return xseg_small_hit(arena, bytes, expandable, config->max_split_bytes);
     params.config = config;
     params.requested = bytes;
     params.bytes = params.span = (bytes + XSEG_SIZE_UNIT - 1) & ~(XSEG_SIZE_UNIT - 1);
-    params.is_small = false;
+    params.is_small = arena->is_small;
     params.expandable = expandable;
     params.no_split = false;
     return xseg_large_hit(arena, &params);

@@ -7,6 +7,7 @@
 #include "src/base/error.h"
 #include "src/base/host_memory.h"
 #include "src/core/arena/origins.h"
+#include "src/core/block/page_map.h"
 #include "src/core/config/size.h"
 
 struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan)
@@ -19,8 +20,8 @@ struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan)
     if (arena == NULL)
         return NULL;
     XSEG_ASSERT((uintptr_t)arena % _Alignof(struct xseg_arena) == 0);
-    xseg_slab_init(&arena->blocks, sizeof(struct xseg_block), arena);
-    xseg_slab_init(&arena->uses, sizeof(struct xseg_stream_use), arena);
+    xseg_slab_init(&arena->blocks, sizeof(struct xseg_block));
+    xseg_slab_init(&arena->uses, sizeof(struct xseg_stream_use));
     arena->device = plan->device;
     arena->page_map = plan->page_map;
     arena->searches = plan->searches;
@@ -32,9 +33,12 @@ struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan)
     arena->is_private = plan->is_private;
     arena->is_guarded = plan->is_guarded;
     atomic_init(&arena->notes, plan->is_guarded ? XSEG_ARENA_SLOW_PATH : 0);
-    arena->has_cells = plan->has_cells;
+    arena->has_starts = plan->is_small && !plan->is_guarded;
+    arena->unindexed_max = plan->is_small ? 0 : XSEG_SIZE_SMALL_MAX;
+    arena->last_remainder_min = plan->is_small ? 128 << 10 : XSEG_SIZE_SMALL_MAX + 1;
+    arena->records = plan->page_map->records.base;
     xseg_biased_lock_init(&arena->lock, XSEG_RANK_ARENA);
-    xseg_free_index_init(&arena->free_index);
+    xseg_free_index_init(&arena->free_index, arena->records);
     arena->sentinel.state = XSEG_BLOCK_CLAIMED;
     arena->last_remainder = &arena->sentinel;
     xseg_list_init(&arena->extents);
@@ -46,8 +50,6 @@ void xseg_arena_destroy(struct xseg_arena *arena)
     XSEG_ASSERT(xseg_list_is_empty(&arena->extents));
     xseg_slab_fini(&arena->blocks);
     xseg_slab_fini(&arena->uses);
-    xseg_bins_fini(&arena->small.bins);
-    xseg_chunk_maps_fini(&arena->small.chunks);
     xseg_biased_lock_fini(&arena->lock);
     xseg_demand_zero_free(arena, sizeof(*arena));
 }
@@ -60,7 +62,9 @@ bool xseg_arena_allocate_records(struct xseg_arena *arena, struct xseg_slab *sla
         const uint32_t records = xseg_slab_next_records(slab);
 
         xseg_arena_unlock(arena);
-        struct xseg_slab_batch *batch = xseg_slab_make_batch(slab->record_bytes, records);
+        struct xseg_slab_batch *batch = slab == &arena->blocks
+                                            ? xseg_page_map_make_records(arena->page_map, records)
+                                            : xseg_slab_make_batch(slab->record_bytes, records);
         xseg_arena_lock(arena);
         if (batch == NULL || !xseg_slab_refill(slab, batch))
             return false;

@@ -26,11 +26,10 @@
 
 #include "src/base/biased_lock.h"
 #include "src/core/arena/flags.h"
-#include "src/core/block/bins.h"
-#include "src/core/block/chunk_maps.h"
 #include "src/core/block/extent.h"
 #include "src/core/block/free_index.h"
 #include "src/core/block/slot.h"
+#include "src/core/block/tree.h"
 #include "src/core/config/config.h"
 #include "src/core/stats/counts.h"
 #include "src/core/stream/streams.h"
@@ -50,14 +49,6 @@ struct xseg_history_ring;
 struct xseg_page_map;
 struct xseg_pool;
 
-/* The cells of an arena that has them, see small.h. */
-struct xseg_small {
-    struct xseg_cell last_remainder; /* or zeros; in a cache line with the sizes of the bins */
-    struct xseg_bins bins;
-    bool is_plain; /* best fit is the only rule of a hit; false before the first chunk map */
-    struct xseg_chunk_maps chunks;
-};
-
 struct xseg_arena {
     /* The first cache line hardly ever changes.  The second has the lock and the counts of blocks and bytes, which
      * every hit writes: threads that take the lock in turn get all of these at once. */
@@ -72,32 +63,36 @@ struct xseg_arena {
     bool is_small;
     bool is_private; /* of pools that users have made */
     bool is_guarded; /* each segment has one block, see guarded.h */
-    bool has_cells;  /* live and cached blocks have no records, see small.h */
+    bool has_starts; /* its blocks are small, so they are found through starts (slot.h) */
     bool is_paused;  /* no block is handed out, see pause.h; guarded by the lock */
 
     struct xseg_biased_lock lock;
     struct xseg_counts counts;
     struct xseg_list extents;
-    struct xseg_block *unmapped_blocks; /* tree */
+    uint32_t unmapped_blocks; /* tree of unmapped blocks */
     /* Bytes of blocks whose pages are evicted, see pause.h; written under the lock, read without. */
     atomic_uint_fast64_t evicted;
-    _Alignas(64) struct xseg_small small;
-    struct xseg_slab blocks;        /* struct xseg_block */
-    struct xseg_slab uses;          /* struct xseg_stream_use */
-    struct xseg_page_map *page_map; /* the allocator's */
+    /* A cache line that most hits write. */
+    _Alignas(64) struct xseg_block *last_remainder; /* see cached.h; or the sentinel */
+    struct xseg_slab blocks;                        /* struct xseg_block */
+    /* A cache line that hits read. */
+    _Alignas(64) struct xseg_page_map *page_map; /* the allocator's */
+    char *records;                               /* base of block handles */
+    uint64_t unindexed_max;      /* cached blocks of at most this size are unindexed, see cached.h */
+    uint64_t last_remainder_min; /* minimum size of a remainder that becomes the last remainder */
     atomic_uint *searches; /* of the device's default pool, while garbage is collected by age */
-    /* Number of xseg_arena_settle() calls.  Written under the lock, read without. */
-    atomic_uint_fast64_t settles;
-    struct xseg_block *last_remainder; /* without cells; see cached.h */
-    struct xseg_block
-        sentinel; /* the neighbour of both ends of a segment, and the victim if there is none */
+    /* The sentinel: the neighbor of both ends of a segment, and the last remainder if there is none. */
+    _Alignas(64) struct xseg_block sentinel;
     struct xseg_free_index free_index;
     /* Guarded by the device memory lock: an event on the stream, or NULL, and when it was recorded.  Blocks that were cached before
      * `passed` have no queued work any more. */
     xseg_event fence;
     uint64_t fenced, passed;
     struct xseg_fallback_counts fallback;
-    uint32_t fills; /* new blocks that are being written or checked; guarded by the lock */
+    struct xseg_slab uses; /* struct xseg_stream_use */
+    /* Number of xseg_arena_settle() calls.  Written under the lock, read without. */
+    atomic_uint_fast64_t settles;
+    uint32_t fills;        /* new blocks that are being written or checked; guarded by the lock */
     uint32_t
         quarantined; /* of a guarded arena: segments that ended; guarded by the device memory lock */
     struct xseg_arena
@@ -115,7 +110,7 @@ struct xseg_arena {
 _Static_assert((offsetof(struct xseg_arena, lock) + XSEG_BIASED_LOCK_SHARED_OFFSET) % 64 == 0 &&
                    offsetof(struct xseg_arena, counts.row[XSEG_COUNT_SEGMENT]) % 64 == 0 &&
                    offsetof(struct xseg_arena, counts.limit) % 64 == 0 &&
-                   offsetof(struct xseg_arena, small) % 64 == 0,
+                   offsetof(struct xseg_arena, last_remainder) % 64 == 0,
                "members that a hit writes fill cache lines");
 #endif
 
@@ -201,7 +196,7 @@ struct xseg_arena_plan {
     struct xseg_history *history;
     atomic_uint *searches;
     uint32_t pool_number;
-    bool is_small, is_private, is_guarded, has_cells;
+    bool is_small, is_private, is_guarded;
 };
 
 /* Returns NULL without host memory. */
@@ -236,6 +231,22 @@ static inline bool xseg_arena_reserve_records(struct xseg_arena *arena, struct x
 
 /* Fail because xseg_arena_reserve_records() has returned false for block records. */
 xseg_status xseg_arena_fail_host_memory(void);
+
+/* Insert an unmapped block into the tree of unmapped blocks, or remove it; the arena's lock is
+ * held. */
+static inline void xseg_arena_insert_hole(struct xseg_arena *arena, struct xseg_block *block)
+{
+    const struct xseg_tree_key key = xseg_tree_key_of(block, false);
+
+    xseg_tree_insert(arena->records, &arena->unmapped_blocks, block, &key);
+}
+
+static inline void xseg_arena_remove_hole(struct xseg_arena *arena, struct xseg_block *block)
+{
+    const struct xseg_tree_key key = xseg_tree_key_of(block, false);
+
+    xseg_tree_remove(arena->records, &arena->unmapped_blocks, block, &key);
+}
 
 /* Whether a free has notes to make. */
 static inline bool xseg_arena_has_flags(const struct xseg_arena *arena)

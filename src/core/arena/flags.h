@@ -4,8 +4,7 @@
  *
  * XSEG_BLOCK_OVERSIZE  the block is counted as an oversize allocation
  * XSEG_BLOCK_FALLBACK      the default pool holds the block, but its memory belongs to a private pool, which
- *                      lent it when memory was short (fallback_chain.h).  A small block is isolated (tract.h),
- *                      because a cell has no room for flags
+ *                      lent it when memory was short (fallback_chain.h)
  *
  * The arena of a lent block counts it like its other blocks: totals of a device are sums over arenas.
  * Lent blocks are counted a second time, because the statistics of the private pool leave them out.

@@ -10,7 +10,6 @@
 
 #include "src/core/arena/arena.h"
 #include "src/core/block/page_map.h"
-#include "src/core/config/size.h"
 
 /* Whether an address lies in an extent, whose arena's lock is held. */
 static inline bool xseg_extent_contains(const struct xseg_extent *extent, uint64_t address)
@@ -40,21 +39,6 @@ static inline struct xseg_extent *xseg_extent_lock_at(struct xseg_page_map *page
         if (is_free)
             return NULL;
     }
-}
-
-/* Whether a live cell begins at an address of an extent that has cells.
- * quantum: set to that of the address */
-static inline bool xseg_live_find_cell(const struct xseg_extent *extent, uint64_t address,
-                                       uint32_t *quantum)
-{
-    const uint64_t offset = address - extent->segment.base;
-
-    XSEG_ASSERT(extent->has_cells && xseg_extent_contains(extent, address));
-    *quantum = (uint32_t)(offset >> XSEG_CELLS_SHIFT);
-    const struct xseg_chunk_map *chunk = xseg_cells_chunk(&extent->cells, *quantum);
-    if (offset % XSEG_SIZE_UNIT != 0 || chunk == NULL)
-        return false;
-    return xseg_cells_is_live(&chunk->word[*quantum / 64 % XSEG_CELLS_WORDS], *quantum);
 }
 
 #endif

@@ -57,7 +57,7 @@ static uint64_t place_of(const struct xseg_extent *extent, uint64_t address)
 {
     XSEG_ASSERT(address - extent->segment.base < extent->segment.bytes);
     return (address - extent->segment.base) >>
-           (extent->has_cells ? XSEG_CELLS_SHIFT : XSEG_SLOT_SHIFT);
+           (extent->has_starts ? XSEG_START_SHIFT : XSEG_SLOT_SHIFT);
 }
 
 static struct xseg_origins *get_table(struct xseg_extent *extent)

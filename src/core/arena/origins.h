@@ -2,10 +2,11 @@
 /*
  * Origins: of each live block of an extent when it was allocated, by which stack, and the word of its request.
  *
- * An extent has a table by where blocks start: one place for each quantum of a small extent, one for each slot of
- * a large one (slot.h).  A place has a stamp, 4 bytes for 512, or for 1 MiB; and a call, 12 bytes, where stacks or
- * labels are kept; and a user, 8 bytes, where words are kept.  The table comes in chunks.  A chunk is made when a block
- * that starts in it is noted first; while neither history nor block_user is on there is no chunk.
+ * An extent has a table by where blocks start: one place for each 512 bytes of a small extent, one
+ * for each slot of a large one (slot.h). A place has a stamp, 4 bytes for 512, or for 1 MiB; and a
+ * call, 12 bytes, where stacks or labels are kept; and a user, 8 bytes, where words are kept. The
+ * table comes in chunks. A chunk is made when a block that starts in it is noted first; while
+ * neither history nor block_user is on there is no chunk.
  *
  * A stamp counts 2^24 nanoseconds, 16.8 ms, and starts over every 834 days, so ages are right up to that.
  * A free clears the stamp and the call of its block, also after history has been turned off: live blocks

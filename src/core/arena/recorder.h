@@ -35,17 +35,17 @@ void xseg_recorder_alloc(struct xseg_arena *arena, const struct xseg_recorded_bl
 /* A block is freed, and is cached at once: FREE_REQUESTED and FREE_COMPLETED. */
 void xseg_recorder_free(struct xseg_arena *arena, const struct xseg_recorded_block *block);
 
-/* An action on a block that has a record. */
+/* An action on a block. */
 void xseg_recorder_block(struct xseg_arena *arena, const struct xseg_block *block,
                          enum xseg_history_action action);
 
-/* A block that has a record is freed, and is cached at once. */
+/* xseg_recorder_free(), if anything is noted. */
 static inline void xseg_recorder_free_of(struct xseg_arena *arena, const struct xseg_block *block)
 {
-    if (!xseg_recorder_is_enabled(arena))
-        return;
-    xseg_recorder_block(arena, block, XSEG_HISTORY_FREE_REQUESTED);
-    xseg_recorder_block(arena, block, XSEG_HISTORY_FREE_COMPLETED);
+    if (xseg_recorder_is_enabled(arena))
+        xseg_recorder_free(arena, &(struct xseg_recorded_block){block->base, block->bytes,
+                                                                block->requested,
+                                                                xseg_block_is_fallback(block)});
 }
 
 /* An action on memory of a segment; the device memory lock is held, too. */

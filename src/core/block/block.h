@@ -11,11 +11,12 @@
  * has claimed, or a free that is recording events.  A busy block is in no tree and in no free index, and merges
  * with no other block; the driver works on it without a lock.
  *
- * In small arenas live and cached blocks have no records, see cells.h; the chain is that of tract.h.
+ * A record is one cache line. The links of trees and free lists are handles of 32 bits: records of
+ * all arenas are in one reserved range of addresses (page_map.h), so a handle is the distance from
+ * its beginning.
  *
- * The records also carry the links of the tree that holds them: cached blocks by size, then
- * position (some of them, see free_index.h); holes by position (extent.h), others by address.  A tree is a treap whose priorities are a hash
- * of the address, so its shape does not depend on the order of insertion.
+ * A cached block is in the free index of its arena (free_index.h), an unmapped one in the tree of
+ * holes by position (extent.h).  Both are treaps whose priorities are a hash of the handle.
  *
  * Invariants of a chain of blocks; xseg_extent_audit() checks them:
  *   BLK-1  next starts where this one ends, and points back.
@@ -29,6 +30,9 @@
 #ifndef XSEG_CORE_BLOCK_H
 #define XSEG_CORE_BLOCK_H
 
+#include <stdatomic.h>
+
+#include "src/base/intern.h"
 #include "src/base/list.h"
 #include "src/base/slab.h"
 #include "xseg/allocator.h"
@@ -41,8 +45,25 @@ struct xseg_known_stream;
 #define XSEG_BLOCK_FALLBACK 2u
 
 struct xseg_block {
-    struct xseg_slab_record record; /* its owner is the arena */
-    uint8_t state;                  /* enum xseg_block_state */
+    uint64_t base; /* of a record that is not in use, the link of the slab is here */
+    uint64_t bytes;
+    /* The requested size, by PyTorch's rules.  A cached or unmapped block keeps it.  The remainder of a split inherits it.
+     * Coalescing keeps that of the block that changes its state.  When a part is unmapped, the rest has 0. */
+    uint64_t requested;
+    /* Read without the lock by a thread that found the record through a slot (slot.h); so a record
+     * that is not in use keeps its last extent. */
+    _Atomic(struct xseg_extent *) extent;
+    struct xseg_block *prev, *next;
+    union {
+        struct {
+            uint32_t left, right; /* cached, unmapped: handles, in a tree (tree.h) */
+        };
+        uint32_t link[2]; /* the same two */
+        /* Allocated, pending, claimed: other streams that use the block. */
+        struct xseg_stream_use *uses;
+        struct xseg_block *chain; /* claimed, without uses: the next one of its claimer's list */
+    };
+    uint8_t state; /* enum xseg_block_state */
     bool mapped;
     uint8_t flags; /* live, pending and busy: XSEG_BLOCK_OVERSIZE, XSEG_BLOCK_FALLBACK; flags.h */
     uint8_t spare; /* 0: written with the three before it as one word */
@@ -51,26 +72,12 @@ struct xseg_block {
         uint32_t
             gc_count_base; /* cached: searches of the pool before the block came in the free index */
     };
-    uint64_t base, bytes;
-    /* The requested size, by PyTorch's rules.  A cached or unmapped block keeps it.  The remainder of a split inherits it.
-     * Coalescing keeps that of the block that changes its state.  When a part is unmapped, the rest has 0. */
-    uint64_t requested;
-    struct xseg_extent *extent;
-    struct xseg_block *prev, *next;
-    struct xseg_block *left, *right; /* in a tree */
-    union {
-        struct xseg_stream_use *uses; /* streams beside its own that use the block */
-        struct xseg_block *lower;     /* in the free index: the one before it in its bin */
-    };
-    union {
-        struct xseg_block *ended;  /* busy: the next one whose uses have ended */
-        struct xseg_block *higher; /* in the free index: the one after it in its bin */
-    };
 };
+
+_Static_assert(sizeof(struct xseg_block) == 64, "a record is one cache line");
 
 /* A use of a block by another stream than its own, see pending.h. */
 struct xseg_stream_use {
-    struct xseg_slab_record record;
     bool outside, captured;       /* noted while the stream was not being captured; while it was */
     bool is_shared;               /* the event is the last one of a retired stream */
     struct xseg_stream_use *next; /* of the same block */
@@ -80,10 +87,6 @@ struct xseg_stream_use {
     xseg_event event;      /* once freed */
     struct xseg_list link; /* in the stream's queue, once freed */
 };
-
-_Static_assert(offsetof(struct xseg_block, record) == 0 &&
-                   offsetof(struct xseg_stream_use, record) == 0,
-               "a slab finds the owner of a record at its beginning");
 
 static inline uint64_t xseg_block_end(const struct xseg_block *block)
 {
@@ -100,6 +103,17 @@ static inline bool xseg_block_is_split(const struct xseg_block *block)
 static inline bool xseg_block_can_grow(const struct xseg_block *block)
 {
     return block->next != NULL && !block->next->mapped;
+}
+
+/* block->extent without an ordering, for code that runs with each allocation or free. */
+static inline struct xseg_extent *xseg_block_extent(const struct xseg_block *block)
+{
+    return atomic_load_explicit(&block->extent, memory_order_relaxed);
+}
+
+static inline void xseg_block_set_extent(struct xseg_block *block, struct xseg_extent *extent)
+{
+    atomic_store_explicit(&block->extent, extent, memory_order_relaxed);
 }
 
 /*
@@ -122,12 +136,10 @@ static inline struct xseg_block *xseg_block_split(struct xseg_slab *slab, struct
     rest->base = block->base + bytes;
     rest->bytes = rest_bytes;
     rest->requested = block->requested;
-    rest->extent = block->extent;
+    xseg_block_set_extent(rest, xseg_block_extent(block));
     rest->prev = block;
     rest->next = block->next;
-    rest->left = rest->right = NULL;
     rest->uses = NULL;
-    rest->ended = NULL;
     if (rest->next != NULL)
         rest->next->prev = rest;
     block->next = rest;
@@ -136,53 +148,29 @@ static inline struct xseg_block *xseg_block_split(struct xseg_slab *slab, struct
     return rest;
 }
 
-/* A hash of the address.  There are two multiplications, because with one the hashes of addresses at some regular
- * distances (61 times 4 MiB) are in the order of the addresses. */
-static inline uint64_t xseg_block_hash(const struct xseg_block *block)
-{
-    const uint64_t product = (block->base >> 9) * UINT64_C(0x9E3779B97F4A7C15);
+/* --- Handles.  0: no block. --- */
 
-    return product * (product >> 32);
+static inline uint32_t xseg_block_handle(const char *records, const struct xseg_block *block)
+{
+    XSEG_ASSERT((const char *)block > records);
+    return (uint32_t)((size_t)((const char *)block - records) / XSEG_BUMP_UNIT);
 }
 
-/* --- Trees.  The root is a pointer, NULL when empty. --- */
-
-void xseg_tree_insert_among(struct xseg_block **root, struct xseg_block *block);
-void xseg_tree_remove_from(struct xseg_block **root, struct xseg_block *block);
-
-/* Insert a block that is in no tree.  Many trees have one block, or none. */
-static inline void xseg_tree_insert(struct xseg_block **root, struct xseg_block *block)
+/* The block of a handle, which is not 0. */
+static inline struct xseg_block *xseg_block_at(char *records, uint32_t handle)
 {
-    XSEG_ASSERT(*root != block);
-    if (*root == NULL) {
-        block->left = block->right = NULL;
-        *root = block;
-    } else {
-        xseg_tree_insert_among(root, block);
-    }
+    XSEG_ASSERT(handle != 0);
+    return (struct xseg_block *)(void *)(records + (size_t)handle * XSEG_BUMP_UNIT);
 }
 
-/* Remove a block, which must be in the tree. */
-static inline void xseg_tree_remove(struct xseg_block **root, struct xseg_block *block)
+/* The priority of a block in its treap: a hash of the handle. There are two multiplications,
+ * because with one the hashes of handles at some regular distances are in the order of the handles.
+ * */
+static inline uint32_t xseg_block_priority(uint32_t handle)
 {
-    XSEG_ASSERT(*root != NULL);
-    if (*root == block && block->left == NULL && block->right == NULL)
-        *root = NULL;
-    else
-        xseg_tree_remove_from(root, block);
+    const uint32_t product = handle * UINT32_C(0x9E3779B1);
+
+    return product * (product >> 16);
 }
-
-/* The first block that is not below (bytes, place).  bytes: 0 in a tree of other blocks than cached ones; place: a position
- * in a tree of cached blocks or holes, else an address */
-struct xseg_block *xseg_tree_find(struct xseg_block *root, uint64_t bytes, uint64_t place);
-
-/* The block after this one in its tree, or NULL. */
-struct xseg_block *xseg_tree_next(struct xseg_block *root, const struct xseg_block *block);
-
-/* The last block of a tree by address that does not begin above `base`, or NULL. */
-struct xseg_block *xseg_tree_last(struct xseg_block *root, uint64_t base);
-
-/* The first block, or NULL. */
-struct xseg_block *xseg_tree_first(struct xseg_block *root);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * An extent: a segment as its arena sees it.  It has the segment of the floor below, and the chain of blocks
- * that tiles it; in a small arena, also cells.  The slots of the page map say where live blocks begin (slot.h).
+ * that tiles it.  The page map knows where live blocks begin.
  *
  * Locking: ARENA of its arena guards blocks; the device memory lock the segment.
  */
@@ -11,7 +11,6 @@
 #include "src/base/align.h"
 #include "src/base/list.h"
 #include "src/core/block/block.h"
-#include "src/core/block/cells.h"
 #include "vmm/segment.h"
 
 struct xseg_arena;
@@ -24,13 +23,11 @@ struct xseg_extent {
     _Alignas(XSEG_CACHE_LINE) _Atomic(struct xseg_arena *) arena;
     atomic_uint_fast64_t base; /* of the segment, once it is announced */
     struct xseg_block *first;
-    bool has_cells;    /* as its arena has them */
+    bool has_starts;   /* its blocks are found through starts (slot.h), as its arena's */
     bool oversize;     /* counted as an oversize segment */
     uint64_t position; /* of the segment's first byte; see xseg_extent_position() */
     struct xseg_segment segment;
-    struct xseg_cells cells;
-    struct xseg_block *records; /* with cells: tree of tracts and isolated cells, see tract.h */
-    struct xseg_list link;      /* in its arena */
+    struct xseg_list link; /* in its arena */
     uint32_t
         registered; /* registrations that hold its addresses; guarded by the device memory lock */
     struct xseg_elastic *elastic;           /* of an elastic extent, see elastic.h; else NULL */
@@ -45,20 +42,25 @@ struct xseg_extent {
  */
 static inline uint64_t xseg_extent_position(const struct xseg_extent *extent, uint64_t address)
 {
-    XSEG_ASSERT(address - extent->segment.base <= extent->segment.bytes);
-    return extent->position + ((address - extent->segment.base) >> XSEG_CELLS_SHIFT);
+    /* `base` is in the cache line of `position`, which segment.base is not. */
+    const uint64_t base = atomic_load_explicit(&extent->base, memory_order_relaxed);
+
+    XSEG_ASSERT(base == extent->segment.base && address - base <= extent->segment.bytes);
+    return extent->position + ((address - base) >> 9);
 }
 
 static inline uint64_t xseg_block_position(const struct xseg_block *block)
 {
-    return xseg_extent_position(block->extent, block->base);
+    return xseg_extent_position(xseg_block_extent(block), block->base);
 }
 
 /* Whether a block is all of its segment. */
 static inline bool xseg_block_is_whole(const struct xseg_block *block)
 {
-    XSEG_ASSERT(block->extent != NULL && block->bytes <= block->extent->segment.bytes);
-    return block->bytes == block->extent->segment.bytes;
+    const struct xseg_extent *extent = xseg_block_extent(block);
+
+    XSEG_ASSERT(extent != NULL && block->bytes <= extent->segment.bytes);
+    return block->bytes == extent->segment.bytes;
 }
 
 static inline bool xseg_extent_is_expandable(const struct xseg_extent *extent)

@@ -3,129 +3,227 @@
 
 #include <inttypes.h>
 
-/* Blocks that a search walks along before it asks the marks: four of five searches end within these. */
-#define STEPS 4u
+#include "src/core/block/tree.h"
 
-void xseg_free_index_init(struct xseg_free_index *free_index)
+void xseg_free_index_init(struct xseg_free_index *free_index, char *records)
 {
-    XSEG_ASSERT(free_index->storage[0] == 0 && free_index->bin[0] == NULL);
+    XSEG_ASSERT(free_index->storage[0] == 0 && free_index->bin[0] == 0);
     xseg_bitmap_init(&free_index->used, free_index->storage, XSEG_FREE_INDEX_BINS);
+    free_index->records = records;
 }
 
-struct xseg_block *xseg_free_index_find_among(struct xseg_block *first, uint64_t bytes,
-                                              uint64_t position)
-{
-    struct xseg_block *block = first;
+/* --- The path from the first block of a bin to the root. --- */
 
-    XSEG_ASSERT(xseg_free_index_is_below(first, bytes, position));
-    XSEG_ASSERT(!xseg_free_index_is_below(first->lower, bytes, position));
-    for (unsigned step = 0; step < STEPS; step++) {
-        block = block->higher;
-        if (!xseg_free_index_is_below(block, bytes, position))
-            return block;
+/* The last block of the path, from the first block upward, that is below a key: 0 if there is none.
+ * above: set to the block after that on the path, or 0 */
+static inline uint32_t climb_path(char *records, uint32_t first, const struct xseg_tree_key *key,
+                                  uint32_t *above)
+{
+    uint32_t below = 0;
+
+    while (first != 0) {
+        const struct xseg_block *block = xseg_block_at(records, first);
+
+        if (!xseg_tree_is_below(block, key))
+            break;
+        below = first;
+        first = block->left;
     }
-    block = xseg_tree_find(first->left, bytes, position);
-    if (block == NULL)
-        block = first->lower;
-    while (!xseg_free_index_is_below(block->lower, bytes, position))
-        block = block->lower;
-    XSEG_ASSERT(block != first && block->lower->higher == block);
-    return block;
+    *above = first;
+    return below;
 }
 
-/* Insert a block that comes before all others of its bin. */
-static void insert_first(struct xseg_block **bin, struct xseg_block *block)
+struct xseg_block *xseg_free_index_find_among(const struct xseg_free_index *free_index,
+                                              uint32_t bin, uint64_t bytes, uint64_t position)
 {
-    struct xseg_block *second = *bin, *marks = second->left;
+    const struct xseg_tree_key key = {.by_size = bin >= XSEG_FREE_INDEX_EXACT,
+                                      .is_position = true,
+                                      .bytes = bytes,
+                                      .position = position};
+    char *records = free_index->records;
+    uint32_t above;
+    const uint32_t below = climb_path(records, free_index->bin[bin], &key, &above);
 
-    XSEG_ASSERT(xseg_free_index_is_below(block, second->bytes, xseg_block_position(second)));
-    if (xseg_free_index_is_tree_node(second))
-        xseg_tree_insert(&marks, second);
-    block->left = marks;
-    block->lower = second->lower;
-    block->higher = second;
-    second->lower = block;
-    *bin = block;
+    XSEG_ASSERT(below != 0);
+    struct xseg_block *block = xseg_tree_find(records, xseg_block_at(records, below)->right, &key);
+    if (block != NULL || above == 0)
+        return block;
+    return xseg_block_at(records, above);
 }
 
-void xseg_free_index_insert_among(struct xseg_block **bin, struct xseg_block *block)
+/* xseg_free_index_insert_among() for a bin of several sizes, or of one. */
+static inline __attribute__((always_inline)) void
+insert_block(char *records, uint32_t *bin, struct xseg_block *block, bool by_size)
 {
-    struct xseg_block *first = *bin, *last = first->lower;
-    const uint64_t position = xseg_block_position(block);
+    const struct xseg_tree_key key = xseg_tree_key_of(block, by_size);
+    const uint32_t handle = xseg_block_handle(records, block);
+    const uint32_t priority = xseg_tree_priority(handle);
+    uint32_t above, right = 0;
+    const uint32_t below = climb_path(records, *bin, &key, &above);
 
-    XSEG_ASSERT(last->higher == NULL && block != first && block != last);
-    if (!xseg_free_index_is_below(first, block->bytes, position)) {
-        insert_first(bin, block);
-        return;
-    }
-    if (xseg_free_index_is_below(last, block->bytes, position)) {
-        block->lower = last;
-        block->higher = NULL;
-        last->higher = block;
-        first->lower = block;
-    } else {
-        struct xseg_block *higher = xseg_free_index_find_among(first, block->bytes, position);
+    if (below != 0) {
+        struct xseg_block *lower = xseg_block_at(records, below);
 
-        XSEG_ASSERT(higher != first && higher != block);
-        block->lower = higher->lower;
-        block->higher = higher;
-        higher->lower->higher = block;
-        higher->lower = block;
-    }
-    if (xseg_free_index_is_tree_node(block))
-        xseg_tree_insert(&first->left, block);
-}
-
-void xseg_free_index_remove_among(struct xseg_block *first, struct xseg_block *block)
-{
-    struct xseg_block *lower = block->lower, *higher = block->higher;
-
-    XSEG_ASSERT(first != block && lower->higher == block);
-    XSEG_ASSERT((higher == NULL ? first : higher)->lower == block);
-    lower->higher = higher;
-    (higher == NULL ? first : higher)->lower = lower;
-    if (xseg_free_index_is_tree_node(block))
-        xseg_tree_remove(&first->left, block);
-}
-
-/* Audit a bin that is not empty. */
-static bool audit_bin(uint32_t bin, struct xseg_block *first, struct xseg_violation *violation)
-{
-    const struct xseg_block *mark = xseg_tree_first(first->left), *last = NULL;
-
-    for (const struct xseg_block *block = first; block != NULL; block = block->higher) {
-        XSEG_INVARIANT(violation, "INDEX-2",
-                       xseg_free_index_bin_of(block->bytes) == bin &&
-                           block->state == XSEG_BLOCK_CACHED,
-                       "a block of %" PRIu64 " bytes, state %d, is in bin %" PRIu32, block->bytes,
-                       block->state, bin);
-        XSEG_INVARIANT(violation, "INDEX-3",
-                       last == NULL || (block->lower == last &&
-                                        xseg_free_index_is_below(last, block->bytes,
-                                                                 xseg_block_position(block))),
-                       "bin %" PRIu32 " is out of order at %#" PRIx64, bin, block->base);
-        if (last != NULL && xseg_free_index_is_tree_node(block)) {
-            XSEG_INVARIANT(violation, "INDEX-4", block == mark,
-                           "the mark at %#" PRIx64 " is not in the tree of bin %" PRIu32,
-                           block->base, bin);
-            mark = xseg_tree_next(first->left, mark);
+        if (xseg_tree_priority(below) > priority) {
+            xseg_tree_insert(records, &lower->right, block, &key);
+            return;
         }
-        last = block;
+        xseg_tree_split(records, lower->right, &key, &lower->right, &right);
+        lower->left = handle;
+    } else {
+        *bin = handle;
     }
-    XSEG_INVARIANT(violation, "INDEX-3", first->lower == last,
-                   "the first of bin %" PRIu32 " does not name the last", bin);
-    XSEG_INVARIANT(violation, "INDEX-4", mark == NULL,
-                   "the tree of bin %" PRIu32 " has what is no mark", bin);
+    /* The block is on the path now: blocks above it with a lower priority become its right subtree.
+     * */
+    while (above != 0 && xseg_tree_priority(above) <= priority) {
+        struct xseg_block *higher = xseg_block_at(records, above);
+        const uint32_t parent = higher->left;
+
+        higher->left = right;
+        right = above;
+        above = parent;
+    }
+    block->left = above;
+    block->right = right;
+}
+
+void xseg_free_index_insert_among(char *records, uint32_t *bin, struct xseg_block *block)
+{
+    if (block->bytes < XSEG_MIB)
+        insert_block(records, bin, block, false);
+    else
+        insert_block(records, bin, block, true);
+}
+
+/* Put the right subtree of a block that leaves the path in its place: the blocks down to the first
+ * one of the subtree join the path, except those with a lower priority than the block below on the
+ * path. below: 0 if the block was the first */
+static void replace_on_path(char *records, uint32_t *bin, uint32_t below, uint32_t right,
+                            uint32_t parent)
+{
+    struct xseg_block *lower = below == 0 ? NULL : xseg_block_at(records, below);
+
+    while (right != 0) {
+        struct xseg_block *block = xseg_block_at(records, right);
+        const uint32_t next = block->left;
+
+        if (lower != NULL && xseg_tree_priority(below) > xseg_tree_priority(right)) {
+            lower->right = xseg_tree_join(records, lower->right, right);
+            break;
+        }
+        block->left = parent;
+        parent = right;
+        right = next;
+    }
+    if (lower != NULL)
+        lower->left = parent;
+    else
+        *bin = parent;
+}
+
+/* xseg_free_index_remove_among() for a bin of several sizes, or of one. */
+static inline __attribute__((always_inline)) void
+remove_block(char *records, uint32_t *bin, struct xseg_block *block, bool by_size)
+{
+    const struct xseg_tree_key key = xseg_tree_key_of(block, by_size);
+    uint32_t above;
+    const uint32_t below = climb_path(records, *bin, &key, &above);
+
+    if (above == xseg_block_handle(records, block))
+        replace_on_path(records, bin, below, block->right, block->left);
+    else
+        xseg_tree_remove(records, &xseg_block_at(records, below)->right, block, &key);
+}
+
+void xseg_free_index_remove_among(char *records, uint32_t *bin, struct xseg_block *block)
+{
+    if (block->bytes < XSEG_MIB)
+        remove_block(records, bin, block, false);
+    else
+        remove_block(records, bin, block, true);
+}
+
+uint64_t xseg_free_index_count(const struct xseg_free_index *free_index)
+{
+    char *records = free_index->records;
+    uint64_t count = 0;
+
+    for (uint32_t bin = xseg_bitmap_next(&free_index->used, 0); bin != XSEG_BITMAP_NONE;
+         bin = xseg_bitmap_next(&free_index->used, bin + 1))
+        for (uint32_t at = free_index->bin[bin]; at != 0; at = xseg_block_at(records, at)->left)
+            count += 1 + xseg_tree_count(records, xseg_block_at(records, at)->right);
+    return count;
+}
+
+/* --- Audit. --- */
+
+/* What an audit of a bin has visited. */
+struct visit {
+    char *records;
+    const struct xseg_block *last;
+    struct xseg_violation *violation;
+    uint32_t bin;
+};
+
+static bool audit_block(struct visit *visit, uint32_t handle, uint32_t parent_priority)
+{
+    const struct xseg_block *block = xseg_block_at(visit->records, handle);
+    struct xseg_violation *violation = visit->violation;
+    const struct xseg_tree_key key = xseg_tree_key_of(block, true);
+
+    XSEG_INVARIANT(violation, "INDEX-2",
+               xseg_free_index_bin_of(block->bytes) == visit->bin &&
+                   block->state == XSEG_BLOCK_CACHED,
+               "a block of %" PRIu64 " bytes, state %d, is in bin %" PRIu32, block->bytes,
+               block->state, visit->bin);
+    XSEG_INVARIANT(violation, "INDEX-3", visit->last == NULL || xseg_tree_is_below(visit->last, &key),
+               "bin %" PRIu32 " is out of order at %#" PRIx64, visit->bin, block->base);
+    XSEG_INVARIANT(violation, "INDEX-4", xseg_tree_priority(handle) <= parent_priority,
+               "the block at %#" PRIx64 " in bin %" PRIu32 " has a parent of a lower priority",
+               block->base, visit->bin);
+    visit->last = block;
+    return true;
+}
+
+/* Audit a subtree with ordinary links, whose parent has a priority. */
+static bool audit_subtree(struct visit *visit, uint32_t root, uint32_t parent_priority)
+{
+    while (root != 0) {
+        const struct xseg_block *block = xseg_block_at(visit->records, root);
+
+        if (!audit_subtree(visit, block->left, xseg_tree_priority(root)) ||
+            !audit_block(visit, root, parent_priority))
+            return false;
+        parent_priority = xseg_tree_priority(root);
+        root = block->right;
+    }
+    return true;
+}
+
+static bool audit_bin(const struct xseg_free_index *free_index, uint32_t bin,
+                      struct xseg_violation *violation)
+{
+    struct visit visit = {free_index->records, NULL, violation, bin};
+
+    for (uint32_t at = free_index->bin[bin]; at != 0;) {
+        const struct xseg_block *block = xseg_block_at(visit.records, at);
+        const uint32_t parent = block->left;
+
+        if (!audit_block(&visit, at, parent == 0 ? UINT32_MAX : xseg_tree_priority(parent)) ||
+            !audit_subtree(&visit, block->right, xseg_tree_priority(at)))
+            return false;
+        at = parent;
+    }
     return true;
 }
 
 /* Whether none of the 64 bins from `bin` on has a block.  Most have none, so an audit asks this first. */
 static bool are_empty(const struct xseg_free_index *free_index, uint32_t bin)
 {
-    uintptr_t any = 0;
+    uint32_t any = 0;
 
     for (uint32_t i = 0; i < 64; i++)
-        any |= (uintptr_t)free_index->bin[bin + i];
+        any |= free_index->bin[bin + i];
     return any == 0;
 }
 
@@ -134,12 +232,11 @@ static bool audit_bins(const struct xseg_free_index *free_index, uint32_t bin,
                        struct xseg_violation *violation)
 {
     for (const uint32_t end = bin + 64; bin < end; bin++) {
-        struct xseg_block *first = free_index->bin[bin];
+        const bool is_used = free_index->bin[bin] != 0;
 
-        XSEG_INVARIANT(violation, "INDEX-1",
-                       xseg_bitmap_test(&free_index->used, bin) == (first != NULL),
-                       "bin %" PRIu32 " and its bit differ", bin);
-        if (first != NULL && !audit_bin(bin, first, violation))
+        XSEG_INVARIANT(violation, "INDEX-1", xseg_bitmap_test(&free_index->used, bin) == is_used,
+                   "bin %" PRIu32 " and its bit differ", bin);
+        if (is_used && !audit_bin(free_index, bin, violation))
             return false;
     }
     return true;

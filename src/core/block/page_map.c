@@ -8,6 +8,24 @@
 #define UNIT_BYTES (2 * XSEG_MIB)
 #define ROOT_BYTES (XSEG_PAGE_MAP_ROOTS * sizeof(atomic_uintptr_t))
 
+/* Where the first record and the first table begin in their pages. Arenas begin at 0 (demand_zero.h): a
+ * processor takes a load for one of an earlier store at the same place of another page, and one
+ * block that is allocated and freed took 10 ns more while its record, its start and its arena's
+ * lock were at one place. */
+#define FIRST_RECORD ((size_t)1024)
+#define FIRST_TABLE  ((size_t)2048)
+
+/* Reserve addresses, fewer where the process may not have so many. */
+static bool reserve(struct xseg_bump *bump, size_t first)
+{
+    for (size_t bytes = XSEG_PAGE_MAP_RESERVED; bytes >= XSEG_PAGE_MAP_RESERVED_MIN; bytes /= 2)
+        if (xseg_bump_init(bump, bytes)) {
+            xseg_bump_use_huge_pages(bump);
+            return xseg_bump_alloc(bump, first - XSEG_BUMP_UNIT) != NULL;
+        }
+    return false;
+}
+
 bool xseg_page_map_init(struct xseg_page_map *page_map)
 {
     bool is_wiped; /* not needed: a child does not use the table, since its frees are not plain */
@@ -16,8 +34,25 @@ bool xseg_page_map_init(struct xseg_page_map *page_map)
     page_map->end = 0;
     page_map->spare = NULL;
     xseg_mutex_init(&page_map->lock, XSEG_RANK_TABLE);
+    page_map->records.base = page_map->starts.base = NULL;
     page_map->root = xseg_wipe_on_fork_alloc(ROOT_BYTES, &is_wiped);
-    return page_map->root != NULL;
+    return page_map->root != NULL && reserve(&page_map->records, FIRST_RECORD) &&
+           reserve(&page_map->starts, FIRST_TABLE);
+}
+
+struct xseg_slab_batch *xseg_page_map_make_records(struct xseg_page_map *page_map, uint32_t count)
+{
+    struct xseg_slab_batch *batch = xseg_slab_make_batch_at(NULL, count);
+
+    if (batch == NULL)
+        return NULL;
+    xseg_mutex_lock(&page_map->lock);
+    batch->first = xseg_bump_alloc(&page_map->records, count * sizeof(struct xseg_block));
+    xseg_mutex_unlock(&page_map->lock);
+    if (batch->first != NULL)
+        return batch;
+    free(batch);
+    return NULL;
 }
 
 static uintptr_t entry_at(const struct xseg_page_map *page_map, uint64_t gib)
@@ -45,6 +80,8 @@ void xseg_page_map_fini(struct xseg_page_map *page_map)
         page_map->spare = leaf->spare;
         free(leaf);
     }
+    xseg_bump_fini(&page_map->records);
+    xseg_bump_fini(&page_map->starts);
     xseg_wipe_on_fork_free(page_map->root, ROOT_BYTES);
     page_map->root = NULL;
     xseg_mutex_fini(&page_map->lock);
@@ -89,9 +126,6 @@ static void set_leaf(struct xseg_page_map_leaf *leaf, uint64_t gib, struct xseg_
         atomic_store_explicit(unit * UNIT_BYTES < base ? &at->tail : &at->head,
                               is_known ? extent : NULL, memory_order_release);
     }
-    for (uint64_t at = xseg_round_up(begin, XSEG_MIB); extent->has_cells && at + XSEG_MIB <= end;
-         at += XSEG_MIB)
-        xseg_slot_set(xseg_page_map_slot_in(leaf, at), is_known ? (uintptr_t)extent + 1 : 0);
 }
 
 /* An empty leaf, or NULL without host memory. */
@@ -196,12 +230,52 @@ void xseg_page_map_remove(struct xseg_page_map *page_map, struct xseg_extent *ex
     }
 }
 
+/* Make the missing tables of starts for addresses. */
+static bool make_tables(struct xseg_page_map *page_map, uint64_t first, uint64_t last)
+{
+    for (uint64_t unit = first / UNIT_BYTES; unit <= last / UNIT_BYTES; unit++) {
+        struct xseg_page_map_leaf *leaf = leaf_at(page_map, unit * UNIT_BYTES >> 30);
+        _Atomic(xseg_start *) *place = &leaf->starts[unit % XSEG_PAGE_MAP_UNITS];
+
+        if (atomic_load_explicit(place, memory_order_relaxed) != NULL)
+            continue;
+        xseg_start *table = xseg_bump_alloc(&page_map->starts, XSEG_STARTS * sizeof(*table));
+        if (table == NULL)
+            return false;
+        atomic_store_explicit(place, table, memory_order_release);
+    }
+    return true;
+}
+
 bool xseg_page_map_cover(struct xseg_page_map *page_map, struct xseg_extent *extent, uint64_t begin,
                          uint64_t end)
 {
-    XSEG_ASSERT(begin < end && end <= extent->segment.bytes && !extent->has_cells);
-    return make_leaves(page_map, (extent->segment.base + begin) >> 30,
-                       (extent->segment.base + end - 1) >> 30);
+    const uint64_t first = extent->segment.base + begin, last = extent->segment.base + end - 1;
+
+    XSEG_ASSERT(begin < end && end <= extent->segment.bytes);
+    return make_leaves(page_map, first >> 30, last >> 30) &&
+           (!extent->has_starts || make_tables(page_map, first, last));
+}
+
+struct xseg_block *xseg_page_map_last_start(const struct xseg_page_map *page_map,
+                                            const struct xseg_extent *extent, uint64_t address)
+{
+    const uint64_t first = extent->segment.base >> XSEG_START_SHIFT;
+
+    XSEG_ASSERT(address >= extent->segment.base);
+    for (uint64_t at = (address >> XSEG_START_SHIFT) + 1; at-- > first;) {
+        const xseg_start *start = xseg_page_map_start(page_map, at << XSEG_START_SHIFT);
+        struct xseg_block *block = xseg_page_map_block(page_map, start);
+
+        if (block != NULL && xseg_block_extent(block) == extent)
+            return block;
+        /* Without a table, no block begins in the unit; without a leaf, none in the GiB. */
+        if (start == NULL)
+            at -= at % (leaf_at(page_map, at >> (30 - XSEG_START_SHIFT)) == NULL
+                            ? XSEG_STARTS * XSEG_PAGE_MAP_UNITS
+                            : XSEG_STARTS);
+    }
+    return NULL;
 }
 
 struct xseg_block *xseg_page_map_last_slot(const struct xseg_page_map *page_map,
@@ -223,14 +297,33 @@ struct xseg_block *xseg_page_map_last_slot(const struct xseg_page_map *page_map,
     return NULL;
 }
 
+/* Number of tables for the addresses of an extent in a GiB. */
+static uint64_t count_tables(const struct xseg_page_map_leaf *leaf, uint64_t begin, uint64_t end)
+{
+    uint64_t count = 0;
+
+    for (uint64_t unit = begin / UNIT_BYTES; unit <= (end - 1) / UNIT_BYTES; unit++)
+        count += atomic_load_explicit(&leaf->starts[unit % XSEG_PAGE_MAP_UNITS],
+                                      memory_order_relaxed) != NULL;
+    return count;
+}
+
 uint64_t xseg_page_map_host_bytes(const struct xseg_page_map *page_map,
                                   const struct xseg_extent *extent)
 {
-    uint64_t covered = 0;
+    uint64_t covered = 0, tables = 0;
 
-    for (uint64_t gib = first_gib(extent); gib <= last_gib(extent); gib++)
-        if (leaf_at(page_map, gib) != NULL)
-            covered += xseg_min(end_of(extent), (gib + 1) << 30) -
-                       xseg_max(extent->segment.base, gib << 30);
-    return covered / XSEG_MIB * sizeof(struct xseg_page_map_leaf) / 1024;
+    for (uint64_t gib = first_gib(extent); gib <= last_gib(extent); gib++) {
+        const struct xseg_page_map_leaf *leaf = leaf_at(page_map, gib);
+        const uint64_t begin = xseg_max(extent->segment.base, gib << 30);
+        const uint64_t end = xseg_min(end_of(extent), (gib + 1) << 30);
+
+        if (leaf == NULL)
+            continue;
+        covered += end - begin;
+        if (extent->has_starts)
+            tables += count_tables(leaf, begin, end);
+    }
+    return covered / XSEG_MIB * sizeof(struct xseg_page_map_leaf) / 1024 +
+           tables * XSEG_STARTS * sizeof(xseg_start);
 }

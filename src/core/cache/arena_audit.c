@@ -8,7 +8,6 @@
 #include "src/core/cache/extent_blocks.h"
 #include "src/core/cache/walk.h"
 #include "src/core/large/cached.h"
-#include "src/core/small/small_audit.h"
 #include "src/core/stats/counts.h"
 #include "vmm/alias.h"
 
@@ -26,8 +25,8 @@ static void tally_up(const struct xseg_arena *arena, const struct xseg_extent *e
     {
         const bool live = part.state == XSEG_BLOCK_ALLOCATED;
         const bool active = live || part.state == XSEG_BLOCK_PENDING_FREE;
-        const bool cached = part.state == XSEG_BLOCK_CACHED && !arena->has_cells &&
-                            !xseg_cached_is_unindexed(arena, part.record);
+        const bool cached =
+            part.state == XSEG_BLOCK_CACHED && !xseg_cached_is_unindexed(arena, part.record);
 
         tally->live += live;
         tally->live_bytes += live ? part.bytes : 0;
@@ -119,11 +118,6 @@ static bool audit_aliases(const struct xseg_arena *arena, struct xseg_violation 
     return true;
 }
 
-static uint64_t tree_count(struct xseg_block *root)
-{
-    return root == NULL ? 0 : 1 + tree_count(root->left) + tree_count(root->right);
-}
-
 static bool has_claimed(const struct xseg_extent *extent)
 {
     for (uint32_t at = 0; at < extent->segment.granules; at++)
@@ -172,7 +166,6 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_violation *vio
 {
     const struct xseg_counts *counts = &arena->counts;
     struct tally tally = {0};
-    uint64_t indexed = 0;
 
     begin_aliases(arena);
     XSEG_LIST_FOR(node, &arena->extents)
@@ -186,24 +179,16 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_violation *vio
         else if (!has_claimed(extent) && !tally_elastic(extent, &tally, violation))
             return false;
     }
-    for (uint32_t bin = xseg_bitmap_next(&arena->free_index.used, 0); bin != XSEG_BITMAP_NONE;
-         bin = xseg_bitmap_next(&arena->free_index.used, bin + 1))
-        for (const struct xseg_block *block = arena->free_index.bin[bin]; block != NULL;
-             block = block->higher)
-            indexed++;
-    if (arena->has_cells && !xseg_small_audit(arena, violation))
-        return false;
-    XSEG_INVARIANT(violation, "ARENA-1", arena->has_cells || indexed == tally.to_index,
-                   "%" PRIu64 " in the free index, %" PRIu64 " cached", indexed, tally.to_index);
-    XSEG_INVARIANT(violation, "ARENA-1",
-                   tally.last_remainders == xseg_cached_has_last_remainder(arena),
-                   "%" PRIu64 " cached blocks are the victim", tally.last_remainders);
-    XSEG_INVARIANT(violation, "ARENA-2",
-                   tree_count(arena->unmapped_blocks) == tally.unmapped_blocks,
-                   "%" PRIu64 " in the tree, %" PRIu64 " holes", tree_count(arena->unmapped_blocks),
-                   tally.unmapped_blocks);
-    if (!xseg_free_index_audit(&arena->free_index, violation) ||
-        !xseg_counts_audit(counts, violation))
+    const uint64_t indexed = xseg_free_index_count(&arena->free_index);
+    XSEG_INVARIANT(violation, "ARENA-1", indexed == tally.to_index,
+               "%" PRIu64 " in the free index, %" PRIu64 " cached", indexed, tally.to_index);
+    XSEG_INVARIANT(violation, "ARENA-1", tally.last_remainders == xseg_cached_has_last_remainder(arena),
+               "%" PRIu64 " cached blocks are the victim", tally.last_remainders);
+    const uint64_t unmapped_blocks = xseg_tree_count(arena->records, arena->unmapped_blocks);
+    XSEG_INVARIANT(violation, "ARENA-2", unmapped_blocks == tally.unmapped_blocks,
+               "%" PRIu64 " in the tree, %" PRIu64 " holes", unmapped_blocks,
+               tally.unmapped_blocks);
+    if (!xseg_free_index_audit(&arena->free_index, violation) || !xseg_counts_audit(counts, violation))
         return false;
     if (has_busy(arena))
         return true;

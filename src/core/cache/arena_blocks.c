@@ -6,13 +6,8 @@
 #include "src/core/arena/recorder.h"
 #include "src/core/block/page_map.h"
 #include "src/core/cache/extent_blocks.h"
-#include "src/core/cache/walk.h"
 #include "src/core/config/size.h"
 #include "src/core/large/cached.h"
-#include "src/core/small/cell.h"
-#include "src/core/small/small.h"
-#include "src/core/small/small_free.h"
-#include "src/core/small/tract.h"
 
 /* --- Blocks. --- */
 
@@ -21,11 +16,8 @@ struct xseg_block *xseg_arena_split_block(struct xseg_arena *arena, struct xseg_
 {
     XSEG_ASSERT(bytes > 0 && bytes < block->bytes && bytes % XSEG_SIZE_UNIT == 0);
     XSEG_ASSERT(block->extent->arena == arena && xseg_biased_lock_is_held(&arena->lock));
-    struct xseg_block *rest = xseg_block_split(&arena->blocks, block, bytes, block->bytes - bytes,
-                                               block->state, block->mapped);
-    if (arena->has_cells)
-        xseg_tract_mark(rest);
-    return rest;
+    return xseg_block_split(&arena->blocks, block, bytes, block->bytes - bytes, block->state,
+                            block->mapped);
 }
 
 /* Join a block with the one behind it, whose record is put back. */
@@ -34,8 +26,6 @@ static void join(struct xseg_arena *arena, struct xseg_block *block)
     struct xseg_block *next = block->next;
 
     XSEG_ASSERT(next->state == block->state && next->base == xseg_block_end(block));
-    if (arena->has_cells)
-        xseg_tract_unmark(next);
     block->bytes += next->bytes;
     block->next = next->next;
     if (block->next != NULL)
@@ -47,7 +37,7 @@ static void join(struct xseg_arena *arena, struct xseg_block *block)
 static void insert(struct xseg_arena *arena, struct xseg_block *block)
 {
     if (block->state == XSEG_BLOCK_UNMAPPED)
-        xseg_tree_insert(&arena->unmapped_blocks, block);
+        xseg_arena_insert_hole(arena, block);
     else
         xseg_cached_add(arena, block);
 }
@@ -57,7 +47,7 @@ static void erase(struct xseg_arena *arena, struct xseg_block *block)
 {
     XSEG_ASSERT(block->state == XSEG_BLOCK_UNMAPPED || block->state == XSEG_BLOCK_CACHED);
     if (block->state == XSEG_BLOCK_UNMAPPED)
-        xseg_tree_remove(&arena->unmapped_blocks, block);
+        xseg_arena_remove_hole(arena, block);
     else
         xseg_cached_remove(arena, block);
 }
@@ -124,7 +114,7 @@ static struct xseg_alloc_result hand_out(struct xseg_arena *arena, struct xseg_b
         xseg_fragments_split_any(counts, was_split, block->bytes, rest);
     block->state = XSEG_BLOCK_ALLOCATED;
     block->requested = params->requested;
-    xseg_slot_add(xseg_page_map_slot(arena->page_map, block->base), block);
+    xseg_cached_set_start(arena, block);
     xseg_counts_alloc(counts, block->bytes, params->requested);
     block->flags = block->bytes >= params->config->max_split_bytes ? XSEG_BLOCK_OVERSIZE : 0;
     if (block->flags != 0)
@@ -152,8 +142,6 @@ struct xseg_alloc_result xseg_arena_allocate_block(struct xseg_arena *arena,
     if (params->keep)
         return (struct xseg_alloc_result){
             .arena = arena, .base = block->base, .bytes = block->bytes};
-    if (arena->has_cells)
-        return recorded(xseg_small_hand_out_at(arena, block->extent, base, params), params);
     return recorded(hand_out(arena, block, base, params), params);
 }
 
@@ -161,23 +149,14 @@ struct xseg_alloc_result xseg_arena_allocate_at(struct xseg_arena *arena,
                                                 struct xseg_extent *extent, uint64_t base,
                                                 const struct xseg_alloc_params *params)
 {
-    if (arena->has_cells)
-        return recorded(xseg_small_hand_out_at(arena, extent, base, params), params);
     struct xseg_block *block = xseg_extent_block_over(extent, base);
     XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED);
     return recorded(hand_out(arena, block, base, params), params);
 }
 
-void xseg_arena_alloc_cell(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                           struct xseg_alloc_result *out)
-{
-    if (xseg_small_alloc(arena, params, out) && !params->keep)
-        (void)recorded(*out, params);
-}
-
-/* Serve a request of an arena without cells.  Returns false without host memory. */
-static inline bool alloc_large(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                               struct xseg_alloc_result *out) XSEG_REQUIRES(arena->lock)
+/* Serve a request of a locked arena.  Returns false on host allocation failure. */
+static inline bool alloc_locked(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                                struct xseg_alloc_result *out) XSEG_REQUIRES(arena->lock)
 {
     struct xseg_block *block = NULL;
     const bool stocked = xseg_arena_reserve_records(arena, &arena->blocks, 2);
@@ -195,32 +174,16 @@ static inline bool alloc_large(struct xseg_arena *arena, const struct xseg_alloc
 xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *params,
                              struct xseg_alloc_result *out)
 {
-    bool stocked = true;
-
     xseg_arena_lock(arena);
     if (__builtin_expect(arena->is_paused, 0)) {
         xseg_arena_unlock(arena);
         return XSEG_OK;
     }
-    if (arena->has_cells)
-        xseg_arena_alloc_cell(arena, params, out);
-    else
-        stocked = alloc_large(arena, params, out);
+    const bool stocked = alloc_locked(arena, params, out);
     xseg_arena_unlock(arena);
     if (!stocked)
         return xseg_arena_fail_host_memory();
     return XSEG_OK;
-}
-
-/* The record of a block that has just been handed out; a cell is isolated for it. */
-static struct xseg_block *record_of(struct xseg_arena *arena, uint64_t base)
-{
-    struct xseg_extent *extent = xseg_page_map_find(arena->page_map, base);
-
-    if (arena->has_cells)
-        return xseg_tract_isolate(arena, extent,
-                                  (uint32_t)((base - extent->segment.base) >> XSEG_CELLS_SHIFT));
-    return xseg_extent_block_at(extent, base);
 }
 
 xseg_status xseg_arena_alloc_fallback(struct xseg_arena *arena,
@@ -230,15 +193,11 @@ xseg_status xseg_arena_alloc_fallback(struct xseg_arena *arena,
     bool stocked = true;
 
     xseg_arena_lock(arena);
-    if (!arena->is_paused && arena->has_cells) {
-        stocked = xseg_arena_reserve_records(arena, &arena->blocks, XSEG_TRACT_RECORDS);
-        if (stocked)
-            xseg_arena_alloc_cell(arena, params, out);
-    } else if (!arena->is_paused) {
-        stocked = alloc_large(arena, params, out);
-    }
+    if (!arena->is_paused)
+        stocked = alloc_locked(arena, params, out);
     if (out->base != 0) {
-        xseg_flags_mark_fallback(arena, record_of(arena, out->base));
+        xseg_flags_mark_fallback(
+            arena, xseg_extent_block_at(xseg_page_map_find(arena->page_map, out->base), out->base));
         out->fallback = true;
     }
     xseg_arena_unlock(arena);
@@ -254,15 +213,10 @@ static bool is_cached(const struct xseg_block *neighbour)
 
 void xseg_arena_set_requested(struct xseg_extent *extent, uint64_t address, uint64_t requested)
 {
-    const struct xseg_part part = xseg_walk_at(extent, address);
+    struct xseg_block *block = xseg_extent_block_over(extent, address);
 
-    if (part.state != XSEG_BLOCK_CACHED)
-        return;
-    if (extent->has_cells)
-        xseg_cells_set_requested(&extent->cells, xseg_cell_quantum_of(extent, part.base),
-                                 requested);
-    else
-        xseg_extent_block_over(extent, address)->requested = requested;
+    if (block->state == XSEG_BLOCK_CACHED)
+        block->requested = requested;
 }
 
 /* Make a block that is no longer in use cached, and merge it. */
@@ -274,11 +228,7 @@ static void put_back(struct xseg_arena *arena, struct xseg_block *block)
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && extent->arena == arena);
     XSEG_ASSERT(block->mapped && block->flags == 0);
     xseg_arena_record_free_if_enabled(arena, extent, block->base, block->bytes);
-    if (arena->has_cells) {
-        xseg_tract_take_back(arena, block);
-        return;
-    }
-    xseg_slot_remove(xseg_page_map_slot(arena->page_map, block->base));
+    xseg_cached_clear_start(arena, block);
     const unsigned neighbours = (unsigned)is_cached(block->prev) + is_cached(block->next);
     block->state = XSEG_BLOCK_CACHED;
     block = merge(arena, block);
@@ -314,18 +264,22 @@ void xseg_arena_free_pending(struct xseg_arena *arena, struct xseg_block *block)
 
 struct xseg_block *xseg_arena_add_extent(struct xseg_arena *arena, struct xseg_extent *extent)
 {
-    struct xseg_block *block = xseg_slab_alloc(&arena->blocks);
+    struct xseg_block *block = xseg_slab_alloc_uninitialized(&arena->blocks);
 
-    XSEG_ASSERT(extent->arena == arena && extent->has_cells == arena->has_cells);
+    XSEG_ASSERT(extent->arena == arena && extent->has_starts == arena->has_starts);
     XSEG_ASSERT(extent->first == NULL && xseg_biased_lock_is_held(&arena->lock));
     block->state = XSEG_BLOCK_CLAIMED;
     block->mapped = !xseg_extent_is_expandable(extent);
+    block->flags = 0;
+    block->spare = 0;
+    block->gc_count_base = 0;
     block->base = extent->segment.base;
     block->bytes = extent->segment.bytes;
-    block->extent = extent;
+    block->requested = 0;
+    xseg_block_set_extent(block, extent);
+    block->prev = block->next = NULL;
+    block->uses = NULL;
     extent->first = block;
-    if (arena->has_cells)
-        xseg_tract_mark(block);
     xseg_list_insert(&arena->extents, &extent->link);
     return block;
 }
@@ -342,21 +296,13 @@ void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *exte
 struct xseg_block *xseg_arena_cached_from(struct xseg_arena *arena, uint64_t bytes,
                                           uint64_t position)
 {
-    return arena->has_cells ? xseg_small_from(arena, bytes, position)
-                            : xseg_cached_from(arena, bytes, position);
+    return xseg_cached_from(arena, bytes, position);
 }
 
 struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block *block)
 {
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock));
-    if (arena->has_cells && block->state == XSEG_BLOCK_CACHED) {
-        const struct xseg_cell cell = xseg_small_cached_at(block->extent, block->base);
-
-        return xseg_tract_claim(arena, &cell);
-    }
     erase(arena, block);
-    if (arena->has_cells)
-        xseg_tract_note_hole(block, false);
     block->state = XSEG_BLOCK_CLAIMED;
     return block;
 }
@@ -366,19 +312,14 @@ struct xseg_block *xseg_arena_settle(struct xseg_arena *arena, struct xseg_block
     XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && xseg_biased_lock_is_held(&arena->lock));
     XSEG_ASSERT(block->uses == NULL);
     xseg_single_writer_add(&arena->settles, 1);
-    if (arena->has_cells && block->mapped)
-        return xseg_tract_settle(arena, block);
     block->state = block->mapped ? XSEG_BLOCK_CACHED : XSEG_BLOCK_UNMAPPED;
-    block = merge(arena, block);
-    if (arena->has_cells)
-        xseg_tract_note_hole(block, true);
-    return block;
+    return merge(arena, block);
 }
 
 /* --- Memory. --- */
 
 uint64_t xseg_arena_host_bytes(const struct xseg_arena *arena)
 {
-    return xseg_demand_zero_resident(arena, sizeof(*arena)) + arena->small.bins.host_bytes +
-           arena->small.chunks.host_bytes + arena->blocks.host_bytes + arena->uses.host_bytes;
+    return xseg_demand_zero_resident(arena, sizeof(*arena)) + arena->blocks.host_bytes +
+           arena->uses.host_bytes;
 }

@@ -44,10 +44,6 @@ struct xseg_alloc_result xseg_arena_allocate_at(struct xseg_arena *arena,
 /* Set the requested size of the block that covers an address, if the block is cached. */
 void xseg_arena_set_requested(struct xseg_extent *extent, uint64_t address, uint64_t requested);
 
-/* Serve a request of an arena with cells; *out stays as it is for a miss. */
-void xseg_arena_alloc_cell(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                           struct xseg_alloc_result *out);
-
 /* Free a live block at once: it becomes cached and merges with its neighbours. */
 void xseg_arena_free(struct xseg_arena *arena, struct xseg_block *block);
 
@@ -65,16 +61,13 @@ struct xseg_block *xseg_arena_add_extent(struct xseg_arena *arena, struct xseg_e
 /* Remove an extent whose only block is busy. */
 void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *extent);
 
-/* The first cached block of 2 MiB or more that is not below (bytes, position), or NULL.  In an arena with
- * cells it is a node (cells.h), which is gone with the next claim. */
+/* The first cached block of 2 MiB or more that is not below (bytes, position), or NULL. */
 struct xseg_block *xseg_arena_cached_from(struct xseg_arena *arena, uint64_t bytes,
                                           uint64_t position);
 
 /*
  * Take a cached block out of the free index, or a hole out of its tree: no other thread touches it until it is
- * settled.  Two records must be in stock.
- *
- * Returns: the busy block, which for a node is another record
+ * settled.  Returns the busy block.
  */
 struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block *block);
 
@@ -82,8 +75,8 @@ struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block 
 struct xseg_block *xseg_arena_split_block(struct xseg_arena *arena, struct xseg_block *block,
                                           uint64_t bytes);
 
-/* Make a busy block cached, or a hole if it is not mapped, and merge it; returns the merged block, or NULL for a
- * cell without a node. */
+/* Make a busy block cached, or a hole if it is not mapped, and merge it; returns the merged block.
+ * */
 struct xseg_block *xseg_arena_settle(struct xseg_arena *arena, struct xseg_block *block);
 
 /* Host bytes of an arena without its extents. */

@@ -2,31 +2,23 @@
 #include "src/core/cache/extent_blocks.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 
-#include "src/base/host_memory.h"
 #include "src/core/arena/arena.h"
 #include "src/core/arena/origins.h"
 #include "src/core/block/page_map.h"
 #include "src/core/config/size.h"
-#include "src/core/small/tract.h"
 
 bool xseg_extent_init(struct xseg_extent *extent)
 {
     XSEG_ASSERT(extent->segment.bytes > 0 && extent->segment.bytes % XSEG_SIZE_UNIT == 0);
-    extent->has_cells = extent->arena->has_cells;
-    extent->records = NULL;
+    extent->has_starts = extent->arena->has_starts;
     atomic_store(&extent->origins, NULL);
-    return !extent->has_cells || xseg_cells_init(&extent->cells, extent->segment.bytes);
+    return !extent->has_starts || extent->segment.bytes <= XSEG_STARTS_MAX;
 }
 
 void xseg_extent_fini(struct xseg_extent *extent)
 {
-    XSEG_ASSERT(extent->arena != NULL && extent->has_cells == extent->arena->has_cells);
-    if (extent->has_cells) {
-        xseg_tract_uncover(extent->arena, extent);
-        xseg_cells_fini(&extent->cells);
-    }
+    XSEG_ASSERT(extent->arena != NULL && extent->has_starts == extent->arena->has_starts);
     xseg_origins_fini(extent);
 }
 
@@ -39,13 +31,12 @@ static struct xseg_page_map *page_map_of(const struct xseg_extent *extent)
 
 bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
 {
-    XSEG_ASSERT(begin < end && end <= extent->segment.bytes);
-    if (extent->has_cells)
-        return xseg_tract_cover(extent, begin, end);
-    /* A classic extent gets all its leaves when it comes into the page map. */
-    if (!xseg_extent_is_expandable(extent))
-        return true;
     struct xseg_page_map *page_map = page_map_of(extent);
+
+    XSEG_ASSERT(begin < end && end <= extent->segment.bytes);
+    /* A classic extent got its leaves when it was inserted into the page map. */
+    if (!extent->has_starts && !xseg_extent_is_expandable(extent))
+        return true;
     xseg_mutex_lock(&page_map->lock);
     const bool is_covered = xseg_page_map_cover(page_map, extent, begin, end);
     xseg_mutex_unlock(&page_map->lock);
@@ -54,39 +45,28 @@ bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
 
 uint64_t xseg_extent_host_bytes(const struct xseg_extent *extent)
 {
-    return xseg_origins_host_bytes(extent) + xseg_page_map_host_bytes(page_map_of(extent), extent) +
-           (extent->has_cells
-                ? xseg_demand_zero_resident(extent->cells.memory, extent->cells.host_bytes)
-                : 0);
-}
-
-/* The isolated cell that begins at an address, or NULL.  Other cells have no record. */
-static struct xseg_block *isolated_at(const struct xseg_extent *extent, uint64_t address)
-{
-    XSEG_ASSERT(extent->has_cells);
-    struct xseg_block *block = xseg_tree_last(extent->records, address);
-
-    return block != NULL && block->base == address && block->state != XSEG_BLOCK_TRACT ? block
-                                                                                       : NULL;
+    return xseg_origins_host_bytes(extent) + xseg_page_map_host_bytes(page_map_of(extent), extent);
 }
 
 struct xseg_block *xseg_extent_block_at(const struct xseg_extent *extent, uint64_t address)
 {
-    XSEG_ASSERT(address - extent->segment.base < extent->segment.bytes);
-    if (extent->has_cells)
-        return isolated_at(extent, address);
-    const xseg_slot *start = xseg_page_map_slot(page_map_of(extent), address);
-    struct xseg_block *block = xseg_slot_block_of(start, extent->arena);
+    const struct xseg_page_map *page_map = page_map_of(extent);
 
+    XSEG_ASSERT(address - extent->segment.base < extent->segment.bytes);
+    struct xseg_block *block =
+        extent->has_starts
+            ? xseg_page_map_block(page_map, xseg_page_map_start(page_map, address))
+            : xseg_slot_block_of(xseg_page_map_slot(page_map, address), extent->arena);
     return block != NULL && block->base == address ? block : NULL;
 }
 
 struct xseg_block *xseg_extent_block_over(const struct xseg_extent *extent, uint64_t address)
 {
     XSEG_ASSERT(address - extent->segment.base < extent->segment.bytes);
-    if (extent->has_cells)
-        return xseg_tract_over(extent, address);
-    struct xseg_block *block = xseg_page_map_last_slot(page_map_of(extent), extent, address);
+    const struct xseg_page_map *page_map = page_map_of(extent);
+    struct xseg_block *block = extent->has_starts
+                                   ? xseg_page_map_last_start(page_map, extent, address)
+                                   : xseg_page_map_last_slot(page_map, extent, address);
 
     if (block == NULL)
         block = extent->first;
@@ -137,26 +117,48 @@ static bool has_start(const struct xseg_block *block)
     return block->state == XSEG_BLOCK_ALLOCATED || block->state == XSEG_BLOCK_PENDING_FREE;
 }
 
-static bool audit_starts(const struct xseg_extent *extent, struct xseg_violation *violation)
+/* Whether a block that a start or a slot leads to may be there. */
+static bool may_start(const struct xseg_block *block)
+{
+    return has_start(block) || block->state == XSEG_BLOCK_CLAIMED;
+}
+
+/* Audit the slots of an extent of large blocks. */
+static bool audit_slots(const struct xseg_extent *extent, struct xseg_violation *violation)
 {
     const struct xseg_page_map *page_map = page_map_of(extent);
     const uint64_t end = extent->segment.base + extent->segment.bytes;
 
-    for (const struct xseg_block *block = extent->first; block != NULL; block = block->next)
-        XSEG_INVARIANT(violation, "START-1",
-                       !has_start(block) || xseg_extent_block_at(extent, block->base) == block,
-                       "the slot of %#" PRIx64 " does not lead to the block", block->base);
     for (uint64_t at = extent->segment.base >> XSEG_SLOT_SHIFT << XSEG_SLOT_SHIFT; at < end;
          at += XSEG_MIB) {
         const xseg_slot *start = xseg_page_map_slot(page_map, at);
         const struct xseg_block *block = xseg_slot_block_of(start, extent->arena);
 
         XSEG_INVARIANT(violation, "START-2",
-                       block == NULL || (block->base >> XSEG_SLOT_SHIFT == at >> XSEG_SLOT_SHIFT &&
-                                         (has_start(block) || block->state == XSEG_BLOCK_CLAIMED)),
-                       "the slot of %#" PRIx64 " leads to a block that does not begin there", at);
+                   block == NULL || (block->base >> XSEG_SLOT_SHIFT == at >> XSEG_SLOT_SHIFT &&
+                                     may_start(block)),
+                   "the slot of %#" PRIx64 " leads to a block that does not begin there", at);
         /* A GiB without a leaf has no slots: go on behind its last one. */
         at = start == NULL ? at | (XSEG_GIB - XSEG_MIB) : at;
+    }
+    return true;
+}
+
+/* Audit the starts of an extent of small blocks. */
+static bool audit_starts(const struct xseg_extent *extent, struct xseg_violation *violation)
+{
+    const struct xseg_page_map *page_map = page_map_of(extent);
+    const uint64_t unit = (uint64_t)1 << XSEG_STARTS_UNIT_SHIFT;
+    const uint64_t end = extent->segment.base + extent->segment.bytes;
+
+    for (uint64_t at = extent->segment.base; at < end; at += XSEG_SIZE_UNIT) {
+        const xseg_start *start = xseg_page_map_start(page_map, at);
+        const struct xseg_block *block = xseg_page_map_block(page_map, start);
+
+        XSEG_INVARIANT(violation, "START-2", block == NULL || (block->base == at && may_start(block)),
+                   "the start at %#" PRIx64 " leads to a block that does not begin there", at);
+        /* A unit without a table has no starts: go on behind its last one. */
+        at = start == NULL ? at | (unit - XSEG_SIZE_UNIT) : at;
     }
     return true;
 }
@@ -168,9 +170,12 @@ bool xseg_extent_audit(const struct xseg_extent *extent, struct xseg_violation *
     for (const struct xseg_block *block = extent->first; block != NULL; block = block->next) {
         if (!audit_block(extent, block, violation))
             return false;
+        XSEG_INVARIANT(violation, "START-1",
+                   !has_start(block) || xseg_extent_block_at(extent, block->base) == block,
+                   "the start of %#" PRIx64 " does not lead to the block", block->base);
         end = xseg_block_end(block);
     }
     XSEG_INVARIANT(violation, "BLK-1", end == extent->segment.base + extent->segment.bytes,
-                   "blocks end at %#" PRIx64, end);
-    return extent->has_cells || audit_starts(extent, violation);
+               "blocks end at %#" PRIx64, end);
+    return extent->has_starts ? audit_starts(extent, violation) : audit_slots(extent, violation);
 }

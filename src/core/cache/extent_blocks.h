@@ -5,13 +5,14 @@
 
 #include "src/core/block/extent.h"
 
-/* Make the tables of a segment before other threads can find it; false without host memory. */
+/* Begin an extent before other threads can find it; false if its blocks are small and it is too
+ * long for that. */
 bool xseg_extent_init(struct xseg_extent *extent);
 /* Free the tables of an extent, whose blocks are not used any more. */
 void xseg_extent_fini(struct xseg_extent *extent);
 
-/* Have tables for offsets [begin, end), where memory is mapped.  An extent without cells must be in the page map.
- * The device memory lock is held, no other lock.  Returns false without host memory. */
+/* Have the page map ready for offsets [begin, end), where memory is mapped. The device memory lock is held, no
+ * other lock. Returns false on host allocation failure. */
 bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end);
 
 /* Host bytes of the tables. */

@@ -3,14 +3,12 @@
 
 #include "src/core/block/elastic.h"
 #include "src/core/cache/extent_blocks.h"
-#include "src/core/small/cell.h"
-#include "src/core/small/tract.h"
 
 static struct xseg_part part_of_record(const struct xseg_block *record)
 {
     struct xseg_part part = {0};
 
-    XSEG_ASSERT(record->state != XSEG_BLOCK_TRACT && record->bytes > 0);
+    XSEG_ASSERT(record->bytes > 0);
     part.extent = record->extent;
     part.base = record->base;
     part.bytes = record->bytes;
@@ -20,24 +18,6 @@ static struct xseg_part part_of_record(const struct xseg_block *record)
     part.has_uses = part.state == XSEG_BLOCK_ALLOCATED && record->uses != NULL;
     part.is_fallback = xseg_block_is_fallback(record);
     part.record = record;
-    return part;
-}
-
-/* The cell of a tract that begins at a quantum. */
-static struct xseg_part part_of_cell(const struct xseg_block *tract, uint32_t quantum)
-{
-    const struct xseg_cells *cells = &tract->extent->cells;
-    struct xseg_part part = {0};
-
-    XSEG_ASSERT(tract->state == XSEG_BLOCK_TRACT && quantum < cells->quanta);
-    part.extent = tract->extent;
-    part.base = tract->extent->segment.base + ((uint64_t)quantum << XSEG_CELLS_SHIFT);
-    part.bytes = (uint64_t)(xseg_cells_next(cells, quantum + 1) - quantum) << XSEG_CELLS_SHIFT;
-    part.requested = xseg_cells_requested(cells, quantum);
-    part.state = xseg_cells_is_live(xseg_cells_word(cells, quantum), quantum) ? XSEG_BLOCK_ALLOCATED
-                                                                              : XSEG_BLOCK_CACHED;
-    XSEG_ASSERT(part.base + part.bytes <= xseg_block_end(tract));
-    part.record = tract;
     return part;
 }
 
@@ -98,9 +78,7 @@ static struct xseg_part first_of(const struct xseg_block *record)
         return (struct xseg_part){0};
     if (record->extent->elastic != NULL)
         return part_of_granules(record->extent, 0);
-    return record->state == XSEG_BLOCK_TRACT
-               ? part_of_cell(record, xseg_cell_quantum_of(record->extent, record->base))
-               : part_of_record(record);
+    return part_of_record(record);
 }
 
 struct xseg_part xseg_walk_first(const struct xseg_extent *extent)
@@ -115,8 +93,6 @@ struct xseg_part xseg_walk_next(const struct xseg_part *part)
     XSEG_ASSERT(part->extent != NULL && xseg_part_end(part) <= xseg_block_end(record));
     if (part->extent->elastic != NULL && xseg_part_end(part) < xseg_block_end(record))
         return part_of_granules(part->extent, granule_of(part->extent, xseg_part_end(part)));
-    if (record->state == XSEG_BLOCK_TRACT && xseg_part_end(part) < xseg_block_end(record))
-        return part_of_cell(record, xseg_cell_quantum_of(record->extent, xseg_part_end(part)));
     return first_of(record->next);
 }
 
@@ -124,12 +100,7 @@ struct xseg_part xseg_walk_at(const struct xseg_extent *extent, uint64_t address
 {
     if (extent->elastic != NULL)
         return part_over_granule(extent, granule_of(extent, address));
-    const struct xseg_block *record = xseg_extent_block_over(extent, address);
-
-    if (record->state != XSEG_BLOCK_TRACT)
-        return part_of_record(record);
-    return part_of_cell(
-        record, xseg_cells_last(&extent->cells, xseg_cell_quantum_of(record->extent, address)));
+    return part_of_record(xseg_extent_block_over(extent, address));
 }
 
 void xseg_walk_arena(const struct xseg_arena *arena, xseg_walk_visitor *visit, void *self)

@@ -23,7 +23,7 @@ struct xseg_part {
     enum xseg_block_state state;
     bool has_uses;    /* the block is live, and other streams use it, or did */
     bool is_fallback; /* live, pending or busy: the default pool holds the block, see flags.h */
-    const struct xseg_block *record; /* of the block, or of the tract that it lies in */
+    const struct xseg_block *record;
 };
 
 /* The first block of an extent, and the one behind a block. */

@@ -191,7 +191,6 @@ static struct xseg_arena *acquire_arena(struct xseg_pool *pool, struct xseg_know
             .is_small = is_small,
             .is_private = pool->is_private,
             .is_guarded = pool->is_guarded,
-            .has_cells = is_small && !pool->is_guarded,
         });
     XSEG_ASSERT(arena->is_small == is_small);
     reuse_arena(arena, pool, stream);

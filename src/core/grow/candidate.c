@@ -9,100 +9,48 @@
 #include "src/core/grow/growth.h"
 #include "src/core/pending/debug_fill.h"
 #include "src/core/reclaim/mapping.h"
-#include "src/core/small/small.h"
-#include "src/core/small/small_free.h"
-#include "src/core/small/tract.h"
 
-/* A part of a candidate range: an unmapped block, or a cached block, which in an arena of small blocks has no record. */
-struct piece {
-    struct xseg_block *record; /* NULL: a small block */
-    struct xseg_extent *extent;
-    uint64_t base, bytes; /* 0 bytes: no piece */
-    bool mapped;
-};
-
-static struct piece piece_of_record(struct xseg_block *block)
+/* A block if it can be part of a candidate range, as cached and unmapped blocks can; else NULL. */
+static struct xseg_block *usable_block(struct xseg_block *block)
 {
-    return (struct piece){block, block->extent, block->base, block->bytes, block->mapped};
+    return block != NULL &&
+                   (block->state == XSEG_BLOCK_CACHED || block->state == XSEG_BLOCK_UNMAPPED)
+               ? block
+               : NULL;
 }
 
-static struct piece piece_of_cell(const struct xseg_cell *cell)
-{
-    const uint64_t offset = (uint64_t)cell->quantum << XSEG_CELLS_SHIFT;
-
-    if (cell->quanta == 0)
-        return (struct piece){0};
-    return (struct piece){NULL, cell->extent, cell->extent->segment.base + offset,
-                          (uint64_t)cell->quanta << XSEG_CELLS_SHIFT, true};
-}
-
-/* The piece that begins where a record begins; no piece if the block there is in use. */
-static struct piece piece_at(struct xseg_block *block)
-{
-    if (block != NULL && block->state == XSEG_BLOCK_TRACT) {
-        const struct xseg_cell cell = xseg_small_cached_at(block->extent, block->base);
-
-        return piece_of_cell(&cell);
-    }
-    if (block == NULL || (block->state != XSEG_BLOCK_CACHED && block->state != XSEG_BLOCK_UNMAPPED))
-        return (struct piece){0};
-    return piece_of_record(block);
-}
-
-static struct piece next_piece(const struct piece *piece)
-{
-    if (piece->record != NULL)
-        return piece_at(piece->record->next);
-    /* Cached small blocks are not adjacent, so a record or an allocated small block follows. */
-    struct xseg_block *tract = xseg_tract_over(piece->extent, piece->base);
-    if (xseg_block_end(tract) > piece->base + piece->bytes)
-        return (struct piece){0};
-    return piece_at(tract->next);
-}
-
-/* The first piece of a candidate range with an unmapped block: the cached block before it, or the block itself. */
-static struct piece find_first_piece(struct xseg_block *unmapped)
+/* The first block of a candidate range with an unmapped block: the cached block before it, or the block itself. */
+static struct xseg_block *find_first_block(struct xseg_block *unmapped)
 {
     struct xseg_block *prev = unmapped->prev;
 
     XSEG_ASSERT(unmapped->state == XSEG_BLOCK_UNMAPPED);
-    if (prev != NULL && prev->state == XSEG_BLOCK_TRACT) {
-        const struct xseg_cell cell = xseg_small_cached_before(unmapped->extent, unmapped->base);
-
-        if (cell.quanta != 0)
-            return piece_of_cell(&cell);
-    } else if (prev != NULL && prev->state == XSEG_BLOCK_CACHED) {
-        return piece_of_record(prev);
-    }
-    return piece_of_record(unmapped);
+    return prev != NULL && prev->state == XSEG_BLOCK_CACHED ? prev : unmapped;
 }
 
-bool xseg_candidate_find_lowest(const struct xseg_arena *arena, uint64_t bytes,
-                                struct xseg_candidate_placement *place)
+struct xseg_block *xseg_candidate_find_lowest(const struct xseg_arena *arena, uint64_t bytes)
 {
-    struct xseg_extent *empty = NULL; /* the first extent without memory that is long enough */
+    struct xseg_block *empty = NULL; /* the first extent without memory that is long enough */
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA) && bytes > 0);
-    for (struct xseg_block *unmapped = xseg_tree_first(arena->unmapped_blocks); unmapped != NULL;
-         unmapped = xseg_tree_next(arena->unmapped_blocks, unmapped)) {
-        struct piece piece = find_first_piece(unmapped);
+    for (struct xseg_block *unmapped = xseg_tree_first(arena->records, arena->unmapped_blocks);
+         unmapped != NULL;
+         unmapped = xseg_tree_next(arena->records, arena->unmapped_blocks, unmapped)) {
+        struct xseg_block *const first = find_first_block(unmapped);
         uint64_t sum = 0;
 
         if (xseg_block_is_whole(unmapped)) {
             if (empty == NULL && unmapped->bytes >= bytes)
-                empty = unmapped->extent;
+                empty = unmapped;
             continue;
         }
-        *place = (struct xseg_candidate_placement){piece.extent, piece.record, piece.base, 0};
-        for (; piece.bytes != 0 && sum < bytes; piece = next_piece(&piece))
-            sum += piece.bytes;
+        for (struct xseg_block *block = first; block != NULL && sum < bytes;
+             block = usable_block(block->next))
+            sum += block->bytes;
         if (sum >= bytes)
-            return true;
+            return first;
     }
-    if (empty == NULL)
-        return false;
-    *place = (struct xseg_candidate_placement){empty, empty->first, empty->segment.base, 0};
-    return true;
+    return empty;
 }
 
 /* Bytes of an unmapped block that `bytes` need: up to the end of a full page, or of a small one. */
@@ -119,54 +67,39 @@ static uint64_t wanted_bytes_of(const struct xseg_block *unmapped, uint64_t byte
     return xseg_segment_page_end(segment, (uint32_t)granule) * segment->granule_bytes - begin;
 }
 
-/* Bytes to be mapped for a candidate range from a piece on; UINT64_MAX if the range is too short. */
-static uint64_t count_missing_from(struct piece piece, uint64_t bytes)
+/* Bytes to be mapped for a candidate range from a block on; UINT64_MAX if the range is too short. */
+static uint64_t count_missing_from(struct xseg_block *block, uint64_t bytes)
 {
     uint64_t sum = 0, missing = 0;
 
-    for (; piece.bytes != 0 && sum < bytes; piece = next_piece(&piece)) {
-        if (!piece.mapped)
-            missing += xseg_min(wanted_bytes_of(piece.record, bytes - sum, true), piece.bytes);
-        sum += piece.bytes;
+    for (; block != NULL && sum < bytes; block = usable_block(block->next)) {
+        if (!block->mapped)
+            missing += xseg_min(wanted_bytes_of(block, bytes - sum, true), block->bytes);
+        sum += block->bytes;
     }
     return sum < bytes ? UINT64_MAX : missing;
 }
 
-bool xseg_candidate_find_cheapest(const struct xseg_arena *arena, uint64_t bytes,
-                                  struct xseg_candidate_placement *place)
+struct xseg_block *xseg_candidate_find_cheapest(const struct xseg_arena *arena, uint64_t bytes,
+                                                uint64_t *min_missing)
 {
+    struct xseg_block *cheapest = NULL;
     uint64_t min = UINT64_MAX;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA) && bytes > 0);
-    for (struct xseg_block *unmapped = xseg_tree_first(arena->unmapped_blocks); unmapped != NULL;
-         unmapped = xseg_tree_next(arena->unmapped_blocks, unmapped)) {
-        const struct piece first = find_first_piece(unmapped);
+    for (struct xseg_block *unmapped = xseg_tree_first(arena->records, arena->unmapped_blocks);
+         unmapped != NULL;
+         unmapped = xseg_tree_next(arena->records, arena->unmapped_blocks, unmapped)) {
+        struct xseg_block *first = find_first_block(unmapped);
         const uint64_t missing = count_missing_from(first, bytes);
 
         if (missing < min) {
             min = missing;
-            *place =
-                (struct xseg_candidate_placement){first.extent, first.record, first.base, missing};
+            cheapest = first;
         }
     }
-    return min != UINT64_MAX;
-}
-
-/* The piece at which a candidate range begins. */
-static struct piece piece_at_place(const struct xseg_candidate_placement *place)
-{
-    if (place->record != NULL)
-        return piece_of_record(place->record);
-    const struct xseg_cell cell = xseg_small_cached_at(place->extent, place->base);
-    return piece_of_cell(&cell);
-}
-
-static struct xseg_block *claim_piece(struct xseg_arena *arena, const struct piece *piece)
-{
-    if (piece->record != NULL)
-        return xseg_arena_claim(arena, piece->record);
-    const struct xseg_cell cell = xseg_small_cached_at(piece->extent, piece->base);
-    return xseg_tract_claim(arena, &cell);
+    *min_missing = min;
+    return cheapest;
 }
 
 /* Settle the part of an unmapped block that stays unmapped. */
@@ -176,24 +109,23 @@ static void settle_unmapped_part(struct xseg_arena *arena, struct xseg_block *un
     (void)xseg_arena_settle(arena, unmapped);
 }
 
-void xseg_candidate_claim(struct xseg_arena *arena, const struct xseg_candidate_placement *place,
-                          uint64_t bytes, bool small, struct xseg_candidate *candidate)
+void xseg_candidate_claim(struct xseg_arena *arena, struct xseg_block *first, uint64_t bytes,
+                          bool small, struct xseg_candidate *candidate)
 {
-    struct piece piece = piece_at_place(place);
+    struct xseg_block *next = first;
     uint64_t sum = 0;
 
-    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA) && place->extent->arena == arena);
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA) && first->extent->arena == arena);
     XSEG_ASSERT(arena->blocks.free_count >= XSEG_ARENA_RECORDS);
     *candidate = (struct xseg_candidate){.small = small};
     while (sum < bytes) {
-        XSEG_ASSERT(piece.bytes != 0);
-        const uint64_t wanted =
-            piece.mapped ? 0 : wanted_bytes_of(piece.record, bytes - sum, small);
-        struct xseg_block *block = claim_piece(arena, &piece);
+        XSEG_ASSERT(next != NULL);
+        const uint64_t wanted = next->mapped ? 0 : wanted_bytes_of(next, bytes - sum, small);
+        struct xseg_block *block = xseg_arena_claim(arena, next);
 
         if (!block->mapped && xseg_block_is_whole(block)) {
             /* PyTorch has destroyed the empty segment, and registers a new one. */
-            xseg_growth_renew_positions(place->extent);
+            xseg_growth_renew_positions(block->extent);
             block->requested = 0;
         }
         if (!block->mapped && wanted < block->bytes)
@@ -203,7 +135,7 @@ void xseg_candidate_claim(struct xseg_arena *arena, const struct xseg_candidate_
         candidate->first = candidate->first == NULL ? block : candidate->first;
         candidate->last = block;
         sum += block->bytes;
-        piece = piece_at(block->next);
+        next = usable_block(block->next);
     }
 }
 

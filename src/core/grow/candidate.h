@@ -31,29 +31,21 @@ struct xseg_candidate {
     struct xseg_block *failed;       /* the first block that could not be mapped, or NULL */
 };
 
-/* Where a candidate range begins: at an unmapped or a cached block. */
-struct xseg_candidate_placement {
-    struct xseg_extent *extent;
-    struct xseg_block *record; /* NULL: a small block without a record begins there */
-    uint64_t base;
-    uint64_t missing; /* bytes to be mapped; only set by xseg_candidate_find_cheapest() */
-};
-
 /* Find the lowest candidate range of `bytes` that has an unmapped block.  A range in an extent without mapped memory is chosen
- * only if no other extent has a range: PyTorch has destroyed that segment.  Returns false if there is none.  The arena is
- * locked. */
-bool xseg_candidate_find_lowest(const struct xseg_arena *arena, uint64_t bytes,
-                                struct xseg_candidate_placement *place);
+ * only if no other extent has a range: PyTorch has destroyed that segment.  Returns the first block of the range, or NULL if
+ * there is none.  The arena is locked. */
+struct xseg_block *xseg_candidate_find_lowest(const struct xseg_arena *arena, uint64_t bytes);
 
-/* Find the candidate range of `bytes` that needs the fewest bytes, the lowest of equal ones.  Returns false if there is
- * none.  The arena is locked. */
-bool xseg_candidate_find_cheapest(const struct xseg_arena *arena, uint64_t bytes,
-                                  struct xseg_candidate_placement *place);
+/* Find the candidate range of `bytes` that needs the fewest bytes, the lowest of equal ones.  Returns the first block of the
+ * range, or NULL if there is none.  The arena is locked.
+ * missing: set to the bytes to be mapped in small pages; UINT64_MAX if there is no range */
+struct xseg_block *xseg_candidate_find_cheapest(const struct xseg_arena *arena, uint64_t bytes,
+                                                uint64_t *missing);
 
-/* Claim a candidate range.  The arena is locked, and XSEG_ARENA_RECORDS records are in stock, because a run of small blocks
- * can be split at either end, and the last unmapped block once. */
-void xseg_candidate_claim(struct xseg_arena *arena, const struct xseg_candidate_placement *place,
-                          uint64_t bytes, bool small, struct xseg_candidate *candidate);
+/* Claim the candidate range that starts with a block.  The arena is locked, and XSEG_ARENA_RECORDS records are in stock,
+ * because the last unmapped block can be split. */
+void xseg_candidate_claim(struct xseg_arena *arena, struct xseg_block *first, uint64_t bytes,
+                          bool small, struct xseg_candidate *candidate);
 
 /*
  * Map the unmapped blocks of a candidate range, lowest first, up to the first failure.  No arena is locked.

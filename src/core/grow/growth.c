@@ -18,7 +18,6 @@
 #include "src/core/reclaim/mapping.h"
 #include "src/core/reclaim/reclaim.h"
 #include "src/core/reclaim/trim.h"
-#include "src/core/small/tract.h"
 
 _Static_assert(XSEG_GROWTH_ADDRESSES >> XSEG_PAGE_MAP_ADDRESS_BITS == 0,
                "the page map covers the budget of addresses");
@@ -122,7 +121,7 @@ static void assign_positions(struct xseg_extent *extent)
     struct xseg_device *device = xseg_device_of(extent);
 
     extent->position = device->next_position;
-    device->next_position += extent->segment.bytes >> XSEG_CELLS_SHIFT;
+    device->next_position += extent->segment.bytes >> XSEG_START_SHIFT;
 }
 
 void xseg_growth_renew_positions(struct xseg_extent *extent)
@@ -136,8 +135,6 @@ void xseg_growth_renew_positions(struct xseg_extent *extent)
     if (xseg_extent_position(extent, end) == device->next_position)
         return;
     assign_positions(extent);
-    if (extent->has_cells)
-        xseg_tract_reorder(extent);
 }
 
 /*
@@ -384,7 +381,7 @@ static xseg_status add_expandable_segment(struct xseg_arena *arena,
     const uint64_t page =
         arena->is_small ? XSEG_SIZE_SMALL_SEGMENT : params->config->large_segment_bytes;
     const struct range_size range = choose_range_size(
-        device, params, page, arena->has_cells ? XSEG_CELLS_MAX : XSEG_PAGE_MAP_EXTENT_MAX);
+        device, params, page, arena->has_starts ? XSEG_STARTS_MAX : XSEG_PAGE_MAP_EXTENT_MAX);
     xseg_status status;
 
     XSEG_ASSERT(params->expandable && !arena->is_guarded);
@@ -409,7 +406,6 @@ static xseg_status add_expandable_segment(struct xseg_arena *arena,
 xseg_status xseg_growth_claim(struct xseg_arena *arena, const struct xseg_alloc_params *params,
                               bool small, struct xseg_candidate *candidate)
 {
-    struct xseg_candidate_placement place;
     xseg_status status = xseg_pool_check_running(arena->pool);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && params->span > 0);
@@ -418,15 +414,18 @@ xseg_status xseg_growth_claim(struct xseg_arena *arena, const struct xseg_alloc_
     for (;;) {
         xseg_arena_lock(arena);
         const bool stocked = xseg_arena_reserve_records(arena, &arena->blocks, XSEG_ARENA_RECORDS);
-        const bool found =
-            stocked && (small ? xseg_candidate_find_cheapest(arena, params->span, &place)
-                              : xseg_candidate_find_lowest(arena, params->span, &place));
-        if (found)
-            xseg_candidate_claim(arena, &place, params->span, small, candidate);
+        struct xseg_block *first = NULL;
+        uint64_t missing;
+
+        if (stocked)
+            first = small ? xseg_candidate_find_cheapest(arena, params->span, &missing)
+                          : xseg_candidate_find_lowest(arena, params->span);
+        if (first != NULL)
+            xseg_candidate_claim(arena, first, params->span, small, candidate);
         xseg_arena_unlock(arena);
         if (!stocked)
             return xseg_arena_fail_host_memory();
-        if (found)
+        if (first != NULL)
             return XSEG_OK;
         status = add_expandable_segment(arena, params);
         if (status != XSEG_OK)
@@ -449,11 +448,7 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_alloc
     xseg_arena_lock(arena);
     const bool stocked = xseg_arena_reserve_records(arena, &arena->blocks, 2);
     struct xseg_block *block = xseg_candidate_settle(arena, candidate, is_allowed);
-    /* If another thread freed enough before the claim, the range is one cached small block without an unmapped block, and
-     * may have no record. */
-    if (status == XSEG_OK && stocked && block == NULL)
-        xseg_arena_alloc_cell(arena, params, out);
-    else if (status == XSEG_OK && stocked)
+    if (status == XSEG_OK && stocked)
         *out = xseg_arena_allocate_block(arena, block, params);
     xseg_arena_unlock(arena);
     if (status == XSEG_OK && !stocked)

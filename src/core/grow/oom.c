@@ -243,7 +243,7 @@ static void account_block(void *self, const struct xseg_part *part)
 static uint64_t count_missing(struct xseg_arena *arena, const struct xseg_alloc_params *params)
 {
     const uint64_t granule = arena->device->context.granularity;
-    struct xseg_candidate_placement place;
+    uint64_t missing;
 
     XSEG_ASSERT(params->span > 0);
     if (!params->expandable)
@@ -251,9 +251,9 @@ static uint64_t count_missing(struct xseg_arena *arena, const struct xseg_alloc_
     if (params->is_guarded || params->is_single)
         return xseg_round_up(params->bytes, XSEG_SIZE_SMALL_SEGMENT);
     xseg_arena_lock(arena);
-    const bool found = xseg_candidate_find_cheapest(arena, params->span, &place);
+    const bool found = xseg_candidate_find_cheapest(arena, params->span, &missing) != NULL;
     xseg_arena_unlock(arena);
-    return found ? place.missing : xseg_round_up(params->span, granule);
+    return found ? missing : xseg_round_up(params->span, granule);
 }
 
 static void collect_account(struct account *account, struct xseg_arena *arena,

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The cached blocks of an arena without cells, in the order of best fit: by size, then by position (extent.h).
+ * The cached blocks of an arena, in the order of best fit: by size, then by position (extent.h).
  *
  * Most are in the free index.  Two kinds are not:
  *
- *   - the *victim*: the rest of the block that was cut last.  Often the next request is cut from the victim
- *     as well, and freed parts merge with it again, each of which would change its place in the free index.
- *     Or the block that was freed last, if that is all of its segment (large.h).
+ *   - the *victim*, or last remainder: the rest of the block that was split last. Often the next
+ *     request is split off the victim as well, and freed parts coalesce with it again, each of
+ *     which would change its place in the free index. Or the block that was freed last, if that is
+ *     all of its segment (large.h). In a small arena a remainder below 128 KiB is no victim: it is
+ *     put in the free index, since requests of many sizes use it next.
  *   - *scraps* of a large arena: blocks of up to 1 MiB, too small for any request.  Best fit leaves many; they
  *     wait for a neighbour to merge with.
  *
@@ -16,6 +18,7 @@
 #define XSEG_CORE_CACHED_H
 
 #include "src/core/arena/arena.h"
+#include "src/core/block/page_map.h"
 #include "src/core/config/size.h"
 
 /* PyTorch's choice among blocks that can grow, from `block` on by size: the first that cannot grow, or that with the
@@ -32,7 +35,27 @@ struct xseg_block *xseg_cached_filter(const struct xseg_arena *arena,
 static inline bool xseg_cached_is_unindexed(const struct xseg_arena *arena,
                                             const struct xseg_block *block)
 {
-    return block->bytes <= XSEG_SIZE_SMALL_MAX && !arena->is_small;
+    return block->bytes <= arena->unindexed_max;
+}
+
+/* Let the address of a block that is handed out lead to it. */
+static inline void xseg_cached_set_start(const struct xseg_arena *arena, struct xseg_block *block)
+{
+    if (arena->has_starts)
+        xseg_start_set(xseg_page_map_start(arena->page_map, block->base),
+                       xseg_block_handle(arena->records, block));
+    else
+        xseg_slot_add(xseg_page_map_slot(arena->page_map, block->base), block);
+}
+
+/* Let the address of a block that becomes cached lead to it no longer. */
+static inline void xseg_cached_clear_start(const struct xseg_arena *arena,
+                                           const struct xseg_block *block)
+{
+    if (arena->has_starts)
+        xseg_start_set(xseg_page_map_start(arena->page_map, block->base), 0);
+    else
+        xseg_slot_remove(xseg_page_map_slot(arena->page_map, block->base));
 }
 
 /* Note when a block became cached, for garbage collection by age. */
@@ -51,7 +74,7 @@ static inline bool xseg_cached_has_last_remainder(const struct xseg_arena *arena
 /* Let searches find a cached block, which is no scrap and has its final size. */
 static inline void xseg_cached_index(struct xseg_arena *arena, struct xseg_block *block)
 {
-    XSEG_ASSERT(!arena->has_cells && !xseg_cached_is_unindexed(arena, block));
+    XSEG_ASSERT(!xseg_cached_is_unindexed(arena, block));
     XSEG_ASSERT(block != arena->last_remainder);
     xseg_cached_record_gc_count(arena, block);
     xseg_free_index_insert(&arena->free_index, block);
@@ -62,7 +85,7 @@ static inline void xseg_cached_index(struct xseg_arena *arena, struct xseg_block
 static inline void xseg_cached_set_last_remainder(struct xseg_arena *arena,
                                                   struct xseg_block *block)
 {
-    XSEG_ASSERT(!arena->has_cells && !xseg_cached_is_unindexed(arena, block));
+    XSEG_ASSERT(!xseg_cached_is_unindexed(arena, block));
     XSEG_ASSERT(block != arena->last_remainder);
     xseg_cached_record_gc_count(arena, block);
     if (xseg_cached_has_last_remainder(arena))
@@ -136,7 +159,7 @@ static inline struct xseg_block *xseg_cached_find(const struct xseg_arena *arena
     struct xseg_block *block =
         arena->free_index.used.top == 0 ? NULL : xseg_free_index_find(&arena->free_index, bytes);
 
-    XSEG_ASSERT(arena->is_small || bytes > XSEG_SIZE_SMALL_MAX);
+    XSEG_ASSERT(bytes > arena->unindexed_max);
     return xseg_cached_or_last_remainder(arena, block, bytes, 0);
 }
 
@@ -160,8 +183,8 @@ static inline struct xseg_block *xseg_cached_choose(const struct xseg_arena *are
     if (block == NULL)
         return NULL;
     /* Mostly the best fit is what the rules choose. */
-    const bool is_odd =
-        params->expandable ? xseg_block_can_grow(block) : xseg_extent_is_expandable(block->extent);
+    const bool is_odd = params->expandable ? xseg_block_can_grow(block)
+                                           : xseg_extent_is_expandable(xseg_block_extent(block));
     if (__builtin_expect(!is_odd && block->bytes < params->config->max_split_bytes, 1))
         return block;
     return xseg_cached_filter(arena, params, block);

@@ -5,30 +5,77 @@
 
 /* --- Allocation. --- */
 
+/* Split the head of `bytes` off a cached block, whose rest stays cached: a new record for the head,
+ * which the caller makes live. The rest keeps the record, so a split of the victim changes no
+ * index. */
+static inline __attribute__((always_inline)) struct xseg_block *
+split_head(struct xseg_arena *arena, struct xseg_block *block, struct xseg_extent *extent,
+           uint64_t bytes)
+{
+    struct xseg_block *head = xseg_slab_alloc_uninitialized(&arena->blocks), *prev = block->prev;
+    const uint64_t base = block->base, rest = block->bytes - bytes;
+
+    XSEG_ASSERT(head != block && bytes < block->bytes);
+    if (block == arena->last_remainder) {
+        block->base = base + bytes;
+        block->bytes = rest;
+        xseg_cached_record_gc_count(arena, block);
+        if (rest < arena->last_remainder_min) {
+            arena->last_remainder = &arena->sentinel;
+            xseg_cached_add(arena, block);
+        }
+    } else {
+        xseg_free_index_remove(&arena->free_index, block);
+        block->base = base + bytes;
+        block->bytes = rest;
+        if (rest >= arena->last_remainder_min)
+            xseg_cached_set_last_remainder(arena, block);
+        else
+            xseg_cached_add(arena, block);
+    }
+    head->base = base;
+    head->bytes = bytes;
+    xseg_block_set_extent(head, extent);
+    head->prev = prev;
+    head->next = block;
+    head->gc_count_base = 0;
+    block->prev = head;
+    if (prev != NULL)
+        prev->next = head;
+    else
+        extent->first = head;
+    return head;
+}
+
 /* Hand out a cached block, of which the last `rest` bytes stay cached; returns its address. */
 static inline __attribute__((always_inline)) uint64_t hand_out(struct xseg_arena *arena,
                                                                struct xseg_block *block,
                                                                uint64_t rest, uint64_t requested,
-                                                               bool oversize)
+                                                               bool oversize, bool has_starts)
 {
-    struct xseg_extent *extent = block->extent;
+    struct xseg_extent *extent = xseg_block_extent(block);
     const uint64_t base = block->base, bytes = block->bytes - rest;
 
-    XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && !arena->has_cells);
-    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED && block->record.owner == arena);
+    XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && arena->has_starts == has_starts);
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED && extent->arena == arena);
     XSEG_ASSERT(rest < block->bytes && requested > 0 && requested <= bytes);
     if (!xseg_extent_is_expandable(extent))
         xseg_fragments_split_any(&arena->counts, xseg_block_is_split(block), bytes, rest);
-    (void)xseg_cached_unindex(arena, block);
     if (rest != 0)
-        xseg_cached_add_last_remainder(
-            arena, xseg_block_split(&arena->blocks, block, bytes, rest, XSEG_BLOCK_CACHED, true));
+        block = split_head(arena, block, extent, bytes);
+    else
+        (void)xseg_cached_unindex(arena, block);
+    block->uses = NULL;
     block->state = XSEG_BLOCK_ALLOCATED;
     block->mapped = true;
     block->flags = oversize ? XSEG_BLOCK_OVERSIZE : 0;
     block->spare = 0;
     block->requested = requested;
-    xseg_slot_add(xseg_page_map_slot(arena->page_map, base), block);
+    if (has_starts)
+        xseg_start_set(xseg_page_map_start(arena->page_map, base),
+                       xseg_block_handle(arena->records, block));
+    else
+        xseg_slot_add(xseg_page_map_slot(arena->page_map, base), block);
     xseg_counts_alloc(&arena->counts, bytes, requested);
     return base;
 }
@@ -44,10 +91,13 @@ uint64_t xseg_large_hit(struct xseg_arena *arena, const struct xseg_alloc_params
     const bool oversize = block->bytes - rest >= params->config->max_split_bytes;
     if (oversize)
         xseg_counts_increase(&arena->counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
-    return hand_out(arena, block, rest, params->requested, oversize);
+    return arena->has_starts ? hand_out(arena, block, rest, params->requested, oversize, true)
+                             : hand_out(arena, block, rest, params->requested, oversize, false);
 }
 
-uint64_t xseg_large_hit_plain(struct xseg_arena *arena, uint64_t requested, bool expandable)
+/* xseg_large_hit_plain() for a kind of arena. */
+static inline __attribute__((always_inline)) uint64_t
+hit_plain(struct xseg_arena *arena, uint64_t requested, bool expandable, bool is_small)
 {
     const uint64_t bytes = (requested + XSEG_SIZE_UNIT - 1) & ~(XSEG_SIZE_UNIT - 1);
     struct xseg_block *block = xseg_cached_find(arena, bytes);
@@ -55,19 +105,30 @@ uint64_t xseg_large_hit_plain(struct xseg_arena *arena, uint64_t requested, bool
     XSEG_ASSERT(requested > 0 && bytes - requested < XSEG_SIZE_UNIT);
     if (block == NULL || arena->blocks.free_count == 0)
         return 0;
-    if (expandable && xseg_block_can_grow(block))
+    /* Without an index the block is the victim, and no other is cached. */
+    if (expandable && arena->free_index.used.top != 0 && xseg_block_can_grow(block))
         block = xseg_cached_prefer_enclosed(arena, block);
-    if (!expandable && xseg_extent_is_expandable(block->extent))
+    if (!expandable && xseg_extent_is_expandable(xseg_block_extent(block)))
         return 0;
     const uint64_t rest = block->bytes - bytes;
-    return hand_out(arena, block, expandable || rest > XSEG_SIZE_SMALL_MAX ? rest : 0, requested,
-                    false);
+    return hand_out(arena, block, is_small || expandable || rest > XSEG_SIZE_SMALL_MAX ? rest : 0,
+                    requested, false, is_small);
+}
+
+uint64_t xseg_large_hit_plain(struct xseg_arena *arena, uint64_t requested, bool expandable)
+{
+    return hit_plain(arena, requested, expandable, false);
+}
+
+uint64_t xseg_small_hit_plain(struct xseg_arena *arena, uint64_t requested, bool expandable)
+{
+    return hit_plain(arena, requested, expandable, true);
 }
 
 /* --- Free. --- */
 
-bool xseg_large_claim_free_recording(struct xseg_arena *arena, xseg_slot *slot,
-                                     struct xseg_block *block, uint64_t address)
+bool xseg_large_claim_free_recording(struct xseg_arena *arena, struct xseg_block *block,
+                                     uint64_t address)
 {
     XSEG_ASSERT(xseg_arena_has_flags(arena));
     if ((atomic_load(&arena->notes) & XSEG_ARENA_SLOW_PATH) != 0 ||
@@ -77,6 +138,5 @@ bool xseg_large_claim_free_recording(struct xseg_arena *arena, xseg_slot *slot,
     if (block->flags != 0)
         xseg_flags_end_oversize(&arena->counts, block);
     xseg_arena_record_free(arena, block->extent, address, block->bytes);
-    xseg_slot_remove(slot);
     return true;
 }

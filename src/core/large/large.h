@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The shortest paths of an allocation and a free in an arena whose blocks have records.
+ * The shortest paths of an allocation and a free.
  *
- * The plain free of a large block has three parts.  The block is taken back from its user.  Then it merges with its
- * neighbours, or, if it is all of its segment, it is put back whole.  The parts are inline, and do not call each other,
- * for the reason that plain.h gives: hit_free.c makes a step of each, and a step saves only the registers that it
+ * A request takes the head of the block that fits best. The head gets a new record, and the
+ * remainder keeps its own: so a request that is served from the last remainder changes no index. In
+ * the same way, a freed block joins the record of a cached neighbor.
+ *
+ * A free has two parts. The block is taken back from its user. Then it coalesces with its
+ * neighbors, or, if it is all of its segment, it is put back whole. The parts are inline and do not
+ * call each other: hit_free.c makes a step of each, and a step saves only the registers that it
  * needs itself.
  *
  * Locking: ARENA.
@@ -12,7 +16,6 @@
 #ifndef XSEG_CORE_LARGE_H
 #define XSEG_CORE_LARGE_H
 
-#include "src/base/align.h"
 #include "src/core/block/slot.h"
 #include "src/core/large/cached.h"
 
@@ -25,6 +28,9 @@ uint64_t xseg_large_hit(struct xseg_arena *arena, const struct xseg_alloc_params
 /* xseg_large_hit() for a configuration without max_split_size_mb, with expandable segments or without. */
 uint64_t xseg_large_hit_plain(struct xseg_arena *arena, uint64_t requested, bool expandable);
 
+/* xseg_large_hit_plain() for a small arena. */
+uint64_t xseg_small_hit_plain(struct xseg_arena *arena, uint64_t requested, bool expandable);
+
 /* --- Free. --- */
 
 /* Whether a block begins at an address, is live, and is used by its own stream only. */
@@ -34,91 +40,97 @@ static inline bool xseg_large_is_plain(const struct xseg_block *block, uint64_t 
 }
 
 /* xseg_large_claim_free() in an arena that has notes. */
-bool xseg_large_claim_free_recording(struct xseg_arena *arena, xseg_slot *slot,
-                                     struct xseg_block *block, uint64_t address);
+bool xseg_large_claim_free_recording(struct xseg_arena *arena, struct xseg_block *block,
+                                     uint64_t address);
 
 /* Take back the block that begins at an address, if it is live and there is nothing else to note; else false, and
- * nothing has changed.
- * slot: leads to the block */
-static inline bool xseg_large_claim_free(struct xseg_arena *arena, xseg_slot *slot,
-                                         struct xseg_block *block, uint64_t address)
+ * nothing has changed.  The caller clears the start or slot that led to the block. */
+static inline bool xseg_large_claim_free(struct xseg_arena *arena, struct xseg_block *block,
+                                         uint64_t address)
 {
-    XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock));
-    XSEG_ASSERT(xseg_slot_read(slot) == (uintptr_t)block);
+    XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && block->extent->arena == arena);
     if (__builtin_expect(xseg_arena_has_flags(arena), 0))
-        return xseg_large_claim_free_recording(arena, slot, block, address);
+        return xseg_large_claim_free_recording(arena, block, address);
     if (!xseg_large_is_plain(block, address))
         return false;
-    XSEG_ASSERT(block->record.owner == arena && block->requested <= block->bytes);
+    XSEG_ASSERT(block->requested <= block->bytes);
     xseg_counts_free(&arena->counts, block->bytes, block->requested);
     if (__builtin_expect(block->flags != 0, 0))
         xseg_flags_end_oversize(&arena->counts, block);
-    xseg_slot_remove(slot);
     return true;
 }
 
-/* What a neighbour adds to a block that is freed. */
-struct xseg_large_neighbor {
-    bool joins;
-    uint64_t bytes; /* 0 if the two do not merge */
-};
-
-/* Take a neighbour that merges out of the free index.
- * was_victim: set if the neighbour was the victim, else left alone */
-static inline struct xseg_large_neighbor xseg_large_detach_neighbor(struct xseg_arena *arena,
-                                                                    struct xseg_block *neighbour,
-                                                                    bool *was_last_remainder)
+/* Let a cached block end where one of its neighbours does that was cached as well. Searches do not
+ * find that. */
+static inline void xseg_large_absorb_next(struct xseg_arena *arena, struct xseg_block *block,
+                                          struct xseg_block *next)
 {
-    const bool joins = neighbour->state == XSEG_BLOCK_CACHED;
-    const struct xseg_large_neighbor joining = {joins, neighbour->bytes & -(uint64_t)joins};
+    struct xseg_block *after = next->next;
 
-    XSEG_ASSERT(!joins || neighbour->bytes > 0);
-    if (joining.bytes > XSEG_SIZE_SMALL_MAX)
-        *was_last_remainder |= xseg_cached_unindex(arena, neighbour);
-    return joining;
+    block->next = after;
+    if (after != NULL)
+        after->prev = block;
+    xseg_slab_free(&arena->blocks, next);
 }
 
 /*
- * Make a block that was live cached, and merge it with its neighbours.  Whether a neighbour is cached cannot be
- * predicted, so the only branches on that are those of a change to the free index.
+ * Make a block that was live cached, and coalesce it with its neighbours. The record of a cached
+ * neighbour survives, so a block beside the victim joins it without a change to the free index.
  */
 static inline void xseg_large_coalesce(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_block *const prev = block->prev == NULL ? &arena->sentinel : block->prev;
     struct xseg_block *const next = block->next == NULL ? &arena->sentinel : block->next;
+    const bool left = prev->state == XSEG_BLOCK_CACHED, right = next->state == XSEG_BLOCK_CACHED;
+    struct xseg_extent *extent = xseg_block_extent(block);
     const uint64_t bytes = block->bytes;
+    struct xseg_block *whole = block;
     bool was_last_remainder = false;
-    const struct xseg_large_neighbor left =
-        xseg_large_detach_neighbor(arena, prev, &was_last_remainder);
-    const struct xseg_large_neighbor right =
-        xseg_large_detach_neighbor(arena, next, &was_last_remainder);
-    struct xseg_block *beyond = next->next;
-    struct xseg_block *whole = xseg_select(left.joins, prev, block);
-    struct xseg_block *after = xseg_select(right.joins, beyond, block->next);
+    uint64_t merged = 0;
 
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock));
     XSEG_ASSERT(block->state == XSEG_BLOCK_ALLOCATED && block->flags == 0);
-    /* Four bytes that are written at once; two of them do not change. */
-    whole->state = XSEG_BLOCK_CACHED;
-    whole->mapped = true;
-    whole->flags = 0;
-    whole->spare = 0;
-    whole->bytes = left.bytes + bytes + right.bytes;
-    whole->requested = block->requested;
-    whole->next = after;
-    if (after != NULL)
-        after->prev = whole;
-    XSEG_ASSERT(after == NULL || after->base == xseg_block_end(whole));
-    XSEG_ASSERT(whole->prev == NULL || xseg_block_end(whole->prev) == whole->base);
-    xseg_slab_free_both_if(&arena->blocks, next, right.joins, block, left.joins);
+    if (left) {
+        whole = prev;
+        merged = prev->bytes;
+        if (merged > arena->unindexed_max)
+            was_last_remainder = xseg_cached_unindex(arena, prev);
+        if (right) {
+            if (next->bytes > arena->unindexed_max)
+                was_last_remainder |= xseg_cached_unindex(arena, next);
+            merged += next->bytes;
+            xseg_large_absorb_next(arena, block, next);
+        }
+        prev->bytes = merged + bytes;
+        prev->requested = block->requested;
+        prev->next = block->next;
+        if (block->next != NULL)
+            block->next->prev = prev;
+        xseg_slab_free(&arena->blocks, block);
+    } else if (right) {
+        whole = next;
+        merged = next->bytes;
+        if (merged > arena->unindexed_max)
+            was_last_remainder = xseg_cached_unindex(arena, next);
+        next->base = block->base;
+        next->bytes = merged + bytes;
+        next->requested = block->requested;
+        next->prev = block->prev;
+        if (block->prev != NULL)
+            block->prev->next = next;
+        else
+            extent->first = next;
+        xseg_slab_free(&arena->blocks, block);
+    } else {
+        block->state = XSEG_BLOCK_CACHED;
+    }
     if (was_last_remainder)
         xseg_cached_set_last_remainder(arena, whole);
     else
         xseg_cached_index(arena, whole);
-    if (!xseg_extent_is_expandable(whole->extent))
-        xseg_fragments_coalesce(&arena->counts, xseg_block_is_split(whole),
-                                (unsigned)left.joins + right.joins, bytes,
-                                left.bytes + right.bytes);
+    if (!xseg_extent_is_expandable(extent))
+        xseg_fragments_coalesce(&arena->counts, xseg_block_is_split(whole), (unsigned)left + right,
+                                bytes, merged);
 }
 
 /*

@@ -141,9 +141,9 @@ void xseg_debug_fill_freed(struct xseg_block *block)
     for (; block != NULL; block = next) {
         struct xseg_arena *arena = block->extent->arena;
 
-        XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && block->uses == NULL);
-        next = block->ended;
-        block->ended = NULL;
+        XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED);
+        next = block->chain;
+        block->chain = NULL;
         xseg_debug_fill_claimed(block);
         xseg_arena_lock(arena);
         xseg_arena_free_pending(arena, block);

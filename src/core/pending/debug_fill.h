@@ -71,7 +71,7 @@ bool xseg_debug_fill_is_on(const struct xseg_arena *arena);
 /* Fill a claimed block that is about to become cached, if the key is set, and update the set. */
 void xseg_debug_fill_claimed(struct xseg_block *block);
 
-/* Fill claimed blocks whose last use completed, linked through `ended`, and cache them. */
+/* Fill claimed blocks whose last use completed, linked through `chain`, and cache them. */
 void xseg_debug_fill_freed(struct xseg_block *block);
 
 /*

@@ -467,7 +467,7 @@ static void complete_use(struct xseg_pending *pending, struct xseg_stream_use *u
         record_action(arena, block, XSEG_HISTORY_FREE_COMPLETED);
     if (--block->waits == 0 && __builtin_expect(xseg_debug_fill_is_on(arena), 0)) {
         block->state = XSEG_BLOCK_CLAIMED;
-        block->ended = pending->ended;
+        block->chain = pending->ended;
         pending->ended = block;
     } else if (block->waits == 0) {
         xseg_arena_free_pending(arena, block);

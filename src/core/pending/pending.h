@@ -49,7 +49,7 @@ struct xseg_pending {
     struct xseg_list deferred; /* struct xseg_deferred, in the order of their frees */
     struct xseg_topology topology;
     /* Claimed blocks without uses that the debug pattern is written to after unlock; linked through
-     * `ended`. */
+     * `chain`. */
     struct xseg_block *ended;
     /* Active captures on the device, including marks; may be read without the lock. */
     atomic_uint captures;

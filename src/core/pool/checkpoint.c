@@ -16,7 +16,6 @@
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pool/pause.h"
-#include "src/core/small/small_free.h"
 
 /* --- Blocks of a pool. --- */
 
@@ -255,11 +254,8 @@ static void free_block(const struct xseg_checkpoint_block *live)
     if (xseg_recorder_is_enabled(arena))
         xseg_recorder_free(
             arena, &(struct xseg_recorded_block){live->base, live->bytes, live->requested, false});
-    if (block != NULL) {
+    if (block != NULL)
         xseg_arena_free(arena, block);
-    } else {
-        xseg_small_free_at(arena, extent, live->base);
-    }
     xseg_arena_unlock(arena);
 }
 

@@ -415,7 +415,7 @@ static void notify_bytes(const struct xseg_extent *extent, uint64_t base, uint64
 
 static void notify_blocks(const struct xseg_block *claimed, enum xseg_observer_event subject)
 {
-    for (; claimed != NULL; claimed = claimed->right) {
+    for (; claimed != NULL; claimed = claimed->chain) {
         XSEG_ASSERT(claimed->state == XSEG_BLOCK_CLAIMED);
         notify_bytes(claimed->extent, claimed->base, claimed->bytes, subject);
     }

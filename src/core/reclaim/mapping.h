@@ -89,7 +89,7 @@ uint64_t xseg_mapping_pinned(struct xseg_device *device);
 bool xseg_notify_is_enabled(const struct xseg_device *device);
 
 /*
- * Notify observers that claimed blocks, linked through `right`, are about to be unmapped.
+ * Notify observers that claimed blocks, linked through `chain`, are about to be unmapped.
  *
  * Returns: whether the blocks may be unmapped; if not, observers were notified that the memory
  *          stays mapped

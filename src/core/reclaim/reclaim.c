@@ -134,7 +134,7 @@ static void *reserve_split_record(struct xseg_arena *arena)
 
     xseg_arena_lock(arena);
     if (xseg_arena_reserve_records(arena, &arena->blocks, 1))
-        spare = xseg_slab_alloc(&arena->blocks);
+        spare = xseg_slab_alloc_uninitialized(&arena->blocks);
     xseg_arena_unlock(arena);
     return spare;
 }
@@ -212,8 +212,8 @@ void xseg_reclaim_settle(struct xseg_block *claimed)
         struct xseg_arena *arena = block->extent->arena;
 
         XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED);
-        next = block->right;
-        block->right = NULL;
+        next = block->chain;
+        block->chain = NULL;
         xseg_arena_lock(arena);
         (void)xseg_arena_settle(arena, block);
         xseg_arena_unlock(arena);
@@ -309,7 +309,7 @@ struct quota {
     uint64_t before; /* with idle.ages: only memory that was cached before this time */
 };
 
-/* Claimed blocks, linked through `right`, which no tree uses while a block is claimed. */
+/* Claimed blocks, a list by `chain`. */
 struct chain {
     struct xseg_block *first, *last;
     uint64_t bytes;
@@ -452,13 +452,13 @@ static void append_claimed_block(struct chain *chain, struct xseg_block *block, 
 {
     XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && block->mapped);
     chain->bytes += block->bytes;
-    block->right = largest_first ? chain->first : NULL;
+    block->chain = largest_first ? chain->first : NULL;
     if (chain->last == NULL)
         chain->first = chain->last = block;
     else if (largest_first)
         chain->first = block;
     else
-        chain->last = chain->last->right = block;
+        chain->last = chain->last->chain = block;
 }
 
 /*
@@ -507,12 +507,12 @@ static void settle_surplus_blocks(struct chain *chain, uint64_t bytes)
 {
     uint64_t sum = 0;
 
-    for (struct xseg_block *block = chain->first; block != NULL; block = block->right) {
+    for (struct xseg_block *block = chain->first; block != NULL; block = block->chain) {
         sum += block->bytes;
         if (sum < bytes)
             continue;
-        xseg_reclaim_settle(block->right);
-        block->right = NULL;
+        xseg_reclaim_settle(block->chain);
+        block->chain = NULL;
         *chain = (struct chain){chain->first, block, sum};
         return;
     }
@@ -540,7 +540,7 @@ static bool frees_only_classic_segments(const struct chain *chain)
     const struct xseg_block *block = chain->first;
 
     while (block != NULL && !xseg_extent_is_expandable(block->extent))
-        block = block->right;
+        block = block->chain;
     return block == NULL;
 }
 
@@ -588,7 +588,7 @@ static void claim_idle_memory(struct reclaim *reclaim, struct xseg_arena *arena)
     if (reclaim->claimed.last == NULL)
         reclaim->claimed = chain;
     else {
-        reclaim->claimed.last->right = chain.first;
+        reclaim->claimed.last->chain = chain.first;
         reclaim->claimed.last = chain.last;
         reclaim->claimed.bytes += chain.bytes;
     }
@@ -614,8 +614,8 @@ static bool release_claimed_memory(struct reclaim *reclaim)
     for (struct xseg_block *block = claimed.first; block != NULL; block = next) {
         const uint64_t bytes = block->bytes;
 
-        next = block->right;
-        block->right = NULL;
+        next = block->chain;
+        block->chain = NULL;
         const uint64_t released =
             xseg_reclaim_release_block(block, policy->keep_pages, policy->cause);
         XSEG_ASSERT(released <= bytes);

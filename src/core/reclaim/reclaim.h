@@ -167,7 +167,7 @@ xseg_status xseg_reclaim_check_stream(struct xseg_device *device, struct xseg_kn
 uint64_t xseg_reclaim_release_block(struct xseg_block *block, bool keep,
                                     enum xseg_history_action cause);
 
-/* Settle claimed blocks, linked through `right`: cache them again. */
+/* Settle claimed blocks, linked through `chain`: cache them again. */
 void xseg_reclaim_settle(struct xseg_block *claimed);
 
 #endif
