@@ -3,7 +3,7 @@
  * An allocator from open to close: its devices, configuration, background thread and housekeeping.
  *
  *     xseg_open()    configuration, driver, background thread
- *     a device       opened by the first call that names it: context, then probes of page properties
+ *     a device       opened by the first call that names it: context, probes of page properties
  *     xseg_close()   check that nothing is allocated, release memory, stop the background thread,
  *                    release contexts, free
  *

@@ -93,7 +93,8 @@ static xseg_status record_use_event(struct xseg_pending *pending, struct xseg_st
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     use->is_shared = !xseg_pending_is_current(use) || !xseg_stream_is_known(use->stream);
     if (use->is_shared) {
-        use->event = xseg_pending_is_current(use) ? use->stream->retire_event : NULL; /* NULL: completed */
+        use->event =
+            xseg_pending_is_current(use) ? use->stream->retire_event : NULL; /* NULL: completed */
         return XSEG_OK;
     }
     status = xseg_streams_can_use(pending->fences.context, use->stream, &is_addressable);

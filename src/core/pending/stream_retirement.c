@@ -96,7 +96,8 @@ static bool is_last_event_complete(struct xseg_device *device,
 
     XSEG_ASSERT(stream->retire_event != NULL);
     return xseg_list_is_empty(&stream->uses) &&
-           xseg_driver_event_query(&device->context, stream->retire_event, &done) == XSEG_OK && done;
+           xseg_driver_event_query(&device->context, stream->retire_event, &done) == XSEG_OK &&
+           done;
 }
 
 /* Query the first retiring streams.  A stream with queued work moves to the end of the list. */

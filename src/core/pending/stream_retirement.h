@@ -28,8 +28,8 @@
 xseg_status xseg_stream_retirement_begin(struct xseg_device *device, xseg_stream handle);
 
 /*
- * Get the entry of a stream, as xseg_streams_find_or_add() does; a new stream reuses the entry of a retired
- * stream, if there is one.
+ * Get the entry of a stream, as xseg_streams_find_or_add() does; a new stream reuses the entry of a
+ * retired stream, if there is one.
  *
  * Cost: for a new stream, an event query for each of the next retiring streams
  */
