@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/core/arena/origins.h"
+#include "src/core/block/origins.h"
 #include "src/core/device/counters.h"
 #include "src/core/instance/instance.h"
 #include "src/core/pool/share.h"

@@ -9,7 +9,7 @@ import tree
 
 LIBRARY = ["include/xseg", "src/base", "vmm"]
 # The modules of the allocator and the folders of the tool, bottom to top. Commands of the tool do not include each other.
-CORE = ("config history stats stream block arena small large cache device pending reclaim budget grow range pool "
+CORE = ("config history stats stream block device pending reclaim budget grow range pool "
         "register report instance alloc").split()
 TOOLS = "containers text command files recording trace driver player course ranks".split()
 COMMANDS = "advise blame compare config export probe replay top view".split()

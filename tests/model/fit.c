@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/core/cache/arena_audit.h"
-#include "src/core/cache/walk.h"
+#include "src/core/block/arena_audit.h"
+#include "src/core/block/walk.h"
 #include "src/core/device/allocator.h"
 #include "tests/support/draw.h"
 #include "tests/support/scene.h"

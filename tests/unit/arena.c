@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The audits of an arena, its extents and its device: each invariant can be seen to break. */
-#include "src/core/arena/arena.h"
-#include "src/core/cache/arena_audit.h"
-#include "src/core/cache/arena_blocks.h"
+#include "src/core/block/arena.h"
+#include "src/core/block/arena_audit.h"
+#include "src/core/block/arena_blocks.h"
 #include "src/core/device/allocator.h"
 #include "src/core/instance/instance.h"
 
@@ -157,9 +157,9 @@ static void trees_that_miss_a_block_are_found(void **state)
     xseg_free_index_remove(&f.arena->free_index, f.cached);
     expect(&f, "ARENA-1");
     xseg_free_index_insert(&f.arena->free_index, f.cached);
-    xseg_arena_remove_hole(f.arena, f.hole);
+    xseg_arena_remove_unmapped(f.arena, f.hole);
     expect(&f, "ARENA-2");
-    xseg_arena_insert_hole(f.arena, f.hole);
+    xseg_arena_insert_unmapped(f.arena, f.hole);
     tear_down(&f);
 }
 

@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "src/core/cache/arena_blocks.h"
+#include "src/core/block/arena_blocks.h"
 #include "src/core/pending/debug_fill.h"
 #include "tests/support/scene.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* When blocks were allocated: stamps by place, which start over. */
-#include "src/core/arena/origins.h"
+#include "src/core/block/origins.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Small blocks: what the audit of their starts finds, and requested sizes. */
-#include "src/core/cache/arena_audit.h"
-#include "src/core/cache/walk.h"
+#include "src/core/block/arena_audit.h"
+#include "src/core/block/walk.h"
 #include "src/core/device/allocator.h"
 
 #include <string.h>

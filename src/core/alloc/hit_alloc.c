@@ -5,9 +5,9 @@
 #include "src/core/alloc/hit_step.h"
 #include "src/core/alloc/hit_stream.h"
 #include "src/core/alloc/slow_path.h"
+#include "src/core/block/fast_path.h"
 #include "src/core/instance/history_sweep.h"
 #include "src/core/instance/instance.h"
-#include "src/core/large/large.h"
 
 /* --- Where the hit path is left. --- */
 
@@ -99,7 +99,7 @@ XSEG_HIT_STEP large(struct xseg_arena *arena, void **out, size_t bytes, bool exp
     XSEG_RELEASES(arena->lock)
 {
     XSEG_ASSERT(!arena->is_small && bytes > XSEG_SIZE_SMALL_MAX);
-    return finish(arena, out, bytes, xseg_large_hit_plain(arena, bytes, expandable));
+    return finish(arena, out, bytes, xseg_fast_alloc_plain(arena, bytes, expandable));
 }
 
 /* --- Ways around. --- */

@@ -4,8 +4,8 @@
 #include "src/base/error.h"
 #include "src/core/alloc/allocator_free.h"
 #include "src/core/alloc/hit_step.h"
-#include "src/core/arena/live.h"
-#include "src/core/large/large.h"
+#include "src/core/block/extent_lock.h"
+#include "src/core/block/fast_path.h"
 
 /* Take the general path (allocator_free.h). */
 XSEG_HIT_STEP leave(struct xseg_allocator *allocator, void *ptr)
@@ -31,7 +31,7 @@ XSEG_HIT_STEP leave_arena(struct xseg_arena *arena, void *ptr) XSEG_RELEASES(are
 XSEG_HIT_STEP block_merging(struct xseg_arena *arena, struct xseg_block *block)
     XSEG_RELEASES(arena->lock)
 {
-    xseg_large_coalesce(arena, block);
+    xseg_fast_free_coalesce(arena, block);
     xseg_biased_lock_unlock_owner(&arena->lock);
     return XSEG_OK;
 }
@@ -43,7 +43,7 @@ static inline __attribute__((always_inline)) xseg_status cache_block(struct xseg
 {
     if (xseg_block_is_split(block))
         return block_merging(arena, block);
-    xseg_large_cache_whole(arena, block);
+    xseg_fast_free_cache_whole(arena, block);
     xseg_biased_lock_unlock_owner(&arena->lock);
     return XSEG_OK;
 }
@@ -56,7 +56,7 @@ XSEG_HIT_STEP by_start(struct xseg_arena *arena, xseg_start *start, void *ptr, u
     struct xseg_block *block = xseg_block_at(arena->records, handle);
 
     if (__builtin_expect(!xseg_start_is_still(start, handle, block, arena) ||
-                             !xseg_large_claim_free(arena, block, (uint64_t)(uintptr_t)ptr),
+                             !xseg_fast_free_claim(arena, block, (uint64_t)(uintptr_t)ptr),
                          0))
         return leave_arena(arena, ptr);
     xseg_start_set(start, 0);
@@ -71,7 +71,7 @@ XSEG_HIT_STEP by_slot_block(struct xseg_arena *arena, xseg_slot *slot, void *ptr
     struct xseg_block *block = xseg_slot_block(what);
 
     if (__builtin_expect(!xseg_slot_is_still(slot, what, arena) ||
-                             !xseg_large_claim_free(arena, block, (uint64_t)(uintptr_t)ptr),
+                             !xseg_fast_free_claim(arena, block, (uint64_t)(uintptr_t)ptr),
                          0))
         return leave_arena(arena, ptr);
     xseg_slot_remove(slot);

@@ -2,9 +2,9 @@
 #include "src/core/alloc/hit_stream.h"
 
 #include "src/core/alloc/slow_path.h"
-#include "src/core/arena/recorder.h"
+#include "src/core/block/fast_path.h"
+#include "src/core/block/recorder.h"
 #include "src/core/config/size.h"
-#include "src/core/large/large.h"
 #include "src/core/pending/pending.h"
 
 /* Whether no loss, route or capture of a device forbids plain requests. */
@@ -35,7 +35,7 @@ static uint64_t serve(const struct xseg_config *config, struct xseg_arena *arena
     params.is_small = arena->is_small;
     params.expandable = expandable;
     params.no_split = false;
-    return xseg_large_hit(arena, &params);
+    return xseg_fast_alloc(arena, &params);
 }
 
 /* Note a block that serve() has handed out. */

@@ -6,8 +6,8 @@
 
 #include "src/base/error.h"
 #include "src/core/alloc/allocator_free.h"
-#include "src/core/cache/arena_blocks.h"
-#include "src/core/cache/walk.h"
+#include "src/core/block/arena_blocks.h"
+#include "src/core/block/walk.h"
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
 #include "src/core/grow/fallback_chain.h"

@@ -33,7 +33,7 @@
 
 #include "src/base/host_memory.h"
 #include "src/core/block/page_map.h"
-#include "src/core/cache/walk.h"
+#include "src/core/block/walk.h"
 #include "src/core/config/config.h"
 #include "src/core/device/pool.h"
 #include "src/core/device/route.h"

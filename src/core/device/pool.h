@@ -34,7 +34,7 @@
 #define XSEG_CORE_POOL_H
 
 #include "src/base/check.h"
-#include "src/core/arena/arena.h"
+#include "src/core/block/arena.h"
 #include "xseg/pool.h"
 
 /* States of a pool (pause.h). */

@@ -4,7 +4,7 @@
 #include <time.h>
 
 #include "src/base/clock.h"
-#include "src/core/arena/recorder.h"
+#include "src/core/block/recorder.h"
 #include "src/core/budget/budget.h"
 #include "src/core/config/config.h"
 #include "src/core/grow/oom.h"

@@ -2,9 +2,9 @@
 #include "src/core/grow/candidate.h"
 
 #include "src/base/error.h"
-#include "src/core/arena/recorder.h"
-#include "src/core/cache/arena_blocks.h"
-#include "src/core/cache/extent_blocks.h"
+#include "src/core/block/arena_blocks.h"
+#include "src/core/block/extent_blocks.h"
+#include "src/core/block/recorder.h"
 #include "src/core/device/device.h"
 #include "src/core/grow/growth.h"
 #include "src/core/pending/debug_fill.h"

@@ -21,7 +21,7 @@
 #ifndef XSEG_CORE_CANDIDATE_H
 #define XSEG_CORE_CANDIDATE_H
 
-#include "src/core/arena/arena.h"
+#include "src/core/block/arena.h"
 
 struct xseg_candidate {
     struct xseg_block *first, *last; /* claimed, and so are all blocks in between */

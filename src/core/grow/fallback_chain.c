@@ -6,9 +6,9 @@
 
 #include "src/base/error.h"
 #include "src/base/span.h"
-#include "src/core/arena/recorder.h"
+#include "src/core/block/arena_blocks.h"
+#include "src/core/block/recorder.h"
 #include "src/core/budget/budget.h"
-#include "src/core/cache/arena_blocks.h"
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
 #include "src/core/grow/budget_wait.h"

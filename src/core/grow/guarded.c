@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/grow/guarded.h"
 
-#include "src/core/arena/recorder.h"
-#include "src/core/cache/arena_blocks.h"
+#include "src/core/block/arena_blocks.h"
+#include "src/core/block/recorder.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/mapping.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/core/arena/origins.h"
+#include "src/core/block/origins.h"
 #include "src/core/budget/budget.h"
 #include "src/core/config/config.h"
 #include "src/core/config/config_table.h"

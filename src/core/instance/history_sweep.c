@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "src/base/error.h"
-#include "src/core/arena/origins.h"
+#include "src/core/block/origins.h"
 #include "src/core/report/device_history.h"
 
 /* Numbers of the hook between two sweeps, in addition to twice the number of survivors of the last

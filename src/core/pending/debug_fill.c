@@ -7,7 +7,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/core/cache/arena_blocks.h"
+#include "src/core/block/arena_blocks.h"
 #include "src/core/device/allocator.h"
 #include "src/core/history/history.h"
 

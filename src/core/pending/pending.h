@@ -38,7 +38,7 @@
 #define XSEG_CORE_PENDING_H
 
 #include "src/base/check.h"
-#include "src/core/arena/arena.h"
+#include "src/core/block/arena.h"
 #include "src/core/stream/topology.h"
 #include "vmm/driver.h"
 

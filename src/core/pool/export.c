@@ -15,7 +15,7 @@
 #include "src/base/align.h"
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/core/cache/walk.h"
+#include "src/core/block/walk.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pool/share.h"
 #include "src/core/reclaim/mapping.h"

@@ -35,7 +35,7 @@
 
 #include "src/base/error.h"
 #include "src/base/span.h"
-#include "src/core/arena/recorder.h"
+#include "src/core/block/recorder.h"
 #include "src/core/budget/budget.h"
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/reclaim/idle.h"
 
-#include "src/core/cache/arena_blocks.h"
+#include "src/core/block/arena_blocks.h"
 #include "src/core/config/size.h"
 #include "src/core/pending/pending.h"
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "src/base/error.h"
-#include "src/core/cache/walk.h"
+#include "src/core/block/walk.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
 

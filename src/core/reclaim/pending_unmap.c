@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/core/arena/recorder.h"
 #include "src/core/block/elastic.h"
+#include "src/core/block/recorder.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/mapping.h"
@@ -209,8 +209,7 @@ static void set_granule_use(const struct run *run, enum xseg_elastic_use use)
 /* Whether the stream of a batch was retired, so that its work has completed. */
 static bool is_batch_stream_retired(const struct xseg_unmap_batch *batch)
 {
-    return atomic_load_explicit(&batch->stream->id, memory_order_acquire) !=
-           batch->stream_number;
+    return atomic_load_explicit(&batch->stream->id, memory_order_acquire) != batch->stream_number;
 }
 
 /* Record the event of a batch on its stream. */

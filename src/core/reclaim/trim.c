@@ -3,7 +3,7 @@
 
 #include "src/base/error.h"
 #include "src/base/span.h"
-#include "src/core/cache/arena_blocks.h"
+#include "src/core/block/arena_blocks.h"
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"

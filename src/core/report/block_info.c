@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/report/block_info.h"
 
-#include "src/core/arena/live.h"
-#include "src/core/arena/origins.h"
-#include "src/core/cache/walk.h"
+#include "src/core/block/extent_lock.h"
+#include "src/core/block/origins.h"
+#include "src/core/block/walk.h"
 #include "src/core/history/history.h"
 
 /* --- One block. --- */

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/core/arena/origins.h"
+#include "src/core/block/origins.h"
+#include "src/core/block/walk.h"
 #include "src/core/budget/budget.h"
-#include "src/core/cache/walk.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/decay.h"

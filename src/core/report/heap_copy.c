@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/core/arena/origins.h"
+#include "src/core/block/origins.h"
 #include "vmm/evicted.h"
 
 /* Virtual address space for the records of each kind: enough for 2^28 blocks. */

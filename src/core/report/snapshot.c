@@ -13,7 +13,7 @@
 #include "src/base/file_writer.h"
 #include "src/base/string_util.h"
 #include "src/base/symbolizer.h"
-#include "src/core/arena/origins.h"
+#include "src/core/block/origins.h"
 #include "src/core/config/config.h"
 #include "src/core/grow/oom.h"
 #include "src/core/report/explain.h"

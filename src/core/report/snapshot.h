@@ -33,7 +33,7 @@
 
 #include <stddef.h>
 
-#include "src/core/arena/arena.h"
+#include "src/core/block/arena.h"
 #include "src/core/device/allocator.h"
 
 struct xseg_snapshot_params {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/cache/arena_audit.h"
+#include "src/core/block/arena_audit.h"
 
 #include <inttypes.h>
 
-#include "src/core/arena/origins.h"
+#include "src/core/block/best_fit.h"
 #include "src/core/block/elastic.h"
-#include "src/core/cache/extent_blocks.h"
-#include "src/core/cache/walk.h"
-#include "src/core/large/cached.h"
+#include "src/core/block/extent_blocks.h"
+#include "src/core/block/origins.h"
+#include "src/core/block/walk.h"
 #include "src/core/stats/counts.h"
 #include "vmm/alias.h"
 
@@ -181,14 +181,16 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_violation *vio
     }
     const uint64_t indexed = xseg_free_index_count(&arena->free_index);
     XSEG_INVARIANT(violation, "ARENA-1", indexed == tally.to_index,
-               "%" PRIu64 " in the free index, %" PRIu64 " cached", indexed, tally.to_index);
-    XSEG_INVARIANT(violation, "ARENA-1", tally.last_remainders == xseg_cached_has_last_remainder(arena),
-               "%" PRIu64 " cached blocks are the victim", tally.last_remainders);
+                   "%" PRIu64 " in the free index, %" PRIu64 " cached", indexed, tally.to_index);
+    XSEG_INVARIANT(violation, "ARENA-1",
+                   tally.last_remainders == xseg_cached_has_last_remainder(arena),
+                   "%" PRIu64 " cached blocks are the victim", tally.last_remainders);
     const uint64_t unmapped_blocks = xseg_tree_count(arena->records, arena->unmapped_blocks);
     XSEG_INVARIANT(violation, "ARENA-2", unmapped_blocks == tally.unmapped_blocks,
-               "%" PRIu64 " in the tree, %" PRIu64 " holes", unmapped_blocks,
-               tally.unmapped_blocks);
-    if (!xseg_free_index_audit(&arena->free_index, violation) || !xseg_counts_audit(counts, violation))
+                   "%" PRIu64 " in the tree, %" PRIu64 " holes", unmapped_blocks,
+                   tally.unmapped_blocks);
+    if (!xseg_free_index_audit(&arena->free_index, violation) ||
+        !xseg_counts_audit(counts, violation))
         return false;
     if (has_busy(arena))
         return true;

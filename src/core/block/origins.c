@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/arena/origins.h"
+#include "src/core/block/origins.h"
 
 #include <stdlib.h>
 
 #include "src/base/clock.h"
-#include "src/core/arena/arena.h"
+#include "src/core/block/arena.h"
 
 #define TICK_SHIFT 24u
 

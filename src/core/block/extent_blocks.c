@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/cache/extent_blocks.h"
+#include "src/core/block/extent_blocks.h"
 
 #include <inttypes.h>
 
-#include "src/core/arena/arena.h"
-#include "src/core/arena/origins.h"
+#include "src/core/block/arena.h"
+#include "src/core/block/origins.h"
 #include "src/core/block/page_map.h"
 #include "src/core/config/size.h"
 
@@ -135,9 +135,9 @@ static bool audit_slots(const struct xseg_extent *extent, struct xseg_violation 
         const struct xseg_block *block = xseg_slot_block_of(start, extent->arena);
 
         XSEG_INVARIANT(violation, "START-2",
-                   block == NULL || (block->base >> XSEG_SLOT_SHIFT == at >> XSEG_SLOT_SHIFT &&
-                                     may_start(block)),
-                   "the slot of %#" PRIx64 " leads to a block that does not begin there", at);
+                       block == NULL || (block->base >> XSEG_SLOT_SHIFT == at >> XSEG_SLOT_SHIFT &&
+                                         may_start(block)),
+                       "the slot of %#" PRIx64 " leads to a block that does not begin there", at);
         /* A GiB without a leaf has no slots: go on behind its last one. */
         at = start == NULL ? at | (XSEG_GIB - XSEG_MIB) : at;
     }
@@ -155,8 +155,9 @@ static bool audit_starts(const struct xseg_extent *extent, struct xseg_violation
         const xseg_start *start = xseg_page_map_start(page_map, at);
         const struct xseg_block *block = xseg_page_map_block(page_map, start);
 
-        XSEG_INVARIANT(violation, "START-2", block == NULL || (block->base == at && may_start(block)),
-                   "the start at %#" PRIx64 " leads to a block that does not begin there", at);
+        XSEG_INVARIANT(violation, "START-2",
+                       block == NULL || (block->base == at && may_start(block)),
+                       "the start at %#" PRIx64 " leads to a block that does not begin there", at);
         /* A unit without a table has no starts: go on behind its last one. */
         at = start == NULL ? at | (unit - XSEG_SIZE_UNIT) : at;
     }
@@ -171,11 +172,11 @@ bool xseg_extent_audit(const struct xseg_extent *extent, struct xseg_violation *
         if (!audit_block(extent, block, violation))
             return false;
         XSEG_INVARIANT(violation, "START-1",
-                   !has_start(block) || xseg_extent_block_at(extent, block->base) == block,
-                   "the start of %#" PRIx64 " does not lead to the block", block->base);
+                       !has_start(block) || xseg_extent_block_at(extent, block->base) == block,
+                       "the start of %#" PRIx64 " does not lead to the block", block->base);
         end = xseg_block_end(block);
     }
     XSEG_INVARIANT(violation, "BLK-1", end == extent->segment.base + extent->segment.bytes,
-               "blocks end at %#" PRIx64, end);
+                   "blocks end at %#" PRIx64, end);
     return extent->has_starts ? audit_starts(extent, violation) : audit_slots(extent, violation);
 }

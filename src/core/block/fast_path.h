@@ -13,45 +13,45 @@
  *
  * Locking: ARENA.
  */
-#ifndef XSEG_CORE_LARGE_H
-#define XSEG_CORE_LARGE_H
+#ifndef XSEG_CORE_FAST_PATH_H
+#define XSEG_CORE_FAST_PATH_H
 
+#include "src/core/block/best_fit.h"
 #include "src/core/block/slot.h"
-#include "src/core/large/cached.h"
 
 /* --- Allocation. --- */
 
 /* xseg_arena_alloc() for a plain request of a large arena: the address, or 0 for a miss and where the general path has to
  * be taken. */
-uint64_t xseg_large_hit(struct xseg_arena *arena, const struct xseg_alloc_params *params);
+uint64_t xseg_fast_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *params);
 
-/* xseg_large_hit() for a configuration without max_split_size_mb, with expandable segments or without. */
-uint64_t xseg_large_hit_plain(struct xseg_arena *arena, uint64_t requested, bool expandable);
+/* xseg_fast_alloc() for a configuration without max_split_size_mb, with expandable segments or without. */
+uint64_t xseg_fast_alloc_plain(struct xseg_arena *arena, uint64_t requested, bool expandable);
 
-/* xseg_large_hit_plain() for a small arena. */
+/* xseg_fast_alloc_plain() for a small arena. */
 uint64_t xseg_small_hit_plain(struct xseg_arena *arena, uint64_t requested, bool expandable);
 
 /* --- Free. --- */
 
 /* Whether a block begins at an address, is live, and is used by its own stream only. */
-static inline bool xseg_large_is_plain(const struct xseg_block *block, uint64_t address)
+static inline bool xseg_fast_free_allowed(const struct xseg_block *block, uint64_t address)
 {
     return block->base == address && block->state == XSEG_BLOCK_ALLOCATED && block->uses == NULL;
 }
 
-/* xseg_large_claim_free() in an arena that has notes. */
-bool xseg_large_claim_free_recording(struct xseg_arena *arena, struct xseg_block *block,
-                                     uint64_t address);
+/* xseg_fast_free_claim() in an arena that has notes. */
+bool xseg_fast_free_claim_recording(struct xseg_arena *arena, struct xseg_block *block,
+                                    uint64_t address);
 
 /* Take back the block that begins at an address, if it is live and there is nothing else to note; else false, and
  * nothing has changed.  The caller clears the start or slot that led to the block. */
-static inline bool xseg_large_claim_free(struct xseg_arena *arena, struct xseg_block *block,
-                                         uint64_t address)
+static inline bool xseg_fast_free_claim(struct xseg_arena *arena, struct xseg_block *block,
+                                        uint64_t address)
 {
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && block->extent->arena == arena);
     if (__builtin_expect(xseg_arena_has_flags(arena), 0))
-        return xseg_large_claim_free_recording(arena, block, address);
-    if (!xseg_large_is_plain(block, address))
+        return xseg_fast_free_claim_recording(arena, block, address);
+    if (!xseg_fast_free_allowed(block, address))
         return false;
     XSEG_ASSERT(block->requested <= block->bytes);
     xseg_counts_free(&arena->counts, block->bytes, block->requested);
@@ -62,8 +62,8 @@ static inline bool xseg_large_claim_free(struct xseg_arena *arena, struct xseg_b
 
 /* Let a cached block end where one of its neighbours does that was cached as well. Searches do not
  * find that. */
-static inline void xseg_large_absorb_next(struct xseg_arena *arena, struct xseg_block *block,
-                                          struct xseg_block *next)
+static inline void xseg_fast_free_absorb_next(struct xseg_arena *arena, struct xseg_block *block,
+                                              struct xseg_block *next)
 {
     struct xseg_block *after = next->next;
 
@@ -77,7 +77,7 @@ static inline void xseg_large_absorb_next(struct xseg_arena *arena, struct xseg_
  * Make a block that was live cached, and coalesce it with its neighbours. The record of a cached
  * neighbour survives, so a block beside the victim joins it without a change to the free index.
  */
-static inline void xseg_large_coalesce(struct xseg_arena *arena, struct xseg_block *block)
+static inline void xseg_fast_free_coalesce(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_block *const prev = block->prev == NULL ? &arena->sentinel : block->prev;
     struct xseg_block *const next = block->next == NULL ? &arena->sentinel : block->next;
@@ -99,7 +99,7 @@ static inline void xseg_large_coalesce(struct xseg_arena *arena, struct xseg_blo
             if (next->bytes > arena->unindexed_max)
                 was_last_remainder |= xseg_cached_unindex(arena, next);
             merged += next->bytes;
-            xseg_large_absorb_next(arena, block, next);
+            xseg_fast_free_absorb_next(arena, block, next);
         }
         prev->bytes = merged + bytes;
         prev->requested = block->requested;
@@ -141,7 +141,7 @@ static inline void xseg_large_coalesce(struct xseg_arena *arena, struct xseg_blo
  * The block becomes the victim, since the next request is often of its size.  Then the free index does not change,
  * which saves 5 to 7 % in traces where that is usual.
  */
-static inline void xseg_large_cache_whole(struct xseg_arena *arena, struct xseg_block *block)
+static inline void xseg_fast_free_cache_whole(struct xseg_arena *arena, struct xseg_block *block)
 {
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock));
     XSEG_ASSERT(block->state == XSEG_BLOCK_ALLOCATED && !xseg_block_is_split(block));

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/cache/arena_blocks.h"
+#include "src/core/block/arena_blocks.h"
 
 #include "src/base/host_memory.h"
-#include "src/core/arena/flags.h"
-#include "src/core/arena/recorder.h"
+#include "src/core/block/best_fit.h"
+#include "src/core/block/extent_blocks.h"
+#include "src/core/block/flags.h"
 #include "src/core/block/page_map.h"
-#include "src/core/cache/extent_blocks.h"
+#include "src/core/block/recorder.h"
 #include "src/core/config/size.h"
-#include "src/core/large/cached.h"
 
 /* --- Blocks. --- */
 
@@ -37,7 +37,7 @@ static void join(struct xseg_arena *arena, struct xseg_block *block)
 static void insert(struct xseg_arena *arena, struct xseg_block *block)
 {
     if (block->state == XSEG_BLOCK_UNMAPPED)
-        xseg_arena_insert_hole(arena, block);
+        xseg_arena_insert_unmapped(arena, block);
     else
         xseg_cached_add(arena, block);
 }
@@ -47,7 +47,7 @@ static void erase(struct xseg_arena *arena, struct xseg_block *block)
 {
     XSEG_ASSERT(block->state == XSEG_BLOCK_UNMAPPED || block->state == XSEG_BLOCK_CACHED);
     if (block->state == XSEG_BLOCK_UNMAPPED)
-        xseg_arena_remove_hole(arena, block);
+        xseg_arena_remove_unmapped(arena, block);
     else
         xseg_cached_remove(arena, block);
 }

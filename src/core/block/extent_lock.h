@@ -5,10 +5,10 @@
  * An extent that holds no live block may end at any time, so an extent that the page map led to is checked again
  * under its arena's lock.
  */
-#ifndef XSEG_CORE_LIVE_H
-#define XSEG_CORE_LIVE_H
+#ifndef XSEG_CORE_EXTENT_LOCK_H
+#define XSEG_CORE_EXTENT_LOCK_H
 
-#include "src/core/arena/arena.h"
+#include "src/core/block/arena.h"
 #include "src/core/block/page_map.h"
 
 /* Whether an address lies in an extent, whose arena's lock is held. */

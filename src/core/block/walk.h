@@ -13,7 +13,7 @@
 #ifndef XSEG_CORE_WALK_H
 #define XSEG_CORE_WALK_H
 
-#include "src/core/arena/arena.h"
+#include "src/core/block/arena.h"
 
 /* The state of one block when the walk came to it. */
 struct xseg_part {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/cache/walk.h"
+#include "src/core/block/walk.h"
 
 #include "src/core/block/elastic.h"
-#include "src/core/cache/extent_blocks.h"
+#include "src/core/block/extent_blocks.h"
 
 static struct xseg_part part_of_record(const struct xseg_block *record)
 {

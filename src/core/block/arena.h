@@ -25,8 +25,8 @@
 #include <stddef.h>
 
 #include "src/base/biased_lock.h"
-#include "src/core/arena/flags.h"
 #include "src/core/block/extent.h"
+#include "src/core/block/flags.h"
 #include "src/core/block/free_index.h"
 #include "src/core/block/slot.h"
 #include "src/core/block/tree.h"
@@ -78,7 +78,7 @@ struct xseg_arena {
     /* A cache line that hits read. */
     _Alignas(64) struct xseg_page_map *page_map; /* the allocator's */
     char *records;                               /* base of block handles */
-    uint64_t unindexed_max;      /* cached blocks of at most this size are unindexed, see cached.h */
+    uint64_t unindexed_max; /* cached blocks of at most this size are unindexed, see cached.h */
     uint64_t last_remainder_min; /* minimum size of a remainder that becomes the last remainder */
     atomic_uint *searches; /* of the device's default pool, while garbage is collected by age */
     /* The sentinel: the neighbor of both ends of a segment, and the last remainder if there is none. */
@@ -92,7 +92,7 @@ struct xseg_arena {
     struct xseg_slab uses; /* struct xseg_stream_use */
     /* Number of xseg_arena_settle() calls.  Written under the lock, read without. */
     atomic_uint_fast64_t settles;
-    uint32_t fills;        /* new blocks that are being written or checked; guarded by the lock */
+    uint32_t fills; /* new blocks that are being written or checked; guarded by the lock */
     uint32_t
         quarantined; /* of a guarded arena: segments that ended; guarded by the device memory lock */
     struct xseg_arena
@@ -234,14 +234,14 @@ xseg_status xseg_arena_fail_host_memory(void);
 
 /* Insert an unmapped block into the tree of unmapped blocks, or remove it; the arena's lock is
  * held. */
-static inline void xseg_arena_insert_hole(struct xseg_arena *arena, struct xseg_block *block)
+static inline void xseg_arena_insert_unmapped(struct xseg_arena *arena, struct xseg_block *block)
 {
     const struct xseg_tree_key key = xseg_tree_key_of(block, false);
 
     xseg_tree_insert(arena->records, &arena->unmapped_blocks, block, &key);
 }
 
-static inline void xseg_arena_remove_hole(struct xseg_arena *arena, struct xseg_block *block)
+static inline void xseg_arena_remove_unmapped(struct xseg_arena *arena, struct xseg_block *block)
 {
     const struct xseg_tree_key key = xseg_tree_key_of(block, false);
 

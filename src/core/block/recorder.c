@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/arena/recorder.h"
+#include "src/core/block/recorder.h"
 
 #include "src/base/align.h"
-#include "src/core/arena/origins.h"
+#include "src/core/block/origins.h"
 #include "src/core/block/page_map.h"
 #include "src/core/stats/observers.h"
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/arena/arena.h"
+#include "src/core/block/arena.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/base/error.h"
 #include "src/base/host_memory.h"
-#include "src/core/arena/origins.h"
+#include "src/core/block/origins.h"
 #include "src/core/block/page_map.h"
 #include "src/core/config/size.h"
 

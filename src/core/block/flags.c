@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/arena/flags.h"
+#include "src/core/block/flags.h"
 
-#include "src/core/arena/arena.h"
+#include "src/core/block/arena.h"
 
 void xseg_flags_mark_fallback(struct xseg_arena *arena, struct xseg_block *block)
 {

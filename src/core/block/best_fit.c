@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/large/cached.h"
+#include "src/core/block/best_fit.h"
 
 /* The size that an expandable block can grow to: its own and that of the hole behind it. */
 static uint64_t effective_bytes(const struct xseg_block *block)

@@ -14,10 +14,10 @@
  *
  * Locking: the arena's.
  */
-#ifndef XSEG_CORE_CACHED_H
-#define XSEG_CORE_CACHED_H
+#ifndef XSEG_CORE_BEST_FIT_H
+#define XSEG_CORE_BEST_FIT_H
 
-#include "src/core/arena/arena.h"
+#include "src/core/block/arena.h"
 #include "src/core/block/page_map.h"
 #include "src/core/config/size.h"
 

@@ -10,7 +10,7 @@
 #ifndef XSEG_CORE_ARENA_BLOCKS_H
 #define XSEG_CORE_ARENA_BLOCKS_H
 
-#include "src/core/arena/arena.h"
+#include "src/core/block/arena.h"
 
 /*
  * Serve a request from the free index.  Takes the lock.

@@ -14,7 +14,7 @@
 #ifndef XSEG_CORE_RECORDER_H
 #define XSEG_CORE_RECORDER_H
 
-#include "src/core/arena/arena.h"
+#include "src/core/block/arena.h"
 #include "src/core/history/history.h"
 
 /* A block as a note describes it. */

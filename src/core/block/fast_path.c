@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/large/large.h"
+#include "src/core/block/fast_path.h"
 
 #include "src/core/block/page_map.h"
 
@@ -80,7 +80,7 @@ static inline __attribute__((always_inline)) uint64_t hand_out(struct xseg_arena
     return base;
 }
 
-uint64_t xseg_large_hit(struct xseg_arena *arena, const struct xseg_alloc_params *params)
+uint64_t xseg_fast_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *params)
 {
     struct xseg_block *block = xseg_cached_choose(arena, params);
 
@@ -95,7 +95,7 @@ uint64_t xseg_large_hit(struct xseg_arena *arena, const struct xseg_alloc_params
                              : hand_out(arena, block, rest, params->requested, oversize, false);
 }
 
-/* xseg_large_hit_plain() for a kind of arena. */
+/* xseg_fast_alloc_plain() for a kind of arena. */
 static inline __attribute__((always_inline)) uint64_t
 hit_plain(struct xseg_arena *arena, uint64_t requested, bool expandable, bool is_small)
 {
@@ -115,7 +115,7 @@ hit_plain(struct xseg_arena *arena, uint64_t requested, bool expandable, bool is
                     requested, false, is_small);
 }
 
-uint64_t xseg_large_hit_plain(struct xseg_arena *arena, uint64_t requested, bool expandable)
+uint64_t xseg_fast_alloc_plain(struct xseg_arena *arena, uint64_t requested, bool expandable)
 {
     return hit_plain(arena, requested, expandable, false);
 }
@@ -127,12 +127,12 @@ uint64_t xseg_small_hit_plain(struct xseg_arena *arena, uint64_t requested, bool
 
 /* --- Free. --- */
 
-bool xseg_large_claim_free_recording(struct xseg_arena *arena, struct xseg_block *block,
-                                     uint64_t address)
+bool xseg_fast_free_claim_recording(struct xseg_arena *arena, struct xseg_block *block,
+                                    uint64_t address)
 {
     XSEG_ASSERT(xseg_arena_has_flags(arena));
     if ((atomic_load(&arena->notes) & XSEG_ARENA_SLOW_PATH) != 0 ||
-        !xseg_large_is_plain(block, address))
+        !xseg_fast_free_allowed(block, address))
         return false;
     xseg_counts_free(&arena->counts, block->bytes, block->requested);
     if (block->flags != 0)
