@@ -72,9 +72,9 @@ static xseg_status trim_scope_of_device(struct xseg_device *device, const struct
     if (status != XSEG_OK)
         return status;
     plan.stream = stream;
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     status = xseg_trim_device(device, &plan, done);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     xseg_pools_notify(device);
     return status;
 }

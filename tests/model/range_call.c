@@ -598,7 +598,7 @@ bool call_draw(struct call *call)
     for (at = below(sum); at >= weights[call->what]; call->what++)
         at -= weights[call->what];
     call->stream = (unsigned)below(STREAMS);
-    xseg_mutex_lock(&world.device->growth_lock);
+    xseg_mutex_lock(&world.device->memory_lock);
     (void)pthread_mutex_lock(&lock);
     const bool is_drawn = draw_arguments(call);
     if (is_drawn) {
@@ -606,6 +606,6 @@ bool call_draw(struct call *call)
         call_reserve_slot(call);
     }
     (void)pthread_mutex_unlock(&lock);
-    xseg_mutex_unlock(&world.device->growth_lock);
+    xseg_mutex_unlock(&world.device->memory_lock);
     return is_drawn;
 }

@@ -279,7 +279,7 @@ static void check(void)
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
-    xseg_mutex_lock(&world.device->growth_lock);
+    xseg_mutex_lock(&world.device->memory_lock);
     for (unsigned i = 0; i < POOLS; i++) {
         if (world.was_armed) /* a pause whose undo failed leaves the pool paused */
             world.paused[i] = world.pool[i]->state == XSEG_POOL_PAUSED;
@@ -293,7 +293,7 @@ static void check(void)
     for (unsigned place = 0; place < PLACES; place++)
         if (!world.is_released[place / GRANULES])
             check_granule(place);
-    xseg_mutex_unlock(&world.device->growth_lock);
+    xseg_mutex_unlock(&world.device->memory_lock);
     PROMISE(xseg_device_audit(world.device, &violation), "%s: %s", violation.tag, violation.text);
     PROMISE(xseg_stats_get(world.allocator, &where, &stats) == XSEG_OK, "no statistics");
     PROMISE(stats.physical_bytes == xseg_sim_used(0), "%llu bytes in use, %llu of the driver",

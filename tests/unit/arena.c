@@ -36,9 +36,9 @@ static void find_arena(struct fixture *f)
 {
     f->device = xseg_allocator_open_device(f->allocator, 0);
     assert_non_null(f->device);
-    xseg_mutex_lock(&f->device->growth_lock);
+    xseg_mutex_lock(&f->device->memory_lock);
     xseg_device_visit_arenas(f->device, pick, &f->arena);
-    xseg_mutex_unlock(&f->device->growth_lock);
+    xseg_mutex_unlock(&f->device->memory_lock);
     assert_non_null(f->arena);
 }
 

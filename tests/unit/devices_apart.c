@@ -274,10 +274,10 @@ static void a_device_that_is_locked(bool has_peers)
 
     open_machine(&machine, has_peers);
     struct xseg_device *device = xseg_allocator_open_device(machine.allocator, 0);
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     start(&machine, worker, thread, false);
     join(thread, false);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     expect_progress(worker);
     start(&machine, worker, thread, true);
     join(thread, true);

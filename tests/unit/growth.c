@@ -91,11 +91,11 @@ static void enough_that_was_freed_meanwhile_serves(void **state)
     struct xseg_arena *arena = NULL;
 
     (void)state;
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     xseg_device_visit_arenas(device, pick_small, &arena);
     assert_non_null(arena);
     assert_int_equal(xseg_growth_run(arena, &need, &grant), XSEG_OK);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     assert_int_equal(grant.base, (uintptr_t)held[0] + MIB + 960 * 1024);
     assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 2 * MIB);
     scene_free(allocator, (void *)(uintptr_t)grant.base); /* NOLINT(performance-no-int-to-ptr) */

@@ -202,7 +202,7 @@ static void *annotate(void *self)
 {
     struct xseg_allocator *allocator = self;
 
-    parks_at = &xseg_allocator_open_device(allocator, 0)->growth_lock.os;
+    parks_at = &xseg_allocator_open_device(allocator, 0)->memory_lock.os;
     parks_after = 0;
     assert_int_equal(xseg_history_annotate(allocator, 0, "an annotation"), XSEG_OK);
     return NULL;
@@ -334,7 +334,7 @@ static void a_miss_searches_again_for_what_was_freed_meanwhile(void **state)
     reset();
     void *first = scene_alloc(allocator, 20 * MIB, NULL);
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
-    struct request request = {allocator, &device->growth_lock.os, NULL, 20 * MIB, 0};
+    struct request request = {allocator, &device->memory_lock.os, NULL, 20 * MIB, 0};
     assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
     wait_until(&is_parked);
     scene_free(allocator, first);

@@ -323,7 +323,7 @@ static void reading_takes_no_lock_of_an_allocation(void **state) XSEG_UNCHECKED
     assert_non_null(small);
     const uint64_t calls = xseg_sim_calls(NULL);
     xseg_mutex_lock(&allocator->open_lock);
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     for (unsigned i = 0; i < 2; i++) {
         struct xseg_arena *held = i == 0 ? large : small;
 
@@ -345,7 +345,7 @@ static void reading_takes_no_lock_of_an_allocation(void **state) XSEG_UNCHECKED
                              sample.pools[k].live);
         assert_in_range(needed, 1000, sizeof(metrics));
     }
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     xseg_mutex_unlock(&allocator->open_lock);
     assert_int_equal(xseg_sim_calls(NULL), calls);
     scene_free(allocator, a);

@@ -88,9 +88,9 @@ static void release_memory_for_capture(struct xseg_device *device)
 
 static xseg_status check_pool_running(struct xseg_pool *pool)
 {
-    xseg_mutex_lock(&pool->device->growth_lock);
+    xseg_mutex_lock(&pool->device->memory_lock);
     const xseg_status status = xseg_pool_check_running(pool);
-    xseg_mutex_unlock(&pool->device->growth_lock);
+    xseg_mutex_unlock(&pool->device->memory_lock);
     return status;
 }
 
@@ -117,12 +117,12 @@ xseg_status xseg_capture_start(struct xseg_pool *pool, xseg_stream handle)
     xseg_streams_claim(route.captured);
     atomic_store_explicit(&pool->is_captured, true, memory_order_relaxed);
     /* A trim, a growth or a poll that is in progress ends before the capture begins. */
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     release_memory_for_capture(device);
     xseg_pending_lock(device->pending);
     atomic_fetch_add(&device->pending->captures, 1);
     xseg_pending_unlock(device->pending);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     xseg_pools_notify(device);
     xseg_housekeeping_end_call(device->allocator);
     return XSEG_OK;
@@ -161,12 +161,12 @@ xseg_status xseg_capture_mark_device(struct xseg_device *device)
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
     /* As for a capture.  No memory is released, because the driver may have begun the capture already. */
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     xseg_pending_lock(pending);
     pending->marks++;
     atomic_fetch_add(&pending->captures, 1);
     xseg_pending_unlock(pending);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     xseg_routes_record_capture(&device->routes);
     return XSEG_OK;
 }
@@ -204,12 +204,12 @@ xseg_status xseg_side_stream_get(struct xseg_device *device, struct xseg_known_s
 {
     xseg_status status = XSEG_OK;
 
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     if (device->wait_stream == NULL)
         status = xseg_driver_stream_create(&device->context, &device->wait_stream);
     if (status == XSEG_OK)
         status = xseg_streams_find_or_add(&device->streams, device->wait_stream, out);
     XSEG_ASSERT(status != XSEG_OK || (*out)->handle == device->wait_stream);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     return status;
 }

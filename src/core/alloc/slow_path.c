@@ -197,14 +197,14 @@ static xseg_status allocate_at(const struct xseg_alloc_params *params,
     struct xseg_arena *arena = params->arena;
     struct xseg_device *device = arena->device;
 
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     xseg_status status = xseg_pool_check_running(arena->pool);
     if (status == XSEG_OK) {
         xseg_arena_lock(arena);
         status = allocate_cached_at(arena, params, out);
         xseg_arena_unlock(arena);
     }
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     return status;
 }
 

@@ -216,7 +216,7 @@ static void register_device(struct xseg_device *device)
     if (atomic_load_explicit(&budget->is_member, memory_order_acquire))
         return;
     xseg_fail_save(&kept);
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     if (!atomic_load(&budget->is_member)) {
         status = xseg_driver_uuid(&device->context, budget->uuid);
         if (status == XSEG_OK)
@@ -224,7 +224,7 @@ static void register_device(struct xseg_device *device)
         if (status == XSEG_OK)
             atomic_store_explicit(&budget->is_member, true, memory_order_release);
     }
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     if (status != XSEG_OK && !atomic_exchange(&budget->has_logged_exclusion, true))
         xseg_log_line(&device->allocator->log, XSEG_LOG_WARNING,
                       "budget_file: device %d is excluded, %s", device->context.ordinal,
@@ -378,11 +378,11 @@ static uint64_t query_free_bytes(struct xseg_device *device)
 {
     uint64_t free = 0, total = 0;
 
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     if (xseg_context_is_lost(&device->context) ||
         xseg_device_query_memory(device, &free, &total) != XSEG_OK)
         free = 0;
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     return free;
 }
 
@@ -398,10 +398,10 @@ static uint64_t release_slice(struct xseg_device *device, const struct xseg_conf
 {
     uint64_t released = 0;
 
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     if (can_release(device))
         released = xseg_decay_release(device, config, bytes);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     return released;
 }
 
@@ -411,9 +411,9 @@ static uint64_t release_idle_bytes(struct xseg_device *device, const struct xseg
 {
     uint64_t released = 0, slice = 1;
 
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     part = can_release(device) ? part : 0;
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     while (released < part && slice != 0) {
         slice = release_slice(device, config, xseg_min(part - released, SLICE));
         released += slice;

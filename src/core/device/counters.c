@@ -159,12 +159,12 @@ void xseg_counters_reset_pool(struct xseg_pool *pool, unsigned what)
 {
     struct xseg_device *device = pool->device;
 
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     if ((what & XSEG_RESET_PEAK) != 0)
         reset_pool_peaks(pool);
     if ((what & XSEG_RESET_ACCUMULATED) != 0)
         xseg_pool_visit_arenas(pool, reset_arena_counts, NULL);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
 }
 
 /* --- Statistics of a device. --- */

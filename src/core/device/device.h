@@ -23,7 +23,7 @@
  *   BOUNDS-1  keep <= soft <= hard, for the limits that are set.
  *   BOUNDS-2  0 <= fraction <= 1 and 0 <= rejection <= 1.
  *
- * Locking: src/base/mutex.h has the order.  growth_lock, the device memory lock, guards everything
+ * Locking: src/base/mutex.h has the order.  memory_lock, the device memory lock, guards everything
  * that calls the driver about memory; table_lock (TABLE) guards the insertion of streams, arenas
  * and pools.  Limits are written under DRIVER and read without a lock.  Arenas and stream entries
  * are not freed before the device closes.
@@ -96,7 +96,7 @@ struct xseg_device {
     struct xseg_allocator *allocator;
     const struct xseg_fork_guard *fork; /* of the allocator */
     struct xseg_page_map *page_map;     /* of the allocator */
-    struct xseg_mutex growth_lock;      /* the device memory lock */
+    struct xseg_mutex memory_lock;      /* the device memory lock */
     struct xseg_mutex table_lock;       /* TABLE */
     struct xseg_streams streams;
     struct xseg_routes routes;

@@ -59,9 +59,9 @@ bool xseg_budget_wait_begin(struct xseg_budget_wait *budget_wait, struct xseg_ar
         return false;
     budget_wait->device = device;
     budget_wait->by_limit = device->denied_by != XSEG_OOM_CAUSE_DRIVER;
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     const bool has_others = xseg_budget_request(device, bytes);
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     /* The growth that failed may have found less free memory than a query would now. */
     budget_wait->tried = bytes - xseg_min(bytes, 1);
     if (has_others)
@@ -84,17 +84,17 @@ bool xseg_budget_wait_retry(struct xseg_budget_wait *budget_wait) XSEG_UNCHECKED
     /* A growth of another thread can change the cause as soon as the lock is released. */
     if (budget_wait->grows)
         budget_wait->by_limit = device->denied_by != XSEG_OOM_CAUSE_DRIVER;
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     if (budget_wait->grows)
         xseg_budget_grow_end(device, budget_wait->bytes);
     (void)nanosleep(&moment, NULL);
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     query_free_memory(budget_wait);
     if (!budget_wait->grows)
         return true;
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     xseg_budget_grow(device, budget_wait->bytes);
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     return true;
 }
 
@@ -105,11 +105,11 @@ void xseg_budget_wait_end(struct xseg_budget_wait *budget_wait, bool served) XSE
     if (device == NULL)
         return;
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     xseg_budget_request_end(device, budget_wait->bytes);
     if (budget_wait->grows)
         xseg_budget_grow_end(device, budget_wait->bytes);
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     if (served)
         atomic_fetch_add_explicit(&device->budget->served, 1, memory_order_relaxed);
 }

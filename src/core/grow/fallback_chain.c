@@ -390,10 +390,10 @@ static xseg_status notify_observers(struct fallback *fallback) XSEG_UNCHECKED
     struct xseg_device *device = fallback->device;
 
     XSEG_ASSERT(fallback->notifications < XSEG_LOW_MEMORY_CALLS_MAX);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     fallback->was_freed = xseg_oom_notify(fallback->arena, fallback->params, fallback->denied,
                                           XSEG_OBSERVER_LOW_MEMORY, fallback->notifications++);
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     const xseg_status status = fallback->was_freed ? search_and_grow(fallback) : XSEG_OK;
     fallback->situation = current_situation(fallback);
     return status;
@@ -686,7 +686,7 @@ xseg_status xseg_fallback_chain_alloc(const struct xseg_alloc_params *params,
     fallback.out = out;
     fallback.was_freed = fallback.lacks_virtual_addresses = false;
     fallback.page_error[0] = '\0';
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     fallback.page_failures =
         atomic_load_explicit(&device->context.page_failures, memory_order_relaxed);
     /* A guarded block needs pages; without them the request starts again. */
@@ -695,7 +695,7 @@ xseg_status xseg_fallback_chain_alloc(const struct xseg_alloc_params *params,
         if (__builtin_expect(status != XSEG_OK, 0))
             status = handle_failure(&fallback, status, rejected);
     }
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     if (__builtin_expect(fallback.lacks_virtual_addresses || fallback.page_error[0] != '\0', 0))
         log_changes(&fallback);
     return status;

@@ -20,7 +20,7 @@ static xseg_status get_guarded_pool(struct xseg_device *device, struct xseg_pool
     /* A guarded block replaces a block of the default pool, so its pages have the same properties. */
     plain.exportable = device->pool.options.exportable;
     plain.rdma = device->pool.options.rdma;
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     struct xseg_pool *pool = atomic_load_explicit(&device->guarded_pool, memory_order_relaxed);
     /* Another thread may have created the pool concurrently. */
     if (pool == NULL) {
@@ -31,7 +31,7 @@ static xseg_status get_guarded_pool(struct xseg_device *device, struct xseg_pool
     XSEG_ASSERT(status != XSEG_OK || pool->is_guarded);
     if (status == XSEG_OK)
         *out = pool;
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     return status;
 }
 
@@ -118,7 +118,7 @@ xseg_status xseg_guarded_free(struct xseg_block *block)
     struct xseg_block *claimed = NULL;
 
     XSEG_ASSERT(arena->is_guarded && block->state == XSEG_BLOCK_CLAIMED);
-    xseg_mutex_lock(&arena->device->growth_lock);
+    xseg_mutex_lock(&arena->device->memory_lock);
     const bool is_idle = synchronize_streams_of(block);
     const xseg_status status = cache_block(block, is_idle, &claimed);
     if (claimed != NULL && !xseg_notify_unmap(arena->device, claimed))
@@ -131,6 +131,6 @@ xseg_status xseg_guarded_free(struct xseg_block *block)
         arena->quarantined -= XSEG_GUARDED_QUARANTINE / 2;
     }
     XSEG_ASSERT(arena->quarantined <= XSEG_GUARDED_QUARANTINE);
-    xseg_mutex_unlock(&arena->device->growth_lock);
+    xseg_mutex_unlock(&arena->device->memory_lock);
     return status;
 }

@@ -171,9 +171,9 @@ static void discard_all_users(struct xseg_allocator *allocator)
 
         if (device == NULL)
             continue;
-        xseg_mutex_lock(&device->growth_lock);
+        xseg_mutex_lock(&device->memory_lock);
         xseg_device_visit_arenas(device, discard_arena_users, NULL);
-        xseg_mutex_unlock(&device->growth_lock);
+        xseg_mutex_unlock(&device->memory_lock);
     }
 }
 

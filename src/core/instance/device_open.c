@@ -107,7 +107,7 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     device->allocator = allocator;
     device->fork = &allocator->fork;
     device->page_map = &allocator->page_map;
-    xseg_mutex_init(&device->growth_lock, XSEG_RANK_DEVICE_MEMORY);
+    xseg_mutex_init(&device->memory_lock, XSEG_RANK_DEVICE_MEMORY);
     xseg_mutex_init(&device->table_lock, XSEG_RANK_TABLE);
     xseg_streams_init(&device->streams, &device->context, &device->table_lock);
     xseg_pending_init(device->pending, &device->context);
@@ -278,7 +278,7 @@ void xseg_device_free(struct xseg_device *device)
     xseg_ranges_fini(device->ranges);
     xseg_unreleased_fini(&device->unreleased);
     xseg_mutex_fini(&device->table_lock);
-    xseg_mutex_fini(&device->growth_lock);
+    xseg_mutex_fini(&device->memory_lock);
     free(device);
 }
 
@@ -291,11 +291,11 @@ xseg_status xseg_device_check_none_allocated(struct xseg_device *device)
                          xseg_pending_captures(device->pending) ? "capture" : "route to a pool",
                          device->context.ordinal);
     xseg_strbuf_init(&live.text, live.buffer, sizeof(live.buffer));
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     xseg_device_walk(device, record_survivor, &live);
     const uint64_t pinned = xseg_mapping_pinned(device);
     const uint64_t held = xseg_ranges_held_bytes(device);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     if (live.count == 0 && held != 0 && !xseg_context_is_lost(&device->context))
         return xseg_fail(XSEG_ERR_BUSY,
                          "decommitted granules are held, %" PRIu64
@@ -335,7 +335,7 @@ xseg_status xseg_device_release_memory(struct xseg_device *device)
 {
     xseg_status status = XSEG_OK;
 
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     if (!xseg_context_is_lost(&device->context))
         status = release_all_memory(device);
     if (xseg_context_is_lost(&device->context)) {
@@ -345,7 +345,7 @@ xseg_status xseg_device_release_memory(struct xseg_device *device)
         xseg_device_visit_arenas(device, abandon_extents, NULL);
         status = XSEG_OK;
     }
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     return status;
 }
 
@@ -444,10 +444,10 @@ bool xseg_device_audit(struct xseg_device *device, struct xseg_violation *violat
 {
     struct device_audit audit = {.violation = violation, .holds = true};
 
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     xseg_device_visit_arenas(device, audit_arena, &audit);
     if (audit.holds)
         audit.holds = audit_totals(device, &audit, violation);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     return audit.holds && audit_labels(&device->history.store->labels, violation);
 }

@@ -86,9 +86,9 @@ static void mark_ring(struct sweep *sweep, const struct xseg_history_ring *ring)
 
 static void mark_device(struct sweep *sweep, struct xseg_device *device)
 {
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     xseg_device_visit_arenas(device, mark_arena_blocks, sweep);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     for (const struct xseg_history_ring *ring = atomic_load(&device->history.rings); ring != NULL;
          ring = ring->next)
         mark_ring(sweep, ring);

@@ -59,14 +59,14 @@ xseg_status xseg_stream_retirement_begin(struct xseg_device *device, xseg_stream
      * A thread that queries or waits for the stream holds one of these locks, so it finishes first.
      */
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     xseg_pending_lock(device->pending);
     if (xseg_stream_is_known(stream) && xseg_context_is_lost(&device->context))
         xseg_streams_mark_retired(&device->streams, stream);
     else if (xseg_stream_is_known(stream))
         status = retire_stream(device, stream);
     xseg_pending_unlock(device->pending);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     if (!xseg_stream_is_known(stream))
         xseg_stream_cache_drop(&device->allocator->stream_cache, stream);
     return status;

@@ -141,13 +141,13 @@ xseg_status xseg_checkpoint_take(struct xseg_pool *pool, struct xseg_checkpoint 
     void *memory = NULL;
 
     xseg_pending_poll(device->pending);
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     xseg_status status = list_blocks(pool, sizeof(*checkpoint), true, with_users, &memory, &list);
     if (status == XSEG_OK)
         status = check_idle(pool, &list);
     if (status == XSEG_OK)
         status = xseg_checkpoint_ranges_take(pool, &ranges);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     if (status != XSEG_OK) {
         free(memory);
         return status;
@@ -330,7 +330,7 @@ xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,
     void *memory = NULL;
 
     xseg_pending_poll(device->pending);
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     xseg_status status = xseg_pool_check_running(checkpoint->pool);
     if (status == XSEG_OK)
         status = list_blocks(checkpoint->pool, 0, false, false, &memory, &live);
@@ -348,7 +348,7 @@ xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,
         restore_requested_size(&checkpoint->cached[i]);
     if (status == XSEG_OK)
         xseg_checkpoint_ranges_finish(checkpoint->ranges, checkpoint->pool);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     xseg_allocator_deliver(device->allocator);
     if (status == XSEG_OK) {
         report_blocks(moved, self, live.block, live.count, true);
@@ -403,9 +403,9 @@ xseg_status xseg_checkpoint_compare(struct xseg_pool *pool, void *const *pointer
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, list of %zu addresses", count);
     for (size_t i = 0; i < count; i++)
         address[i] = (uintptr_t)pointers[i];
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     const xseg_status status = list_blocks(pool, 0, false, false, &memory, &live);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     if (status == XSEG_OK) {
         qsort(address, count, sizeof(*address), compare_addresses);
         qsort(live.block, live.count, sizeof(*live.block), compare_bases);

@@ -57,10 +57,10 @@ xseg_status xseg_share_check_none(struct xseg_device *device)
 
     if (xseg_context_is_lost(&device->context))
         return XSEG_OK;
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     const bool exports = !xseg_list_is_empty(&sharing->exports);
     const bool imports = !xseg_list_is_empty(&sharing->imports);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     if (exports)
         return xseg_fail(XSEG_ERR_BUSY,
                          "memory of device %d is exported; xseg_export_close() it first",
@@ -335,9 +335,9 @@ static void fill_reply(void *self, const struct xseg_export_token *token, uint64
     struct xseg_device *device = self;
 
     memset(reply, 0, sizeof(*reply));
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     const xseg_status status = fill_reply_pages(device, token, first, reply, fd);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     reply->status = (uint32_t)status;
     if (status != XSEG_OK)
         (void)snprintf(reply->error, sizeof(reply->error), "%s", xseg_fail_detail());
@@ -364,7 +364,7 @@ static xseg_status lock_extent(struct xseg_allocator *allocator, uint64_t addres
 
 static void unlock_extent(struct xseg_extent *extent) XSEG_UNCHECKED
 {
-    xseg_mutex_unlock(&extent->arena->device->growth_lock);
+    xseg_mutex_unlock(&extent->arena->device->memory_lock);
 }
 
 xseg_status xseg_share_export(struct xseg_allocator *allocator, uint64_t address,
@@ -454,9 +454,9 @@ xseg_status xseg_share_close_export(struct xseg_allocator *allocator, uint64_t a
 
         if (device == NULL)
             continue;
-        xseg_mutex_lock(&device->growth_lock);
+        xseg_mutex_lock(&device->memory_lock);
         closed = close_oldest_export(device, address);
-        xseg_mutex_unlock(&device->growth_lock);
+        xseg_mutex_unlock(&device->memory_lock);
     }
     return closed ? XSEG_OK
                   : xseg_fail(XSEG_ERR_NOT_ALLOCATED,

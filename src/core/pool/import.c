@@ -143,9 +143,9 @@ xseg_status xseg_share_import(struct xseg_device *device, enum xseg_handle_type 
         if (fcntl(handle[i].fd, F_GETFD) < 0)
             return xseg_fail(XSEG_ERR_ARGUMENT, "descriptor of page %zu is not open, %d", i,
                              handle[i].fd);
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     const xseg_status status = map_import(device, type, handle, count, uuid, address);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     return status;
 }
 
@@ -189,11 +189,11 @@ xseg_status xseg_share_close_import(struct xseg_allocator *allocator, uint64_t a
 
         if (device == NULL)
             continue;
-        xseg_mutex_lock(&device->growth_lock);
+        xseg_mutex_lock(&device->memory_lock);
         record = find_import(device, address);
         if (record != NULL)
             status = close_import(device, record);
-        xseg_mutex_unlock(&device->growth_lock);
+        xseg_mutex_unlock(&device->memory_lock);
         if (record != NULL)
             return status;
     }

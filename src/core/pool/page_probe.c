@@ -153,11 +153,11 @@ xseg_status xseg_page_probe_export(struct xseg_device *device, bool *supported)
     struct xseg_sharing *sharing = device->sharing;
 
     XSEG_ASSERT(!xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     const xseg_status status = probe_export(device);
     *supported = sharing->exportable.result == XSEG_PAGE_PROBE_SUPPORTED;
     update_deferred(sharing);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     return status;
 }
 
@@ -215,12 +215,12 @@ xseg_status xseg_page_probe_rdma(struct xseg_device *device)
     XSEG_ASSERT(!xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (!xseg_device_makes_pages(device))
         return XSEG_OK;
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     const bool is_first = sharing->rdma.result == XSEG_PAGE_PROBE_NONE;
     if (is_first)
         status = probe_rdma(device);
     update_deferred(sharing);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     if (status == XSEG_ERR_UNSUPPORTED)
         xseg_log_line(&device->allocator->log, XSEG_LOG_WARNING,
                       "device %d: rdma has no effect, %s", device->context.ordinal,
@@ -235,10 +235,10 @@ void xseg_page_probe_retry(struct xseg_device *device)
     struct xseg_sharing *sharing = device->sharing;
     bool supported = false;
 
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     const bool retry_export = sharing->exportable.is_deferred,
                retry_rdma = sharing->rdma.is_deferred;
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     if (retry_rdma)
         (void)xseg_page_probe_rdma(device);
     /* The growth reports other errors of the driver. */

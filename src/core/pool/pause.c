@@ -520,9 +520,9 @@ static xseg_status run_pause(struct xseg_pool *pool, enum xseg_keep keep, const 
                              "registration callback runs in another thread for memory of pool %s; "
                              "retry after the callback has returned",
                              xseg_pool_label(pool));
-        xseg_mutex_unlock(&device->growth_lock);
+        xseg_mutex_unlock(&device->memory_lock);
         status = save_contents(pool, keep, path, contents);
-        xseg_mutex_lock(&device->growth_lock);
+        xseg_mutex_lock(&device->memory_lock);
         if (status == XSEG_OK)
             status = check_captures(device);
         if (status == XSEG_OK)
@@ -538,7 +538,7 @@ static xseg_status pause_running_pool(struct xseg_pool *pool, enum xseg_keep kee
     bool is_notified = false;
 
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     xseg_status status = check_pause(pool);
     if (status == XSEG_OK) {
         pool->state = XSEG_POOL_TRANSITION;
@@ -551,7 +551,7 @@ static xseg_status pause_running_pool(struct xseg_pool *pool, enum xseg_keep kee
         }
     }
     XSEG_ASSERT(status != XSEG_OK || pool->state == XSEG_POOL_PAUSED);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     return status;
 }
 
@@ -640,9 +640,9 @@ static xseg_status map_new_pages(struct xseg_pool *pool) XSEG_UNCHECKED
             status = xseg_evicted_map(at.segment);
     }
     if (status == XSEG_OK && pool->contents != NULL) {
-        xseg_mutex_unlock(&device->growth_lock);
+        xseg_mutex_unlock(&device->memory_lock);
         status = copy_contents(pool, pool->contents, false);
-        xseg_mutex_lock(&device->growth_lock);
+        xseg_mutex_lock(&device->memory_lock);
     }
     return status;
 }
@@ -683,7 +683,7 @@ static xseg_status resume_paused_pool(struct xseg_pool *pool)
     struct xseg_device *device = pool->device;
     xseg_status status = XSEG_OK;
 
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     if (xseg_context_is_lost(&device->context))
         status = xseg_driver_fail_lost(&device->context);
     else if (pool->state == XSEG_POOL_RUNNING)
@@ -697,7 +697,7 @@ static xseg_status resume_paused_pool(struct xseg_pool *pool)
         status = run_resume(pool);
     }
     XSEG_ASSERT(status != XSEG_OK || pool->state == XSEG_POOL_RUNNING);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     return status;
 }
 

@@ -129,10 +129,10 @@ xseg_status xseg_peers_allow(struct xseg_device *owner, struct xseg_device *peer
         return xseg_driver_fail_lost(&owner->context);
     if (xseg_context_is_lost(&peer->context))
         return xseg_driver_fail_lost(&peer->context);
-    xseg_mutex_lock(&owner->growth_lock);
+    xseg_mutex_lock(&owner->memory_lock);
     if (!xseg_context_has_peer(&owner->context, &peer->context))
         status = add_peer(owner, &peer->context);
-    xseg_mutex_unlock(&owner->growth_lock);
+    xseg_mutex_unlock(&owner->memory_lock);
     return status;
 }
 
@@ -142,7 +142,7 @@ void xseg_peers_renew(struct xseg_device *owner)
     bool is_new = false;
 
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
-    xseg_mutex_lock(&owner->growth_lock);
+    xseg_mutex_lock(&owner->memory_lock);
     for (int i = 0; i < allocator->device_count && owner->context.peers != 0; i++) {
         struct xseg_device *peer = xseg_allocator_open_device(allocator, i);
 
@@ -150,5 +150,5 @@ void xseg_peers_renew(struct xseg_device *owner)
             xseg_driver_enable_peer(&owner->context, &peer->context, &is_new) != XSEG_OK)
             xseg_context_remove_peer(&owner->context, &peer->context);
     }
-    xseg_mutex_unlock(&owner->growth_lock);
+    xseg_mutex_unlock(&owner->memory_lock);
 }

@@ -266,10 +266,10 @@ static xseg_status run_chain(struct commit *commit, xseg_status status)
 static bool notify_low_memory(const struct commit *commit, xseg_status status,
                               unsigned attempt) XSEG_UNCHECKED
 {
-    xseg_mutex_unlock(&commit->device->growth_lock);
+    xseg_mutex_unlock(&commit->device->memory_lock);
     const bool freed =
         xseg_oom_notify(commit->arena, &commit->params, status, XSEG_OBSERVER_LOW_MEMORY, attempt);
-    xseg_mutex_lock(&commit->device->growth_lock);
+    xseg_mutex_lock(&commit->device->memory_lock);
     return freed;
 }
 
@@ -572,10 +572,10 @@ xseg_status xseg_ranges_commit(struct xseg_range *range, uint64_t offset, uint64
         return status;
     if (xseg_pending_captures(device->pending))
         xseg_streams_claim(commit.stream);
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     status = begin_commit_unaliased(&commit, range, offset, bytes);
     if (status != XSEG_OK || commit.run.count == 0) {
-        xseg_mutex_unlock(&device->growth_lock);
+        xseg_mutex_unlock(&device->memory_lock);
         return status;
     }
     status = commit_run(&commit);
@@ -585,7 +585,7 @@ xseg_status xseg_ranges_commit(struct xseg_range *range, uint64_t offset, uint64
         oom->params = commit.params;
         oom->retained = xseg_pool_try_retain(commit.arena->pool) ? commit.arena->pool : NULL;
     }
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     return status;
 }
 
@@ -622,7 +622,7 @@ xseg_status xseg_ranges_prepare(struct xseg_range *range, uint64_t bytes)
     xseg_status status = XSEG_OK;
 
     while (status == XSEG_OK && !done) {
-        xseg_mutex_lock(&device->growth_lock);
+        xseg_mutex_lock(&device->memory_lock);
         status = xseg_range_find_run(range, 0, 0, &run);
         if (status == XSEG_OK && xseg_context_is_lost(&device->context))
             status = xseg_driver_fail_lost(&device->context);
@@ -633,7 +633,7 @@ xseg_status xseg_ranges_prepare(struct xseg_range *range, uint64_t bytes)
                                bytes, run.extent->segment.bytes);
         if (status == XSEG_OK)
             status = create_prepared_page(run.state, bytes, &done);
-        xseg_mutex_unlock(&device->growth_lock);
+        xseg_mutex_unlock(&device->memory_lock);
     }
     return status;
 }
@@ -683,7 +683,7 @@ xseg_status xseg_ranges_set_quota(struct xseg_range *range, uint64_t bytes)
     struct xseg_device *device = range->device;
     struct xseg_range_run run;
 
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     xseg_status status = xseg_range_find_run(range, 0, 0, &run);
     if (status == XSEG_OK) {
         const uint64_t max = xseg_min(run.extent->segment.bytes, run.state->limit);
@@ -695,6 +695,6 @@ xseg_status xseg_ranges_set_quota(struct xseg_range *range, uint64_t bytes)
                                  bytes, max)
                      : set_range_quota(range, bytes);
     }
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     return status;
 }

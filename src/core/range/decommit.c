@@ -108,13 +108,13 @@ static xseg_status change_run(struct xseg_range *range, uint64_t offset, uint64_
 
     if (status != XSEG_OK)
         return status;
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     status = xseg_range_find_run(range, offset, bytes, &run);
     if (status == XSEG_OK)
         status = change(&run, stream);
     if (status == XSEG_OK)
         xseg_pending_unmap_poll(device, false);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     return status;
 }
 
@@ -131,7 +131,7 @@ xseg_status xseg_ranges_hold(struct xseg_range *range, uint64_t offset, uint64_t
     struct xseg_device *device = range->device;
     struct xseg_range_run run = {0};
 
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     xseg_status status = xseg_range_find_run(range, offset, bytes, &run);
     if (status == XSEG_OK)
         status = xseg_range_check_claims(&run);
@@ -143,7 +143,7 @@ xseg_status xseg_ranges_hold(struct xseg_range *range, uint64_t offset, uint64_t
                                UINT32_MAX);
     for (uint32_t at = run.first; status == XSEG_OK && at < run.first + run.count; at++)
         run.state->elastic.holds[at]++;
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     return status;
 }
 
@@ -254,7 +254,7 @@ xseg_status xseg_ranges_alias(struct xseg_range *range, uint64_t offset, uint64_
             "ranges belong to different devices or allocators, device %d and device %d; "
             "reserve both with one pool",
             device->context.ordinal, from->device->context.ordinal);
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     xseg_status status = xseg_range_find_run(range, offset, bytes, &to);
     if (status == XSEG_OK)
         status = xseg_range_find_run(from, from_offset, bytes, &source);
@@ -268,6 +268,6 @@ xseg_status xseg_ranges_alias(struct xseg_range *range, uint64_t offset, uint64_
         status = check_alias(&to, &source);
     if (status == XSEG_OK && bytes != 0)
         status = map_aliases(&to, &source);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     return status;
 }

@@ -174,7 +174,7 @@ xseg_status xseg_ranges_reserve(struct xseg_pool *pool, uint64_t bytes,
     state->pool = pool;
     state->range = range;
     state->limit = options->limit_bytes == 0 ? UINT64_MAX : options->limit_bytes;
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     status = reserve_addresses(state, arena, bytes, page);
     if (status == XSEG_OK) {
         range->device = device;
@@ -183,7 +183,7 @@ xseg_status xseg_ranges_reserve(struct xseg_pool *pool, uint64_t bytes,
         device->ranges->handles = range;
         xseg_list_insert(&device->ranges->states, &state->link);
     }
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     if (status == XSEG_OK) {
         *out = range;
         return XSEG_OK;
@@ -345,11 +345,11 @@ xseg_status xseg_ranges_query(struct xseg_range *range, struct xseg_range_info *
 {
     struct xseg_device *device = range->device;
 
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     const xseg_status status = xseg_range_check_handle(range);
     const struct xseg_range_state *state = range->state;
     if (status != XSEG_OK) {
-        xseg_mutex_unlock(&device->growth_lock);
+        xseg_mutex_unlock(&device->memory_lock);
         return status;
     }
     const struct xseg_segment *segment = &state->extent->segment;
@@ -371,7 +371,7 @@ xseg_status xseg_ranges_query(struct xseg_range *range, struct xseg_range_info *
         .prepared_bytes = xseg_page_cache_kind_bytes(&device->page_cache, prepared),
         .recommits = state->recommits,
     };
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     return XSEG_OK;
 }
 
@@ -483,7 +483,7 @@ xseg_status xseg_ranges_release(struct xseg_range *range)
     struct xseg_device *device = range->device;
     struct xseg_pool *pool = NULL;
 
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     xseg_status status = xseg_range_check_handle(range);
     if (status == XSEG_OK) {
         pool = range->state->pool;
@@ -493,7 +493,7 @@ xseg_status xseg_ranges_release(struct xseg_range *range)
         else
             status = release_range(range);
     }
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     if (status == XSEG_OK)
         (void)xseg_release_pool(pool);
     return status;

@@ -343,30 +343,30 @@ void xseg_decay_pass(struct xseg_device *device, const struct xseg_config *confi
     const uint64_t now = xseg_clock_coarse(device_clock(device));
 
     if (now < atomic_load_explicit(&decay->due, memory_order_relaxed) ||
-        !xseg_mutex_trylock(&device->growth_lock))
+        !xseg_mutex_trylock(&device->memory_lock))
         return;
     (void)run_decay_pass(device, config, FROM_CALL, now, 0);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
 }
 
 xseg_status xseg_decay_background_pass(struct xseg_device *device, const struct xseg_config *config)
 {
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     const xseg_status status =
         run_decay_pass(device, config, FROM_BACKGROUND, xseg_clock_fine(device_clock(device)), 0);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     return status;
 }
 
 xseg_status xseg_decay_release_due(struct xseg_device *device, const struct xseg_config *config,
                                    uint64_t max_ns, uint64_t *released)
 {
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     const uint64_t before = xseg_device_physical(device);
     const xseg_status status =
         run_decay_pass(device, config, FROM_TRIM, xseg_clock_fine(device_clock(device)), max_ns);
     const uint64_t after = xseg_device_physical(device);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     *released += before - xseg_min(before, after);
     return status;
 }

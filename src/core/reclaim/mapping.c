@@ -144,9 +144,9 @@ xseg_status xseg_mapping_collect(struct xseg_device *device, const struct xseg_p
 {
     struct collection collection = {pool, stream, list, XSEG_OK};
 
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     xseg_device_visit_arenas(device, collect_arena_mappings, &collection);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     return collection.status;
 }
 
@@ -166,9 +166,9 @@ static bool is_address_mapped(struct xseg_allocator *allocator, uint64_t address
 
         if (device == NULL)
             continue;
-        xseg_mutex_lock(&device->growth_lock);
+        xseg_mutex_lock(&device->memory_lock);
         found = xseg_page_map_find(&allocator->page_map, address) != NULL;
-        xseg_mutex_unlock(&device->growth_lock);
+        xseg_mutex_unlock(&device->memory_lock);
     }
     return found;
 }
@@ -184,13 +184,13 @@ struct xseg_extent *xseg_mapping_lock_extent(struct xseg_allocator *allocator,
         if (extent == NULL)
             return NULL;
         struct xseg_device *device = extent->arena->device;
-        xseg_mutex_lock(&device->growth_lock);
+        xseg_mutex_lock(&device->memory_lock);
         const bool is_known = extent == xseg_page_map_find(&allocator->page_map, address) &&
                               extent->arena->device == device;
         if (is_known && address >= extent->segment.base &&
             address - extent->segment.base < extent->segment.bytes)
             return extent;
-        xseg_mutex_unlock(&device->growth_lock);
+        xseg_mutex_unlock(&device->memory_lock);
         if (is_known)
             return NULL;
     }
@@ -274,7 +274,7 @@ xseg_status xseg_mapping_pin(struct xseg_allocator *allocator, uint64_t address,
     if (extent == NULL)
         return xseg_allocator_fail_foreign(address);
     const xseg_status status = pin_range(extent, address, bytes);
-    xseg_mutex_unlock(&extent->arena->device->growth_lock);
+    xseg_mutex_unlock(&extent->arena->device->memory_lock);
     return status;
 }
 
@@ -294,7 +294,7 @@ xseg_status xseg_mapping_unpin(struct xseg_allocator *allocator, uint64_t addres
         is_inside ? XSEG_OK : xseg_mapping_fail_past_end(segment, address, bytes);
     if (is_inside)
         was_pinned = xseg_segment_release(segment, XSEG_RETAIN_PIN, begins, begins + bytes);
-    xseg_mutex_unlock(&extent->arena->device->growth_lock);
+    xseg_mutex_unlock(&extent->arena->device->memory_lock);
     if (!is_inside)
         return status;
     return was_pinned ? XSEG_OK
@@ -357,13 +357,13 @@ static void unlock_for_callbacks(struct xseg_device *device,
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     xseg_fail_save(kept);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
 }
 
 static void relock_after_callbacks(struct xseg_device *device,
                                    const struct xseg_fail_saved *kept) XSEG_UNCHECKED
 {
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     xseg_fail_restore(kept);
 }
 

@@ -20,10 +20,10 @@ static void free_pool_addresses(struct xseg_pool *pool)
 
     /* The caller may release the pool after a failure, whose error is preserved. */
     xseg_fail_save(&kept);
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     if (!xseg_pending_captures(device->pending) && !xseg_context_is_lost(&device->context))
         xseg_pool_visit_arenas(pool, xseg_reclaim_visit_unmapped, NULL);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     xseg_fail_restore(&kept);
 }
 

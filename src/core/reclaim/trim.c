@@ -320,7 +320,7 @@ void xseg_trim_to_limits(struct xseg_device *device)
     struct xseg_trim_result done = {sizeof(done)};
     const uint64_t cache = xseg_allocator_config(device->allocator)->page_cache_bytes;
 
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     if (!xseg_pending_captures(device->pending))
         xseg_page_cache_shrink_unprepared(&device->page_cache, cache);
     const uint64_t left = xseg_unreleased_bytes(&device->unreleased);
@@ -329,7 +329,7 @@ void xseg_trim_to_limits(struct xseg_device *device)
     const struct xseg_trim_plan plan = {.target_bytes = limit - xseg_min(limit, left)};
     if (xseg_device_physical(device) > limit)
         (void)xseg_trim_device(device, &plan, &done);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
 }
 
 /* --- Oversize segments. --- */

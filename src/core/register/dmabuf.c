@@ -150,11 +150,11 @@ static void release_pins(struct xseg_dmabuf_pin *pin)
 
     for (; pin != NULL; pin = next) {
         next = pin->stale;
-        xseg_mutex_lock(&pin->device->growth_lock);
+        xseg_mutex_lock(&pin->device->memory_lock);
         const bool done =
             xseg_segment_release(pin->segment, XSEG_RETAIN_REGISTRATION, pin->begin, pin->end);
         XSEG_ASSERT(done || xseg_context_is_lost(&pin->device->context));
-        xseg_mutex_unlock(&pin->device->growth_lock);
+        xseg_mutex_unlock(&pin->device->memory_lock);
         (void)done;
         free(pin);
     }
@@ -197,7 +197,7 @@ xseg_status xseg_dmabuf_acquire(struct xseg_registrations *table, uint64_t addre
     xseg_status status = check_request(&request);
     if (status == XSEG_OK)
         status = open_descriptor(&request, fd, offset);
-    xseg_mutex_unlock(&request.extent->arena->device->growth_lock);
+    xseg_mutex_unlock(&request.extent->arena->device->memory_lock);
     release_pins(request.stale);
     return status;
 }

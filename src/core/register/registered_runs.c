@@ -162,12 +162,12 @@ static bool change_pin(struct xseg_registrations *table,
     if (!registration->registrar.pin)
         return true;
     xseg_mutex_unlock(&table->lock);
-    xseg_mutex_lock(&registration->device->growth_lock);
+    xseg_mutex_lock(&registration->device->memory_lock);
     if (pins)
         done = pin_run(registration, run->range.begin, run->range.end) == XSEG_OK;
     else
         unpin_run(registration, run);
-    xseg_mutex_unlock(&registration->device->growth_lock);
+    xseg_mutex_unlock(&registration->device->memory_lock);
     xseg_mutex_lock(&table->lock);
     return done;
 }

@@ -111,7 +111,7 @@ static void remove_registration(struct xseg_registrations *table,
         (void)pthread_cond_wait(&table->changed, &table->lock.os);
     xseg_mutex_unlock(&table->lock);
     /* While the device memory lock is held, the extent of a classic segment is not reused. */
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     xseg_mutex_lock(&table->lock);
     if (!registration->is_released)
         extent->registered--;
@@ -121,7 +121,7 @@ static void remove_registration(struct xseg_registrations *table,
     table->count--;
     xseg_registration_release(table, registration);
     xseg_mutex_unlock(&table->lock);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
 }
 
 /* --- Notifications. --- */
@@ -249,7 +249,7 @@ xseg_status xseg_registrations_add(struct xseg_registrations *table, uint64_t ad
         return xseg_allocator_fail_foreign(address);
     status = create_registration(table, &draft, &registration);
     const uint64_t new_id = registration == NULL ? 0 : registration->range.order;
-    xseg_mutex_unlock(&draft.extent->arena->device->growth_lock);
+    xseg_mutex_unlock(&draft.extent->arena->device->memory_lock);
     if (registration != NULL)
         status = start_registration(table, registration);
     if (status == XSEG_OK)

@@ -202,10 +202,10 @@ xseg_status xseg_device_history_read(struct xseg_device *device, struct xseg_his
     struct xseg_history_cut cut = {.count = 0};
 
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     cut_rings(device, &cut);
     bool has_memory = xseg_device_history_finish_cut(device, &cut);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     xseg_mutex_lock(&device->history.store->lock);
     for (size_t i = 0; has_memory && i < cut.count; i++)
         set_first_event(&cut.rings[i]);
@@ -330,12 +330,12 @@ void xseg_device_history_clear(struct xseg_device *device)
 {
     struct xseg_history_cut cut;
 
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     cut_rings(device, &cut);
     for (struct xseg_history_ring *ring = atomic_load(&device->history.rings); ring != NULL;
          ring = ring->next)
         xseg_history_ring_clear(ring, ring->cut_end);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
 }
 
 void xseg_device_history_describe(struct xseg_allocator *allocator,
@@ -371,11 +371,11 @@ xseg_status xseg_device_history_annotate(struct xseg_device *device, uint32_t la
     struct xseg_history *history = &device->history;
     struct xseg_history_event event = {.action = XSEG_HISTORY_ANNOTATION, .label = label};
 
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     event.order = xseg_history_next_order(history);
     const bool has_memory = xseg_history_append_to_device(history, ANNOTATION_CAPACITY,
                                                           xseg_history_settings(history), &event);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     return has_memory
                ? XSEG_OK
                : xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, annotation in the history");

@@ -671,12 +671,12 @@ xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_co
 
     XSEG_ASSERT(device->allocator != NULL);
     explainer.origins_now = xseg_origins_now_by(&device->allocator->clock, config);
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     xseg_status status = xseg_explain_begin(&explainer);
     if (status == XSEG_OK) {
         xseg_device_walk(device, visit_block, &explainer);
         status = xseg_explain_end(&explainer);
     }
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     return status;
 }

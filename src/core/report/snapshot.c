@@ -75,7 +75,7 @@ static xseg_status copy_state(struct snapshot *snapshot, struct device_state *st
     };
     const struct xseg_history_store *store = &snapshot->allocator->history;
 
-    xseg_mutex_lock(&device->growth_lock);
+    xseg_mutex_lock(&device->memory_lock);
     const uint64_t settings = xseg_history_store_settings(store);
     xseg_status status = xseg_explain_begin(&explainer);
     if (status == XSEG_OK) {
@@ -87,7 +87,7 @@ static xseg_status copy_state(struct snapshot *snapshot, struct device_state *st
     state->reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
     state->page_cache = xseg_page_cache_bytes(&device->page_cache);
     state->unreleased = xseg_unreleased_bytes(&device->unreleased);
-    xseg_mutex_unlock(&device->growth_lock);
+    xseg_mutex_unlock(&device->memory_lock);
     /* If the history settings changed during the copy, the events do not lead to the copied
      * blocks. */
     state->has_trace = snapshot->params->include_events && config->history == XSEG_HISTORY_ALL &&
