@@ -20,7 +20,7 @@
  * choice. */
 #define FILE_BUFFER (64 * XSEG_MIB)
 
-/* Size and alignment of the smallest hole in the file: the block size of most file systems. */
+/* Size and alignment of the smallest region without data in the file: the block size of most file systems. */
 #define BLOCK 4096u
 
 static xseg_status fail_file_operation(const struct xseg_contents *contents, const char *what)
@@ -261,7 +261,7 @@ static xseg_status load_window(struct xseg_contents *contents, uint64_t offset, 
     return status == XSEG_OK ? xseg_contents_wait(contents) : status;
 }
 
-/* Check that the file was not truncated, because the missing bytes would count as a hole. */
+/* Check that the file was not truncated, because missing bytes would be read as zeros. */
 static xseg_status check_file_length(struct xseg_contents *contents)
 {
     struct stat info = {0};

@@ -8,8 +8,7 @@
  *
  * A copy on the host is in pinned buffers of at most 1 GiB, so that it runs at the speed of the
  * bus.  A copy in a file passes through one pinned buffer of 64 MiB.  The file is sparse: blocks of
- * zeros become holes of the file, and a load fills the device memory of a hole with zeros instead
- * of copying it.
+ * zeros are not written, and a load fills their device memory with zeros instead of copying it.
  *
  * Copies are queued on a stream of the caller.  They are complete once the stream was synchronized;
  * the file is written and read within the calls.
@@ -65,7 +64,7 @@ void xseg_contents_close(struct xseg_contents *contents);
  *
  * Returns: XSEG_OK, XSEG_ERR_DRIVER; with a file XSEG_ERR_FILE, XSEG_ERR_HOST_MEMORY
  * Cost:    one copy per buffer; with a file also one synchronization per buffer, and a load makes
- *          one copy per part with data and one fill per buffer with a hole
+ *          one copy per part with data and one fill per buffer with a block of zeros
  */
 xseg_status xseg_contents_save(struct xseg_contents *contents, uint64_t offset, uint64_t address,
                                uint64_t bytes);

@@ -87,7 +87,7 @@ struct xseg_context {
 
 /*
  * Whether the device is lost.  After an error such as an illegal address every call fails until the
- * process ends; after a reset of the context, or the driver's shutdown at exit, all memory of the
+ * process ends.  After a reset of the context, or the driver's shutdown at exit, all memory of the
  * context is invalid.  The functions below record the loss and return XSEG_ERR_DEVICE_LOST.
  */
 static inline bool xseg_context_is_lost(const struct xseg_context *context)

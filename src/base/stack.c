@@ -127,12 +127,12 @@ bool xseg_stack_prepare(void)
 /*
  * Walk the stack and copy the frames from the return address `caller` on.  Returns 0 if the walk does not reach that frame.
  *
- * all: a buffer of `room` frames, including internal frames
+ * all: a buffer of `capacity` frames, including internal frames
  */
-static uint32_t walk_with(walk_fn *walk, void *caller, void **all, uint32_t room, void **frames,
+static uint32_t walk_with(walk_fn *walk, void *caller, void **all, uint32_t capacity, void **frames,
                           uint32_t max)
 {
-    const int walked = walk(all, (int)room);
+    const int walked = walk(all, (int)capacity);
     const uint32_t count = walked > 0 ? (uint32_t)walked : 0;
     uint32_t internal = 0;
 
@@ -146,14 +146,14 @@ static uint32_t walk_with(walk_fn *walk, void *caller, void **all, uint32_t room
 }
 
 /* The fast unwinder can fail where backtrace() does not: libunwind at some frames, frame records on the stack of a fiber. */
-static uint32_t walk_from(void *caller, void **all, uint32_t room, void **frames, uint32_t max)
+static uint32_t walk_from(void *caller, void **all, uint32_t capacity, void **frames, uint32_t max)
 {
     walk_fn *walk = atomic_load_explicit(&unwinder, memory_order_acquire);
     const uint32_t captured =
-        walk_with(walk != NULL ? walk : backtrace, caller, all, room, frames, max);
+        walk_with(walk != NULL ? walk : backtrace, caller, all, capacity, frames, max);
 
     return captured == 0 && walk != NULL && walk != backtrace
-               ? walk_with(backtrace, caller, all, room, frames, max)
+               ? walk_with(backtrace, caller, all, capacity, frames, max)
                : captured;
 }
 

@@ -13,7 +13,7 @@
  *                share a few sets.
  *
  * After a library is unloaded, other code can be loaded at the same addresses.  So a mapping set is *unloaded* if one of its
- * mappings is, and a stack with an unloaded set is not found any more: the same addresses get a new stack with a new ID.  If
+ * mappings is.  A stack with an unloaded set is not found any more: the same addresses get a new stack with a new ID.  If
  * the module is loaded again at the same address, the set is valid again.
  *
  * Limits: mappings are refreshed when a stack is inserted.  Between an unload and the next insertion, a stack with exactly

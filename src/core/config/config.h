@@ -187,9 +187,9 @@ void xseg_config_init(struct xseg_config *config);
 xseg_status xseg_config_parse(struct xseg_config *config, const char *text, uint64_t *named);
 
 /*
- * Create the configuration of a new allocator from the first source that is present.  The sources
- * are the argument, the variables XSEG_ALLOC_CONF, PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF,
- * and the defaults.
+ * Create the configuration of a new allocator from the first source that is present: the
+ * argument, one of three variables, or the defaults.  The variables are XSEG_ALLOC_CONF,
+ * PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF, in this order.
  *
  * @param argument  a string, or NULL
  * @param source    the name of the source that was used, a static string

@@ -3,7 +3,7 @@
  * The allocator: one driver, its devices, and the configuration in effect.
  *
  * A device is opened by the first call that names it.  A configuration is immutable after its
- * publication: xseg_config_set() publishes a new version, and all versions are kept until the
+ * publication: xseg_config_set() publishes a new version.  All versions are kept until the
  * allocator closes, so that the fast path reads the current version with one load and without a
  * lock.  A version that equals an older one is not stored again: the older one is published.
  *

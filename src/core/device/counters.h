@@ -7,8 +7,8 @@
  * allocate and free, the values of one read may belong to slightly different moments.
  *
  * Memory counts for the pool to which it belongs.  A block that serves the default pool as a
- * fallback (use_on_oom) is included in struct xseg_counters of its pool, but not in the statistics
- * of the pool, because the holder of the pool did not allocate it.
+ * fallback (use_on_oom) is included in struct xseg_counters of its pool.  It is not included in the
+ * statistics of the pool, because the holder of the pool did not allocate it.
  *
  * Locking: a visit of pools locks TABLE, statistics of a device lock STATS, and a reset locks the
  * device memory lock and ARENA.

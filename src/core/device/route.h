@@ -67,8 +67,8 @@ void xseg_routes_record_capture(struct xseg_routes *routes);
 bool xseg_routes_captures_on(struct xseg_routes *routes, const struct xseg_known_stream *stream);
 
 /*
- * Find the pool for a request on a stream, and retain it for the caller; NULL if no route accepts
- * the stream.
+ * Find the pool for a request on a stream, and retain it for the caller.  The result is NULL if no
+ * route accepts the stream.
  *
  * Returns: XSEG_OK, or the error of a driver query about a capture
  * Cost:    during a capture, one query of the stream's capture state, and one more until the ID of

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Waiting for other processes: a request that the device cannot serve publishes its demand in the shared budget file
- * (budget.h), and retries until other processes have released enough idle memory or the time has elapsed.
+ * (budget.h).  It retries until other processes have released enough idle memory or the time has elapsed.
  *
  *     struct xseg_budget_wait budget_wait;
  *
@@ -32,8 +32,8 @@ struct xseg_budget_wait {
 };
 
 /*
- * Publish the demand of a request, if that can help: there are other processes, the device or the budget denies the request,
- * the device has that much memory, and no capture is active.
+ * Publish the demand of a request, if that can help.  It can if there are other processes, the device or the budget denies
+ * the request, the device has that much memory, and no capture is active.
  *
  * arena: the arena of the request, or one of them; the history records the event there
  * bytes: that the request needs

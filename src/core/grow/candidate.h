@@ -11,10 +11,10 @@
  * one that needs the fewest bytes.  Both searches walk the tree of unmapped blocks of the arena: O(unmapped blocks + blocks in
  * the ranges that begin there).
  *
- * A candidate range is claimed under the lock of the arena, mapped without that lock, and settled under it again.  In between
- * its blocks are in the state XSEG_BLOCK_CLAIMED, so no other thread allocates or coalesces them.  A cached small block gets a
- * record when it is claimed.  The growth maps unmapped blocks from the lowest address on and stops at the first failure
- * (`failed`); the settle turns the blocks before it into cached memory and the others into unmapped blocks again.
+ * A candidate range is claimed under the lock of the arena, mapped without that lock, and settled under it again.  In
+ * between its blocks are in the state XSEG_BLOCK_CLAIMED, so no other thread allocates or coalesces them.  A cached small
+ * block gets a record when it is claimed.  The growth maps unmapped blocks from the lowest address on and stops at the first
+ * failure (`failed`).  The settle turns the blocks before it into cached memory and the others into unmapped blocks again.
  *
  * Locking: the device memory lock is held from the claim to the settle; the lock of the arena where a function says so.
  */

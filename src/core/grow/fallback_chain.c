@@ -345,8 +345,8 @@ static xseg_status run_early_steps(struct fallback *fallback)
     return fallback->denied;
 }
 
-/* Whether the device, or the process by its limits, is short of memory: not if a pool is at its own limit, or if the memory
- * function of a pool has no memory. */
+/* Whether the device, or the process by its limits, is short of memory.  False if a pool is at its own limit, or if the
+ * memory function of a pool has no memory. */
 static bool is_device_short(const struct fallback *fallback, xseg_status denied)
 {
     const struct xseg_pool *pool = fallback->arena->pool;
@@ -612,8 +612,8 @@ static void log_changes(const struct fallback *fallback)
 
 /* --- The call. --- */
 
-/* Whether a request is rejected immediately, by PyTorch's rule: with throw_on_cudamalloc_oom, if no limit denies it, but the
- * device has no room, or the fraction of rejections is exceeded. */
+/* Whether a request is rejected immediately, by PyTorch's rule.  With throw_on_cudamalloc_oom that is the case if no limit
+ * denies the request, but the device has too little memory, or the fraction of rejections is exceeded. */
 static bool is_rejected(const struct xseg_device *device, const struct xseg_alloc_params *params)
 {
     if (device->denied_by == XSEG_OOM_CAUSE_REJECTION)

@@ -51,8 +51,8 @@ xseg_status xseg_growth_run(struct xseg_arena *arena, const struct xseg_alloc_pa
                             struct xseg_alloc_result *out);
 
 /*
- * The two halves of a growth in an expandable segment: claim a candidate range, in a new segment if necessary; map the range
- * and serve the request from it.
+ * The two halves of a growth in an expandable segment.  The first claims a candidate range, in a new segment if necessary.
+ * The second maps the range and serves the request from it.
  *
  * small:  claim the range that needs the fewest small pages; else the lowest range
  * status: XSEG_OK; or the reason why no memory may be mapped, which is returned after the range is settled

@@ -10,7 +10,7 @@
  * number, and the mark of a label is the number of the last sweep that found the label in use.  A
  * sweep marks the labels of threads, events and allocated blocks, and then drops the labels whose
  * mark is older.  New labels, and labels that a thread sets again, are marked with the number of
- * the current sweep, and only a label of a thread can get into an event or a block.  So events and
+ * the current sweep.  Only a label of a thread can get into an event or a block.  So events and
  * blocks need no write barrier: neither an allocation nor an overwritten event costs anything.
  *
  * A sweep is due after XSEG_HISTORY_LABELS_FRESH new labels plus the number of labels that the last

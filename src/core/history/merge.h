@@ -6,8 +6,8 @@
  * these numbers, whatever the clocks of the CPUs were.  All other events are sorted by time.
  *
  * The first two constraints are turned into constraints on time.  The time of each event is raised
- * to that of its predecessor in the ring, and the time of each event with a sequence number to that
- * of the event with the previous number.  Then times do not decrease along either order, and a
+ * to that of its predecessor in the ring.  The time of an event with a sequence number is raised to
+ * that of the event with the previous number.  Then times do not decrease along either order, and a
  * k-way merge by (time, last sequence number so far) satisfies both.  The merge uses a binary heap
  * of runs: O(log runs) per event.
  *

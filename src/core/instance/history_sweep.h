@@ -4,7 +4,7 @@
  * application's hook returned; and the labels of threads.
  *
  * The roots are the contexts of threads, the events in rings and the allocated blocks.  Marking
- * needs no write barrier: a label is attached to events and blocks only from the context of a
+ * needs no write barrier.  A label is attached to events and blocks only from the context of a
  * thread, and a label that a thread sets during the sweep is created marked (labels.h).  Numbers of
  * the hook follow the same rule: numbers that were gathered after the previous sweep began are not
  * discarded.

@@ -3,7 +3,7 @@
  * State changes of granules that create no page: decommit, recommit, hold, unhold and alias.
  *
  * A decommit records an event on its stream and unmaps nothing (pending_unmap.h).  A hold keeps the
- * page of a granule over a decommit, for a graph that was captured with it; the unhold names the
+ * page of a granule over a decommit, for a graph that was captured with it.  The unhold names the
  * stream of the graph's last launch, and the granule gets a further batch on that stream.
  *
  * Locking: the public calls lock the device memory; the helpers expect it locked.

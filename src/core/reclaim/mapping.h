@@ -19,8 +19,8 @@
  * device memory lock and locks it again.  The memory that it concerns is claimed, or in a pool in
  * transition, so no other thread changes it.  Everything else may have changed on return.  The
  * memory is kept if a capture has begun during the notification, because nothing is unmapped during
- * a capture, or if another thread runs a callback about the same memory, because callbacks do not
- * wait for each other.  Without an observer a notification costs one load.
+ * a capture.  It is also kept if another thread runs a callback about the same memory, because
+ * callbacks do not wait for each other.  Without an observer a notification costs one load.
  *
  * Locking: the caller holds the device memory lock and no other lock, unless a function states
  * otherwise.

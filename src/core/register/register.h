@@ -16,8 +16,8 @@
  * The first registration adds one internal observer (observers.h).  The observer receives each map
  * and unmap notification (notify.h), finds the registrations that overlap it and calls their
  * callbacks.  The table of an allocator has its registrations in an interval tree by address and in
- * a hash table by ID, so a notification is O(log n) in the number of registrations, plus those that
- * overlap.
+ * a hash table by ID.  So a notification is O(log n) in the number of registrations, plus those
+ * that overlap.
  *
  * Several threads can run callbacks of one registration at the same time, for different runs.  A
  * run is busy while a callback runs for it.  A thread that is about to unmap memory of a busy run

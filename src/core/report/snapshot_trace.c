@@ -8,11 +8,11 @@
  * decay pass or a trim has an event that precedes the unmap.  PyTorch has no entry for it, so the
  * trace lists the index of the unmap with its cause.
  *
- * Paused memory.  While a pool is paused, its blocks remain allocated, but their pages are
- * evicted.  PyTorch's format has no such state: it shows an unmapped segment, in which no block can
- * exist.  Therefore the trace shows each block of an evicted range as freed immediately before the
- * eviction and as allocated immediately after the pages are mapped again, and it hides the events
- * of blocks in between.  The eviction filter decides which events are hidden and knows the blocks:
+ * Paused memory.  While a pool is paused, its blocks remain allocated, but their pages are evicted.
+ * PyTorch's format has no such state: it shows an unmapped segment, in which no block can exist.
+ * Therefore the trace shows each block of an evicted range as freed immediately before the eviction
+ * and as allocated immediately after the pages are mapped again.  It hides the events of blocks in
+ * between.  The eviction filter decides which events are hidden and knows the blocks:
  *
  *   1. One pass over the events finds the evicted ranges, from PAUSE to RESUME.  A segment that is
  *      mapped at these addresses later ends the range as well, if the pool was destroyed while it

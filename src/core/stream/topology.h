@@ -11,8 +11,9 @@
  *     d ----+
  *
  * A *view* is one stream in one capture.  It has the set of nodes that precede the stream.  When
- * the terminals of the stream change, the view walks the graph backward from the new terminals and
- * stops at nodes that are in the set already, so each node is visited once: O(new nodes and edges).
+ * the terminals of the stream change, the view walks the graph backward from the new terminals.  It
+ * stops at nodes that are in the set already, so each node is visited once: O(new nodes and
+ * edges).
  *
  * A *waiter* is a block with the terminals of all streams that used it at its free.  It is ready
  * when all these nodes precede the stream.  Each node has a list of its waiters, so ready waiters
