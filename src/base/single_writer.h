@@ -6,8 +6,7 @@
  * threads read consistent values.  For C atomics, gcc emits exactly that, three instructions and a register, where x86-64
  * has one `add` with a memory operand.  It also emits a load and a compare instead of one `cmp`.  The functions below are
  * that one instruction.  A hit executes about 500 instructions for an allocation and its free, of which this form saves 22.
- * It also saves results: a CPU that waits for memory can execute ahead only until about 240 results are in flight
- * (bench-waits).
+ * It also saves results: a CPU that waits for memory can execute ahead only until about 240 results are in flight.
  *
  * ThreadSanitizer does not instrument assembly.  Its builds and other architectures use C atomics with the same ordering.
  */
