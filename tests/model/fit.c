@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/core/block/arena_audit.h"
-#include "src/core/block/walk.h"
+#include "src/core/block/arena.h"
+#include "src/core/block/extent.h"
 #include "src/core/device/allocator.h"
 #include "tests/support/draw.h"
 #include "tests/support/scene.h"
@@ -548,26 +548,26 @@ static void step_configure(struct world *world)
 static void expect_parts(struct world *world, struct arena *arena)
 {
     const struct xseg_extent *extent = NULL;
-    struct xseg_part part = {0};
+    struct xseg_block_view view = {0};
     struct xseg_violation violation = {0};
 
     for (unsigned i = 0; i < arena->count; i++) {
         const struct part *want = &arena->part[i];
 
         if (before(arena, &arena->part[i]) == NULL) {
-            assert_null(part.extent);
+            assert_null(view.extent);
             extent = xseg_page_map_find(&world->allocator->page_map, want->base);
             assert_non_null(extent);
-            part = xseg_walk_first(extent);
+            view = xseg_extent_first_view(extent);
         }
-        assert_ptr_equal(part.extent, extent);
-        assert_int_equal(part.base, want->base);
-        assert_int_equal(part.bytes, want->bytes);
-        assert_int_equal(part.state, want->state);
-        assert_int_equal(part.requested, want->state != XSEG_BLOCK_UNMAPPED ? want->requested : 0);
-        part = xseg_walk_next(&part);
+        assert_ptr_equal(view.extent, extent);
+        assert_int_equal(view.base, want->base);
+        assert_int_equal(view.bytes, want->bytes);
+        assert_int_equal(view.state, want->state);
+        assert_int_equal(view.requested, want->state != XSEG_BLOCK_UNMAPPED ? want->requested : 0);
+        view = xseg_extent_next_view(&view);
     }
-    assert_null(part.extent);
+    assert_null(view.extent);
     if (extent != NULL && !xseg_arena_audit(extent->arena, &violation))
         fail_msg("%s: %s", violation.tag, violation.text);
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The audits of an arena, its extents and its device: each invariant can be seen to break. */
 #include "src/core/block/arena.h"
-#include "src/core/block/arena_audit.h"
 #include "src/core/block/arena_blocks.h"
 #include "src/core/device/allocator.h"
 #include "src/core/instance/instance.h"

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "src/core/block/extent_blocks.h"
+#include "src/core/block/extent.h"
 #include "src/core/device/allocator.h"
 #include "tests/support/scene.h"
 

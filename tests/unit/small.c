@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Small blocks: what the audit of their starts finds, and requested sizes. */
-#include "src/core/block/arena_audit.h"
-#include "src/core/block/walk.h"
+#include "src/core/block/arena.h"
+#include "src/core/block/extent.h"
 #include "src/core/device/allocator.h"
 
 #include <string.h>
@@ -78,7 +78,7 @@ static void wrong_starts_are_found(void **state)
 
 static uint64_t requested_at(const struct fixture *f, uint64_t offset)
 {
-    return xseg_walk_at(f->extent, f->extent->segment.base + offset).requested;
+    return xseg_extent_view_at(f->extent, f->extent->segment.base + offset).requested;
 }
 
 /* PyTorch's rules: a free keeps the size, the remainder of a split inherits it, coalescing keeps that of the block that is

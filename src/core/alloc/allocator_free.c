@@ -6,11 +6,10 @@
 #include "src/base/error.h"
 #include "src/core/alloc/capture.h"
 #include "src/core/alloc/slow_path.h"
+#include "src/core/block/arena.h"
 #include "src/core/block/arena_blocks.h"
-#include "src/core/block/extent_blocks.h"
-#include "src/core/block/extent_lock.h"
+#include "src/core/block/extent.h"
 #include "src/core/block/recorder.h"
-#include "src/core/block/walk.h"
 #include "src/core/grow/guarded.h"
 #include "src/core/history/history.h"
 #include "src/core/instance/history_sweep.h"
@@ -32,25 +31,25 @@ static const char *const state_text[] = {
 static xseg_status fail_not_allocated(const struct xseg_extent *extent, uint64_t address,
                                       bool *is_free)
 {
-    const struct xseg_part part = xseg_walk_at(extent, address);
+    const struct xseg_block_view view = xseg_extent_view_at(extent, address);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
-    XSEG_ASSERT((size_t)part.state < XSEG_COUNT_OF(state_text) && state_text[part.state] != NULL);
-    *is_free = part.state != XSEG_BLOCK_ALLOCATED && extent->elastic == NULL;
+    XSEG_ASSERT((size_t)view.state < XSEG_COUNT_OF(state_text) && state_text[view.state] != NULL);
+    *is_free = view.state != XSEG_BLOCK_ALLOCATED && extent->elastic == NULL;
     if (extent->elastic != NULL)
         return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
                          "address belongs to a range, %#" PRIx64
                          "; release memory of a range by xseg_range_decommit()",
                          address);
-    if (part.state == XSEG_BLOCK_ALLOCATED)
+    if (view.state == XSEG_BLOCK_ALLOCATED)
         return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
                          "address is not the start of a block, %#" PRIx64 " at offset %" PRIu64
                          " of the block at %#" PRIx64 "; pass the start",
-                         address, address - part.base, part.base);
+                         address, address - view.base, view.base);
     return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "block is not allocated, %#" PRIx64 " in %s", address,
-                     part.state == XSEG_BLOCK_UNMAPPED && extent->arena->is_guarded
+                     view.state == XSEG_BLOCK_UNMAPPED && extent->arena->is_guarded
                          ? "memory that has been freed and unmapped"
-                         : state_text[part.state]);
+                         : state_text[view.state]);
 }
 
 /* Append to the error message when the address was freed, if the history of a device contains the free. */
@@ -89,7 +88,7 @@ static inline bool lock_live(struct xseg_allocator *allocator, const void *point
                              struct live *live, xseg_status *status) XSEG_TRIES(live->arena->lock)
 {
     const uint64_t address = (uint64_t)(uintptr_t)pointer;
-    struct xseg_extent *extent = xseg_extent_lock_at(&allocator->page_map, address);
+    struct xseg_extent *extent = xseg_arena_lock_at(&allocator->page_map, address);
 
     if (__builtin_expect(extent == NULL, 0)) {
         (void)xseg_allocator_fail_foreign(address);

@@ -4,7 +4,7 @@
 #include "src/base/error.h"
 #include "src/core/alloc/allocator_free.h"
 #include "src/core/alloc/hit_step.h"
-#include "src/core/block/extent_lock.h"
+#include "src/core/block/arena.h"
 #include "src/core/block/fast_path.h"
 
 /* Take the general path (allocator_free.h). */

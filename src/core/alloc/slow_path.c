@@ -7,7 +7,7 @@
 #include "src/base/error.h"
 #include "src/core/alloc/allocator_free.h"
 #include "src/core/block/arena_blocks.h"
-#include "src/core/block/walk.h"
+#include "src/core/block/extent.h"
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
 #include "src/core/grow/fallback_chain.h"
@@ -181,10 +181,10 @@ static xseg_status allocate_cached_at(struct xseg_arena *arena,
         return fail_at_address(params, "segment belongs to another pool, stream or kind");
     if (!xseg_arena_reserve_records(arena, &arena->blocks, 4))
         return xseg_arena_fail_host_memory();
-    const struct xseg_part part = xseg_walk_at(extent, address);
-    if (part.state != XSEG_BLOCK_CACHED || xseg_part_end(&part) - address < params->bytes)
-        return fail_at_address(params, conflicts[part.state]);
-    if (params->is_single && address != part.base)
+    const struct xseg_block_view view = xseg_extent_view_at(extent, address);
+    if (view.state != XSEG_BLOCK_CACHED || xseg_block_view_end(&view) - address < params->bytes)
+        return fail_at_address(params, conflicts[view.state]);
+    if (params->is_single && address != view.base)
         return fail_at_address(params, "address is not the start of a single page");
     *out = xseg_arena_allocate_at(arena, extent, address, params);
     return XSEG_OK;

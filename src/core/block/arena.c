@@ -7,14 +7,13 @@
 #include "src/base/error.h"
 #include "src/base/host_memory.h"
 #include "src/core/block/origins.h"
-#include "src/core/block/page_map.h"
 #include "src/core/config/size.h"
 
 struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan)
 {
     _Static_assert(sizeof(struct xseg_arena) >= XSEG_DEMAND_ZERO_LARGE,
-                   "an arena begins with a cache line");
-    /* Most of an arena is bins of the free index that are never touched. */
+                   "demand-zero memory of this size begins at a cache line");
+    /* Most of an arena consists of bins of the free index that are never accessed. */
     struct xseg_arena *arena = xseg_demand_zero_alloc(sizeof(*arena));
 
     if (arena == NULL)
@@ -32,7 +31,7 @@ struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan)
     arena->is_small = plan->is_small;
     arena->is_private = plan->is_private;
     arena->is_guarded = plan->is_guarded;
-    atomic_init(&arena->notes, plan->is_guarded ? XSEG_ARENA_SLOW_PATH : 0);
+    atomic_init(&arena->free_actions, plan->is_guarded ? XSEG_ARENA_SLOW_PATH : 0);
     arena->has_starts = plan->is_small && !plan->is_guarded;
     arena->unindexed_max = plan->is_small ? 0 : XSEG_SIZE_SMALL_MAX;
     arena->last_remainder_min = plan->is_small ? 128 << 10 : XSEG_SIZE_SMALL_MAX + 1;
@@ -78,7 +77,7 @@ xseg_status xseg_arena_fail_host_memory(void)
     return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, block record");
 }
 
-/* Note for the granules of some bytes when they became idle. */
+/* Record the time at which the granules of some bytes became idle. */
 static void stamp_granules(const struct xseg_arena *arena, struct xseg_extent *extent,
                            uint64_t base, uint64_t bytes)
 {
@@ -96,14 +95,15 @@ static void stamp_granules(const struct xseg_arena *arena, struct xseg_extent *e
         segment->idle_since[at] = now;
 }
 
-void xseg_arena_record_free(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t base,
-                            uint64_t bytes)
+void xseg_arena_run_free_actions_slow(struct xseg_arena *arena, struct xseg_extent *extent,
+                                      uint64_t base, uint64_t bytes)
 {
     XSEG_ASSERT(bytes > 0 && base >= extent->segment.base);
     xseg_counts_resume(&arena->counts);
-    if ((atomic_load_explicit(&arena->notes, memory_order_relaxed) & XSEG_ARENA_ORIGINS) != 0 &&
+    if ((atomic_load_explicit(&arena->free_actions, memory_order_relaxed) & XSEG_ARENA_ORIGINS) !=
+            0 &&
         xseg_origins_clear(extent, base) && --arena->origins == 0)
-        (void)atomic_fetch_and(&arena->notes, ~XSEG_ARENA_ORIGINS);
+        (void)atomic_fetch_and(&arena->free_actions, ~XSEG_ARENA_ORIGINS);
     if (xseg_arena_now(arena) != 0)
         stamp_granules(arena, extent, base, bytes);
 }

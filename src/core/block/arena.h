@@ -1,23 +1,37 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * An arena: the segments and the free index of one pool on one stream, small or large, with their lock
- * and their counts.
+ * An arena: the extents and the free index of one pool on one stream in one size class (small or large), with their lock and
+ * their counts.
  *
- * A hit takes the lock of one arena and no other, so threads on different streams share no
- * lock.  Growth and trims need the driver: they claim blocks (state BUSY), let go of the lock, call the
- * driver, and settle the blocks again.
+ * A hit locks one arena and nothing else, so threads on different streams share no lock.  The lock is biased towards the thread
+ * that uses it (biased_lock.h).  An arena keeps what its blocks need: the slabs of block records and stream uses, the free index
+ * of cached blocks (free_index.h), the tree of unmapped blocks in order of position (tree.h), the last remainder (best_fit.h),
+ * and the counts of statistics (counts.h).  arena_blocks.h has the operations.
+ *
+ * Claims.  Growth and trim call the driver, which must not happen under the lock.  They claim blocks under the lock (state
+ * XSEG_BLOCK_CLAIMED), release the lock, call the driver, lock again and settle the blocks.
+ *
+ * Free actions.  A free usually changes the counts, coalesces the block and does nothing else.  `free_actions` is 0 in that case,
+ * so the fast path tests one word.  Three features set bits: suspended counts (counts.h), origins (origins.h), and the
+ * slow path for frees of large blocks in a guarded arena or in one with fallback blocks.  The low bits contain the time of the last
+ * decay pass, with which a free stamps the granules that become idle (idle.h).
+ *
+ * Block flags.  Frees of blocks without a flag test one byte.  XSEG_BLOCK_OVERSIZE: the block is counted as an oversize allocation.
+ * XSEG_BLOCK_FALLBACK: the default pool allocated the block from an arena of a private pool, after growth had failed
+ * (fallback_chain.h).  The arena counts a fallback block with its other blocks, because totals of a device are sums over arenas,
+ * and once more in `fallback`, because the statistics of the private pool exclude these blocks.
  *
  * Invariants, under the lock; xseg_arena_audit() checks each:
- *   ARENA-1  every cached block of its extents is in the free index, or is the victim, or is a scrap; no other
- *            block is any of these.
- *   ARENA-2  every hole of its extents is in the tree of holes, and no other block is.
- *   ARENA-3  the counts of live and active blocks and bytes are those of the blocks.
- *   ARENA-4  reserved and evicted bytes together are the mapped bytes of the segments, while no block is busy.
- *   ARENA-5  the counts of lent blocks are those of the blocks that have that flag.
- *   ARENA-6  the arena counts the live and pending blocks that have an origin; the notes say whether there are any.
+ *   ARENA-1  every cached block is in the free index, or is the last remainder, or is unindexed because of its size (best_fit.h);
+ *            no other block is any of these.
+ *   ARENA-2  every unmapped block is in the tree of unmapped blocks, and no other block is.
+ *   ARENA-3  the counts of allocated and active blocks and bytes equal the sums over the blocks.
+ *   ARENA-4  reserved plus evicted bytes equal the mapped bytes of the segments, while no block is claimed.
+ *   ARENA-5  the counts of fallback blocks equal the sums over the blocks with that flag.
+ *   ARENA-6  `origins` is the number of allocated and pending blocks that have an origin; XSEG_ARENA_ORIGINS is set if it is not 0.
  *
- * Locking: ARENA.  `device` and the kind of the arena do not change; `pool`, `next` and `stream` are also read without
- * the lock, and change only while the arena is free (pool.h).
+ * Locking: the lock has rank ARENA and guards all members that do not specify anything else.  `device` and the kind of the arena
+ * never change.  `pool`, `next` and `stream` are also read without the lock, and change only while no pool owns the arena (pool.h).
  */
 #ifndef XSEG_CORE_ARENA_H
 #define XSEG_CORE_ARENA_H
@@ -26,22 +40,21 @@
 
 #include "src/base/biased_lock.h"
 #include "src/core/block/extent.h"
-#include "src/core/block/flags.h"
 #include "src/core/block/free_index.h"
-#include "src/core/block/slot.h"
+#include "src/core/block/page_map.h"
 #include "src/core/block/tree.h"
 #include "src/core/config/config.h"
 #include "src/core/stats/counts.h"
 #include "src/core/stream/streams.h"
 
-/* In the notes of an arena: large.h must not free large blocks, since the arena is guarded or has lent blocks. */
+/* In free_actions: the fast path must not free large blocks, because the arena is guarded or has fallback blocks. */
 #define XSEG_ARENA_SLOW_PATH ((uint64_t)1 << 62)
 
-/* In the notes of an arena: a free clears the origin of its block, see origins.h. */
+/* In free_actions: a free clears the origin of its block, see origins.h. */
 #define XSEG_ARENA_ORIGINS ((uint64_t)1 << 61)
 
-/* The bits of the notes that are no clock. */
-#define XSEG_ARENA_FLAGS (XSEG_COUNTS_SUSPENDED | XSEG_ARENA_SLOW_PATH | XSEG_ARENA_ORIGINS)
+/* The bits of free_actions that are not part of the time. */
+#define XSEG_ARENA_FREE_ACTIONS (XSEG_COUNTS_SUSPENDED | XSEG_ARENA_SLOW_PATH | XSEG_ARENA_ORIGINS)
 
 struct xseg_device;
 struct xseg_history;
@@ -49,22 +62,28 @@ struct xseg_history_ring;
 struct xseg_page_map;
 struct xseg_pool;
 
+/* Sums over the fallback blocks that an arena has allocated and freed, by quantity; current values are the differences.
+ * Written under the lock of the arena, read without. */
+struct xseg_fallback_counts {
+    atomic_uint_fast64_t up[XSEG_COUNTS], down[XSEG_COUNTS];
+};
+
 struct xseg_arena {
     /* The first cache line hardly ever changes.  The second has the lock and the counts of blocks and bytes, which
-     * every hit writes: threads that take the lock in turn get all of these at once. */
+     * every hit writes: a thread that locks the arena after another one transfers them together. */
     _Alignas(64) struct xseg_device *device;
-    _Atomic(struct xseg_pool *) pool;  /* NULL: the arena is free */
-    _Atomic(struct xseg_arena *) next; /* in its pool, or in the list of free arenas (pool.h) */
+    _Atomic(struct xseg_pool *) pool;  /* NULL: no pool owns the arena */
+    _Atomic(struct xseg_arena *) next; /* in its pool, or in the list of unused arenas (pool.h) */
     /* Changes only with the pool, while the arena is in no pool's list.  Threads read it without a lock. */
     _Atomic(struct xseg_known_stream *) stream;
-    /* The notes that a free has to make, 0 for none.  The low bits have the clock of the last look at idle memory (idle.h),
-     * 0 before the first; the high bits are XSEG_ARENA_FLAGS. */
-    atomic_uint_fast64_t notes;
+    /* Work of a free in addition to freeing; 0: none.  The high bits are XSEG_ARENA_FREE_ACTIONS, the low bits the time of the
+     * last decay pass (idle.h), 0 before the first. */
+    atomic_uint_fast64_t free_actions;
     bool is_small;
-    bool is_private; /* of pools that users have made */
+    bool is_private; /* of a private pool */
     bool is_guarded; /* each segment has one block, see guarded.h */
-    bool has_starts; /* its blocks are small, so they are found through starts (slot.h) */
-    bool is_paused;  /* no block is handed out, see pause.h; guarded by the lock */
+    bool has_starts; /* its blocks are small: starts lead to them (slot.h) */
+    bool is_paused;  /* allocations fail, see pause.h; guarded by the lock */
 
     struct xseg_biased_lock lock;
     struct xseg_counts counts;
@@ -73,37 +92,38 @@ struct xseg_arena {
     /* Bytes of blocks whose pages are evicted, see pause.h; written under the lock, read without. */
     atomic_uint_fast64_t evicted;
     /* A cache line that most hits write. */
-    _Alignas(64) struct xseg_block *last_remainder; /* see cached.h; or the sentinel */
+    _Alignas(64) struct xseg_block *last_remainder; /* see best_fit.h; or the sentinel */
     struct xseg_slab blocks;                        /* struct xseg_block */
     /* A cache line that hits read. */
     _Alignas(64) struct xseg_page_map *page_map; /* the allocator's */
     char *records;                               /* base of block handles */
-    uint64_t unindexed_max; /* cached blocks of at most this size are unindexed, see cached.h */
+    uint64_t unindexed_max; /* cached blocks of at most this size are unindexed, see best_fit.h */
     uint64_t last_remainder_min; /* minimum size of a remainder that becomes the last remainder */
-    atomic_uint *searches; /* of the device's default pool, while garbage is collected by age */
+    atomic_uint
+        *searches; /* of the device's default pool, while garbage collection by age is enabled */
     /* The sentinel: the neighbor of both ends of a segment, and the last remainder if there is none. */
     _Alignas(64) struct xseg_block sentinel;
     struct xseg_free_index free_index;
-    /* Guarded by the device memory lock: an event on the stream, or NULL, and when it was recorded.  Blocks that were cached before
-     * `passed` have no queued work any more. */
+    /* Guarded by the device memory lock: an event on the stream, or NULL, and when it was recorded.  No queued work uses blocks
+     * that were cached before `passed`. */
     xseg_event fence;
     uint64_t fenced, passed;
     struct xseg_fallback_counts fallback;
     struct xseg_slab uses; /* struct xseg_stream_use */
     /* Number of xseg_arena_settle() calls.  Written under the lock, read without. */
     atomic_uint_fast64_t settles;
-    uint32_t fills; /* new blocks that are being written or checked; guarded by the lock */
+    uint32_t fills; /* new blocks that the debug fill writes or checks; guarded by the lock */
     uint32_t
-        quarantined; /* of a guarded arena: segments that ended; guarded by the device memory lock */
+        quarantined; /* of a guarded arena: freed segments; guarded by the device memory lock */
     struct xseg_arena
         *locked_next; /* see xseg_device_lock_arenas(); guarded by the device memory lock */
-    /* Sums of the arena's increases and decreases when it came to its pool from another one, or when the pool's
-     * totals were reset; without those of lent blocks.  Written under the lock, read without. */
+    /* Sums of the arena's increases and decreases when its pool acquired it from another one, or when the pool's
+     * totals were reset; without those of fallback blocks.  Written under the lock, read without. */
     atomic_uint_fast64_t up_before[XSEG_COUNTS], down_before[XSEG_COUNTS];
     uint64_t origins;               /* number of blocks that have an origin; guarded by the lock */
     struct xseg_history *history;   /* the device's */
     struct xseg_history_ring *ring; /* NULL before the first event; guarded by the lock */
-    uint32_t pool_number;           /* of `pool`, for notes; 0: the default pool */
+    uint32_t pool_number;           /* ID of `pool` in the history; 0: the default pool */
 };
 
 #if !XSEG_BIASED_LOCK_IS_ATOMIC
@@ -114,10 +134,10 @@ _Static_assert((offsetof(struct xseg_arena, lock) + XSEG_BIASED_LOCK_SHARED_OFFS
                "members that a hit writes fill cache lines");
 #endif
 
-/* Records that one step of a growth or a trim may take: a claim, and the cuts after it. */
+/* Records that one step of growth or trim needs at most: for a claim and the splits after it. */
 #define XSEG_ARENA_RECORDS 4u
 
-_Static_assert((XSEG_ARENA_SLOW_PATH & XSEG_COUNTS_SUSPENDED) == 0, "each note has a bit");
+_Static_assert((XSEG_ARENA_SLOW_PATH & XSEG_COUNTS_SUSPENDED) == 0, "each action has a bit");
 _Static_assert(XSEG_ARENA_RECORDS <= XSEG_SLAB_FIRST, "one batch is enough for a step");
 
 /* The parameters of an allocation.  The entry point sets the request; slow_path.h adds the rest. */
@@ -126,25 +146,25 @@ struct xseg_alloc_params {
     struct xseg_pool *pool;   /* NULL: the pool that a route selects, or the default pool */
     struct xseg_arena *arena; /* the arena that the fast path has searched, or NULL */
     xseg_stream stream;
-    uint64_t address;       /* where the block has to begin; 0: anywhere */
-    uint64_t requested;     /* as the user said */
+    uint64_t address;       /* required start of the block; 0: any */
+    uint64_t requested;     /* argument of the caller */
     uint64_t bytes;         /* rounded */
     uint64_t alignment;     /* of the address; at least XSEG_SIZE_UNIT, a power of two */
-    uint64_t span;          /* bytes that a block must have for the alignment to fit in it */
-    uint64_t segment_bytes; /* of a classic segment for it */
+    uint64_t span;          /* minimum size of a block that contains an aligned range of `bytes` */
+    uint64_t segment_bytes; /* of a classic segment for the request */
     bool is_small;
     bool expandable;
-    bool is_guarded;       /* in a segment of its own */
-    bool at_end;           /* of that */
-    bool zeroed;           /* the block is to be zeroed */
-    bool has_polled;       /* pending blocks were polled for this request, which happens once */
+    bool is_guarded;       /* the block is all of its segment, see guarded.h */
+    bool at_end;           /* guarded: the block ends at the end of the segment */
+    bool zeroed;           /* the block must be filled with zeros */
+    bool has_polled;       /* this request has polled pending blocks, once */
     bool is_searched;      /* `arena` has no block for the request, unless one was freed since */
-    bool collects_garbage; /* garbage is collected by age before the arena grows */
-    bool counts_search;    /* the search counts on the clock of these ages, once for a request */
-    bool no_split;         /* a block that is found is handed out whole */
-    bool is_single;        /* one page alone, which is handed out whole (single_page of pool.h) */
-    bool keep; /* memory is to be ready, not handed out: a block that is found stays cached */
-    bool is_fallback; /* the block is lent to the default pool, see flags.h */
+    bool collects_garbage; /* garbage collection by age precedes growth */
+    bool counts_search;    /* the search advances the clock of these ages, once per request */
+    bool no_split;         /* allocate a cached block whole */
+    bool is_single;        /* allocate one page, whole (single_page of pool.h) */
+    bool keep;             /* prewarm: a cached block that fits stays cached */
+    bool is_fallback;      /* for the default pool, from an arena of a private pool */
 };
 
 /* The block that serves a request; none while `base` is 0. */
@@ -152,7 +172,7 @@ struct xseg_alloc_result {
     struct xseg_arena *arena;
     uint64_t base, bytes;
     uint64_t requested;
-    bool fallback; /* the block is lent to the default pool, see flags.h */
+    bool fallback; /* the block has XSEG_BLOCK_FALLBACK */
 };
 
 static inline struct xseg_known_stream *xseg_arena_stream(const struct xseg_arena *arena)
@@ -160,8 +180,8 @@ static inline struct xseg_known_stream *xseg_arena_stream(const struct xseg_aren
     return atomic_load_explicit(&arena->stream, memory_order_acquire);
 }
 
-/* A number that changes when memory of an arena becomes cached: by a free, by the end of a pending free, or by a settle.  As
- * long as it is the same, a search that found no block finds none. */
+/* A number that changes when memory of an arena becomes cached: by a free, a completed pending free, or a settled claim.  While
+ * the number is the same, a search that failed fails again. */
 static inline uint64_t xseg_arena_generation(const struct xseg_arena *arena)
 {
     const struct xseg_counts_row *row = arena->counts.row;
@@ -178,7 +198,7 @@ static inline bool xseg_arena_has_pending(const struct xseg_arena *arena)
            xseg_counts_current(&arena->counts, XSEG_COUNT_ALLOCATION);
 }
 
-/* Bytes of cached blocks, as far as they are counted.  Without the arena's lock the sums may be of two moments. */
+/* Bytes of cached blocks.  Without the arena's lock the result is approximate, because two counters are read. */
 static inline uint64_t xseg_arena_cached_bytes(const struct xseg_arena *arena)
 {
     const uint64_t reserved = xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
@@ -187,7 +207,7 @@ static inline uint64_t xseg_arena_cached_bytes(const struct xseg_arena *arena)
     return reserved - xseg_min(reserved, active);
 }
 
-/* The arguments of xseg_arena_create(): an arena has members of these names. */
+/* The arguments of xseg_arena_create(); members of an arena have the same names. */
 struct xseg_arena_plan {
     struct xseg_device *device;
     struct xseg_pool *pool;
@@ -199,9 +219,10 @@ struct xseg_arena_plan {
     bool is_small, is_private, is_guarded;
 };
 
-/* Returns NULL without host memory. */
+/* Returns NULL on host allocation failure. */
 struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan);
-/* Free an arena, which must have no extent. */
+
+/* Destroy an arena, which must have no extent. */
 void xseg_arena_destroy(struct xseg_arena *arena);
 
 static inline void xseg_arena_lock(struct xseg_arena *arena) XSEG_ACQUIRES(arena->lock)
@@ -214,7 +235,7 @@ static inline void xseg_arena_unlock(struct xseg_arena *arena) XSEG_RELEASES(are
     xseg_biased_lock_unlock(&arena->lock);
 }
 
-/* xseg_arena_reserve_records() for a slab that has too few records. */
+/* The slow path of xseg_arena_reserve_records(): the slab has too few records. */
 bool xseg_arena_allocate_records(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t count)
     XSEG_REQUIRES(arena->lock);
 
@@ -229,7 +250,7 @@ static inline bool xseg_arena_reserve_records(struct xseg_arena *arena, struct x
            xseg_arena_allocate_records(arena, slab, count);
 }
 
-/* Fail because xseg_arena_reserve_records() has returned false for block records. */
+/* The status after xseg_arena_reserve_records() has failed for block records. */
 xseg_status xseg_arena_fail_host_memory(void);
 
 /* Insert an unmapped block into the tree of unmapped blocks, or remove it; the arena's lock is
@@ -248,46 +269,91 @@ static inline void xseg_arena_remove_unmapped(struct xseg_arena *arena, struct x
     xseg_tree_remove(arena->records, &arena->unmapped_blocks, block, &key);
 }
 
-/* Whether a free has notes to make. */
-static inline bool xseg_arena_has_flags(const struct xseg_arena *arena)
+/* Whether a free has work in addition to freeing. */
+static inline bool xseg_arena_has_free_actions(const struct xseg_arena *arena)
 {
-    return !xseg_single_writer_equals_relaxed(&arena->notes, 0);
+    return !xseg_single_writer_equals_relaxed(&arena->free_actions, 0);
 }
 
-/* The clock of the last look at idle memory; the arena's lock is held. */
+/* The time of the last decay pass; the arena's lock is held. */
 static inline uint64_t xseg_arena_now(const struct xseg_arena *arena)
 {
-    return atomic_load_explicit(&arena->notes, memory_order_relaxed) & ~XSEG_ARENA_FLAGS;
+    return atomic_load_explicit(&arena->free_actions, memory_order_relaxed) &
+           ~XSEG_ARENA_FREE_ACTIONS;
 }
 
-/* Set that clock; the arena's lock is held. */
+/* Set the time of the last decay pass; the arena's lock is held. */
 static inline void xseg_arena_set_now(struct xseg_arena *arena, uint64_t now)
 {
-    XSEG_ASSERT((now & XSEG_ARENA_FLAGS) == 0);
-    (void)atomic_fetch_add(&arena->notes, now - xseg_arena_now(arena));
+    XSEG_ASSERT((now & XSEG_ARENA_FREE_ACTIONS) == 0);
+    (void)atomic_fetch_add(&arena->free_actions, now - xseg_arena_now(arena));
 }
 
-/* Set whether large blocks are freed in the general path; the arena's lock is held. */
-static inline void xseg_arena_set_slow_path(struct xseg_arena *arena, bool generally)
+/* Set whether large blocks are freed on the slow path; the arena's lock is held. */
+static inline void xseg_arena_set_slow_path(struct xseg_arena *arena, bool is_slow)
 {
-    if (generally)
-        (void)atomic_fetch_or(&arena->notes, XSEG_ARENA_SLOW_PATH);
+    if (is_slow)
+        (void)atomic_fetch_or(&arena->free_actions, XSEG_ARENA_SLOW_PATH);
     else
-        (void)atomic_fetch_and(&arena->notes, ~XSEG_ARENA_SLOW_PATH);
+        (void)atomic_fetch_and(&arena->free_actions, ~XSEG_ARENA_SLOW_PATH);
 }
 
-/* Note a free of some bytes of an extent, in an arena that has notes. */
-void xseg_arena_record_free(struct xseg_arena *arena, struct xseg_extent *extent, uint64_t base,
-                            uint64_t bytes);
+/* The slow path of xseg_arena_run_free_actions(): the arena has free actions. */
+void xseg_arena_run_free_actions_slow(struct xseg_arena *arena, struct xseg_extent *extent,
+                                      uint64_t base, uint64_t bytes);
 
-/* Note a free of some bytes of an extent, if the arena has notes: when memory became idle, that counts fell, and that an
- * origin ended. */
-static inline void xseg_arena_record_free_if_enabled(struct xseg_arena *arena,
-                                                     struct xseg_extent *extent, uint64_t base,
-                                                     uint64_t bytes)
+/* Run the free actions of an arena for the bytes of a freed block: resume suspended counts, clear the origin, and stamp the
+ * granules that become idle. */
+static inline void xseg_arena_run_free_actions(struct xseg_arena *arena, struct xseg_extent *extent,
+                                               uint64_t base, uint64_t bytes)
 {
-    if (__builtin_expect(xseg_arena_has_flags(arena), 0))
-        xseg_arena_record_free(arena, extent, base, bytes);
+    if (__builtin_expect(xseg_arena_has_free_actions(arena), 0))
+        xseg_arena_run_free_actions_slow(arena, extent, base, bytes);
 }
+
+static inline bool xseg_block_is_fallback(const struct xseg_block *block)
+{
+    return (block->flags & XSEG_BLOCK_FALLBACK) != 0;
+}
+
+/* Clear the flag of an oversize block that has no other flag, for the fast path of a free, which resumes suspended counts
+ * itself. */
+static inline void xseg_block_clear_oversize(struct xseg_counts *counts, struct xseg_block *block)
+{
+    XSEG_ASSERT(block->flags == XSEG_BLOCK_OVERSIZE);
+    xseg_counts_decrease_only(counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
+    block->flags = 0;
+}
+
+/*
+ * Find the extent of an address and lock its arena.  Returns NULL, and locks no arena, if no segment contains the address.
+ * An extent without allocated blocks may be destroyed at any time, so the extent from the page map is checked again under
+ * the lock.
+ */
+static inline struct xseg_extent *xseg_arena_lock_at(struct xseg_page_map *page_map,
+                                                     uint64_t address) XSEG_UNCHECKED
+{
+    for (;;) {
+        struct xseg_extent *extent = xseg_page_map_find(page_map, address);
+
+        if (__builtin_expect(extent == NULL, 0))
+            return NULL;
+        struct xseg_arena *arena = extent->arena;
+        xseg_arena_lock(arena);
+        /* An extent that belongs to its arena and has blocks has not been destroyed. */
+        if (__builtin_expect(extent->arena == arena && extent->first != NULL &&
+                                 xseg_extent_contains(extent, address),
+                             1))
+            return extent;
+        const bool is_free =
+            extent == xseg_page_map_find(page_map, address) && extent->arena == arena;
+        xseg_arena_unlock(arena);
+        if (is_free)
+            return NULL;
+    }
+}
+
+/* Audit an arena and its extents; the lock must be held. */
+bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_violation *violation);
 
 #endif

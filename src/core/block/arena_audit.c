@@ -1,79 +1,79 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/block/arena_audit.h"
+#include "src/core/block/arena.h"
 
 #include <inttypes.h>
 
 #include "src/core/block/best_fit.h"
 #include "src/core/block/elastic.h"
-#include "src/core/block/extent_blocks.h"
+#include "src/core/block/extent.h"
 #include "src/core/block/origins.h"
-#include "src/core/block/walk.h"
 #include "src/core/stats/counts.h"
 #include "vmm/alias.h"
 
-struct tally {
-    uint64_t live, live_bytes, active, active_bytes, mapped, unmapped_blocks;
+struct block_sums {
+    uint64_t allocated, allocated_bytes, active, active_bytes, mapped, unmapped_blocks;
     uint64_t fallback, fallback_bytes, fallback_active, fallback_active_bytes, origins;
     uint64_t last_remainders,
-        to_index; /* cached: the victim; blocks that are neither the victim nor scraps */
+        to_index; /* cached blocks that must be the last remainder; in the index */
 };
 
-static void tally_up(const struct xseg_arena *arena, const struct xseg_extent *extent,
-                     struct tally *tally)
+static void count_blocks(const struct xseg_arena *arena, const struct xseg_extent *extent,
+                         struct block_sums *sums)
 {
-    XSEG_WALK(part, extent)
+    XSEG_EXTENT_FOR_EACH(view, extent)
     {
-        const bool live = part.state == XSEG_BLOCK_ALLOCATED;
-        const bool active = live || part.state == XSEG_BLOCK_PENDING_FREE;
+        const bool allocated = view.state == XSEG_BLOCK_ALLOCATED;
+        const bool active = allocated || view.state == XSEG_BLOCK_PENDING_FREE;
         const bool cached =
-            part.state == XSEG_BLOCK_CACHED && !xseg_cached_is_unindexed(arena, part.record);
+            view.state == XSEG_BLOCK_CACHED && !xseg_cached_is_unindexed(arena, view.record);
 
-        tally->live += live;
-        tally->live_bytes += live ? part.bytes : 0;
-        tally->active += active;
-        tally->active_bytes += active ? part.bytes : 0;
-        tally->fallback += live && part.is_fallback;
-        tally->fallback_bytes += live && part.is_fallback ? part.bytes : 0;
-        tally->fallback_active += active && part.is_fallback;
-        tally->fallback_active_bytes += active && part.is_fallback ? part.bytes : 0;
-        tally->origins +=
-            active && xseg_origins_age(part.extent, part.base, 1) != XSEG_ORIGINS_UNKNOWN;
-        tally->mapped += part.record->mapped ? part.bytes : 0;
-        tally->last_remainders += cached && part.record == arena->last_remainder;
-        tally->to_index += cached && part.record != arena->last_remainder;
-        tally->unmapped_blocks += part.state == XSEG_BLOCK_UNMAPPED;
+        sums->allocated += allocated;
+        sums->allocated_bytes += allocated ? view.bytes : 0;
+        sums->active += active;
+        sums->active_bytes += active ? view.bytes : 0;
+        sums->fallback += allocated && view.is_fallback;
+        sums->fallback_bytes += allocated && view.is_fallback ? view.bytes : 0;
+        sums->fallback_active += active && view.is_fallback;
+        sums->fallback_active_bytes += active && view.is_fallback ? view.bytes : 0;
+        sums->origins +=
+            active && xseg_origins_age(view.extent, view.base, 1) != XSEG_ORIGINS_UNKNOWN;
+        sums->mapped += view.record->mapped ? view.bytes : 0;
+        sums->last_remainders += cached && view.record == arena->last_remainder;
+        sums->to_index += cached && view.record != arena->last_remainder;
+        sums->unmapped_blocks += view.state == XSEG_BLOCK_UNMAPPED;
     }
 }
 
-/* Add a granule, and the page of its first granule.  Returns bytes of the page that the segment is not charged for. */
-static uint64_t tally_page(const struct xseg_segment *segment, uint32_t at, bool is_live,
-                           struct tally *tally)
+/* Add a granule, and its page if this is the first granule of the page.  Returns bytes of the page that are not charged to the
+ * segment. */
+static uint64_t count_page(const struct xseg_segment *segment, uint32_t at, bool is_allocated,
+                           struct block_sums *sums)
 {
     const struct xseg_alias_record *page = xseg_alias_record(segment, at);
     uint64_t alias_bytes = 0;
 
     if (xseg_page_state_is_present(segment->state[at]) &&
         (page == NULL || page->audited.mapped + page->audited.evicted == 0)) {
-        tally->active_bytes += segment->granule_bytes;
-        tally->mapped += segment->granule_bytes;
+        sums->active_bytes += segment->granule_bytes;
+        sums->mapped += segment->granule_bytes;
     }
-    if (is_live && (page == NULL || page->audited.committed == 0))
-        tally->live_bytes += segment->granule_bytes;
-    xseg_alias_audit_add(segment, at, is_live, &alias_bytes);
+    if (is_allocated && (page == NULL || page->audited.committed == 0))
+        sums->allocated_bytes += segment->granule_bytes;
+    xseg_alias_audit_add(segment, at, is_allocated, &alias_bytes);
     return alias_bytes;
 }
 
-/* Add the granules of an elastic extent, which are no blocks. */
-static bool tally_elastic(const struct xseg_extent *extent, struct tally *tally,
+/* Add the granules of an elastic extent to the sums, and check the extent. */
+static bool audit_elastic(const struct xseg_extent *extent, struct block_sums *sums,
                           struct xseg_violation *violation)
 {
     const struct xseg_segment *segment = &extent->segment;
     const struct xseg_elastic *elastic = extent->elastic;
-    uint64_t live = 0, pending_unmaps = 0, alias_bytes = 0;
+    uint64_t allocated = 0, pending_unmaps = 0, alias_bytes = 0;
 
     for (uint32_t at = 0; at < segment->granules; at++) {
-        const bool is_live = elastic->use[at] == XSEG_ELASTIC_ALLOCATED;
-        const bool is_used = is_live || elastic->use[at] == XSEG_ELASTIC_UNMAPPING;
+        const bool is_allocated = elastic->use[at] == XSEG_ELASTIC_ALLOCATED;
+        const bool is_used = is_allocated || elastic->use[at] == XSEG_ELASTIC_UNMAPPING;
         const bool has_page =
             xseg_segment_is_mapped(segment, at) || xseg_segment_is_evicted(segment, at);
 
@@ -83,24 +83,25 @@ static bool tally_elastic(const struct xseg_extent *extent, struct tally *tally,
         XSEG_INVARIANT(violation, "ELASTIC-2",
                        (elastic->batch[at] != 0) == (elastic->use[at] == XSEG_ELASTIC_UNMAPPING),
                        "granule %" PRIu32 " in batch %" PRIu32, at, elastic->batch[at]);
-        live += is_live;
-        pending_unmaps += is_used && !is_live;
-        alias_bytes += tally_page(segment, at, is_live, tally);
+        allocated += is_allocated;
+        pending_unmaps += is_used && !is_allocated;
+        alias_bytes += count_page(segment, at, is_allocated, sums);
     }
-    const uint64_t own = (live + pending_unmaps) * segment->granule_bytes - alias_bytes;
+    const uint64_t own = (allocated + pending_unmaps) * segment->granule_bytes - alias_bytes;
     XSEG_INVARIANT(violation, "ALIAS-2", alias_bytes == segment->alias_bytes,
-                   "alias_bytes says %" PRIu64 ", granules %" PRIu64, segment->alias_bytes,
-                   alias_bytes);
+                   "alias_bytes is %" PRIu64 ", the sum over granules %" PRIu64,
+                   segment->alias_bytes, alias_bytes);
     XSEG_INVARIANT(violation, "ELASTIC-3",
-                   live == elastic->live && pending_unmaps == elastic->pending_unmaps &&
-                       own == elastic->own,
-                   "live says %" PRIu32 ", there are %" PRIu64 "; leaving %" PRIu32 ", %" PRIu64
-                   "; own %" PRIu64 ", %" PRIu64,
-                   elastic->live, live, elastic->pending_unmaps, pending_unmaps, elastic->own, own);
+                   allocated == elastic->allocated && pending_unmaps == elastic->pending_unmaps &&
+                       own == elastic->charged,
+                   "allocated %" PRIu32 ", counted %" PRIu64 "; pending %" PRIu32
+                   ", counted %" PRIu64 "; charged %" PRIu64 ", counted %" PRIu64,
+                   elastic->allocated, allocated, elastic->pending_unmaps, pending_unmaps,
+                   elastic->charged, own);
     return true;
 }
 
-static void begin_aliases(const struct xseg_arena *arena)
+static void begin_alias_audit(const struct xseg_arena *arena)
 {
     XSEG_LIST_FOR(node, &arena->extents)
     {
@@ -118,7 +119,7 @@ static bool audit_aliases(const struct xseg_arena *arena, struct xseg_violation 
     return true;
 }
 
-static bool has_claimed(const struct xseg_extent *extent)
+static bool has_claimed_granule(const struct xseg_extent *extent)
 {
     for (uint32_t at = 0; at < extent->segment.granules; at++)
         if (extent->elastic->use[at] == XSEG_ELASTIC_CLAIMED)
@@ -126,13 +127,13 @@ static bool has_claimed(const struct xseg_extent *extent)
     return false;
 }
 
-static bool has_busy(const struct xseg_arena *arena)
+static bool has_claimed_block(const struct xseg_arena *arena)
 {
     XSEG_LIST_FOR(node, &arena->extents)
     {
         const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
 
-        if (extent->elastic != NULL && has_claimed(extent))
+        if (extent->elastic != NULL && has_claimed_granule(extent))
             return true;
         if (extent->elastic != NULL)
             continue;
@@ -143,31 +144,32 @@ static bool has_busy(const struct xseg_arena *arena)
     return false;
 }
 
-/* How much of a quantity is lent now. */
-static uint64_t fallback_of(const struct xseg_arena *arena, enum xseg_count what)
+/* The current value of a quantity over the fallback blocks. */
+static uint64_t current_fallback(const struct xseg_arena *arena, enum xseg_count what)
 {
     return arena->fallback.up[what] - arena->fallback.down[what];
 }
 
-static bool audit_fallback(const struct xseg_arena *arena, const struct tally *tally,
+static bool audit_fallback(const struct xseg_arena *arena, const struct block_sums *sums,
                            struct xseg_violation *violation)
 {
-    XSEG_INVARIANT(violation, "ARENA-5",
-                   fallback_of(arena, XSEG_COUNT_ALLOCATION) == tally->fallback &&
-                       fallback_of(arena, XSEG_COUNT_ALLOCATED_BYTES) == tally->fallback_bytes &&
-                       fallback_of(arena, XSEG_COUNT_ACTIVE) == tally->fallback_active &&
-                       fallback_of(arena, XSEG_COUNT_ACTIVE_BYTES) == tally->fallback_active_bytes,
-                   "counted %" PRIu64 " lent, there are %" PRIu64,
-                   fallback_of(arena, XSEG_COUNT_ALLOCATION), tally->fallback);
+    XSEG_INVARIANT(
+        violation, "ARENA-5",
+        current_fallback(arena, XSEG_COUNT_ALLOCATION) == sums->fallback &&
+            current_fallback(arena, XSEG_COUNT_ALLOCATED_BYTES) == sums->fallback_bytes &&
+            current_fallback(arena, XSEG_COUNT_ACTIVE) == sums->fallback_active &&
+            current_fallback(arena, XSEG_COUNT_ACTIVE_BYTES) == sums->fallback_active_bytes,
+        "counted %" PRIu64 " fallback blocks, there are %" PRIu64,
+        current_fallback(arena, XSEG_COUNT_ALLOCATION), sums->fallback);
     return true;
 }
 
 bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_violation *violation)
 {
     const struct xseg_counts *counts = &arena->counts;
-    struct tally tally = {0};
+    struct block_sums sums = {0};
 
-    begin_aliases(arena);
+    begin_alias_audit(arena);
     XSEG_LIST_FOR(node, &arena->extents)
     {
         const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
@@ -175,42 +177,42 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_violation *vio
         if (!xseg_extent_audit(extent, violation))
             return false;
         if (extent->elastic == NULL)
-            tally_up(arena, extent, &tally);
-        else if (!has_claimed(extent) && !tally_elastic(extent, &tally, violation))
+            count_blocks(arena, extent, &sums);
+        else if (!has_claimed_granule(extent) && !audit_elastic(extent, &sums, violation))
             return false;
     }
     const uint64_t indexed = xseg_free_index_count(&arena->free_index);
-    XSEG_INVARIANT(violation, "ARENA-1", indexed == tally.to_index,
-                   "%" PRIu64 " in the free index, %" PRIu64 " cached", indexed, tally.to_index);
+    XSEG_INVARIANT(violation, "ARENA-1", indexed == sums.to_index,
+                   "%" PRIu64 " in the free index, %" PRIu64 " cached", indexed, sums.to_index);
     XSEG_INVARIANT(violation, "ARENA-1",
-                   tally.last_remainders == xseg_cached_has_last_remainder(arena),
-                   "%" PRIu64 " cached blocks are the victim", tally.last_remainders);
+                   sums.last_remainders == xseg_cached_has_last_remainder(arena),
+                   "%" PRIu64 " cached blocks are the last remainder", sums.last_remainders);
     const uint64_t unmapped_blocks = xseg_tree_count(arena->records, arena->unmapped_blocks);
-    XSEG_INVARIANT(violation, "ARENA-2", unmapped_blocks == tally.unmapped_blocks,
-                   "%" PRIu64 " in the tree, %" PRIu64 " holes", unmapped_blocks,
-                   tally.unmapped_blocks);
+    XSEG_INVARIANT(violation, "ARENA-2", unmapped_blocks == sums.unmapped_blocks,
+                   "%" PRIu64 " in the tree, %" PRIu64 " unmapped", unmapped_blocks,
+                   sums.unmapped_blocks);
     if (!xseg_free_index_audit(&arena->free_index, violation) ||
         !xseg_counts_audit(counts, violation))
         return false;
-    if (has_busy(arena))
+    if (has_claimed_block(arena))
         return true;
     XSEG_INVARIANT(violation, "ARENA-3",
-                   xseg_counts_current(counts, XSEG_COUNT_ALLOCATION) == tally.live &&
+                   xseg_counts_current(counts, XSEG_COUNT_ALLOCATION) == sums.allocated &&
                        xseg_counts_current(counts, XSEG_COUNT_ALLOCATED_BYTES) ==
-                           tally.live_bytes &&
-                       xseg_counts_current(counts, XSEG_COUNT_ACTIVE) == tally.active &&
-                       xseg_counts_current(counts, XSEG_COUNT_ACTIVE_BYTES) == tally.active_bytes,
-                   "counted %" PRIu64 " live, there are %" PRIu64,
-                   xseg_counts_current(counts, XSEG_COUNT_ALLOCATION), tally.live);
+                           sums.allocated_bytes &&
+                       xseg_counts_current(counts, XSEG_COUNT_ACTIVE) == sums.active &&
+                       xseg_counts_current(counts, XSEG_COUNT_ACTIVE_BYTES) == sums.active_bytes,
+                   "counted %" PRIu64 " allocated, there are %" PRIu64,
+                   xseg_counts_current(counts, XSEG_COUNT_ALLOCATION), sums.allocated);
     XSEG_INVARIANT(
         violation, "ARENA-4",
-        xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES) + arena->evicted == tally.mapped,
+        xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES) + arena->evicted == sums.mapped,
         "counted %" PRIu64 " reserved and %" PRIu64 " evicted, mapped are %" PRIu64,
-        xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES), arena->evicted, tally.mapped);
-    XSEG_INVARIANT(
-        violation, "ARENA-6",
-        arena->origins == tally.origins &&
-            ((atomic_load(&arena->notes) & XSEG_ARENA_ORIGINS) != 0) == (tally.origins != 0),
-        "counted %" PRIu64 " origins, there are %" PRIu64, arena->origins, tally.origins);
-    return audit_aliases(arena, violation) && audit_fallback(arena, &tally, violation);
+        xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES), arena->evicted, sums.mapped);
+    XSEG_INVARIANT(violation, "ARENA-6",
+                   arena->origins == sums.origins &&
+                       ((atomic_load(&arena->free_actions) & XSEG_ARENA_ORIGINS) != 0) ==
+                           (sums.origins != 0),
+                   "counted %" PRIu64 " origins, there are %" PRIu64, arena->origins, sums.origins);
+    return audit_aliases(arena, violation) && audit_fallback(arena, &sums, violation);
 }

@@ -2,9 +2,9 @@
 #include "src/core/block/arena_blocks.h"
 
 #include "src/base/host_memory.h"
+#include "src/core/block/arena.h"
 #include "src/core/block/best_fit.h"
-#include "src/core/block/extent_blocks.h"
-#include "src/core/block/flags.h"
+#include "src/core/block/extent.h"
 #include "src/core/block/page_map.h"
 #include "src/core/block/recorder.h"
 #include "src/core/config/size.h"
@@ -20,8 +20,8 @@ struct xseg_block *xseg_arena_split_block(struct xseg_arena *arena, struct xseg_
                             block->mapped);
 }
 
-/* Join a block with the one behind it, whose record is put back. */
-static void join(struct xseg_arena *arena, struct xseg_block *block)
+/* Extend a block over the next one, whose record is freed. */
+static void join_next_block(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_block *next = block->next;
 
@@ -33,8 +33,8 @@ static void join(struct xseg_arena *arena, struct xseg_block *block)
     xseg_slab_free(&arena->blocks, next);
 }
 
-/* Put a cached block or a hole where searches find it. */
-static void insert(struct xseg_arena *arena, struct xseg_block *block)
+/* Insert a cached or unmapped block into the structure that searches use. */
+static void index_block(struct xseg_arena *arena, struct xseg_block *block)
 {
     if (block->state == XSEG_BLOCK_UNMAPPED)
         xseg_arena_insert_unmapped(arena, block);
@@ -42,8 +42,7 @@ static void insert(struct xseg_arena *arena, struct xseg_block *block)
         xseg_cached_add(arena, block);
 }
 
-/* Let searches find a cached block or a hole no longer. */
-static void erase(struct xseg_arena *arena, struct xseg_block *block)
+static void unindex_block(struct xseg_arena *arena, struct xseg_block *block)
 {
     XSEG_ASSERT(block->state == XSEG_BLOCK_UNMAPPED || block->state == XSEG_BLOCK_CACHED);
     if (block->state == XSEG_BLOCK_UNMAPPED)
@@ -52,36 +51,97 @@ static void erase(struct xseg_arena *arena, struct xseg_block *block)
         xseg_cached_remove(arena, block);
 }
 
-/* Merge a block that is in no tree with neighbours in its state, and put the result in its tree.  The result keeps the
- * `requested` of the block. */
-static struct xseg_block *merge(struct xseg_arena *arena, struct xseg_block *block)
+/* Coalesce a block that is not indexed with neighbors in the same state, and index the result, which keeps the `requested` of
+ * the block. */
+static struct xseg_block *coalesce_block(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_block *prev = block->prev, *next = block->next;
 
     XSEG_ASSERT(block->state == XSEG_BLOCK_UNMAPPED || block->state == XSEG_BLOCK_CACHED);
     XSEG_ASSERT(block->flags == 0);
     if (next != NULL && next->state == block->state) {
-        erase(arena, next);
-        join(arena, block);
+        unindex_block(arena, next);
+        join_next_block(arena, block);
     }
     if (prev != NULL && prev->state == block->state) {
-        erase(arena, prev);
+        unindex_block(arena, prev);
         prev->requested = block->requested;
-        join(arena, prev);
+        join_next_block(arena, prev);
         block = prev;
     }
     XSEG_ASSERT(block->next == NULL || block->next->state != block->state);
     XSEG_ASSERT(block->prev == NULL || block->prev->state != block->state);
-    insert(arena, block);
+    index_block(arena, block);
     return block;
 }
 
-/* --- Handing out. --- */
+/* --- Block flags. --- */
+
+/* Mark an allocated block as allocated for the default pool. */
+static void mark_block_fallback(struct xseg_arena *arena, struct xseg_block *block)
+{
+    atomic_uint_fast64_t *up = arena->fallback.up;
+
+    XSEG_ASSERT(block->state == XSEG_BLOCK_ALLOCATED && !xseg_block_is_fallback(block));
+    XSEG_ASSERT(arena->is_private && xseg_biased_lock_is_held(&arena->lock));
+    up[XSEG_COUNT_ALLOCATION]++;
+    up[XSEG_COUNT_ALLOCATED_BYTES] += block->bytes;
+    up[XSEG_COUNT_REQUESTED_BYTES] += block->requested;
+    up[XSEG_COUNT_ACTIVE]++;
+    up[XSEG_COUNT_ACTIVE_BYTES] += block->bytes;
+    up[XSEG_COUNT_OVERSIZE_ALLOCATION] += (block->flags & XSEG_BLOCK_OVERSIZE) != 0;
+    block->flags |= XSEG_BLOCK_FALLBACK;
+    xseg_arena_set_slow_path(arena, true);
+}
+
+/* Count the free of a block with flags, which may become pending. */
+static void end_flagged_allocation(struct xseg_arena *arena, struct xseg_block *block)
+{
+    atomic_uint_fast64_t *down = arena->fallback.down;
+    const bool oversize = (block->flags & XSEG_BLOCK_OVERSIZE) != 0;
+
+    XSEG_ASSERT(block->flags != 0 && xseg_biased_lock_is_held(&arena->lock));
+    if (oversize)
+        xseg_counts_decrease(&arena->counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
+    if (xseg_block_is_fallback(block)) {
+        XSEG_ASSERT(down[XSEG_COUNT_ALLOCATION] < arena->fallback.up[XSEG_COUNT_ALLOCATION]);
+        down[XSEG_COUNT_ALLOCATION]++;
+        down[XSEG_COUNT_ALLOCATED_BYTES] += block->bytes;
+        down[XSEG_COUNT_OVERSIZE_ALLOCATION] += oversize;
+    }
+    block->flags &= (uint8_t)~XSEG_BLOCK_OVERSIZE;
+}
+
+/* Count a block with flags that no stream uses any more, and clear the flags. */
+static void end_flagged_activity(struct xseg_arena *arena, struct xseg_block *block)
+{
+    atomic_uint_fast64_t *down = arena->fallback.down;
+
+    if (xseg_block_is_fallback(block)) {
+        down[XSEG_COUNT_REQUESTED_BYTES] += block->requested;
+        XSEG_ASSERT(down[XSEG_COUNT_ACTIVE] < arena->fallback.up[XSEG_COUNT_ACTIVE]);
+        down[XSEG_COUNT_ACTIVE]++;
+        down[XSEG_COUNT_ACTIVE_BYTES] += block->bytes;
+        xseg_arena_set_slow_path(arena,
+                                 arena->is_guarded || arena->fallback.up[XSEG_COUNT_ACTIVE] !=
+                                                          down[XSEG_COUNT_ACTIVE]);
+    }
+    block->flags = 0;
+}
+
+static __attribute__((noinline)) void end_flagged_block(struct xseg_arena *arena,
+                                                        struct xseg_block *block)
+{
+    end_flagged_allocation(arena, block);
+    end_flagged_activity(arena, block);
+}
+
+/* --- Allocation. --- */
 
 /* Split a cached block at an address; the first part stays cached.  Returns the remainder.  PyTorch allocates and frees the
  * first part, so its requested size is its size. */
-static struct xseg_block *cut_head(struct xseg_arena *arena, struct xseg_block *block,
-                                   uint64_t base)
+static struct xseg_block *split_unaligned_head(struct xseg_arena *arena, struct xseg_block *block,
+                                               uint64_t base)
 {
     const uint64_t head = base - block->base;
     const bool was_split = xseg_block_is_split(block);
@@ -96,8 +156,9 @@ static struct xseg_block *cut_head(struct xseg_arena *arena, struct xseg_block *
     return rest;
 }
 
-static struct xseg_alloc_result hand_out(struct xseg_arena *arena, struct xseg_block *block,
-                                         uint64_t base, const struct xseg_alloc_params *params)
+static struct xseg_alloc_result allocate_cached_block(struct xseg_arena *arena,
+                                                      struct xseg_block *block, uint64_t base,
+                                                      const struct xseg_alloc_params *params)
 {
     struct xseg_counts *counts = &arena->counts;
 
@@ -105,7 +166,7 @@ static struct xseg_alloc_result hand_out(struct xseg_arena *arena, struct xseg_b
     XSEG_ASSERT(base >= block->base && base + params->bytes <= xseg_block_end(block));
     XSEG_ASSERT(base % params->alignment == 0 && params->requested <= params->bytes);
     xseg_cached_remove(arena, block);
-    block = cut_head(arena, block, base);
+    block = split_unaligned_head(arena, block, base);
     const bool was_split = xseg_block_is_split(block);
     const uint64_t rest = xseg_cached_rest(block, params);
     if (rest != 0)
@@ -122,9 +183,9 @@ static struct xseg_alloc_result hand_out(struct xseg_arena *arena, struct xseg_b
     return (struct xseg_alloc_result){arena, block->base, block->bytes, block->requested, false};
 }
 
-/* Note a grant, if anything is noted.  Returns the grant. */
-static inline struct xseg_alloc_result recorded(struct xseg_alloc_result result,
-                                                const struct xseg_alloc_params *params)
+/* Record an allocation in the history if it is enabled. */
+static inline struct xseg_alloc_result record_result(struct xseg_alloc_result result,
+                                                     const struct xseg_alloc_params *params)
 {
     if (xseg_recorder_is_enabled(result.arena))
         xseg_recorder_alloc(result.arena,
@@ -142,7 +203,7 @@ struct xseg_alloc_result xseg_arena_allocate_block(struct xseg_arena *arena,
     if (params->keep)
         return (struct xseg_alloc_result){
             .arena = arena, .base = block->base, .bytes = block->bytes};
-    return recorded(hand_out(arena, block, base, params), params);
+    return record_result(allocate_cached_block(arena, block, base, params), params);
 }
 
 struct xseg_alloc_result xseg_arena_allocate_at(struct xseg_arena *arena,
@@ -151,24 +212,25 @@ struct xseg_alloc_result xseg_arena_allocate_at(struct xseg_arena *arena,
 {
     struct xseg_block *block = xseg_extent_block_over(extent, base);
     XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED);
-    return recorded(hand_out(arena, block, base, params), params);
+    return record_result(allocate_cached_block(arena, block, base, params), params);
 }
 
-/* Serve a request of a locked arena.  Returns false on host allocation failure. */
-static inline bool alloc_locked(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                                struct xseg_alloc_result *out) XSEG_REQUIRES(arena->lock)
+/* Serve a request from a locked arena.  Returns false on host allocation failure. */
+static inline bool search_and_allocate(struct xseg_arena *arena,
+                                       const struct xseg_alloc_params *params,
+                                       struct xseg_alloc_result *out) XSEG_REQUIRES(arena->lock)
 {
     struct xseg_block *block = NULL;
-    const bool stocked = xseg_arena_reserve_records(arena, &arena->blocks, 2);
+    const bool has_records = xseg_arena_reserve_records(arena, &arena->blocks, 2);
     if (__builtin_expect(params->counts_search, 0) && !arena->is_small && !arena->is_private)
         atomic_fetch_add_explicit(arena->searches, 1, memory_order_relaxed);
-    if (stocked && __builtin_expect(params->is_single, 0))
+    if (has_records && __builtin_expect(params->is_single, 0))
         block = xseg_cached_find_single(arena, params);
-    else if (stocked)
+    else if (has_records)
         block = xseg_cached_choose(arena, params);
     if (block != NULL)
         *out = xseg_arena_allocate_block(arena, block, params);
-    return stocked;
+    return has_records;
 }
 
 xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *params,
@@ -179,9 +241,9 @@ xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_p
         xseg_arena_unlock(arena);
         return XSEG_OK;
     }
-    const bool stocked = alloc_locked(arena, params, out);
+    const bool has_records = search_and_allocate(arena, params, out);
     xseg_arena_unlock(arena);
-    if (!stocked)
+    if (!has_records)
         return xseg_arena_fail_host_memory();
     return XSEG_OK;
 }
@@ -190,25 +252,25 @@ xseg_status xseg_arena_alloc_fallback(struct xseg_arena *arena,
                                       const struct xseg_alloc_params *params,
                                       struct xseg_alloc_result *out)
 {
-    bool stocked = true;
+    bool has_records = true;
 
     xseg_arena_lock(arena);
     if (!arena->is_paused)
-        stocked = alloc_locked(arena, params, out);
+        has_records = search_and_allocate(arena, params, out);
     if (out->base != 0) {
-        xseg_flags_mark_fallback(
+        mark_block_fallback(
             arena, xseg_extent_block_at(xseg_page_map_find(arena->page_map, out->base), out->base));
         out->fallback = true;
     }
     xseg_arena_unlock(arena);
-    if (!stocked)
+    if (!has_records)
         return xseg_arena_fail_host_memory();
     return XSEG_OK;
 }
 
-static bool is_cached(const struct xseg_block *neighbour)
+static bool is_cached_block(const struct xseg_block *neighbor)
 {
-    return neighbour != NULL && neighbour->state == XSEG_BLOCK_CACHED;
+    return neighbor != NULL && neighbor->state == XSEG_BLOCK_CACHED;
 }
 
 void xseg_arena_set_requested(struct xseg_extent *extent, uint64_t address, uint64_t requested)
@@ -219,21 +281,22 @@ void xseg_arena_set_requested(struct xseg_extent *extent, uint64_t address, uint
         block->requested = requested;
 }
 
-/* Make a block that is no longer in use cached, and merge it. */
-static void put_back(struct xseg_arena *arena, struct xseg_block *block)
+/* Cache a block that no stream uses any more, and coalesce it. */
+static void cache_freed_block(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_extent *extent = block->extent;
     const uint64_t bytes = block->bytes;
 
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && extent->arena == arena);
     XSEG_ASSERT(block->mapped && block->flags == 0);
-    xseg_arena_record_free_if_enabled(arena, extent, block->base, block->bytes);
+    xseg_arena_run_free_actions(arena, extent, block->base, block->bytes);
     xseg_cached_clear_start(arena, block);
-    const unsigned neighbours = (unsigned)is_cached(block->prev) + is_cached(block->next);
+    const unsigned neighbors =
+        (unsigned)is_cached_block(block->prev) + is_cached_block(block->next);
     block->state = XSEG_BLOCK_CACHED;
-    block = merge(arena, block);
+    block = coalesce_block(arena, block);
     if (!xseg_extent_is_expandable(extent))
-        xseg_fragments_coalesce(&arena->counts, xseg_block_is_split(block), neighbours, bytes,
+        xseg_fragments_coalesce(&arena->counts, xseg_block_is_split(block), neighbors, bytes,
                                 block->bytes - bytes);
 }
 
@@ -241,26 +304,26 @@ void xseg_arena_free(struct xseg_arena *arena, struct xseg_block *block)
 {
     xseg_counts_free(&arena->counts, block->bytes, block->requested);
     if (__builtin_expect(block->flags != 0, 0))
-        xseg_flags_free(arena, block);
-    put_back(arena, block);
+        end_flagged_block(arena, block);
+    cache_freed_block(arena, block);
 }
 
 void xseg_arena_mark_pending(struct xseg_arena *arena, struct xseg_block *block)
 {
     xseg_counts_mark_pending(&arena->counts, 1, block->bytes);
     if (__builtin_expect(block->flags != 0, 0))
-        xseg_flags_mark_pending(arena, block);
+        end_flagged_allocation(arena, block);
 }
 
 void xseg_arena_free_pending(struct xseg_arena *arena, struct xseg_block *block)
 {
     xseg_counts_end_pending(&arena->counts, 1, block->bytes, block->requested);
     if (__builtin_expect(block->flags != 0, 0))
-        xseg_flags_free_pending(arena, block);
-    put_back(arena, block);
+        end_flagged_activity(arena, block);
+    cache_freed_block(arena, block);
 }
 
-/* --- Claims, for growth and trims. --- */
+/* --- Claims, for growth and trim. --- */
 
 struct xseg_block *xseg_arena_add_extent(struct xseg_arena *arena, struct xseg_extent *extent)
 {
@@ -302,7 +365,7 @@ struct xseg_block *xseg_arena_cached_from(struct xseg_arena *arena, uint64_t byt
 struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block *block)
 {
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock));
-    erase(arena, block);
+    unindex_block(arena, block);
     block->state = XSEG_BLOCK_CLAIMED;
     return block;
 }
@@ -313,7 +376,7 @@ struct xseg_block *xseg_arena_settle(struct xseg_arena *arena, struct xseg_block
     XSEG_ASSERT(block->uses == NULL);
     xseg_single_writer_add(&arena->settles, 1);
     block->state = block->mapped ? XSEG_BLOCK_CACHED : XSEG_BLOCK_UNMAPPED;
-    return merge(arena, block);
+    return coalesce_block(arena, block);
 }
 
 /* --- Memory. --- */

@@ -1,25 +1,28 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Elastic extents: addresses of a user, beneath which memory comes and goes by the granule (range.h).
+ * Elastic extents: virtual address ranges of users that commit and decommit memory by the granule (range.h).
  *
- *     granule   0     1     2     3     4     5     6     7
- *     use     [live][live][    ][leav][leav][    ][live][    ] ...
+ *     granule      0       1       2       3         4        5        6
+ *     use     [  alloc][  alloc][  empty][unmapping][unmapping][  empty][  alloc] ...
  *
- * Live granules are committed.  Leaving ones were decommitted, and a stream may still use their memory.
+ * Allocated granules are committed.  Unmapping granules were decommitted, but a stream may still use their memory.
  *
- * An elastic extent has one block for all of its addresses, which stays busy: nothing is cut from it, and no trim
- * looks into it.  What its granules are used for stands here.  A walk (walk.h) shows runs of granules as blocks:
- * live, pending, busy, or holes.
+ * An elastic extent has one block for all of its addresses, which stays claimed: the arena never splits it, and no trim
+ * reads it.  The `use` array has the use of each granule.  Views of the extent (extent.h) present runs of granules as
+ * blocks: allocated, pending, claimed, or unmapped.
  *
  * The granules of the segment are the range's pages, so each page is one granule long.
  *
- * Invariants, while no granule is claimed; xseg_arena_audit() checks them:
- *   ELASTIC-1  a granule is live or leaving exactly if it is mapped or evicted.
- *   ELASTIC-2  a granule has a batch exactly if it is leaving.
- *   ELASTIC-3  `live` and `leaving` are the granules in those uses; `own` is the bytes of these, less `alias_bytes`
- *              of the segment.
+ * Charged bytes are those of the physical pages that count against the range.  A range with a quota is promised the part of it that
+ * is neither charged nor being committed, and the device keeps that memory from other allocations.
  *
- * Locking: the device memory lock, and ARENA of the extent's arena as well for changes of `use`; either suffices for reading.
+ * Invariants, while no granule is claimed; xseg_arena_audit() checks them:
+ *   ELASTIC-1  a granule is allocated or unmapping exactly if it is mapped or evicted.
+ *   ELASTIC-2  a granule has a batch exactly if it is unmapping.
+ *   ELASTIC-3  `allocated` and `pending_unmaps` are the numbers of granules in those uses; `charged` is their bytes minus
+ *              `alias_bytes` of the segment.
+ *
+ * Locking: the device memory lock, and the arena lock of the extent's arena as well for changes of `use`; either suffices for reads.
  */
 #ifndef XSEG_CORE_ELASTIC_H
 #define XSEG_CORE_ELASTIC_H
@@ -34,42 +37,41 @@
 struct xseg_range_state;
 
 enum xseg_elastic_use {
-    XSEG_ELASTIC_EMPTY,     /* no memory is to be here */
+    XSEG_ELASTIC_EMPTY,     /* not committed */
     XSEG_ELASTIC_ALLOCATED, /* committed */
-    XSEG_ELASTIC_UNMAPPING, /* decommitted; goes once its stream has passed */
-    XSEG_ELASTIC_CLAIMED    /* a call works on it, and lets locks go meanwhile */
+    XSEG_ELASTIC_UNMAPPING, /* decommitted; unmapped once its stream has completed */
+    XSEG_ELASTIC_CLAIMED    /* in use by a call that releases the locks during its work */
 };
 
 struct xseg_elastic {
     struct xseg_range_state *range;
-    uint8_t *use;    /* [granules] */
-    uint32_t *batch; /* [granules]: number of the batch that it leaves with; 0: none */
-    uint32_t *holds; /* [granules]: how often it is held by captures */
-    uint32_t live, pending_unmaps; /* granules in these uses */
-    uint64_t own;                  /* bytes of physical pages that the range is charged for */
-    uint64_t coming;               /* bytes that a commit is getting */
-    uint64_t quota, promised;      /* see xseg_elastic_set_bytes() */
-    /* Batches whose granules are all held, pinned or exported, and the place of this extent among those with such batches
-     * (pending_unmap.h). */
+    uint8_t *use;                       /* [granules] */
+    uint32_t *batch;                    /* [granules]: ID of the batch of pending unmaps; 0: none */
+    uint32_t *holds;                    /* [granules]: number of holds by captures */
+    uint32_t allocated, pending_unmaps; /* granules in these uses */
+    uint64_t charged;                   /* bytes of physical pages that count against the range */
+    uint64_t committing;                /* bytes that a commit allocates */
+    uint64_t quota, promised;           /* see xseg_elastic_set_bytes() */
+    /* Batches whose granules are all held, pinned or exported, and the link of this extent in the list of extents with such
+     * batches (pending_unmap.h). */
     struct xseg_list parked, parked_link;
-    uint64_t
-        parked_at; /* a count of released references, as of the time when the first batch was parked */
+    uint64_t parked_at; /* count of released references when the first batch was parked */
 };
 
 /*
- * Set the bytes of physical pages that an extent is charged for and that a commit is getting.  What is left of its quota is
- * promised, and taken from what others of the device may have.
+ * Set the charged bytes and the bytes that a commit allocates.  The rest of the quota is promised to the range and no longer
+ * available to other allocations of the device.
  *
- * all: what is promised on the device
+ * all: sum of the promised bytes on the device
  */
-static inline void xseg_elastic_set_bytes(struct xseg_elastic *elastic, uint64_t own,
-                                          uint64_t coming, uint64_t *all)
+static inline void xseg_elastic_set_bytes(struct xseg_elastic *elastic, uint64_t charged,
+                                          uint64_t committing, uint64_t *all)
 {
-    const uint64_t used = own + coming;
+    const uint64_t used = charged + committing;
     const uint64_t promised = elastic->quota - xseg_min(elastic->quota, used);
 
-    elastic->own = own;
-    elastic->coming = coming;
+    elastic->charged = charged;
+    elastic->committing = committing;
     *all += promised - elastic->promised;
     elastic->promised = promised;
 }

@@ -130,13 +130,13 @@ uint64_t xseg_small_hit_plain(struct xseg_arena *arena, uint64_t requested, bool
 bool xseg_fast_free_claim_recording(struct xseg_arena *arena, struct xseg_block *block,
                                     uint64_t address)
 {
-    XSEG_ASSERT(xseg_arena_has_flags(arena));
-    if ((atomic_load(&arena->notes) & XSEG_ARENA_SLOW_PATH) != 0 ||
+    XSEG_ASSERT(xseg_arena_has_free_actions(arena));
+    if ((atomic_load(&arena->free_actions) & XSEG_ARENA_SLOW_PATH) != 0 ||
         !xseg_fast_free_allowed(block, address))
         return false;
     xseg_counts_free(&arena->counts, block->bytes, block->requested);
     if (block->flags != 0)
-        xseg_flags_end_oversize(&arena->counts, block);
-    xseg_arena_record_free(arena, block->extent, address, block->bytes);
+        xseg_block_clear_oversize(&arena->counts, block);
+    xseg_arena_run_free_actions_slow(arena, block->extent, address, block->bytes);
     return true;
 }

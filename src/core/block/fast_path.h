@@ -49,14 +49,14 @@ static inline bool xseg_fast_free_claim(struct xseg_arena *arena, struct xseg_bl
                                         uint64_t address)
 {
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && block->extent->arena == arena);
-    if (__builtin_expect(xseg_arena_has_flags(arena), 0))
+    if (__builtin_expect(xseg_arena_has_free_actions(arena), 0))
         return xseg_fast_free_claim_recording(arena, block, address);
     if (!xseg_fast_free_allowed(block, address))
         return false;
     XSEG_ASSERT(block->requested <= block->bytes);
     xseg_counts_free(&arena->counts, block->bytes, block->requested);
     if (__builtin_expect(block->flags != 0, 0))
-        xseg_flags_end_oversize(&arena->counts, block);
+        xseg_block_clear_oversize(&arena->counts, block);
     return true;
 }
 

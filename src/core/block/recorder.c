@@ -178,7 +178,7 @@ static inline void note_origin(const struct noting *noting, uint64_t base)
     if (xseg_origins_record(xseg_page_map_find(noting->arena->page_map, base), base,
                             origin_time(noting), is_known ? &origin : NULL) &&
         noting->arena->origins++ == 0)
-        (void)atomic_fetch_or(&noting->arena->notes, XSEG_ARENA_ORIGINS);
+        (void)atomic_fetch_or(&noting->arena->free_actions, XSEG_ARENA_ORIGINS);
 }
 
 /* xseg_recorder_alloc() where words are kept. */

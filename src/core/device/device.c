@@ -18,7 +18,7 @@ void xseg_device_visit_arenas(struct xseg_device *device,
 }
 
 struct walk {
-    xseg_walk_visitor *visit;
+    xseg_block_visitor *visit;
     void *self;
 };
 
@@ -27,11 +27,11 @@ static void walk_arena_locked(void *self, struct xseg_arena *arena)
     const struct walk *walk = self;
 
     xseg_arena_lock(arena);
-    xseg_walk_arena(arena, walk->visit, walk->self);
+    xseg_arena_for_each_block(arena, walk->visit, walk->self);
     xseg_arena_unlock(arena);
 }
 
-void xseg_device_walk(struct xseg_device *device, xseg_walk_visitor *visit, void *self)
+void xseg_device_walk(struct xseg_device *device, xseg_block_visitor *visit, void *self)
 {
     struct walk walk = {visit, self};
 

@@ -32,8 +32,8 @@
 #define XSEG_CORE_DEVICE_H
 
 #include "src/base/host_memory.h"
+#include "src/core/block/extent.h"
 #include "src/core/block/page_map.h"
-#include "src/core/block/walk.h"
 #include "src/core/config/config.h"
 #include "src/core/device/pool.h"
 #include "src/core/device/route.h"
@@ -184,7 +184,7 @@ void xseg_device_visit_arenas(struct xseg_device *device,
 
 /* Walk all blocks and unmapped ranges of the device, O(blocks).  Each arena is locked while its
  * blocks are visited. */
-void xseg_device_walk(struct xseg_device *device, xseg_walk_visitor *visit, void *self);
+void xseg_device_walk(struct xseg_device *device, xseg_block_visitor *visit, void *self);
 
 /*
  * Lock all arenas of the device, so that their state is consistent across arenas.  Hits wait.  The

@@ -218,7 +218,7 @@ static struct xseg_arena *add_arena(struct xseg_pool *pool, struct xseg_arena *a
         return other;
     if (arena->counts.totals == NULL) {
         xseg_counts_init(&arena->counts, &pool->device->totals, arena->is_small);
-        xseg_counts_allow_suspend(&arena->counts, &arena->lock, &arena->notes);
+        xseg_counts_allow_suspend(&arena->counts, &arena->lock, &arena->free_actions);
     }
     atomic_store(&arena->next, atomic_load(&pool->arenas));
     atomic_store_explicit(&pool->arenas, arena, memory_order_release);

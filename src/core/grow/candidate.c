@@ -3,7 +3,7 @@
 
 #include "src/base/error.h"
 #include "src/core/block/arena_blocks.h"
-#include "src/core/block/extent_blocks.h"
+#include "src/core/block/extent.h"
 #include "src/core/block/recorder.h"
 #include "src/core/device/device.h"
 #include "src/core/grow/growth.h"
@@ -208,7 +208,7 @@ struct xseg_block *xseg_candidate_settle(struct xseg_arena *arena,
         if (!block->mapped && mapped) {
             block->mapped = has_grown = true;
             requested = block->requested;
-            xseg_arena_record_free_if_enabled(arena, block->extent, block->base, block->bytes);
+            xseg_arena_run_free_actions(arena, block->extent, block->base, block->bytes);
             xseg_counts_increase(&arena->counts, XSEG_COUNT_RESERVED_BYTES, block->bytes);
         } else if (block->mapped && has_grown) {
             /* As in PyTorch, new memory keeps its `requested` when it coalesces with cached blocks. */

@@ -8,7 +8,7 @@
 #include "src/base/error.h"
 #include "src/base/span.h"
 #include "src/core/block/arena_blocks.h"
-#include "src/core/block/extent_blocks.h"
+#include "src/core/block/extent.h"
 #include "src/core/block/recorder.h"
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"

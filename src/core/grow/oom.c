@@ -171,72 +171,73 @@ struct account {
 };
 
 /* Bytes of the whole pages, or of the whole segment, that a block covers which is not in use. */
-static struct xseg_idle_bytes whole_bytes_of(const struct xseg_part *part)
+static struct xseg_idle_bytes whole_bytes_of(const struct xseg_block_view *view)
 {
-    return xseg_idle_whole_bytes(&part->extent->segment, part->base, part->bytes);
+    return xseg_idle_whole_bytes(&view->extent->segment, view->base, view->bytes);
 }
 
 /* Bytes that a cached block has in whole small pages, without those in whole pages. */
-static uint64_t count_small_whole(const struct xseg_part *part, const struct xseg_idle_bytes *whole)
+static uint64_t count_small_whole(const struct xseg_block_view *view,
+                                  const struct xseg_idle_bytes *whole)
 {
-    const struct xseg_segment *segment = &part->extent->segment;
+    const struct xseg_segment *segment = &view->extent->segment;
     const uint64_t granule = segment->granule_bytes;
     const uint64_t have = whole->releasable + whole->held.pinned + whole->held.exported;
-    const uint64_t from = xseg_round_up(part->base - segment->base, granule);
-    const uint64_t to = xseg_round_down(xseg_part_end(part) - segment->base, granule);
+    const uint64_t from = xseg_round_up(view->base - segment->base, granule);
+    const uint64_t to = xseg_round_down(xseg_block_view_end(view) - segment->base, granule);
 
     return from < to && to - from > have ? to - from - have : 0;
 }
 
 /* Bytes in whole pages that a block of a classic segment would have in an expandable segment, at least: the position of the
  * block in its pages is unknown. */
-static uint64_t count_classic_whole(const struct xseg_part *part, uint64_t page)
+static uint64_t count_classic_whole(const struct xseg_block_view *view, uint64_t page)
 {
     XSEG_ASSERT(page > 0);
-    return part->bytes / page > 1 ? (part->bytes / page - 1) * page : 0;
+    return view->bytes / page > 1 ? (view->bytes / page - 1) * page : 0;
 }
 
 static void account_cached(struct account *account, const struct xseg_arena *arena,
-                           const struct xseg_part *part)
+                           const struct xseg_block_view *view)
 {
-    const struct xseg_idle_bytes whole = whole_bytes_of(part);
+    const struct xseg_idle_bytes whole = whole_bytes_of(view);
 
-    XSEG_ASSERT(part->state == XSEG_BLOCK_CACHED);
+    XSEG_ASSERT(view->state == XSEG_BLOCK_CACHED);
 
     if (arena == account->arena)
-        account->longest_block = xseg_max(account->longest_block, part->bytes);
+        account->longest_block = xseg_max(account->longest_block, view->bytes);
     if (!xseg_pool_may_shrink(arena->pool)) {
-        account->retained += part->bytes;
+        account->retained += view->bytes;
         account->retained_whole += whole.releasable;
         return;
     }
     account->cached += whole.releasable;
     account->pinned += whole.held.pinned;
     account->exported += whole.held.exported;
-    account->fragmented += part->bytes - whole.releasable - whole.held.pinned - whole.held.exported;
-    if (xseg_extent_is_expandable(part->extent))
-        account->small_whole += count_small_whole(part, &whole);
+    account->fragmented += view->bytes - whole.releasable - whole.held.pinned - whole.held.exported;
+    if (xseg_extent_is_expandable(view->extent))
+        account->small_whole += count_small_whole(view, &whole);
     else if (whole.releasable + whole.held.pinned == 0 && !xseg_pool_has_own_memory(arena->pool)) {
-        account->classic_small += count_classic_whole(part, XSEG_SIZE_SMALL_SEGMENT);
+        account->classic_small += count_classic_whole(view, XSEG_SIZE_SMALL_SEGMENT);
         account->classic_whole += count_classic_whole(
-            part, arena->is_small ? XSEG_SIZE_SMALL_SEGMENT : account->large_page_bytes);
+            view, arena->is_small ? XSEG_SIZE_SMALL_SEGMENT : account->large_page_bytes);
     }
 }
 
-static void account_block(void *self, const struct xseg_part *part)
+static void account_block(void *self, const struct xseg_block_view *view)
 {
     struct account *account = self;
-    const struct xseg_arena *arena = part->extent->arena;
+    const struct xseg_arena *arena = view->extent->arena;
 
     /* Evicted blocks have no memory. */
     if (arena->pool->state == XSEG_POOL_PAUSED)
         return;
-    account->allocated += part->state == XSEG_BLOCK_ALLOCATED ? part->bytes : 0;
-    account->pending += part->state == XSEG_BLOCK_PENDING_FREE ? part->bytes : 0;
-    if (part->state == XSEG_BLOCK_PENDING_FREE && xseg_pool_may_shrink(arena->pool))
-        account->pending_whole += whole_bytes_of(part).releasable;
-    if (part->state == XSEG_BLOCK_CACHED)
-        account_cached(account, arena, part);
+    account->allocated += view->state == XSEG_BLOCK_ALLOCATED ? view->bytes : 0;
+    account->pending += view->state == XSEG_BLOCK_PENDING_FREE ? view->bytes : 0;
+    if (view->state == XSEG_BLOCK_PENDING_FREE && xseg_pool_may_shrink(arena->pool))
+        account->pending_whole += whole_bytes_of(view).releasable;
+    if (view->state == XSEG_BLOCK_CACHED)
+        account_cached(account, arena, view);
 }
 
 /* Bytes that the request has to map, in small pages at the position where the fewest are missing, or to allocate. */

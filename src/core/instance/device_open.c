@@ -8,9 +8,9 @@
 
 #include "src/base/error.h"
 #include "src/base/string_util.h"
-#include "src/core/block/arena_audit.h"
+#include "src/core/block/arena.h"
 #include "src/core/block/arena_blocks.h"
-#include "src/core/block/extent_blocks.h"
+#include "src/core/block/extent.h"
 #include "src/core/block/origins.h"
 #include "src/core/budget/budget.h"
 #include "src/core/device/allocator.h"
@@ -170,18 +170,18 @@ struct survivors {
 /* Number of frames that are printed of the stack of a survivor. */
 #define FRAMES_SHOWN 3u
 
-static void record_survivor(void *self, const struct xseg_part *part)
+static void record_survivor(void *self, const struct xseg_block_view *view)
 {
-    const struct xseg_arena *arena = part->extent->arena;
+    const struct xseg_arena *arena = view->extent->arena;
     struct survivors *live = self;
 
-    if (part->state != XSEG_BLOCK_ALLOCATED || live->count++ >= 4)
+    if (view->state != XSEG_BLOCK_ALLOCATED || live->count++ >= 4)
         return;
     xseg_strbuf_printf(&live->text, "%s %#" PRIx64 " of %" PRIu64 " bytes on stream %p",
-                       live->count > 1 ? "," : "", part->base, part->requested,
+                       live->count > 1 ? "," : "", view->base, view->requested,
                        (void *)xseg_arena_stream(arena)->handle);
     xseg_history_store_print_stack(arena->history->store,
-                                   xseg_origins_of(part->extent, part->base).stack, FRAMES_SHOWN,
+                                   xseg_origins_of(view->extent, view->base).stack, FRAMES_SHOWN,
                                    " from ", &live->text);
 }
 

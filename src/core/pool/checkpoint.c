@@ -8,10 +8,9 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/core/block/arena_blocks.h"
-#include "src/core/block/extent_blocks.h"
+#include "src/core/block/extent.h"
 #include "src/core/block/origins.h"
 #include "src/core/block/recorder.h"
-#include "src/core/block/walk.h"
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
@@ -29,32 +28,32 @@ struct block_list {
 };
 
 static void add_cached_block(struct block_list *list, struct xseg_arena *arena,
-                             const struct xseg_part *part)
+                             const struct xseg_block_view *view)
 {
     if (list->cached_count < list->cached_capacity)
         list->cached[list->cached_count] =
-            (struct xseg_checkpoint_block){arena, part->base, part->bytes, part->bytes};
+            (struct xseg_checkpoint_block){arena, view->base, view->bytes, view->bytes};
     list->cached_count++;
 }
 
 static void add_block(struct block_list *list, struct xseg_arena *arena,
-                      const struct xseg_part *part)
+                      const struct xseg_block_view *view)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
     /* A block that the default pool uses is not a block of this pool. */
-    if (part->is_fallback)
+    if (view->is_fallback)
         return;
-    list->pending += part->state == XSEG_BLOCK_PENDING_FREE || part->state == XSEG_BLOCK_CLAIMED;
-    if (part->state == XSEG_BLOCK_CACHED)
-        add_cached_block(list, arena, part);
-    if (part->state != XSEG_BLOCK_ALLOCATED)
+    list->pending += view->state == XSEG_BLOCK_PENDING_FREE || view->state == XSEG_BLOCK_CLAIMED;
+    if (view->state == XSEG_BLOCK_CACHED)
+        add_cached_block(list, arena, view);
+    if (view->state != XSEG_BLOCK_ALLOCATED)
         return;
-    list->used += part->has_uses;
+    list->used += view->has_uses;
     if (list->count < list->capacity) {
         list->block[list->count] =
-            (struct xseg_checkpoint_block){arena, part->base, part->bytes, part->requested};
+            (struct xseg_checkpoint_block){arena, view->base, view->bytes, view->requested};
         if (list->users != NULL)
-            list->users[list->count] = xseg_origins_user(part->extent, part->base);
+            list->users[list->count] = xseg_origins_user(view->extent, view->base);
     }
     list->count++;
 }
@@ -74,9 +73,9 @@ static void walk_pool(struct xseg_pool *pool, struct block_list *list)
             /* Granules of ranges are not blocks: checkpoint_ranges.c lists them. */
             if (extent->elastic != NULL)
                 continue;
-            XSEG_WALK(part, extent)
+            XSEG_EXTENT_FOR_EACH(view, extent)
             {
-                add_block(list, arena, &part);
+                add_block(list, arena, &view);
             }
         }
         xseg_arena_unlock(arena);
@@ -188,7 +187,7 @@ static struct xseg_extent *find_pool_extent(const struct xseg_pool *pool, uint64
 /* Whether all bytes of a block of the checkpoint are still mapped memory of its arena.
  * fallback: set to a block there that the default pool uses, if there is one */
 static bool is_still_mapped(const struct xseg_pool *pool, const struct xseg_checkpoint_block *saved,
-                            struct xseg_part *fallback)
+                            struct xseg_block_view *fallback)
 {
     struct xseg_extent *extent = find_pool_extent(pool, saved->base);
     const uint64_t end = saved->base + saved->bytes;
@@ -199,12 +198,12 @@ static bool is_still_mapped(const struct xseg_pool *pool, const struct xseg_chec
     if (!mapped)
         return false;
     xseg_arena_lock(saved->arena);
-    struct xseg_part part = xseg_walk_at(extent, saved->base);
-    for (; mapped && part.extent != NULL && part.base < end; part = xseg_walk_next(&part)) {
+    struct xseg_block_view view = xseg_extent_view_at(extent, saved->base);
+    for (; mapped && view.extent != NULL && view.base < end; view = xseg_extent_next_view(&view)) {
         /* A claimed block may be unmapped by its thread. */
-        mapped = part.state != XSEG_BLOCK_UNMAPPED && part.state != XSEG_BLOCK_CLAIMED;
-        if (part.is_fallback)
-            *fallback = part;
+        mapped = view.state != XSEG_BLOCK_UNMAPPED && view.state != XSEG_BLOCK_CLAIMED;
+        if (view.is_fallback)
+            *fallback = view;
     }
     mapped = mapped && end <= extent->segment.base + extent->segment.bytes;
     xseg_arena_unlock(saved->arena);
@@ -214,7 +213,7 @@ static bool is_still_mapped(const struct xseg_pool *pool, const struct xseg_chec
 static xseg_status check_saved_block(const struct xseg_pool *pool,
                                      const struct xseg_checkpoint_block *saved)
 {
-    struct xseg_part fallback = {0};
+    struct xseg_block_view fallback = {0};
     const bool mapped = is_still_mapped(pool, saved, &fallback);
 
     if (fallback.extent != NULL)

@@ -15,7 +15,7 @@
 #include "src/base/align.h"
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/core/block/walk.h"
+#include "src/core/block/extent.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pool/share.h"
 #include "src/core/reclaim/mapping.h"
@@ -88,13 +88,13 @@ xseg_status xseg_sharing_get_uuid(struct xseg_device *device)
 
 /* Find the allocated block that starts at an address. */
 static xseg_status find_exported_block(const struct xseg_extent *extent, uint64_t address,
-                                       struct xseg_part *out)
+                                       struct xseg_block_view *out)
 {
     struct xseg_arena *arena = extent->arena;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     xseg_arena_lock(arena);
-    *out = xseg_walk_at(extent, address);
+    *out = xseg_extent_view_at(extent, address);
     xseg_arena_unlock(arena);
     if (out->state == XSEG_BLOCK_ALLOCATED && out->base == address)
         return XSEG_OK;
@@ -136,7 +136,7 @@ static xseg_status find_run(struct xseg_extent *extent, uint64_t address,
                             struct xseg_export *record, uint64_t *offset)
 {
     struct xseg_segment *segment = &extent->segment;
-    struct xseg_part block = {0};
+    struct xseg_block_view block = {0};
     xseg_status status = xseg_pool_check_running(extent->arena->pool);
 
     if (status == XSEG_OK)
@@ -147,8 +147,9 @@ static xseg_status find_run(struct xseg_extent *extent, uint64_t address,
         return status;
     *record = (struct xseg_export){
         .device = extent->arena->device, .segment = segment, .address = address};
-    record->count = xseg_segment_pages_overlapping(
-        segment, address - segment->base, xseg_part_end(&block) - segment->base, &record->first);
+    record->count =
+        xseg_segment_pages_overlapping(segment, address - segment->base,
+                                       xseg_block_view_end(&block) - segment->base, &record->first);
     XSEG_ASSERT(record->count != 0);
     *offset = address - segment->base - record->first * segment->granule_bytes;
     return XSEG_OK;

@@ -7,8 +7,8 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/base/span.h"
+#include "src/core/block/extent.h"
 #include "src/core/block/recorder.h"
-#include "src/core/block/walk.h"
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
 #include "src/core/grow/budget_wait.h"
@@ -99,11 +99,11 @@ struct blockers {
 };
 
 /* Mark the streams that were recorded as users of an allocated block. */
-static void mark_block_streams(const struct xseg_part *part)
+static void mark_block_streams(const struct xseg_block_view *view)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    XSEG_ASSERT(part->record != NULL);
-    for (const struct xseg_stream_use *use = part->record->uses; use != NULL; use = use->next)
+    XSEG_ASSERT(view->record != NULL);
+    for (const struct xseg_stream_use *use = view->record->uses; use != NULL; use = use->next)
         use->stream->is_queried = true;
 }
 
@@ -116,16 +116,16 @@ static void find_extent_blockers(struct blockers *found, struct xseg_extent *ext
     found->held.exported += held.exported;
     if (!xseg_extent_is_expandable(extent))
         found->classic += extent->segment.bytes;
-    XSEG_WALK(part, extent)
+    XSEG_EXTENT_FOR_EACH(view, extent)
     {
-        if (part.is_fallback && found->fallback == 0) {
-            found->fallback = part.base;
-            found->fallback_bytes = part.bytes;
+        if (view.is_fallback && found->fallback == 0) {
+            found->fallback = view.base;
+            found->fallback_bytes = view.bytes;
         }
-        found->claimed += part.state == XSEG_BLOCK_CLAIMED;
-        found->pending += part.state == XSEG_BLOCK_PENDING_FREE ? part.bytes : 0;
-        if (part.state == XSEG_BLOCK_ALLOCATED && part.has_uses)
-            mark_block_streams(&part);
+        found->claimed += view.state == XSEG_BLOCK_CLAIMED;
+        found->pending += view.state == XSEG_BLOCK_PENDING_FREE ? view.bytes : 0;
+        if (view.state == XSEG_BLOCK_ALLOCATED && view.has_uses)
+            mark_block_streams(&view);
     }
 }
 

@@ -114,7 +114,7 @@ static void unclaim_granules(const struct commit *commit)
 static xseg_status check_limits(struct commit *commit)
 {
     const struct xseg_range_state *state = commit->run.state;
-    const uint64_t page = commit->run.extent->segment.page_bytes, own = state->elastic.own;
+    const uint64_t page = commit->run.extent->segment.page_bytes, own = state->elastic.charged;
     const struct xseg_page_filter filter = {.properties = commit->run.extent->segment.properties,
                                             .prepared_for = state};
     const uint64_t idle = xseg_page_cache_usable_bytes(&commit->device->page_cache, page, &filter);
@@ -321,7 +321,7 @@ static xseg_status get_pages(struct commit *commit)
     struct xseg_elastic *elastic = commit->run.extent->elastic;
     struct xseg_device *device = commit->device;
 
-    xseg_elastic_set_bytes(elastic, elastic->own, elastic->coming + commit->missing,
+    xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing + commit->missing,
                            &device->promised);
     xseg_status status = map_pages(commit);
     if (xseg_oom_cause_is_memory_pressure(status)) {
@@ -329,7 +329,7 @@ static xseg_status get_pages(struct commit *commit)
         status = run_fallback(commit, status);
         XSEG_SPAN_END(fallback, device->context.ordinal, status);
     }
-    xseg_elastic_set_bytes(elastic, elastic->own, elastic->coming - commit->missing,
+    xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing - commit->missing,
                            &device->promised);
     xseg_page_cache_shrink_unprepared(&device->page_cache, commit->config->page_cache_bytes);
     return status;
@@ -365,9 +365,9 @@ static void count_mapped(const struct commit *commit, const struct xseg_range_ru
     const uint64_t bytes = xseg_range_bytes(part);
 
     xseg_arena_lock(arena);
-    xseg_elastic_set_bytes(elastic, elastic->own + bytes, elastic->coming,
+    xseg_elastic_set_bytes(elastic, elastic->charged + bytes, elastic->committing,
                            &commit->device->promised);
-    elastic->live += part->count;
+    elastic->allocated += part->count;
     xseg_counts_increase(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
     xseg_counts_alloc_bytes(&arena->counts, bytes);
     if (xseg_recorder_is_enabled(arena))
@@ -606,9 +606,11 @@ static xseg_status create_prepared_page(struct xseg_range_state *state, uint64_t
     if (*done)
         return XSEG_OK;
     /* The prepared pages count against the quota during the check. */
-    xseg_elastic_set_bytes(elastic, elastic->own, elastic->coming + has + page, &device->promised);
+    xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing + has + page,
+                           &device->promised);
     xseg_status status = xseg_growth_check(state->pool, page, 0);
-    xseg_elastic_set_bytes(elastic, elastic->own, elastic->coming - has - page, &device->promised);
+    xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing - has - page,
+                           &device->promised);
     if (status == XSEG_OK)
         status = xseg_page_cache_create(&device->page_cache, kind);
     return status;
@@ -656,7 +658,7 @@ static xseg_status set_range_quota(struct xseg_range *range, uint64_t bytes)
     xseg_status status = XSEG_OK;
 
     elastic->quota = bytes;
-    xseg_elastic_set_bytes(elastic, elastic->own, elastic->coming, &device->promised);
+    xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing, &device->promised);
     if (bytes <= before || is_within_limit(device))
         return XSEG_OK;
     if (!xseg_pending_captures(device->pending))
@@ -667,7 +669,7 @@ static xseg_status set_range_quota(struct xseg_range *range, uint64_t bytes)
     if (status != XSEG_ERR_DEVICE_LOST && is_within_limit(device))
         return XSEG_OK;
     elastic->quota = before;
-    xseg_elastic_set_bytes(elastic, elastic->own, elastic->coming, &device->promised);
+    xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing, &device->promised);
     if (status == XSEG_ERR_DEVICE_LOST)
         return status;
     const uint64_t limit = xseg_min(xseg_device_allowance(device), device->context.total_bytes);

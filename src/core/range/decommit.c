@@ -57,7 +57,7 @@ void xseg_range_settle_decommit(const struct xseg_range_run *run)
     const uint64_t unused = count_granules_unused(run);
     xseg_arena_lock(arena);
     memset(&elastic->use[run->first], XSEG_ELASTIC_UNMAPPING, run->count);
-    elastic->live -= run->count;
+    elastic->allocated -= run->count;
     elastic->pending_unmaps += run->count;
     if (unused != 0)
         xseg_counts_mark_pending(&arena->counts, 0, unused);
@@ -74,7 +74,7 @@ void xseg_range_recommit_run(const struct xseg_range_run *run)
     count_granules_live(run);
     xseg_arena_lock(arena);
     elastic->pending_unmaps -= run->count;
-    elastic->live += run->count;
+    elastic->allocated += run->count;
     xseg_counts_alloc_pending_bytes(&arena->counts, xseg_range_bytes(run));
     xseg_arena_unlock(arena);
     run->state->recommits += run->count;
@@ -235,7 +235,7 @@ static xseg_status map_aliases(const struct xseg_range_run *to, const struct xse
     /* Observers run without the lock, so the granules are claimed until they have returned. */
     xseg_arena_lock(arena);
     memset(&to->extent->elastic->use[to->first], XSEG_ELASTIC_CLAIMED, to->count);
-    to->extent->elastic->live += to->count;
+    to->extent->elastic->allocated += to->count;
     xseg_arena_unlock(arena);
     xseg_notify_map(to->extent, xseg_range_base(to), xseg_range_bytes(to));
     xseg_range_set_use(to, XSEG_ELASTIC_ALLOCATED);

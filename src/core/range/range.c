@@ -364,10 +364,10 @@ xseg_status xseg_ranges_query(struct xseg_range *range, struct xseg_range_info *
         .pool = state->pool,
         .limit_bytes = state->limit,
         .quota_bytes = elastic->quota,
-        .committed_bytes = elastic->live * segment->granule_bytes,
+        .committed_bytes = elastic->allocated * segment->granule_bytes,
         .pending_unmap_bytes = elastic->pending_unmaps * segment->granule_bytes,
         .mapped_bytes = atomic_load_explicit(&segment->mapped, memory_order_relaxed),
-        .physical_bytes = state->pool->state == XSEG_POOL_PAUSED ? 0 : elastic->own,
+        .physical_bytes = state->pool->state == XSEG_POOL_PAUSED ? 0 : elastic->charged,
         .prepared_bytes = xseg_page_cache_kind_bytes(&device->page_cache, prepared),
         .recommits = state->recommits,
     };
@@ -401,10 +401,10 @@ static xseg_status check_release(const struct xseg_range_state *state)
     const struct xseg_elastic *elastic = &state->elastic;
     const uint64_t page = state->extent->segment.granule_bytes;
 
-    if (elastic->live != 0)
+    if (elastic->allocated != 0)
         return xseg_fail(XSEG_ERR_BUSY,
                          "memory of the range is committed, %" PRIu64 " bytes; decommit it first",
-                         elastic->live * page);
+                         elastic->allocated * page);
     if (has_references(state))
         return xseg_fail(XSEG_ERR_BUSY,
                          "memory of the range is held, pinned or exported; unhold, unpin and close "

@@ -67,9 +67,9 @@ struct xseg_range_state {
     struct xseg_extent *extent;
     struct xseg_pool *pool; /* retained */
     struct xseg_range *range;
-    struct xseg_list link;            /* in the list of the device */
-    uint64_t limit;                   /* maximum of `elastic.own` in bytes; UINT64_MAX: unlimited */
-    uint64_t recommits;               /* granules that were recommitted */
+    struct xseg_list link; /* in the list of the device */
+    uint64_t limit;        /* maximum of `elastic.charged` in bytes; UINT64_MAX: unlimited */
+    uint64_t recommits;    /* granules that were recommitted */
     struct xseg_range_stream *stream; /* [stream_capacity] */
     size_t stream_count;
     atomic_size_t stream_capacity; /* may be read without the device memory lock */

@@ -4,7 +4,7 @@
  *
  * A page is idle while it is wholly in a cached block; a classic segment, while it is one cached
  * block.  The age of an idle page runs from the last free of a block that overlapped it: each free
- * stores the time of its arena in the granules of the block (xseg_arena_record_free_if_enabled()).
+ * stores the time of its arena in the granules of the block (xseg_arena_run_free_actions()).
  * The time of an arena advances only when ages are counted, so a free does not read a clock, and an
  * age is exact up to the time between two counts.
  *

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "src/base/error.h"
-#include "src/core/block/walk.h"
+#include "src/core/block/extent.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
 
@@ -212,10 +212,10 @@ bool xseg_mapping_is_claimed(const struct xseg_extent *extent, uint64_t begin, u
 
     xseg_arena_lock(arena);
     for (uint64_t at = begin; at < end && !found;) {
-        const struct xseg_part part = xseg_walk_at(extent, at);
+        const struct xseg_block_view view = xseg_extent_view_at(extent, at);
 
-        found = part.state == XSEG_BLOCK_CLAIMED;
-        at = xseg_part_end(&part);
+        found = view.state == XSEG_BLOCK_CLAIMED;
+        at = xseg_block_view_end(&view);
     }
     xseg_arena_unlock(arena);
     return found;
@@ -236,20 +236,20 @@ static xseg_status check_allocated_range(const struct xseg_extent *extent, uint6
     struct xseg_arena *arena = extent->arena;
 
     xseg_arena_lock(arena);
-    const struct xseg_part part = xseg_walk_at(extent, address);
+    const struct xseg_block_view view = xseg_extent_view_at(extent, address);
     xseg_arena_unlock(arena);
-    if (part.state == XSEG_BLOCK_CLAIMED)
+    if (view.state == XSEG_BLOCK_CLAIMED)
         return xseg_mapping_fail_claimed(address);
-    if (part.state != XSEG_BLOCK_ALLOCATED)
+    if (view.state != XSEG_BLOCK_ALLOCATED)
         return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
                          "address is not in an allocated block, %#" PRIx64
                          "; pin the memory before the block is freed",
                          address);
-    if (bytes > xseg_part_end(&part) - address)
+    if (bytes > xseg_block_view_end(&view) - address)
         return xseg_fail(XSEG_ERR_ARGUMENT,
                          "size exceeds the block, %" PRIu64 " bytes at %#" PRIx64
                          "; the block at %#" PRIx64 " has %" PRIu64 " bytes",
-                         bytes, address, part.base, part.bytes);
+                         bytes, address, view.base, view.bytes);
     return XSEG_OK;
 }
 

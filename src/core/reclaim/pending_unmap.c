@@ -495,10 +495,10 @@ static void count_unmapped_run(const struct run *run, uint64_t own)
     memset(&extent->elastic->use[run->first], XSEG_ELASTIC_EMPTY, run->count);
     extent->elastic->pending_unmaps -= run->count;
     xseg_elastic_set_bytes(extent->elastic,
-                           (extent->elastic->live + extent->elastic->pending_unmaps) *
+                           (extent->elastic->allocated + extent->elastic->pending_unmaps) *
                                    extent->segment.granule_bytes -
                                extent->segment.alias_bytes,
-                           extent->elastic->coming, &arena->device->promised);
+                           extent->elastic->committing, &arena->device->promised);
     if (own != 0) {
         xseg_counts_end_pending(&arena->counts, 0, own, own);
         xseg_counts_decrease(&arena->counts, XSEG_COUNT_RESERVED_BYTES, own);

@@ -3,9 +3,8 @@
 
 #include "src/base/error.h"
 #include "src/core/block/arena_blocks.h"
-#include "src/core/block/extent_blocks.h"
+#include "src/core/block/extent.h"
 #include "src/core/block/recorder.h"
-#include "src/core/block/walk.h"
 #include "src/core/config/size.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pending/stream_retirement.h"
@@ -491,7 +490,7 @@ static struct chain claim_selected_blocks(const struct reclaim *reclaim, struct 
         append_claimed_block(&chain, block, policy->largest_first);
         if (!has_more)
             continue;
-        const struct xseg_part rest = xseg_walk_at(
+        const struct xseg_block_view rest = xseg_extent_view_at(
             block->extent, quota->idle.ages != NULL ? block->base - 1 : xseg_block_end(block));
         if (rest.bytes >= reclaim->min_block) {
             bytes = rest.bytes;

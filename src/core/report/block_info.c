@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/report/block_info.h"
 
-#include "src/core/block/extent_lock.h"
+#include "src/core/block/arena.h"
+#include "src/core/block/extent.h"
 #include "src/core/block/origins.h"
-#include "src/core/block/walk.h"
 #include "src/core/history/history.h"
 
 /* --- One block. --- */
 
 /* The adjacent block on one side; no block (extent NULL) at the end of the segment. */
-static struct xseg_part adjacent_block(const struct xseg_part *part, bool before)
+static struct xseg_block_view adjacent_block(const struct xseg_block_view *view, bool before)
 {
-    const uint64_t base = part->extent->segment.base;
+    const uint64_t base = view->extent->segment.base;
 
     if (!before)
-        return xseg_walk_next(part);
-    return part->base == base ? (struct xseg_part){0} : xseg_walk_at(part->extent, part->base - 1);
+        return xseg_extent_next_view(view);
+    return view->base == base ? (struct xseg_block_view){0}
+                              : xseg_extent_view_at(view->extent, view->base - 1);
 }
 
 /* Measure the cached block on one side of a block and the unmapped range next to it. */
-static void measure_free_side(const struct xseg_part *part, bool before, size_t *cached,
+static void measure_free_side(const struct xseg_block_view *view, bool before, size_t *cached,
                               size_t *unmapped)
 {
-    struct xseg_part next = adjacent_block(part, before);
+    struct xseg_block_view next = adjacent_block(view, before);
 
     *cached = *unmapped = 0;
     if (next.extent != NULL && next.state == XSEG_BLOCK_CACHED) {
@@ -33,19 +34,20 @@ static void measure_free_side(const struct xseg_part *part, bool before, size_t 
         *unmapped = next.bytes;
 }
 
-static void fill_origin(const struct xseg_part *part, uint64_t now, struct xseg_block_info *info)
+static void fill_origin(const struct xseg_block_view *view, uint64_t now,
+                        struct xseg_block_info *info)
 {
-    struct xseg_history_store *store = part->extent->arena->history->store;
+    struct xseg_history_store *store = view->extent->arena->history->store;
 
     info->age_ms = XSEG_ORIGINS_UNKNOWN;
     info->stack = info->frames = 0;
     info->label = NULL;
     info->user = NULL;
-    if (part->state != XSEG_BLOCK_ALLOCATED && part->state != XSEG_BLOCK_PENDING_FREE)
+    if (view->state != XSEG_BLOCK_ALLOCATED && view->state != XSEG_BLOCK_PENDING_FREE)
         return;
-    const struct xseg_origin origin = xseg_origins_of(part->extent, part->base);
-    const uint64_t user = xseg_origins_user(part->extent, part->base);
-    info->age_ms = xseg_origins_age(part->extent, part->base, now);
+    const struct xseg_origin origin = xseg_origins_of(view->extent, view->base);
+    const uint64_t user = xseg_origins_user(view->extent, view->base);
+    info->age_ms = xseg_origins_age(view->extent, view->base, now);
     info->stack = origin.stack;
     info->frames = origin.frames;
     info->label = xseg_history_labels_text(&store->labels, origin.label);
@@ -55,37 +57,37 @@ static void fill_origin(const struct xseg_part *part, uint64_t now, struct xseg_
 }
 
 /* Fill in the description of a block except struct_size.  The arena is locked. */
-static void fill_block_info(const struct xseg_part *part, uint64_t now,
+static void fill_block_info(const struct xseg_block_view *view, uint64_t now,
                             struct xseg_block_info *info)
 {
-    const struct xseg_extent *extent = part->extent;
+    const struct xseg_extent *extent = view->extent;
     const struct xseg_arena *arena = extent->arena;
     const struct xseg_segment *segment = &extent->segment;
 
-    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA) && part->bytes > 0);
-    XSEG_ASSERT(part->base >= segment->base &&
-                xseg_part_end(part) <= segment->base + segment->bytes);
-    info->base = (void *)(uintptr_t)part->base; /* NOLINT(performance-no-int-to-ptr) */
-    info->bytes = part->bytes;
-    info->requested = part->requested;
-    info->state = part->state;
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA) && view->bytes > 0);
+    XSEG_ASSERT(view->base >= segment->base &&
+                xseg_block_view_end(view) <= segment->base + segment->bytes);
+    info->base = (void *)(uintptr_t)view->base; /* NOLINT(performance-no-int-to-ptr) */
+    info->bytes = view->bytes;
+    info->requested = view->requested;
+    info->state = view->state;
     info->device = arena->device->context.ordinal;
     info->stream = xseg_arena_stream(arena)->handle;
-    info->pool = part->is_fallback ? NULL : xseg_pool_of(extent);
-    info->fallback_pool = part->is_fallback ? arena->pool : NULL;
+    info->pool = view->is_fallback ? NULL : xseg_pool_of(extent);
+    info->fallback_pool = view->is_fallback ? arena->pool : NULL;
     info->is_small = arena->is_small;
     info->is_expandable = xseg_extent_is_expandable(extent);
     info->segment_base = (void *)(uintptr_t)segment->base; /* NOLINT(performance-no-int-to-ptr) */
     info->segment_bytes = segment->bytes;
     info->segment_mapped = atomic_load_explicit(&segment->mapped, memory_order_relaxed);
-    measure_free_side(part, true, &info->free_before, &info->unmapped_before);
-    measure_free_side(part, false, &info->free_after, &info->unmapped_after);
+    measure_free_side(view, true, &info->free_before, &info->unmapped_before);
+    measure_free_side(view, false, &info->free_after, &info->unmapped_after);
     info->is_paused = arena->is_paused;
-    info->generation = part->state == XSEG_BLOCK_UNMAPPED
+    info->generation = view->state == XSEG_BLOCK_UNMAPPED
                            ? 0
-                           : xseg_segment_generation(segment, part->base - segment->base,
-                                                     xseg_part_end(part) - segment->base);
-    fill_origin(part, now, info);
+                           : xseg_segment_generation(segment, view->base - segment->base,
+                                                     xseg_block_view_end(view) - segment->base);
+    fill_origin(view, now, info);
 }
 
 xseg_status xseg_block_info_at(struct xseg_allocator *allocator, const void *pointer,
@@ -93,13 +95,13 @@ xseg_status xseg_block_info_at(struct xseg_allocator *allocator, const void *poi
 {
     const uint64_t address = (uint64_t)(uintptr_t)pointer;
     const uint64_t now = xseg_origins_now_by(&allocator->clock, xseg_allocator_config(allocator));
-    struct xseg_extent *extent = xseg_extent_lock_at(&allocator->page_map, address);
+    struct xseg_extent *extent = xseg_arena_lock_at(&allocator->page_map, address);
 
     if (extent == NULL)
         return xseg_allocator_fail_foreign(address);
-    const struct xseg_part part = xseg_walk_at(extent, address);
-    XSEG_ASSERT(part.base <= address && address < xseg_part_end(&part));
-    fill_block_info(&part, now, out);
+    const struct xseg_block_view view = xseg_extent_view_at(extent, address);
+    XSEG_ASSERT(view.base <= address && address < xseg_block_view_end(&view));
+    fill_block_info(&view, now, out);
     xseg_arena_unlock(extent->arena);
     return XSEG_OK;
 }
@@ -134,18 +136,18 @@ size_t xseg_block_info_list(struct xseg_arena *arena, const struct xseg_pool *po
     xseg_arena_lock(arena);
     while (count < max && (extent = find_extent_above(arena, pool, *cursor)) != NULL) {
         const uint64_t from = xseg_max(*cursor, extent->segment.base);
-        struct xseg_part part = xseg_walk_at(extent, from);
+        struct xseg_block_view view = xseg_extent_view_at(extent, from);
 
         /* Skip a block that starts below the cursor: since the last batch it coalesced with a
          * reported block. */
-        *cursor = xseg_part_end(&part);
-        if (part.base < from)
-            part = xseg_walk_next(&part);
-        for (; part.extent != NULL && count < max; part = xseg_walk_next(&part)) {
+        *cursor = xseg_block_view_end(&view);
+        if (view.base < from)
+            view = xseg_extent_next_view(&view);
+        for (; view.extent != NULL && count < max; view = xseg_extent_next_view(&view)) {
             out[count] = (struct xseg_block_info){.struct_size = sizeof(out[count])};
-            XSEG_ASSERT(xseg_part_end(&part) >= *cursor);
-            fill_block_info(&part, now, &out[count++]);
-            *cursor = xseg_part_end(&part);
+            XSEG_ASSERT(xseg_block_view_end(&view) >= *cursor);
+            fill_block_info(&view, now, &out[count++]);
+            *cursor = xseg_block_view_end(&view);
         }
     }
     xseg_arena_unlock(arena);

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/core/block/extent.h"
 #include "src/core/block/origins.h"
-#include "src/core/block/walk.h"
 #include "src/core/budget/budget.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
@@ -109,35 +109,36 @@ static enum xseg_reason_kind reason_of_state(enum xseg_block_state state)
     }
 }
 
-static void set_block(struct xseg_reason *reason, const struct xseg_part *part)
+static void set_block(struct xseg_reason *reason, const struct xseg_block_view *view)
 {
-    struct xseg_pool *pool = ((struct xseg_arena *)part->extent->arena)->pool;
+    struct xseg_pool *pool = ((struct xseg_arena *)view->extent->arena)->pool;
 
-    reason->pool = part->is_fallback ? NULL : xseg_pool_visible(pool);
-    reason->fallback_pool = part->is_fallback ? pool : NULL;
-    reason->block = (void *)(uintptr_t)part->base; /* NOLINT(performance-no-int-to-ptr) */
-    reason->block_bytes = part->bytes;
-    reason->block_requested = part->requested;
+    reason->pool = view->is_fallback ? NULL : xseg_pool_visible(pool);
+    reason->fallback_pool = view->is_fallback ? pool : NULL;
+    reason->block = (void *)(uintptr_t)view->base; /* NOLINT(performance-no-int-to-ptr) */
+    reason->block_bytes = view->bytes;
+    reason->block_requested = view->requested;
 }
 
 /* Count `bytes` of a block that overlaps the page by that amount. */
-static void count_block(struct xseg_reason *reason, const struct xseg_part *part, uint64_t bytes)
+static void count_block(struct xseg_reason *reason, const struct xseg_block_view *view,
+                        uint64_t bytes)
 {
-    const enum xseg_reason_kind kind = reason_of_state(part->state);
+    const enum xseg_reason_kind kind = reason_of_state(view->state);
 
-    XSEG_ASSERT(bytes > 0 && bytes <= part->bytes);
+    XSEG_ASSERT(bytes > 0 && bytes <= view->bytes);
 
-    reason->allocated_bytes += part->state == XSEG_BLOCK_ALLOCATED ? bytes : 0;
-    reason->pending_bytes += part->state == XSEG_BLOCK_PENDING_FREE ? bytes : 0;
-    reason->claimed_bytes += part->state == XSEG_BLOCK_CLAIMED ? bytes : 0;
-    reason->cached_bytes += part->state == XSEG_BLOCK_CACHED ? bytes : 0;
-    reason->allocated_blocks += part->state == XSEG_BLOCK_ALLOCATED;
-    if (kind < reason->kind || (kind == reason->kind && part->bytes > reason->block_bytes)) {
+    reason->allocated_bytes += view->state == XSEG_BLOCK_ALLOCATED ? bytes : 0;
+    reason->pending_bytes += view->state == XSEG_BLOCK_PENDING_FREE ? bytes : 0;
+    reason->claimed_bytes += view->state == XSEG_BLOCK_CLAIMED ? bytes : 0;
+    reason->cached_bytes += view->state == XSEG_BLOCK_CACHED ? bytes : 0;
+    reason->allocated_blocks += view->state == XSEG_BLOCK_ALLOCATED;
+    if (kind < reason->kind || (kind == reason->kind && view->bytes > reason->block_bytes)) {
         reason->kind = kind;
         reason->block = NULL;
         reason->block_bytes = reason->block_requested = 0;
         if (kind == XSEG_REASON_ALLOCATED || kind == XSEG_REASON_PENDING)
-            set_block(reason, part);
+            set_block(reason, view);
     }
 }
 
@@ -279,17 +280,17 @@ static void begin_segment(struct xseg_explainer *explainer, const struct xseg_ex
         (struct xseg_explained_arena){arena, explainer->reasons->count};
 }
 
-void xseg_explain_add_block(struct xseg_explainer *explainer, const struct xseg_part *part)
+void xseg_explain_add_block(struct xseg_explainer *explainer, const struct xseg_block_view *view)
 {
-    const uint64_t end = xseg_part_end(part);
+    const uint64_t end = xseg_block_view_end(view);
 
-    if (part->extent != explainer->extent)
-        begin_segment(explainer, part->extent);
+    if (view->extent != explainer->extent)
+        begin_segment(explainer, view->extent);
     while (explainer->page_granules != 0 || begin_next_page(explainer, end)) {
         const uint64_t base = (uintptr_t)explainer->page.base,
                        page_end = base + explainer->page.bytes;
 
-        count_block(&explainer->page, part, xseg_min(end, page_end) - xseg_max(part->base, base));
+        count_block(&explainer->page, view, xseg_min(end, page_end) - xseg_max(view->base, base));
         if (end < page_end)
             return;
         finish_page(explainer);
@@ -658,9 +659,9 @@ xseg_status xseg_explain_end(struct xseg_explainer *explainer)
     return mark_kept_memory(explainer);
 }
 
-static void visit_block(void *self, const struct xseg_part *part)
+static void visit_block(void *self, const struct xseg_block_view *view)
 {
-    xseg_explain_add_block(self, part);
+    xseg_explain_add_block(self, view);
 }
 
 xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_config *config,

@@ -96,7 +96,7 @@ xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_co
  * Returns:   XSEG_OK, XSEG_ERR_HOST_MEMORY
  */
 xseg_status xseg_explain_begin(struct xseg_explainer *explainer);
-void xseg_explain_add_block(struct xseg_explainer *explainer, const struct xseg_part *part);
+void xseg_explain_add_block(struct xseg_explainer *explainer, const struct xseg_block_view *view);
 xseg_status xseg_explain_end(struct xseg_explainer *explainer);
 
 #endif

@@ -21,16 +21,16 @@ static bool is_page_evicted(const struct xseg_segment *segment, uint64_t address
 }
 
 static struct xseg_heap_range *begin_range(struct xseg_heap_copy *copy,
-                                           const struct xseg_part *part, bool is_evicted)
+                                           const struct xseg_block_view *view, bool is_evicted)
 {
-    const struct xseg_extent *extent = part->extent;
+    const struct xseg_extent *extent = view->extent;
     const struct xseg_arena *arena = extent->arena;
     struct xseg_heap_range *range = xseg_bump_alloc(&copy->range_records, sizeof(*range));
 
     if (range == NULL)
         return NULL;
     *range = (struct xseg_heap_range){
-        .base = part->base,
+        .base = view->base,
         .pool = arena->pool_number,
         .stream = (uint64_t)(uintptr_t)xseg_arena_stream(arena)->handle,
         .is_small = arena->is_small,
@@ -44,26 +44,26 @@ static struct xseg_heap_range *begin_range(struct xseg_heap_copy *copy,
 /* A thread is freeing a claimed block; the event is recorded at the end of the free, so the block
  * still counts as allocated.  One exception is left: the free of a pending block that debug_fill
  * fills was recorded before. */
-static enum xseg_block_state recorded_state(const struct xseg_part *part)
+static enum xseg_block_state recorded_state(const struct xseg_block_view *view)
 {
-    return part->state == XSEG_BLOCK_CLAIMED ? XSEG_BLOCK_ALLOCATED : part->state;
+    return view->state == XSEG_BLOCK_CLAIMED ? XSEG_BLOCK_ALLOCATED : view->state;
 }
 
 static bool append_block(struct xseg_heap_copy *copy, struct xseg_heap_range *range,
-                         const struct xseg_part *part)
+                         const struct xseg_block_view *view)
 {
-    const enum xseg_block_state state = recorded_state(part);
+    const enum xseg_block_state state = recorded_state(view);
     const struct xseg_origin origin = state != XSEG_BLOCK_CACHED
-                                          ? xseg_origins_of(part->extent, part->base)
+                                          ? xseg_origins_of(view->extent, view->base)
                                           : (struct xseg_origin){0, 0, 0};
     struct xseg_heap_block *block = xseg_bump_alloc(&copy->block_records, sizeof(*block));
 
     if (block == NULL)
         return false;
     *block = (struct xseg_heap_block){
-        .base = part->base,
-        .bytes = part->bytes,
-        .requested = part->requested,
+        .base = view->base,
+        .bytes = view->bytes,
+        .requested = view->requested,
         .stack = origin.stack,
         .frames = origin.frames,
         .label = origin.label,
@@ -71,28 +71,28 @@ static bool append_block(struct xseg_heap_copy *copy, struct xseg_heap_range *ra
     };
     if (range->count++ == 0)
         range->blocks = block;
-    XSEG_ASSERT(range->base + range->bytes == part->base &&
+    XSEG_ASSERT(range->base + range->bytes == view->base &&
                 block == range->blocks + range->count - 1);
-    range->bytes += part->bytes;
+    range->bytes += view->bytes;
     copy->allocated_blocks += state == XSEG_BLOCK_ALLOCATED;
     return true;
 }
 
 /* Copy a block, which continues the current range or begins another one.  Returns false on host
  * allocation failure. */
-static bool copy_block(struct xseg_heap_copy *copy, const struct xseg_part *part)
+static bool copy_block(struct xseg_heap_copy *copy, const struct xseg_block_view *view)
 {
-    const struct xseg_arena *arena = part->extent->arena;
-    struct xseg_heap_range *range = part->extent == copy->extent ? copy->range : NULL;
+    const struct xseg_arena *arena = view->extent->arena;
+    struct xseg_heap_range *range = view->extent == copy->extent ? copy->range : NULL;
 
-    copy->extent = part->extent;
+    copy->extent = view->extent;
     copy->range = NULL;
-    if (part->state == XSEG_BLOCK_UNMAPPED)
+    if (view->state == XSEG_BLOCK_UNMAPPED)
         return true;
-    const bool is_evicted = arena->is_paused && is_page_evicted(&part->extent->segment, part->base);
+    const bool is_evicted = arena->is_paused && is_page_evicted(&view->extent->segment, view->base);
     if (range == NULL || range->is_evicted != is_evicted)
-        range = begin_range(copy, part, is_evicted);
-    if (range == NULL || !append_block(copy, range, part))
+        range = begin_range(copy, view, is_evicted);
+    if (range == NULL || !append_block(copy, range, view))
         return false;
     copy->range = range;
     return true;
@@ -129,12 +129,12 @@ struct copy_walk {
     bool has_memory;
 };
 
-static void visit_block(void *self, const struct xseg_part *part)
+static void visit_block(void *self, const struct xseg_block_view *view)
 {
     struct copy_walk *walk = self;
 
-    walk->has_memory = walk->has_memory && copy_block(walk->copy, part);
-    xseg_explain_add_block(walk->explainer, part);
+    walk->has_memory = walk->has_memory && copy_block(walk->copy, view);
+    xseg_explain_add_block(walk->explainer, view);
 }
 
 static bool copy_heap(struct xseg_heap_copy *copy, struct xseg_device *device,
@@ -148,7 +148,7 @@ static bool copy_heap(struct xseg_heap_copy *copy, struct xseg_device *device,
     struct xseg_arena *first = xseg_device_lock_arenas(device);
     xseg_device_history_begin_cut(device, &copy->cut);
     for (struct xseg_arena *arena = first; arena != NULL; arena = arena->locked_next) {
-        xseg_walk_arena(arena, visit_block, &walk);
+        xseg_arena_for_each_block(arena, visit_block, &walk);
         xseg_device_history_cut_arena(arena);
     }
     xseg_device_unlock_arenas(first);
