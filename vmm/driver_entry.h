@@ -8,7 +8,8 @@
 #include "src/base/clock.h"
 #include "vmm/driver.h"
 
-/* Every entry point that the library uses, with the CUDA version that introduced the signature used here.  cuda.h maps some names to _v2 and later variants, and cuGetProcAddress() selects a variant
+/* Every entry point that the library uses, with the CUDA version that introduced the signature used
+ * here.  cuda.h maps some names to _v2 and later variants, and cuGetProcAddress() selects a variant
  * by this number.  The names omit their prefix cu because the full names are macros of cuda.h and
  * would be expanded. */
 #define XSEG_ENTRY_POINTS(X, TYPED)                           \

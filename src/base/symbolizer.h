@@ -40,10 +40,10 @@ struct xseg_symbolizer {
 bool xseg_symbolizer_prepare(void);
 
 /* Initialize a symbolizer for a depot that outlives it, and load libdw.  Returns false without libdw. */
-bool xseg_symbolizer_init(struct xseg_symbolizer *name, struct xseg_stack_depot *depot);
+bool xseg_symbolizer_init(struct xseg_symbolizer *symbolizer, struct xseg_stack_depot *depot);
 
 /* Close all files. */
-void xseg_symbolizer_fini(struct xseg_symbolizer *name);
+void xseg_symbolizer_fini(struct xseg_symbolizer *symbolizer);
 
 /*
  * Resolve all frames of a stack that are not resolved.  No effect for an unknown ID.
@@ -51,7 +51,7 @@ void xseg_symbolizer_fini(struct xseg_symbolizer *name);
  * Cost: some microseconds per frame.  The first frame of a module opens its file and sorts its functions; the first frame of
  * each compilation unit reads its line table.
  */
-void xseg_symbolizer_resolve(struct xseg_symbolizer *name, uint32_t id);
+void xseg_symbolizer_resolve(struct xseg_symbolizer *symbolizer, uint32_t id);
 
 /*
  * Resolve all stacks of a depot that are not resolved.  Threads: any.

@@ -333,8 +333,8 @@ static void append_member(struct members *members,
     members->count++;
 }
 
-/* Collect the processes that have a device; returns whether this one has message so itself, which
- * it may not have yet.  BUDGET is held; the shared has been read. */
+/* Collect the processes that use a device.  Returns whether this process is among them: it may not
+ * have published the device yet.  BUDGET is held; the shared budget file was read. */
 static bool collect_members(struct xseg_budget_file *file, const struct xseg_device *device,
                             uint64_t timeout, struct members *members)
 {

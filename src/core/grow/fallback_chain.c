@@ -294,7 +294,15 @@ static const struct step steps[] = {
     {"search", search_if_freed, {NORMAL | POOL_FULL, NORMAL, NORMAL | POOL_FULL, 0}},
 };
 
-#define FIRST_REPEATED 2u /* the observers */
+/* The index of the step that notifies observers.  The chain is repeated from there. */
+static size_t observer_step(void)
+{
+    size_t i = 0;
+
+    while (steps[i].run != notify_observers)
+        i++;
+    return i;
+}
 
 static enum kind kind_of_request(const struct fallback *fallback)
 {
@@ -339,7 +347,7 @@ static xseg_status run_early_steps(struct fallback *fallback)
 
     if (fallback->params->is_single || current_situation(fallback) == CAPTURE)
         return fallback->denied;
-    for (size_t i = FIRST_REPEATED; i < XSEG_COUNT_OF(steps); i++)
+    for (size_t i = observer_step(); i < XSEG_COUNT_OF(steps); i++)
         if (run_step(fallback, &steps[i], EARLY, &status))
             return status;
     return fallback->denied;
@@ -376,7 +384,7 @@ static xseg_status run_chain(struct fallback *fallback, xseg_status denied)
         next++;
         if (next == XSEG_COUNT_OF(steps) && fallback->was_freed &&
             fallback->notifications < XSEG_LOW_MEMORY_CALLS_MAX)
-            next = FIRST_REPEATED;
+            next = observer_step();
     }
     return fallback->denied;
 }

@@ -39,8 +39,8 @@ static inline bool xseg_oom_cause_is_memory_pressure(xseg_status status)
            status == XSEG_ERR_NO_ADDRESSES;
 }
 
-/* The limit of the device that an xseg_device_allowance() was: the budget, which other threads change at any time, the
- * fraction, or the hard limit. */
+/* Which limit of the device determined a result of xseg_device_allowance(): the budget, the memory fraction or the hard
+ * limit.  Other threads can change the budget at any time, so the result is passed in. */
 enum xseg_oom_cause xseg_oom_cause_of_limit(const struct xseg_device *device, uint64_t limit);
 
 /*
