@@ -235,7 +235,7 @@ xseg_status xseg_for_each_block(struct xseg_allocator *allocator, const struct x
     xseg_status status = xseg_scope_check(allocator, scope, &chosen);
     if (status != XSEG_OK)
         return status;
-    walk.now = xseg_origins_now_by(&allocator->clock, xseg_allocator_config(allocator));
+    walk.now = xseg_origins_now_if_enabled(&allocator->clock, xseg_allocator_config(allocator));
     walk.batch = malloc(BATCH * sizeof(*walk.batch));
     if (walk.batch == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, blocks of a walk");

@@ -222,10 +222,10 @@ static void without_the_key_there_is_none(void **state)
         xseg_page_map_find(&allocator->page_map, (uint64_t)(uintptr_t)ptr);
 
     (void)state;
-    assert_int_equal(xseg_origins_now_by(&allocator->clock, xseg_allocator_config(allocator)), 0);
+    assert_int_equal(xseg_origins_now_if_enabled(&allocator->clock, xseg_allocator_config(allocator)), 0);
     assert_int_equal(xseg_origins_host_bytes(extent), 0);
     assert_int_equal(xseg_config_set(allocator, "history:state"), XSEG_OK);
-    assert_true(xseg_origins_now_by(&allocator->clock, xseg_allocator_config(allocator)) > 0);
+    assert_true(xseg_origins_now_if_enabled(&allocator->clock, xseg_allocator_config(allocator)) > 0);
     const uint64_t before = scene_stats(allocator).host_bytes;
     scene_free(allocator, ptr);
     ptr = scene_alloc(allocator, 3000, NULL);

@@ -139,7 +139,7 @@ static xseg_status free_claimed(struct xseg_block *block, const struct xseg_conf
                                  config->graph_capture_record_stream_reuse);
     xseg_debug_fill_claimed(block);
     xseg_arena_lock(arena);
-    xseg_recorder_free_of(arena, block);
+    xseg_recorder_free_if_enabled(arena, block);
     xseg_arena_free(arena, block);
     xseg_arena_unlock(arena);
     return XSEG_OK;
@@ -148,7 +148,7 @@ static xseg_status free_claimed(struct xseg_block *block, const struct xseg_conf
 /* Free a block that no other stream uses, and unlock its arena. */
 static inline void free_unused(const struct live *live) XSEG_RELEASES(live->arena->lock)
 {
-    xseg_recorder_free_of(live->arena, live->block);
+    xseg_recorder_free_if_enabled(live->arena, live->block);
     xseg_arena_free(live->arena, live->block);
     xseg_arena_unlock(live->arena);
 }

@@ -1,37 +1,44 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * An arena: the extents and the free index of one pool on one stream in one size class (small or large), with their lock and
- * their counts.
+ * An arena: the extents and the free index of one pool on one stream in one size class (small or
+ * large), with their lock and their counts.
  *
- * A hit locks one arena and nothing else, so threads on different streams share no lock.  The lock is biased towards the thread
- * that uses it (biased_lock.h).  An arena keeps what its blocks need: the slabs of block records and stream uses, the free index
- * of cached blocks (free_index.h), the tree of unmapped blocks in order of position (tree.h), the last remainder (best_fit.h),
- * and the counts of statistics (counts.h).  arena_blocks.h has the operations.
+ * A hit locks one arena and nothing else, so threads on different streams share no lock.  The lock
+ * is biased towards the thread that uses it (biased_lock.h).  An arena keeps what its blocks need:
+ * the slabs of block records and stream uses, the free index of cached blocks (free_index.h), the
+ * tree of unmapped blocks in order of position (tree.h), the last remainder (best_fit.h), and the
+ * counts of statistics (counts.h).  arena_blocks.h has the operations.
  *
- * Claims.  Growth and trim call the driver, which must not happen under the lock.  They claim blocks under the lock (state
- * XSEG_BLOCK_CLAIMED), release the lock, call the driver, lock again and settle the blocks.
+ * Claims.  Growth and trim call the driver, which must not happen under the lock.  They claim
+ * blocks under the lock (state XSEG_BLOCK_CLAIMED), release the lock, call the driver, lock again
+ * and settle the blocks.
  *
- * Free actions.  A free usually changes the counts, coalesces the block and does nothing else.  `free_actions` is 0 in that case,
- * so the fast path tests one word.  Three features set bits: suspended counts (counts.h), origins (origins.h), and the
- * slow path for frees of large blocks in a guarded arena or in one with fallback blocks.  The low bits contain the time of the last
- * decay pass, with which a free stamps the granules that become idle (idle.h).
+ * Free actions.  A free usually changes the counts, coalesces the block and does nothing else.
+ * `free_actions` is 0 in that case, so the fast path tests one word.  Three features set bits:
+ * suspended counts (counts.h), origins (origins.h), and the slow path for frees of large blocks in
+ * a guarded arena or in one with fallback blocks.  The low bits contain the time of the last decay
+ * pass, with which a free stamps the granules that become idle (idle.h).
  *
- * Block flags.  Frees of blocks without a flag test one byte.  XSEG_BLOCK_OVERSIZE: the block is counted as an oversize allocation.
- * XSEG_BLOCK_FALLBACK: the default pool allocated the block from an arena of a private pool, after growth had failed
- * (fallback_chain.h).  The arena counts a fallback block with its other blocks, because totals of a device are sums over arenas,
- * and once more in `fallback`, because the statistics of the private pool exclude these blocks.
+ * Block flags.  Frees of blocks without a flag test one byte.  XSEG_BLOCK_OVERSIZE: the block is
+ * counted as an oversize allocation.  XSEG_BLOCK_FALLBACK: the default pool allocated the block
+ * from an arena of a private pool, after growth had failed (fallback_chain.h).  The arena counts a
+ * fallback block with its other blocks, because totals of a device are sums over arenas, and once
+ * more in `fallback`, because the statistics of the private pool exclude these blocks.
  *
  * Invariants, under the lock; xseg_arena_audit() checks each:
- *   ARENA-1  every cached block is in the free index, or is the last remainder, or is unindexed because of its size (best_fit.h);
- *            no other block is any of these.
+ *   ARENA-1  every cached block is in the free index, or is the last remainder, or is unindexed
+ *            because of its size (best_fit.h); no other block is any of these.
  *   ARENA-2  every unmapped block is in the tree of unmapped blocks, and no other block is.
  *   ARENA-3  the counts of allocated and active blocks and bytes equal the sums over the blocks.
- *   ARENA-4  reserved plus evicted bytes equal the mapped bytes of the segments, while no block is claimed.
+ *   ARENA-4  reserved plus evicted bytes equal the mapped bytes of the segments, while no block is
+ *            claimed.
  *   ARENA-5  the counts of fallback blocks equal the sums over the blocks with that flag.
- *   ARENA-6  `origins` is the number of allocated and pending blocks that have an origin; XSEG_ARENA_ORIGINS is set if it is not 0.
+ *   ARENA-6  `origins` is the number of allocated and pending blocks that have an origin;
+ *            XSEG_ARENA_ORIGINS is set if it is not 0.
  *
- * Locking: the lock has rank ARENA and guards all members that do not specify anything else.  `device` and the kind of the arena
- * never change.  `pool`, `next` and `stream` are also read without the lock, and change only while no pool owns the arena (pool.h).
+ * Locking: the lock has rank ARENA and guards all members that do not specify anything else.
+ * `device` and the kind of the arena never change.  `pool`, `next` and `stream` are also read
+ * without the lock, and change only while no pool owns the arena (pool.h).
  */
 #ifndef XSEG_CORE_ARENA_H
 #define XSEG_CORE_ARENA_H
@@ -47,7 +54,8 @@
 #include "src/core/stats/counts.h"
 #include "src/core/stream/streams.h"
 
-/* In free_actions: the fast path must not free large blocks, because the arena is guarded or has fallback blocks. */
+/* In free_actions: the fast path must not free large blocks, because the arena is guarded or has
+ * fallback blocks. */
 #define XSEG_ARENA_SLOW_PATH ((uint64_t)1 << 62)
 
 /* In free_actions: a free clears the origin of its block, see origins.h. */
@@ -62,22 +70,24 @@ struct xseg_history_ring;
 struct xseg_page_map;
 struct xseg_pool;
 
-/* Sums over the fallback blocks that an arena has allocated and freed, by quantity; current values are the differences.
- * Written under the lock of the arena, read without. */
+/* Sums over the fallback blocks that an arena has allocated and freed, by quantity; current values
+ * are the differences.  Written under the lock of the arena, read without. */
 struct xseg_fallback_counts {
     atomic_uint_fast64_t up[XSEG_COUNTS], down[XSEG_COUNTS];
 };
 
 struct xseg_arena {
-    /* The first cache line hardly ever changes.  The second has the lock and the counts of blocks and bytes, which
-     * every hit writes: a thread that locks the arena after another one transfers them together. */
+    /* The first cache line hardly ever changes.  The second has the lock and the counts of blocks
+     * and bytes, which every hit writes: a thread that locks the arena after another one transfers
+     * them together. */
     _Alignas(64) struct xseg_device *device;
     _Atomic(struct xseg_pool *) pool;  /* NULL: no pool owns the arena */
     _Atomic(struct xseg_arena *) next; /* in its pool, or in the list of unused arenas (pool.h) */
-    /* Changes only with the pool, while the arena is in no pool's list.  Threads read it without a lock. */
+    /* Changes only with the pool, while the arena is in no pool's list.  Threads read it without a
+     * lock. */
     _Atomic(struct xseg_known_stream *) stream;
-    /* Work of a free in addition to freeing; 0: none.  The high bits are XSEG_ARENA_FREE_ACTIONS, the low bits the time of the
-     * last decay pass (idle.h), 0 before the first. */
+    /* Work of a free in addition to freeing; 0: none.  The high bits are XSEG_ARENA_FREE_ACTIONS,
+     * the low bits the time of the last decay pass (idle.h), 0 before the first. */
     atomic_uint_fast64_t free_actions;
     bool is_small;
     bool is_private; /* of a private pool */
@@ -89,7 +99,8 @@ struct xseg_arena {
     struct xseg_counts counts;
     struct xseg_list extents;
     uint32_t unmapped_blocks; /* tree of unmapped blocks */
-    /* Bytes of blocks whose pages are evicted, see pause.h; written under the lock, read without. */
+    /* Bytes of blocks whose pages are evicted, see pause.h; written under the lock, read
+     * without. */
     atomic_uint_fast64_t evicted;
     /* A cache line that most hits write. */
     _Alignas(64) struct xseg_block *last_remainder; /* see best_fit.h; or the sentinel */
@@ -101,11 +112,12 @@ struct xseg_arena {
     uint64_t last_remainder_min; /* minimum size of a remainder that becomes the last remainder */
     atomic_uint
         *searches; /* of the device's default pool, while garbage collection by age is enabled */
-    /* The sentinel: the neighbor of both ends of a segment, and the last remainder if there is none. */
+    /* The sentinel: the neighbor of both ends of a segment, and the last remainder if there is
+     * none. */
     _Alignas(64) struct xseg_block sentinel;
     struct xseg_free_index free_index;
-    /* Guarded by the device memory lock: an event on the stream, or NULL, and when it was recorded.  No queued work uses blocks
-     * that were cached before `passed`. */
+    /* Guarded by the device memory lock: an event on the stream, or NULL, and when it was recorded.
+     * No queued work uses blocks that were cached before `passed`. */
     xseg_event fence;
     uint64_t fenced, passed;
     struct xseg_fallback_counts fallback;
@@ -117,8 +129,9 @@ struct xseg_arena {
         quarantined; /* of a guarded arena: freed segments; guarded by the device memory lock */
     struct xseg_arena
         *locked_next; /* see xseg_device_lock_arenas(); guarded by the device memory lock */
-    /* Sums of the arena's increases and decreases when its pool acquired it from another one, or when the pool's
-     * totals were reset; without those of fallback blocks.  Written under the lock, read without. */
+    /* Sums of the arena's increases and decreases when its pool acquired it from another one, or
+     * when the pool's totals were reset; without those of fallback blocks.  Written under the lock,
+     * read without. */
     atomic_uint_fast64_t up_before[XSEG_COUNTS], down_before[XSEG_COUNTS];
     uint64_t origins;               /* number of blocks that have an origin; guarded by the lock */
     struct xseg_history *history;   /* the device's */
@@ -180,8 +193,8 @@ static inline struct xseg_known_stream *xseg_arena_stream(const struct xseg_aren
     return atomic_load_explicit(&arena->stream, memory_order_acquire);
 }
 
-/* A number that changes when memory of an arena becomes cached: by a free, a completed pending free, or a settled claim.  While
- * the number is the same, a search that failed fails again. */
+/* A number that changes when memory of an arena becomes cached: by a free, a completed pending
+ * free, or a settled claim.  While the number is the same, a search that failed fails again. */
 static inline uint64_t xseg_arena_generation(const struct xseg_arena *arena)
 {
     const struct xseg_counts_row *row = arena->counts.row;
@@ -198,7 +211,8 @@ static inline bool xseg_arena_has_pending(const struct xseg_arena *arena)
            xseg_counts_current(&arena->counts, XSEG_COUNT_ALLOCATION);
 }
 
-/* Bytes of cached blocks.  Without the arena's lock the result is approximate, because two counters are read. */
+/* Bytes of cached blocks.  Without the arena's lock the result is approximate, because two counters
+ * are read. */
 static inline uint64_t xseg_arena_cached_bytes(const struct xseg_arena *arena)
 {
     const uint64_t reserved = xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
@@ -240,8 +254,8 @@ bool xseg_arena_allocate_records(struct xseg_arena *arena, struct xseg_slab *sla
     XSEG_REQUIRES(arena->lock);
 
 /*
- * Make sure that a slab of the arena has `count` free records.  May release the lock and lock it again.  Returns false on host
- * allocation failure; the lock is held in any case.
+ * Make sure that a slab of the arena has `count` free records.  May release the lock and lock it
+ * again.  Returns false on host allocation failure; the lock is held in any case.
  */
 static inline bool xseg_arena_reserve_records(struct xseg_arena *arena, struct xseg_slab *slab,
                                               uint32_t count) XSEG_REQUIRES(arena->lock)
@@ -302,8 +316,8 @@ static inline void xseg_arena_set_slow_path(struct xseg_arena *arena, bool is_sl
 void xseg_arena_run_free_actions_slow(struct xseg_arena *arena, struct xseg_extent *extent,
                                       uint64_t base, uint64_t bytes);
 
-/* Run the free actions of an arena for the bytes of a freed block: resume suspended counts, clear the origin, and stamp the
- * granules that become idle. */
+/* Run the free actions of an arena for the bytes of a freed block: resume suspended counts, clear
+ * the origin, and stamp the granules that become idle. */
 static inline void xseg_arena_run_free_actions(struct xseg_arena *arena, struct xseg_extent *extent,
                                                uint64_t base, uint64_t bytes)
 {
@@ -316,8 +330,8 @@ static inline bool xseg_block_is_fallback(const struct xseg_block *block)
     return (block->flags & XSEG_BLOCK_FALLBACK) != 0;
 }
 
-/* Clear the flag of an oversize block that has no other flag, for the fast path of a free, which resumes suspended counts
- * itself. */
+/* Clear the flag of an oversize block that has no other flag, for the fast path of a free, which
+ * resumes suspended counts itself. */
 static inline void xseg_block_clear_oversize(struct xseg_counts *counts, struct xseg_block *block)
 {
     XSEG_ASSERT(block->flags == XSEG_BLOCK_OVERSIZE);
@@ -326,9 +340,9 @@ static inline void xseg_block_clear_oversize(struct xseg_counts *counts, struct 
 }
 
 /*
- * Find the extent of an address and lock its arena.  Returns NULL, and locks no arena, if no segment contains the address.
- * An extent without allocated blocks may be destroyed at any time, so the extent from the page map is checked again under
- * the lock.
+ * Find the extent of an address and lock its arena.  Returns NULL, and locks no arena, if no
+ * segment contains the address. An extent without allocated blocks may be destroyed at any time, so
+ * the extent from the page map is checked again under the lock.
  */
 static inline struct xseg_extent *xseg_arena_lock_at(struct xseg_page_map *page_map,
                                                      uint64_t address) XSEG_UNCHECKED

@@ -44,8 +44,8 @@ static void count_blocks(const struct xseg_arena *arena, const struct xseg_exten
     }
 }
 
-/* Add a granule, and its page if this is the first granule of the page.  Returns bytes of the page that are not charged to the
- * segment. */
+/* Add a granule, and its page if this is the first granule of the page.  Returns bytes of the page
+ * that are not charged to the segment. */
 static uint64_t count_page(const struct xseg_segment *segment, uint32_t at, bool is_allocated,
                            struct block_sums *sums)
 {

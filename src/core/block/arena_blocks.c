@@ -51,8 +51,8 @@ static void unindex_block(struct xseg_arena *arena, struct xseg_block *block)
         xseg_cached_remove(arena, block);
 }
 
-/* Coalesce a block that is not indexed with neighbors in the same state, and index the result, which keeps the `requested` of
- * the block. */
+/* Coalesce a block that is not indexed with neighbors in the same state, and index the result,
+ * which keeps the `requested` of the block. */
 static struct xseg_block *coalesce_block(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_block *prev = block->prev, *next = block->next;
@@ -138,8 +138,8 @@ static __attribute__((noinline)) void end_flagged_block(struct xseg_arena *arena
 
 /* --- Allocation. --- */
 
-/* Split a cached block at an address; the first part stays cached.  Returns the remainder.  PyTorch allocates and frees the
- * first part, so its requested size is its size. */
+/* Split a cached block at an address; the first part stays cached.  Returns the remainder.  PyTorch
+ * allocates and frees the first part, so its requested size is its size. */
 static struct xseg_block *split_unaligned_head(struct xseg_arena *arena, struct xseg_block *block,
                                                uint64_t base)
 {

@@ -2,16 +2,19 @@
 /*
  * The operations of an arena on its blocks: allocate, free, split, coalesce, claim, settle.
  *
- * Allocation and free.  A request takes the best fit from the free index (best_fit.h).  The head of the block, or a range inside it
- * if the alignment requires one, becomes allocated; the rest stays cached.  A free caches the block, or first makes it pending if
- * other streams use it (pending.h).  A cached block coalesces with adjacent cached blocks immediately.
+ * Allocation and free.  A request takes the best fit from the free index (best_fit.h).  The head of
+ * the block, or a range inside it if the alignment requires one, becomes allocated; the rest stays
+ * cached.  A free caches the block, or first makes it pending if other streams use it (pending.h).
+ * A cached block coalesces with adjacent cached blocks immediately.
  *
- * Claim and settle.  Growth, trim and pause take cached and unmapped blocks out of the free index and the tree of unmapped blocks.
- * No other thread modifies, coalesces or allocates a claimed block, so the claim remains valid while its owner
- * calls the driver without the arena's lock.  To settle a block makes it cached or unmapped, depending on `mapped`, and coalesces it.
+ * Claim and settle.  Growth, trim and pause take cached and unmapped blocks out of the free index
+ * and the tree of unmapped blocks. No other thread modifies, coalesces or allocates a claimed
+ * block, so the claim remains valid while its owner calls the driver without the arena's lock.  To
+ * settle a block makes it cached or unmapped, depending on `mapped`, and coalesces it.
  *
- * Records.  A split needs a block record, and allocating records may release the lock.  So callers reserve records with
- * xseg_arena_reserve_records() before they choose a block; the operations here then cannot fail.
+ * Records.  A split needs a block record, and allocating records may release the lock.  So callers
+ * reserve records with xseg_arena_reserve_records() before they choose a block; the operations here
+ * then cannot fail.
  *
  * Locking: the caller holds the arena's lock, unless a function locks it itself.
  */
@@ -23,27 +26,29 @@
 /*
  * Serve a request from the free index.  Locks the arena.
  *
- * Returns: XSEG_OK, with *out unchanged for a miss and while the pool is paused; XSEG_ERR_HOST_MEMORY
+ * Returns: XSEG_OK, with *out unchanged for a miss and while the pool is paused;
+ * XSEG_ERR_HOST_MEMORY
  */
 xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *params,
                              struct xseg_alloc_result *out);
 
-/* Serve a request of the default pool from an arena of a private pool, as xseg_arena_alloc() does.  The block has
- * XSEG_BLOCK_FALLBACK. */
+/* Serve a request of the default pool from an arena of a private pool, as xseg_arena_alloc() does.
+ * The block has XSEG_BLOCK_FALLBACK. */
 xseg_status xseg_arena_alloc_fallback(struct xseg_arena *arena,
                                       const struct xseg_alloc_params *params,
                                       struct xseg_alloc_result *out);
 
 /*
- * Allocate from a cached block, which leaves the free index.  The part before the aligned address stays cached, and so does the
- * rest if it is worth a split (best_fit.h).  Two block records must be reserved.  If `keep` is set, the block stays cached.
+ * Allocate from a cached block, which leaves the free index.  The part before the aligned address
+ * stays cached, and so does the rest if it is worth a split (best_fit.h).  Two block records must
+ * be reserved.  If `keep` is set, the block stays cached.
  */
 struct xseg_alloc_result xseg_arena_allocate_block(struct xseg_arena *arena,
                                                    struct xseg_block *block,
                                                    const struct xseg_alloc_params *params);
 
-/* xseg_arena_allocate_block() at an address.  The cached block that covers the address must contain all of the request; the
- * part before the address stays cached. */
+/* xseg_arena_allocate_block() at an address.  The cached block that covers the address must contain
+ * all of the request; the part before the address stays cached. */
 struct xseg_alloc_result xseg_arena_allocate_at(struct xseg_arena *arena,
                                                 struct xseg_extent *extent, uint64_t base,
                                                 const struct xseg_alloc_params *params);
@@ -62,7 +67,8 @@ void xseg_arena_free_pending(struct xseg_arena *arena, struct xseg_block *block)
 
 /* --- Claims, for growth and trim. --- */
 
-/* Add an extent of one claimed block, which is not mapped if the extent is expandable.  A record must be reserved. */
+/* Add an extent of one claimed block, which is not mapped if the extent is expandable.  A record
+ * must be reserved. */
 struct xseg_block *xseg_arena_add_extent(struct xseg_arena *arena, struct xseg_extent *extent);
 
 /* Remove an extent whose only block is claimed. */
@@ -75,7 +81,8 @@ struct xseg_block *xseg_arena_cached_from(struct xseg_arena *arena, uint64_t byt
 /* Claim a cached or unmapped block; returns the block. */
 struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block *block);
 
-/* Split a block that is not indexed after `bytes`; returns the second block.  A record must be reserved. */
+/* Split a block that is not indexed after `bytes`; returns the second block.  A record must be
+ * reserved. */
 struct xseg_block *xseg_arena_split_block(struct xseg_arena *arena, struct xseg_block *block,
                                           uint64_t bytes);
 

@@ -1,28 +1,32 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Elastic extents: virtual address ranges of users that commit and decommit memory by the granule (range.h).
+ * Elastic extents: virtual address ranges of users that commit and decommit memory by the granule
+ * (range.h).
  *
  *     granule      0       1       2       3         4        5        6
  *     use     [  alloc][  alloc][  empty][unmapping][unmapping][  empty][  alloc] ...
  *
- * Allocated granules are committed.  Unmapping granules were decommitted, but a stream may still use their memory.
+ * Allocated granules are committed.  Unmapping granules were decommitted, but a stream may still
+ * use their memory.
  *
- * An elastic extent has one block for all of its addresses, which stays claimed: the arena never splits it, and no trim
- * reads it.  The `use` array has the use of each granule.  Views of the extent (extent.h) present runs of granules as
- * blocks: allocated, pending, claimed, or unmapped.
+ * An elastic extent has one block for all of its addresses, which stays claimed: the arena never
+ * splits it, and no trim reads it.  The `use` array has the use of each granule.  Views of the
+ * extent (extent.h) present runs of granules as blocks: allocated, pending, claimed, or unmapped.
  *
  * The granules of the segment are the range's pages, so each page is one granule long.
  *
- * Charged bytes are those of the physical pages that count against the range.  A range with a quota is promised the part of it that
- * is neither charged nor being committed, and the device keeps that memory from other allocations.
+ * Charged bytes are those of the physical pages that count against the range.  A range with a quota
+ * is promised the part of it that is neither charged nor being committed, and the device keeps that
+ * memory from other allocations.
  *
  * Invariants, while no granule is claimed; xseg_arena_audit() checks them:
  *   ELASTIC-1  a granule is allocated or unmapping exactly if it is mapped or evicted.
  *   ELASTIC-2  a granule has a batch exactly if it is unmapping.
- *   ELASTIC-3  `allocated` and `pending_unmaps` are the numbers of granules in those uses; `charged` is their bytes minus
- *              `alias_bytes` of the segment.
+ *   ELASTIC-3  `allocated` and `pending_unmaps` are the numbers of granules in those uses;
+ *              `charged` is their bytes minus `alias_bytes` of the segment.
  *
- * Locking: the device memory lock, and the arena lock of the extent's arena as well for changes of `use`; either suffices for reads.
+ * Locking: the device memory lock, and the arena lock of the extent's arena as well for changes of
+ * `use`; either suffices for reads.
  */
 #ifndef XSEG_CORE_ELASTIC_H
 #define XSEG_CORE_ELASTIC_H
@@ -52,15 +56,15 @@ struct xseg_elastic {
     uint64_t charged;                   /* bytes of physical pages that count against the range */
     uint64_t committing;                /* bytes that a commit allocates */
     uint64_t quota, promised;           /* see xseg_elastic_set_bytes() */
-    /* Batches whose granules are all held, pinned or exported, and the link of this extent in the list of extents with such
-     * batches (pending_unmap.h). */
+    /* Batches whose granules are all held, pinned or exported, and the link of this extent in the
+     * list of extents with such batches (pending_unmap.h). */
     struct xseg_list parked, parked_link;
     uint64_t parked_at; /* count of released references when the first batch was parked */
 };
 
 /*
- * Set the charged bytes and the bytes that a commit allocates.  The rest of the quota is promised to the range and no longer
- * available to other allocations of the device.
+ * Set the charged bytes and the bytes that a commit allocates.  The rest of the quota is promised
+ * to the range and no longer available to other allocations of the device.
  *
  * all: sum of the promised bytes on the device
  */

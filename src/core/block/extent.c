@@ -45,7 +45,8 @@ bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
 
 uint64_t xseg_extent_host_bytes(const struct xseg_extent *extent)
 {
-    return xseg_origins_host_bytes(extent) + xseg_page_map_host_bytes(extent_page_map(extent), extent);
+    return xseg_origins_host_bytes(extent) +
+           xseg_page_map_host_bytes(extent_page_map(extent), extent);
 }
 
 struct xseg_block *xseg_extent_block_at(const struct xseg_extent *extent, uint64_t address)
@@ -134,7 +135,8 @@ static struct xseg_block_view view_granules(const struct xseg_extent *extent, ui
 }
 
 /* View the run of granules with one use that contains a granule. */
-static struct xseg_block_view view_granules_around(const struct xseg_extent *extent, uint32_t granule)
+static struct xseg_block_view view_granules_around(const struct xseg_extent *extent,
+                                                   uint32_t granule)
 {
     const uint8_t *use = extent->elastic->use;
 
@@ -180,7 +182,8 @@ struct xseg_block_view xseg_extent_view_at(const struct xseg_extent *extent, uin
     return view_record(xseg_extent_block_over(extent, address));
 }
 
-void xseg_arena_for_each_block(const struct xseg_arena *arena, xseg_block_visitor *visit, void *self)
+void xseg_arena_for_each_block(const struct xseg_arena *arena, xseg_block_visitor *visit,
+                               void *self)
 {
     XSEG_ASSERT(visit != NULL);
     XSEG_LIST_FOR(node, &arena->extents)
@@ -223,8 +226,8 @@ static bool audit_block(const struct xseg_extent *extent, const struct xseg_bloc
     XSEG_INVARIANT(violation, "BLK-6", block->flags == 0 || may_have_flags(block),
                    "flags %#x of a block in state %d at %#" PRIx64, block->flags, block->state,
                    block->base);
-    XSEG_INVARIANT(violation, "BLK-1", block->extent == extent, "block of another extent at %#" PRIx64,
-                   block->base);
+    XSEG_INVARIANT(violation, "BLK-1", block->extent == extent,
+                   "block of another extent at %#" PRIx64, block->base);
     return true;
 }
 

@@ -1,30 +1,36 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * An extent: a segment as its arena sees it, with the chain of blocks that covers its addresses without gaps (block.h).
+ * An extent: a segment as its arena sees it, with the chain of blocks that covers its addresses
+ * without gaps (block.h).
  *
- * The segment (vmm/segment.h) describes the memory: the reserved range, or the allocation of a classic segment, and the state of
- * each granule.  The extent adds what an allocator needs: the arena that owns the memory, the first block of the chain, and
- * the position of the segment among all segments of the device.
+ * The segment (vmm/segment.h) describes the memory: the reserved range, or the allocation of a
+ * classic segment, and the state of each granule.  The extent adds what an allocator needs: the
+ * arena that owns the memory, the first block of the chain, and the position of the segment among
+ * all segments of the device.
  *
- * Lookup.  The page map (page_map.h) leads from an address to the extent, and from the first address of an allocated or
- * pending block to its record: through a start per 512 bytes in an extent of small blocks, through a slot per MiB in an extent
- * of large blocks (slot.h).  xseg_extent_block_over() finds the block that covers any other address.  It begins at the nearest
+ * Lookup.  The page map (page_map.h) leads from an address to the extent, and from the first
+ * address of an allocated or pending block to its record: through a start per 512 bytes in an
+ * extent of small blocks, through a slot per MiB in an extent of large blocks (slot.h).
+ * xseg_extent_block_over() finds the block that covers any other address.  It begins at the nearest
  * start or slot below the address and follows the chain.
  *
- * Enumeration.  A block view is a copy of one block's description, so a reader does not depend on how an arena stores its
- * blocks.  An elastic extent (elastic.h) has a single claimed block.  Its views are the runs of granules with the same use.
+ * Enumeration.  A block view is a copy of one block's description, so a reader does not depend on
+ * how an arena stores its blocks.  An elastic extent (elastic.h) has a single claimed block.  Its
+ * views are the runs of granules with the same use.
  *
  *     XSEG_EXTENT_FOR_EACH(view, extent)
  *         bytes += view.state == XSEG_BLOCK_ALLOCATED ? view.bytes : 0;
  *
- * Explain, snapshots and the out-of-memory report enumerate the blocks of whole devices (xseg_device_walk(), heap_copy.h).
+ * Explain, snapshots and the out-of-memory report enumerate the blocks of whole devices
+ * (xseg_device_walk(), heap_copy.h).
  *
  * Invariants, which xseg_extent_audit() checks in addition to those of the chain (block.h):
  *   START-1  the start or slot of an allocated or pending block leads to its record.
- *   START-2  every start or slot leads to no block, or to an allocated, pending or claimed block that begins there.
+ *   START-2  every start or slot leads to no block, or to an allocated, pending or claimed block
+ *            that begins there.
  *
- * Locking: the arena lock of the extent's arena guards the blocks and is held from the first view to the last.  The device memory
- * lock guards the segment.
+ * Locking: the arena lock of the extent's arena guards the blocks and is held from the first view
+ * to the last.  The device memory lock guards the segment.
  */
 #ifndef XSEG_CORE_EXTENT_H
 #define XSEG_CORE_EXTENT_H
@@ -38,7 +44,8 @@ struct xseg_arena;
 struct xseg_elastic;
 struct xseg_origins;
 
-/* Members that the fast path reads come first: a process has many classic segments, and each cache line of one is a miss. */
+/* Members that the fast path reads come first: a process has many classic segments, and each cache
+ * line of one is a miss. */
 struct xseg_extent {
     /* A lookup may read a record that is being reused, so `arena` and `base` are atomic. */
     _Alignas(XSEG_CACHE_LINE) _Atomic(struct xseg_arena *) arena;
@@ -61,17 +68,17 @@ struct xseg_block_view {
     uint64_t base, bytes;
     uint64_t requested; /* requested size, see block.h; 0 for an unmapped range */
     enum xseg_block_state state;
-    bool has_uses; /* the block is allocated and has uses of other streams */
-    bool
-        is_fallback; /* the default pool allocated the block from a private pool's arena, see arena.h */
+    bool has_uses;    /* the block is allocated and has uses of other streams */
+    bool is_fallback; /* the block has XSEG_BLOCK_FALLBACK (arena.h) */
     const struct xseg_block *record;
 };
 
 /*
- * The position of an address of a segment: its place among all addresses of the device, in units of 512 bytes, when
- * segments are ordered by registration.  Of equal blocks the one at the lowest position serves a request, which is
- * PyTorch's rule: processes that make the same requests choose the same blocks, whatever addresses the driver returns.
- * Growth, too, maps memory at the lowest position.
+ * The position of an address of a segment: its place among all addresses of the device, in units of
+ * 512 bytes, when segments are ordered by registration.  Of equal blocks the one at the lowest
+ * position serves a request, which is PyTorch's rule: processes that make the same requests choose
+ * the same blocks, whatever addresses the driver returns.  Growth, too, maps memory at the lowest
+ * position.
  */
 static inline uint64_t xseg_extent_position(const struct xseg_extent *extent, uint64_t address)
 {
@@ -107,21 +114,23 @@ static inline bool xseg_extent_contains(const struct xseg_extent *extent, uint64
     return address - extent->segment.base < extent->segment.bytes;
 }
 
-/* Initialize an extent before it is published.  Returns false if its blocks are small and the segment exceeds
- * XSEG_STARTS_MAX. */
+/* Initialize an extent before it is published.  Returns false if its blocks are small and the
+ * segment exceeds XSEG_STARTS_MAX. */
 bool xseg_extent_init(struct xseg_extent *extent);
 
 /* Free the tables of an extent whose blocks are no longer used. */
 void xseg_extent_fini(struct xseg_extent *extent);
 
-/* Allocate the tables of the page map for offsets [begin, end) before memory is mapped there.  The caller holds the device
- * memory lock and no other lock.  Returns false on host allocation failure. */
+/* Allocate the tables of the page map for offsets [begin, end) before memory is mapped there.  The
+ * caller holds the device memory lock and no other lock.  Returns false on host allocation
+ * failure. */
 bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end);
 
 /* Host bytes of the tables. */
 uint64_t xseg_extent_host_bytes(const struct xseg_extent *extent);
 
-/* The allocated or pending block whose first byte is at `address`, which is in the extent; or NULL. */
+/* The allocated or pending block whose first byte is at `address`, which is in the extent; or
+ * NULL. */
 struct xseg_block *xseg_extent_block_at(const struct xseg_extent *extent, uint64_t address);
 
 /* The block that covers `address`, which is in the extent. */

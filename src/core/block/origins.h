@@ -1,20 +1,24 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Origins: of each live block of an extent when it was allocated, by which stack, and the word of its request.
+ * Origins: the allocation time, the call stack, the label and the user value of each allocated
+ * block, while the history or `block_user` is enabled.
  *
- * An extent has a table by where blocks start: one place for each 512 bytes of a small extent, one
- * for each slot of a large one (slot.h). A place has a stamp, 4 bytes for 512, or for 1 MiB; and a
- * call, 12 bytes, where stacks or labels are kept; and a user, 8 bytes, where words are kept. The
- * table comes in chunks. A chunk is made when a block that starts in it is noted first; while
- * neither history nor block_user is on there is no chunk.
+ * Block records have no room for origins, and most programs do not record them, so an extent has
+ * tables on the side.  A table has one place per address at which a block can begin: per 512 bytes
+ * in an extent of small blocks, per slot in an extent of large ones (slot.h).  A place takes 4
+ * bytes for the stamp, 12 for stack, frames and label, and 8 for the user value; these three are
+ * separate tables, in chunks of XSEG_ORIGINS_CHUNK places.  The first block with an origin in a
+ * chunk allocates the table; on host allocation failure the origin remains unknown.
  *
- * A stamp counts 2^24 nanoseconds, 16.8 ms, and starts over every 834 days, so ages are right up to that.
- * A free clears the stamp and the call of its block, also after history has been turned off: live blocks
- * keep their origins, and a block that is allocated later has none.  The arena counts the blocks with a stamp; as long as
- * there are any, its notes have XSEG_ARENA_ORIGINS.  Users are cleared when block_user is turned on.
+ * A stamp counts units of 2^24 nanoseconds, 16.8 ms, and wraps after 834 days, so ages are correct
+ * up to that time.  A free clears the stamp and the origin of its block, also after the history has
+ * been disabled: allocated blocks keep their origins, and a block that is allocated later has none.
+ * The arena counts the blocks with a stamp and has the free action XSEG_ARENA_ORIGINS while there
+ * are any (arena.h).  User values are cleared when `block_user` is enabled.
  *
- * Locking: none; stamps, calls and users are atomic.  A table ends with its extent: a caller prevents that by a live
- * block, ARENA or the device memory lock.
+ * Locking: none; stamps, origins and user values are atomic.  The tables are freed with their
+ * extent.  A caller prevents that with an allocated block in the extent, the arena's lock, or the
+ * device memory lock.
  */
 #ifndef XSEG_CORE_ORIGINS_H
 #define XSEG_CORE_ORIGINS_H
@@ -31,46 +35,50 @@ struct xseg_clock;
 struct xseg_config;
 struct xseg_extent;
 
-/* Who allocated a block: numbers of history/store.h, each 0 where there is none. */
+/* The origin of a block: IDs of history/store.h, each 0 if there is none. */
 struct xseg_origin {
     uint32_t stack, frames, label;
 };
 
-/* The time for stamps. */
+/* The current time for stamps. */
 uint64_t xseg_origins_now(const struct xseg_clock *clock);
 
-/* The time for ages; 0: a configuration keeps no origins, and no clock is read.  No lock is held. */
-uint64_t xseg_origins_now_by(const struct xseg_clock *clock, const struct xseg_config *config);
+/* The current time for ages, or 0 if the configuration records no origins.  The caller holds no
+ * lock. */
+uint64_t xseg_origins_now_if_enabled(const struct xseg_clock *clock,
+                                     const struct xseg_config *config);
 
 /*
- * Note that a block was allocated at an address of an extent.  Without host memory its origin stays unknown.
+ * Record that a block was allocated at an address of an extent.
  *
- * origin:  NULL while neither stacks nor labels are kept
+ * origin:  NULL if neither stacks nor labels are recorded
  * Returns: whether the block has a stamp now and there was none at the address before
  */
 bool xseg_origins_record(struct xseg_extent *extent, uint64_t address, uint64_t now,
                          const struct xseg_origin *origin);
 
-/* Clear the stamp and the call of the block at an address.  Returns: whether it had a stamp. */
+/* Clear the stamp and the origin of the block at an address.  Returns whether the block had a
+ * stamp. */
 bool xseg_origins_clear(const struct xseg_extent *extent, uint64_t address);
 
-/* How long ago the block at an address was allocated, in milliseconds, or XSEG_ORIGINS_UNKNOWN. */
+/* The age of the block at an address in milliseconds, or XSEG_ORIGINS_UNKNOWN. */
 uint64_t xseg_origins_age(const struct xseg_extent *extent, uint64_t address, uint64_t now);
 
-/* Who allocated the block at an address; all 0 where it is not known. */
+/* The origin of the block at an address; all 0 if unknown. */
 struct xseg_origin xseg_origins_of(const struct xseg_extent *extent, uint64_t address);
 
-/* Note the word of the request of a block; 0: none.  Without host memory the block has none. */
+/* Record the user value of the request of a block; 0: none. */
 void xseg_origins_record_user(struct xseg_extent *extent, uint64_t address, uint64_t user);
 
-/* The word of the request of the block at an address; 0: none. */
+/* The user value of the block at an address; 0: none. */
 uint64_t xseg_origins_user(const struct xseg_extent *extent, uint64_t address);
 
-/* Visit the frames and labels of an arena's blocks, 0 where a block has none.  The device memory lock is held. */
+/* Visit the frames and labels of an arena's blocks, 0 if a block has none.  The caller holds the
+ * device memory lock. */
 void xseg_origins_visit(const struct xseg_arena *arena,
                         void (*visit)(void *self, uint32_t frames, uint32_t label), void *self);
 
-/* Forget the words of all blocks of an arena.  The device memory lock is held. */
+/* Discard the user values of all blocks of an arena.  The caller holds the device memory lock. */
 void xseg_origins_discard_users(struct xseg_arena *arena);
 
 void xseg_origins_fini(struct xseg_extent *extent);

@@ -8,44 +8,46 @@
 
 _Static_assert((int)XSEG_HISTORY_OOM == (int)XSEG_TRACE_OOM &&
                    (int)XSEG_HISTORY_SEGMENT_UNMAP == (int)XSEG_TRACE_SEGMENT_UNMAP,
-               "the first actions have the numbers that observers know");
+               "the first actions have the values of enum xseg_trace_action");
 
-/* The events that a free notes at once. */
-#define FREES (1u << XSEG_HISTORY_FREE_REQUESTED | 1u << XSEG_HISTORY_FREE_COMPLETED)
+/* The events of a free without a pending phase. */
+#define FREE_EVENTS (1u << XSEG_HISTORY_FREE_REQUESTED | 1u << XSEG_HISTORY_FREE_COMPLETED)
 
-/* No second action: of xseg_history_append(). */
-#define NOTHING XSEG_HISTORY_ACTIONS
+/* xseg_history_append(): no second action. */
+#define NO_ACTION XSEG_HISTORY_ACTIONS
 
-/* What the notes of one call have in common. */
-struct noting {
+/* The state that all events of one call share. */
+struct recording {
     struct xseg_arena *arena;
     const struct xseg_history_context *context; /* the calling thread's */
     uint64_t settings;
-    /* Read once, since another stream may take over an arena's entry between two notes that belong together. */
+    /* Read once, because another stream may acquire the arena's entry between two events of one
+     * call. */
     xseg_stream stream;
     uint64_t time; /* 0: now */
 };
 
-static inline struct noting begin(struct xseg_arena *arena)
+static inline struct recording begin_recording(struct xseg_arena *arena)
 {
-    return (struct noting){.arena = arena,
-                           .context = xseg_history_context(),
-                           .settings = xseg_history_settings(arena->history),
-                           .stream = xseg_arena_stream(arena)->handle};
+    return (struct recording){.arena = arena,
+                              .context = xseg_history_context(),
+                              .settings = xseg_history_settings(arena->history),
+                              .stream = xseg_arena_stream(arena)->handle};
 }
 
-/* --- Where a note goes. --- */
+/* --- Destinations of an event. --- */
 
-static __attribute__((noinline)) void tell(const struct noting *noting, struct xseg_pool *pool,
-                                           enum xseg_history_action action, uint64_t base,
-                                           uint64_t bytes)
+static __attribute__((noinline)) void enqueue_trace_entry(const struct recording *recording,
+                                                          struct xseg_pool *pool,
+                                                          enum xseg_history_action action,
+                                                          uint64_t base, uint64_t bytes)
 {
-    const struct xseg_history *history = noting->arena->history;
+    const struct xseg_history *history = recording->arena->history;
     const struct xseg_trace_entry entry = {
         .struct_size = sizeof(entry),
         .action = (enum xseg_trace_action)action,
         .device = history->device,
-        .stream = noting->stream,
+        .stream = recording->stream,
         .pool = pool,
         .base = (void *)(uintptr_t)base, /* NOLINT(performance-no-int-to-ptr) */
         .bytes = bytes,
@@ -55,22 +57,22 @@ static __attribute__((noinline)) void tell(const struct noting *noting, struct x
         xseg_observers_enqueue(history->observers, &entry);
 }
 
-/* An event, without what xseg_history_append() fills in.
+/* An event without the members that xseg_history_append() sets.
  * order, pool: see event.h */
 static inline __attribute__((always_inline)) struct xseg_history_event
-event_of(const struct noting *noting, enum xseg_history_action action,
-         const struct xseg_recorded_block *block, uint32_t order, uint32_t pool)
+make_event(const struct recording *recording, enum xseg_history_action action,
+           const struct xseg_recorded_block *block, uint32_t order, uint32_t pool)
 {
     return (struct xseg_history_event){
-        .time = noting->time,
+        .time = recording->time,
         .base = block->base,
         .requested = block->requested,
-        .stream = (uint64_t)(uintptr_t)noting->stream,
+        .stream = (uint64_t)(uintptr_t)recording->stream,
         .size = xseg_history_event_size(block->bytes) & XSEG_HISTORY_SIZE_MASK,
         .order = order,
         .pool = pool,
         .flags = (block->is_fallback ? XSEG_HISTORY_FALLBACK : 0) |
-                 (noting->arena->evicted != 0 ? XSEG_HISTORY_EVICTED : 0),
+                 (recording->arena->evicted != 0 ? XSEG_HISTORY_EVICTED : 0),
         .action = (uint8_t)action,
     };
 }
@@ -78,96 +80,101 @@ event_of(const struct noting *noting, enum xseg_history_action action,
 /* order, pool: of the event, see event.h
  * then:        of xseg_history_append() */
 static inline __attribute__((always_inline)) void
-note(const struct noting *noting, enum xseg_history_action action, enum xseg_history_action then,
-     const struct xseg_recorded_block *block, uint32_t order, uint32_t pool)
+append_event(const struct recording *recording, enum xseg_history_action action,
+             enum xseg_history_action then, const struct xseg_recorded_block *block, uint32_t order,
+             uint32_t pool)
 {
-    struct xseg_arena *arena = noting->arena;
+    struct xseg_arena *arena = recording->arena;
 
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock));
-    xseg_history_append(arena->history, &arena->ring, noting->settings, noting->context,
-                        event_of(noting, action, block, order, pool), then);
+    xseg_history_append(arena->history, &arena->ring, recording->settings, recording->context,
+                        make_event(recording, action, block, order, pool), then);
 }
 
-static inline bool keeps_users(const struct noting *noting)
+static inline bool records_users(const struct recording *recording)
 {
-    return __builtin_expect((noting->settings & XSEG_HISTORY_USERS) != 0, 0);
+    return __builtin_expect((recording->settings & XSEG_HISTORY_USERS) != 0, 0);
 }
 
-/* The word of the request that an event is about: that of the call, or the one that the block carries. */
-static uint64_t user_of(const struct noting *noting, enum xseg_history_action action, uint64_t base)
+/* The user value of an event: that of the calling request, or that of the block. */
+static uint64_t event_user(const struct recording *recording, enum xseg_history_action action,
+                           uint64_t base)
 {
     if (action == XSEG_HISTORY_ALLOC || action == XSEG_HISTORY_OOM)
-        return xseg_history_user_of(noting->context, noting->settings);
+        return xseg_history_user_of(recording->context, recording->settings);
     return action <= XSEG_HISTORY_FREE_COMPLETED
-               ? xseg_origins_user(xseg_page_map_find(noting->arena->page_map, base), base)
+               ? xseg_origins_user(xseg_page_map_find(recording->arena->page_map, base), base)
                : 0;
 }
 
-/* note() where it is called less often, or events have words; twice in line is enough. */
-static __attribute__((noinline)) void note_rare(const struct noting *noting,
-                                                enum xseg_history_action action,
-                                                const struct xseg_recorded_block *block,
-                                                uint32_t order, uint32_t pool)
+/* append_event() for rare events and for events with user values, out of line to limit the code
+ * size. */
+static __attribute__((noinline)) void
+append_event_out_of_line(const struct recording *recording, enum xseg_history_action action,
+                         const struct xseg_recorded_block *block, uint32_t order, uint32_t pool)
 {
     struct xseg_history_event event;
 
-    if (!keeps_users(noting)) {
-        note(noting, action, NOTHING, block, order, pool);
+    if (!records_users(recording)) {
+        append_event(recording, action, NO_ACTION, block, order, pool);
         return;
     }
-    event = event_of(noting, action, block, order, pool);
-    xseg_history_append_with_user(noting->arena->history, &noting->arena->ring, noting->settings,
-                                  noting->context, &event, user_of(noting, action, block->base));
+    event = make_event(recording, action, block, order, pool);
+    xseg_history_append_with_user(recording->arena->history, &recording->arena->ring,
+                                  recording->settings, recording->context, &event,
+                                  event_user(recording, action, block->base));
 }
 
-/* The pool that users see as a block's holder. */
-static struct xseg_pool *holder(const struct xseg_arena *arena, bool is_fallback)
+/* The pool of a block in traces. */
+static struct xseg_pool *visible_pool(const struct xseg_arena *arena, bool is_fallback)
 {
     return is_fallback || !arena->is_private || arena->is_guarded ? NULL : arena->pool;
 }
 
-static inline void tell_of(const struct noting *noting, enum xseg_history_action action,
-                           const struct xseg_recorded_block *block)
+static inline void trace_block(const struct recording *recording, enum xseg_history_action action,
+                               const struct xseg_recorded_block *block)
 {
-    if (__builtin_expect((noting->settings & XSEG_HISTORY_TRACED) != 0, 0))
-        tell(noting, holder(noting->arena, block->is_fallback), action, block->base,
-             block->requested);
+    if (__builtin_expect((recording->settings & XSEG_HISTORY_TRACED) != 0, 0))
+        enqueue_trace_entry(recording, visible_pool(recording->arena, block->is_fallback), action,
+                            block->base, block->requested);
 }
 
-static inline void note_block(const struct noting *noting, enum xseg_history_action action,
-                              const struct xseg_recorded_block *block)
+static inline void record_block_event(const struct recording *recording,
+                                      enum xseg_history_action action,
+                                      const struct xseg_recorded_block *block)
 {
-    tell_of(noting, action, block);
-    if (xseg_history_settings_record(noting->settings, action))
-        note_rare(noting, action, block, 0, noting->arena->pool_number);
+    trace_block(recording, action, block);
+    if (xseg_history_settings_record(recording->settings, action))
+        append_event_out_of_line(recording, action, block, 0, recording->arena->pool_number);
 }
 
-/* --- Notes. --- */
+/* --- Events. --- */
 
-/* Ticks for which a reading of the coarse clock holds: less than a millisecond. */
+/* Ticks for which a coarse time remains valid: less than a millisecond. */
 #define COARSE_TICKS ((uint64_t)1 << 19)
 
-/* The time for an origin, which need not be exact.  The event before it has read a clock already. */
-static inline uint64_t origin_time(const struct noting *noting)
+/* The time of an origin, which may be inexact.  The event of the same call has already read a
+ * clock. */
+static inline uint64_t read_origin_time(const struct recording *recording)
 {
-    const struct xseg_history_store *store = noting->arena->history->store;
-    struct xseg_history_ring *ring = noting->arena->ring;
+    const struct xseg_history_store *store = recording->arena->history->store;
+    struct xseg_history_ring *ring = recording->arena->ring;
 
-    if (noting->time == 0 || !store->uses_cycle_counter || ring == NULL)
+    if (recording->time == 0 || !store->uses_cycle_counter || ring == NULL)
         return xseg_origins_now(&store->clock);
-    if (__builtin_expect(noting->time - ring->coarse_ticks >= COARSE_TICKS, 0)) {
+    if (__builtin_expect(recording->time - ring->coarse_ticks >= COARSE_TICKS, 0)) {
         ring->coarse_ns = xseg_origins_now(&store->clock);
-        ring->coarse_ticks = noting->time;
+        ring->coarse_ticks = recording->time;
     }
     return ring->coarse_ns;
 }
 
-static inline void note_origin(const struct noting *noting, uint64_t base)
+static inline void record_block_origin(const struct recording *recording, uint64_t base)
 {
-    const struct xseg_history_store *store = noting->arena->history->store;
-    const struct xseg_history_context *context = noting->context;
-    const bool has_stack = (noting->settings & XSEG_HISTORY_ORIGIN_STACK) != 0 &&
-                           xseg_history_context_is_of(context, noting->settings);
+    const struct xseg_history_store *store = recording->arena->history->store;
+    const struct xseg_history_context *context = recording->context;
+    const bool has_stack = (recording->settings & XSEG_HISTORY_ORIGIN_STACK) != 0 &&
+                           xseg_history_context_is_of(context, recording->settings);
     const struct xseg_origin origin = {
         .stack = has_stack ? context->gathered.stack : 0,
         .frames = has_stack ? context->gathered.frames : 0,
@@ -175,125 +182,129 @@ static inline void note_origin(const struct noting *noting, uint64_t base)
     };
     const bool is_known = (origin.stack | origin.frames | origin.label) != 0;
 
-    if (xseg_origins_record(xseg_page_map_find(noting->arena->page_map, base), base,
-                            origin_time(noting), is_known ? &origin : NULL) &&
-        noting->arena->origins++ == 0)
-        (void)atomic_fetch_or(&noting->arena->free_actions, XSEG_ARENA_ORIGINS);
+    if (xseg_origins_record(xseg_page_map_find(recording->arena->page_map, base), base,
+                            read_origin_time(recording), is_known ? &origin : NULL) &&
+        recording->arena->origins++ == 0)
+        (void)atomic_fetch_or(&recording->arena->free_actions, XSEG_ARENA_ORIGINS);
 }
 
-/* xseg_recorder_alloc() where words are kept. */
-static __attribute__((noinline)) void note_alloc_with(struct xseg_arena *arena,
-                                                      const struct xseg_recorded_block *block)
+/* xseg_recorder_alloc() if user values are recorded. */
+static __attribute__((noinline)) void
+record_alloc_with_user(struct xseg_arena *arena, const struct xseg_recorded_block *block)
 {
-    struct noting noting = begin(arena);
+    struct recording recording = begin_recording(arena);
 
-    noting.time = xseg_history_store_now(arena->history->store);
-    note_block(&noting, XSEG_HISTORY_ALLOC, block);
-    if ((noting.settings & XSEG_HISTORY_ORIGINS) != 0)
-        note_origin(&noting, block->base);
+    recording.time = xseg_history_store_now(arena->history->store);
+    record_block_event(&recording, XSEG_HISTORY_ALLOC, block);
+    if ((recording.settings & XSEG_HISTORY_ORIGINS) != 0)
+        record_block_origin(&recording, block->base);
     xseg_origins_record_user(xseg_page_map_find(arena->page_map, block->base), block->base,
-                             user_of(&noting, XSEG_HISTORY_ALLOC, block->base));
+                             event_user(&recording, XSEG_HISTORY_ALLOC, block->base));
 }
 
 void xseg_recorder_alloc(struct xseg_arena *arena, const struct xseg_recorded_block *block)
 {
-    struct noting noting = begin(arena);
+    struct recording recording = begin_recording(arena);
 
     XSEG_ASSERT(block->base != 0 && block->requested <= block->bytes);
-    if (keeps_users(&noting)) {
-        note_alloc_with(arena, block);
+    if (records_users(&recording)) {
+        record_alloc_with_user(arena, block);
         return;
     }
-    tell_of(&noting, XSEG_HISTORY_ALLOC, block);
-    if (xseg_history_settings_record(noting.settings, XSEG_HISTORY_ALLOC)) {
-        noting.time = xseg_history_store_now(arena->history->store);
-        note(&noting, XSEG_HISTORY_ALLOC, NOTHING, block, 0, arena->pool_number);
+    trace_block(&recording, XSEG_HISTORY_ALLOC, block);
+    if (xseg_history_settings_record(recording.settings, XSEG_HISTORY_ALLOC)) {
+        recording.time = xseg_history_store_now(arena->history->store);
+        append_event(&recording, XSEG_HISTORY_ALLOC, NO_ACTION, block, 0, arena->pool_number);
     }
-    if ((noting.settings & XSEG_HISTORY_ORIGINS) != 0)
-        note_origin(&noting, block->base);
+    if ((recording.settings & XSEG_HISTORY_ORIGINS) != 0)
+        record_block_origin(&recording, block->base);
 }
 
 void xseg_recorder_free(struct xseg_arena *arena, const struct xseg_recorded_block *block)
 {
-    const struct noting noting = begin(arena);
+    const struct recording recording = begin_recording(arena);
 
     XSEG_ASSERT(block->base != 0 && block->requested <= block->bytes);
-    if ((noting.settings & (FREES | XSEG_HISTORY_USERS)) == FREES) {
-        /* Both at one reading of the clock, which is half of what a note costs. */
-        tell_of(&noting, XSEG_HISTORY_FREE_REQUESTED, block);
-        tell_of(&noting, XSEG_HISTORY_FREE_COMPLETED, block);
-        note(&noting, XSEG_HISTORY_FREE_REQUESTED, XSEG_HISTORY_FREE_COMPLETED, block, 0,
-             arena->pool_number);
+    if ((recording.settings & (FREE_EVENTS | XSEG_HISTORY_USERS)) == FREE_EVENTS) {
+        /* Both events use one clock read, which is half of the cost of an event. */
+        trace_block(&recording, XSEG_HISTORY_FREE_REQUESTED, block);
+        trace_block(&recording, XSEG_HISTORY_FREE_COMPLETED, block);
+        append_event(&recording, XSEG_HISTORY_FREE_REQUESTED, XSEG_HISTORY_FREE_COMPLETED, block, 0,
+                     arena->pool_number);
         return;
     }
-    note_block(&noting, XSEG_HISTORY_FREE_REQUESTED, block);
-    note_block(&noting, XSEG_HISTORY_FREE_COMPLETED, block);
+    record_block_event(&recording, XSEG_HISTORY_FREE_REQUESTED, block);
+    record_block_event(&recording, XSEG_HISTORY_FREE_COMPLETED, block);
 }
 
 void xseg_recorder_block(struct xseg_arena *arena, const struct xseg_block *block,
                          enum xseg_history_action action)
 {
-    const struct noting noting = begin(arena);
+    const struct recording recording = begin_recording(arena);
 
     XSEG_ASSERT(block->state == XSEG_BLOCK_ALLOCATED || block->state == XSEG_BLOCK_PENDING_FREE ||
                 block->state == XSEG_BLOCK_CLAIMED);
-    note_block(&noting, action,
-               &(struct xseg_recorded_block){block->base, block->bytes, block->requested,
-                                             xseg_block_is_fallback(block)});
+    record_block_event(&recording, action,
+                       &(struct xseg_recorded_block){block->base, block->bytes, block->requested,
+                                                     xseg_block_is_fallback(block)});
 }
 
-static void note_segment(const struct noting *noting, const struct xseg_extent *extent,
-                         enum xseg_history_action action, uint64_t base, uint64_t bytes)
+static void record_segment_event(const struct recording *recording,
+                                 const struct xseg_extent *extent, enum xseg_history_action action,
+                                 uint64_t base, uint64_t bytes)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && bytes > 0);
-    if ((noting->settings & XSEG_HISTORY_TRACED) != 0)
-        tell(noting, holder(extent->arena, false), action, base, bytes);
-    if (xseg_history_settings_record(noting->settings, action))
-        note_rare(noting, action, &(struct xseg_recorded_block){base, bytes, bytes, false},
-                  xseg_history_next_order(noting->arena->history), noting->arena->pool_number);
+    if ((recording->settings & XSEG_HISTORY_TRACED) != 0)
+        enqueue_trace_entry(recording, visible_pool(extent->arena, false), action, base, bytes);
+    if (xseg_history_settings_record(recording->settings, action))
+        append_event_out_of_line(
+            recording, action, &(struct xseg_recorded_block){base, bytes, bytes, false},
+            xseg_history_next_order(recording->arena->history), recording->arena->pool_number);
 }
 
 void xseg_recorder_segment(const struct xseg_extent *extent, enum xseg_history_action action,
                            uint64_t base, uint64_t bytes)
 {
-    const struct noting noting = begin(extent->arena);
+    const struct recording recording = begin_recording(extent->arena);
 
-    note_segment(&noting, extent, action, base, bytes);
+    record_segment_event(&recording, extent, action, base, bytes);
 }
 
 void xseg_recorder_unmapped(const struct xseg_extent *extent, enum xseg_history_action cause,
                             enum xseg_history_action action, uint64_t base, uint64_t bytes)
 {
-    const struct noting noting = begin(extent->arena);
+    const struct recording recording = begin_recording(extent->arena);
 
-    note_segment(&noting, extent, cause, base, bytes);
-    note_segment(&noting, extent, action, base, bytes);
+    record_segment_event(&recording, extent, cause, base, bytes);
+    record_segment_event(&recording, extent, action, base, bytes);
 }
 
 void xseg_recorder_discarded(const struct xseg_extent *extent, uint64_t base, uint64_t bytes)
 {
-    const struct noting noting = begin(extent->arena);
+    const struct recording recording = begin_recording(extent->arena);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && bytes > 0);
-    if ((noting.settings & XSEG_HISTORY_TRACED) != 0)
-        tell(&noting, holder(extent->arena, false), XSEG_HISTORY_SEGMENT_UNMAP, base, bytes);
+    if ((recording.settings & XSEG_HISTORY_TRACED) != 0)
+        enqueue_trace_entry(&recording, visible_pool(extent->arena, false),
+                            XSEG_HISTORY_SEGMENT_UNMAP, base, bytes);
 }
 
-void xseg_recorder_query(struct xseg_arena *arena, uint64_t bytes)
+void xseg_recorder_budget_request(struct xseg_arena *arena, uint64_t bytes)
 {
-    const struct noting noting = begin(arena);
-    const uint64_t wanted = xseg_round_up(bytes, (uint64_t)1 << XSEG_HISTORY_BYTES_SHIFT);
+    const struct recording recording = begin_recording(arena);
+    const uint64_t size = xseg_round_up(bytes, (uint64_t)1 << XSEG_HISTORY_BYTES_SHIFT);
 
-    note_block(&noting, XSEG_HISTORY_BUDGET_REQUEST,
-               &(struct xseg_recorded_block){.requested = wanted, .bytes = wanted});
+    record_block_event(&recording, XSEG_HISTORY_BUDGET_REQUEST,
+                       &(struct xseg_recorded_block){.requested = size, .bytes = size});
 }
 
 void xseg_recorder_oom(struct xseg_arena *arena, uint64_t requested, uint64_t free_bytes)
 {
-    const struct noting noting = begin(arena);
+    const struct recording recording = begin_recording(arena);
 
-    note_block(&noting, XSEG_HISTORY_OOM,
-               &(struct xseg_recorded_block){
-                   .requested = requested,
-                   .bytes = xseg_round_down(free_bytes, (uint64_t)1 << XSEG_HISTORY_BYTES_SHIFT)});
+    record_block_event(
+        &recording, XSEG_HISTORY_OOM,
+        &(struct xseg_recorded_block){
+            .requested = requested,
+            .bytes = xseg_round_down(free_bytes, (uint64_t)1 << XSEG_HISTORY_BYTES_SHIFT)});
 }

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Notes: what is written down of each block and segment, at the moment when its arena changes.
+ * The recorder: writes changes of blocks and segments to the history at the moment when the arena
+ * changes.
  *
- * A note goes to up to three places, as the settings of the history say: an event to the arena's ring, an entry to
- * the observers with `on_trace`, and, of a block that is handed out, its origin.
+ * The settings of the history (history.h) select up to three destinations: an event in the ring of
+ * the arena, a trace entry for observers with `on_trace`, and the origin of an allocated block
+ * (origins.h).
  *
  *     if (xseg_recorder_is_enabled(arena))
- *         xseg_recorder_alloc(arena, &grant, requested);
+ *         xseg_recorder_alloc(arena, &block);
  *
- * Locking: ARENA of the arena is held, so the notes of an arena have the order of what happened.  The device memory lock as well
- * for segments: there memory may pass to another arena, and the note draws a number.
+ * Locking: the caller holds the arena's lock, so the events of an arena are in the order of the
+ * changes.  Events of segments also require the device memory lock, because memory may move to
+ * another arena and the event draws a global sequence number.
  */
 #ifndef XSEG_CORE_RECORDER_H
 #define XSEG_CORE_RECORDER_H
@@ -17,30 +20,31 @@
 #include "src/core/block/arena.h"
 #include "src/core/history/history.h"
 
-/* A block as a note describes it. */
+/* A block as events describe it. */
 struct xseg_recorded_block {
     uint64_t base, bytes, requested;
-    bool is_fallback; /* the default pool holds it, see flags.h */
+    bool is_fallback; /* the block has XSEG_BLOCK_FALLBACK */
 };
 
-/* Whether anything is noted of blocks and segments. */
+/* Whether the history records anything about blocks and segments. */
 static inline bool xseg_recorder_is_enabled(const struct xseg_arena *arena)
 {
     return __builtin_expect(xseg_history_settings(arena->history) != 0, 0);
 }
 
-/* A block is handed out. */
+/* Record an allocation. */
 void xseg_recorder_alloc(struct xseg_arena *arena, const struct xseg_recorded_block *block);
 
-/* A block is freed, and is cached at once: FREE_REQUESTED and FREE_COMPLETED. */
+/* Record a free after which the block is immediately cached: FREE_REQUESTED and FREE_COMPLETED. */
 void xseg_recorder_free(struct xseg_arena *arena, const struct xseg_recorded_block *block);
 
-/* An action on a block. */
+/* Record an action on a block. */
 void xseg_recorder_block(struct xseg_arena *arena, const struct xseg_block *block,
                          enum xseg_history_action action);
 
-/* xseg_recorder_free(), if anything is noted. */
-static inline void xseg_recorder_free_of(struct xseg_arena *arena, const struct xseg_block *block)
+/* xseg_recorder_free() if the recorder is enabled. */
+static inline void xseg_recorder_free_if_enabled(struct xseg_arena *arena,
+                                                 const struct xseg_block *block)
 {
     if (xseg_recorder_is_enabled(arena))
         xseg_recorder_free(arena, &(struct xseg_recorded_block){block->base, block->bytes,
@@ -48,22 +52,24 @@ static inline void xseg_recorder_free_of(struct xseg_arena *arena, const struct 
                                                                 xseg_block_is_fallback(block)});
 }
 
-/* An action on memory of a segment; the device memory lock is held, too. */
+/* Record an action on memory of a segment; requires the device memory lock, too. */
 void xseg_recorder_segment(const struct xseg_extent *extent, enum xseg_history_action action,
                            uint64_t base, uint64_t bytes);
 
-/* Memory of a segment goes: its cause, then the action.  Both name one stream.  The device memory lock is held, too. */
+/* Record that memory of a segment is unmapped: the cause, then the action, with the same stream.
+ * Requires the device memory lock, too. */
 void xseg_recorder_unmapped(const struct xseg_extent *extent, enum xseg_history_action cause,
                             enum xseg_history_action action, uint64_t base, uint64_t bytes);
 
-/* Evicted pages of a segment end.  The history had a PAUSE of them; observers with `on_trace`, who know of no pauses, hear
- * that they are unmapped.  The device memory lock is held, too. */
+/* Report released evicted pages of a segment.  The history contains their PAUSE; observers with
+ * `on_trace` receive no pauses, so they receive SEGMENT_UNMAP here.  Requires the device memory
+ * lock, too. */
 void xseg_recorder_discarded(const struct xseg_extent *extent, uint64_t base, uint64_t bytes);
 
-/* A request begins to wait for so many bytes of other processes. */
-void xseg_recorder_query(struct xseg_arena *arena, uint64_t bytes);
+/* Record that a request waits for other processes to release `bytes`. */
+void xseg_recorder_budget_request(struct xseg_arena *arena, uint64_t bytes);
 
-/* A request was refused, while the device had so many bytes free. */
+/* Record an out-of-memory failure; the device has `free_bytes`. */
 void xseg_recorder_oom(struct xseg_arena *arena, uint64_t requested, uint64_t free_bytes);
 
 #endif

@@ -41,7 +41,7 @@ static void record_demand(struct xseg_arena *arena, uint64_t bytes)
     if (!xseg_recorder_is_enabled(arena))
         return;
     xseg_arena_lock(arena);
-    xseg_recorder_query(arena, bytes);
+    xseg_recorder_budget_request(arena, bytes);
     xseg_arena_unlock(arena);
 }
 

@@ -94,7 +94,7 @@ static xseg_status cache_block(struct xseg_block *block, bool is_idle, struct xs
         xseg_arena_lock(arena);
     } else {
         xseg_arena_lock(arena);
-        xseg_recorder_free_of(arena, block);
+        xseg_recorder_free_if_enabled(arena, block);
         xseg_arena_free(arena, block);
     }
     block = extent->first;

@@ -94,7 +94,7 @@ xseg_status xseg_block_info_at(struct xseg_allocator *allocator, const void *poi
                                struct xseg_block_info *out) XSEG_UNCHECKED
 {
     const uint64_t address = (uint64_t)(uintptr_t)pointer;
-    const uint64_t now = xseg_origins_now_by(&allocator->clock, xseg_allocator_config(allocator));
+    const uint64_t now = xseg_origins_now_if_enabled(&allocator->clock, xseg_allocator_config(allocator));
     struct xseg_extent *extent = xseg_arena_lock_at(&allocator->page_map, address);
 
     if (extent == NULL)

@@ -671,7 +671,7 @@ xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_co
         .device = device, .config = config, .reasons = reasons, .may_query_driver = true};
 
     XSEG_ASSERT(device->allocator != NULL);
-    explainer.origins_now = xseg_origins_now_by(&device->allocator->clock, config);
+    explainer.origins_now = xseg_origins_now_if_enabled(&device->allocator->clock, config);
     xseg_mutex_lock(&device->memory_lock);
     xseg_status status = xseg_explain_begin(&explainer);
     if (status == XSEG_OK) {

@@ -70,7 +70,7 @@ static xseg_status copy_state(struct snapshot *snapshot, struct device_state *st
         .device = device,
         .config = config,
         .reasons = &state->reasons,
-        .origins_now = xseg_origins_now_by(&snapshot->allocator->clock, config),
+        .origins_now = xseg_origins_now_if_enabled(&snapshot->allocator->clock, config),
         .may_query_driver = snapshot->params->may_query_driver,
     };
     const struct xseg_history_store *store = &snapshot->allocator->history;
