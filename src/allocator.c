@@ -5,8 +5,7 @@
 
 #include "src/base/error.h"
 #include "src/core/alloc/allocator_free.h"
-#include "src/core/alloc/hit_alloc.h"
-#include "src/core/alloc/hit_free.h"
+#include "src/core/alloc/hit.h"
 #include "src/core/alloc/hit_stream.h"
 #include "src/core/config/config.h"
 #include "src/core/instance/instance.h"

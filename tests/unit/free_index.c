@@ -124,7 +124,7 @@ static void compare_searches(uint64_t (*next_bytes)(void), uint64_t distance)
         assert_ptr_equal(xseg_free_index_find(&f->free_index, bytes), slow_from(f, bytes, 0));
         const uint64_t position = xseg_block_position(&f->block[i]);
 
-        assert_ptr_equal(xseg_free_index_from(&f->free_index, bytes, position),
+        assert_ptr_equal(xseg_free_index_lower_bound(&f->free_index, bytes, position),
                          slow_from(f, bytes, position));
         if (f->there[i])
             assert_ptr_equal(xseg_free_index_next(&f->free_index, &f->block[i]),
@@ -215,10 +215,10 @@ static void nothing_fits_a_size_that_no_device_has(void **state)
         struct xseg_block *fitting = shift < 49 ? &f->block[0] : NULL;
 
         assert_ptr_equal(xseg_free_index_find(&f->free_index, 1ull << shift), fitting);
-        assert_ptr_equal(xseg_free_index_from(&f->free_index, 1ull << shift, 512), fitting);
+        assert_ptr_equal(xseg_free_index_lower_bound(&f->free_index, 1ull << shift, 512), fitting);
     }
     assert_null(xseg_free_index_find(&f->free_index, UINT64_MAX));
-    assert_null(xseg_free_index_from(&f->free_index, UINT64_MAX, UINT64_MAX));
+    assert_null(xseg_free_index_lower_bound(&f->free_index, UINT64_MAX, UINT64_MAX));
     free(f);
 }
 

@@ -270,7 +270,7 @@ static bool hits_in(struct xseg_allocator *allocator, struct xseg_pool *pool, si
     void *ptr = &seed_state;
     struct xseg_arena *searched = NULL;
 
-    if (!xseg_hit_stream_alloc_in(allocator, pool, bytes, NULL, &ptr, &searched)) {
+    if (!xseg_hit_stream_alloc_from_pool(allocator, pool, bytes, NULL, &ptr, &searched)) {
         assert_ptr_equal(ptr, &seed_state);
         return false;
     }

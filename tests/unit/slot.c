@@ -69,7 +69,7 @@ static void agrees_with_an_array(void **state)
     srandom(11);
     assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &extent));
     assert_null(xseg_page_map_slot(&page_map, BASE + 5000));
-    assert_true(xseg_page_map_cover(&page_map, &extent, 0, SLOTS * XSEG_MIB));
+    assert_true(xseg_page_map_populate(&page_map, &extent, 0, SLOTS * XSEG_MIB));
     assert_ptr_equal(xseg_page_map_find(&page_map, BASE + 5000), &extent);
     for (unsigned step = 0; step < 30000; step++) {
         /* Sparse at first, so that whole GiB are empty. */
@@ -101,7 +101,7 @@ static void uncovered_gib_are_empty(void **state)
     (void)state;
     assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &extent));
     assert_int_equal(xseg_page_map_host_bytes(&page_map, &extent), 0);
-    assert_true(xseg_page_map_cover(&page_map, &extent, XSEG_GIB, XSEG_GIB + 2 * XSEG_MIB));
+    assert_true(xseg_page_map_populate(&page_map, &extent, XSEG_GIB, XSEG_GIB + 2 * XSEG_MIB));
     assert_int_equal(xseg_page_map_host_bytes(&page_map, &extent),
                      sizeof(struct xseg_page_map_leaf));
     xseg_slot_add(xseg_page_map_slot(&page_map, BASE + XSEG_GIB + 3 * XSEG_MIB),
@@ -140,9 +140,9 @@ static void a_slot_is_of_one_arena(void **state)
     assert_ptr_equal(xseg_page_map_last_slot(&page_map, &first, BASE + 3 * XSEG_MIB), &block[1]);
     const uintptr_t before = xseg_slot_read(start);
     xseg_slot_remove(start);
-    assert_false(xseg_slot_is_still(start, before, arena_number(0)));
+    assert_false(xseg_slot_is_current(start, before, arena_number(0)));
     xseg_slot_add(start, &block[2]);
-    assert_false(xseg_slot_is_still(start, before, arena_number(0)));
+    assert_false(xseg_slot_is_current(start, before, arena_number(0)));
     assert_null(xseg_slot_block_of(start, arena_number(0)));
     assert_ptr_equal(xseg_slot_block_of(start, arena_number(1)), &block[2]);
     xseg_page_map_fini(&page_map);
@@ -158,14 +158,15 @@ static void starts_lead_to_small_blocks(void **state)
     (void)state;
     extent.has_starts = true;
     assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &extent));
-    struct xseg_slab_batch *batch = xseg_page_map_make_records(&page_map, 2);
+    struct xseg_slab_batch *batch = xseg_page_map_allocate_records(&page_map, 2);
     assert_non_null(batch);
     assert_int_equal((uintptr_t)batch->first % sizeof(struct xseg_block), 0);
     struct xseg_block *record = batch->first;
     assert_null(xseg_page_map_start(&page_map, BASE));
     assert_null(xseg_page_map_last_start(&page_map, &extent, BASE + 5 * XSEG_GIB - 1));
-    assert_true(xseg_page_map_cover(&page_map, &extent, 3 * unit, 4 * unit));
-    assert_true(xseg_page_map_cover(&page_map, &extent, 2 * XSEG_GIB - unit, 2 * XSEG_GIB + unit));
+    assert_true(xseg_page_map_populate(&page_map, &extent, 3 * unit, 4 * unit));
+    assert_true(
+        xseg_page_map_populate(&page_map, &extent, 2 * XSEG_GIB - unit, 2 * XSEG_GIB + unit));
     assert_null(xseg_page_map_start(&page_map, BASE + 2 * unit));
     assert_null(xseg_page_map_start(&page_map, BASE + 4 * unit));
     assert_int_equal(xseg_page_map_host_bytes(&page_map, &extent),
@@ -179,7 +180,7 @@ static void starts_lead_to_small_blocks(void **state)
         assert_null(xseg_page_map_block(&page_map, start));
         xseg_start_set(start, xseg_block_handle(page_map.records.base, &record[i]));
         assert_ptr_equal(xseg_page_map_block(&page_map, start), &record[i]);
-        assert_ptr_equal(xseg_slot_arena_of(&record[i]), arena_number(0));
+        assert_ptr_equal(xseg_block_load_arena(&record[i]), arena_number(0));
     }
     assert_null(xseg_page_map_last_start(&page_map, &extent, BASE + 3 * unit + 511));
     assert_ptr_equal(xseg_page_map_last_start(&page_map, &extent, BASE + 3 * unit + 512), record);
@@ -200,7 +201,7 @@ static void leaves_come_again(void **state)
 
     (void)state;
     assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &first));
-    assert_true(xseg_page_map_cover(&page_map, &first, 0, XSEG_MIB));
+    assert_true(xseg_page_map_populate(&page_map, &first, 0, XSEG_MIB));
     xseg_page_map_remove(&page_map, &first);
     assert_null(xseg_page_map_find(&page_map, BASE));
     assert_null(xseg_page_map_find(&page_map, BASE + XSEG_GIB));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The slow path of an allocation: every request that the fast path (hit_alloc.h, hit_stream.h) does not serve.
+ * The slow path of an allocation: every request that the fast path (hit.h, hit_stream.h) does not serve.
  *
  * An entry point, or the fast path when it gives up, fills in one structure of allocation parameters (struct
  * xseg_alloc_params): configuration, requested size, stream, pool, and the arena that the fast path has searched.  The slow

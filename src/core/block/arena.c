@@ -61,9 +61,9 @@ bool xseg_arena_allocate_records(struct xseg_arena *arena, struct xseg_slab *sla
         const uint32_t records = xseg_slab_next_records(slab);
 
         xseg_arena_unlock(arena);
-        struct xseg_slab_batch *batch = slab == &arena->blocks
-                                            ? xseg_page_map_make_records(arena->page_map, records)
-                                            : xseg_slab_make_batch(slab->record_bytes, records);
+        struct xseg_slab_batch *batch =
+            slab == &arena->blocks ? xseg_page_map_allocate_records(arena->page_map, records)
+                                   : xseg_slab_make_batch(slab->record_bytes, records);
         xseg_arena_lock(arena);
         if (batch == NULL || !xseg_slab_refill(slab, batch))
             return false;

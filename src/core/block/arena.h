@@ -92,7 +92,7 @@ struct xseg_arena {
     bool is_small;
     bool is_private; /* of a private pool */
     bool is_guarded; /* each segment has one block, see guarded.h */
-    bool has_starts; /* its blocks are small: starts lead to them (slot.h) */
+    bool has_starts; /* its blocks are small: starts lead to them (page_map.h) */
     bool is_paused;  /* allocations fail, see pause.h; guarded by the lock */
 
     struct xseg_biased_lock lock;

@@ -225,7 +225,7 @@ static inline bool search_and_allocate(struct xseg_arena *arena,
     if (__builtin_expect(params->counts_search, 0) && !arena->is_small && !arena->is_private)
         atomic_fetch_add_explicit(arena->searches, 1, memory_order_relaxed);
     if (has_records && __builtin_expect(params->is_single, 0))
-        block = xseg_cached_find_single(arena, params);
+        block = xseg_cached_find_single_page(arena, params);
     else if (has_records)
         block = xseg_cached_choose(arena, params);
     if (block != NULL)
@@ -359,7 +359,7 @@ void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *exte
 struct xseg_block *xseg_arena_cached_from(struct xseg_arena *arena, uint64_t bytes,
                                           uint64_t position)
 {
-    return xseg_cached_from(arena, bytes, position);
+    return xseg_cached_lower_bound(arena, bytes, position);
 }
 
 struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block *block)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/block/best_fit.h"
 
-/* The size that an expandable block can grow to: its own and that of the hole behind it. */
+/* The size to which an expandable block can grow: its own size and that of an unmapped block after
+ * it. */
 static uint64_t effective_bytes(const struct xseg_block *block)
 {
     return block->bytes + (xseg_block_can_grow(block) ? block->next->bytes : 0);
@@ -11,7 +12,7 @@ struct xseg_block *xseg_cached_prefer_enclosed(const struct xseg_arena *arena,
                                                struct xseg_block *block)
 {
     XSEG_ASSERT(block != NULL && block->state == XSEG_BLOCK_CACHED);
-    /* A block that cannot grow is effectively no larger than any that follows. */
+    /* The effective size of a block that cannot grow is at most that of any successor. */
     while (xseg_block_can_grow(block) && xseg_extent_is_expandable(block->extent)) {
         struct xseg_block *next = xseg_cached_next(arena, block);
 
@@ -23,8 +24,9 @@ struct xseg_block *xseg_cached_prefer_enclosed(const struct xseg_arena *arena,
     return block;
 }
 
-/* Whether a cached block is all of one piece of physical memory, or lies in a classic segment, which is one. */
-static bool is_single(const struct xseg_block *block)
+/* Whether a cached block is one whole physical page, or is in a classic segment, which is one
+ * allocation of the driver. */
+static bool is_single_page(const struct xseg_block *block)
 {
     const struct xseg_segment *segment = &block->extent->segment;
 
@@ -32,17 +34,18 @@ static bool is_single(const struct xseg_block *block)
            (xseg_block_is_whole(block) && segment->page_bytes == segment->bytes);
 }
 
-struct xseg_block *xseg_cached_find_single(const struct xseg_arena *arena,
-                                           const struct xseg_alloc_params *params)
+struct xseg_block *xseg_cached_find_single_page(const struct xseg_arena *arena,
+                                                const struct xseg_alloc_params *params)
 {
-    /* Rounding to granules makes a page longer than its request in any case. */
+    /* A page is rounded up to the mapping granularity, so it may exceed the request by this much in
+     * any case. */
     const uint64_t slack =
         xseg_max(params->config->max_non_split_rounding_bytes, XSEG_SIZE_SMALL_SEGMENT);
     struct xseg_block *block = xseg_cached_find(arena, params->bytes);
 
     XSEG_ASSERT(params->is_single && params->no_split);
     while (block != NULL && block->bytes - params->bytes < slack) {
-        if (is_single(block) && block->base % params->alignment == 0)
+        if (is_single_page(block) && block->base % params->alignment == 0)
             return block;
         block = xseg_cached_next(arena, block);
     }
@@ -64,7 +67,7 @@ struct xseg_block *xseg_cached_filter(const struct xseg_arena *arena,
         if (block == NULL)
             return NULL;
     }
-    /* Oversize blocks are kept for oversize requests of nearly their size. */
+    /* Oversize blocks are reserved for oversize requests of a similar size. */
     if (params->bytes < config->max_split_bytes && block->bytes >= config->max_split_bytes)
         return NULL;
     if (params->bytes >= config->max_split_bytes &&

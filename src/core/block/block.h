@@ -1,31 +1,56 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A block: a run of addresses inside one segment, and the record that describes it.
+ * Blocks: the unit of allocation, and the main data structure of this module.
+ *
+ * A block is a range of addresses inside one segment, and the record that describes it. The blocks
+ * of a segment form a doubly linked chain by address, without gaps. The chain belongs to the extent
+ * (extent.h), which is a segment as its arena sees it; the arena (arena.h) owns the extents of one
+ * pool on one stream.
  *
  *     extent->first
  *       |
- *      [ live ][ cached ][ hole ........ ][ live ][ pending ][ cached ][ hole ... ]
- *          <-- prev / next: the neighbours by address, without gaps -->
+ *      [ allocated ][ cached ][ unmapped .... ][ allocated ][ pending ][ cached ][ unmapped ... ]
+ *          <-- prev / next: the neighbors by address -->
  *
- * States are those of the public enum xseg_block_state.  BUSY is a block that a growth or a trim
- * has claimed, or a free that is recording events.  A busy block is in no tree and in no free index, and merges
- * with no other block; the driver works on it without a lock.
+ * States are those of the public enum xseg_block_state:
  *
- * A record is one cache line. The links of trees and free lists are handles of 32 bits: records of
- * all arenas are in one reserved range of addresses (page_map.h), so a handle is the distance from
- * its beginning.
+ *   allocated   in use by the application.
+ *   pending     freed, but events of other streams that used the block have not completed
+ *               (pending.h).
+ *   cached      free and mapped; an allocation may take the block. Only cached blocks coalesce with
+ *               cached neighbors, and unmapped blocks with unmapped ones.
+ *   unmapped    addresses of an expandable segment without physical pages.
+ *   claimed     reserved by an operation that works without the lock of the arena: a growth, a
+ *               trim, or a free that records events. A claimed block is in no index and coalesces
+ *               with no other block, so the operation may call the driver. Then it locks the arena
+ *               and settles the block, which becomes cached, unmapped or pending.
  *
- * A cached block is in the free index of its arena (free_index.h), an unmapped one in the tree of
- * holes by position (extent.h).  Both are treaps whose priorities are a hash of the handle.
+ * Three indexes lead to blocks:
  *
- * Invariants of a chain of blocks; xseg_extent_audit() checks them:
- *   BLK-1  next starts where this one ends, and points back.
- *   BLK-2  no two cached blocks are adjacent, nor two holes.
- *   BLK-3  sizes are multiples of 512 bytes, and not 0.
- *   BLK-4  exactly live, pending and cached blocks are mapped; a busy one may be either.
- *   BLK-6  a block with flags is live, pending or busy.
+ *   - The page map (page_map.h) leads from the first address of an allocated or pending block to
+ *     its record, lock-free.
+ *   - The free index (free_index.h) has the cached blocks in the order of best fit. Two kinds of
+ *     cached blocks are not in it, the last remainder and unindexed blocks (best_fit.h).
+ *   - The tree of unmapped blocks (tree.h) has them by position (extent.h), because growth maps
+ *     memory at the lowest position.
  *
- * Locking: ARENA of the arena that the extent belongs to.
+ * A record is one cache line; with records of 96 bytes, traces of 10^4 allocated large blocks were
+ * 3 to 9 % slower. To fit, links in trees are 32-bit handles: the records of all arenas are in one
+ * reserved range of addresses (page_map.h), and a handle is the distance from its beginning.
+ * Members that only some states need share storage. A split gives the new record to the head of a
+ * cached block, and coalescing keeps the record of the cached neighbor, so a record may change its
+ * base.
+ *
+ * Invariants; xseg_extent_audit() checks them:
+ *   BLK-1  The next block begins where this one ends, and its `prev` is this block.
+ *   BLK-2  No two cached blocks are adjacent, and no two unmapped blocks are.
+ *   BLK-3  Sizes are multiples of 512 bytes, and not 0.
+ *   BLK-4  Allocated, pending and cached blocks are mapped, unmapped ones are not; a claimed block
+ *          may be either.
+ *   BLK-6  A block with flags is allocated, pending or claimed.
+ *
+ * Locking: the lock of the arena that owns the extent (rank ARENA). Only `extent` is also read
+ * without the lock.
  */
 #ifndef XSEG_CORE_BLOCK_H
 #define XSEG_CORE_BLOCK_H
@@ -45,47 +70,48 @@ struct xseg_known_stream;
 #define XSEG_BLOCK_FALLBACK 2u
 
 struct xseg_block {
-    uint64_t base; /* of a record that is not in use, the link of the slab is here */
+    uint64_t base; /* in a free record, the link of the slab */
     uint64_t bytes;
-    /* The requested size, by PyTorch's rules.  A cached or unmapped block keeps it.  The remainder of a split inherits it.
-     * Coalescing keeps that of the block that changes its state.  When a part is unmapped, the rest has 0. */
+    /* The requested size, by PyTorch's rules: a cached or unmapped block keeps it, the remainder of
+     * a split inherits it, and coalescing keeps that of the block that changes its state. If a part
+     * is unmapped, the rest has 0. */
     uint64_t requested;
-    /* Read without the lock by a thread that found the record through a slot (slot.h); so a record
-     * that is not in use keeps its last extent. */
+    /* Also read without the lock, by threads that found the record in the page map. So a free
+     * record keeps its last extent. */
     _Atomic(struct xseg_extent *) extent;
     struct xseg_block *prev, *next;
     union {
         struct {
-            uint32_t left, right; /* cached, unmapped: handles, in a tree (tree.h) */
+            uint32_t left, right; /* cached, unmapped: handles of children (tree.h) */
         };
-        uint32_t link[2]; /* the same two */
-        /* Allocated, pending, claimed: other streams that use the block. */
+        uint32_t link[2]; /* `left`, `right` */
+        /* allocated, pending, claimed: uses by other streams */
         struct xseg_stream_use *uses;
-        struct xseg_block *chain; /* claimed, without uses: the next one of its claimer's list */
+        struct xseg_block *chain; /* claimed, without uses: the next block of the claim */
     };
     uint8_t state; /* enum xseg_block_state */
     bool mapped;
-    uint8_t flags; /* live, pending and busy: XSEG_BLOCK_OVERSIZE, XSEG_BLOCK_FALLBACK; flags.h */
-    uint8_t spare; /* 0: written with the three before it as one word */
+    uint8_t flags; /* allocated, pending, claimed: XSEG_BLOCK_* (arena.h) */
+    uint8_t spare; /* 0; written together with the three members before it as one word */
     union {
-        uint32_t waits; /* pending: events that the block waits for */
-        uint32_t
-            gc_count_base; /* cached: searches of the pool before the block came in the free index */
+        uint32_t waits; /* pending: number of events that have not completed */
+        /* cached: number of searches of the pool before the block was cached */
+        uint32_t gc_count_base;
     };
 };
 
 _Static_assert(sizeof(struct xseg_block) == 64, "a record is one cache line");
 
-/* A use of a block by another stream than its own, see pending.h. */
+/* A use of a block by a stream other than its own (pending.h). */
 struct xseg_stream_use {
-    bool outside, captured;       /* noted while the stream was not being captured; while it was */
+    bool outside, captured;       /* recorded outside a capture of the stream; during one */
     bool is_shared;               /* the event is the last one of a retired stream */
     struct xseg_stream_use *next; /* of the same block */
     struct xseg_known_stream *stream;
-    uint64_t number; /* of that stream; once another stream has its entry, the use is over */
+    uint64_t number; /* ID of that stream; if the entry has another ID, the use has ended */
     struct xseg_block *block;
-    xseg_event event;      /* once freed */
-    struct xseg_list link; /* in the stream's queue, once freed */
+    xseg_event event;      /* recorded when the block is freed */
+    struct xseg_list link; /* in the stream's queue, after the free */
 };
 
 static inline uint64_t xseg_block_end(const struct xseg_block *block)
@@ -93,19 +119,19 @@ static inline uint64_t xseg_block_end(const struct xseg_block *block)
     return block->base + block->bytes;
 }
 
-/* Whether the block is part of a divided segment: one test instead of two, since neither can be predicted. */
+/* Whether the segment has other blocks. One unpredictable branch instead of two. */
 static inline bool xseg_block_is_split(const struct xseg_block *block)
 {
     return ((uintptr_t)block->prev | (uintptr_t)block->next) != 0;
 }
 
-/* Whether the block ends where memory can still be mapped. */
+/* Whether an unmapped block follows. */
 static inline bool xseg_block_can_grow(const struct xseg_block *block)
 {
     return block->next != NULL && !block->next->mapped;
 }
 
-/* block->extent without an ordering, for code that runs with each allocation or free. */
+/* block->extent with relaxed order, for the fast path. */
 static inline struct xseg_extent *xseg_block_extent(const struct xseg_block *block)
 {
     return atomic_load_explicit(&block->extent, memory_order_relaxed);
@@ -117,8 +143,9 @@ static inline void xseg_block_set_extent(struct xseg_block *block, struct xseg_e
 }
 
 /*
- * Cut a block in two parts of these sizes; returns the new block behind.  Every member is set on its own: for an assignment
- * of the whole record compilers choose an instruction that takes as long as the rest of a hit.
+ * Split a block; returns the new block, which follows it. Members are assigned one by one: for an
+ * assignment of the whole record, compilers choose an instruction that takes as long as the rest of
+ * a hit.
  */
 static inline struct xseg_block *xseg_block_split(struct xseg_slab *slab, struct xseg_block *block,
                                                   uint64_t bytes, uint64_t rest_bytes,
@@ -156,21 +183,11 @@ static inline uint32_t xseg_block_handle(const char *records, const struct xseg_
     return (uint32_t)((size_t)((const char *)block - records) / XSEG_BUMP_UNIT);
 }
 
-/* The block of a handle, which is not 0. */
+/* The block of a handle that is not 0. */
 static inline struct xseg_block *xseg_block_at(char *records, uint32_t handle)
 {
     XSEG_ASSERT(handle != 0);
     return (struct xseg_block *)(void *)(records + (size_t)handle * XSEG_BUMP_UNIT);
-}
-
-/* The priority of a block in its treap: a hash of the handle. There are two multiplications,
- * because with one the hashes of handles at some regular distances are in the order of the handles.
- * */
-static inline uint32_t xseg_block_priority(uint32_t handle)
-{
-    const uint32_t product = handle * UINT32_C(0x9E3779B1);
-
-    return product * (product >> 16);
 }
 
 #endif

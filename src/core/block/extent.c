@@ -38,7 +38,7 @@ bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
     if (!extent->has_starts && !xseg_extent_is_expandable(extent))
         return true;
     xseg_mutex_lock(&page_map->lock);
-    const bool is_covered = xseg_page_map_cover(page_map, extent, begin, end);
+    const bool is_covered = xseg_page_map_populate(page_map, extent, begin, end);
     xseg_mutex_unlock(&page_map->lock);
     return is_covered;
 }

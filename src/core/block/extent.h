@@ -10,7 +10,7 @@
  *
  * Lookup.  The page map (page_map.h) leads from an address to the extent, and from the first
  * address of an allocated or pending block to its record: through a start per 512 bytes in an
- * extent of small blocks, through a slot per MiB in an extent of large blocks (slot.h).
+ * extent of small blocks, through a slot per MiB in an extent of large blocks (page_map.h).
  * xseg_extent_block_over() finds the block that covers any other address.  It begins at the nearest
  * start or slot below the address and follows the chain.
  *
@@ -51,7 +51,7 @@ struct xseg_extent {
     _Alignas(XSEG_CACHE_LINE) _Atomic(struct xseg_arena *) arena;
     atomic_uint_fast64_t base; /* of the segment, once the extent is published */
     struct xseg_block *first;
-    bool has_starts;   /* starts lead to its blocks (slot.h), as in its arena */
+    bool has_starts;   /* starts lead to its blocks (page_map.h), as in its arena */
     bool oversize;     /* counted as an oversize segment */
     uint64_t position; /* of the segment's first byte; see xseg_extent_position() */
     struct xseg_segment segment;

@@ -5,12 +5,12 @@
 
 /* --- Allocation. --- */
 
-/* Split the head of `bytes` off a cached block, whose rest stays cached: a new record for the head,
- * which the caller makes live. The rest keeps the record, so a split of the victim changes no
- * index. */
+/* Split the first `bytes` off a cached block; returns the new block, which the caller makes
+ * allocated. The new block gets a new record. The remainder keeps the old record, so a split of the
+ * last remainder does not change the free index. */
 static inline __attribute__((always_inline)) struct xseg_block *
-split_head(struct xseg_arena *arena, struct xseg_block *block, struct xseg_extent *extent,
-           uint64_t bytes)
+split_off_head(struct xseg_arena *arena, struct xseg_block *block, struct xseg_extent *extent,
+               uint64_t bytes)
 {
     struct xseg_block *head = xseg_slab_alloc_uninitialized(&arena->blocks), *prev = block->prev;
     const uint64_t base = block->base, rest = block->bytes - bytes;
@@ -47,11 +47,10 @@ split_head(struct xseg_arena *arena, struct xseg_block *block, struct xseg_exten
     return head;
 }
 
-/* Hand out a cached block, of which the last `rest` bytes stay cached; returns its address. */
-static inline __attribute__((always_inline)) uint64_t hand_out(struct xseg_arena *arena,
-                                                               struct xseg_block *block,
-                                                               uint64_t rest, uint64_t requested,
-                                                               bool oversize, bool has_starts)
+/* Allocate a cached block except its last `rest` bytes, which stay cached; returns the address. */
+static inline __attribute__((always_inline)) uint64_t
+allocate_cached_block(struct xseg_arena *arena, struct xseg_block *block, uint64_t rest,
+                      uint64_t requested, bool oversize, bool has_starts)
 {
     struct xseg_extent *extent = xseg_block_extent(block);
     const uint64_t base = block->base, bytes = block->bytes - rest;
@@ -62,7 +61,7 @@ static inline __attribute__((always_inline)) uint64_t hand_out(struct xseg_arena
     if (!xseg_extent_is_expandable(extent))
         xseg_fragments_split_any(&arena->counts, xseg_block_is_split(block), bytes, rest);
     if (rest != 0)
-        block = split_head(arena, block, extent, bytes);
+        block = split_off_head(arena, block, extent, bytes);
     else
         (void)xseg_cached_unindex(arena, block);
     block->uses = NULL;
@@ -91,13 +90,14 @@ uint64_t xseg_fast_alloc(struct xseg_arena *arena, const struct xseg_alloc_param
     const bool oversize = block->bytes - rest >= params->config->max_split_bytes;
     if (oversize)
         xseg_counts_increase(&arena->counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
-    return arena->has_starts ? hand_out(arena, block, rest, params->requested, oversize, true)
-                             : hand_out(arena, block, rest, params->requested, oversize, false);
+    return arena->has_starts
+               ? allocate_cached_block(arena, block, rest, params->requested, oversize, true)
+               : allocate_cached_block(arena, block, rest, params->requested, oversize, false);
 }
 
-/* xseg_fast_alloc_plain() for a kind of arena. */
+/* xseg_fast_alloc_small() or xseg_fast_alloc_large(). */
 static inline __attribute__((always_inline)) uint64_t
-hit_plain(struct xseg_arena *arena, uint64_t requested, bool expandable, bool is_small)
+allocate_best_fit(struct xseg_arena *arena, uint64_t requested, bool expandable, bool is_small)
 {
     const uint64_t bytes = (requested + XSEG_SIZE_UNIT - 1) & ~(XSEG_SIZE_UNIT - 1);
     struct xseg_block *block = xseg_cached_find(arena, bytes);
@@ -105,29 +105,30 @@ hit_plain(struct xseg_arena *arena, uint64_t requested, bool expandable, bool is
     XSEG_ASSERT(requested > 0 && bytes - requested < XSEG_SIZE_UNIT);
     if (block == NULL || arena->blocks.free_count == 0)
         return 0;
-    /* Without an index the block is the victim, and no other is cached. */
+    /* If the free index is empty, the block is the last remainder, and there is no alternative. */
     if (expandable && arena->free_index.used.top != 0 && xseg_block_can_grow(block))
         block = xseg_cached_prefer_enclosed(arena, block);
     if (!expandable && xseg_extent_is_expandable(xseg_block_extent(block)))
         return 0;
     const uint64_t rest = block->bytes - bytes;
-    return hand_out(arena, block, is_small || expandable || rest > XSEG_SIZE_SMALL_MAX ? rest : 0,
-                    requested, false, is_small);
+    return allocate_cached_block(arena, block,
+                                 is_small || expandable || rest > XSEG_SIZE_SMALL_MAX ? rest : 0,
+                                 requested, false, is_small);
 }
 
-uint64_t xseg_fast_alloc_plain(struct xseg_arena *arena, uint64_t requested, bool expandable)
+uint64_t xseg_fast_alloc_large(struct xseg_arena *arena, uint64_t requested, bool expandable)
 {
-    return hit_plain(arena, requested, expandable, false);
+    return allocate_best_fit(arena, requested, expandable, false);
 }
 
-uint64_t xseg_small_hit_plain(struct xseg_arena *arena, uint64_t requested, bool expandable)
+uint64_t xseg_fast_alloc_small(struct xseg_arena *arena, uint64_t requested, bool expandable)
 {
-    return hit_plain(arena, requested, expandable, true);
+    return allocate_best_fit(arena, requested, expandable, true);
 }
 
 /* --- Free. --- */
 
-bool xseg_fast_free_claim_recording(struct xseg_arena *arena, struct xseg_block *block,
+bool xseg_fast_free_begin_recording(struct xseg_arena *arena, struct xseg_block *block,
                                     uint64_t address)
 {
     XSEG_ASSERT(xseg_arena_has_free_actions(arena));

@@ -14,17 +14,17 @@ void xseg_free_index_init(struct xseg_free_index *free_index, char *records)
 
 /* --- The path from the first block of a bin to the root. --- */
 
-/* The last block of the path, from the first block upward, that is below a key: 0 if there is none.
- * above: set to the block after that on the path, or 0 */
-static inline uint32_t climb_path(char *records, uint32_t first, const struct xseg_tree_key *key,
-                                  uint32_t *above)
+/* Search the path from the first block upward; returns the last block that precedes a key, or 0.
+ * above: set to the next block of the path, which does not precede the key, or to 0 */
+static inline uint32_t search_path(char *records, uint32_t first, const struct xseg_tree_key *key,
+                                   uint32_t *above)
 {
     uint32_t below = 0;
 
     while (first != 0) {
         const struct xseg_block *block = xseg_block_at(records, first);
 
-        if (!xseg_tree_is_below(block, key))
+        if (!xseg_tree_precedes(block, key))
             break;
         below = first;
         first = block->left;
@@ -33,8 +33,8 @@ static inline uint32_t climb_path(char *records, uint32_t first, const struct xs
     return below;
 }
 
-struct xseg_block *xseg_free_index_find_among(const struct xseg_free_index *free_index,
-                                              uint32_t bin, uint64_t bytes, uint64_t position)
+struct xseg_block *xseg_free_index_find_in_bin(const struct xseg_free_index *free_index,
+                                               uint32_t bin, uint64_t bytes, uint64_t position)
 {
     const struct xseg_tree_key key = {.by_size = bin >= XSEG_FREE_INDEX_EXACT,
                                       .is_position = true,
@@ -42,16 +42,17 @@ struct xseg_block *xseg_free_index_find_among(const struct xseg_free_index *free
                                       .position = position};
     char *records = free_index->records;
     uint32_t above;
-    const uint32_t below = climb_path(records, free_index->bin[bin], &key, &above);
+    const uint32_t below = search_path(records, free_index->bin[bin], &key, &above);
 
     XSEG_ASSERT(below != 0);
-    struct xseg_block *block = xseg_tree_find(records, xseg_block_at(records, below)->right, &key);
+    struct xseg_block *block =
+        xseg_tree_lower_bound(records, xseg_block_at(records, below)->right, &key);
     if (block != NULL || above == 0)
         return block;
     return xseg_block_at(records, above);
 }
 
-/* xseg_free_index_insert_among() for a bin of several sizes, or of one. */
+/* xseg_free_index_insert_into_bin() for a bin of several sizes, or of one. */
 static inline __attribute__((always_inline)) void
 insert_block(char *records, uint32_t *bin, struct xseg_block *block, bool by_size)
 {
@@ -59,7 +60,7 @@ insert_block(char *records, uint32_t *bin, struct xseg_block *block, bool by_siz
     const uint32_t handle = xseg_block_handle(records, block);
     const uint32_t priority = xseg_tree_priority(handle);
     uint32_t above, right = 0;
-    const uint32_t below = climb_path(records, *bin, &key, &above);
+    const uint32_t below = search_path(records, *bin, &key, &above);
 
     if (below != 0) {
         struct xseg_block *lower = xseg_block_at(records, below);
@@ -73,8 +74,8 @@ insert_block(char *records, uint32_t *bin, struct xseg_block *block, bool by_siz
     } else {
         *bin = handle;
     }
-    /* The block is on the path now: blocks above it with a lower priority become its right subtree.
-     * */
+    /* The block is on the path now. Blocks above it with a lower priority become its right
+     * subtree. */
     while (above != 0 && xseg_tree_priority(above) <= priority) {
         struct xseg_block *higher = xseg_block_at(records, above);
         const uint32_t parent = higher->left;
@@ -87,7 +88,7 @@ insert_block(char *records, uint32_t *bin, struct xseg_block *block, bool by_siz
     block->right = right;
 }
 
-void xseg_free_index_insert_among(char *records, uint32_t *bin, struct xseg_block *block)
+void xseg_free_index_insert_into_bin(char *records, uint32_t *bin, struct xseg_block *block)
 {
     if (block->bytes < XSEG_MIB)
         insert_block(records, bin, block, false);
@@ -95,9 +96,10 @@ void xseg_free_index_insert_among(char *records, uint32_t *bin, struct xseg_bloc
         insert_block(records, bin, block, true);
 }
 
-/* Put the right subtree of a block that leaves the path in its place: the blocks down to the first
- * one of the subtree join the path, except those with a lower priority than the block below on the
- * path. below: 0 if the block was the first */
+/* Replace a removed block on the path by its right subtree: the left spine of the subtree joins the
+ * path. Blocks with a lower priority than the block below on the path are joined with that block's
+ * right subtree instead.
+ * below: 0 if the removed block was the first */
 static void replace_on_path(char *records, uint32_t *bin, uint32_t below, uint32_t right,
                             uint32_t parent)
 {
@@ -121,13 +123,13 @@ static void replace_on_path(char *records, uint32_t *bin, uint32_t below, uint32
         *bin = parent;
 }
 
-/* xseg_free_index_remove_among() for a bin of several sizes, or of one. */
+/* xseg_free_index_remove_from_bin() for a bin of several sizes, or of one. */
 static inline __attribute__((always_inline)) void
 remove_block(char *records, uint32_t *bin, struct xseg_block *block, bool by_size)
 {
     const struct xseg_tree_key key = xseg_tree_key_of(block, by_size);
     uint32_t above;
-    const uint32_t below = climb_path(records, *bin, &key, &above);
+    const uint32_t below = search_path(records, *bin, &key, &above);
 
     if (above == xseg_block_handle(records, block))
         replace_on_path(records, bin, below, block->right, block->left);
@@ -135,7 +137,7 @@ remove_block(char *records, uint32_t *bin, struct xseg_block *block, bool by_siz
         xseg_tree_remove(records, &xseg_block_at(records, below)->right, block, &key);
 }
 
-void xseg_free_index_remove_among(char *records, uint32_t *bin, struct xseg_block *block)
+void xseg_free_index_remove_from_bin(char *records, uint32_t *bin, struct xseg_block *block)
 {
     if (block->bytes < XSEG_MIB)
         remove_block(records, bin, block, false);
@@ -157,42 +159,44 @@ uint64_t xseg_free_index_count(const struct xseg_free_index *free_index)
 
 /* --- Audit. --- */
 
-/* What an audit of a bin has visited. */
-struct visit {
+/* The state of an audit of one bin. */
+struct bin_audit {
     char *records;
     const struct xseg_block *last;
     struct xseg_violation *violation;
     uint32_t bin;
 };
 
-static bool audit_block(struct visit *visit, uint32_t handle, uint32_t parent_priority)
+static bool audit_block(struct bin_audit *audit, uint32_t handle, uint32_t parent_priority)
 {
-    const struct xseg_block *block = xseg_block_at(visit->records, handle);
-    struct xseg_violation *violation = visit->violation;
+    const struct xseg_block *block = xseg_block_at(audit->records, handle);
+    struct xseg_violation *violation = audit->violation;
     const struct xseg_tree_key key = xseg_tree_key_of(block, true);
 
     XSEG_INVARIANT(violation, "INDEX-2",
-               xseg_free_index_bin_of(block->bytes) == visit->bin &&
-                   block->state == XSEG_BLOCK_CACHED,
-               "a block of %" PRIu64 " bytes, state %d, is in bin %" PRIu32, block->bytes,
-               block->state, visit->bin);
-    XSEG_INVARIANT(violation, "INDEX-3", visit->last == NULL || xseg_tree_is_below(visit->last, &key),
-               "bin %" PRIu32 " is out of order at %#" PRIx64, visit->bin, block->base);
+                   xseg_free_index_bin_of(block->bytes) == audit->bin &&
+                       block->state == XSEG_BLOCK_CACHED,
+                   "a block of %" PRIu64 " bytes, state %d, is in bin %" PRIu32, block->bytes,
+                   block->state, audit->bin);
+    XSEG_INVARIANT(violation, "INDEX-3",
+                   audit->last == NULL || xseg_tree_precedes(audit->last, &key),
+                   "bin %" PRIu32 " is out of order at %#" PRIx64, audit->bin, block->base);
     XSEG_INVARIANT(violation, "INDEX-4", xseg_tree_priority(handle) <= parent_priority,
-               "the block at %#" PRIx64 " in bin %" PRIu32 " has a parent of a lower priority",
-               block->base, visit->bin);
-    visit->last = block;
+                   "the block at %#" PRIx64 " in bin %" PRIu32 " has a parent of a lower priority",
+                   block->base, audit->bin);
+    audit->last = block;
     return true;
 }
 
-/* Audit a subtree with ordinary links, whose parent has a priority. */
-static bool audit_subtree(struct visit *visit, uint32_t root, uint32_t parent_priority)
+/* Audit a subtree with ordinary links.
+ * parent_priority: that of the block to which the subtree is linked */
+static bool audit_subtree(struct bin_audit *audit, uint32_t root, uint32_t parent_priority)
 {
     while (root != 0) {
-        const struct xseg_block *block = xseg_block_at(visit->records, root);
+        const struct xseg_block *block = xseg_block_at(audit->records, root);
 
-        if (!audit_subtree(visit, block->left, xseg_tree_priority(root)) ||
-            !audit_block(visit, root, parent_priority))
+        if (!audit_subtree(audit, block->left, xseg_tree_priority(root)) ||
+            !audit_block(audit, root, parent_priority))
             return false;
         parent_priority = xseg_tree_priority(root);
         root = block->right;
@@ -203,22 +207,22 @@ static bool audit_subtree(struct visit *visit, uint32_t root, uint32_t parent_pr
 static bool audit_bin(const struct xseg_free_index *free_index, uint32_t bin,
                       struct xseg_violation *violation)
 {
-    struct visit visit = {free_index->records, NULL, violation, bin};
+    struct bin_audit audit = {free_index->records, NULL, violation, bin};
 
     for (uint32_t at = free_index->bin[bin]; at != 0;) {
-        const struct xseg_block *block = xseg_block_at(visit.records, at);
+        const struct xseg_block *block = xseg_block_at(audit.records, at);
         const uint32_t parent = block->left;
 
-        if (!audit_block(&visit, at, parent == 0 ? UINT32_MAX : xseg_tree_priority(parent)) ||
-            !audit_subtree(&visit, block->right, xseg_tree_priority(at)))
+        if (!audit_block(&audit, at, parent == 0 ? UINT32_MAX : xseg_tree_priority(parent)) ||
+            !audit_subtree(&audit, block->right, xseg_tree_priority(at)))
             return false;
         at = parent;
     }
     return true;
 }
 
-/* Whether none of the 64 bins from `bin` on has a block.  Most have none, so an audit asks this first. */
-static bool are_empty(const struct xseg_free_index *free_index, uint32_t bin)
+/* Whether 64 bins from `bin` on are empty. Most are, so an audit checks this first. */
+static bool are_bins_empty(const struct xseg_free_index *free_index, uint32_t bin)
 {
     uint32_t any = 0;
 
@@ -227,7 +231,7 @@ static bool are_empty(const struct xseg_free_index *free_index, uint32_t bin)
     return any == 0;
 }
 
-/* Audit 64 bins from `bin` on. */
+/* Audit 64 bins, starting at `bin`. */
 static bool audit_bins(const struct xseg_free_index *free_index, uint32_t bin,
                        struct xseg_violation *violation)
 {
@@ -235,7 +239,7 @@ static bool audit_bins(const struct xseg_free_index *free_index, uint32_t bin,
         const bool is_used = free_index->bin[bin] != 0;
 
         XSEG_INVARIANT(violation, "INDEX-1", xseg_bitmap_test(&free_index->used, bin) == is_used,
-                   "bin %" PRIu32 " and its bit differ", bin);
+                       "bin %" PRIu32 " and its bit differ", bin);
         if (is_used && !audit_bin(free_index, bin, violation))
             return false;
     }
@@ -246,7 +250,7 @@ bool xseg_free_index_audit(const struct xseg_free_index *free_index,
                            struct xseg_violation *violation)
 {
     for (uint32_t bin = 0; bin < XSEG_FREE_INDEX_BINS; bin += 64)
-        if ((free_index->used.word[bin / 64] != 0 || !are_empty(free_index, bin)) &&
+        if ((free_index->used.word[bin / 64] != 0 || !are_bins_empty(free_index, bin)) &&
             !audit_bins(free_index, bin, violation))
             return false;
     return true;

@@ -5,6 +5,7 @@
 
 #include "src/base/clock.h"
 #include "src/core/block/arena.h"
+#include "src/core/block/page_map.h"
 
 /* A stamp counts units of 2^24 nanoseconds. */
 #define TICK_SHIFT 24u

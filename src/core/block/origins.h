@@ -5,7 +5,7 @@
  *
  * Block records have no room for origins, and most programs do not record them, so an extent has
  * tables on the side.  A table has one place per address at which a block can begin: per 512 bytes
- * in an extent of small blocks, per slot in an extent of large ones (slot.h).  A place takes 4
+ * in an extent of small blocks, per slot in an extent of large ones (page_map.h).  A place takes 4
  * bytes for the stamp, 12 for stack, frames and label, and 8 for the user value; these three are
  * separate tables, in chunks of XSEG_ORIGINS_CHUNK places.  The first block with an origin in a
  * chunk allocates the table; on host allocation failure the origin remains unknown.

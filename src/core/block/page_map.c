@@ -8,15 +8,16 @@
 #define UNIT_BYTES (2 * XSEG_MIB)
 #define ROOT_BYTES (XSEG_PAGE_MAP_ROOTS * sizeof(atomic_uintptr_t))
 
-/* Where the first record and the first table begin in their pages. Arenas begin at 0 (demand_zero.h): a
- * processor takes a load for one of an earlier store at the same place of another page, and one
- * block that is allocated and freed took 10 ns more while its record, its start and its arena's
- * lock were at one place. */
+/* Page offsets of the first record and the first table; arenas begin at offset 0 (demand_zero.h). A
+ * CPU mistakes a load for one that depends on an earlier store at the same offset of another page
+ * (4 KiB aliasing). While record, start and arena lock were at one offset, an allocation and its
+ * free took 10 ns more. */
 #define FIRST_RECORD ((size_t)1024)
 #define FIRST_TABLE  ((size_t)2048)
 
-/* Reserve addresses, fewer where the process may not have so many. */
-static bool reserve(struct xseg_bump *bump, size_t first)
+/* Reserve an address range, a smaller one if the process's limit requires it.
+ * first: the offset of the first allocation */
+static bool reserve_range(struct xseg_bump *bump, size_t first)
 {
     for (size_t bytes = XSEG_PAGE_MAP_RESERVED; bytes >= XSEG_PAGE_MAP_RESERVED_MIN; bytes /= 2)
         if (xseg_bump_init(bump, bytes)) {
@@ -28,19 +29,20 @@ static bool reserve(struct xseg_bump *bump, size_t first)
 
 bool xseg_page_map_init(struct xseg_page_map *page_map)
 {
-    bool is_wiped; /* not needed: a child does not use the table, since its frees are not plain */
+    bool is_wiped; /* not needed: frees in a forked child do not read the table */
 
     page_map->first = XSEG_PAGE_MAP_ROOTS;
     page_map->end = 0;
-    page_map->spare = NULL;
+    page_map->free_leaves = NULL;
     xseg_mutex_init(&page_map->lock, XSEG_RANK_TABLE);
     page_map->records.base = page_map->starts.base = NULL;
     page_map->root = xseg_wipe_on_fork_alloc(ROOT_BYTES, &is_wiped);
-    return page_map->root != NULL && reserve(&page_map->records, FIRST_RECORD) &&
-           reserve(&page_map->starts, FIRST_TABLE);
+    return page_map->root != NULL && reserve_range(&page_map->records, FIRST_RECORD) &&
+           reserve_range(&page_map->starts, FIRST_TABLE);
 }
 
-struct xseg_slab_batch *xseg_page_map_make_records(struct xseg_page_map *page_map, uint32_t count)
+struct xseg_slab_batch *xseg_page_map_allocate_records(struct xseg_page_map *page_map,
+                                                       uint32_t count)
 {
     struct xseg_slab_batch *batch = xseg_slab_make_batch_at(NULL, count);
 
@@ -55,17 +57,17 @@ struct xseg_slab_batch *xseg_page_map_make_records(struct xseg_page_map *page_ma
     return NULL;
 }
 
-static uintptr_t entry_at(const struct xseg_page_map *page_map, uint64_t gib)
+static uintptr_t load_entry(const struct xseg_page_map *page_map, uint64_t gib)
 {
     return atomic_load_explicit(xseg_page_map_entry(page_map, gib), memory_order_relaxed);
 }
 
-static struct xseg_page_map_leaf *leaf_at(const struct xseg_page_map *page_map, uint64_t gib)
+static struct xseg_page_map_leaf *load_leaf(const struct xseg_page_map *page_map, uint64_t gib)
 {
-    return xseg_page_map_leaf_of(entry_at(page_map, gib));
+    return xseg_page_map_leaf_of(load_entry(page_map, gib));
 }
 
-static void set_entry(struct xseg_page_map *page_map, uint64_t gib, uintptr_t entry)
+static void store_entry(struct xseg_page_map *page_map, uint64_t gib, uintptr_t entry)
 {
     atomic_store_explicit(xseg_page_map_entry(page_map, gib), entry, memory_order_release);
 }
@@ -75,9 +77,9 @@ void xseg_page_map_fini(struct xseg_page_map *page_map)
     struct xseg_page_map_leaf *leaf;
 
     for (uint64_t i = page_map->first; page_map->root != NULL && i < page_map->end; i++)
-        free(leaf_at(page_map, i));
-    while ((leaf = page_map->spare) != NULL) {
-        page_map->spare = leaf->spare;
+        free(load_leaf(page_map, i));
+    while ((leaf = page_map->free_leaves) != NULL) {
+        page_map->free_leaves = leaf->next_free;
         free(leaf);
     }
     xseg_bump_fini(&page_map->records);
@@ -88,35 +90,35 @@ void xseg_page_map_fini(struct xseg_page_map *page_map)
 }
 
 /* Whether the extent's addresses are whole GiB that no other segment can share. */
-static bool owns_gib(const struct xseg_extent *extent)
+static bool owns_whole_gibs(const struct xseg_extent *extent)
 {
     return xseg_segment_is_expandable(&extent->segment) && extent->segment.base % XSEG_GIB == 0 &&
            extent->segment.reserved_bytes % XSEG_GIB == 0;
 }
 
-static uint64_t end_of(const struct xseg_extent *extent)
+static uint64_t extent_end(const struct xseg_extent *extent)
 {
     XSEG_ASSERT(extent->segment.bytes > 0);
     return extent->segment.base + extent->segment.bytes;
 }
 
-static uint64_t first_gib(const struct xseg_extent *extent)
+static uint64_t extent_first_gib(const struct xseg_extent *extent)
 {
     return extent->segment.base >> 30;
 }
 
-static uint64_t last_gib(const struct xseg_extent *extent)
+static uint64_t extent_last_gib(const struct xseg_extent *extent)
 {
-    return (end_of(extent) - 1) >> 30;
+    return (extent_end(extent) - 1) >> 30;
 }
 
-/* Let an extent's addresses in a GiB lead to it, or to nothing. */
-static void set_leaf(struct xseg_page_map_leaf *leaf, uint64_t gib, struct xseg_extent *extent,
-                     bool is_known)
+/* Set the entries of an extent's addresses in the leaf of a GiB, or clear them. */
+static void set_extent_in_leaf(struct xseg_page_map_leaf *leaf, uint64_t gib,
+                               struct xseg_extent *extent, bool is_present)
 {
     const uint64_t base = extent->segment.base;
     const uint64_t begin = xseg_max(base, gib << 30);
-    const uint64_t end = xseg_min(end_of(extent), (gib + 1) << 30);
+    const uint64_t end = xseg_min(extent_end(extent), (gib + 1) << 30);
 
     XSEG_ASSERT(leaf != NULL && begin < end);
     for (uint64_t unit = begin / UNIT_BYTES; unit <= (end - 1) / UNIT_BYTES; unit++) {
@@ -124,137 +126,140 @@ static void set_leaf(struct xseg_page_map_leaf *leaf, uint64_t gib, struct xseg_
 
         XSEG_ASSERT(unit * UNIT_BYTES >> 30 == gib);
         atomic_store_explicit(unit * UNIT_BYTES < base ? &at->tail : &at->head,
-                              is_known ? extent : NULL, memory_order_release);
+                              is_present ? extent : NULL, memory_order_release);
     }
 }
 
-/* An empty leaf, or NULL without host memory. */
-static struct xseg_page_map_leaf *take_leaf(struct xseg_page_map *page_map)
+/* Reuse or allocate an empty leaf; NULL on host allocation failure. */
+static struct xseg_page_map_leaf *allocate_leaf(struct xseg_page_map *page_map)
 {
-    struct xseg_page_map_leaf *leaf = page_map->spare;
+    struct xseg_page_map_leaf *leaf = page_map->free_leaves;
 
     if (leaf == NULL)
         return calloc(1, sizeof(*leaf));
-    page_map->spare = leaf->spare;
-    leaf->spare = NULL;
+    page_map->free_leaves = leaf->next_free;
+    leaf->next_free = NULL;
     return leaf;
 }
 
-/* The leaf of a GiB, made if there is none; NULL without host memory.  If the entry was an extent, a new leaf leads
- * to that. */
-static struct xseg_page_map_leaf *make_leaf(struct xseg_page_map *page_map, uint64_t gib)
+/* The leaf of a GiB, created if there is none; NULL on host allocation failure. If the entry was an
+ * extent, the new leaf leads to that extent. */
+static struct xseg_page_map_leaf *ensure_leaf(struct xseg_page_map *page_map, uint64_t gib)
 {
-    struct xseg_page_map_leaf *leaf = leaf_at(page_map, gib);
-    struct xseg_extent *extent = (struct xseg_extent *)entry_at(page_map, gib);
+    struct xseg_page_map_leaf *leaf = load_leaf(page_map, gib);
+    struct xseg_extent *extent = (struct xseg_extent *)load_entry(page_map, gib);
 
     if (leaf != NULL)
         return leaf;
-    leaf = take_leaf(page_map);
+    leaf = allocate_leaf(page_map);
     if (leaf == NULL)
         return NULL;
     if (extent != NULL)
-        set_leaf(leaf, gib, extent, true);
-    set_entry(page_map, gib, (uintptr_t)leaf + 1);
+        set_extent_in_leaf(leaf, gib, extent, true);
+    store_entry(page_map, gib, (uintptr_t)leaf + 1);
     return leaf;
 }
 
-static bool make_leaves(struct xseg_page_map *page_map, uint64_t first, uint64_t last)
+static bool ensure_leaves(struct xseg_page_map *page_map, uint64_t first, uint64_t last)
 {
     XSEG_ASSERT(first <= last && last < XSEG_PAGE_MAP_ROOTS);
     for (uint64_t gib = first; gib <= last; gib++)
-        if (make_leaf(page_map, gib) == NULL)
+        if (ensure_leaf(page_map, gib) == NULL)
             return false;
     return true;
 }
 
-static bool overlaps(const struct xseg_extent *extent, uint64_t first, uint64_t last)
+static bool extent_overlaps(const struct xseg_extent *extent, uint64_t first, uint64_t last)
 {
-    return extent != NULL && extent->segment.base <= last && end_of(extent) > first;
+    return extent != NULL && extent->segment.base <= last && extent_end(extent) > first;
 }
 
-bool xseg_page_map_covers(const struct xseg_page_map *page_map, uint64_t first, uint64_t last)
+bool xseg_page_map_overlaps(const struct xseg_page_map *page_map, uint64_t first, uint64_t last)
 {
     XSEG_ASSERT(first <= last && first / UNIT_BYTES == last / UNIT_BYTES);
-    const uintptr_t entry = entry_at(page_map, first >> 30);
+    const uintptr_t entry = load_entry(page_map, first >> 30);
     const struct xseg_page_map_leaf *leaf = xseg_page_map_leaf_of(entry);
 
     if (leaf == NULL)
         return entry != 0;
     const struct xseg_page_map_unit *at = &leaf->unit[first / UNIT_BYTES % XSEG_PAGE_MAP_UNITS];
-    return overlaps(atomic_load_explicit(&at->head, memory_order_relaxed), first, last) ||
-           overlaps(atomic_load_explicit(&at->tail, memory_order_relaxed), first, last);
+    return extent_overlaps(atomic_load_explicit(&at->head, memory_order_relaxed), first, last) ||
+           extent_overlaps(atomic_load_explicit(&at->tail, memory_order_relaxed), first, last);
 }
 
 bool xseg_page_map_insert(struct xseg_page_map *page_map, struct xseg_extent *extent)
 {
-    if ((end_of(extent) - 1) >> XSEG_PAGE_MAP_ADDRESS_BITS != 0)
+    if ((extent_end(extent) - 1) >> XSEG_PAGE_MAP_ADDRESS_BITS != 0)
         return false;
-    page_map->first = xseg_min(page_map->first, first_gib(extent));
-    page_map->end = xseg_max(page_map->end, last_gib(extent) + 1);
-    if (!owns_gib(extent) && !make_leaves(page_map, first_gib(extent), last_gib(extent)))
+    page_map->first = xseg_min(page_map->first, extent_first_gib(extent));
+    page_map->end = xseg_max(page_map->end, extent_last_gib(extent) + 1);
+    if (!owns_whole_gibs(extent) &&
+        !ensure_leaves(page_map, extent_first_gib(extent), extent_last_gib(extent)))
         return false;
-    /* Addresses are reused: a GiB that the extent owns may have the leaf of extents that ended. */
-    for (uint64_t gib = first_gib(extent); gib <= last_gib(extent); gib++) {
-        struct xseg_page_map_leaf *leaf = leaf_at(page_map, gib);
+    /* Addresses are reused: a GiB that the extent owns may still have the leaf of released
+     * extents. */
+    for (uint64_t gib = extent_first_gib(extent); gib <= extent_last_gib(extent); gib++) {
+        struct xseg_page_map_leaf *leaf = load_leaf(page_map, gib);
 
         if (leaf == NULL)
-            set_entry(page_map, gib, (uintptr_t)extent);
+            store_entry(page_map, gib, (uintptr_t)extent);
         else
-            set_leaf(leaf, gib, extent, true);
+            set_extent_in_leaf(leaf, gib, extent, true);
     }
     return true;
 }
 
-/* Take the leaf of a GiB in which no segment has addresses any more out of the table. */
-static void put_leaf(struct xseg_page_map *page_map, uint64_t gib, struct xseg_page_map_leaf *leaf)
+/* Remove the leaf of a GiB that no extent overlaps, and keep the leaf for reuse. */
+static void release_leaf(struct xseg_page_map *page_map, uint64_t gib,
+                         struct xseg_page_map_leaf *leaf)
 {
-    XSEG_ASSERT(leaf_at(page_map, gib) == leaf && leaf->spare == NULL);
-    set_entry(page_map, gib, 0);
-    leaf->spare = page_map->spare;
-    page_map->spare = leaf;
+    XSEG_ASSERT(load_leaf(page_map, gib) == leaf && leaf->next_free == NULL);
+    store_entry(page_map, gib, 0);
+    leaf->next_free = page_map->free_leaves;
+    page_map->free_leaves = leaf;
 }
 
 void xseg_page_map_remove(struct xseg_page_map *page_map, struct xseg_extent *extent)
 {
-    for (uint64_t gib = first_gib(extent); gib <= last_gib(extent); gib++) {
-        struct xseg_page_map_leaf *leaf = leaf_at(page_map, gib);
+    for (uint64_t gib = extent_first_gib(extent); gib <= extent_last_gib(extent); gib++) {
+        struct xseg_page_map_leaf *leaf = load_leaf(page_map, gib);
 
         if (leaf == NULL) {
-            XSEG_ASSERT(entry_at(page_map, gib) == (uintptr_t)extent);
-            set_entry(page_map, gib, 0);
+            XSEG_ASSERT(load_entry(page_map, gib) == (uintptr_t)extent);
+            store_entry(page_map, gib, 0);
             continue;
         }
-        set_leaf(leaf, gib, extent, false);
-        if (owns_gib(extent))
-            put_leaf(page_map, gib, leaf);
+        set_extent_in_leaf(leaf, gib, extent, false);
+        if (owns_whole_gibs(extent))
+            release_leaf(page_map, gib, leaf);
     }
 }
 
-/* Make the missing tables of starts for addresses. */
-static bool make_tables(struct xseg_page_map *page_map, uint64_t first, uint64_t last)
+/* Create the missing tables of starts for the addresses [first, last]. */
+static bool ensure_start_tables(struct xseg_page_map *page_map, uint64_t first, uint64_t last)
 {
     for (uint64_t unit = first / UNIT_BYTES; unit <= last / UNIT_BYTES; unit++) {
-        struct xseg_page_map_leaf *leaf = leaf_at(page_map, unit * UNIT_BYTES >> 30);
-        _Atomic(xseg_start *) *place = &leaf->starts[unit % XSEG_PAGE_MAP_UNITS];
+        struct xseg_page_map_leaf *leaf = load_leaf(page_map, unit * UNIT_BYTES >> 30);
+        _Atomic(xseg_start *) *entry = &leaf->starts[unit % XSEG_PAGE_MAP_UNITS];
 
-        if (atomic_load_explicit(place, memory_order_relaxed) != NULL)
+        if (atomic_load_explicit(entry, memory_order_relaxed) != NULL)
             continue;
         xseg_start *table = xseg_bump_alloc(&page_map->starts, XSEG_STARTS * sizeof(*table));
         if (table == NULL)
             return false;
-        atomic_store_explicit(place, table, memory_order_release);
+        atomic_store_explicit(entry, table, memory_order_release);
     }
     return true;
 }
 
-bool xseg_page_map_cover(struct xseg_page_map *page_map, struct xseg_extent *extent, uint64_t begin,
-                         uint64_t end)
+bool xseg_page_map_populate(struct xseg_page_map *page_map, struct xseg_extent *extent,
+                            uint64_t begin, uint64_t end)
 {
     const uint64_t first = extent->segment.base + begin, last = extent->segment.base + end - 1;
 
     XSEG_ASSERT(begin < end && end <= extent->segment.bytes);
-    return make_leaves(page_map, first >> 30, last >> 30) &&
-           (!extent->has_starts || make_tables(page_map, first, last));
+    return ensure_leaves(page_map, first >> 30, last >> 30) &&
+           (!extent->has_starts || ensure_start_tables(page_map, first, last));
 }
 
 struct xseg_block *xseg_page_map_last_start(const struct xseg_page_map *page_map,
@@ -271,7 +276,7 @@ struct xseg_block *xseg_page_map_last_start(const struct xseg_page_map *page_map
             return block;
         /* Without a table, no block begins in the unit; without a leaf, none in the GiB. */
         if (start == NULL)
-            at -= at % (leaf_at(page_map, at >> (30 - XSEG_START_SHIFT)) == NULL
+            at -= at % (load_leaf(page_map, at >> (30 - XSEG_START_SHIFT)) == NULL
                             ? XSEG_STARTS * XSEG_PAGE_MAP_UNITS
                             : XSEG_STARTS);
     }
@@ -297,8 +302,9 @@ struct xseg_block *xseg_page_map_last_slot(const struct xseg_page_map *page_map,
     return NULL;
 }
 
-/* Number of tables for the addresses of an extent in a GiB. */
-static uint64_t count_tables(const struct xseg_page_map_leaf *leaf, uint64_t begin, uint64_t end)
+/* The number of tables for the addresses [begin, end), which are in the GiB of a leaf. */
+static uint64_t count_start_tables(const struct xseg_page_map_leaf *leaf, uint64_t begin,
+                                   uint64_t end)
 {
     uint64_t count = 0;
 
@@ -313,16 +319,16 @@ uint64_t xseg_page_map_host_bytes(const struct xseg_page_map *page_map,
 {
     uint64_t covered = 0, tables = 0;
 
-    for (uint64_t gib = first_gib(extent); gib <= last_gib(extent); gib++) {
-        const struct xseg_page_map_leaf *leaf = leaf_at(page_map, gib);
+    for (uint64_t gib = extent_first_gib(extent); gib <= extent_last_gib(extent); gib++) {
+        const struct xseg_page_map_leaf *leaf = load_leaf(page_map, gib);
         const uint64_t begin = xseg_max(extent->segment.base, gib << 30);
-        const uint64_t end = xseg_min(end_of(extent), (gib + 1) << 30);
+        const uint64_t end = xseg_min(extent_end(extent), (gib + 1) << 30);
 
         if (leaf == NULL)
             continue;
         covered += end - begin;
         if (extent->has_starts)
-            tables += count_tables(leaf, begin, end);
+            tables += count_start_tables(leaf, begin, end);
     }
     return covered / XSEG_MIB * sizeof(struct xseg_page_map_leaf) / 1024 +
            tables * XSEG_STARTS * sizeof(xseg_start);

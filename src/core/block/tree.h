@@ -1,28 +1,32 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Trees of blocks: treaps in the order of sizes and positions (extent.h), linked by handles.
+ * Treaps of blocks, ordered by size and position or by position alone (extent.h), and linked by
+ * handles.
  *
- * The priority of a block is a hash of its handle. So the way down to a place reads a record only
- * to compare it, and which of two subtrees comes first is known without reading either. Which way a
- * search goes cannot be predicted, so the functions choose links by index instead of by branch:
- * each branch that is predicted wrong takes as long as three steps down.
+ * The arena's tree of unmapped blocks and the bins of the free index (free_index.h) are treaps.
+ * Insertion, removal and search are O(log n) in the number of blocks, on average.
  *
- * Locking: that of the arena whose blocks are in the tree.
+ * The priority of a block is a hash of its handle. So a search reads a record only to compare it,
+ * and the root of two joined trees is known without reading either record. The direction of a
+ * search is unpredictable, so the functions select links by index instead of by a branch: one
+ * mispredicted branch costs as much as three levels of the tree.
+ *
+ * Locking: the caller holds the lock of the arena whose blocks are in the tree.
  */
 #ifndef XSEG_CORE_TREE_H
 #define XSEG_CORE_TREE_H
 
 #include "src/core/block/extent.h"
 
-__extension__ typedef unsigned __int128 xseg_tree_place;
+__extension__ typedef unsigned __int128 xseg_tree_key128;
 
-/* Where a block or a search is in the order of a tree. */
+/* A position in the order of a tree: that of a block, or the bound of a search. */
 struct xseg_tree_key {
     bool by_size;     /* by size, then by position; else by position alone */
-    bool is_position; /* `position` is that of the place itself (extent.h) */
+    bool is_position; /* `position` is that of the bound itself (extent.h) */
     uint64_t bytes;   /* by size */
-    /* Unless `is_position`: the position of the first byte of an extent, and the address of the
-     * place in the extent. */
+    /* Unless `is_position`: the position of the first byte of an extent, and an address in the
+     * extent. */
     uint64_t position, base;
 };
 
@@ -44,8 +48,8 @@ static inline struct xseg_tree_key xseg_tree_key_of(const struct xseg_block *blo
                                   .base = block->base};
 }
 
-/* Whether a block comes before a key. */
-static inline bool xseg_tree_is_below(const struct xseg_block *block,
+/* Whether a block precedes a key. */
+static inline bool xseg_tree_precedes(const struct xseg_block *block,
                                       const struct xseg_tree_key *key)
 {
     const uint64_t position = xseg_block_extent(block)->position;
@@ -55,41 +59,42 @@ static inline bool xseg_tree_is_below(const struct xseg_block *block,
     if (key->is_position)
         return xseg_block_position(block) < key->position;
     /* One comparison of 128 bits, without a branch. */
-    return ((xseg_tree_place)position << 64 | block->base) <
-           ((xseg_tree_place)key->position << 64 | key->base);
+    return ((xseg_tree_key128)position << 64 | block->base) <
+           ((xseg_tree_key128)key->position << 64 | key->base);
 }
 
-/* Divide a tree: blocks below the key go to *low, the others to *high. */
+/* Split a tree: *low has the blocks that precede the key, *high the others. */
 static inline void xseg_tree_split(char *records, uint32_t root, const struct xseg_tree_key *key,
                                    uint32_t *low, uint32_t *high)
 {
-    uint32_t *place[2] = {high, low};
+    uint32_t *link[2] = {high, low};
 
     while (root != 0) {
         struct xseg_block *block = xseg_block_at(records, root);
-        const bool is_below = xseg_tree_is_below(block, key);
+        const bool is_before = xseg_tree_precedes(block, key);
 
-        *place[is_below] = root;
-        place[is_below] = &block->link[is_below];
-        root = block->link[is_below];
+        *link[is_before] = root;
+        link[is_before] = &block->link[is_before];
+        root = block->link[is_before];
     }
-    *place[0] = *place[1] = 0;
+    *link[0] = *link[1] = 0;
 }
 
-/* The tree of two trees, of which all blocks of the first are below all of the second. */
+/* Join two trees; all blocks of the first must precede all blocks of the second. Returns the
+ * root. */
 static inline uint32_t xseg_tree_join(char *records, uint32_t low, uint32_t high)
 {
-    uint32_t tree[2] = {low, high}, root = 0, *place = &root;
+    uint32_t tree[2] = {low, high}, root = 0, *link = &root;
 
     while (tree[0] != 0 && tree[1] != 0) {
         const bool is_high = xseg_tree_priority(tree[0]) <= xseg_tree_priority(tree[1]);
         struct xseg_block *block = xseg_block_at(records, tree[is_high]);
 
-        *place = tree[is_high];
-        place = &block->link[!is_high];
-        tree[is_high] = *place;
+        *link = tree[is_high];
+        link = &block->link[!is_high];
+        tree[is_high] = *link;
     }
-    *place = tree[0] | tree[1];
+    *link = tree[0] | tree[1];
     return root;
 }
 
@@ -100,16 +105,16 @@ static inline void xseg_tree_insert(char *records, uint32_t *root, struct xseg_b
 {
     const uint32_t handle = xseg_block_handle(records, block);
     const uint32_t priority = xseg_tree_priority(handle);
-    uint32_t *place = root;
+    uint32_t *link = root;
 
-    while (*place != 0 && xseg_tree_priority(*place) > priority) {
-        struct xseg_block *at = xseg_block_at(records, *place);
+    while (*link != 0 && xseg_tree_priority(*link) > priority) {
+        struct xseg_block *at = xseg_block_at(records, *link);
 
         XSEG_ASSERT(at != block && at->base != block->base);
-        place = &at->link[xseg_tree_is_below(at, key)];
+        link = &at->link[xseg_tree_precedes(at, key)];
     }
-    const uint32_t rest = *place;
-    *place = handle;
+    const uint32_t rest = *link;
+    *link = handle;
     xseg_tree_split(records, rest, key, &block->left, &block->right);
 }
 
@@ -118,29 +123,29 @@ static inline void xseg_tree_remove(char *records, uint32_t *root, struct xseg_b
                                     const struct xseg_tree_key *key)
 {
     const uint32_t handle = xseg_block_handle(records, block);
-    uint32_t *place = root;
+    uint32_t *link = root;
 
-    while (*place != handle) {
-        struct xseg_block *at = xseg_block_at(records, *place);
+    while (*link != handle) {
+        struct xseg_block *at = xseg_block_at(records, *link);
 
-        place = &at->link[xseg_tree_is_below(at, key)];
+        link = &at->link[xseg_tree_precedes(at, key)];
     }
-    *place = xseg_tree_join(records, block->left, block->right);
-    block->uses = NULL; /* a member that shares its place with the links */
+    *link = xseg_tree_join(records, block->left, block->right);
+    block->uses = NULL; /* shares its storage with the links */
 }
 
-/* The first block that is not below a key, or NULL. */
-static inline struct xseg_block *xseg_tree_find(char *records, uint32_t root,
-                                                const struct xseg_tree_key *key)
+/* The first block that does not precede a key, or NULL. */
+static inline struct xseg_block *xseg_tree_lower_bound(char *records, uint32_t root,
+                                                       const struct xseg_tree_key *key)
 {
     struct xseg_block *best = NULL;
 
     while (root != 0) {
         struct xseg_block *block = xseg_block_at(records, root);
-        const bool is_below = xseg_tree_is_below(block, key);
+        const bool is_before = xseg_tree_precedes(block, key);
 
-        best = is_below ? best : block;
-        root = block->link[is_below];
+        best = is_before ? best : block;
+        root = block->link[is_before];
     }
     return best;
 }
@@ -152,7 +157,7 @@ static inline struct xseg_block *xseg_tree_next(char *records, uint32_t root,
     struct xseg_tree_key key = xseg_tree_key_of(block, false);
 
     key.base++;
-    return xseg_tree_find(records, root, &key);
+    return xseg_tree_lower_bound(records, root, &key);
 }
 
 /* The first block, or NULL. */
@@ -165,7 +170,18 @@ static inline struct xseg_block *xseg_tree_first(char *records, uint32_t root)
     return first;
 }
 
-/* Number of blocks. */
-uint64_t xseg_tree_count(char *records, uint32_t root);
+/* The number of blocks. O(n); for audits and tests. */
+static inline uint64_t xseg_tree_count(char *records, uint32_t root)
+{
+    uint64_t count = 0;
+
+    while (root != 0) {
+        const struct xseg_block *block = xseg_block_at(records, root);
+
+        count += 1 + xseg_tree_count(records, block->left);
+        root = block->right;
+    }
+    return count;
+}
 
 #endif

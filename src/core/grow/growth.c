@@ -235,7 +235,8 @@ static bool is_unused_range(const struct xseg_device *device, uint64_t base, uin
         return false;
     xseg_mutex_lock(&device->page_map->lock);
     for (uint64_t at = base; free && at <= last; at = (at | (2 * XSEG_MIB - 1)) + 1)
-        free = !xseg_page_map_covers(device->page_map, at, xseg_min(last, at | (2 * XSEG_MIB - 1)));
+        free =
+            !xseg_page_map_overlaps(device->page_map, at, xseg_min(last, at | (2 * XSEG_MIB - 1)));
     xseg_mutex_unlock(&device->page_map->lock);
     return free;
 }

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/core/alloc/hit.h"
+
+#include "src/base/error.h"
+#include "src/core/alloc/allocator_free.h"
+#include "src/core/alloc/hit_stream.h"
+#include "src/core/alloc/slow_path.h"
+#include "src/core/block/arena.h"
+#include "src/core/block/fast_path.h"
+#include "src/core/instance/history_sweep.h"
+#include "src/core/instance/instance.h"
+
+/* A function that its callers call last; see hit.h for the reasons of the attributes. */
+#define XSEG_HIT_STEP static __attribute__((noinline, aligned(64))) xseg_status
+
+/* --- Allocation: continue on the slow path. --- */
+
+/* Continue on the slow path (slow_path.h) after an arena had no block for the request.
+ * has_polled: whether pending blocks were polled before the search */
+XSEG_HIT_STEP continue_on_slow_path(struct xseg_arena *arena, void **out, size_t bytes,
+                                    bool has_polled)
+{
+    struct xseg_device *device = arena->device;
+    struct xseg_alloc_params params = {
+        .config = xseg_allocator_config(device->allocator),
+        .arena = arena,
+        .stream = xseg_arena_stream(arena)->handle,
+        .requested = bytes,
+        .has_polled = has_polled,
+    };
+    XSEG_OPERATION("xseg_alloc");
+
+    return xseg_slow_path_alloc(device, &params, out);
+}
+
+/* Allocate on the slow path when no arena was searched. */
+static xseg_status allocate_on_slow_path(struct xseg_allocator *allocator, int ordinal,
+                                         size_t bytes, xseg_stream stream, void **out)
+{
+    struct xseg_request request = {sizeof(request)};
+    XSEG_OPERATION("xseg_alloc");
+
+    request.device = ordinal;
+    request.bytes = bytes;
+    request.stream = stream;
+    return xseg_slow_path_alloc_request(allocator, &request, NULL, out);
+}
+
+/* Allocate for a stream that is not in the lookup cache: through its entry (hit_stream.h), else on
+ * the slow path. */
+XSEG_HIT_STEP allocate_without_cache_entry(struct xseg_allocator *allocator, int ordinal,
+                                           size_t bytes, xseg_stream stream, void **out)
+{
+    struct xseg_arena *searched = NULL;
+    bool has_polled = false;
+    const xseg_status status = xseg_allocator_check(allocator);
+
+    if (status != XSEG_OK)
+        return status;
+    xseg_allocator_gather(allocator, NULL);
+    if (xseg_hit_stream_alloc(allocator, ordinal, bytes, stream, out, &searched, &has_polled))
+        return XSEG_OK;
+    return searched != NULL ? continue_on_slow_path(searched, out, bytes, has_polled)
+                            : allocate_on_slow_path(allocator, ordinal, bytes, stream, out);
+}
+
+/* Check the allocator, and continue on the slow path after an arena had no block for the
+ * request. */
+XSEG_HIT_STEP allocate_after_miss(struct xseg_arena *arena, void **out, size_t bytes)
+{
+    struct xseg_allocator *allocator = arena->device->allocator;
+    const xseg_status status = xseg_allocator_check(allocator);
+
+    if (status != XSEG_OK)
+        return status;
+    xseg_allocator_gather(allocator, NULL);
+    return continue_on_slow_path(arena, out, bytes, false);
+}
+
+/* --- Allocation: hit. --- */
+
+/* Unlock the arena and return the address of the block.
+ * base: 0 if the arena had no block for the request */
+static inline xseg_status unlock_and_return(struct xseg_arena *arena, void **out, size_t bytes,
+                                            uint64_t base) XSEG_RELEASES(arena->lock)
+{
+    XSEG_ASSERT(base % XSEG_SIZE_UNIT == 0);
+    xseg_biased_lock_unlock_owner(&arena->lock);
+    if (__builtin_expect(base == 0, 0))
+        return allocate_after_miss(arena, out, bytes);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return XSEG_OK;
+}
+
+XSEG_HIT_STEP allocate_small_block(struct xseg_arena *arena, void **out, size_t bytes,
+                                   bool expandable) XSEG_RELEASES(arena->lock)
+{
+    XSEG_ASSERT(arena->is_small && bytes > 0 && bytes <= XSEG_SIZE_SMALL_MAX);
+    return unlock_and_return(arena, out, bytes, xseg_fast_alloc_small(arena, bytes, expandable));
+}
+
+XSEG_HIT_STEP allocate_large_block(struct xseg_arena *arena, void **out, size_t bytes,
+                                   bool expandable) XSEG_RELEASES(arena->lock)
+{
+    XSEG_ASSERT(!arena->is_small && bytes > XSEG_SIZE_SMALL_MAX);
+    return unlock_and_return(arena, out, bytes, xseg_fast_alloc_large(arena, bytes, expandable));
+}
+
+static uint64_t allocate_by_config(struct xseg_arena *arena, size_t bytes)
+    XSEG_REQUIRES(arena->lock)
+{
+    return xseg_hit_stream_alloc_from_arena(xseg_allocator_config(arena->device->allocator), arena,
+                                            bytes);
+}
+
+/* Poll the events of pending blocks, then allocate. Used while a bit of the device's slow-path
+ * flags is set: blocks are pending, or the device may be lost. The poll may discover that the
+ * device is lost. */
+XSEG_HIT_STEP poll_and_allocate(struct xseg_arena *arena, void **out, size_t bytes)
+{
+    struct xseg_device *device = arena->device;
+    uint64_t base = 0;
+
+    xseg_allocator_gather(device->allocator, NULL);
+    xseg_slow_path_poll_pending(arena, xseg_allocator_config(device->allocator));
+    xseg_arena_lock(arena);
+    if (__builtin_expect(!xseg_context_is_lost(&device->context), 1))
+        base = allocate_by_config(arena, bytes);
+    xseg_arena_unlock(arena);
+    if (__builtin_expect(base == 0, 0))
+        return continue_on_slow_path(arena, out, bytes, true);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return XSEG_OK;
+}
+
+/* Allocate from an arena that several threads use, or with a configuration that has more rules. */
+XSEG_HIT_STEP allocate_under_shared_lock(struct xseg_arena *arena, void **out, size_t bytes)
+{
+    xseg_allocator_gather(arena->device->allocator, NULL);
+    xseg_arena_lock(arena);
+    const uint64_t base = allocate_by_config(arena, bytes);
+    xseg_arena_unlock(arena);
+    if (__builtin_expect(base == 0, 0))
+        return allocate_after_miss(arena, out, bytes);
+    *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
+    return XSEG_OK;
+}
+
+static inline __attribute__((always_inline)) xseg_status
+allocate_for_stream(struct xseg_allocator *allocator, int ordinal, size_t bytes, xseg_stream handle,
+                    void **out, bool is_small)
+{
+    const struct xseg_known_stream *stream =
+        xseg_stream_cache_find(&allocator->stream_cache, ordinal, handle);
+
+    if (__builtin_expect(stream == NULL, 0))
+        return allocate_without_cache_entry(allocator, ordinal, bytes, handle, out);
+    struct xseg_arena *arena =
+        atomic_load_explicit(&stream->arena[!is_small], memory_order_acquire);
+    if (__builtin_expect(arena == NULL, 0))
+        return allocate_without_cache_entry(allocator, ordinal, bytes, handle, out);
+    XSEG_ASSERT(arena->is_small == is_small && !arena->is_private);
+    const enum xseg_fast_path_mode fast_path_mode =
+        atomic_load_explicit(&stream->fast_path_mode, memory_order_relaxed);
+    if (__builtin_expect(!xseg_single_writer_equals(&arena->device->context.slow_path, 0), 0))
+        return poll_and_allocate(arena, out, bytes);
+    if (__builtin_expect(fast_path_mode == XSEG_FAST_PATH_BY_CONFIG, 0) ||
+        !xseg_biased_lock_trylock_owner(&arena->lock))
+        return allocate_under_shared_lock(arena, out, bytes);
+    return is_small ? allocate_small_block(arena, out, bytes,
+                                           fast_path_mode == XSEG_FAST_PATH_EXPANDABLE)
+                    : allocate_large_block(arena, out, bytes,
+                                           fast_path_mode == XSEG_FAST_PATH_EXPANDABLE);
+}
+
+XSEG_HIT_STEP allocate_large_for_stream(struct xseg_allocator *allocator, int ordinal, size_t bytes,
+                                        xseg_stream stream, void **out)
+{
+    if (__builtin_expect(bytes - 1 >= XSEG_SIZE_MAX - 1, 0))
+        return allocate_without_cache_entry(allocator, ordinal, bytes, stream, out);
+    return allocate_for_stream(allocator, ordinal, bytes, stream, out, false);
+}
+
+xseg_status xseg_hit_alloc(struct xseg_allocator *allocator, int ordinal, size_t bytes,
+                           xseg_stream stream, void **out)
+{
+    if (bytes - 1 >= XSEG_SIZE_SMALL_MAX)
+        return allocate_large_for_stream(allocator, ordinal, bytes, stream, out);
+    return allocate_for_stream(allocator, ordinal, bytes, stream, out, true);
+}
+
+/* --- Free. --- */
+
+/* Free on the slow path (allocator_free.h). */
+XSEG_HIT_STEP free_on_slow_path(struct xseg_allocator *allocator, void *ptr)
+{
+    XSEG_OPERATION("xseg_free");
+    const xseg_status status = xseg_allocator_check(allocator);
+
+    if (status != XSEG_OK || ptr == NULL)
+        return status;
+    return xseg_allocator_free(allocator, ptr);
+}
+
+/* Unlock the arena, and free on the slow path: no block that this path can free begins at the
+ * address. */
+XSEG_HIT_STEP unlock_and_free_on_slow_path(struct xseg_arena *arena, void *ptr)
+    XSEG_RELEASES(arena->lock)
+{
+    xseg_biased_lock_unlock_owner(&arena->lock);
+    return free_on_slow_path(arena->device->allocator, ptr);
+}
+
+XSEG_HIT_STEP coalesce_freed_block(struct xseg_arena *arena, struct xseg_block *block)
+    XSEG_RELEASES(arena->lock)
+{
+    xseg_fast_free_coalesce(arena, block);
+    xseg_biased_lock_unlock_owner(&arena->lock);
+    return XSEG_OK;
+}
+
+/* Cache a block whose free has begun (xseg_fast_free_begin()), and unlock the arena. */
+static inline __attribute__((always_inline)) xseg_status cache_freed_block(struct xseg_arena *arena,
+                                                                           struct xseg_block *block)
+    XSEG_RELEASES(arena->lock)
+{
+    if (xseg_block_is_split(block))
+        return coalesce_freed_block(arena, block);
+    xseg_fast_free_cache_whole(arena, block);
+    xseg_biased_lock_unlock_owner(&arena->lock);
+    return XSEG_OK;
+}
+
+/* Free the block to which a start leads.
+ * handle: the value of the start before the arena was locked */
+XSEG_HIT_STEP free_small_block(struct xseg_arena *arena, xseg_start *start, void *ptr,
+                               uint32_t handle) XSEG_RELEASES(arena->lock)
+{
+    struct xseg_block *block = xseg_block_at(arena->records, handle);
+
+    if (__builtin_expect(!xseg_start_is_current(start, handle, block, arena) ||
+                             !xseg_fast_free_begin(arena, block, (uint64_t)(uintptr_t)ptr),
+                         0))
+        return unlock_and_free_on_slow_path(arena, ptr);
+    xseg_start_set(start, 0);
+    return cache_freed_block(arena, block);
+}
+
+/* Free the block to which a slot leads.
+ * value: the value of the slot before the arena was locked */
+XSEG_HIT_STEP free_large_block(struct xseg_arena *arena, xseg_slot *slot, void *ptr,
+                               uintptr_t value) XSEG_RELEASES(arena->lock)
+{
+    struct xseg_block *block = xseg_slot_block(value);
+
+    if (__builtin_expect(!xseg_slot_is_current(slot, value, arena) ||
+                             !xseg_fast_free_begin(arena, block, (uint64_t)(uintptr_t)ptr),
+                         0))
+        return unlock_and_free_on_slow_path(arena, ptr);
+    xseg_slot_remove(slot);
+    return cache_freed_block(arena, block);
+}
+
+/* Lock the arena of the block to which a slot leads, and free the block. */
+XSEG_HIT_STEP lock_and_free_large_block(struct xseg_allocator *allocator, void *ptr,
+                                        xseg_slot *slot)
+{
+    const uintptr_t value = xseg_slot_read(slot);
+
+    if (__builtin_expect(value == 0, 0))
+        return free_on_slow_path(allocator, ptr);
+    struct xseg_arena *arena = xseg_slot_arena(value);
+    if (!xseg_biased_lock_trylock_owner(&arena->lock))
+        return free_on_slow_path(allocator, ptr);
+    return free_large_block(arena, slot, ptr, value);
+}
+
+xseg_status xseg_hit_free(struct xseg_allocator *allocator, void *ptr)
+{
+    const uint64_t address = (uint64_t)(uintptr_t)ptr;
+
+    if (__builtin_expect(!atomic_load_explicit(allocator->fast_frees_enabled, memory_order_acquire),
+                         0))
+        return free_on_slow_path(allocator, ptr);
+    struct xseg_page_map_leaf *leaf =
+        xseg_page_map_leaf_of(xseg_page_map_load_entry(&allocator->page_map, address));
+    if (__builtin_expect(leaf == NULL, 0))
+        return free_on_slow_path(allocator, ptr);
+    xseg_start *start = xseg_page_map_start_in(leaf, address);
+    const uint32_t handle = start == NULL ? 0 : xseg_start_read(start);
+    if (handle == 0)
+        return lock_and_free_large_block(allocator, ptr, xseg_page_map_slot_in(leaf, address));
+    struct xseg_arena *arena =
+        xseg_block_load_arena(xseg_block_at(allocator->page_map.records.base, handle));
+    if (!xseg_biased_lock_trylock_owner(&arena->lock))
+        return free_on_slow_path(allocator, ptr);
+    return free_small_block(arena, start, ptr, handle);
+}
