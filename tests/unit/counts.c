@@ -409,7 +409,7 @@ static void peaks_are_exact_with_suspended_counts(void **state)
 static void hold(struct xseg_biased_lock *lock, bool is_held) XSEG_UNCHECKED
 {
 #if XSEG_BIASED_LOCK_IS_ATOMIC
-    atomic_store(&lock->taken, is_held);
+    atomic_store(&lock->locked, is_held);
 #else
     atomic_store(&lock->owner_locked, is_held);
 #endif
