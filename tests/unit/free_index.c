@@ -148,7 +148,7 @@ static void agrees_with_it_where_hundreds_share_a_bin(void **state)
     compare_searches(like_bytes, 244 * XSEG_MIB);
 }
 
-/* Blocks become the first of a bin one by one, and are taken from the front again. */
+/* Each inserted block becomes the first of a bin; then the first block is removed repeatedly. */
 static void a_bin_can_be_a_stack(void **state)
 {
     struct fixture *f = calloc(1, sizeof(*f));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Where live blocks start: the slots of the page map against a plain array. */
+/* Slots and starts of the page map, compared with a simple array of allocated blocks. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -213,7 +213,7 @@ static void leaves_come_again(void **state)
     xseg_page_map_fini(&page_map);
 }
 
-/* Break what the slot of a large block says, or one behind it, and look for that. */
+/* Corrupt the slot of a large block, or a later slot, and check that the audit reports it. */
 static void expect_finding(const char *tag, void (*sabotage)(xseg_slot *start))
 {
     struct xseg_allocator *allocator = scene_open("");

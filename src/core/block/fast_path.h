@@ -41,8 +41,8 @@ static inline bool xseg_fast_free_allowed(const struct xseg_block *block, uint64
     return block->base == address && block->state == XSEG_BLOCK_ALLOCATED && block->uses == NULL;
 }
 
-/* xseg_fast_free_begin() in an arena that has flags: records the free, or fails if frees take the
- * slow path. */
+/* xseg_fast_free_begin() in an arena with free actions: records the free, or fails if frees must use
+ * the slow path. */
 bool xseg_fast_free_begin_recording(struct xseg_arena *arena, struct xseg_block *block,
                                     uint64_t address);
 
