@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The audits of an arena, its extents and its device: each invariant can be seen to break. */
+/* The audits of an arena, its extents and its device: each test breaks one invariant. */
 #include "src/core/block/arena.h"
 #include "src/core/block/arena_blocks.h"
 #include "src/core/device/allocator.h"
@@ -14,13 +14,13 @@
 
 #include "tests/support/scene.h"
 
-/* An extent: live, cached, live, hole. */
+/* An extent: allocated, cached, allocated, unmapped. */
 struct fixture {
     struct xseg_allocator *allocator;
     struct xseg_device *device;
     struct xseg_arena *arena;
     void *held[2];
-    struct xseg_block *live, *cached, *hole;
+    struct xseg_block *allocated, *cached, *unmapped;
 };
 
 static void pick(void *self, struct xseg_arena *arena)
@@ -50,12 +50,12 @@ static void set_up(struct fixture *f)
     f->held[1] = scene_alloc(f->allocator, 12 * MIB, NULL);
     scene_free(f->allocator, middle);
     find_arena(f);
-    f->live = XSEG_CONTAINER(f->arena->extents.next, struct xseg_extent, link)->first;
-    f->cached = f->live->next;
-    f->hole = f->cached->next->next;
-    assert_int_equal(f->live->state, XSEG_BLOCK_ALLOCATED);
+    f->allocated = XSEG_CONTAINER(f->arena->extents.next, struct xseg_extent, link)->first;
+    f->cached = f->allocated->next;
+    f->unmapped = f->cached->next->next;
+    assert_int_equal(f->allocated->state, XSEG_BLOCK_ALLOCATED);
     assert_int_equal(f->cached->state, XSEG_BLOCK_CACHED);
-    assert_int_equal(f->hole->state, XSEG_BLOCK_UNMAPPED);
+    assert_int_equal(f->unmapped->state, XSEG_BLOCK_UNMAPPED);
 }
 
 /* Whole again, or the audit says what is not. */
@@ -79,57 +79,57 @@ static void expect(struct fixture *f, const char *tag)
     assert_int_not_equal(strlen(violation.text), 0);
 }
 
-static void a_gap_between_blocks_is_found(void **state)
+static void audit_detects_a_gap_between_blocks(void **state)
 {
     struct fixture f;
 
     (void)state;
     set_up(&f);
-    f.live->bytes -= 512;
+    f.allocated->bytes -= 512;
     expect(&f, "BLK-1");
-    f.live->bytes += 512;
-    f.cached->prev = f.hole;
+    f.allocated->bytes += 512;
+    f.cached->prev = f.unmapped;
     expect(&f, "BLK-1");
-    f.cached->prev = f.live;
-    f.hole->bytes -= 512;
+    f.cached->prev = f.allocated;
+    f.unmapped->bytes -= 512;
     expect(&f, "BLK-1");
-    f.hole->bytes += 512;
-    f.live->extent = NULL;
+    f.unmapped->bytes += 512;
+    f.allocated->extent = NULL;
     expect(&f, "BLK-1");
-    f.live->extent = f.cached->extent;
+    f.allocated->extent = f.cached->extent;
     tear_down(&f);
 }
 
-static void neighbours_that_should_be_one_are_found(void **state)
+static void audit_detects_blocks_that_should_have_coalesced(void **state)
 {
     struct fixture f;
 
     (void)state;
     set_up(&f);
-    f.live->state = XSEG_BLOCK_CACHED;
+    f.allocated->state = XSEG_BLOCK_CACHED;
     expect(&f, "BLK-2");
-    f.live->state = XSEG_BLOCK_ALLOCATED;
-    f.hole->prev->state = XSEG_BLOCK_UNMAPPED;
+    f.allocated->state = XSEG_BLOCK_ALLOCATED;
+    f.unmapped->prev->state = XSEG_BLOCK_UNMAPPED;
     expect(&f, "BLK-2");
-    f.hole->prev->state = XSEG_BLOCK_ALLOCATED;
+    f.unmapped->prev->state = XSEG_BLOCK_ALLOCATED;
     tear_down(&f);
 }
 
-static void odd_sizes_are_found(void **state)
+static void audit_detects_unaligned_sizes(void **state)
 {
     struct fixture f;
 
     (void)state;
     set_up(&f);
-    f.live->bytes -= 1;
+    f.allocated->bytes -= 1;
     f.cached->base -= 1;
     expect(&f, "BLK-3");
-    f.live->bytes += 1;
+    f.allocated->bytes += 1;
     f.cached->base += 1;
     tear_down(&f);
 }
 
-static void a_block_without_memory_is_found(void **state)
+static void audit_detects_a_block_without_memory(void **state)
 {
     struct fixture f;
 
@@ -138,16 +138,16 @@ static void a_block_without_memory_is_found(void **state)
     f.cached->mapped = false;
     expect(&f, "BLK-4");
     f.cached->mapped = true;
-    f.hole->mapped = true;
+    f.unmapped->mapped = true;
     expect(&f, "BLK-4");
-    f.hole->mapped = false;
+    f.unmapped->mapped = false;
     f.cached->flags = XSEG_BLOCK_FALLBACK;
     expect(&f, "BLK-6");
     f.cached->flags = 0;
     tear_down(&f);
 }
 
-static void trees_that_miss_a_block_are_found(void **state)
+static void audit_detects_a_block_that_is_not_indexed(void **state)
 {
     struct fixture f;
 
@@ -156,26 +156,26 @@ static void trees_that_miss_a_block_are_found(void **state)
     xseg_free_index_remove(&f.arena->free_index, f.cached);
     expect(&f, "ARENA-1");
     xseg_free_index_insert(&f.arena->free_index, f.cached);
-    xseg_arena_remove_unmapped(f.arena, f.hole);
+    xseg_arena_remove_unmapped(f.arena, f.unmapped);
     expect(&f, "ARENA-2");
-    xseg_arena_insert_unmapped(f.arena, f.hole);
+    xseg_arena_insert_unmapped(f.arena, f.unmapped);
     tear_down(&f);
 }
 
-/* What is left of a cut waits for the next one, and is in no free index meanwhile. */
-static void the_rest_of_a_cut_is_the_victim(void **state)
+/* The rest of a split serves the next request and is not in the free index. */
+static void the_rest_of_a_split_is_the_last_remainder(void **state)
 {
     struct fixture f;
 
     (void)state;
     set_up(&f);
     void *head = scene_alloc(f.allocator, 2 * MIB - 512, NULL);
-    struct xseg_block *rest = f.cached; /* which keeps its record */
+    struct xseg_block *rest = f.cached; /* the record of the split block */
     assert_int_equal(rest->bytes, 2 * MIB + 512);
     assert_ptr_equal(f.arena->last_remainder, rest);
     f.arena->last_remainder = &f.arena->sentinel;
     expect(&f, "ARENA-1");
-    f.arena->last_remainder = f.live;
+    f.arena->last_remainder = f.allocated;
     expect(&f, "ARENA-1");
     f.arena->last_remainder = rest;
     xseg_free_index_insert(&f.arena->free_index, rest);
@@ -187,8 +187,8 @@ static void the_rest_of_a_cut_is_the_victim(void **state)
     tear_down(&f);
 }
 
-/* The whole segment that was freed last waits for the next request; others are in the free index. */
-static void a_whole_segment_that_is_freed_is_the_victim(void **state)
+/* The whole segment that was freed last is the last remainder; others are in the free index. */
+static void a_freed_whole_segment_is_the_last_remainder(void **state)
 {
     struct fixture f = {.allocator = scene_open("expandable_segments:False")};
     void *block[3];
@@ -203,7 +203,7 @@ static void a_whole_segment_that_is_freed_is_the_victim(void **state)
         const struct xseg_block *shelved = xseg_free_index_find(&f.arena->free_index, 12 * MIB);
         assert_true(i == 0 ? shelved == NULL : shelved->base == (uint64_t)(uintptr_t)block[0]);
     }
-    /* All the same, the one at the lowest address is handed out. */
+    /* The block at the lowest address still serves the request. */
     for (size_t i = 0; i < COUNT_OF(block); i++)
         assert_ptr_equal(scene_alloc(f.allocator, 12 * MIB, NULL), block[i]);
     assert_ptr_equal(f.arena->last_remainder, &f.arena->sentinel);
@@ -213,8 +213,8 @@ static void a_whole_segment_that_is_freed_is_the_victim(void **state)
     tear_down(&f);
 }
 
-/* Too small for any request: it is found by its neighbours alone. */
-static void a_scrap_is_on_no_shelf(void **state)
+/* The block is too small for any request; only coalescing reaches it. */
+static void a_block_below_the_minimum_size_is_unindexed(void **state)
 {
     struct fixture f;
 
@@ -237,7 +237,7 @@ static void a_scrap_is_on_no_shelf(void **state)
     tear_down(&f);
 }
 
-static void wrong_counts_are_found(void **state)
+static void audit_detects_wrong_counts(void **state)
 {
     static const struct {
         enum xseg_count what;
@@ -268,8 +268,8 @@ static void wrong_counts_are_found(void **state)
     tear_down(&f);
 }
 
-/* While a block is busy the counts are on their way. */
-static void busy_blocks_excuse_the_counts(void **state)
+/* While a block is claimed, the counts may lag behind the blocks. */
+static void audit_skips_the_counts_while_a_block_is_claimed(void **state)
 {
     struct fixture f;
     struct xseg_violation violation = {0};
@@ -289,16 +289,16 @@ static void busy_blocks_excuse_the_counts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_gap_between_blocks_is_found),
-        cmocka_unit_test(neighbours_that_should_be_one_are_found),
-        cmocka_unit_test(odd_sizes_are_found),
-        cmocka_unit_test(a_block_without_memory_is_found),
-        cmocka_unit_test(trees_that_miss_a_block_are_found),
-        cmocka_unit_test(the_rest_of_a_cut_is_the_victim),
-        cmocka_unit_test(a_whole_segment_that_is_freed_is_the_victim),
-        cmocka_unit_test(a_scrap_is_on_no_shelf),
-        cmocka_unit_test(wrong_counts_are_found),
-        cmocka_unit_test(busy_blocks_excuse_the_counts),
+        cmocka_unit_test(audit_detects_a_gap_between_blocks),
+        cmocka_unit_test(audit_detects_blocks_that_should_have_coalesced),
+        cmocka_unit_test(audit_detects_unaligned_sizes),
+        cmocka_unit_test(audit_detects_a_block_without_memory),
+        cmocka_unit_test(audit_detects_a_block_that_is_not_indexed),
+        cmocka_unit_test(the_rest_of_a_split_is_the_last_remainder),
+        cmocka_unit_test(a_freed_whole_segment_is_the_last_remainder),
+        cmocka_unit_test(a_block_below_the_minimum_size_is_unindexed),
+        cmocka_unit_test(audit_detects_wrong_counts),
+        cmocka_unit_test(audit_skips_the_counts_while_a_block_is_claimed),
     };
 
     return cmocka_run_group_tests_name("arena", tests, NULL, NULL);

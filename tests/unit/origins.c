@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* When blocks were allocated: stamps by place, which start over. */
+/* Origins of blocks: stamps, call stacks and user values by place. */
 #include "src/core/block/origins.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #define TICK_NS (UINT64_C(1) << 24)
 #define CYCLE   (TICK_NS << 32)
 
-/* An extent whose table is all that is used. */
+/* An extent of which only the origins are used. */
 static struct xseg_extent *make(bool has_starts, uint64_t bytes)
 {
     struct xseg_extent *extent = aligned_alloc(_Alignof(struct xseg_extent), sizeof(*extent));
@@ -36,7 +36,7 @@ static uint64_t age(const struct xseg_extent *extent, uint64_t offset, uint64_t 
     return xseg_origins_age(extent, extent->segment.base + offset, now);
 }
 
-static void each_place_has_its_own(void **state)
+static void each_place_has_its_own_stamp(void **state)
 {
     static const uint64_t units[] = {MIB, 512};
 
@@ -66,12 +66,12 @@ static void a_new_block_has_a_new_age(void **state)
     xseg_origins_record(extent, extent->segment.base, 1000 * TICK_NS, NULL);
     xseg_origins_record(extent, extent->segment.base, 3000 * TICK_NS, NULL);
     assert_int_equal(age(extent, 0, 4000 * TICK_NS), 1000 * TICK_NS / 1000000);
-    /* Without a time there is no age. */
+    /* Time 0 yields no age. */
     assert_true(age(extent, 0, 0) == XSEG_ORIGINS_UNKNOWN);
     end(extent);
 }
 
-/* A block that is allocated while no origins or no calls are kept does not have those of an earlier one. */
+/* A block that is allocated without a record does not get the origin of an earlier block. */
 static void a_cleared_place_has_no_origin(void **state)
 {
     static const struct xseg_origin origin = {.stack = 3, .frames = 4, .label = 5};
@@ -93,28 +93,28 @@ static void a_cleared_place_has_no_origin(void **state)
     end(extent);
 }
 
-static void stamps_start_over_and_ages_go_on(void **state)
+static void ages_are_correct_after_stamps_wrap(void **state)
 {
-    static const uint64_t born[] = {1, TICK_NS - 1, CYCLE - TICK_NS, CYCLE,
-                                    7 * CYCLE + 5 * TICK_NS};
+    static const uint64_t allocated_at[] = {1, TICK_NS - 1, CYCLE - TICK_NS, CYCLE,
+                                            7 * CYCLE + 5 * TICK_NS};
     static const uint64_t later[] = {0, 500, 1000000, UINT64_C(4000000000)};
 
     (void)state;
-    for (size_t i = 0; i < COUNT_OF(born); i++)
+    for (size_t i = 0; i < COUNT_OF(allocated_at); i++)
         for (size_t at = 0; at < COUNT_OF(later); at++) {
             struct xseg_extent *extent = make(false, 20 * MIB);
             const uint64_t expected = later[at] * TICK_NS / 1000000;
 
-            xseg_origins_record(extent, extent->segment.base + MIB, born[i], NULL);
-            const uint64_t got = age(extent, MIB, born[i] + later[at] * TICK_NS);
-            /* Stamp 0 is told as 1, since 0 means unknown: an age may be a tick short. */
+            xseg_origins_record(extent, extent->segment.base + MIB, allocated_at[i], NULL);
+            const uint64_t got = age(extent, MIB, allocated_at[i] + later[at] * TICK_NS);
+            /* Stamp 0 is stored as 1, because 0 means unknown: an age may be one tick short. */
             assert_true(got <= expected && got + 17 >= expected);
             end(extent);
         }
 }
 
-/* A stamp of just after the time was read: another thread was faster. */
-static void nothing_is_younger_than_new(void **state)
+/* Another thread writes a stamp just after the time was read. */
+static void a_stamp_ahead_of_the_time_has_age_0(void **state)
 {
     struct xseg_extent *extent = make(false, 20 * MIB);
 
@@ -124,7 +124,7 @@ static void nothing_is_younger_than_new(void **state)
     end(extent);
 }
 
-static void tables_are_counted(void **state)
+static void host_bytes_include_the_tables(void **state)
 {
     struct xseg_extent *extent = make(true, 8 * MIB);
     const uint64_t chunk = XSEG_ORIGINS_CHUNK * sizeof(uint32_t);
@@ -138,7 +138,7 @@ static void tables_are_counted(void **state)
     assert_int_equal(xseg_origins_host_bytes(extent), one);
     xseg_origins_record(extent, extent->segment.base + 2 * MIB, TICK_NS, NULL);
     assert_int_equal(xseg_origins_host_bytes(extent), one + chunk);
-    /* 4 bytes for 512, and the table of chunks. */
+    /* 4 bytes per 512 bytes, and the array of chunks. */
     assert_true(2 * chunk * 100 <= 4 * MIB);
     end(extent);
 }
@@ -148,7 +148,7 @@ static uint64_t user(const struct xseg_extent *extent, uint64_t offset)
     return xseg_origins_user(extent, extent->segment.base + offset);
 }
 
-static void each_place_has_its_own_word(void **state)
+static void each_place_has_its_own_user_value(void **state)
 {
     static const uint64_t units[] = {MIB, 512};
 
@@ -165,7 +165,8 @@ static void each_place_has_its_own_word(void **state)
         for (size_t i = 0; i < COUNT_OF(at); i++)
             assert_true(user(extent, at[i] * units[small]) == UINT64_MAX - i);
         assert_int_equal(user(extent, 2 * units[small]), 0);
-        /* A word is no age, and a block without a word does not keep that of the one before. */
+        /* A user value sets no stamp, and a block without one does not keep that of the previous
+         * block. */
         assert_true(age(extent, 0, TICK_NS) == XSEG_ORIGINS_UNKNOWN);
         xseg_origins_record_user(extent, extent->segment.base, 0);
         assert_int_equal(user(extent, 0), 0);
@@ -174,8 +175,8 @@ static void each_place_has_its_own_word(void **state)
     }
 }
 
-/* No word needs no table; words alone have no stamps. */
-static void words_are_counted(void **state)
+/* The value 0 allocates no table; user values alone allocate no stamps. */
+static void host_bytes_include_user_values(void **state)
 {
     struct xseg_extent *extent = make(true, 8 * MIB);
     const uint64_t chunk = XSEG_ORIGINS_CHUNK * sizeof(uint64_t);
@@ -193,7 +194,7 @@ static void words_are_counted(void **state)
     end(extent);
 }
 
-static void words_and_ages_are_forgotten_apart(void **state)
+static void user_values_and_stamps_are_cleared_separately(void **state)
 {
     struct xseg_extent *extent = make(false, 100 * MIB);
     struct xseg_arena arena;
@@ -214,7 +215,7 @@ static void words_and_ages_are_forgotten_apart(void **state)
     end(extent);
 }
 
-static void without_the_key_there_is_none(void **state)
+static void no_user_value_is_recorded_without_the_option(void **state)
 {
     struct xseg_allocator *allocator = scene_open("expandable_segments:True");
     void *ptr = scene_alloc(allocator, 3000, NULL);
@@ -222,10 +223,12 @@ static void without_the_key_there_is_none(void **state)
         xseg_page_map_find(&allocator->page_map, (uint64_t)(uintptr_t)ptr);
 
     (void)state;
-    assert_int_equal(xseg_origins_now_if_enabled(&allocator->clock, xseg_allocator_config(allocator)), 0);
+    assert_int_equal(
+        xseg_origins_now_if_enabled(&allocator->clock, xseg_allocator_config(allocator)), 0);
     assert_int_equal(xseg_origins_host_bytes(extent), 0);
     assert_int_equal(xseg_config_set(allocator, "history:state"), XSEG_OK);
-    assert_true(xseg_origins_now_if_enabled(&allocator->clock, xseg_allocator_config(allocator)) > 0);
+    assert_true(xseg_origins_now_if_enabled(&allocator->clock, xseg_allocator_config(allocator)) >
+                0);
     const uint64_t before = scene_stats(allocator).host_bytes;
     scene_free(allocator, ptr);
     ptr = scene_alloc(allocator, 3000, NULL);
@@ -235,8 +238,8 @@ static void without_the_key_there_is_none(void **state)
     scene_close(allocator);
 }
 
-/* Words are given, and nobody asks for them. */
-static void without_the_key_words_take_nothing(void **state)
+/* Requests have user values, but the option is off. */
+static void user_values_take_no_memory_without_the_option(void **state)
 {
     struct xseg_allocator *allocator = scene_open("history:all");
     struct xseg_request request = {sizeof(request)};
@@ -264,17 +267,17 @@ static void without_the_key_words_take_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_place_has_its_own),
+        cmocka_unit_test(each_place_has_its_own_stamp),
         cmocka_unit_test(a_new_block_has_a_new_age),
         cmocka_unit_test(a_cleared_place_has_no_origin),
-        cmocka_unit_test(stamps_start_over_and_ages_go_on),
-        cmocka_unit_test(nothing_is_younger_than_new),
-        cmocka_unit_test(tables_are_counted),
-        cmocka_unit_test(each_place_has_its_own_word),
-        cmocka_unit_test(words_are_counted),
-        cmocka_unit_test(words_and_ages_are_forgotten_apart),
-        cmocka_unit_test(without_the_key_there_is_none),
-        cmocka_unit_test(without_the_key_words_take_nothing),
+        cmocka_unit_test(ages_are_correct_after_stamps_wrap),
+        cmocka_unit_test(a_stamp_ahead_of_the_time_has_age_0),
+        cmocka_unit_test(host_bytes_include_the_tables),
+        cmocka_unit_test(each_place_has_its_own_user_value),
+        cmocka_unit_test(host_bytes_include_user_values),
+        cmocka_unit_test(user_values_and_stamps_are_cleared_separately),
+        cmocka_unit_test(no_user_value_is_recorded_without_the_option),
+        cmocka_unit_test(user_values_take_no_memory_without_the_option),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
