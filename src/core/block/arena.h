@@ -341,8 +341,8 @@ static inline void xseg_block_clear_oversize(struct xseg_counts *counts, struct 
 
 /*
  * Find the extent of an address and lock its arena.  Returns NULL, and locks no arena, if no
- * segment contains the address. An extent without allocated blocks may be destroyed at any time, so
- * the extent from the page map is checked again under the lock.
+ * segment contains the address.  An extent without allocated blocks may be destroyed at any time,
+ * so the extent from the page map is checked again under the lock.
  */
 static inline struct xseg_extent *xseg_arena_lock_at(struct xseg_page_map *page_map,
                                                      uint64_t address) XSEG_UNCHECKED

@@ -8,7 +8,7 @@
  * A cached block coalesces with adjacent cached blocks immediately.
  *
  * Claim and settle.  Growth, trim and pause take cached and unmapped blocks out of the free index
- * and the tree of unmapped blocks. No other thread modifies, coalesces or allocates a claimed
+ * and the tree of unmapped blocks.  No other thread modifies, coalesces or allocates a claimed
  * block, so the claim remains valid while its owner calls the driver without the arena's lock.  To
  * settle a block makes it cached or unmapped, depending on `mapped`, and coalesces it.
  *
