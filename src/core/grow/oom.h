@@ -39,7 +39,7 @@ static inline bool xseg_oom_cause_is_memory_pressure(xseg_status status)
            status == XSEG_ERR_NO_ADDRESSES;
 }
 
-/* Which limit of the device determined a result of xseg_device_allowance(): the budget, the memory fraction or the hard
+/* The limit that determined a result of xseg_device_allowance(): the budget, the memory fraction or the hard
  * limit.  Other threads can change the budget at any time, so the result is passed in. */
 enum xseg_oom_cause xseg_oom_cause_of_limit(const struct xseg_device *device, uint64_t limit);
 

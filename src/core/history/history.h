@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The history of a device: its events, with the time, thread, label and call stack of each.
+ * The history of a device: events, each with its time, thread, label and call stack.
  *
  * Each arena appends its events to its own ring (ring.h) under the arena lock, which the caller
  * holds anyway.  So recording takes no other lock and is ordered within an arena.  A ring is
