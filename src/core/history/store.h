@@ -11,9 +11,10 @@
  * so a context of other settings, or of an allocator that was closed, is recognized and not used.
  *
  * Times are in ticks.  A tick is one increment of the CPU's time stamp counter if that counter is
- * invariant (CPUID 80000007h, EDX bit 8; always on aarch64), and one nanosecond of the user's clock
- * or of CLOCK_MONOTONIC otherwise.  A reader converts ticks to nanoseconds by linear interpolation
- * between two moments at which both clocks were read: the creation of the store and the read.
+ * invariant (CPUID 80000007h, EDX bit 8; always on aarch64), and one nanosecond of the clock of the
+ * application or of CLOCK_MONOTONIC otherwise.  A reader converts ticks to nanoseconds by linear
+ * interpolation between two moments at which both clocks were read: the creation of the store and
+ * the read.
  *
  * A hook that was replaced stays allocated until the store is destroyed, because a thread may still
  * be in its functions.
