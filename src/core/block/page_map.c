@@ -57,9 +57,10 @@ struct xseg_slab_batch *xseg_page_map_allocate_records(struct xseg_page_map *pag
     return NULL;
 }
 
+/* An acquire load, because xseg_page_map_host_bytes() reads leaves without the TABLE lock. */
 static uintptr_t load_entry(const struct xseg_page_map *page_map, uint64_t gib)
 {
-    return atomic_load_explicit(xseg_page_map_entry(page_map, gib), memory_order_relaxed);
+    return atomic_load_explicit(xseg_page_map_entry(page_map, gib), memory_order_acquire);
 }
 
 static struct xseg_page_map_leaf *load_leaf(const struct xseg_page_map *page_map, uint64_t gib)
