@@ -356,12 +356,6 @@ void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *exte
     xseg_list_remove(&extent->link);
 }
 
-struct xseg_block *xseg_arena_cached_from(struct xseg_arena *arena, uint64_t bytes,
-                                          uint64_t position)
-{
-    return xseg_cached_lower_bound(arena, bytes, position);
-}
-
 struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block *block)
 {
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock));

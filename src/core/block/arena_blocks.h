@@ -74,10 +74,6 @@ struct xseg_block *xseg_arena_add_extent(struct xseg_arena *arena, struct xseg_e
 /* Remove an extent whose only block is claimed. */
 void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *extent);
 
-/* The first cached block of 2 MiB or more that is not below (bytes, position), or NULL. */
-struct xseg_block *xseg_arena_cached_from(struct xseg_arena *arena, uint64_t bytes,
-                                          uint64_t position);
-
 /* Claim a cached or unmapped block; returns the block. */
 struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block *block);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/reclaim/idle.h"
 
-#include "src/core/block/arena_blocks.h"
+#include "src/core/block/best_fit.h"
 #include "src/core/config/size.h"
 #include "src/core/pending/pending.h"
 
@@ -129,7 +129,7 @@ static void count_arena_pages(void *self, struct xseg_arena *arena)
         start_arena_time(arena, ages->now);
     xseg_arena_set_now(arena, ages->now);
     ages->cached += xseg_arena_cached_bytes(arena);
-    while ((block = xseg_arena_cached_from(arena, bytes, position)) != NULL) {
+    while ((block = xseg_cached_lower_bound(arena, bytes, position)) != NULL) {
         bytes = block->bytes;
         position = xseg_block_position(block) + 1;
         count_block_pages(ages, block, before);

@@ -3,6 +3,7 @@
 
 #include "src/base/error.h"
 #include "src/core/block/arena_blocks.h"
+#include "src/core/block/best_fit.h"
 #include "src/core/block/extent.h"
 #include "src/core/block/recorder.h"
 #include "src/core/config/size.h"
@@ -476,7 +477,7 @@ static struct chain claim_selected_blocks(const struct reclaim *reclaim, struct 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA) && bytes >= XSEG_SIZE_SMALL_SEGMENT);
     while (quota_remains(quota) &&
            xseg_arena_reserve_records(arena, &arena->blocks, XSEG_ARENA_RECORDS) &&
-           (block = xseg_arena_cached_from(arena, bytes, position)) != NULL) {
+           (block = xseg_cached_lower_bound(arena, bytes, position)) != NULL) {
         struct xseg_idle_run run = {0, 0};
         bool has_more = false;
 

@@ -3,7 +3,7 @@
 
 #include "src/base/error.h"
 #include "src/base/span.h"
-#include "src/core/block/arena_blocks.h"
+#include "src/core/block/best_fit.h"
 #include "src/core/config/size.h"
 #include "src/core/device/allocator.h"
 #include "src/core/pending/pending.h"
@@ -68,7 +68,7 @@ static struct xseg_idle_bytes sum_whole_page_bytes(struct xseg_arena *arena)
     const struct xseg_block *block;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
-    while ((block = xseg_arena_cached_from(arena, bytes, position)) != NULL) {
+    while ((block = xseg_cached_lower_bound(arena, bytes, position)) != NULL) {
         const struct xseg_idle_bytes whole =
             xseg_idle_whole_bytes(&block->extent->segment, block->base, block->bytes);
 
@@ -376,7 +376,7 @@ static void add_block_ages(void *self, struct xseg_arena *arena)
     if (arena->pool != &arena->device->pool || arena->is_small)
         return;
     xseg_arena_lock(arena);
-    while ((block = xseg_arena_cached_from(arena, bytes, position)) != NULL) {
+    while ((block = xseg_cached_lower_bound(arena, bytes, position)) != NULL) {
         bytes = block->bytes;
         position = xseg_block_position(block) + 1;
         if (xseg_idle_whole_bytes(&block->extent->segment, block->base, bytes).releasable == 0)
