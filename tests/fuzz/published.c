@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/top/published.h"
-#include "src/tools/top/top_table.h"
+#include "src/tools/commands/top/published.h"
+#include "src/tools/commands/top/top_table.h"
 #include "tests/fuzz/holds.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/files/pickle.h"
-#include "src/tools/recording/recording_read.h"
+#include "src/tools/reading/pickle.h"
+#include "src/tools/reading/recording_read.h"
 #include "tests/fuzz/holds.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

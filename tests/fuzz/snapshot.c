@@ -5,12 +5,12 @@
  * its sites strand adds up, and its profile differs from itself by nothing.  It can be written as a trace,
  * and as a page.
  */
-#include "src/tools/blame/blame.h"
-#include "src/tools/export/export_trace.h"
-#include "src/tools/files/unpickle.h"
+#include "src/tools/commands/blame/blame.h"
+#include "src/tools/commands/export/export_trace.h"
+#include "src/tools/commands/view/view_model.h"
 #include "src/tools/ranks/compare.h"
-#include "src/tools/recording/recording_read.h"
-#include "src/tools/view/view_model.h"
+#include "src/tools/reading/recording_read.h"
+#include "src/tools/reading/unpickle.h"
 #include "tests/fuzz/replayable.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -11,7 +11,7 @@ LIBRARY = ["include/xseg", "src/base", "vmm"]
 # The modules of the allocator and the folders of the tool, bottom to top. Commands of the tool do not include each other.
 CORE = ("config history stats stream block device pending reclaim budget grow range pool "
         "register report instance alloc").split()
-TOOLS = "containers text command files recording trace driver player course ranks".split()
+TOOLS = "containers output command reading trace replay replay_model ranks".split()
 COMMANDS = "advise blame compare config export probe replay top view".split()
 # Folder: the folders that its files include, itself aside.
 ALLOWED = {
@@ -30,9 +30,9 @@ for number, name in enumerate(CORE):
 for number, name in enumerate(TOOLS):
     ALLOWED[f"src/tools/{name}"] = LIBRARY[:1] + [f"src/tools/{folder}" for folder in TOOLS[:number]]
 for name in COMMANDS:
-    ALLOWED[f"src/tools/{name}"] = LIBRARY[:1] + [f"src/tools/{folder}" for folder in TOOLS]
-ALLOWED["src/tools/top"] += ["src/base"]  # the layout that the library publishes
-ALLOWED["src/tools/main"] = LIBRARY[:1] + ["src/tools"] + [f"src/tools/{folder}" for folder in TOOLS + COMMANDS]
+    ALLOWED[f"src/tools/commands/{name}"] = LIBRARY[:1] + [f"src/tools/{folder}" for folder in TOOLS]
+ALLOWED["src/tools/commands/top"] += ["src/base"]  # the layout that the library publishes
+ALLOWED["src/tools/main"] = LIBRARY[:1] + ["src/tools"] + [f"src/tools/{folder}" for folder in TOOLS]
 
 INCLUDE = re.compile(r'\s*#\s*include\s*(["<])([^">]+)[">]')
 PUBLIC = {"stdbool.h", "stddef.h", "stdint.h"}  # what public headers include of libc

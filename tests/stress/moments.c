@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "src/tools/files/unpickle.h"
+#include "src/tools/reading/unpickle.h"
 #include "tests/support/scene.h"
 #include "xseg/history.h"
 

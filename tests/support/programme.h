@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/recording/recording.h"
+#include "src/tools/reading/recording.h"
 
 #define PROGRAMME_MOST 4096 /* events, ranges, blocks */
 

@@ -146,7 +146,7 @@ class Programme:
 
 
 class Model:
-    """What a page was given of its file: the columns of src/tools/view/view_model.h."""
+    """What a page was given of its file: the columns of src/tools/commands/view/view_model.h."""
 
     LIFE = ("born", "freed", "died", "address", "bytes", "stream", "stack", "free_stack", "pool", "label")
     SPAN = ("born", "died", "address", "bytes", "stream", "pool", "page")

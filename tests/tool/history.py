@@ -323,7 +323,7 @@ class Names(HistoryTest):
             self.skipTest("the tool was built without libdw or without debug information")
         for stack in self.stacks():
             frame = next(frame for frame in stack if frame["function"] == "player_play")
-            path = ROOT / "src/tools/player/player.c"
+            path = ROOT / "src/tools/replay/player.c"
             self.assertEqual(pathlib.Path(frame["file"]).name, "player.c")
             self.assertIn("play", path.read_text().splitlines()[frame["line"] - 1])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Manual pages and completion of shells, as src/tools/pages makes them: pages.py TOOL SOURCE_ROOT."""
+"""Manual pages and completion of shells, as src/tools/manual makes them: pages.py TOOL SOURCE_ROOT."""
 import json
 import os
 import pathlib
@@ -253,5 +253,5 @@ class Tables(PagesTest):
 
 
 if __name__ == "__main__":
-    TOOL, MAKER = sys.argv[1], pathlib.Path(sys.argv[2], "src/tools/pages/pages.py")
+    TOOL, MAKER = sys.argv[1], pathlib.Path(sys.argv[2], "src/tools/manual/pages.py")
     unittest.main(argv=sys.argv[:1])

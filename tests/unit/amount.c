@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "src/tools/text/amount.h"
+#include "src/tools/output/amount.h"
 
 #define KIB UINT64_C(1024)
 #define GIB (KIB << 20)

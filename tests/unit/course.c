@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "src/tools/course/course_ranges.h"
+#include "src/tools/replay_model/model_ranges.h"
 #include "tests/support/draw.h"
 #include "tests/support/programme.h"
 

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "src/tools/files/names.h"
+#include "src/tools/reading/names.h"
 
 /* This programme as the library records a module. */
 static struct {

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "src/tools/files/unpickle.h"
+#include "src/tools/reading/unpickle.h"
 
 /* A string literal's bytes, with NUL bytes among them. */
 #define BYTES(literal) (literal), sizeof(literal) - 1

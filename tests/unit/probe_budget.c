@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "src/tools/driver/stopwatch.h"
-#include "src/tools/probe/probe_budget.h"
+#include "src/tools/commands/probe/probe_budget.h"
+#include "src/tools/replay/stopwatch.h"
 
 #define SECOND UINT64_C(1000000000)
 

@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "src/tools/probe/probe_preset.h"
-#include "src/tools/probe/probe_round.h"
+#include "src/tools/commands/probe/probe_preset.h"
+#include "src/tools/commands/probe/probe_round.h"
 
 #define MIB ((uint64_t)1 << 20)
 

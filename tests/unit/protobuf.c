@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "src/tools/export/protobuf.h"
+#include "src/tools/commands/export/protobuf.h"
 
 #define BYTES(literal) (literal), sizeof(literal) - 1
 

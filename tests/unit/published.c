@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
-#include "src/tools/top/published.h"
-#include "src/tools/top/top_table.h"
+#include "src/tools/commands/top/published.h"
+#include "src/tools/commands/top/top_table.h"
 
 static struct xseg_published file, head;
 static struct xseg_published_sample frame;

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "src/tools/player/replay.h"
+#include "src/tools/replay/replay.h"
 #include "src/tools/trace/xtrace_read.h"
 
 #define CALL       100     /* nanoseconds: an allocation, a free, ... */

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "src/tools/course/stranded.h"
+#include "src/tools/replay_model/stranded.h"
 #include "tests/support/programme.h"
 
 #define BASE  UINT64_C(0x7f0000000000)

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "src/tools/advise/tuning.h"
+#include "src/tools/commands/advise/tuning.h"
 
 #define EXPANDABLE_TRUE 1 /* the place of the word */
 

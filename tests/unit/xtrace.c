@@ -11,7 +11,7 @@
 #include <zstd.h>
 
 #include "src/tools/containers/idmap.h"
-#include "src/tools/files/lines.h"
+#include "src/tools/reading/lines.h"
 #include "src/tools/trace/xtrace_read.h"
 
 #define HEAD "xtrace 1\n"

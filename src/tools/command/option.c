@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "src/tools/text/complain.h"
-#include "src/tools/text/style.h"
+#include "src/tools/output/complain.h"
+#include "src/tools/output/style.h"
 
 #define LETTERS (3 * OPTION_COUNT + 3) /* of getopt: "+:", each option, "::", and the end */
 #define LONG    256                    /* what getopt_long() returns: this + enum option_id */

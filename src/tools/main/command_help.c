@@ -5,8 +5,8 @@
 #include "src/tools/command/option.h"
 #include "src/tools/main/commands.h"
 #include "src/tools/main/help.h"
-#include "src/tools/text/complain.h"
-#include "src/tools/text/output.h"
+#include "src/tools/output/complain.h"
+#include "src/tools/output/output.h"
 #include "xseg/version.h"
 
 static json_t *words_of(const struct option_row *row)

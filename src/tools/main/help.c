@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "src/tools/main/commands.h"
-#include "src/tools/text/style.h"
+#include "src/tools/output/style.h"
 
 #define COLUMN 25 /* where meanings begin */
 

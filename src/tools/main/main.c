@@ -7,8 +7,8 @@
 #include "src/tools/main/commands.h"
 #include "src/tools/main/help.h"
 #include "src/tools/main/version.h"
-#include "src/tools/text/complain.h"
-#include "src/tools/text/output.h"
+#include "src/tools/output/complain.h"
+#include "src/tools/output/output.h"
 
 /* Read the arguments of a command, in whose name the tool complains from then on. */
 static bool begin(const struct command *command, int count, char **arguments,

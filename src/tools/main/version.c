@@ -2,7 +2,7 @@
 #include "src/tools/main/version.h"
 
 #include "src/tools/commit.h"
-#include "src/tools/files/names.h"
+#include "src/tools/reading/names.h"
 #include "xseg/version.h"
 
 void version_print(FILE *out)

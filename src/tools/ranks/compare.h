@@ -14,7 +14,7 @@
 #ifndef TOOLS_COMPARE_H
 #define TOOLS_COMPARE_H
 
-#include "src/tools/course/profile.h"
+#include "src/tools/replay_model/profile.h"
 
 /* What a difference is of, in the order in which a verdict looks for one. */
 enum compare_measure {

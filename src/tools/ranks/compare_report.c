@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/text/amount.h"
-#include "src/tools/text/output.h"
-#include "src/tools/text/printable.h"
-#include "src/tools/text/style.h"
+#include "src/tools/output/amount.h"
+#include "src/tools/output/output.h"
+#include "src/tools/output/printable.h"
+#include "src/tools/output/style.h"
 
 /* --- Amounts. --- */
 

@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 
 #include "src/tools/containers/array.h"
-#include "src/tools/text/amount.h"
-#include "src/tools/text/printable.h"
+#include "src/tools/output/amount.h"
+#include "src/tools/output/printable.h"
 
 #define DIGITS 10 /* of a rank at most */
 

@@ -20,7 +20,7 @@
 #include <stdbool.h>
 #include <time.h>
 
-#include "src/tools/recording/recording.h"
+#include "src/tools/reading/recording.h"
 
 struct rank_file {
     char *path;

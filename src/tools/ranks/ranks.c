@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/recording/recording_file.h"
-#include "src/tools/text/amount.h"
-#include "src/tools/text/complain.h"
+#include "src/tools/output/amount.h"
+#include "src/tools/output/complain.h"
+#include "src/tools/reading/recording_file.h"
 
 #define ODD_FROM 100 /* a rank is odd from this part of what is reserved on */
 

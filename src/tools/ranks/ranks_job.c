@@ -3,8 +3,8 @@
 
 #include <unistd.h>
 
+#include "src/tools/output/complain.h"
 #include "src/tools/ranks/ranks_report.h"
-#include "src/tools/text/complain.h"
 
 /* --- Reading. --- */
 

@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/output/amount.h"
+#include "src/tools/output/output.h"
+#include "src/tools/output/printable.h"
+#include "src/tools/output/style.h"
 #include "src/tools/ranks/compare_report.h"
-#include "src/tools/recording/recording_file.h"
-#include "src/tools/text/amount.h"
-#include "src/tools/text/output.h"
-#include "src/tools/text/printable.h"
-#include "src/tools/text/style.h"
+#include "src/tools/reading/recording_file.h"
 
 /* --- The sentence. --- */
 

@@ -3,12 +3,12 @@
 
 #include <stdlib.h>
 
+#include "src/tools/output/amount.h"
+#include "src/tools/output/complain.h"
+#include "src/tools/output/printable.h"
+#include "src/tools/output/style.h"
 #include "src/tools/ranks/compare_report.h"
 #include "src/tools/ranks/ranks_report.h"
-#include "src/tools/text/amount.h"
-#include "src/tools/text/complain.h"
-#include "src/tools/text/printable.h"
-#include "src/tools/text/style.h"
 
 void ranks_run_heading(const struct ranks_job *job, const char *verdict)
 {

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/text/amount.h"
-#include "src/tools/text/output.h"
-#include "src/tools/text/printable.h"
+#include "src/tools/output/amount.h"
+#include "src/tools/output/output.h"
+#include "src/tools/output/printable.h"
 
 #define MIB  ((uint64_t)1 << 20)
 #define PART 100 /* a gap of less than this part of the file changes no conclusion */

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/recording/recording_read.h"
-#include "src/tools/text/amount.h"
+#include "src/tools/output/amount.h"
+#include "src/tools/reading/recording_read.h"
 
 /* Microseconds between two looks at the clock: a look takes longer than the event that it is for. */
 #define CLOCK_STEP 1000

@@ -16,7 +16,7 @@
 #ifndef TOOLS_SNAPSHOT_H
 #define TOOLS_SNAPSHOT_H
 
-#include "src/tools/files/input.h"
+#include "src/tools/reading/input.h"
 #include "src/tools/trace/reader.h"
 
 /*

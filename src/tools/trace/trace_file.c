@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/text/complain.h"
+#include "src/tools/output/complain.h"
 #include "src/tools/trace/xtrace_read.h"
 
 #define DEVICE_DEFAULT ((uint64_t)80 << 30)

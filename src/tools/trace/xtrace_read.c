@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/files/file_kind.h"
-#include "src/tools/files/pickle.h"
-#include "src/tools/files/lines.h"
+#include "src/tools/reading/file_kind.h"
+#include "src/tools/reading/lines.h"
+#include "src/tools/reading/pickle.h"
 #include "src/tools/trace/reader.h"
 #include "src/tools/trace/snapshot.h"
 

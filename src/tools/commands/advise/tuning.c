@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/commands/advise/tuning.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "xseg/allocator.h"
+
+#define FALSE 0
+#define TRUE  1
+
+struct row {
+    const char *name;
+    const char *words[TUNING_VALUES - 1]; /* NULL behind the last */
+    uint64_t numbers[TUNING_VALUES - 1];  /* where there are no words; 0 behind the last */
+    uint64_t step;                        /* of close values; 0: there are none */
+    bool is_pytorch, in_classic, in_expandable, needs_clock, needs_captures;
+    const char *lower,
+        *higher; /* causes: of a number below the base's, or a word; above it, or of the next word */
+};
+
+static const struct row rows[TUNING_KEYS] = {
+    [TUNING_EXPANDABLE] =
+        {
+            .name = "expandable_segments",
+            .words = {[FALSE] = "False", [TRUE] = "True"},
+            .is_pytorch = true,
+            .lower = "segments of the size of a request leave less unused than pages do",
+            .higher = "segments that grow in place leave no pieces too small for later requests",
+        },
+    [TUNING_PAGE] =
+        {
+            .name = "page_size",
+            .words = {"small", "auto"},
+            .in_expandable = true,
+            .lower = "pages of 2 MiB leave less unused at the ends of segments",
+            .higher = "pages that follow the size of a growth leave less unused",
+        },
+    [TUNING_SEGMENT] =
+        {
+            .name = "large_segment_size_mb",
+            .numbers = {12, 16, 24, 32, 64, 128},
+            .step = 2,
+            .is_pytorch = true,
+            .in_classic = true,
+            .in_expandable = true,
+            .lower = "less is unused at the ends of smaller segments and pages",
+            .higher = "more requests share a larger segment",
+        },
+    [TUNING_SPLIT] =
+        {
+            .name = "max_split_size_mb",
+            .numbers = {32, 64, 128, 256, 512, 1024},
+            .step = 4,
+            .is_pytorch = true,
+            .in_classic = true,
+            .lower = "large blocks stay whole for large requests",
+            .higher = "fewer blocks are kept whole for requests that do not come",
+        },
+    [TUNING_ROUNDING] =
+        {
+            .name = "roundup_power2_divisions",
+            .words = {"1", "2", "4", "8", "16", "32", "[16:4,>:0]", "[16:16,>:0]", "[256:4,>:0]",
+                      "[256:16,>:0]"},
+            .is_pytorch = true,
+            .in_classic = true,
+            .in_expandable = true,
+            .lower = "requests of about one size become equal, so that each fits where another was",
+        },
+    [TUNING_IDLE] =
+        {
+            .name = "idle_ms",
+            .numbers = {10000, 1000, 100},
+            .in_classic = true,
+            .in_expandable = true,
+            .needs_clock = true,
+            .lower = "memory that is idle goes back before another stream or pool takes more",
+        },
+    [TUNING_REUSE] =
+        {
+            .name = "graph_capture_record_stream_reuse",
+            .words = {"True"},
+            .is_pytorch = true,
+            .in_classic = true,
+            .in_expandable = true,
+            .needs_captures = true,
+            .lower = "blocks that are freed during a capture serve it again",
+        },
+};
+
+/* Keys that PyTorch's own allocator knows, too, and that are not searched (docs/options.md says what each is). */
+static const char *const others_of_pytorch[] = {
+    "backend",
+    "expandable_segments_reserve",
+    "expandable_segments_reserve_by_class",
+    "garbage_collection_threshold",
+    "max_non_split_rounding_mb",
+    "per_process_memory_fraction",
+    "pinned_free_catch_all",
+    "pinned_max_cached_size_mb",
+    "pinned_max_round_threshold_mb",
+    "pinned_num_register_threads",
+    "pinned_reserve_segment_size_mb",
+    "pinned_use_background_threads",
+    "pinned_use_cuda_host_register",
+    "release_lock_on_cudamalloc",
+    "release_lock_on_hipmalloc",
+    "throw_on_cudamalloc_oom",
+};
+
+const char *tuning_name(enum tuning_key key)
+{
+    return rows[key].name;
+}
+
+/* --- The base. --- */
+
+static bool note_key(void *context, const struct xseg_config_key *key)
+{
+    struct tuning_base *base = context;
+
+    for (unsigned i = 0; i < TUNING_KEYS; i++)
+        if (strcmp(rows[i].name, key->name) == 0) {
+            (void)snprintf(base->key[i].value, sizeof(base->key[i].value), "%s", key->value);
+            base->key[i].is_named = key->is_set;
+        }
+    return true;
+}
+
+bool tuning_base_init(struct tuning_base *base, const char *config, const struct xtrace *trace,
+                      bool only_pytorch)
+{
+    *base = (struct tuning_base){
+        .config = config, .has_clock = trace->has_clock, .only_pytorch = only_pytorch};
+    for (size_t i = 0; i < trace->op_count && !base->has_captures; i++)
+        base->has_captures = trace->ops[i].kind == XTRACE_CAPTURE_BEGIN;
+    return xseg_config_keys(config, NULL, note_key, base) == XSEG_OK;
+}
+
+struct tuning tuning_of_base(void)
+{
+    struct tuning tuning;
+
+    for (unsigned i = 0; i < TUNING_KEYS; i++)
+        tuning.value[i] = TUNING_KEPT;
+    return tuning;
+}
+
+unsigned tuning_changes(const struct tuning *tuning)
+{
+    unsigned changes = 0;
+
+    for (unsigned i = 0; i < TUNING_KEYS; i++)
+        changes += tuning->value[i] != TUNING_KEPT;
+    return changes;
+}
+
+bool tuning_is_expandable(const struct tuning_base *base, const struct tuning *tuning)
+{
+    const uint64_t value = tuning->value[TUNING_EXPANDABLE];
+
+    return value == TUNING_KEPT ? strcmp(base->key[TUNING_EXPANDABLE].value, "True") == 0
+                                : value == TRUE;
+}
+
+struct tuning tuning_turned(const struct tuning_base *base, const struct tuning *tuning)
+{
+    struct tuning turned = *tuning;
+
+    turned.value[TUNING_EXPANDABLE] = tuning->value[TUNING_EXPANDABLE] != TUNING_KEPT ? TUNING_KEPT
+                                      : tuning_is_expandable(base, tuning)            ? FALSE
+                                                                                      : TRUE;
+    return turned;
+}
+
+/* --- Values. --- */
+
+static void spell(enum tuning_key key, uint64_t value, char *text, size_t bytes)
+{
+    if (rows[key].words[0])
+        (void)snprintf(text, bytes, "%s", rows[key].words[value]);
+    else
+        (void)snprintf(text, bytes, "%" PRIu64, value);
+}
+
+/* Whether values of a key can make a difference. */
+static bool matters(const struct tuning_base *base, const struct tuning *tuning,
+                    enum tuning_key key)
+{
+    const struct row *row = &rows[key];
+
+    return (tuning_is_expandable(base, tuning) ? row->in_expandable : row->in_classic) &&
+           (base->has_clock || !row->needs_clock) && (base->has_captures || !row->needs_captures) &&
+           (row->is_pytorch || !base->only_pytorch);
+}
+
+size_t tuning_far(const struct tuning_base *base, const struct tuning *tuning, enum tuning_key key,
+                  uint64_t values[TUNING_VALUES])
+{
+    const struct row *row = &rows[key];
+    const uint64_t present = tuning->value[key];
+    size_t count = 0;
+
+    if (present != TUNING_KEPT)
+        values[count++] = TUNING_KEPT;
+    if (key == TUNING_EXPANDABLE)
+        return count;
+    if (present != TUNING_DROPPED && base->key[key].is_named)
+        values[count++] = TUNING_DROPPED;
+    for (size_t i = 0; matters(base, tuning, key) && (row->words[i] || row->numbers[i]); i++) {
+        const uint64_t value = row->words[0] ? i : row->numbers[i];
+        char text[32];
+
+        spell(key, value, text, sizeof(text));
+        if (value != present && strcmp(text, base->key[key].value) != 0 && count < TUNING_VALUES)
+            values[count++] = value;
+    }
+    return count;
+}
+
+size_t tuning_close(const struct tuning *tuning, enum tuning_key key, unsigned round,
+                    uint64_t values[TUNING_VALUES])
+{
+    const uint64_t present = tuning->value[key], step = rows[key].step;
+    size_t count = 0;
+
+    if (step == 0 || present >= TUNING_DROPPED)
+        return 0;
+    /* Far values double, so the next are a half below and as much above. */
+    const uint64_t below = (present >> (round + 1)) / step * step;
+    const uint64_t above = (present >> round) / step * step;
+    if (below > 0)
+        values[count++] = present - below;
+    if (above > 0)
+        values[count++] = present + above;
+    return count;
+}
+
+/* --- Strings. --- */
+
+/* How long the first `key:value` of a string is; a list in brackets has commas of its own. */
+static size_t length_of_item(const char *text)
+{
+    size_t at = 0;
+
+    for (bool in_list = false; text[at] != '\0' && (text[at] != ',' || in_list); at++)
+        in_list = text[at] == '[' || (in_list && text[at] != ']');
+    return at;
+}
+
+/* Whether an item, `key:value`, is of that key. */
+static bool is_item_of(const char *item, size_t length, const char *key)
+{
+    const size_t name = strlen(key);
+
+    return length > name && strncmp(item, key, name) == 0 &&
+           (item[name] == ':' || item[name] == ' ');
+}
+
+/* Which items of a string are put. */
+typedef bool is_wanted_fn(const struct tuning *tuning, const char *item, size_t length);
+
+/* Whether the tuning leaves an item as it is. */
+static bool is_kept(const struct tuning *tuning, const char *item, size_t length)
+{
+    for (unsigned i = 0; i < TUNING_KEYS; i++)
+        if (tuning->value[i] != TUNING_KEPT && is_item_of(item, length, rows[i].name))
+            return false;
+    return true;
+}
+
+static bool is_of_pytorch(const struct tuning *tuning, const char *item, size_t length)
+{
+    (void)tuning;
+    for (unsigned i = 0; i < TUNING_KEYS; i++)
+        if (is_item_of(item, length, rows[i].name))
+            return rows[i].is_pytorch;
+    for (unsigned i = 0; i < sizeof(others_of_pytorch) / sizeof(others_of_pytorch[0]); i++)
+        if (is_item_of(item, length, others_of_pytorch[i]))
+            return true;
+    return false;
+}
+
+static bool is_not_of_pytorch(const struct tuning *tuning, const char *item, size_t length)
+{
+    return !is_of_pytorch(tuning, item, length);
+}
+
+/* Put the wanted items of a string; returns what comes before the next one. */
+static const char *put_items(FILE *out, const char *config, is_wanted_fn *is_wanted,
+                             const struct tuning *tuning)
+{
+    const char *between = "";
+
+    for (const char *at = config; *at;) {
+        const char *item = at + strspn(at, " ");
+        size_t length = length_of_item(item);
+
+        at = item + length + (item[length] == ',');
+        while (length > 0 && item[length - 1] == ' ')
+            length--;
+        if (length == 0 || !is_wanted(tuning, item, length))
+            continue;
+        (void)fprintf(out, "%s%.*s", between, (int)length, item);
+        between = ",";
+    }
+    return between;
+}
+
+/* End a string that was put in memory: it, or NULL if something went wrong. */
+static char *end_string(FILE *out, char *const *text)
+{
+    bool failed = ferror(out) != 0;
+
+    failed |= fclose(out) != 0;
+    if (!failed)
+        return *text;
+    free(*text);
+    return NULL;
+}
+
+char *tuning_string(const struct tuning_base *base, const struct tuning *tuning)
+{
+    size_t bytes = 0;
+    char *text = NULL, value[32];
+    FILE *out = open_memstream(&text, &bytes);
+    const char *between;
+
+    if (!out)
+        return NULL;
+    between = put_items(out, base->config, is_kept, tuning);
+    for (unsigned i = 0; i < TUNING_KEYS; i++) {
+        if (tuning->value[i] >= TUNING_DROPPED)
+            continue;
+        spell((enum tuning_key)i, tuning->value[i], value, sizeof(value));
+        (void)fprintf(out, "%s%s:%s", between, rows[i].name, value);
+        between = ",";
+    }
+    return end_string(out, &text);
+}
+
+char *tuning_of_pytorch(const struct tuning_base *base)
+{
+    const struct row *row = &rows[TUNING_EXPANDABLE];
+    size_t bytes = 0;
+    char *text = NULL;
+    FILE *out = open_memstream(&text, &bytes);
+    const char *between;
+
+    if (!out)
+        return NULL;
+    between = put_items(out, base->config, is_of_pytorch, NULL);
+    if (!base->key[TUNING_EXPANDABLE].is_named)
+        (void)fprintf(out, "%s%s:%s", between, row->name, base->key[TUNING_EXPANDABLE].value);
+    return end_string(out, &text);
+}
+
+char *tuning_not_of_pytorch(const struct tuning_base *base)
+{
+    size_t bytes = 0;
+    char *text = NULL;
+    FILE *out = open_memstream(&text, &bytes);
+
+    if (!out)
+        return NULL;
+    (void)put_items(out, base->config, is_not_of_pytorch, NULL);
+    return end_string(out, &text);
+}
+
+bool tuning_is_valid(const char *config)
+{
+    return xseg_config_keys(config, NULL, NULL, NULL) == XSEG_OK;
+}
+
+const char *tuning_cause(const struct tuning_base *base, const struct tuning *tuning,
+                         enum tuning_key key)
+{
+    const uint64_t value = tuning->value[key];
+    const struct row *row = &rows[key];
+    bool is_higher;
+
+    if (value == TUNING_DROPPED)
+        return "the value that the string in force gives it keeps memory from being used again";
+    if (row->words[0])
+        is_higher = value == 1;
+    else
+        is_higher = value > strtoull(base->key[key].value, NULL, 10);
+    return is_higher && row->higher ? row->higher : row->lower;
+}

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/commands/blame/blame.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* --- The course. --- */
+
+static bool add_up(struct blame *blame)
+{
+    struct course course;
+    bool fine;
+
+    if (blame->device->event_count > 0
+            ? !course_init(&course, blame->recording, blame->device)
+            : !course_init_at_end(&course, blame->recording, blame->device))
+        return false;
+    blame->left_out = course.left_out;
+    blame->dropped = course.dropped;
+    blame->has_times = course.has_times;
+    fine = stranded_play(&blame->sums, &course, blame->sites.count, sites_of, &blame->sites);
+    course_fini(&course);
+    blame->is_moment = blame->sums.is_moment;
+    blame->duration_us = blame->sums.duration_us;
+    return fine;
+}
+
+/* --- Idle pages at the end, by the reasons that xseg has written. --- */
+
+static bool is_idle(const struct recording *recording, const struct recording_page *page)
+{
+    const char *reason = recording_text(recording, page->reason);
+
+    return strcmp(reason, "allocated") != 0 && strcmp(reason, "pending") != 0 &&
+           strcmp(reason, "claimed") != 0;
+}
+
+static struct blame_reason *reason_of(struct blame *blame, uint32_t reason)
+{
+    for (size_t i = 0; i < blame->reason_count; i++)
+        if (blame->reasons[i].reason == reason)
+            return &blame->reasons[i];
+    blame->reasons[blame->reason_count] = (struct blame_reason){.reason = reason};
+    return &blame->reasons[blame->reason_count++];
+}
+
+static uint32_t no_site(const void *context, const struct course_block *block)
+{
+    (void)context;
+    (void)block;
+    return 0;
+}
+
+/* What is idle in the state at the end. */
+static bool idle_at_end(const struct blame *blame, uint64_t *out)
+{
+    struct course course;
+    struct stranded sums;
+    bool fine;
+
+    if (!course_init_at_end(&course, blame->recording, blame->device))
+        return false;
+    fine = stranded_init(&sums, &course, 1, no_site, NULL);
+    if (fine) {
+        stranded_finish(&sums, 1);
+        *out = (uint64_t)sums.idle;
+        stranded_fini(&sums);
+    }
+    course_fini(&course);
+    return fine;
+}
+
+static bool find_reasons(struct blame *blame)
+{
+    const struct recording_device *device = blame->device;
+    uint64_t idle = 0, known = 0;
+
+    if (device->page_count == 0)
+        return true;
+    blame->reasons = calloc(device->page_count + 1, sizeof(*blame->reasons));
+    if (!blame->reasons || !idle_at_end(blame, &idle))
+        return false;
+    for (size_t i = 0; i < device->page_count; i++) {
+        const struct recording_page *page = &device->pages[i];
+
+        if (!is_idle(blame->recording, page) || page->bytes > idle - known)
+            continue;
+        reason_of(blame, page->reason)->bytes += page->bytes;
+        known += page->bytes;
+    }
+    if (known < idle)
+        reason_of(blame, 0)->bytes += idle - known;
+    return true;
+}
+
+/* --- The order. --- */
+
+stranded_sum blame_amount(const struct blame *blame, enum blame_by by, uint32_t number)
+{
+    const struct stranded_site *site = &blame->sums.sites[number];
+
+    switch (by) {
+    case BLAME_BY_STRANDED:
+        return site->stranded;
+    case BLAME_BY_LIVE:
+        return site->live;
+    case BLAME_BY_PEAK:
+        break;
+    }
+    return site->peak_bytes;
+}
+
+stranded_sum blame_whole(const struct blame *blame, enum blame_by by)
+{
+    switch (by) {
+    case BLAME_BY_STRANDED:
+        return blame->sums.reserved - blame->sums.live;
+    case BLAME_BY_LIVE:
+        return blame->sums.live;
+    case BLAME_BY_PEAK:
+        break;
+    }
+    return blame->sums.peak.live;
+}
+
+struct ordering {
+    const struct blame *blame;
+    enum blame_by by;
+};
+
+/* Sites with equal amounts stay in the order in which the file names them. */
+static int compare(const void *left, const void *right, void *context)
+{
+    const struct ordering *ordering = context;
+    const uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right;
+    const stranded_sum of_a = blame_amount(ordering->blame, ordering->by, a);
+    const stranded_sum of_b = blame_amount(ordering->blame, ordering->by, b);
+
+    return of_a != of_b ? (of_a < of_b) - (of_a > of_b) : (a > b) - (a < b);
+}
+
+static bool sort(struct blame *blame, enum blame_by by)
+{
+    struct ordering ordering = {blame, by};
+
+    blame->order = malloc(blame->sites.count * sizeof(*blame->order));
+    if (!blame->order)
+        return false;
+    for (uint32_t i = 0; i < blame->sites.count; i++)
+        blame->order[i] = i;
+    qsort_r(blame->order, blame->sites.count, sizeof(*blame->order), compare, &ordering);
+    return true;
+}
+
+bool blame_init(struct blame *blame, const struct recording *recording,
+                const struct recording_device *device, enum sites_by sites_by, uint32_t depth,
+                enum blame_by by)
+{
+    memset(blame, 0, sizeof(*blame));
+    blame->recording = recording;
+    blame->device = device;
+    if (!sites_init(&blame->sites, recording, sites_by, depth))
+        return false;
+    if (!add_up(blame)) {
+        sites_fini(&blame->sites);
+        return false;
+    }
+    if (!find_reasons(blame) || !sort(blame, by)) {
+        blame_fini(blame);
+        return false;
+    }
+    return true;
+}
+
+void blame_fini(struct blame *blame)
+{
+    free(blame->order);
+    free(blame->reasons);
+    stranded_fini(&blame->sums);
+    sites_fini(&blame->sites);
+}

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/commands/blame/blame_ranks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/tools/commands/blame/blame.h"
+#include "src/tools/output/amount.h"
+#include "src/tools/output/complain.h"
+#include "src/tools/output/output.h"
+#include "src/tools/output/printable.h"
+#include "src/tools/output/style.h"
+#include "src/tools/ranks/ranks_report.h"
+#include "src/tools/ranks/ranks_run.h"
+
+/* --- The table of sites. --- */
+
+static uint64_t bytes_of(enum blame_by by, const struct profile_figures *figures)
+{
+    switch (by) {
+    case BLAME_BY_STRANDED:
+        return figures->of[PROFILE_CACHED];
+    case BLAME_BY_LIVE:
+        return figures->of[PROFILE_LIVE];
+    case BLAME_BY_PEAK:
+        break;
+    }
+    return figures->of[PROFILE_PEAK_LIVE];
+}
+
+static int compare_sites(const void *left, const void *right, void *context)
+{
+    const enum blame_by by = *(const enum blame_by *)context;
+    const struct profile_site *a = *(const struct profile_site *const *)left;
+    const struct profile_site *b = *(const struct profile_site *const *)right;
+    const uint64_t of_a = bytes_of(by, &a->figures), of_b = bytes_of(by, &b->figures);
+
+    return of_a != of_b ? (of_a > of_b ? -1 : 1) : strcmp(a->name, b->name);
+}
+
+static void print_site(FILE *out, const struct profile_figures *figures, enum blame_by by,
+                       uint64_t whole, const char *name)
+{
+    (void)fprintf(out, "%s  %12s  %12s  %12s  ",
+                  amount_share((double)bytes_of(by, figures), (double)whole).text,
+                  amount_bytes(figures->of[PROFILE_CACHED]).text,
+                  amount_bytes(figures->of[PROFILE_LIVE]).text,
+                  amount_bytes(figures->of[PROFILE_PEAK_LIVE]).text);
+    printable_print(out, name);
+    (void)fputc('\n', out);
+}
+
+static bool print_sites(FILE *out, const struct profile *sum, enum blame_by by, uint32_t rows)
+{
+    const uint64_t whole = bytes_of(by, &sum->whole);
+    const struct profile_site **order = malloc((sum->site_count + 1) * sizeof(*order));
+
+    if (!order)
+        return false;
+    for (size_t i = 0; i < sum->site_count; i++)
+        order[i] = &sum->sites[i];
+    qsort_r(order, sum->site_count, sizeof(*order), compare_sites, &by);
+    style_heading(out, "%8s  %12s  %12s  %12s  site, of all ranks together", "share", "fragmented",
+                  "allocated", "at the peak");
+    for (size_t i = 0; i < sum->site_count && i < rows; i++)
+        print_site(out, &order[i]->figures, by, whole, order[i]->name);
+    if (sum->site_count > rows)
+        (void)fprintf(out, "%zu more\n", sum->site_count - rows);
+    free(order);
+    if (by == BLAME_BY_STRANDED) {
+        print_site(out, &sum->pending, by, whole,
+                   "pending: freed, but another stream may still use it");
+        print_site(out, &sum->idle, by, whole, "idle: whole pages without a block");
+    }
+    return true;
+}
+
+/* --- All of it. --- */
+
+/* The sites of a sum, in the order of names; NULL without host memory. */
+static json_t *sum_json(const struct profile *sum)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < sum->site_count; i++) {
+        const uint64_t *of = sum->sites[i].figures.of;
+
+        output_json_add(&list, json_pack("{s:o, s:I, s:I, s:I, s:I}", "site",
+                                         printable_json(sum->sites[i].name), "fragmented",
+                                         (json_int_t)of[PROFILE_CACHED], "allocated",
+                                         (json_int_t)of[PROFILE_LIVE], "peak",
+                                         (json_int_t)of[PROFILE_PEAK_LIVE], "blocks",
+                                         (json_int_t)of[PROFILE_BLOCKS]));
+    }
+    return list;
+}
+
+static bool print(const struct ranks_job *job, const char *verdict)
+{
+    const uint32_t rows = (uint32_t)option_number(job->arguments, OPTION_ROWS);
+    json_t *object;
+
+    if (option_given(job->arguments, OPTION_JSON)) {
+        object = ranks_run_json(job, verdict);
+        output_json_set(&object, "sites", sum_json(&job->ranks.sums[0]));
+        return output_json(stdout, object);
+    }
+    ranks_run_heading(job, verdict);
+    ranks_report_table(stdout, &job->ranks, rows);
+    return print_sites(stdout, &job->ranks.sums[0],
+                       (enum blame_by)option_number(job->arguments, OPTION_BY), rows) ||
+           complain_of_memory();
+}
+
+int blame_ranks(const struct option_values *arguments)
+{
+    if (!option_given(arguments, OPTION_FLAME))
+        return ranks_run(arguments, print, COMMAND_FINE);
+    (void)option_refuse("--flame", "is of one file, not of a folder");
+    return COMMAND_BAD;
+}

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/commands/blame/blame_report.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/tools/output/amount.h"
+#include "src/tools/output/output.h"
+#include "src/tools/output/printable.h"
+#include "src/tools/output/style.h"
+#include "src/tools/reading/recording_file.h"
+
+#define IDLE    "idle: whole pages without a block"
+#define PENDING "pending: freed, but another stream may still use it"
+
+/* --- Amounts. --- */
+
+/* Bytes on average over the time of the recording. */
+static uint64_t average(const struct blame *blame, stranded_sum sum)
+{
+    return (uint64_t)((sum + blame->duration_us / 2) / blame->duration_us);
+}
+
+/* --- Text. --- */
+
+static void print_heading(FILE *out, const struct blame *blame)
+{
+    const struct stranded *sums = &blame->sums;
+    const char *when = blame->is_moment ? "" : " on average";
+
+    style_strong(out, blame->recording->name);
+    (void)fprintf(out, ", device %d: %s", blame->device->number,
+                  amount_of(blame->device->event_count, "event").text);
+    if (blame->is_moment)
+        (void)fputs("; this is the state at the end\n", out);
+    else if (blame->has_times)
+        (void)fprintf(out, " in %.6g s\n", (double)blame->duration_us / 1e6);
+    else
+        (void)fputs(" without times, so averages are over events\n", out);
+    (void)fprintf(out, "reserved %s%s, allocated %s%s; at the peak reserved %s, allocated %s\n",
+                  amount_bytes(average(blame, sums->reserved)).text, when,
+                  amount_bytes(average(blame, sums->live)).text, when,
+                  amount_bytes(sums->peak.reserved).text, amount_bytes(sums->peak.live).text);
+}
+
+/* What is missing in the file. */
+static void print_limits(FILE *out, const struct blame *blame)
+{
+    const struct {
+        uint64_t count;
+        enum recording_limit what;
+    } limits[] = {
+        {blame->device->lost, RECORDING_LIMIT_LOST},
+        {blame->device->left_out, RECORDING_LIMIT_NO_ROOM},
+        {blame->left_out, RECORDING_LIMIT_LEFT_OUT},
+    };
+
+    if (blame->device->event_count == 0)
+        (void)fputs("there is no history in it: record one with `_record_memory_history()` in "
+                    "PyTorch, or with the key history:all in xseg\n",
+                    out);
+    for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++)
+        if (limits[i].count > 0)
+            (void)fprintf(out, "%s\n", recording_file_limit(limits[i].what, limits[i].count).text);
+}
+
+struct row {
+    stranded_sum amount; /* what shares are of */
+    stranded_sum stranded, live;
+    uint64_t peak;
+    bool has_live; /* else live and peak mean nothing */
+};
+
+static void print_row(FILE *out, const struct blame *blame, const struct row *row,
+                      stranded_sum whole)
+{
+    (void)fprintf(out, "%s  %12s  %12s  %12s  ",
+                  amount_share((double)row->amount, (double)whole).text,
+                  amount_bytes(average(blame, row->stranded)).text,
+                  row->has_live ? amount_bytes(average(blame, row->live)).text : "",
+                  row->has_live ? amount_bytes(row->peak).text : "");
+}
+
+static void add_site(const struct blame *blame, enum blame_by by, uint32_t number, struct row *row)
+{
+    const struct stranded_site *site = &blame->sums.sites[number];
+
+    row->amount += blame_amount(blame, by, number);
+    row->stranded += site->stranded;
+    row->live += site->live;
+    row->peak += site->peak_bytes;
+    row->has_live = true;
+}
+
+static bool is_seen(const struct blame *blame, uint32_t number)
+{
+    return blame->sums.sites[number].blocks > 0;
+}
+
+static bool print_sites(FILE *out, const struct blame *blame, enum blame_by by, uint32_t rows)
+{
+    const stranded_sum whole = blame_whole(blame, by);
+    struct row others = {0};
+    uint64_t other_count = 0;
+
+    for (uint32_t i = 0, named = 0; i < blame->sites.count; i++) {
+        struct row row = {0};
+        char *name;
+
+        if (!is_seen(blame, blame->order[i]))
+            continue;
+        if (named++ >= rows) {
+            add_site(blame, by, blame->order[i], &others);
+            other_count++;
+            continue;
+        }
+        name = sites_name(&blame->sites, blame->order[i]);
+        if (!name)
+            return false;
+        add_site(blame, by, blame->order[i], &row);
+        print_row(out, blame, &row, whole);
+        printable_print(out, name);
+        (void)fputc('\n', out);
+        free(name);
+    }
+    if (other_count > 0) {
+        print_row(out, blame, &others, whole);
+        (void)fprintf(out, "%s more\n", amount_count(other_count).text);
+    }
+    return true;
+}
+
+static void print_rest(FILE *out, const struct blame *blame, stranded_sum amount, const char *name)
+{
+    const struct row row = {.amount = amount, .stranded = amount};
+
+    print_row(out, blame, &row, blame_whole(blame, BLAME_BY_STRANDED));
+    (void)fprintf(out, "%s\n", name);
+}
+
+static void print_reasons(FILE *out, const struct blame *blame)
+{
+    if (blame->reason_count > 0)
+        (void)fputs("\nidle at the end, by reason (xseg/stats.h)\n", out);
+    for (size_t i = 0; i < blame->reason_count; i++) {
+        const struct blame_reason *reason = &blame->reasons[i];
+
+        (void)fprintf(out, "%8s  %12s  ", "", amount_bytes(reason->bytes).text);
+        if (reason->reason == 0)
+            (void)fputs("part of a larger page that is in use", out);
+        else
+            printable_print(out, recording_text(blame->recording, reason->reason));
+        (void)fputc('\n', out);
+    }
+    if (blame->device->single_page_rest > 0)
+        (void)fprintf(out, "\npadding of blocks of one page each (single_page), at the end: %s\n",
+                      amount_bytes(blame->device->single_page_rest).text);
+}
+
+bool blame_report_text(FILE *out, const struct blame *blame, enum blame_by by, uint32_t rows)
+{
+    static const char *const wholes[] = {"reserved and not allocated", "allocated",
+                                         "allocated at the peak"};
+    const struct stranded *sums = &blame->sums;
+    struct row whole = {.amount = blame_whole(blame, by),
+                        .stranded = sums->reserved - sums->live,
+                        .live = sums->live,
+                        .peak = sums->peak.live,
+                        .has_live = true};
+
+    print_heading(out, blame);
+    print_limits(out, blame);
+    style_heading(out, "%8s  %12s  %12s  %12s  %s", "share", "fragmented", "allocated",
+                  "at the peak", blame->sites.by == SITES_BY_LABEL ? "label" : "site");
+    if (!print_sites(out, blame, by, rows))
+        return false;
+    if (by == BLAME_BY_STRANDED) {
+        print_rest(out, blame, sums->pending + sums->beside, PENDING);
+        print_rest(out, blame, sums->idle, IDLE);
+    }
+    print_row(out, blame, &whole, whole.amount);
+    (void)fprintf(out, "%s\n", wholes[by]);
+    print_reasons(out, blame);
+    return true;
+}
+
+/* --- JSON. --- */
+
+static json_t *sum_json(stranded_sum sum)
+{
+    char digits[48];
+    size_t at = sizeof(digits) - 1;
+
+    digits[at] = '\0';
+    do {
+        digits[--at] = (char)('0' + (int)(sum % 10));
+        sum /= 10;
+    } while (sum > 0);
+    return json_string(digits + at);
+}
+
+static json_t *site_json(const struct blame *blame, uint32_t number)
+{
+    const struct stranded_site *site = &blame->sums.sites[number];
+    char *name = sites_name(&blame->sites, number);
+    json_t *object =
+        name ? json_pack("{s:o, s:o, s:o, s:I, s:I}", "site", printable_json(name), "fragmented",
+                         sum_json(site->stranded), "allocated", sum_json(site->live), "peak",
+                         (json_int_t)site->peak_bytes, "blocks", (json_int_t)site->blocks)
+             : NULL;
+
+    free(name);
+    return object;
+}
+
+static json_t *sites_json(const struct blame *blame)
+{
+    json_t *list = json_array();
+
+    for (uint32_t i = 0; i < blame->sites.count; i++)
+        if (is_seen(blame, blame->order[i]))
+            output_json_add(&list, site_json(blame, blame->order[i]));
+    return list;
+}
+
+static json_t *reasons_json(const struct blame *blame)
+{
+    json_t *object = json_object();
+
+    for (size_t i = 0; i < blame->reason_count; i++) {
+        const struct blame_reason *reason = &blame->reasons[i];
+        char name[64] = "in_use";
+
+        if (reason->reason != 0)
+            (void)printable_copy(recording_text(blame->recording, reason->reason), name,
+                                 sizeof(name));
+        output_json_set(&object, name, json_integer((json_int_t)reason->bytes));
+    }
+    return object;
+}
+
+json_t *blame_report_json(const struct blame *blame, enum blame_by by)
+{
+    static const char *const words[] = {"fragmented", "allocated", "peak"};
+    const struct stranded *sums = &blame->sums;
+
+    return json_pack(
+        "{s:o, s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:{s:I, s:I, s:I}, "
+        "s:o, "
+        "s:I, s:o}",
+        "file", printable_json(blame->recording->name), "device", blame->device->number, "by",
+        words[by], "events", (json_int_t)blame->device->event_count, "duration_us",
+        (json_int_t)(blame->is_moment || !blame->has_times ? 0 : blame->duration_us),
+        "duration_events",
+        (json_int_t)(blame->is_moment || blame->has_times ? 0 : blame->duration_us), "lost",
+        (json_int_t)blame->device->lost, "no_room", (json_int_t)blame->device->left_out, "omitted",
+        (json_int_t)blame->left_out, "reserved", sum_json(sums->reserved), "allocated",
+        sum_json(sums->live), "fragmented", sum_json(sums->stranded), "pending",
+        sum_json(sums->pending + sums->beside), "idle", sum_json(sums->idle), "peak", "event",
+        (json_int_t)sums->peak.event, "reserved", (json_int_t)sums->peak.reserved, "allocated",
+        (json_int_t)sums->peak.live, "idle_at_end", reasons_json(blame), "single_page_padding",
+        (json_int_t)blame->device->single_page_rest, "sites", sites_json(blame));
+}
+
+/* --- Folded stacks. --- */
+
+/* A frame, in which `;` would end it. */
+static bool print_frame(FILE *out, const struct blame *blame, uint32_t frame)
+{
+    char *name = sites_frame_name(blame->recording, frame);
+
+    if (!name)
+        return false;
+    for (char *at = name; *at; at++)
+        *at = *at == ';' ? ',' : *at;
+    printable_print(out, name);
+    free(name);
+    return true;
+}
+
+static bool print_folded(FILE *out, const struct blame *blame, uint32_t number)
+{
+    const struct site *site = &blame->sites.sites[number];
+
+    for (uint32_t i = site->count; i-- > 0;) {
+        if (!print_frame(out, blame, blame->sites.frames[site->first + i]))
+            return false;
+        if (i > 0)
+            (void)fputc(';', out);
+    }
+    if (number == SITES_UNKNOWN)
+        (void)fputs("(no stack)", out);
+    if (number == SITES_OLDER)
+        (void)fputs("(allocated before the recording began)", out);
+    return true;
+}
+
+bool blame_report_folded(FILE *out, const struct blame *blame, enum blame_by by)
+{
+    const struct stranded *sums = &blame->sums;
+
+    for (uint32_t i = 0; i < blame->sites.count; i++) {
+        const stranded_sum amount = blame_amount(blame, by, blame->order[i]);
+        const uint64_t bytes = by == BLAME_BY_PEAK ? (uint64_t)amount : average(blame, amount);
+
+        if (bytes == 0)
+            continue;
+        if (!print_folded(out, blame, blame->order[i]))
+            return false;
+        (void)fprintf(out, " %" PRIu64 "\n", bytes);
+    }
+    if (by != BLAME_BY_STRANDED)
+        return true;
+    (void)fprintf(out, "(pending) %" PRIu64 "\n(idle) %" PRIu64 "\n",
+                  average(blame, sums->pending + sums->beside), average(blame, sums->idle));
+    return true;
+}

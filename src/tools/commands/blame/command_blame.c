@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/command/command.h"
+#include "src/tools/command/option.h"
+#include "src/tools/commands/blame/blame_ranks.h"
+#include "src/tools/commands/blame/blame_report.h"
+#include "src/tools/output/complain.h"
+#include "src/tools/output/output.h"
+#include "src/tools/output/progress.h"
+#include "src/tools/ranks/rank_files.h"
+#include "src/tools/reading/recording_file.h"
+
+/* Options that are fine apart and not together. */
+static bool agree(const struct option_values *arguments)
+{
+    if (option_given(arguments, OPTION_FLAME) && option_given(arguments, OPTION_JSON))
+        return option_refuse("--flame", "cannot be given with --json");
+    if (option_given(arguments, OPTION_FLAME) && option_given(arguments, OPTION_LABEL))
+        return option_refuse("--flame", "is by stacks: it cannot be given with --label");
+    if (option_given(arguments, OPTION_DEPTH) &&
+        (option_given(arguments, OPTION_FLAME) || option_given(arguments, OPTION_LABEL)))
+        return option_refuse("--depth", "cannot be given with --flame or --label");
+    return true;
+}
+
+/* The device that is asked for, or NULL: standard error has the sentence. */
+static const struct recording_device *find_device(const struct option_values *arguments,
+                                                  const struct recording *recording)
+{
+    const int number = option_device(arguments, OPTION_SNAPSHOT_DEVICE);
+    struct recording_fault fault;
+    const struct recording_device *device = recording_file_device(recording, number, &fault);
+
+    if (!device)
+        complain("%s: %s", recording->name, fault.text);
+    return device;
+}
+
+static bool print(const struct option_values *arguments, const struct blame *blame)
+{
+    const enum blame_by by = (enum blame_by)option_number(arguments, OPTION_BY);
+
+    if (option_given(arguments, OPTION_FLAME))
+        return blame_report_folded(stdout, blame, by) || complain_of_memory();
+    if (option_given(arguments, OPTION_JSON))
+        return output_json(stdout, blame_report_json(blame, by));
+    return blame_report_text(stdout, blame, by, (uint32_t)option_number(arguments, OPTION_ROWS)) ||
+           complain_of_memory();
+}
+
+static int blame_device(const struct option_values *arguments, const struct recording *recording)
+{
+    const struct recording_device *device = find_device(arguments, recording);
+    const enum sites_by sites_by = option_given(arguments, OPTION_FLAME)   ? SITES_BY_STACK
+                                   : option_given(arguments, OPTION_LABEL) ? SITES_BY_LABEL
+                                                                           : SITES_BY_FRAME;
+    struct blame blame;
+    int status = COMMAND_FINE;
+    bool fine;
+
+    if (!device)
+        return COMMAND_BAD;
+    progress_begin(recording->name);
+    fine = blame_init(&blame, recording, device, sites_by,
+                      (uint32_t)option_number(arguments, OPTION_DEPTH),
+                      (enum blame_by)option_number(arguments, OPTION_BY));
+    progress_end();
+    if (!fine) {
+        (void)complain_of_memory();
+        return COMMAND_BAD;
+    }
+    fine = print(arguments, &blame);
+    if (!fine)
+        status = COMMAND_BAD;
+    else if (course_report_dropped(recording->name, &blame.dropped))
+        status = COMMAND_MISMATCH;
+    blame_fini(&blame);
+    return status;
+}
+
+static int run(const struct option_values *arguments)
+{
+    const char *path = arguments->operands[0];
+    struct recording recording;
+    int status;
+
+    if (!agree(arguments))
+        return COMMAND_BAD;
+    if (rank_files_is_folder(path))
+        return blame_ranks(arguments);
+    if (!recording_file_read(path, &recording))
+        return COMMAND_BAD;
+    status = blame_device(arguments, &recording);
+    recording_fini(&recording);
+    return status;
+}
+
+const struct command command_blame = {
+    .name = "blame",
+    .run = run,
+    .sentence = "list the call sites that fragment cached memory",
+    .usage = "FILE | FOLDER",
+    .needs = "a file or a folder",
+    .operands = COMMAND_FILES,
+    .least_operands = 1,
+    .most_operands = 1,
+    .options = {OPTION_BY, OPTION_LABEL, OPTION_DEPTH, OPTION_ROWS, OPTION_FLAME,
+                OPTION_SNAPSHOT_DEVICE, OPTION_JSON, OPTION_COLOR, OPTION_HELP},
+    .description =
+        "Reads a memory snapshot of PyTorch or xseg, plain or compressed with Zstandard, and "
+        "lists the call sites that fragment memory: a page with an allocated block cannot be "
+        "released to the driver, so the cached bytes of the page are fragmented. The fragmented "
+        "bytes of all sites, the pending and the idle bytes add up to the bytes that were reserved "
+        "and not allocated. A FILE may be `-`, standard input."
+        "\n\n"
+        "A page is 2 MiB of a small expandable segment, 20 MiB or large_segment_size_mb of a "
+        "large one, or a whole classic segment. The allocated blocks of a page share its "
+        "cached bytes equally. Values are averages over the time of the recording. Without a "
+        "history in the file they are those of its end."
+        "\n\n"
+        "Of a FOLDER with a snapshot for each rank of a job it says which rank is unlike the "
+        "others, and in what, and whose blocks all ranks have.",
+    .examples =
+        {
+            {"xseg blame job.pickle", "lines of code, the largest fragmented bytes first"},
+            {"xseg blame --by peak job.pickle", "who held memory when most was reserved"},
+            {"xseg blame --label job.pickle", "by label instead"},
+            {"xseg blame --flame job.pickle", "call stacks, for `flamegraph.pl` to draw"},
+            {"xseg blame --json job.pickle | jq .idle", "one of the sums, for a script"},
+            {"xseg blame snapshots/", "all ranks of a job, and which is the odd one"},
+        },
+    .exits = {COMMAND_EXIT_FINE, COMMAND_EXIT_DROPPED, COMMAND_EXIT_BAD},
+};

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: MIT */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "src/tools/command/command.h"
+#include "src/tools/command/option.h"
+#include "src/tools/output/amount.h"
+#include "src/tools/output/complain.h"
+#include "src/tools/output/output.h"
+#include "src/tools/output/printable.h"
+#include "src/tools/output/progress.h"
+#include "src/tools/output/style.h"
+#include "src/tools/ranks/compare_report.h"
+#include "src/tools/ranks/rank_files.h"
+#include "src/tools/ranks/ranks_report.h"
+#include "src/tools/ranks/ranks_run.h"
+#include "src/tools/reading/recording_file.h"
+
+/* A side is one of the two files that are compared. */
+struct side {
+    const char *path;
+    struct recording recording;
+    const struct recording_device *device;
+    struct profile profile;
+};
+
+/* A run of the command. */
+struct comparing {
+    const struct option_values *arguments;
+    struct side sides[2];
+    struct compare compare;
+    bool by_events; /* both have a history; else their ends are compared */
+};
+
+/* --- Reading. --- */
+
+static bool read_side(const struct comparing *comparing, struct side *side)
+{
+    const int number = option_device(comparing->arguments, OPTION_SNAPSHOT_DEVICE);
+    struct recording_fault fault;
+
+    if (!recording_file_read(side->path, &side->recording))
+        return false;
+    side->device = recording_file_device(&side->recording, number, &fault);
+    if (side->device)
+        return true;
+    complain("%s: %s", recording_file_name(side->path), fault.text);
+    recording_fini(&side->recording);
+    return false;
+}
+
+static bool read_both(struct comparing *comparing)
+{
+    if (!read_side(comparing, &comparing->sides[0]))
+        return false;
+    if (read_side(comparing, &comparing->sides[1])) {
+        comparing->by_events = comparing->sides[0].device->event_count > 0 &&
+                               comparing->sides[1].device->event_count > 0;
+        return true;
+    }
+    recording_fini(&comparing->sides[0].recording);
+    return false;
+}
+
+static bool find_profile(const struct comparing *comparing, struct side *side)
+{
+    const struct profile_rules rules = {
+        .by = option_given(comparing->arguments, OPTION_LABEL) ? SITES_BY_LABEL : SITES_BY_FRAME,
+        .depth = (uint32_t)option_number(comparing->arguments, OPTION_DEPTH),
+        .by_events = true,
+        .at_end = !comparing->by_events,
+    };
+    bool fine;
+
+    progress_begin(side->recording.name);
+    fine = profile_init(&side->profile, &side->recording, side->device, &rules);
+    progress_end();
+    return fine;
+}
+
+static bool compare_both(struct comparing *comparing)
+{
+    struct side *a = &comparing->sides[0], *b = &comparing->sides[1];
+
+    if (!find_profile(comparing, a))
+        return complain_of_memory();
+    if (!find_profile(comparing, b)) {
+        profile_fini(&a->profile);
+        return complain_of_memory();
+    }
+    if (compare_init(&comparing->compare, &a->profile, &b->profile,
+                     !option_given(comparing->arguments, OPTION_LABEL)))
+        return true;
+    profile_fini(&a->profile);
+    profile_fini(&b->profile);
+    return complain_of_memory();
+}
+
+/* --- Printing. --- */
+
+static void print_limit(uint64_t count, enum recording_limit what)
+{
+    if (count > 0)
+        (void)printf("   %s\n", recording_file_limit(what, count).text);
+}
+
+static void print_side(const struct side *side, char letter)
+{
+    (void)printf("%c: ", letter);
+    printable_print(stdout, recording_file_name(side->path));
+    (void)printf(", device %d, %s\n", side->device->number,
+                 amount_of(side->profile.events, "event").text);
+    if (side->profile.events == 0)
+        (void)fputs("   there is no history in it, so what both have at their ends is "
+                    "compared; " RECORDING_FILE_HOW_TO "\n",
+                    stdout);
+    print_limit(side->profile.lost, RECORDING_LIMIT_LOST);
+    print_limit(side->profile.no_room, RECORDING_LIMIT_NO_ROOM);
+    print_limit(side->profile.left_out, RECORDING_LIMIT_LEFT_OUT);
+}
+
+static void print_text(const struct comparing *comparing, const char *verdict,
+                       const struct compare_names *names)
+{
+    style_strong(stdout, verdict);
+    (void)putchar('\n');
+    print_side(&comparing->sides[0], 'A');
+    print_side(&comparing->sides[1], 'B');
+    compare_report_tables(stdout, &comparing->compare, names,
+                          (uint32_t)option_number(comparing->arguments, OPTION_ROWS),
+                          comparing->by_events);
+}
+
+static json_t *side_json(const struct side *side)
+{
+    json_t *object = compare_report_whole(&side->profile);
+
+    output_json_set(&object, "file", printable_json(recording_file_name(side->path)));
+    output_json_set(&object, "device", json_integer(side->device->number));
+    return object;
+}
+
+static bool print_json(const struct comparing *comparing, const char *verdict, bool differs)
+{
+    return output_json(
+        stdout, json_pack("{s:o, s:b, s:b, s:o, s:o, s:o}", "verdict", printable_json(verdict),
+                          "differs", (int)differs, "over_events", (int)comparing->by_events, "a",
+                          side_json(&comparing->sides[0]), "b", side_json(&comparing->sides[1]),
+                          "rows", compare_report_rows(&comparing->compare)));
+}
+
+static int print(const struct comparing *comparing)
+{
+    const struct compare_names names = {"A", "B"};
+    const bool differs = compare_judge(&comparing->compare).result >= COMPARE_WHOLE;
+    char *verdict = compare_report_verdict(&comparing->compare, &names);
+    bool fine = verdict, has_dropped = false;
+
+    if (!fine)
+        (void)complain_of_memory();
+    else if (option_given(comparing->arguments, OPTION_JSON))
+        fine = print_json(comparing, verdict, differs);
+    else
+        print_text(comparing, verdict, &names);
+    free(verdict);
+    for (unsigned i = 0; fine && i < 2; i++)
+        has_dropped |= course_report_dropped(recording_file_name(comparing->sides[i].path),
+                                             &comparing->sides[i].profile.dropped);
+    /* A difference may be that of blocks that are left out. */
+    if (!fine || has_dropped)
+        return COMMAND_BAD;
+    return differs ? COMMAND_MISMATCH : COMMAND_FINE;
+}
+
+static int compare_files(struct comparing *comparing)
+{
+    struct side *sides = comparing->sides;
+    int status = COMMAND_BAD;
+
+    if (!read_both(comparing))
+        return COMMAND_BAD;
+    if (compare_both(comparing)) {
+        status = print(comparing);
+        compare_fini(&comparing->compare);
+        profile_fini(&sides[0].profile);
+        profile_fini(&sides[1].profile);
+    }
+    recording_fini(&sides[0].recording);
+    recording_fini(&sides[1].recording);
+    return status;
+}
+
+/* --- Folders. --- */
+
+static bool print_folders(const struct ranks_job *job, const char *verdict)
+{
+    const struct ranks *ranks = &job->ranks;
+    const uint32_t rows = (uint32_t)option_number(job->arguments, OPTION_ROWS);
+    struct compare_names names = {"A", "B"};
+
+    if (option_given(job->arguments, OPTION_JSON))
+        return output_json(stdout, ranks_run_json(job, verdict));
+    ranks_run_heading(job, verdict);
+    ranks_report_table(stdout, ranks, rows);
+    if (!job->has_pair)
+        return true;
+    if (ranks->jobs == 1)
+        names = (struct compare_names){ranks->ranks[ranks_typical(ranks)].name,
+                                       ranks->ranks[ranks_furthest(ranks)].name};
+    compare_report_tables(stdout, &job->pair, &names, rows, true);
+    return true;
+}
+
+/* --- All of it. --- */
+
+static int run(const struct option_values *arguments)
+{
+    struct comparing comparing = {.arguments = arguments};
+    int folders = 0;
+
+    if (option_given(arguments, OPTION_DEPTH) && option_given(arguments, OPTION_LABEL)) {
+        (void)option_refuse("--depth", "cannot be given with --label");
+        return COMMAND_BAD;
+    }
+    for (int i = 0; i < arguments->operand_count; i++) {
+        folders += rank_files_is_folder(arguments->operands[i]);
+        comparing.sides[i].path = arguments->operands[i];
+    }
+    if (folders == arguments->operand_count)
+        return ranks_run(arguments, print_folders, COMMAND_MISMATCH);
+    if (folders > 0)
+        complain_named("takes two files, or folders: not one of each");
+    else if (arguments->operand_count == 1 && access(arguments->operands[0], F_OK) != 0)
+        complain("%s: cannot be opened: %s", arguments->operands[0], strerror(errno));
+    else if (arguments->operand_count == 1)
+        complain_named("%s is no folder: it takes two files, or one or two folders",
+                       arguments->operands[0]);
+    else if (strcmp(arguments->operands[0], "-") == 0 && strcmp(arguments->operands[1], "-") == 0)
+        complain_named("standard input can be one of the files alone");
+    else
+        return compare_files(&comparing);
+    return COMMAND_BAD;
+}
+
+const struct command command_compare = {
+    .name = "compare",
+    .run = run,
+    .sentence = "compare the allocated and fragmented memory of two runs of a program",
+    .usage = "FILE FILE | FOLDER [FOLDER]",
+    .needs = "two files, or a folder",
+    .operands = COMMAND_FILES,
+    .least_operands = 1,
+    .most_operands = 2,
+    .options = {OPTION_LABEL, OPTION_DEPTH, OPTION_ROWS, OPTION_SNAPSHOT_DEVICE, OPTION_JSON,
+                OPTION_COLOR, OPTION_HELP},
+    .description =
+        "Reads two memory snapshots of PyTorch or xseg, plain or compressed with Zstandard, "
+        "and says by call site what the second, B, has more or less of than the first, A: "
+        "reserved and allocated bytes at the peak, fragmented bytes and lifetimes. Addresses do "
+        "not "
+        "count, and time is counted in events, so two runs of one programme differ by "
+        "nothing. A FILE may be `-`, standard input."
+        "\n\n"
+        "Of a FOLDER with a snapshot for each rank of a job it says which rank is unlike the "
+        "others, and in what. Two folders are compared rank by rank.",
+    .examples =
+        {
+            {"xseg compare before.pickle after.pickle", "what a change of the programme did"},
+            {"xseg compare --rows 5 before.pickle after.pickle", "the five largest differences"},
+            {"xseg compare snapshots/", "which rank of a job is the odd one"},
+            {"xseg compare --json a.pickle b.pickle | jq .verdict", "a sentence, for a script"},
+        },
+    .exits = {"no difference of 1 % of what is reserved, or more", "there is one",
+              COMMAND_EXIT_BAD},
+};

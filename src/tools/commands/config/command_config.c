@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: MIT */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "src/tools/command/command.h"
+#include "src/tools/command/option.h"
+#include "src/tools/output/complain.h"
+#include "src/tools/output/output.h"
+#include "src/tools/output/printable.h"
+#include "src/tools/output/style.h"
+#include "xseg/allocator.h"
+#include "xseg/history.h"
+
+#define INDENT 4
+
+/* The variables that a configuration may come from, in their order. */
+static const char *const variables[] = {"XSEG_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
+                                        "PYTORCH_ALLOC_CONF"};
+
+struct config {
+    const char *string; /* NULL: none, but for the environment's */
+    const char *source;
+    bool is_verbose;
+    unsigned printed, left_out; /* keys; the latter have their defaults */
+    json_t *keys;
+};
+
+#define VARIABLES (sizeof(variables) / sizeof(variables[0]))
+
+/* The configuration string, or NULL: there is none. */
+static const char *text_of(const struct config *config)
+{
+    if (config->string)
+        return config->string;
+    for (unsigned i = 0; i < VARIABLES; i++)
+        if (strcmp(variables[i], config->source) == 0)
+            return secure_getenv(variables[i]);
+    return NULL;
+}
+
+/* --- What is in force. --- */
+
+/* Where the value of a key comes from: the source itself, or what follows from it. */
+static const char *reason_of(const struct config *config, const struct xseg_config_key *key)
+{
+    static char implied[64];
+
+    if (key->is_set)
+        return config->source;
+    if (key->is_default)
+        return "default";
+    (void)snprintf(implied, sizeof(implied), "implied by %s", config->source);
+    return implied;
+}
+
+/* The note after the origin of a key without effect; empty: the key has an effect. */
+static const char *effect_of(const struct xseg_config_key *key)
+{
+    if (key->has_effect || !key->is_set)
+        return "";
+    return strcmp(key->name, "garbage_collection_threshold") == 0
+               ? ", without effect unless a memory fraction is set"
+               : ", without effect here";
+}
+
+static void print_row(const char *key, const char *value, const char *standard, const char *from)
+{
+    (void)printf("  %-37s %-12s %-12s %s\n", key, value, standard, from);
+}
+
+static bool print_value(void *context, const struct xseg_config_key *key)
+{
+    struct config *config = context;
+    char value[1024], from[128];
+
+    if (!config->is_verbose && !key->is_set && key->is_default) {
+        config->left_out++;
+        return true;
+    }
+    if (config->printed++ == 0) {
+        (void)printf("\n%s", style_on(stdout, STYLE_STRONG));
+        print_row("key", "value", "default", "from");
+        (void)printf("%s", style_off(stdout));
+    }
+    (void)snprintf(from, sizeof(from), "%s%s", reason_of(config, key), effect_of(key));
+    (void)printable_copy(key->value, value, sizeof(value));
+    print_row(key->name, value, key->default_value, from);
+    return true;
+}
+
+/* Whether call stacks are taken the quick way here. */
+static bool is_quick(void)
+{
+    return strcmp(xseg_history_stack_method(NULL), "backtrace") != 0;
+}
+
+/* Where the configuration comes from, by what stacks are taken, and what is set and not read. */
+static void print_source(const struct config *config)
+{
+    const char *text = text_of(config);
+
+    (void)printf("source    %s\n", config->source);
+    if (text) {
+        (void)fputs("string    ", stdout);
+        printable_print(stdout, text);
+        (void)putchar('\n');
+    }
+    for (unsigned i = 0; i < VARIABLES; i++)
+        if (strcmp(variables[i], config->source) != 0 && secure_getenv(variables[i]))
+            (void)printf("not read  %s: the first source that is present counts, whole\n",
+                         variables[i]);
+    if (is_quick())
+        (void)printf("stacks    by %s\n", xseg_history_stack_method(NULL));
+    else
+        (void)printf("stacks    by the C library, some 25 times slower than by libunwind, which "
+                     "cannot be opened (Debian: libunwind8)\n");
+}
+
+static void print_values(struct config *config)
+{
+    print_source(config);
+    (void)!xseg_config_keys(config->string, NULL, print_value, config);
+    if (config->left_out > 0)
+        (void)printf("\n%s %u keys have their defaults; -v lists them, --keys says what they "
+                     "mean\n",
+                     config->printed > 0 ? "the other" : "all", config->left_out);
+}
+
+/* --- What the keys mean. --- */
+
+static bool print_key(void *context, const struct xseg_config_key *key)
+{
+    const struct config *config = context;
+    char value[1024];
+
+    (void)printable_copy(key->value, value, sizeof(value));
+    (void)printf("%s%s%s (default %s", style_on(stdout, STYLE_STRONG), key->name, style_off(stdout),
+                 key->default_value);
+    if (key->is_set || !key->is_default)
+        (void)printf("; here %s, %s", value, reason_of(config, key));
+    (void)printf("%s)\n%*s", key->has_effect ? "" : "; without effect", INDENT, "");
+    style_wrap(stdout, key->values, INDENT);
+    (void)printf("%*s", INDENT, "");
+    style_wrap(stdout, key->description, INDENT);
+    return true;
+}
+
+/* --- JSON. --- */
+
+static bool add_key(void *context, const struct xseg_config_key *key)
+{
+    struct config *config = context;
+    json_t *one = json_pack("{s:s, s:o, s:s, s:b, s:s, s:b, s:s, s:s}", "name", key->name, "value",
+                            printable_json(key->value), "default", key->default_value, "named",
+                            key->is_set, "from", reason_of(config, key), "effect", key->has_effect,
+                            "accepts", key->values, "meaning", key->description);
+
+    return one && json_array_append_new(config->keys, one) == 0;
+}
+
+static int print_json(struct config *config)
+{
+    const char *text = text_of(config);
+    json_t *all;
+
+    config->keys = json_array();
+    (void)!xseg_config_keys(config->string, NULL, add_key, config);
+    all = json_pack("{s:s, s:o, s:s, s:o}", "source", config->source, "string",
+                    text ? printable_json(text) : json_null(), "stacks",
+                    xseg_history_stack_method(NULL), "keys", config->keys);
+    return output_json(stdout, all) ? COMMAND_FINE : COMMAND_BAD;
+}
+
+static int run(const struct option_values *arguments)
+{
+    const bool lists_keys = arguments->of[OPTION_KEYS].given;
+    struct config config = {
+        .string = arguments->operand_count > 0 ? arguments->operands[0] : NULL,
+        .is_verbose = arguments->of[OPTION_ALL_KEYS].given,
+    };
+    char problem[1024] = "";
+
+    /* The list has to be had where what the environment says is bad, too. */
+    if (lists_keys && !config.string)
+        config.string = "";
+    if (xseg_config_keys(config.string, &config.source, NULL, NULL) != XSEG_OK) {
+        (void)xseg_error_message(problem, sizeof(problem));
+        complain_named("%s", problem);
+        if (arguments->operand_count > 0 && access(config.string, F_OK) == 0)
+            complain_named("'%s' is a file; this command reads a configuration string",
+                           config.string);
+        return COMMAND_BAD;
+    }
+    if (arguments->of[OPTION_JSON].given)
+        return print_json(&config);
+    if (lists_keys)
+        (void)!xseg_config_keys(config.string, NULL, print_key, &config);
+    else
+        print_values(&config);
+    return COMMAND_FINE;
+}
+
+const struct command command_config = {
+    .name = "config",
+    .run = run,
+    .sentence = "say which configuration is in force and why, check a string, list keys",
+    .usage = "[STRING]",
+    .operands = COMMAND_TEXT,
+    .most_operands = 1,
+    .options = {OPTION_KEYS, OPTION_ALL_KEYS, OPTION_JSON, OPTION_COLOR, OPTION_HELP},
+    .description =
+        "Reads a configuration as a programme would that opens the allocator here: STRING, "
+        "else the first of the variables `XSEG_ALLOC_CONF`, `PYTORCH_CUDA_ALLOC_CONF` and "
+        "`PYTORCH_ALLOC_CONF` that is set, else the defaults. Says where it comes from and "
+        "which keys differ from their defaults, or what is wrong with it.",
+    .examples =
+        {
+            {"xseg config", "what is in force, and why"},
+            {"xseg config max_split_size_mb:128,idle_ms:5000", "check a string"},
+            {"xseg config --keys", "every key, with its meaning"},
+        },
+    .exits = {COMMAND_EXIT_FINE, NULL, "the string has an error, or a bad argument"},
+};

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/commands/export/export_lives.h"
+
+#include <stdlib.h>
+
+bool export_lives_init(struct export_lives *lives, size_t most)
+{
+    *lives = (struct export_lives){.most = most};
+    lives->lives = malloc((most + 1) * sizeof(*lives->lives));
+    return lives->lives;
+}
+
+void export_lives_fini(struct export_lives *lives)
+{
+    free(lives->lives);
+    heap_fini(&lives->least);
+    *lives = (struct export_lives){0};
+}
+
+bool export_lives_add(struct export_lives *lives, const struct export_life *life)
+{
+    const double weight = (double)life->bytes * (double)(life->ended_us - life->began_us + 1);
+    uint32_t number;
+
+    if (lives->count < lives->most) {
+        lives->lives[lives->count] = *life;
+        return heap_add(&lives->least, weight, (uint32_t)lives->count++);
+    }
+    lives->left_out++;
+    if (lives->most == 0 || lives->least.items[0].key >= weight)
+        return true;
+    number = lives->least.items[0].number;
+    lives->lives[number] = *life;
+    heap_replace(&lives->least, weight, number);
+    return true;
+}
+
+static int compare_begins(const void *left, const void *right)
+{
+    const struct export_life *a = left, *b = right;
+
+    if (a->began_us != b->began_us)
+        return a->began_us < b->began_us ? -1 : 1;
+    return (a->address > b->address) - (a->address < b->address);
+}
+
+void export_lives_sort(struct export_lives *lives)
+{
+    if (lives->count > 0)
+        qsort(lives->lives, lives->count, sizeof(*lives->lives), compare_begins);
+}
+
+/* The tracks of slices. */
+struct lanes {
+    struct perfetto *trace;
+    uint64_t *tracks; /* [count] */
+    uint32_t *unused; /* [unused_count]: numbers of tracks on which no slice is open */
+    struct heap open; /* numbers of tracks, by when their slices end */
+    uint32_t count, unused_count;
+};
+
+/* End the slices that end up to a time. */
+static void end_slices(struct lanes *lanes, double until_us)
+{
+    while (lanes->open.count > 0 && lanes->open.items[0].key <= until_us) {
+        const struct heap_item slice = heap_take(&lanes->open);
+
+        perfetto_event_begin(lanes->trace, PERFETTO_SLICE_END, (uint64_t)slice.key,
+                             lanes->tracks[slice.number], 0);
+        perfetto_event_end(lanes->trace);
+        lanes->unused[lanes->unused_count++] = slice.number;
+    }
+}
+
+static uint32_t get_lane(struct lanes *lanes, const struct perfetto_track *track)
+{
+    if (lanes->unused_count > 0)
+        return lanes->unused[--lanes->unused_count];
+    lanes->tracks[lanes->count] = perfetto_track(lanes->trace, track);
+    return lanes->count++;
+}
+
+bool export_lives_write(
+    const struct export_lives *lives, struct perfetto *trace, const struct perfetto_track *track,
+    bool (*begin)(void *context, const struct export_life *life, uint64_t track), void *context)
+{
+    struct lanes lanes = {.trace = trace};
+    bool fine;
+
+    lanes.tracks = malloc((lives->count + 1) * sizeof(*lanes.tracks));
+    lanes.unused = malloc((lives->count + 1) * sizeof(*lanes.unused));
+    fine = lanes.tracks && lanes.unused;
+    for (size_t i = 0; fine && i < lives->count; i++) {
+        const struct export_life *life = &lives->lives[i];
+        uint32_t lane;
+
+        end_slices(&lanes, (double)life->began_us);
+        lane = get_lane(&lanes, track);
+        fine = begin(context, life, lanes.tracks[lane]) &&
+               (!life->is_over || heap_add(&lanes.open, (double)life->ended_us, lane));
+    }
+    if (fine)
+        end_slices(&lanes, (double)UINT64_MAX);
+    heap_fini(&lanes.open);
+    free(lanes.tracks);
+    free(lanes.unused);
+    return fine;
+}

@@ -1,0 +1,599 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/commands/export/export_trace.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/tools/commands/export/export_lives.h"
+#include "src/tools/output/amount.h"
+#include "src/tools/reading/recording_file.h"
+#include "src/tools/replay_model/model_ranges.h"
+#include "src/tools/replay_model/sites.h"
+
+#define YEAR_2001_US UINT64_C(1000000000000000) /* earlier times are not those since 1970 */
+
+/* Numbers of interned names.  Those of sites come behind all others. */
+enum {
+    EVENT_SEGMENT = 1,
+    EVENT_OOM = EVENT_SEGMENT + 4 * RECORDING_CAUSES,
+    EVENT_PAUSED,
+    EVENT_SITE
+};
+enum {
+    ANNOTATION_BYTES = 1,
+    ANNOTATION_ADDRESS,
+    ANNOTATION_STREAM,
+    ANNOTATION_POOL,
+    ANNOTATION_SITE,
+    ANNOTATION_FREE,
+    ANNOTATION_WAITED,
+    ANNOTATIONS
+};
+
+enum counter { RESERVED, LIVE, PENDING, CACHED, COUNTERS };
+
+/* In the order of the picture, behind the counters. */
+enum rank { RANK_OOM = COUNTERS, RANK_SEGMENTS, RANK_PAUSED, RANK_BLOCKS, RANK_POOLS };
+
+/* Tracks of counters, and what they were last. */
+struct gauge {
+    uint64_t tracks[COUNTERS], told[COUNTERS];
+    bool is_told;
+};
+
+struct pool {
+    uint64_t bytes[COUNTERS]; /* but for CACHED */
+    uint64_t away;            /* bytes that a pause took, and no resume brought back */
+    uint64_t paused_track;
+    struct gauge gauge;
+    bool has_tracks, is_touched;
+};
+
+/* What is known of a block, by its slot. */
+struct held {
+    uint64_t came_us, freed_us;
+    uint32_t pool; /* where it begins */
+};
+
+/* The state of writing. */
+struct exporting {
+    struct perfetto trace;
+    const struct recording *recording;
+    struct sites sites;
+    uint8_t *interned; /* [sites.count]: enum interned */
+    uint8_t *pool_is_interned;
+    uint64_t began_us;
+    size_t most_blocks;
+    /* Of one device: */
+    const struct recording_device *device;
+    struct course_dropped dropped; /* of all devices */
+    struct course course;
+    struct gauge gauge;
+    struct pool *pools; /* [recording.pool_count] */
+    uint32_t *touched;  /* [touched_count]: pools that have changed */
+    size_t touched_count;
+    struct held *held;
+    uint32_t held_room;
+    struct export_lives lives;
+    uint64_t track, segments_track, oom_track, paused_group;
+    bool has_pools; /* more than one */
+    bool lacks_memory;
+};
+
+/* What of a site is interned. */
+enum interned { INTERNED_AS_EVENT = 1, INTERNED_AS_TEXT = 2 };
+
+static uint64_t now_of(const struct exporting *exporting)
+{
+    return exporting->course.plan ? exporting->course.now_us : exporting->began_us;
+}
+
+/* --- Names. --- */
+
+static void name_pool(const struct recording *recording, uint32_t pool, char *text, size_t bytes)
+{
+    if (pool == 0)
+        (void)snprintf(text, bytes, "default");
+    else
+        (void)snprintf(text, bytes, "(%" PRIu64 ", %" PRIu64 ")", recording->pools[pool][0],
+                       recording->pools[pool][1]);
+}
+
+static void intern_names(struct perfetto *trace)
+{
+    static const char *const actions[] = {"segment_alloc", "segment_free", "segment_map",
+                                          "segment_unmap"};
+    static const char *const causes[RECORDING_CAUSES] = {
+        "", ": remap", ": decay", ": trim", ": pause", ": resume", ": budget_release", ""};
+    static const char *const annotations[ANNOTATIONS] = {
+        [ANNOTATION_BYTES] = "bytes",     [ANNOTATION_ADDRESS] = "address",
+        [ANNOTATION_STREAM] = "stream",   [ANNOTATION_POOL] = "pool",
+        [ANNOTATION_SITE] = "site",       [ANNOTATION_FREE] = "device_free",
+        [ANNOTATION_WAITED] = "waited_us"};
+    char name[64];
+
+    for (unsigned action = 0; action < 4; action++)
+        for (unsigned cause = 0; cause < RECORDING_CAUSES; cause++) {
+            (void)snprintf(name, sizeof(name), "%s%s", actions[action], causes[cause]);
+            perfetto_intern_event(trace, EVENT_SEGMENT + action * RECORDING_CAUSES + cause, name);
+        }
+    perfetto_intern_event(trace, EVENT_OOM, "out of memory");
+    perfetto_intern_event(trace, EVENT_PAUSED, "paused");
+    for (unsigned i = ANNOTATION_BYTES; i < ANNOTATIONS; i++)
+        perfetto_intern_annotation(trace, i, annotations[i]);
+}
+
+static bool intern_site(struct exporting *exporting, uint32_t site, enum interned as)
+{
+    char *name;
+
+    if (exporting->interned[site] & as)
+        return true;
+    exporting->interned[site] |= (uint8_t)as;
+    name = sites_name(&exporting->sites, site);
+    if (!name)
+        return false;
+    if (as == INTERNED_AS_EVENT)
+        perfetto_intern_event(&exporting->trace, EVENT_SITE + (uint64_t)site, name);
+    else
+        perfetto_intern_text(&exporting->trace, 1 + exporting->recording->pool_count + site, name);
+    free(name);
+    return true;
+}
+
+static void annotate_pool(struct exporting *exporting, uint32_t pool)
+{
+    perfetto_annotate_text(&exporting->trace, ANNOTATION_POOL, 1 + (uint64_t)pool);
+}
+
+static void intern_pool(struct exporting *exporting, uint32_t pool)
+{
+    char name[64];
+
+    if (exporting->pool_is_interned[pool])
+        return;
+    exporting->pool_is_interned[pool] = true;
+    name_pool(exporting->recording, pool, name, sizeof(name));
+    perfetto_intern_text(&exporting->trace, 1 + (uint64_t)pool, name);
+}
+
+/* --- Counters. --- */
+
+static void describe_gauge(struct exporting *exporting, struct gauge *gauge, uint64_t parent)
+{
+    static const char *const names[COUNTERS] = {"reserved", "allocated", "pending", "cached"};
+
+    for (int i = 0; i < COUNTERS; i++) {
+        const struct perfetto_track track = {
+            .name = names[i], .parent = parent, .rank = i, .is_counter = true};
+
+        gauge->tracks[i] = perfetto_track(&exporting->trace, &track);
+    }
+}
+
+/* Write the counters that have changed. */
+static void tell(struct exporting *exporting, struct gauge *gauge, const uint64_t bytes[COUNTERS])
+{
+    for (int i = 0; i < COUNTERS; i++) {
+        const uint64_t now =
+            i == CACHED ? bytes[RESERVED] - bytes[LIVE] - bytes[PENDING] : bytes[i];
+
+        if (gauge->is_told && gauge->told[i] == now)
+            continue;
+        perfetto_counter(&exporting->trace, now_of(exporting), gauge->tracks[i], now);
+        gauge->told[i] = now;
+    }
+    gauge->is_told = true;
+}
+
+static void tell_pool(struct exporting *exporting, uint32_t number)
+{
+    struct pool *pool = &exporting->pools[number];
+
+    pool->is_touched = false;
+    if (!exporting->has_pools)
+        return;
+    if (!pool->has_tracks) {
+        char name[64] = "pool ";
+        const struct perfetto_track group = {
+            .name = name, .parent = exporting->track, .rank = RANK_POOLS + (int)(number & 0xffff)};
+
+        name_pool(exporting->recording, number, name + strlen(name), sizeof(name) - strlen(name));
+        describe_gauge(exporting, &pool->gauge, perfetto_track(&exporting->trace, &group));
+        pool->has_tracks = true;
+    }
+    tell(exporting, &pool->gauge, pool->bytes);
+}
+
+static void tell_all(struct exporting *exporting)
+{
+    const struct course *course = &exporting->course;
+    const uint64_t bytes[COUNTERS] = {course->reserved, course->live, course->pending};
+
+    tell(exporting, &exporting->gauge, bytes);
+    for (size_t i = 0; i < exporting->touched_count; i++)
+        tell_pool(exporting, exporting->touched[i]);
+    exporting->touched_count = 0;
+}
+
+/* --- What the course tells. --- */
+
+static struct pool *touch(struct exporting *exporting, uint32_t number)
+{
+    struct pool *pool = &exporting->pools[number];
+
+    if (!pool->is_touched)
+        exporting->touched[exporting->touched_count++] = number;
+    pool->is_touched = true;
+    return pool;
+}
+
+enum change { COMES, GOES };
+
+/* Count a block's bytes for the pools whose memory they lie in, which may be several and stays there as long as the block. */
+static void count_block(struct exporting *exporting, const struct course_block *block,
+                        enum counter counter, enum change change)
+{
+    const uint64_t end = block->address + block->bytes;
+    uint64_t at = block->address;
+
+    while (at < end) {
+        const struct course_range *range = course_ranges_at(&exporting->course, at);
+        const uint64_t stop = range && range->end < end ? range->end : end;
+        uint64_t *bytes = &touch(exporting, range ? range->pool : block->pool)->bytes[counter];
+
+        *bytes += change == COMES ? stop - at : 0 - (stop - at);
+        at = stop;
+    }
+}
+
+static void block_comes(void *self, uint32_t slot, const struct course_block *block)
+{
+    struct exporting *exporting = self;
+    const struct course_range *range = course_ranges_at(&exporting->course, block->address);
+    const uint32_t number = range ? range->pool : block->pool;
+    const uint64_t now_us = now_of(exporting);
+
+    if (exporting->lacks_memory ||
+        !ordered_follow(&exporting->course.blocks, (void **)&exporting->held, &exporting->held_room,
+                        sizeof(*exporting->held))) {
+        exporting->lacks_memory = true;
+        return;
+    }
+    exporting->held[slot] = (struct held){now_us, now_us, number};
+    count_block(exporting, block, block->is_pending ? PENDING : LIVE, COMES);
+}
+
+static void block_is_freed(void *self, uint32_t slot, const struct course_block *block)
+{
+    struct exporting *exporting = self;
+
+    if (exporting->lacks_memory)
+        return;
+    exporting->held[slot].freed_us = now_of(exporting);
+    count_block(exporting, block, LIVE, GOES);
+    count_block(exporting, block, PENDING, COMES);
+}
+
+static bool add_life(struct exporting *exporting, uint32_t slot, const struct course_block *block,
+                     bool is_over)
+{
+    const struct held *held = &exporting->held[slot];
+    const struct export_life life = {
+        .address = block->address,
+        .bytes = block->bytes,
+        .stream = block->stream,
+        .began_us = held->came_us,
+        .freed_us = block->is_pending ? held->freed_us : now_of(exporting),
+        .ended_us = now_of(exporting),
+        .site = sites_of(&exporting->sites, block),
+        .pool = held->pool,
+        .is_over = is_over,
+    };
+
+    return export_lives_add(&exporting->lives, &life);
+}
+
+static void block_leaves(void *self, uint32_t slot, const struct course_block *block)
+{
+    struct exporting *exporting = self;
+
+    if (exporting->lacks_memory)
+        return;
+    count_block(exporting, block, block->is_pending ? PENDING : LIVE, GOES);
+    if (!add_life(exporting, slot, block, true))
+        exporting->lacks_memory = true;
+}
+
+static void range_comes(void *self, const struct course_range *range)
+{
+    touch(self, range->pool)->bytes[RESERVED] += range->end - range->start;
+}
+
+static void range_leaves(void *self, const struct course_range *range)
+{
+    touch(self, range->pool)->bytes[RESERVED] -= range->end - range->start;
+}
+
+/* --- Events. --- */
+
+static void begin_event(struct exporting *exporting, const struct recording_event *event,
+                        uint64_t track, unsigned name)
+{
+    struct perfetto *trace = &exporting->trace;
+    const uint32_t site = exporting->sites.of_stack[event->stack];
+
+    if (site != SITES_UNKNOWN && !intern_site(exporting, site, INTERNED_AS_TEXT))
+        exporting->lacks_memory = true;
+    intern_pool(exporting, event->pool);
+    perfetto_event_begin(trace, PERFETTO_INSTANT, now_of(exporting), track, name);
+    perfetto_annotate_number(trace, ANNOTATION_BYTES, event->bytes);
+    perfetto_annotate_address(trace, ANNOTATION_STREAM, event->stream);
+    annotate_pool(exporting, event->pool);
+    if (site != SITES_UNKNOWN)
+        perfetto_annotate_text(trace, ANNOTATION_SITE, 1 + exporting->recording->pool_count + site);
+}
+
+/* A pool is paused from the first range that goes until all that went is back. */
+static void follow_pause(struct exporting *exporting, const struct recording_event *event)
+{
+    struct pool *pool = &exporting->pools[event->pool];
+    const bool goes = event->cause == RECORDING_CAUSE_PAUSE;
+    const bool was_away = pool->away > 0;
+
+    if (!goes && event->cause != RECORDING_CAUSE_RESUME)
+        return;
+    if (goes)
+        pool->away += event->bytes;
+    else
+        pool->away -= event->bytes < pool->away ? event->bytes : pool->away;
+    if (was_away == (pool->away > 0))
+        return;
+    if (pool->paused_track == 0) {
+        char name[64] = "paused: pool ";
+        const struct perfetto_track track = {
+            .name = name, .parent = exporting->track, .rank = RANK_PAUSED};
+
+        name_pool(exporting->recording, event->pool, name + strlen(name),
+                  sizeof(name) - strlen(name));
+        pool->paused_track = perfetto_track(&exporting->trace, &track);
+    }
+    perfetto_event_begin(&exporting->trace, goes ? PERFETTO_SLICE_BEGIN : PERFETTO_SLICE_END,
+                         now_of(exporting), pool->paused_track, goes ? EVENT_PAUSED : 0);
+    perfetto_event_end(&exporting->trace);
+}
+
+static void write_event(struct exporting *exporting, const struct recording_event *event)
+{
+    struct perfetto *trace = &exporting->trace;
+    const bool is_oom = event->action == RECORDING_OOM;
+
+    if (event->action < RECORDING_SEGMENT_ALLOC || event->action > RECORDING_OOM)
+        return;
+    if (is_oom) {
+        begin_event(exporting, event, exporting->oom_track, EVENT_OOM);
+        perfetto_annotate_number(trace, ANNOTATION_FREE, event->address);
+        perfetto_event_end(trace);
+        return;
+    }
+    begin_event(exporting, event, exporting->segments_track,
+                EVENT_SEGMENT +
+                    (unsigned)(event->action - RECORDING_SEGMENT_ALLOC) * RECORDING_CAUSES +
+                    event->cause);
+    perfetto_annotate_address(trace, ANNOTATION_ADDRESS, event->address);
+    perfetto_event_end(trace);
+    follow_pause(exporting, event);
+}
+
+/* --- Slices of blocks. --- */
+
+static bool begin_life(void *self, const struct export_life *life, uint64_t track)
+{
+    struct exporting *exporting = self;
+    struct perfetto *trace = &exporting->trace;
+
+    if (!intern_site(exporting, life->site, INTERNED_AS_EVENT))
+        return false;
+    intern_pool(exporting, life->pool);
+    perfetto_event_begin(trace, PERFETTO_SLICE_BEGIN, life->began_us, track,
+                         EVENT_SITE + (uint64_t)life->site);
+    perfetto_annotate_number(trace, ANNOTATION_BYTES, life->bytes);
+    perfetto_annotate_address(trace, ANNOTATION_ADDRESS, life->address);
+    perfetto_annotate_address(trace, ANNOTATION_STREAM, life->stream);
+    annotate_pool(exporting, life->pool);
+    if (life->freed_us < life->ended_us)
+        perfetto_annotate_number(trace, ANNOTATION_WAITED, life->ended_us - life->freed_us);
+    perfetto_event_end(trace);
+    return true;
+}
+
+static bool write_lives(struct exporting *exporting)
+{
+    const struct course *course = &exporting->course;
+    char text[128];
+    const struct perfetto_track track = {
+        .name = "blocks", .description = text, .parent = exporting->track, .rank = RANK_BLOCKS};
+
+    for (uint32_t slot = ordered_from(&course->blocks, 0); slot != ORDERED_NONE;
+         slot = ordered_from(&course->blocks, course->block[slot].address + 1))
+        if (!add_life(exporting, slot, &course->block[slot], false))
+            return false;
+    (void)snprintf(text, sizeof(text),
+                   "the %zu blocks that held most bytes for longest; %zu others are left out",
+                   exporting->lives.count, exporting->lives.left_out);
+    export_lives_sort(&exporting->lives);
+    return export_lives_write(&exporting->lives, &exporting->trace, &track, begin_life, exporting);
+}
+
+/* --- A device. --- */
+
+static void describe_device(struct exporting *exporting)
+{
+    const struct recording_device *device = exporting->device;
+    char text[320], *name = NULL;
+    struct perfetto_track track = {.description = text, .rank = device->number};
+
+    (void)snprintf(text, sizeof(text),
+                   "%s; %" PRIu64 " before the first %s overwritten, %" PRIu64
+                   " had no room in the file; %s",
+                   amount_of(device->event_count, "event").text, device->lost,
+                   device->lost == 1 ? "was" : "were", device->left_out,
+                   recording_file_limit(RECORDING_LIMIT_LEFT_OUT, exporting->course.left_out).text);
+    if (asprintf(&name, "%s, device %d", exporting->recording->name, device->number) < 0) {
+        exporting->lacks_memory = true;
+        return;
+    }
+    track.name = name;
+    exporting->track = perfetto_track(&exporting->trace, &track);
+    free(name);
+    describe_gauge(exporting, &exporting->gauge, exporting->track);
+    track = (struct perfetto_track){
+        .name = "out of memory", .parent = exporting->track, .rank = RANK_OOM};
+    exporting->oom_track = perfetto_track(&exporting->trace, &track);
+    track = (struct perfetto_track){
+        .name = "segments", .parent = exporting->track, .rank = RANK_SEGMENTS};
+    exporting->segments_track = perfetto_track(&exporting->trace, &track);
+}
+
+/* Whether memory of several pools is there at some time. */
+static bool has_pools(const struct recording_device *device)
+{
+    const uint32_t first = device->segment_count ? device->segments[0].pool : 0;
+    bool has_first = device->segment_count > 0;
+    uint32_t pool = first;
+
+    for (size_t i = 0; i < device->segment_count; i++)
+        if (device->segments[i].pool != pool)
+            return true;
+    for (size_t i = 0; i < device->event_count; i++) {
+        if (device->events[i].action < RECORDING_SEGMENT_ALLOC ||
+            device->events[i].action > RECORDING_SEGMENT_UNMAP)
+            continue;
+        if (has_first && device->events[i].pool != pool)
+            return true;
+        pool = device->events[i].pool;
+        has_first = true;
+    }
+    return false;
+}
+
+/* Whether the event that was played is a free that the next event completes at once: nothing was pending in between. */
+static bool is_half_of_free(const struct exporting *exporting)
+{
+    const struct course *course = &exporting->course;
+    const struct recording_event *event = &exporting->device->events[course->at - 1];
+
+    return event->action == RECORDING_FREE_REQUESTED &&
+           course->at < exporting->device->event_count &&
+           event[1].action == RECORDING_FREE_COMPLETED && event[1].address == event->address &&
+           course_next_us(course) == course->now_us;
+}
+
+static bool play(struct exporting *exporting)
+{
+    const struct course_watcher watcher = {exporting,    block_comes, block_is_freed,
+                                           block_leaves, range_comes, range_leaves};
+    const struct course_watcher nobody = {0};
+    struct course *course = &exporting->course;
+
+    describe_device(exporting);
+    course_watch(course, &watcher);
+    tell_all(exporting);
+    while (!exporting->lacks_memory && course_step(course)) {
+        if (is_half_of_free(exporting))
+            continue;
+        tell_all(exporting);
+        write_event(exporting, &exporting->device->events[course->at - 1]);
+    }
+    course_watch(course, &nobody);
+    return !exporting->lacks_memory && !course->lacks_memory && write_lives(exporting);
+}
+
+static bool write_device(struct exporting *exporting, const struct recording_device *device)
+{
+    const struct recording *recording = exporting->recording;
+    bool fine;
+
+    exporting->device = device;
+    exporting->has_pools = has_pools(device);
+    exporting->gauge = (struct gauge){.is_told = false};
+    exporting->touched_count = 0;
+    if (device->event_count > 0 ? !course_init(&exporting->course, recording, device)
+                                : !course_init_at_end(&exporting->course, recording, device))
+        return false;
+    exporting->dropped.blocks += exporting->course.dropped.blocks;
+    exporting->dropped.bytes += exporting->course.dropped.bytes;
+    exporting->pools = calloc(recording->pool_count, sizeof(*exporting->pools));
+    exporting->touched = calloc(recording->pool_count, sizeof(*exporting->touched));
+    fine = exporting->pools && exporting->touched &&
+           export_lives_init(&exporting->lives, exporting->most_blocks) && play(exporting);
+    export_lives_fini(&exporting->lives);
+    course_fini(&exporting->course);
+    free(exporting->pools);
+    free(exporting->touched);
+    free(exporting->held);
+    exporting->held = NULL;
+    exporting->held_room = 0;
+    return fine;
+}
+
+/* --- All of it. --- */
+
+/* The first time that an event has; 0: none has one. */
+static uint64_t first_time(const struct recording *recording, const struct recording_device *only)
+{
+    uint64_t first = 0;
+
+    for (size_t i = 0; i < recording->device_count; i++) {
+        const struct recording_device *device = &recording->devices[i];
+
+        if (only && device != only)
+            continue;
+        for (size_t at = 0; at < device->event_count; at++)
+            if (device->events[at].time_us > 0) {
+                if (first == 0 || device->events[at].time_us < first)
+                    first = device->events[at].time_us;
+                break;
+            }
+    }
+    return first;
+}
+
+static bool write_devices(struct exporting *exporting, const struct recording_device *only)
+{
+    const struct recording *recording = exporting->recording;
+
+    if (only)
+        return write_device(exporting, only);
+    for (size_t i = 0; i < recording->device_count; i++)
+        if (!write_device(exporting, &recording->devices[i]))
+            return false;
+    return true;
+}
+
+bool export_trace_write(FILE *out, const struct recording *recording,
+                        const struct recording_device *device, size_t most_blocks,
+                        struct course_dropped *dropped)
+{
+    struct exporting exporting = {.recording = recording, .most_blocks = most_blocks};
+    bool fine;
+
+    if (!sites_init(&exporting.sites, recording, SITES_BY_FRAME, 1))
+        return false;
+    exporting.interned = calloc(exporting.sites.count, sizeof(*exporting.interned));
+    exporting.pool_is_interned = calloc(recording->pool_count, sizeof(*exporting.pool_is_interned));
+    exporting.began_us = first_time(recording, device);
+    perfetto_init(&exporting.trace, out,
+                  exporting.began_us >= YEAR_2001_US ? PERFETTO_CLOCK_REALTIME
+                                                     : PERFETTO_CLOCK_BOOTTIME,
+                  exporting.began_us);
+    intern_names(&exporting.trace);
+    fine = exporting.interned && exporting.pool_is_interned && write_devices(&exporting, device);
+    fine = perfetto_fini(&exporting.trace) && fine;
+    *dropped = exporting.dropped;
+    free(exporting.interned);
+    free(exporting.pool_is_interned);
+    sites_fini(&exporting.sites);
+    return fine;
+}

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: MIT */
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "src/tools/command/command.h"
+#include "src/tools/command/option.h"
+#include "src/tools/commands/replay/report.h"
+#include "src/tools/output/complain.h"
+#include "src/tools/output/output.h"
+#include "src/tools/output/whole_file.h"
+#include "src/tools/replay/min_device.h"
+#include "src/tools/replay/replay.h"
+#include "src/tools/trace/trace_file.h"
+
+/* A run of the command. */
+struct replays {
+    const struct option_values *arguments;
+    FILE *out; /* where the report goes */
+    struct whole_file timeline, history;
+    json_t *objects;
+    unsigned printed;    /* reports */
+    bool has_read_input; /* standard input is at its end */
+    int exit;
+};
+
+static const char *driver_of(const struct replays *replays)
+{
+    return gpu_driver_of(option_text(replays->arguments, OPTION_DRIVER));
+}
+
+static enum check_mode check_of(const struct replays *replays)
+{
+    if (!option_given(replays->arguments, OPTION_CHECK))
+        return CHECK_OFF;
+    return option_number(replays->arguments, OPTION_CHECK) == 0 ? CHECK_EXACT : CHECK_FLOOR;
+}
+
+/* Whether an option is given that writes to standard output. */
+static bool is_output(const struct replays *replays, enum option_id id)
+{
+    return option_given(replays->arguments, id) &&
+           strcmp(option_text(replays->arguments, id), "-") == 0;
+}
+
+/* Arguments that are fine apart and not together. */
+static bool agree(const struct replays *replays)
+{
+    if (driver_of(replays) != GPU_SIMULATED &&
+        (option_given(replays->arguments, OPTION_DEVICE_MEMORY) ||
+         option_given(replays->arguments, OPTION_COSTS) ||
+         option_given(replays->arguments, OPTION_MIN_DEVICE)))
+        return option_refuse("--driver",
+                             "cannot be given with --device-memory, --costs or --min-device "
+                             "unless it is sim");
+    if (option_given(replays->arguments, OPTION_CHECK) &&
+        option_given(replays->arguments, OPTION_COMPARE))
+        return option_refuse("--check",
+                             "cannot be given with --compare: a tape has answers for one "
+                             "configuration only");
+    if (option_given(replays->arguments, OPTION_TIMELINE) && replays->arguments->operand_count > 1)
+        return option_refuse("--timeline", "takes one trace at a time");
+    if (option_given(replays->arguments, OPTION_HISTORY) && replays->arguments->operand_count > 1)
+        return option_refuse("--history", "takes one trace at a time");
+    if (is_output(replays, OPTION_TIMELINE) && is_output(replays, OPTION_HISTORY))
+        return option_refuse("--history", "cannot go to standard output together with --timeline");
+    return true;
+}
+
+/* The worst of what happened counts: a bad file, then an out of memory, then a mismatch. */
+static void note_exit(struct replays *replays, int status)
+{
+    static const int rank[] = {
+        [COMMAND_FINE] = 0, [COMMAND_MISMATCH] = 1, [COMMAND_OUT_OF_MEMORY] = 2, [COMMAND_BAD] = 3};
+
+    if (rank[status] > rank[replays->exit])
+        replays->exit = status;
+}
+
+/* A replay that was refused or could not be written leaves no file. */
+static void close_output(struct replays *replays, struct whole_file *file)
+{
+    if (!whole_file_close(file, replays->exit != COMMAND_BAD))
+        note_exit(replays, COMMAND_BAD);
+}
+
+static bool open_output(struct replays *replays, enum option_id id, struct whole_file *file)
+{
+    return whole_file_open_second(file, option_text(replays->arguments, id),
+                                  replays->arguments->operands, replays->arguments->operand_count,
+                                  &replays->out);
+}
+
+/* The state at the end is compared if the first replay goes to the end under the file's configuration. */
+static void find_gaps(const struct replays *replays, const struct xtrace *trace,
+                      struct report *reports, unsigned count)
+{
+    const struct replay_result *first = &reports[0].result;
+    const bool is_own = !option_given(replays->arguments, OPTION_CONFIG);
+
+    for (unsigned i = 0; i < count; i++)
+        gaps_find(&reports[i].gaps, trace, reports[i].config, is_own && i == 0,
+                  is_own && first->oom_at < 0 ? first->end_reserved : GAPS_UNKNOWN);
+}
+
+/* is_first: of those that are compared; files are written of that one */
+static void run_once(struct replays *replays, const struct xtrace *trace, struct report *report,
+                     bool is_first)
+{
+    static const int exits[] = {[REPLAY_DONE] = COMMAND_FINE,
+                                [REPLAY_MISMATCH] = COMMAND_MISMATCH,
+                                [REPLAY_OUT_OF_MEMORY] = COMMAND_OUT_OF_MEMORY,
+                                [REPLAY_REFUSED] = COMMAND_BAD};
+    const struct replay_settings settings = {
+        .file = report->file,
+        .config = report->config,
+        .driver = report->driver,
+        .device_bytes = report->device_bytes,
+        .costs = option_text(replays->arguments, OPTION_COSTS),
+        .check = report->check,
+        .timeline = is_first ? replays->timeline.out : NULL,
+        .history = is_first ? replays->history.out : NULL,
+        .tick_ms = option_number(replays->arguments, OPTION_TICK),
+        .explain = option_given(replays->arguments, OPTION_EXPLAIN),
+        .progress = isatty(STDERR_FILENO),
+    };
+
+    replay_run(trace, &settings, &report->result);
+    note_exit(replays, exits[report->result.end]);
+    if (option_given(replays->arguments, OPTION_MIN_DEVICE) && report->result.end != REPLAY_REFUSED)
+        report->has_min_device =
+            min_device_find(trace, &settings, &report->result, false, &report->min_device);
+}
+
+static void print(struct replays *replays, const struct report *reports, unsigned count)
+{
+    if (!replays->objects) {
+        if (replays->printed++ > 0)
+            (void)fputc('\n', replays->out);
+        report_table(replays->out, reports, count,
+                     option_given(replays->arguments, OPTION_NAME_CALLS));
+        (void)output_flush(replays->out);
+        return;
+    }
+    for (unsigned i = 0; i < count; i++)
+        if (json_array_append_new(replays->objects, report_json(&reports[i])) != 0) {
+            (void)complain_of_memory();
+            note_exit(replays, COMMAND_BAD);
+        }
+}
+
+/* Replay a file that has been read, once or twice. */
+static void replay_trace(struct replays *replays, const struct trace_file *file)
+{
+    const char *const config = option_text(replays->arguments, OPTION_CONFIG);
+    const char *const compare = option_text(replays->arguments, OPTION_COMPARE);
+    const char *const driver = driver_of(replays);
+    const uint64_t device_bytes =
+        trace_file_device_bytes(file, option_number(replays->arguments, OPTION_DEVICE_MEMORY));
+    struct report reports[REPORT_COLUMNS] = {
+        {.file = file->name,
+         .config = config ? config : file->config,
+         .driver = driver,
+         .device_bytes = device_bytes,
+         .check = check_of(replays)},
+        {.file = file->name, .config = compare, .driver = driver, .device_bytes = device_bytes},
+    };
+    const unsigned count = compare ? 2 : 1;
+    bool refused = false;
+
+    for (unsigned i = 0; i < count; i++) {
+        run_once(replays, &file->trace, &reports[i], i == 0);
+        refused |= reports[i].result.end == REPLAY_REFUSED;
+    }
+    find_gaps(replays, &file->trace, reports, count);
+    if (!refused)
+        print(replays, reports, count);
+    for (unsigned i = 0; i < count; i++)
+        replay_result_fini(&reports[i].result);
+}
+
+/* Whether the options fit a file that has been read. */
+static bool may_replay(const struct replays *replays, const struct trace_file *file)
+{
+    const struct xtrace *trace = &file->trace;
+    const char *const config = option_text(replays->arguments, OPTION_CONFIG);
+    bool has_answers = false;
+
+    if (!option_given(replays->arguments, OPTION_CHECK))
+        return true;
+    for (size_t i = 0; i < trace->answer_count && !has_answers; i++)
+        has_answers = trace->answers[i].row == XTRACE_ROW_NOW;
+    if (!has_answers) {
+        complain("%s: --check needs a tape: there is no `=` line in this file", file->name);
+        return false;
+    }
+    if (config && strcmp(config, file->config) != 0) {
+        complain("%s: --check needs the configuration that the tape was made under, '%s'",
+                 file->name, file->config);
+        return false;
+    }
+    return true;
+}
+
+/* Standard input can be read once. */
+static bool may_read(struct replays *replays, const char *path)
+{
+    const bool is_input = strcmp(path, "-") == 0;
+
+    if (is_input && replays->has_read_input) {
+        complain_named("standard input can be read once only");
+        return false;
+    }
+    replays->has_read_input |= is_input;
+    return true;
+}
+
+static void replay_file(struct replays *replays, const char *path)
+{
+    const int device = option_device(replays->arguments, OPTION_SNAPSHOT_DEVICE);
+    struct trace_file file;
+
+    if (!may_read(replays, path) || !trace_file_read(path, device, &file)) {
+        note_exit(replays, COMMAND_BAD);
+        return;
+    }
+    if (may_replay(replays, &file))
+        replay_trace(replays, &file);
+    else
+        note_exit(replays, COMMAND_BAD);
+    trace_file_fini(&file);
+}
+
+static void print_json(struct replays *replays)
+{
+    const bool several =
+        replays->arguments->operand_count > 1 || option_given(replays->arguments, OPTION_COMPARE);
+    const size_t count = json_array_size(replays->objects);
+
+    if (count > 0)
+        (void)output_json(replays->out, json_incref(several ? replays->objects
+                                                            : json_array_get(replays->objects, 0)));
+}
+
+static int run(const struct option_values *arguments)
+{
+    struct replays replays = {.arguments = arguments, .out = stdout, .exit = COMMAND_FINE};
+
+    if (!agree(&replays) || !open_output(&replays, OPTION_TIMELINE, &replays.timeline))
+        return COMMAND_BAD;
+    if (!open_output(&replays, OPTION_HISTORY, &replays.history)) {
+        (void)whole_file_close(&replays.timeline, false);
+        return COMMAND_BAD;
+    }
+    if (option_given(arguments, OPTION_JSON))
+        replays.objects = json_array();
+    for (int i = 0; i < arguments->operand_count; i++)
+        replay_file(&replays, arguments->operands[i]);
+    if (replays.objects)
+        print_json(&replays);
+    json_decref(replays.objects);
+    close_output(&replays, &replays.timeline);
+    close_output(&replays, &replays.history);
+    return replays.exit;
+}
+
+const struct command command_replay = {
+    .name = "replay",
+    .run = run,
+    .sentence = "replay recorded programmes through the allocator",
+    .usage = "FILE...",
+    .needs = "a file",
+    .operands = COMMAND_FILES,
+    .least_operands = 1,
+    .most_operands = INT_MAX,
+    .options = {OPTION_CONFIG, OPTION_COMPARE, OPTION_DEVICE_MEMORY, OPTION_DRIVER, OPTION_COSTS,
+                OPTION_CHECK, OPTION_MIN_DEVICE, OPTION_EXPLAIN, OPTION_SNAPSHOT_DEVICE,
+                OPTION_TIMELINE, OPTION_HISTORY, OPTION_TICK, OPTION_NAME_CALLS, OPTION_JSON,
+                OPTION_COLOR, OPTION_HELP},
+    .description =
+        "Replays recorded programmes through the allocator: traces, tapes and memory snapshots "
+        "of PyTorch, plain or compressed with Zstandard. Says how much memory was held at the "
+        "peak, how many driver calls were made and how long an allocation took. A FILE may be "
+        "`-`, standard input.",
+    .examples =
+        {
+            {"xseg replay trace.xtrace.zst", "peaks, driver calls, time"},
+            {"xseg replay --compare expandable_segments:False job.pickle",
+             "what expandable segments save in a PyTorch job"},
+            {"xseg replay --min-device --json job.pickle",
+             "the smallest device on which the job runs, for a script"},
+            {"xseg replay --check tape.zst", "PyTorch's answers, number for number"},
+            {"zcat old.gz | xseg replay -", "a trace from another programme"},
+        },
+    .exits = {COMMAND_EXIT_FINE, "a mismatch", COMMAND_EXIT_BAD,
+              "an out of memory that is not in the file"},
+};

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT
+// What the tool wrote of one file, as typed arrays.  src/tools/commands/view/view_model.h has the order of the columns.
+//
+// A moment is a number of an event, from 1; 0 is before the first, n + 1 after the last.  The state of moment m is the
+// one right behind event m: a life is there if born <= m < died, and is pending from `freed` on.
+const Model = (() => {
+  const KINDS = { NOTHING: 0, ALLOC: 1, FREE: 2, DONE: 3, FREE_DONE: 4, MAPPING: 5, OOM: 6 };
+
+  function unpack(base64) {
+    if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
+    const text = atob(base64);
+    const bytes = new Uint8Array(text.length);
+    for (let i = 0; i < bytes.length; i++) bytes[i] = text.charCodeAt(i);
+    return bytes;
+  }
+
+  // Reads numbers one behind the other.
+  class Reader {
+    constructor(bytes) {
+      this.bytes = bytes;
+      this.at = 0;
+    }
+
+    next() {
+      const bytes = this.bytes;
+      let byte = bytes[this.at++];
+      if (byte < 128) return byte;
+      let number = byte & 127;
+      let scale = 128;
+      do {
+        byte = bytes[this.at++];
+        number += (byte & 127) * scale;
+        scale *= 128;
+      } while (byte >= 128);
+      return number;
+    }
+
+    step() {
+      const number = this.next();
+      return number % 2 === 0 ? number / 2 : -(number + 1) / 2;
+    }
+
+    column(into) {
+      for (let i = 0; i < into.length; i++) into[i] = this.next();
+      return into;
+    }
+
+    // Sums of steps.
+    steps(into) {
+      let sum = 0;
+      for (let i = 0; i < into.length; i++) into[i] = sum += this.step();
+      return into;
+    }
+  }
+
+  // Times never go back; threads may have noted theirs a little out of order.
+  function readTimes(reader, n) {
+    const time = new Float64Array(n + 2);
+    let sum = 0;
+    let last = 0;
+    for (let i = 1; i <= n; i++) {
+      sum += reader.step();
+      last = time[i] = i === 1 || sum > last ? sum : last;
+    }
+    time[0] = n > 0 ? time[1] : 0;
+    time[n + 1] = last;
+    return time;
+  }
+
+  function readStacks(reader, count) {
+    const first = new Uint32Array(count + 1);
+    const frames = [];
+    for (let i = 0; i < count; i++) {
+      for (let left = reader.next(); left > 0; left--) frames.push(reader.next());
+      first[i + 1] = frames.length;
+    }
+    return { first, frames: Uint32Array.from(frames), site: reader.column(new Uint32Array(count)) };
+  }
+
+  function readLives(reader, count, end) {
+    const born = new Uint32Array(count);
+    const freed = new Uint32Array(count);
+    const died = new Uint32Array(count);
+    for (let i = 0, sum = 0; i < count; i++) born[i] = sum += reader.next();
+    for (let i = 0; i < count; i++) {
+      const step = reader.next();
+      freed[i] = step === 0 ? end : born[i] + step - 1;
+    }
+    for (let i = 0; i < count; i++) {
+      const step = reader.next();
+      died[i] = step === 0 ? end : freed[i] + step - 1;
+    }
+    return {
+      count, born, freed, died,
+      address: reader.steps(new Float64Array(count)),
+      bytes: reader.column(new Float64Array(count)),
+      stream: reader.column(new Uint8Array(count)),
+      stack: reader.column(new Uint32Array(count)),
+      freeStack: reader.column(new Uint32Array(count)),
+      pool: reader.column(new Uint32Array(count)),
+      label: reader.column(new Uint32Array(count)),
+    };
+  }
+
+  function readSpans(reader, count) {
+    const born = reader.steps(new Uint32Array(count));
+    const died = reader.column(new Uint32Array(count));
+    for (let i = 0; i < count; i++) died[i] += born[i];
+    const spans = {
+      count, born, died,
+      address: reader.steps(new Float64Array(count)),
+      bytes: reader.column(new Float64Array(count)),
+      stream: reader.column(new Uint8Array(count)),
+      pool: reader.column(new Uint32Array(count)),
+      page: reader.column(new Float64Array(count)), // 0: all of it
+    };
+    spans.isClassic = Uint8Array.from(spans.page, (page) => page === 0);
+    return spans;
+  }
+
+  // What each event was: of which life, or by how much mapped memory changed.
+  function readEvents(model) {
+    const { n, lives, spans } = model;
+    const kind = new Uint8Array(n + 2);
+    const life = new Int32Array(n + 2).fill(-1);
+    const mapped = new Float64Array(n + 2);
+    for (let i = 0; i < lives.count; i++) {
+      const born = lives.born[i];
+      const freed = lives.freed[i];
+      const died = lives.died[i];
+      if (born > 0) { kind[born] = KINDS.ALLOC; life[born] = i; }
+      if (freed > 0 && freed <= n) { kind[freed] = died === freed ? KINDS.FREE_DONE : KINDS.FREE; life[freed] = i; }
+      if (died <= n && died !== freed) { kind[died] = KINDS.DONE; life[died] = i; }
+    }
+    for (let i = 0; i < spans.count; i++) {
+      if (spans.born[i] > 0) { kind[spans.born[i]] = KINDS.MAPPING; mapped[spans.born[i]] += spans.bytes[i]; }
+      if (spans.died[i] <= n) { kind[spans.died[i]] = KINDS.MAPPING; mapped[spans.died[i]] -= spans.bytes[i]; }
+    }
+    for (const oom of model.ooms) kind[oom.moment] = KINDS.OOM;
+    return { kind, life, mapped };
+  }
+
+  function read(facts, base64) {
+    const reader = new Reader(unpack(base64));
+    const n = facts.events;
+    const model = { facts, n, texts: facts.texts, time: readTimes(reader, n) };
+    model.summed = facts.summed > 0 ? reader.steps(new Float64Array(n + 1)) : null;
+    model.frames = {
+      name: reader.column(new Uint32Array(facts.frames)),
+      file: reader.column(new Uint32Array(facts.frames)),
+      line: reader.column(new Float64Array(facts.frames)),
+      isModule: reader.column(new Uint8Array(facts.frames)),
+    };
+    model.stacks = readStacks(reader, facts.stacks);
+    model.pools = reader.column(new Float64Array(2 * facts.pools));
+    model.lives = readLives(reader, facts.lives, n + 1);
+    model.spans = readSpans(reader, facts.spans);
+    model.ooms = Array.from({ length: facts.ooms }, () => ({ moment: reader.next(), bytes: reader.next(), left: reader.next() }));
+    model.pages = Array.from({ length: facts.pages }, () => ({ address: reader.next(), bytes: reader.next(), reason: model.texts[reader.next()], registered: reader.next() }));
+    if (reader.at !== reader.bytes.length) throw new Error("the page's data does not end where it should");
+    model.events = readEvents(model);
+    model.hasTime = model.time[n + 1] > model.time[0];
+    return model;
+  }
+
+  const poolName = (model, pool) => (pool === 0 ? "default" : `(${model.pools[2 * pool]}, ${model.pools[2 * pool + 1]})`);
+  return { KINDS, read, poolName };
+})();

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/commands/view/view_model.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+
+#include "src/tools/commands/view/view_columns.h"
+#include "src/tools/commands/view/view_lives.h"
+#include "src/tools/commands/view/view_reduce.h"
+#include "src/tools/output/output.h"
+#include "src/tools/output/printable.h"
+#include "src/tools/replay_model/sites.h"
+
+#define STREAMS 256u /* that are told apart; the others are the last */
+
+/* A model is a recording's device on its way into the page. */
+struct model {
+    const struct recording *recording;
+    const struct recording_device *device;
+    struct sites sites; /* by frame */
+    struct view_lives lives;
+    struct view_columns columns;
+    uint64_t streams[STREAMS];
+    size_t stream_count, ooms;
+};
+
+static uint64_t stream_of(struct model *model, uint64_t stream)
+{
+    size_t at = 0;
+
+    while (at < model->stream_count && model->streams[at] != stream)
+        at++;
+    if (at == model->stream_count && at < STREAMS)
+        model->streams[model->stream_count++] = stream;
+    return at < STREAMS ? at : STREAMS - 1;
+}
+
+/* --- Columns. --- */
+
+static const struct recording_event *event_of(const struct model *model, size_t number)
+{
+    return &model->device->events[model->lives.events[number]];
+}
+
+static void add_times(struct model *model)
+{
+    uint64_t before = 0;
+
+    for (size_t i = 0; i < model->lives.event_count; i++) {
+        view_columns_add_step(&model->columns, event_of(model, i)->time_us, before);
+        before = event_of(model, i)->time_us;
+    }
+    before = 0;
+    for (size_t i = 0; model->lives.summed && i <= model->lives.event_count; i++) {
+        view_columns_add_step(&model->columns, model->lives.summed[i], before);
+        before = model->lives.summed[i];
+    }
+}
+
+static void add_names(struct model *model)
+{
+    const struct recording *recording = model->recording;
+    struct view_columns *columns = &model->columns;
+
+    for (size_t i = 0; i < recording->frame_count; i++)
+        view_columns_add(columns, recording->frames[i].name);
+    for (size_t i = 0; i < recording->frame_count; i++)
+        view_columns_add(columns, recording->frames[i].file);
+    for (size_t i = 0; i < recording->frame_count; i++)
+        view_columns_add(columns, recording->frames[i].line);
+    for (size_t i = 0; i < recording->frame_count; i++)
+        view_columns_add(columns, sites_is_module(recording, (uint32_t)i));
+    for (size_t i = 0; i < recording->stack_count; i++) {
+        const struct recording_stack *stack = &recording->stacks[i];
+
+        view_columns_add(columns, stack->count);
+        for (uint32_t k = 0; k < stack->count; k++)
+            view_columns_add(columns, recording->stack_frames[stack->first + k]);
+    }
+    for (size_t i = 0; i < recording->stack_count; i++)
+        view_columns_add(columns, model->sites.of_stack[i]);
+    for (size_t i = 0; i < recording->pool_count; i++) {
+        view_columns_add(columns, recording->pools[i][0]);
+        view_columns_add(columns, recording->pools[i][1]);
+    }
+}
+
+enum life_column {
+    LIFE_BORN,
+    LIFE_FREED,
+    LIFE_DIED,
+    LIFE_ADDRESS,
+    LIFE_BYTES,
+    LIFE_STREAM,
+    LIFE_STACK,
+    LIFE_FREE_STACK,
+    LIFE_POOL,
+    LIFE_LABEL,
+    LIFE_COLUMNS
+};
+
+/* A number of a life, and how it is written; before: the life before it. */
+static void add_life(struct model *model, enum life_column column, const struct view_life *life,
+                     const struct view_life *before)
+{
+    const uint32_t end = (uint32_t)model->lives.event_count + 1;
+    struct view_columns *columns = &model->columns;
+
+    switch (column) {
+    case LIFE_BORN:
+        view_columns_add(columns, life->born - before->born);
+        break;
+    case LIFE_FREED:
+        view_columns_add(columns, life->freed == end ? 0 : life->freed - life->born + 1);
+        break;
+    case LIFE_DIED:
+        view_columns_add(columns, life->died == end ? 0 : life->died - life->freed + 1);
+        break;
+    case LIFE_ADDRESS:
+        view_columns_add_step(columns, life->address, before->address);
+        break;
+    case LIFE_BYTES:
+        view_columns_add(columns, life->bytes);
+        break;
+    case LIFE_STREAM:
+        view_columns_add(columns, stream_of(model, life->stream));
+        break;
+    case LIFE_STACK:
+        view_columns_add(columns, life->stack);
+        break;
+    case LIFE_FREE_STACK:
+        view_columns_add(columns, life->free_stack);
+        break;
+    case LIFE_POOL:
+        view_columns_add(columns, life->pool);
+        break;
+    default:
+        view_columns_add(columns, life->label);
+        break;
+    }
+}
+
+static void add_lives(struct model *model)
+{
+    static const struct view_life nothing;
+
+    for (int column = 0; column < LIFE_COLUMNS; column++)
+        for (size_t i = 0; i < model->lives.life_count; i++)
+            add_life(model, (enum life_column)column, &model->lives.lives[i],
+                     i > 0 ? &model->lives.lives[i - 1] : &nothing);
+}
+
+static void add_spans(struct model *model)
+{
+    const struct view_span *spans = model->lives.spans;
+    const size_t count = model->lives.span_count;
+    struct view_columns *columns = &model->columns;
+
+    for (size_t i = 0; i < count; i++)
+        view_columns_add_step(columns, spans[i].born, i ? spans[i - 1].born : 0);
+    for (size_t i = 0; i < count; i++)
+        view_columns_add(columns, spans[i].died - spans[i].born);
+    for (size_t i = 0; i < count; i++)
+        view_columns_add_step(columns, spans[i].address, i ? spans[i - 1].address : 0);
+    for (size_t i = 0; i < count; i++)
+        view_columns_add(columns, spans[i].bytes);
+    for (size_t i = 0; i < count; i++)
+        view_columns_add(columns, stream_of(model, spans[i].stream));
+    for (size_t i = 0; i < count; i++)
+        view_columns_add(columns, spans[i].pool);
+    for (size_t i = 0; i < count; i++)
+        view_columns_add(columns, spans[i].page);
+}
+
+static void add_ooms(struct model *model)
+{
+    const struct recording_device *device = model->device;
+
+    for (size_t i = 0; i < model->lives.event_count; i++) {
+        const struct recording_event *event = event_of(model, i);
+
+        if (event->action != RECORDING_OOM)
+            continue;
+        view_columns_add(&model->columns, i + 1);
+        view_columns_add(&model->columns, event->bytes);
+        view_columns_add(&model->columns, event->address);
+        model->ooms++;
+    }
+    for (size_t i = 0; i < device->page_count; i++) {
+        view_columns_add(&model->columns, device->pages[i].address);
+        view_columns_add(&model->columns, device->pages[i].bytes);
+        view_columns_add(&model->columns, device->pages[i].reason);
+        view_columns_add(&model->columns, device->pages[i].registered);
+    }
+}
+
+/* --- Facts. --- */
+
+static json_t *texts_of(const struct recording *recording)
+{
+    json_t *texts = json_array();
+
+    for (size_t i = 0; i < recording->text_count; i++)
+        output_json_add(&texts, printable_json(recording_text(recording, (uint32_t)i)));
+    return texts;
+}
+
+/* The names of sites, in the order of their numbers. */
+static json_t *site_names(const struct sites *sites)
+{
+    json_t *names = json_array();
+
+    for (uint32_t i = 0; i < sites->count; i++) {
+        char *name = sites_name(sites, i);
+
+        output_json_add(&names, name ? printable_json(name) : NULL);
+        free(name);
+    }
+    return names;
+}
+
+static json_t *streams_of(const struct model *model)
+{
+    json_t *streams = json_array();
+
+    for (size_t i = 0; i < model->stream_count; i++)
+        output_json_add(&streams, json_sprintf("0x%" PRIx64, model->streams[i]));
+    return streams;
+}
+
+/* Each text is quoted so that it cannot end the element. */
+static bool write_json(FILE *out, const json_t *value)
+{
+    char *text = json_dumps(value, JSON_COMPACT | JSON_ENSURE_ASCII);
+
+    if (!text)
+        return false;
+    for (const char *at = text; *at; at++)
+        if (*at == '<')
+            (void)fputs("\\u003c", out);
+        else
+            (void)fputc(*at, out);
+    free(text);
+    return true;
+}
+
+static bool write_facts(FILE *out, const struct model *model)
+{
+    const struct recording *recording = model->recording;
+    const struct recording_device *device = model->device;
+    json_t *facts = json_pack(
+        "{s:o, s:i, s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
+        "s:o, s:o, s:o}",
+        "name", printable_json(recording->name), "device", device->number, "config",
+        printable_json(recording_text(recording, recording->config)), "own", (int)recording->is_own,
+        "events", (json_int_t)model->lives.event_count, "frames",
+        (json_int_t)recording->frame_count, "stacks", (json_int_t)recording->stack_count, "pools",
+        (json_int_t)recording->pool_count, "lives", (json_int_t)model->lives.life_count, "spans",
+        (json_int_t)model->lives.span_count, "ooms", (json_int_t)model->ooms, "pages",
+        (json_int_t)device->page_count, "lost", (json_int_t)device->lost, "omitted",
+        (json_int_t)device->left_out, "unmatched", (json_int_t)model->lives.unmatched, "recorded",
+        (json_int_t)device->event_count, "summed", (json_int_t)model->lives.summed_count, "texts",
+        texts_of(recording), "sites", site_names(&model->sites), "streams", streams_of(model));
+    const bool fine = facts && write_json(out, facts);
+
+    json_decref(facts);
+    return fine;
+}
+
+bool view_model_write(FILE *out, unsigned number, const struct recording *recording,
+                      const struct recording_device *device, size_t most_lives, size_t *summed,
+                      struct course_dropped *dropped)
+{
+    struct model model = {.recording = recording, .device = device};
+    bool fine;
+
+    if (!sites_init(&model.sites, recording, SITES_BY_FRAME, 1))
+        return false;
+    if (!view_lives_init(&model.lives, recording, device)) {
+        sites_fini(&model.sites);
+        return false;
+    }
+    if (!view_lives_reduce(&model.lives, most_lives)) {
+        view_lives_fini(&model.lives);
+        sites_fini(&model.sites);
+        return false;
+    }
+    *summed = model.lives.summed_count;
+    *dropped = model.lives.dropped;
+    add_times(&model);
+    add_names(&model);
+    add_lives(&model);
+    add_spans(&model);
+    add_ooms(&model);
+    (void)fprintf(out, "<script type=\"application/json\" id=\"facts-%u\">", number);
+    fine = write_facts(out, &model);
+    (void)fprintf(out, "</script>\n<script type=\"text/plain\" id=\"columns-%u\">", number);
+    fine = fine && view_columns_write(&model.columns, out);
+    (void)fputs("</script>\n", out);
+    view_columns_fini(&model.columns);
+    view_lives_fini(&model.lives);
+    sites_fini(&model.sites);
+    return fine;
+}

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The page of `xseg view`, as bytes: src/tools/commands/view/page/, put together by its pack.py.  What belongs to a file stands
+ * between the two parts.
+ */
+#ifndef TOOLS_VIEW_PAGE_H
+#define TOOLS_VIEW_PAGE_H
+
+#include <stddef.h>
+
+extern const unsigned char view_page_head[], view_page_tail[];
+extern const size_t view_page_head_bytes, view_page_tail_bytes;
+
+#endif

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/reading/input.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <zstd.h>
+
+#include "src/tools/output/progress.h"
+
+#define FILE_BYTES ((size_t)1 << 16)
+#define WINDOW_LOG 27 /* Zstandard's own limit for streams unless asked for more */
+
+struct input {
+    FILE *file;
+    ZSTD_DCtx *zstd; /* NULL for plain contents */
+    ZSTD_inBuffer raw;
+    bool in_frame;
+    bool is_folder;
+    size_t begin_read;    /* bytes of `begin` that were handed out */
+    size_t begin_count;   /* bytes in `begin`; 0 before input_begin() */
+    uint64_t bytes;       /* decompressed so far */
+    uint64_t taken, most; /* bytes of the file: read, and in it; 0: a pipe */
+    char problem[160];
+    unsigned char begin[INPUT_BEGIN];
+    char buffer[FILE_BYTES];
+};
+
+static bool fail(struct input *input, const char *sentence, const char *detail)
+{
+    snprintf(input->problem, sizeof(input->problem), "%s%s%s", sentence, detail ? ": " : "",
+             detail ? detail : "");
+    return false;
+}
+
+/* Read more of the file into the buffer; at its end the buffer stays empty. */
+static bool refill(struct input *input)
+{
+    errno = 0;
+    size_t count = fread(input->buffer, 1, FILE_BYTES, input->file);
+
+    if (count == 0 && ferror(input->file))
+        return fail(input, "cannot be read", strerror(errno));
+    input->raw = (ZSTD_inBuffer){input->buffer, count, 0};
+    input->taken += count;
+    progress_reach(input->taken, input->most);
+    return true;
+}
+
+static bool is_compressed(const struct input *input)
+{
+    const unsigned char *byte = (const unsigned char *)input->buffer;
+
+    if (input->raw.size < 4)
+        return false;
+    uint32_t magic = (uint32_t)byte[0] | (uint32_t)byte[1] << 8 | (uint32_t)byte[2] << 16 |
+                     (uint32_t)byte[3] << 24;
+    return magic == ZSTD_MAGICNUMBER || (magic & 0xfffffff0u) == ZSTD_MAGIC_SKIPPABLE_START;
+}
+
+struct input *input_open(FILE *file)
+{
+    struct input *input = malloc(sizeof(*input));
+    struct stat about = {0};
+
+    if (!input)
+        return NULL;
+    memset(input, 0, offsetof(struct input, begin));
+    input->file = file;
+    (void)fstat(fileno(file), &about);
+    input->is_folder = S_ISDIR(about.st_mode);
+    input->most = S_ISREG(about.st_mode) ? (uint64_t)about.st_size : 0;
+    if (!refill(input) || !is_compressed(input))
+        return input;
+    input->zstd = ZSTD_createDCtx();
+    if (!input->zstd ||
+        ZSTD_isError(ZSTD_DCtx_setParameter(input->zstd, ZSTD_d_windowLogMax, WINDOW_LOG))) {
+        input_close(input);
+        return NULL;
+    }
+    return input;
+}
+
+void input_close(struct input *input)
+{
+    if (!input)
+        return;
+    ZSTD_freeDCtx(input->zstd);
+    free(input);
+}
+
+/* Decompress until something comes out or the file ends. */
+static size_t read_compressed(struct input *input, void *to, size_t room)
+{
+    ZSTD_outBuffer output = {to, room, 0};
+
+    while (output.pos == 0) {
+        /* A frame may still hold bytes when all its input has been taken. */
+        if (input->in_frame || input->raw.pos < input->raw.size) {
+            size_t rest = ZSTD_decompressStream(input->zstd, &output, &input->raw);
+
+            if (ZSTD_isError(rest)) {
+                fail(input, "the compressed data is damaged", ZSTD_getErrorName(rest));
+                return 0;
+            }
+            input->in_frame = rest != 0;
+        }
+        if (output.pos > 0 || input->raw.pos < input->raw.size)
+            continue;
+        if (!refill(input))
+            return 0;
+        if (input->raw.size > 0)
+            continue;
+        if (input->in_frame)
+            fail(input, "the compressed data ends too early; the file was cut", NULL);
+        break;
+    }
+    return output.pos;
+}
+
+static size_t read_plain(struct input *input, void *to, size_t room)
+{
+    if (input->raw.pos == input->raw.size && !refill(input))
+        return 0;
+
+    size_t count = input->raw.size - input->raw.pos;
+
+    if (count > room)
+        count = room;
+    memcpy(to, input->buffer + input->raw.pos, count);
+    input->raw.pos += count;
+    return count;
+}
+
+/* The next bytes behind `begin`. */
+static size_t read_on(struct input *input, void *to, size_t room)
+{
+    size_t count = 0;
+
+    if (input->problem[0])
+        return 0;
+    count = input->zstd ? read_compressed(input, to, room) : read_plain(input, to, room);
+    input->bytes += count;
+    if (input->bytes <= INPUT_MOST)
+        return count;
+    fail(input, "the file's contents are longer than 4 GiB", NULL);
+    return 0;
+}
+
+size_t input_read(struct input *input, void *to, size_t room)
+{
+    size_t count = input->begin_count - input->begin_read;
+
+    if (count == 0)
+        return read_on(input, to, room);
+    if (count > room)
+        count = room;
+    memcpy(to, input->begin + input->begin_read, count);
+    input->begin_read += count;
+    return count;
+}
+
+size_t input_begin(struct input *input, const unsigned char **bytes)
+{
+    size_t count = 0;
+
+    *bytes = input->begin;
+    if (input->begin_count == 0 && input->bytes == 0) {
+        do {
+            input->begin_count += count;
+            count = read_on(input, input->begin + input->begin_count,
+                            sizeof(input->begin) - input->begin_count);
+        } while (count > 0 && input->begin_count + count < sizeof(input->begin));
+        input->begin_count += count;
+    }
+    return input->begin_count;
+}
+
+int input_peek(struct input *input)
+{
+    const unsigned char *bytes;
+
+    return input_begin(input, &bytes) > 0 ? bytes[0] : -1;
+}
+
+const char *input_problem(const struct input *input)
+{
+    return input->problem[0] ? input->problem : NULL;
+}
+
+bool input_is_folder(const struct input *input)
+{
+    return input->is_folder;
+}

@@ -1,0 +1,479 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/reading/recording_read.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/tools/containers/array.h"
+#include "src/tools/reading/file_kind.h"
+#include "src/tools/reading/traces.h"
+#include "src/tools/reading/unpickle.h"
+
+/* Numbers of devices are below this: no machine has so many. */
+#define DEVICES_MOST 1024u
+
+/* Of what is under the key `xseg` (src/core/report/snapshot.c). */
+#define FORMAT 1u
+
+/* --- Segments. --- */
+
+/* Before 2.1 a block had a list of what was there, the latest first, with frames and the requested size; else the block. */
+static const struct pickle_value *latest_of(struct reading *reading,
+                                            const struct pickle_value *value)
+{
+    const struct pickle_value *history = reading_list(reading, value, READING_HISTORY);
+
+    return reading_count(history) > 0 ? pickle_item(reading->pickle, history, 0) : value;
+}
+
+static enum recording_state state_of(const char *state)
+{
+    if (strcmp(state, "active_allocated") == 0)
+        return RECORDING_LIVE;
+    return strncmp(state, "active", 6) == 0 ? RECORDING_PENDING : RECORDING_INACTIVE;
+}
+
+/* A block without `address` follows the one before it; one without `requested_size` is as large as its request. */
+static bool read_block(struct reading *reading, const struct pickle_value *value, uint64_t *address,
+                       struct recording_block *out)
+{
+    const char *state = pickle_string(reading->pickle, reading_find(reading, value, READING_STATE));
+    const struct pickle_value *latest = latest_of(reading, value);
+
+    if (!state)
+        return reading_bad(reading, "a block has no `state`");
+    *out = (struct recording_block){.state = (uint8_t)state_of(state)};
+    if (!reading_want(reading, value, READING_ADDRESS, address) ||
+        !reading_need(reading, value, READING_SIZE, &out->bytes))
+        return false;
+    if (out->bytes > UINT64_MAX - *address)
+        return reading_bad(reading, "a block ends beyond all addresses");
+    out->address = *address;
+    *address += out->bytes;
+    out->requested = out->bytes;
+    return reading_want(reading, latest, READING_REAL_SIZE, &out->requested) &&
+           reading_want(reading, value, READING_REQUESTED_SIZE, &out->requested) &&
+           reading_stack(reading, reading_list(reading, latest, READING_FRAMES), &out->stack);
+}
+
+static bool read_blocks(struct reading *reading, const struct pickle_value *list,
+                        struct recording_segment *segment)
+{
+    struct recording *out = reading->out;
+    uint64_t address = segment->address;
+
+    segment->first = (uint32_t)out->block_count;
+    segment->count = (uint32_t)reading_count(list);
+    for (size_t i = 0; i < segment->count; i++) {
+        /* A stack that was read has no items any more. */
+        if (i >= reading_count(list))
+            return reading_bad(reading, "its blocks are the frames of a block, too");
+        if (!read_block(reading, pickle_item(reading->pickle, list, i), &address,
+                        &out->blocks[out->block_count++]))
+            return false;
+    }
+    return true;
+}
+
+static bool read_segment(struct reading *reading, const struct pickle_value *value, size_t number,
+                         struct recording_segment *out)
+{
+    const char *type =
+        pickle_string(reading->pickle, reading_find(reading, value, READING_SEGMENT_TYPE));
+    const struct pickle_value *expandable = reading_find(reading, value, READING_IS_EXPANDABLE);
+
+    (void)snprintf(reading->where, sizeof(reading->where), "segment %zu: ", number + 1);
+    *out = (struct recording_segment){
+        .is_small = type && strcmp(type, "small") == 0,
+        .is_expandable = expandable && expandable->kind == PICKLE_BOOL && expandable->number,
+    };
+    reading->names_expandable |= expandable != NULL;
+    if (!reading_need(reading, value, READING_ADDRESS, &out->address) ||
+        !reading_need(reading, value, READING_TOTAL_SIZE, &out->bytes) ||
+        !reading_want(reading, value, READING_STREAM, &out->stream) ||
+        !reading_want_pool(reading, value, READING_SEGMENT_POOL_ID, &out->pool))
+        return false;
+    if (out->bytes > UINT64_MAX - out->address)
+        return reading_bad(reading, "it ends beyond all addresses");
+    return read_blocks(reading, reading_list(reading, value, READING_BLOCKS), out);
+}
+
+/* Room for the blocks of all segments.  A list of blocks may be several segments', so they are counted first. */
+static bool make_room_for_blocks(struct reading *reading, const struct pickle_value *segments)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < reading_count(segments); i++)
+        count += reading_count(
+            reading_list(reading, pickle_item(reading->pickle, segments, i), READING_BLOCKS));
+    if (count > reading->pickle->count || count > UINT32_MAX)
+        return reading_bad(reading, "blocks of a segment are those of others");
+    reading->out->blocks = malloc((count + 1) * sizeof(*reading->out->blocks));
+    return reading->out->blocks || reading_lacks_memory(reading);
+}
+
+/* The device of a number, made if it is new. */
+static struct recording_device *get_device(struct reading *reading, uint64_t number)
+{
+    struct recording *out = reading->out;
+    struct recording_device *devices;
+
+    for (size_t i = 0; i < out->device_count; i++)
+        if ((uint64_t)out->devices[i].number == number)
+            return &out->devices[i];
+    devices = realloc(out->devices, (out->device_count + 1) * sizeof(*devices));
+    if (!devices || number >= DEVICES_MOST) {
+        (void)(devices ? reading_bad(reading, "there is no device %" PRIu64, number)
+                       : reading_lacks_memory(reading));
+        out->devices = devices ? devices : out->devices;
+        return NULL;
+    }
+    out->devices = devices;
+    devices[out->device_count] = (struct recording_device){.number = (int)number};
+    return &devices[out->device_count++];
+}
+
+static int compare_segments(const void *left, const void *right)
+{
+    const uint64_t a = ((const struct recording_segment *)left)->address;
+    const uint64_t b = ((const struct recording_segment *)right)->address;
+
+    return (a > b) - (a < b);
+}
+
+static bool read_segments(struct reading *reading, const struct pickle_value *segments)
+{
+    if (!make_room_for_blocks(reading, segments))
+        return false;
+    for (size_t i = 0; i < reading_count(segments); i++) {
+        const struct pickle_value *value = pickle_item(reading->pickle, segments, i);
+        struct recording_segment segment;
+        struct recording_device *device;
+        uint64_t number = 0;
+
+        (void)snprintf(reading->where, sizeof(reading->where), "segment %zu: ", i + 1);
+        if (!reading_need(reading, value, READING_DEVICE, &number) ||
+            !read_segment(reading, value, i, &segment) || !(device = get_device(reading, number)) ||
+            !array_room((void **)&device->segments, device->segment_count, sizeof(segment)))
+            return reading->fault->text[0] ? false : reading_lacks_memory(reading);
+        device->segments[device->segment_count++] = segment;
+    }
+    for (size_t i = 0; i < reading->out->device_count; i++)
+        if (reading->out->devices[i].segment_count > 0)
+            qsort(reading->out->devices[i].segments, reading->out->devices[i].segment_count,
+                  sizeof(struct recording_segment), compare_segments);
+    return true;
+}
+
+/* --- Events. --- */
+
+/* A pickle may name one list many times, so no more items are read of a file than it has values. */
+static bool take_items(struct reading *reading, size_t count)
+{
+    reading->items += count;
+    return reading->items <= reading->pickle->count ||
+           reading_bad(reading, "its entries are those of another list");
+}
+
+static bool read_trace(struct reading *reading, struct traces *traces,
+                       const struct pickle_value *list, uint64_t number)
+{
+    struct recording_device *device;
+
+    if (list->kind != PICKLE_LIST)
+        return reading_bad(reading, "the history of device %" PRIu64 " is no list", number);
+    if (traces_count(traces, list) == 0)
+        return true;
+    device = get_device(reading, number);
+    return device && traces_give(traces, list, device);
+}
+
+static bool read_traces(struct reading *reading, struct traces *traces,
+                        const struct pickle_value *lists)
+{
+    for (size_t i = 0; i < reading_count(lists); i++) {
+        reading->where[0] = '\0';
+        if (!read_trace(reading, traces, pickle_item(reading->pickle, lists, i), i))
+            return false;
+    }
+    return true;
+}
+
+/* Segments without the key is_expandable are classic, unless the history maps and never allocates segments. */
+static void infer_expandable(struct reading *reading)
+{
+    struct recording *out = reading->out;
+
+    if (reading->names_expandable)
+        return;
+    for (size_t i = 0; i < out->device_count; i++) {
+        struct recording_device *device = &out->devices[i];
+        bool maps = false, allocates = false;
+
+        for (size_t at = 0; at < device->event_count; at++) {
+            maps |= device->events[at].action == RECORDING_SEGMENT_MAP;
+            allocates |= device->events[at].action == RECORDING_SEGMENT_ALLOC;
+        }
+        for (size_t at = 0; at < device->segment_count; at++)
+            device->segments[at].is_expandable = maps && !allocates;
+    }
+}
+
+/* --- Settings, and what xseg adds. --- */
+
+static bool read_config(struct reading *reading, const struct pickle_value *settings)
+{
+    const char *text = pickle_string(
+        reading->pickle, reading_find(reading, settings, READING_PYTORCH_CUDA_ALLOC_CONF));
+    const struct pickle_value *expandable =
+        reading_find(reading, settings, READING_EXPANDABLE_SEGMENTS);
+    const bool names = text && strstr(text, "expandable_segments") != NULL;
+    const bool adds = !names && expandable && expandable->kind == PICKLE_BOOL && expandable->number;
+    char *whole = NULL;
+    bool fine;
+
+    if (!settings)
+        return true;
+    reading->out->has_config = true;
+    reading->out->names_segments = names || (expandable && expandable->kind == PICKLE_BOOL);
+    if (asprintf(&whole, "%s%s%s", text ? text : "", adds && text && text[0] ? "," : "",
+                 adds ? "expandable_segments:True" : "") < 0)
+        return reading_lacks_memory(reading);
+    fine = recording_names_text(&reading->names, whole, &reading->out->config);
+    free(whole);
+    return fine || reading_lacks_memory(reading);
+}
+
+/* The word for a reason; snapshots before 0.9.0 have other words for some. */
+static const char *current_reason(const char *word)
+{
+    static const char *const renamed[][2] = {
+        {"live", "allocated"},
+        {"busy", "claimed"},
+        {"floor", "keep"},
+        {"borrowed", "above_share"},
+    };
+
+    for (size_t i = 0; word != NULL && i < sizeof(renamed) / sizeof(*renamed); i++)
+        if (strcmp(word, renamed[i][0]) == 0)
+            return renamed[i][1];
+    return word;
+}
+
+static bool read_pages(struct reading *reading, const struct pickle_value *list,
+                       struct recording_device *device)
+{
+    const size_t count = reading_count(list);
+
+    if (!take_items(reading, count))
+        return false;
+    device->pages = malloc((count + 1) * sizeof(*device->pages));
+    if (!device->pages)
+        return reading_lacks_memory(reading);
+    for (; device->page_count < count; device->page_count++) {
+        const struct pickle_value *item = pickle_item(reading->pickle, list, device->page_count);
+        struct recording_page *page = &device->pages[device->page_count];
+        uint64_t *const numbers[] = {&page->address, &page->bytes,  NULL,
+                                     &page->live,    &page->cached, &page->registered};
+        const char *reason;
+        size_t there;
+
+        if (item->kind != PICKLE_LIST || pickle_count(item) < 5)
+            return reading_bad(reading, "a page is no list of five or more");
+        there = pickle_count(item) < 6 ? 5 : 6;
+        page->registered = 0;
+        for (size_t i = 0; i < there; i++)
+            if (numbers[i] && !pickle_number(pickle_item(reading->pickle, item, i), numbers[i]))
+                return reading_bad(reading, "a page has something that is no number");
+        reason =
+            current_reason(pickle_string(reading->pickle, pickle_item(reading->pickle, item, 2)));
+        if (!recording_names_text(&reading->names, reason ? reason : "", &page->reason))
+            return reading_lacks_memory(reading);
+    }
+    return true;
+}
+
+static enum recording_cause cause_of(const char *name)
+{
+    static const char *const names[] = {
+        [RECORDING_CAUSE_REMAP] = "remap",   [RECORDING_CAUSE_DECAY] = "decay",
+        [RECORDING_CAUSE_TRIM] = "trim",     [RECORDING_CAUSE_PAUSE] = "pause",
+        [RECORDING_CAUSE_RESUME] = "resume", [RECORDING_CAUSE_BUDGET_RELEASE] = "budget_release",
+    };
+
+    /* Words of snapshots before 0.9.0. */
+    if (strcmp(name, "steal") == 0)
+        return RECORDING_CAUSE_REMAP;
+    if (strcmp(name, "give") == 0)
+        return RECORDING_CAUSE_BUDGET_RELEASE;
+    for (size_t i = RECORDING_CAUSE_NONE + 1; i < RECORDING_CAUSE_OTHER; i++)
+        if (strcmp(name, names[i]) == 0)
+            return (enum recording_cause)i;
+    return RECORDING_CAUSE_OTHER;
+}
+
+/* A cause is a list of the place of its entry, and a word. */
+static bool read_causes(struct reading *reading, const struct pickle_value *list,
+                        struct recording_device *device)
+{
+    const size_t count = reading_count(list);
+
+    if (!take_items(reading, count))
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        const struct pickle_value *item = pickle_item(reading->pickle, list, i);
+        const char *word;
+        uint64_t entry;
+
+        if (item->kind != PICKLE_LIST || pickle_count(item) < 2 ||
+            !pickle_number(pickle_item(reading->pickle, item, 0), &entry) ||
+            entry >= device->event_count ||
+            !(word = pickle_string(reading->pickle, pickle_item(reading->pickle, item, 1))))
+            return reading_bad(reading, "a cause is no list of an entry and a word");
+        device->events[entry].cause = (uint8_t)cause_of(word);
+    }
+    return true;
+}
+
+static bool read_own(struct reading *reading, const struct pickle_value *own)
+{
+    const struct pickle_value *devices = reading_list(reading, own, READING_DEVICES);
+    uint64_t format = FORMAT;
+
+    reading->out->is_own = own != NULL;
+    (void)snprintf(reading->where, sizeof(reading->where), "xseg: ");
+    if (!reading_want(reading, own, READING_FORMAT, &format))
+        return false;
+    if (format != FORMAT)
+        return reading_bad(reading,
+                           "format %" PRIu64
+                           " of xseg's own facts is not known, only %u; a newer `xseg` "
+                           "reads it",
+                           format, FORMAT);
+    for (size_t i = 0; i < reading_count(devices); i++) {
+        const struct pickle_value *value = pickle_item(reading->pickle, devices, i);
+        struct recording_device *device;
+        uint64_t number = 0;
+
+        if (!reading_need(reading, value, READING_DEVICE, &number) ||
+            !(device = get_device(reading, number)) ||
+            !reading_want(reading, value, READING_LOST, &device->lost) ||
+            !reading_want(reading, value, READING_LEFT_OUT, &device->left_out) ||
+            !reading_want(reading, value, READING_SINGLE_PAGE_REST, &device->single_page_rest) ||
+            !reading_want(reading, value, READING_SINGLE_PAGE_PADDING, &device->single_page_rest) ||
+            !read_causes(reading, reading_list(reading, value, READING_CAUSES), device) ||
+            (!device->pages &&
+             !read_pages(reading, reading_list(reading, value, READING_PAGES), device)))
+            return false;
+    }
+    return true;
+}
+
+/* --- All of it. --- */
+
+static int compare_devices(const void *left, const void *right)
+{
+    return ((const struct recording_device *)left)->number -
+           ((const struct recording_device *)right)->number;
+}
+
+/* Report the kind of a pickle without segments. */
+static bool refuse_other(struct reading *reading, struct input *input)
+{
+    static const char *const kinds[] = {
+        [PICKLE_NONE] = "None",     [PICKLE_BOOL] = "a boolean",   [PICKLE_INT] = "a number",
+        [PICKLE_HUGE] = "a number", [PICKLE_REAL] = "a number",    [PICKLE_TEXT] = "a string",
+        [PICKLE_BYTES] = "bytes",   [PICKLE_LIST] = "a list",      [PICKLE_TUPLE] = "a tuple",
+        [PICKLE_SET] = "a set",     [PICKLE_DICT] = "a dictionary"};
+    const uint8_t kind = pickle_top(reading->pickle)->kind;
+
+    if (file_kind_describe(input, reading->fault->text, sizeof(reading->fault->text)))
+        return false;
+    return reading_bad(reading,
+                       "it is no memory snapshot: a pickle of %s without %s; " FILE_KIND_SNAPSHOT
+                       " writes one",
+                       kinds[kind], kind == PICKLE_LIST ? "segments" : "`segments`");
+}
+
+/* The list of segments: under its key, or the value itself; NULL: there is none. */
+static const struct pickle_value *segments_of(struct reading *reading)
+{
+    const struct pickle_value *top = pickle_top(reading->pickle);
+
+    if (top->kind != PICKLE_LIST)
+        return reading_list(reading, top, READING_SEGMENTS);
+    for (size_t i = 0; i < pickle_count(top); i++)
+        if (!reading_find(reading, pickle_item(reading->pickle, top, i), READING_TOTAL_SIZE))
+            return NULL;
+    return top;
+}
+
+static bool read_all(struct reading *reading, struct traces *traces, struct input *input)
+{
+    const struct pickle_value *top = pickle_top(reading->pickle);
+    const struct pickle_value *segments = segments_of(reading);
+
+    if (!segments)
+        return refuse_other(reading, input);
+    if (!read_segments(reading, segments) ||
+        !read_traces(reading, traces, reading_list(reading, top, READING_DEVICE_TRACES)))
+        return false;
+    infer_expandable(reading);
+    reading->where[0] = '\0';
+    if (!read_config(reading, reading_find(reading, top, READING_ALLOCATOR_SETTINGS)) ||
+        !read_own(reading, reading_find(reading, top, READING_XSEG)))
+        return false;
+    if (reading->out->device_count > 0)
+        qsort(reading->out->devices, reading->out->device_count, sizeof(*reading->out->devices),
+              compare_devices);
+    return true;
+}
+
+/* Read the pickle, with events taken out of it, and all else of it then. */
+static bool read_pickle(struct reading *reading, struct traces *traces, struct input *input)
+{
+    const struct pickle_taker taker = {traces, traces_take};
+    struct pickle_fault problem;
+    struct pickle pickle;
+    bool fine;
+
+    reading->pickle = &pickle;
+    (void)input_peek(input); /* keeps the first bytes for file_kind_describe() */
+    if (!pickle_read(input, &taker, &pickle, &problem)) {
+        if (problem.text[0] &&
+            !file_kind_describe(input, reading->fault->text, sizeof(reading->fault->text)))
+            (void)snprintf(reading->fault->text, sizeof(reading->fault->text),
+                           "it cannot be read as a memory snapshot: byte %" PRIu64 ": %s",
+                           problem.byte, problem.text);
+        return false;
+    }
+    fine = read_all(reading, traces, input);
+    pickle_fini(&pickle);
+    return fine;
+}
+
+bool recording_read(struct input *input, const char *name, struct names *names,
+                    struct recording *out, struct recording_fault *fault)
+{
+    struct reading reading = {.out = out, .fault = fault};
+    struct traces traces;
+    bool fine;
+
+    memset(out, 0, sizeof(*out));
+    fault->text[0] = '\0';
+    traces_init(&traces, &reading);
+    sources_init(&reading.sources, names);
+    out->name = strdup(name);
+    fine = recording_names_init(&reading.names, out) && out->name
+               ? read_pickle(&reading, &traces, input)
+               : reading_lacks_memory(&reading);
+    traces_fini(&traces);
+    recording_names_fini(&reading.names);
+    free(reading.frames);
+    sources_fini(&reading.sources);
+    if (!fine)
+        recording_fini(out);
+    return fine;
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/replay/min_device.h"
+
+#define MIB     ((uint64_t)1 << 20)
+#define GRANULE ((uint64_t)2)       /* MiB: what a device's memory is a multiple of */
+#define PLENTY  ((uint64_t)1 << 24) /* MiB: more than any trace needs */
+
+struct search {
+    const struct xtrace *trace;
+    struct replay_settings settings;
+    bool of_all;
+};
+
+static bool is_complete(const struct search *search, const struct replay_result *result)
+{
+    return result->end == REPLAY_DONE && result->oom_at < 0 &&
+           (!search->of_all || result->failed_served == result->failed);
+}
+
+/* Replay on a device of so many MiB.  Returns whether the trace completes. */
+static bool completes(struct search *search, uint64_t mib, struct replay_result *out)
+{
+    search->settings.device_bytes = mib * MIB;
+    replay_run(search->trace, &search->settings, out);
+    replay_result_fini(out);
+    return is_complete(search, out);
+}
+
+/* A device on which it does complete, at `high` or, failing that, above.  0: there is none. */
+static uint64_t find_enough(struct search *search, uint64_t *low, uint64_t high)
+{
+    struct replay_result result;
+
+    while (!completes(search, high, &result)) {
+        if (high >= PLENTY)
+            return 0;
+        *low = high;
+        high += (high / 16 + GRANULE) / GRANULE * GRANULE;
+        if (high > PLENTY)
+            high = PLENTY;
+    }
+    return high;
+}
+
+bool min_device_find(const struct xtrace *trace, const struct replay_settings *settings,
+                     const struct replay_result *full, bool of_all, uint64_t *out)
+{
+    struct search search = {.trace = trace, .settings = *settings, .of_all = of_all};
+    struct replay_result result = *full;
+    uint64_t low, high;
+
+    search.settings.check = CHECK_OFF;
+    search.settings.timeline = NULL;
+    search.settings.history = NULL;
+    search.settings.explain = false;
+    search.settings.quiet = true;
+    if ((full->oom_at >= 0 || (of_all && full->failed_served < full->failed)) &&
+        !completes(&search, PLENTY, &result))
+        return false;
+
+    low = result.peak_requested / MIB / GRANULE * GRANULE;
+    high = find_enough(&search, &low, (result.peak_reserved + MIB - 1) / MIB + GRANULE);
+    if (high == 0)
+        return false;
+    while (high - low > (low / 1000 > GRANULE ? low / 1000 : GRANULE)) {
+        uint64_t middle = (low + high) / 2 / GRANULE * GRANULE;
+
+        if (completes(&search, middle, &result))
+            high = middle;
+        else
+            low = middle;
+    }
+    *out = high * MIB;
+    return true;
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/replay/timeline.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "src/tools/output/output.h"
+#include "src/tools/output/printable.h"
+
+/* How long the clock of a trace runs, in microseconds; whether it has one. */
+static bool has_clock(const struct xtrace *trace, uint64_t *span)
+{
+    uint64_t first = 0, last = 0;
+    bool found = false;
+
+    for (size_t i = 0; i < trace->op_count; i++)
+        if (trace->ops[i].kind == XTRACE_CLOCK) {
+            first = found ? first : trace->ops[i].value;
+            last = trace->ops[i].value;
+            found = true;
+        }
+    *span = last - first;
+    return found;
+}
+
+void timeline_init(struct timeline *timeline, FILE *file, const struct xtrace *trace)
+{
+    uint64_t length = 0;
+
+    *timeline = (struct timeline){.file = file};
+    if (!file)
+        return;
+    timeline->has_clock = has_clock(trace, &length);
+    if (!timeline->has_clock)
+        length = trace->events;
+    timeline->run = length / TIMELINE_ROWS + (length % TIMELINE_ROWS != 0);
+    (void)fprintf(file, "# %s\trequested\tallocated\treserved%s\n",
+                  timeline->has_clock ? "usec" : "event",
+                  timeline->has_clock ? "\taddresses\thost\tobjects" : "");
+}
+
+static void write_row(struct timeline *timeline)
+{
+    const unsigned columns = timeline->has_clock ? TIMELINE_COLUMNS : 3;
+
+    (void)fprintf(timeline->file, "%" PRIu64, timeline->at);
+    for (unsigned i = 0; i < columns; i++)
+        (void)fprintf(timeline->file, "\t%" PRIu64, timeline->high[i]);
+    (void)fputc('\n', timeline->file);
+    memset(timeline->high, 0, sizeof(timeline->high));
+    timeline->count = 0;
+}
+
+static void raise_high(struct timeline *timeline, const uint64_t *values, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (values[i] > timeline->high[i])
+            timeline->high[i] = values[i];
+}
+
+void timeline_add(struct timeline *timeline, const struct xseg_statistics *stats)
+{
+    const uint64_t values[] = {stats->requested_bytes[0].current, stats->allocated_bytes[0].current,
+                               stats->reserved_bytes[0].current};
+
+    timeline->at++;
+    timeline->count++;
+    raise_high(timeline, values, 3);
+    if (timeline->count == timeline->run)
+        write_row(timeline);
+}
+
+void timeline_mark(struct timeline *timeline, const char *label)
+{
+    if (timeline->has_clock)
+        return;
+    (void)fprintf(timeline->file, "# mark\t%" PRIu64 "\t", timeline->at);
+    printable_print(timeline->file, label);
+    (void)fputc('\n', timeline->file);
+}
+
+/* What the driver holds for the allocator: pages, reservations, segments, events. */
+static uint64_t count_objects(struct xseg_allocator *allocator)
+{
+    static const char *const makes[] = {"cuMemCreate", "cuMemAddressReserve", "cuMemAlloc",
+                                        "cuEventCreate"};
+    static const char *const ends[] = {"cuMemRelease", "cuMemAddressFree", "cuMemFree",
+                                       "cuEventDestroy"};
+    struct xseg_driver_call calls[128];
+    size_t count = 0;
+    uint64_t objects = 0;
+
+    if (xseg_driver_calls(allocator, calls, sizeof(calls) / sizeof(calls[0]), &count) != XSEG_OK)
+        return 0;
+    for (size_t i = 0; i < count && i < sizeof(calls) / sizeof(calls[0]); i++) {
+        const uint64_t worked = calls[i].count - calls[i].failed;
+
+        for (size_t kind = 0; kind < sizeof(makes) / sizeof(makes[0]); kind++) {
+            objects += strcmp(calls[i].name, makes[kind]) == 0 ? worked : 0;
+            objects -= strcmp(calls[i].name, ends[kind]) == 0 ? worked : 0;
+        }
+    }
+    return objects;
+}
+
+/* Host memory and objects take longer to find out: once for a row, and not at each change. */
+static void note_bookkeeping(struct timeline *timeline, struct xseg_allocator *allocator)
+{
+    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_statistics stats = {sizeof(stats)};
+
+    where.device = 0;
+    if (xseg_stats_get(allocator, &where, &stats) == XSEG_OK)
+        timeline->high[4] = stats.host_bytes;
+    timeline->high[5] = count_objects(allocator);
+}
+
+void timeline_until(struct timeline *timeline, uint64_t microseconds,
+                    struct xseg_allocator *allocator, const struct xseg_statistics *stats)
+{
+    const uint64_t values[] = {stats->requested_bytes[0].current, stats->allocated_bytes[0].current,
+                               stats->reserved_bytes[0].current, stats->address_bytes};
+
+    while (timeline->run > 0 && timeline->at + timeline->run <= microseconds) {
+        timeline->at += timeline->run;
+        raise_high(timeline, values, 4);
+        note_bookkeeping(timeline, allocator);
+        write_row(timeline);
+    }
+    if (timeline->at < microseconds) {
+        raise_high(timeline, values, 4);
+        if (timeline->count++ == 0)
+            note_bookkeeping(timeline, allocator);
+    }
+}
+
+bool timeline_fini(struct timeline *timeline)
+{
+    if (!timeline->file)
+        return true;
+    if (timeline->count > 0) {
+        timeline->at += timeline->has_clock ? timeline->run : 0;
+        write_row(timeline);
+    }
+    return output_flush(timeline->file);
+}

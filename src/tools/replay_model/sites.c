@@ -1,0 +1,561 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/replay_model/sites.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/tools/containers/index.h"
+
+/* --- Kinds of frames. --- */
+
+/* In ascending order of preference. */
+enum frame_kind {
+    FRAME_RUNTIME, /* starts threads, interprets, dispatches, or captures the stack; or a library's, without a name */
+    FRAME_LIBRARY,        /* a named function of PyTorch, CUDA or xseg */
+    FRAME_MODULE,         /* the program's, without source */
+    FRAME_SOURCE,         /* the program's, with source */
+    FRAME_AUTOGRAD,       /* apply() of a node of PyTorch's backward graph */
+    FRAME_PYTHON_LIBRARY, /* Python, of PyTorch or of Python's own library */
+    FRAME_PYTHON,
+};
+
+struct slice {
+    const char *text;
+    size_t length;
+};
+
+static bool begins(const char *text, const char *with)
+{
+    return strncmp(text, with, strlen(with)) == 0;
+}
+
+static bool ends(const char *text, const char *with)
+{
+    const size_t length = strlen(text), tail = strlen(with);
+
+    return length >= tail && strcmp(text + length - tail, with) == 0;
+}
+
+static bool begins_with_any(const char *text, const char *const *words)
+{
+    for (; *words; words++)
+        if (begins(text, *words))
+            return true;
+    return false;
+}
+
+static bool has_any(const char *text, const char *const *words)
+{
+    for (; *words; words++)
+        if (strstr(text, *words))
+            return true;
+    return false;
+}
+
+static bool slice_begins_with_any(struct slice name, const char *const *words)
+{
+    for (; *words; words++)
+        if (name.length >= strlen(*words) && begins(name.text, *words))
+            return true;
+    return false;
+}
+
+/* Whether a path has a part, of which a `/` may be a `\\` in the path. */
+static bool has_part(const char *path, const char *part)
+{
+    for (; *path; path++) {
+        size_t i = 0;
+
+        while (part[i] && (part[i] == path[i] || (part[i] == '/' && path[i] == '\\')))
+            i++;
+        if (!part[i])
+            return true;
+    }
+    return false;
+}
+
+static bool slice_has(struct slice name, const char *word)
+{
+    return memmem(name.text, name.length, word, strlen(word)) != NULL;
+}
+
+/* The end of a parenthesized part of a demangled name, which begins at `at`. */
+static const char *skip_parentheses(const char *at)
+{
+    size_t depth = 0;
+
+    for (; *at; at++) {
+        depth += *at == '(';
+        depth -= *at == ')';
+        if (depth == 0)
+            return at + 1;
+    }
+    return at;
+}
+
+/*
+ * The qualified name in a demangled function, without return type, parameters and suffixes:
+ * "at::native::copy<int>" of "void at::native::copy<int>(at::Tensor const&) [clone .isra.0]".
+ */
+static struct slice qualified_name(const char *text)
+{
+    const char *first = text, *at = text;
+    size_t depth = 0; /* of template arguments and braces */
+    bool is_operator = false;
+
+    while (*at) {
+        if (depth == 0 && begins(at, "operator") && (at == text || strchr(": ", at[-1]))) {
+            is_operator = true; /* no return type follows: "my::T::operator at::Tensor" */
+            at += strlen("operator");
+            at += begins(at, "()") ? 2 : strspn(at, "<>=!+-*/%&|^~,[]");
+        } else if (begins(at, "(anonymous namespace)") || begins(at, "decltype(")) {
+            at = skip_parentheses(strchr(at, '('));
+        } else if (depth == 0 && (*at == '(' || begins(at, " ["))) {
+            break;
+        } else {
+            if (*at == '<' || *at == '{')
+                depth++;
+            else if (depth > 0 && (*at == '}' || (*at == '>' && at[-1] != '-')))
+                depth--;
+            else if (depth == 0 && *at == ' ' && !is_operator)
+                first = at + 1;
+            at++;
+        }
+    }
+    return (struct slice){first, (size_t)(at - first)};
+}
+
+static bool is_python(const char *file)
+{
+    return ends(file, ".py") || file[0] == '<';
+}
+
+/* Whether a Python file belongs to Python's own library or to a package that allocates for others. */
+static bool is_python_library(const char *file)
+{
+    static const char *const packages[] = {"-packages/torch/", "-packages/xseg/", "/pytorch/torch/",
+                                           "<frozen ", NULL};
+    static const char *const standard[] = {"/lib/python3", "/lib64/python3", NULL};
+
+    for (const char *const *package = packages; *package; package++)
+        if (has_part(file, *package))
+            return true;
+    return begins(file, "torch/") || (has_any(file, standard) && !strstr(file, "-packages/"));
+}
+
+/* The last component of a path. */
+static const char *base_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash ? slash + 1 : path;
+}
+
+/*
+ * Whether a function is CPython's: by its module or source file, as one of the C interface (`PyObject_Call`,
+ * `_PyEval_EvalFrameDefault`), or, without a file, by the names of its internal functions.
+ */
+static bool is_interpreter(const char *module, const char *file, struct slice name)
+{
+    static const char *const modules[] = {"libpython", "python3", NULL};
+    static const char *const files[] = {"ython-3.", "ython3.", "/cpython/", NULL};
+    static const char *const internal[] = {"builtin_",    "call_function",
+                                           "cfunction_",  "context_run",
+                                           "do_call_",    "function_code_fast",
+                                           "gen_send_ex", "method_vectorcall",
+                                           "object_va",   "partial_call",
+                                           "pymain_",     "pyrun_",
+                                           "run_eval_",   "run_mod",
+                                           "slot_tp_",    "thread_run",
+                                           "type_call",   "vectorcall_",
+                                           NULL};
+    const bool has_file = file[0] != '\0' && strcmp(file, "??") != 0;
+    const size_t skip = name.length > 0 && name.text[0] == '_';
+
+    if (begins_with_any(base_of(module), modules) ||
+        (has_any(file, files) && !strstr(file, "-packages/") && !strstr(file, ".so")))
+        return true;
+    if (slice_has(name, "::"))
+        return false;
+    if (!has_file &&
+        (slice_begins_with_any(name, internal) || (name.length == 4 && begins(name.text, "main"))))
+        return true;
+    return name.length > skip + 2 && begins(name.text + skip, "Py") && slice_has(name, "_");
+}
+
+static bool is_any(struct slice name, const char *const *words)
+{
+    for (; *words; words++)
+        if (strlen(*words) == name.length && memcmp(*words, name.text, name.length) == 0)
+            return true;
+    return false;
+}
+
+/* Whether a function starts threads, interprets Python, schedules the backward graph, or captures the stack. */
+static bool is_runtime(const char *module, const char *file, struct slice name)
+{
+    static const char *const functions[] = {
+        "_start", "start_thread", "execute_native_thread_routine",
+        "clone",  "__clone",      "torch::autograd::call_function",
+        "clone3", "__clone3",     "torch::autograd::Node::operator()",
+        NULL};
+    static const char *const scopes[] = {"std::",
+                                         "__gnu_cxx::",
+                                         "__libc_start",
+                                         "c10::ThreadPool::",
+                                         "pybind11::",
+                                         "torch::unwind::",
+                                         "torch::CapturedTraceback::",
+                                         "torch::autograd::Engine::",
+                                         "torch::autograd::python::PythonEngine::",
+                                         NULL};
+
+    return is_any(name, functions) || slice_begins_with_any(name, scopes) ||
+           is_interpreter(module, file, name);
+}
+
+/* Whether a node of PyTorch's backward graph computes a gradient: `torch::autograd::generated::MmBackward0::apply`. */
+static bool is_autograd(struct slice name)
+{
+    static const char *const names[] = {"torch::autograd::", NULL};
+    static const char apply[] = "::apply";
+    const size_t tail = sizeof(apply) - 1;
+
+    return name.length > tail && memcmp(name.text + name.length - tail, apply, tail) == 0 &&
+           (slice_begins_with_any(name, names) || slice_has(name, "Backward"));
+}
+
+static bool is_library(const char *module, const char *file, struct slice name)
+{
+    static const char *const modules[] = {
+        "libtorch",  "libc10",      "libcuda",    "libcudnn",    "libcublas",   "libcufft",
+        "libcurand", "libcusolver", "libcuspa",   "libnv",       "libnccl",     "libc.",
+        "libc-",     "libm.",       "libpthread", "libstdc++",   "libgcc_s",    "libgomp",
+        "libunwind", "ld-linux",    "libtriton",  "libjemalloc", "libtcmalloc", NULL};
+    static const char *const folders[] = {"/c10/",
+                                          "/aten/src/",
+                                          "/torch/csrc/",
+                                          "libstdc++-v3/",
+                                          "-packages/torch/",
+                                          "-packages/nvidia/",
+                                          "-packages/triton/",
+                                          NULL};
+    static const char *const relative[] = {"c10/",   "aten/src/",   "torch/csrc/", "./nptl/",
+                                           "./csu/", "../sysdeps/", NULL};
+    static const char *const names[] = {
+        "c10::", "c10d::",     "at::", "torch::", "caffe2::", "xseg_",
+        "cuMem", "cudaMalloc", "THP",  "nccl",    NULL};
+    const char *base = base_of(module);
+
+    /* The file of the PyTorch adapter is `torch-VERSION-xseg-VERSION.so`. */
+    return begins_with_any(base, modules) || (strstr(base, "xseg") && strstr(base, ".so")) ||
+           has_any(file, folders) || begins_with_any(file, relative) ||
+           slice_begins_with_any(name, names);
+}
+
+static enum frame_kind kind_of_frame(const struct recording *recording, uint32_t number)
+{
+    const struct recording_frame *frame = &recording->frames[number];
+    const char *file = recording_text(recording, frame->file);
+    const char *module = frame->module ? recording_text(recording, frame->module) : file;
+    const struct slice name = qualified_name(recording_text(recording, frame->name));
+
+    if (is_python(file))
+        return is_python_library(file) ? FRAME_PYTHON_LIBRARY : FRAME_PYTHON;
+    if (is_autograd(name))
+        return FRAME_AUTOGRAD;
+    if (is_runtime(module, file, name))
+        return FRAME_RUNTIME;
+    if (is_library(module, file, name))
+        return name.length > 0 && !begins(name.text, "??") ? FRAME_LIBRARY : FRAME_RUNTIME;
+    return sites_is_module(recording, number) ? FRAME_MODULE : FRAME_SOURCE;
+}
+
+/*
+ * The position of the frame that is the site of a stack, of which frame 0 is the innermost.  Among functions of libraries
+ * the outermost is the site, since it names the operation; the innermost is the allocator.
+ *
+ * Returns: stack->count if no frame can be a site
+ */
+static uint32_t position_of_site(const struct recording *recording,
+                                 const struct recording_stack *stack, const uint8_t *kinds)
+{
+    const uint32_t *frames = recording->stack_frames + stack->first;
+    uint32_t best = stack->count;
+
+    for (uint32_t i = 0; i < stack->count; i++) {
+        const uint8_t kind = kinds[frames[i]];
+        const uint8_t best_kind = best < stack->count ? kinds[frames[best]] : FRAME_RUNTIME;
+
+        if (kind > best_kind || (kind == FRAME_LIBRARY && best_kind == FRAME_LIBRARY))
+            best = i;
+    }
+    return best;
+}
+
+/* Whether --depth counts a frame as a caller of a site. */
+static bool is_caller(enum frame_kind site, enum frame_kind caller)
+{
+    return caller >= (site >= FRAME_PYTHON_LIBRARY ? site : FRAME_LIBRARY);
+}
+
+/* --- Sites by their frames. --- */
+
+static bool is_site(const void *owner, uint32_t number, const void *frames, size_t bytes)
+{
+    const struct sites *sites = owner;
+    const struct site *site = &sites->sites[number];
+
+    return site->count * sizeof(*sites->frames) == bytes &&
+           memcmp(sites->frames + site->first, frames, bytes) == 0;
+}
+
+/* The site of the `count` frames that put_frames() has written. */
+static bool get_site(struct sites *sites, struct index *index, uint32_t count, uint32_t *out)
+{
+    const uint32_t *frames = sites->frames + sites->frame_count;
+    const size_t bytes = count * sizeof(*frames);
+    const uint64_t sum = index_sum(frames, bytes);
+
+    *out = index_find(index, sum, frames, bytes, is_site, sites);
+    if (*out != INDEX_NONE)
+        return true;
+    sites->sites[sites->count] =
+        (struct site){.first = (uint32_t)sites->frame_count, .count = count};
+    sites->frame_count += count;
+    *out = sites->count++;
+    return index_add(index, sum, *out);
+}
+
+/* Copy the frames of a stack's site to the end of sites->frames, where get_site() keeps those of a new site.  Returns their number. */
+static uint32_t put_frames(struct sites *sites, const struct recording_stack *stack,
+                           const uint8_t *kinds, const uint32_t *same, uint32_t depth)
+{
+    const uint32_t *from = sites->recording->stack_frames + stack->first;
+    uint32_t *to = sites->frames + sites->frame_count, count = 0, first;
+
+    if (sites->by == SITES_BY_STACK) {
+        memcpy(to, from, stack->count * sizeof(*to));
+        return stack->count;
+    }
+    first = position_of_site(sites->recording, stack, kinds);
+    for (uint32_t i = first; i < stack->count && count < depth; i++)
+        if (i == first || is_caller(kinds[from[first]], kinds[from[i]]))
+            to[count++] = same[from[i]];
+    return count;
+}
+
+static bool find_sites(struct sites *sites, struct index *index, const uint8_t *kinds,
+                       const uint32_t *same, uint32_t depth)
+{
+    for (size_t i = 0; i < sites->recording->stack_count; i++) {
+        const uint32_t count = put_frames(sites, &sites->recording->stacks[i], kinds, same, depth);
+
+        if (count > 0 && !get_site(sites, index, count, &sites->of_stack[i]))
+            return false;
+    }
+    return true;
+}
+
+static bool is_function(const void *owner, uint32_t number, const void *name, size_t bytes)
+{
+    const struct recording *recording = owner;
+    const struct slice other =
+        qualified_name(recording_text(recording, recording->frames[number].name));
+
+    return other.length == bytes && memcmp(other.text, name, bytes) == 0;
+}
+
+/*
+ * The kind of each frame, and the frame that stands for it in sites: functions of libraries have one frame for each call
+ * in them, and are one site.
+ */
+static bool classify_frames(const struct recording *recording, uint8_t *kinds, uint32_t *same)
+{
+    struct index functions = {0};
+    bool fine = true;
+
+    for (uint32_t i = 0; fine && i < recording->frame_count; i++) {
+        kinds[i] = (uint8_t)kind_of_frame(recording, i);
+        same[i] = i;
+        if (kinds[i] == FRAME_LIBRARY || kinds[i] == FRAME_AUTOGRAD) {
+            const struct slice name =
+                qualified_name(recording_text(recording, recording->frames[i].name));
+            const uint64_t sum = index_sum(name.text, name.length);
+
+            same[i] = index_find(&functions, sum, name.text, name.length, is_function, recording);
+            if (same[i] == INDEX_NONE) {
+                same[i] = i;
+                fine = index_add(&functions, sum, i);
+            }
+        }
+    }
+    index_fini(&functions);
+    return fine;
+}
+
+static bool make_stack_sites(struct sites *sites, uint32_t depth)
+{
+    const struct recording *recording = sites->recording;
+    struct index index = {0};
+    uint8_t *kinds = malloc(recording->frame_count + 1);
+    uint32_t *same = malloc((recording->frame_count + 1) * sizeof(*same));
+    size_t frames = 0;
+    bool fine;
+
+    for (size_t i = 0; i < recording->stack_count; i++)
+        frames += recording->stacks[i].count;
+    sites->frames = malloc((frames + 1) * sizeof(*sites->frames));
+    sites->sites = calloc(recording->stack_count + 2, sizeof(*sites->sites));
+    sites->of_stack = calloc(recording->stack_count + 1, sizeof(*sites->of_stack));
+    fine = kinds && same && sites->frames && sites->sites && sites->of_stack &&
+           classify_frames(recording, kinds, same) && find_sites(sites, &index, kinds, same, depth);
+    index_fini(&index);
+    free(kinds);
+    free(same);
+    return fine;
+}
+
+/* --- Sites by label. --- */
+
+static bool make_label_sites(struct sites *sites)
+{
+    const struct recording *recording = sites->recording;
+
+    sites->of_label = calloc(recording->text_count + 1, sizeof(*sites->of_label));
+    sites->sites = calloc(recording->text_count + 2, sizeof(*sites->sites));
+    if (!sites->of_label || !sites->sites)
+        return false;
+    for (size_t i = 0; i < recording->device_count; i++)
+        for (size_t at = 0; at < recording->devices[i].event_count; at++) {
+            const uint32_t label = recording->devices[i].events[at].label;
+
+            if (label == 0 || sites->of_label[label] != 0)
+                continue;
+            sites->of_label[label] = sites->count;
+            sites->sites[sites->count++] = (struct site){.label = label};
+        }
+    return true;
+}
+
+bool sites_init(struct sites *sites, const struct recording *recording, enum sites_by by,
+                uint32_t depth)
+{
+    memset(sites, 0, sizeof(*sites));
+    sites->recording = recording;
+    sites->by = by;
+    sites->count = 2;
+    if (by == SITES_BY_LABEL ? make_label_sites(sites) : make_stack_sites(sites, depth))
+        return true;
+    sites_fini(sites);
+    return false;
+}
+
+void sites_fini(struct sites *sites)
+{
+    free(sites->sites);
+    free(sites->frames);
+    free(sites->of_stack);
+    free(sites->of_label);
+    memset(sites, 0, sizeof(*sites));
+}
+
+uint32_t sites_of(const void *self, const struct course_block *block)
+{
+    const struct sites *sites = self;
+    const uint32_t site =
+        sites->by == SITES_BY_LABEL ? sites->of_label[block->label] : sites->of_stack[block->stack];
+
+    return site == SITES_UNKNOWN && block->is_older ? SITES_OLDER : site;
+}
+
+/* --- Names. --- */
+
+bool sites_is_module(const struct recording *recording, uint32_t number)
+{
+    const struct recording_frame *frame = &recording->frames[number];
+
+    return frame->build_id != 0 || strstr(recording_text(recording, frame->file), ".so") != NULL;
+}
+
+char *sites_frame_name(const struct recording *recording, uint32_t number)
+{
+    const struct recording_frame *frame = &recording->frames[number];
+    const char *name = recording_text(recording, frame->name);
+    const char *file = recording_text(recording, frame->file);
+    char *text = NULL;
+    int length;
+
+    if (sites_is_module(recording, number))
+        length = asprintf(&text, "%s (%s+0x%" PRIx64 ")", name, file, frame->line);
+    else if (file[0] == '\0')
+        length = asprintf(&text, "%s", name[0] ? name : "??");
+    else
+        length = asprintf(&text, "%s:%" PRIu64 "%s%s", file, frame->line, name[0] ? " " : "", name);
+    return length < 0 ? NULL : text;
+}
+
+/* "MmBackward0" of "torch::autograd::generated::MmBackward0::apply". */
+static struct slice node_name(struct slice name)
+{
+    const char *arguments = memchr(name.text, '<', name.length);
+    const char *end = name.text + name.length - strlen("::apply");
+    const char *first = name.text, *scope;
+
+    if (!arguments || arguments > end)
+        arguments = end;
+    while ((scope = memmem(first, (size_t)(arguments - first), "::", 2)))
+        first = scope + 2;
+    return (struct slice){first, (size_t)(end - first)};
+}
+
+/* A frame of a site: the name alone of a library's function, and of a node of the backward graph. */
+static char *site_frame_name(const struct recording *recording, uint32_t number)
+{
+    const enum frame_kind kind = kind_of_frame(recording, number);
+    struct slice name = qualified_name(recording_text(recording, recording->frames[number].name));
+    char *text = NULL;
+
+    if (kind == FRAME_AUTOGRAD) {
+        name = node_name(name);
+        return asprintf(&text, "backward pass: %.*s", (int)name.length, name.text) < 0 ? NULL
+                                                                                       : text;
+    }
+    return kind == FRAME_LIBRARY ? strndup(name.text, name.length)
+                                 : sites_frame_name(recording, number);
+}
+
+static char *frames_name(const struct sites *sites, const struct site *site)
+{
+    char *whole = NULL;
+
+    for (uint32_t i = 0; i < site->count; i++) {
+        char *frame = site_frame_name(sites->recording, sites->frames[site->first + i]);
+        char *longer = NULL;
+
+        if (!frame ||
+            asprintf(&longer, "%s%s%s", whole ? whole : "", whole ? " < " : "", frame) < 0)
+            longer = NULL;
+        free(frame);
+        free(whole);
+        if (!longer)
+            return NULL;
+        whole = longer;
+    }
+    return whole;
+}
+
+char *sites_name(const struct sites *sites, uint32_t number)
+{
+    const struct site *site = &sites->sites[number];
+
+    if (number == SITES_OLDER)
+        return strdup("(allocated before the recording began)");
+    if (number == SITES_UNKNOWN)
+        return strdup(sites->by == SITES_BY_LABEL ? "(no label)" : "(no stack)");
+    if (sites->by == SITES_BY_LABEL)
+        return strdup(recording_text(sites->recording, site->label));
+    return frames_name(sites, site);
+}
