@@ -8,7 +8,7 @@
 #include "vmm/sim/sparse.h"
 #include "vmm/sim/stream.h"
 
-static void forget(struct sim_action *action)
+static void completion_free(struct sim_action *action)
 {
     sim_work_unrefer(action->work);
     free(action->staged);
@@ -20,7 +20,7 @@ bool sim_action_queue(struct sim_stream *stream, struct sim_action *action)
     struct sim_actions *actions = &sim_machine.actions;
 
     if (!sim_stream_queue(stream, 0, NULL)) {
-        forget(action);
+        completion_free(action);
         return false;
     }
     action->work = sim_work_refer(stream->queue.last);
@@ -38,7 +38,7 @@ static void *pointer_to(uint64_t address)
     return (void *)(uintptr_t)address;
 }
 
-static void fill(const struct sim_action *action)
+static void run_memset(const struct sim_action *action)
 {
     unsigned char *to = pointer_to(action->to);
 
@@ -54,7 +54,7 @@ static void fill(const struct sim_action *action)
         memcpy(to + at, &action->pattern, action->width);
 }
 
-static void carry_out(const struct sim_action *action)
+static void completion_run(const struct sim_action *action)
 {
     struct sim_actions *actions = &sim_machine.actions;
 
@@ -67,7 +67,7 @@ static void carry_out(const struct sim_action *action)
         actions->running = NULL;
         actions->is_running = false;
     } else if (action->width != 0) {
-        fill(action);
+        run_memset(action);
     } else if (action->staged != NULL) {
         memcpy(pointer_to(action->to), action->staged, action->bytes);
     } else {
@@ -76,7 +76,7 @@ static void carry_out(const struct sim_action *action)
 }
 
 /* The link to the action that is due first, or NULL.  Work that was cut short has no end. */
-static struct sim_action **due(void)
+static struct sim_action **next_due_completion(void)
 {
     struct sim_action **found = NULL;
     uint64_t end = UINT64_MAX;
@@ -92,7 +92,7 @@ static struct sim_action **due(void)
     return found;
 }
 
-static void link_out(struct sim_action **at)
+static void completion_unlink(struct sim_action **at)
 {
     struct sim_actions *actions = &sim_machine.actions;
 
@@ -105,16 +105,16 @@ void sim_actions_run(void)
 {
     struct sim_action **at;
 
-    while (!sim_machine.actions.is_running && (at = due()) != NULL) {
+    while (!sim_machine.actions.is_running && (at = next_due_completion()) != NULL) {
         struct sim_action *action = *at;
 
-        link_out(at);
-        carry_out(action);
-        forget(action);
+        completion_unlink(at);
+        completion_run(action);
+        completion_free(action);
     }
 }
 
-static bool stands_before(const struct sim_action *action, const struct sim_work *work)
+static bool completion_precedes(const struct sim_action *action, const struct sim_work *work)
 {
     return action->work->queue == work->queue && action->work->number <= work->number;
 }
@@ -125,15 +125,15 @@ bool sim_actions_hold(const struct sim_work *work)
 
     if (work == NULL || !actions->is_running || actions->runner == sim_thread()->number)
         return false;
-    if (stands_before(actions->running, work))
+    if (completion_precedes(actions->running, work))
         return true;
     for (const struct sim_action *at = actions->first; at != NULL; at = at->next)
-        if (stands_before(at, work))
+        if (completion_precedes(at, work))
             return true;
     return false;
 }
 
-static bool lies_in(uint64_t address, uint64_t base, uint64_t bytes)
+static bool range_contains(uint64_t address, uint64_t base, uint64_t bytes)
 {
     return address >= base && address - base < bytes;
 }
@@ -142,8 +142,9 @@ const struct sim_action *sim_actions_find(uint64_t base, uint64_t bytes)
 {
     const struct sim_action *at = sim_machine.actions.first;
 
-    while (at != NULL && (at->function != NULL || at->width != 0 ||
-                          (!lies_in(at->to, base, bytes) && !lies_in(at->from, base, bytes))))
+    while (at != NULL &&
+           (at->function != NULL || at->width != 0 ||
+            (!range_contains(at->to, base, bytes) && !range_contains(at->from, base, bytes))))
         at = at->next;
     return at;
 }
@@ -159,7 +160,7 @@ void sim_actions_drop(unsigned device)
             at = &action->next;
             continue;
         }
-        link_out(at);
-        forget(action);
+        completion_unlink(at);
+        completion_free(action);
     }
 }

@@ -18,7 +18,7 @@
 /* From here to the next place to try, where the process has something at an address. */
 #define SKIP ((uint64_t)1 << 38)
 
-static uint64_t granules_of(uint64_t bytes)
+static uint64_t granule_count(uint64_t bytes)
 {
     return bytes / SIM_GRANULE + (bytes % SIM_GRANULE != 0);
 }
@@ -43,7 +43,7 @@ void sim_addresses_end(struct sim_addresses *addresses)
             continue;
         if (range->granule != NULL)
             sim_mappings_end(range);
-        sim_bytes_unreserve(range->base, granules_of(range->bytes) * SIM_GRANULE);
+        sim_bytes_unreserve(range->base, granule_count(range->bytes) * SIM_GRANULE);
         free(range->granule);
         free(range);
     }
@@ -53,7 +53,7 @@ void sim_addresses_end(struct sim_addresses *addresses)
 }
 
 /* Close the gaps of ranges that were given back. */
-static void squeeze(struct sim_addresses *addresses)
+static void compact_ranges(struct sim_addresses *addresses)
 {
     size_t kept = 0;
 
@@ -67,7 +67,7 @@ static void squeeze(struct sim_addresses *addresses)
     addresses->gone = 0;
 }
 
-static int make_room(struct sim_addresses *addresses)
+static int reserve_entry(struct sim_addresses *addresses)
 {
     const size_t capacity = addresses->capacity == 0 ? 64 : addresses->capacity * 2;
     struct sim_range **range;
@@ -88,7 +88,7 @@ static int make_room(struct sim_addresses *addresses)
 }
 
 /* The first entry whose base is above an address. */
-static size_t entry_above(const struct sim_addresses *addresses, uint64_t address)
+static size_t first_entry_above(const struct sim_addresses *addresses, uint64_t address)
 {
     size_t low = 0, high = addresses->count;
 
@@ -104,39 +104,39 @@ static size_t entry_above(const struct sim_addresses *addresses, uint64_t addres
 }
 
 /* The last entry whose base is not above the address; count if there is none. */
-static size_t entry_of(const struct sim_addresses *addresses, uint64_t address)
+static size_t last_entry_not_above(const struct sim_addresses *addresses, uint64_t address)
 {
-    const size_t above = entry_above(addresses, address);
+    const size_t above = first_entry_above(addresses, address);
 
     return above == 0 ? addresses->count : above - 1;
 }
 
-static uint64_t end_of(const struct sim_range *range)
+static uint64_t range_end(const struct sim_range *range)
 {
-    return range->base + granules_of(range->bytes) * SIM_GRANULE;
+    return range->base + granule_count(range->bytes) * SIM_GRANULE;
 }
 
 /* The lowest place from `from` on where nothing lies, or 0. */
-static uint64_t gap_from(const struct sim_addresses *addresses, uint64_t from, uint64_t bytes,
-                         uint64_t mask)
+static uint64_t lowest_gap_from(const struct sim_addresses *addresses, uint64_t from,
+                                uint64_t bytes, uint64_t mask)
 {
-    const size_t below = entry_of(addresses, from);
+    const size_t below = last_entry_not_above(addresses, from);
     uint64_t base = (from + mask) & ~mask;
 
     for (size_t i = below == addresses->count ? 0 : below; i < addresses->count; i++) {
         const struct sim_range *range = addresses->range[i];
 
-        if (range == NULL || end_of(range) <= base)
+        if (range == NULL || range_end(range) <= base)
             continue;
         if (base <= END - bytes && base + bytes <= range->base)
             return base;
-        base = (end_of(range) + mask) & ~mask;
+        base = (range_end(range) + mask) & ~mask;
     }
     return base <= END - bytes ? base : 0;
 }
 
 /* The highest base of a range of `bytes` that ends at an address or below, or 0. */
-static uint64_t start_below(uint64_t end, uint64_t bytes, uint64_t mask)
+static uint64_t highest_base_below(uint64_t end, uint64_t bytes, uint64_t mask)
 {
     const uint64_t base = end < bytes ? 0 : (end - bytes) & ~mask;
 
@@ -144,25 +144,25 @@ static uint64_t start_below(uint64_t end, uint64_t bytes, uint64_t mask)
 }
 
 /* The highest place below `end` where nothing lies, or 0. */
-static uint64_t gap_below(const struct sim_addresses *addresses, uint64_t end, uint64_t bytes,
-                          uint64_t mask)
+static uint64_t highest_gap_below(const struct sim_addresses *addresses, uint64_t end,
+                                  uint64_t bytes, uint64_t mask)
 {
-    uint64_t base = start_below(end, bytes, mask);
+    uint64_t base = highest_base_below(end, bytes, mask);
 
-    for (size_t i = entry_above(addresses, end - 1); base != 0 && i-- > 0;) {
+    for (size_t i = first_entry_above(addresses, end - 1); base != 0 && i-- > 0;) {
         const struct sim_range *range = addresses->range[i];
 
         if (range == NULL)
             continue;
-        if (end_of(range) <= base)
+        if (range_end(range) <= base)
             break;
-        base = start_below(range->base, bytes, mask);
+        base = highest_base_below(range->base, bytes, mask);
     }
     return base;
 }
 
 /* A pseudo-random address, by the generator SplitMix64. */
-static uint64_t draw(struct sim_addresses *addresses)
+static uint64_t draw_address(struct sim_addresses *addresses)
 {
     uint64_t number = addresses->drawn += UINT64_C(0x9E3779B97F4A7C15);
 
@@ -173,42 +173,42 @@ static uint64_t draw(struct sim_addresses *addresses)
 
 /* The next gap in the order of the machine, or 0.
  * again: from the first address of the order on, not from where the last range led */
-static uint64_t gap(struct sim_addresses *addresses, bool again, uint64_t bytes, uint64_t mask)
+static uint64_t find_gap(struct sim_addresses *addresses, bool again, uint64_t bytes, uint64_t mask)
 {
     switch (addresses->order) {
     case XSEG_SIM_ADDRESSES_FALLING:
-        return gap_below(addresses, again ? END : addresses->next, bytes, mask);
+        return highest_gap_below(addresses, again ? END : addresses->next, bytes, mask);
     case XSEG_SIM_ADDRESSES_SHUFFLED:
-        return gap_from(addresses, again ? FIRST : draw(addresses), bytes, mask);
+        return lowest_gap_from(addresses, again ? FIRST : draw_address(addresses), bytes, mask);
     default:
-        return gap_from(addresses, again ? FIRST : addresses->next, bytes, mask);
+        return lowest_gap_from(addresses, again ? FIRST : addresses->next, bytes, mask);
     }
 }
 
 /* Where a range would start, or 0 when there is no room for it: beyond all earlier ones, and once there is
  * no such place, at the next gap, from the first address of the order on again. */
-static uint64_t place(struct sim_addresses *addresses, uint64_t bytes, uint64_t alignment)
+static uint64_t find_base(struct sim_addresses *addresses, uint64_t bytes, uint64_t alignment)
 {
     const uint64_t mask = (alignment < SIM_GRANULE ? SIM_GRANULE : alignment) - 1;
     const uint64_t room = addresses->limit_bytes - addresses->live_bytes;
 
     if (addresses->held_bytes > room || bytes > room - addresses->held_bytes || mask >= END)
         return 0;
-    const uint64_t base = gap(addresses, false, bytes, mask);
+    const uint64_t base = find_gap(addresses, false, bytes, mask);
     if (base != 0)
         return base;
     if (!addresses->is_used_up)
-        squeeze(addresses);
+        compact_ranges(addresses);
     addresses->is_used_up = true;
-    return gap(addresses, true, bytes, mask);
+    return find_gap(addresses, true, bytes, mask);
 }
 
-/* As place(); if bytes are real, only where the process has nothing of its own. */
-static uint64_t free_place(struct sim_addresses *addresses, uint64_t bytes, uint64_t alignment)
+/* As find_base(); if bytes are real, only where the process has nothing of its own. */
+static uint64_t find_free_base(struct sim_addresses *addresses, uint64_t bytes, uint64_t alignment)
 {
     /* Twice through the whole space, in steps of SKIP. */
     for (uint64_t tries = 0; tries < 2 * (END / SKIP); tries++) {
-        const uint64_t base = place(addresses, bytes, alignment);
+        const uint64_t base = find_base(addresses, bytes, alignment);
 
         if (base == 0 || sim_bytes_reserve(base, bytes))
             return base;
@@ -217,20 +217,21 @@ static uint64_t free_place(struct sim_addresses *addresses, uint64_t bytes, uint
     return 0;
 }
 
-static void insert(struct sim_addresses *addresses, struct sim_range *range)
+static void insert_range(struct sim_addresses *addresses, struct sim_range *range)
 {
-    const size_t at = entry_above(addresses, range->base), behind = addresses->count - at;
+    const size_t at = first_entry_above(addresses, range->base), behind = addresses->count - at;
 
     memmove(&addresses->range[at + 1], &addresses->range[at], behind * sizeof(struct sim_range *));
     memmove(&addresses->base[at + 1], &addresses->base[at], behind * sizeof(uint64_t));
     addresses->range[at] = range;
     addresses->base[at] = range->base;
     addresses->count++;
-    addresses->next = addresses->order == XSEG_SIM_ADDRESSES_FALLING ? range->base : end_of(range);
+    addresses->next =
+        addresses->order == XSEG_SIM_ADDRESSES_FALLING ? range->base : range_end(range);
 }
 
 /* With room for mappings, if it is a reservation. */
-static struct sim_range *range_make(uint64_t granules)
+static struct sim_range *range_allocate(uint64_t granules)
 {
     struct sim_range *range = calloc(1, sizeof(*range));
 
@@ -246,14 +247,14 @@ static struct sim_range *range_make(uint64_t granules)
 struct sim_range *sim_range_take(struct sim_addresses *addresses, uint64_t bytes,
                                  uint64_t alignment, int is_reservation)
 {
-    const uint64_t granules = granules_of(bytes), whole = granules * SIM_GRANULE;
+    const uint64_t granules = granule_count(bytes), whole = granules * SIM_GRANULE;
     const uint64_t base =
-        bytes > END || !make_room(addresses) ? 0 : free_place(addresses, whole, alignment);
+        bytes > END || !reserve_entry(addresses) ? 0 : find_free_base(addresses, whole, alignment);
     struct sim_range *range;
 
     if (base == 0)
         return NULL;
-    range = range_make(is_reservation ? granules : 0);
+    range = range_allocate(is_reservation ? granules : 0);
     if (range == NULL) {
         sim_bytes_unreserve(base, whole);
         return NULL;
@@ -261,7 +262,7 @@ struct sim_range *sim_range_take(struct sim_addresses *addresses, uint64_t bytes
     range->base = base;
     range->origin = sim_origin_here();
     range->bytes = bytes;
-    insert(addresses, range);
+    insert_range(addresses, range);
     addresses->live_bytes += whole;
     if (is_reservation)
         addresses->reservations++;
@@ -272,7 +273,7 @@ struct sim_range *sim_range_take(struct sim_addresses *addresses, uint64_t bytes
 
 struct sim_range *sim_range_find(const struct sim_addresses *addresses, uint64_t address)
 {
-    const size_t at = entry_of(addresses, address);
+    const size_t at = last_entry_not_above(addresses, address);
     struct sim_range *range;
 
     if (at == addresses->count)
@@ -283,10 +284,10 @@ struct sim_range *sim_range_find(const struct sim_addresses *addresses, uint64_t
 
 void sim_range_put(struct sim_addresses *addresses, struct sim_range *range)
 {
-    addresses->range[entry_of(addresses, range->base)] = NULL;
+    addresses->range[last_entry_not_above(addresses, range->base)] = NULL;
     addresses->gone++;
-    addresses->live_bytes -= granules_of(range->bytes) * SIM_GRANULE;
-    sim_bytes_unreserve(range->base, granules_of(range->bytes) * SIM_GRANULE);
+    addresses->live_bytes -= granule_count(range->bytes) * SIM_GRANULE;
+    sim_bytes_unreserve(range->base, granule_count(range->bytes) * SIM_GRANULE);
     if (range->granule != NULL)
         addresses->reservations--;
     else
@@ -295,11 +296,11 @@ void sim_range_put(struct sim_addresses *addresses, struct sim_range *range)
     free(range);
     /* Once they are in the majority; at once where another range may come to lie on one of them. */
     if (addresses->is_used_up || (addresses->gone >= 64 && addresses->gone * 2 >= addresses->count))
-        squeeze(addresses);
+        compact_ranges(addresses);
 }
 
-static CUresult reserve(CUdeviceptr *out, size_t bytes, size_t alignment, CUdeviceptr hint,
-                        unsigned long long flags)
+static CUresult reserve_addresses(CUdeviceptr *out, size_t bytes, size_t alignment,
+                                  CUdeviceptr hint, unsigned long long flags)
 {
     const struct sim_range *range;
 
@@ -314,7 +315,7 @@ static CUresult reserve(CUdeviceptr *out, size_t bytes, size_t alignment, CUdevi
     return CUDA_SUCCESS;
 }
 
-static CUresult address_free(CUdeviceptr address, size_t bytes)
+static CUresult free_addresses(CUdeviceptr address, size_t bytes)
 {
     struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
 
@@ -330,9 +331,9 @@ static CUresult address_free(CUdeviceptr address, size_t bytes)
 SIM_ENTRY(MEM_ADDRESS_RESERVE, cuMemAddressReserve,
           (CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
            unsigned long long flags),
-          reserve(ptr, size, alignment, addr, flags));
+          reserve_addresses(ptr, size, alignment, addr, flags));
 SIM_ENTRY_AT(MEM_ADDRESS_FREE, cuMemAddressFree, (CUdeviceptr ptr, size_t size), ptr, 0,
-             address_free(ptr, size));
+             free_addresses(ptr, size));
 
 void xseg_sim_set_external_addresses(uint64_t bytes)
 {

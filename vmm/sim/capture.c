@@ -10,7 +10,7 @@
 #include "vmm/sim/object.h"
 #include "vmm/sim/stream.h"
 
-static struct sim_capture *capture_of_id(uint64_t id)
+static struct sim_capture *find_capture(uint64_t id)
 {
     struct sim_capture *capture = sim_machine.captures;
 
@@ -19,7 +19,8 @@ static struct sim_capture *capture_of_id(uint64_t id)
     return capture;
 }
 
-static bool stands_against(const struct sim_capture *capture, const struct sim_thread *thread)
+static bool capture_forbids_unsafe_calls(const struct sim_capture *capture,
+                                         const struct sim_thread *thread)
 {
     if (capture->thread == thread->number)
         return capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -35,7 +36,7 @@ CUresult sim_capture_refuse_unsafe_now(void)
     if (thread->capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
         return CUDA_SUCCESS;
     for (struct sim_capture *at = sim_machine.captures; at != NULL; at = at->next) {
-        if (!stands_against(at, thread))
+        if (!capture_forbids_unsafe_calls(at, thread))
             continue;
         at->invalid = true;
         result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -57,7 +58,7 @@ CUresult sim_capture_refuse_device_wait(unsigned device)
 }
 
 /* A capture on a stream that the legacy stream would wait for, were it used. */
-static struct sim_capture *behind_legacy(const struct sim_stream *legacy)
+static struct sim_capture *find_capture_blocking_legacy(const struct sim_stream *legacy)
 {
     if (!legacy->is_legacy)
         return NULL;
@@ -69,9 +70,9 @@ static struct sim_capture *behind_legacy(const struct sim_stream *legacy)
 }
 
 /* The legacy stream must not be used while one that it waits for implicitly is captured. */
-static CUresult refuse_legacy(const struct sim_stream *stream)
+static CUresult check_legacy_stream(const struct sim_stream *stream)
 {
-    struct sim_capture *capture = behind_legacy(stream);
+    struct sim_capture *capture = find_capture_blocking_legacy(stream);
 
     if (capture == NULL)
         return CUDA_SUCCESS;
@@ -82,7 +83,7 @@ static CUresult refuse_legacy(const struct sim_stream *stream)
 CUresult sim_capture_refuse_stream(struct sim_stream *stream)
 {
     if (stream->capture == NULL)
-        return refuse_legacy(stream);
+        return check_legacy_stream(stream);
     stream->capture->invalid = true;
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
@@ -93,7 +94,7 @@ CUresult sim_capture_refuse_event(uint64_t id)
 
     if (id == 0)
         return CUDA_SUCCESS;
-    capture = capture_of_id(id);
+    capture = find_capture(id);
     if (capture != NULL)
         capture->invalid = true;
     return CUDA_ERROR_CAPTURED_EVENT;
@@ -102,7 +103,7 @@ CUresult sim_capture_refuse_event(uint64_t id)
 CUresult sim_capture_check_use(struct sim_stream *stream)
 {
     if (stream->capture == NULL)
-        return refuse_legacy(stream);
+        return check_legacy_stream(stream);
     return stream->capture->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 
@@ -111,7 +112,7 @@ uint64_t sim_capture_id(const struct sim_stream *stream)
     return stream->capture == NULL ? 0 : stream->capture->id;
 }
 
-static void join(struct sim_capture *capture, struct sim_stream *stream)
+static void capture_add_stream(struct sim_capture *capture, struct sim_stream *stream)
 {
     stream->capture = capture;
     stream->capture_next = capture->streams;
@@ -119,7 +120,7 @@ static void join(struct sim_capture *capture, struct sim_stream *stream)
 }
 
 /* Both captures, if there are two, are spoilt. */
-static CUresult spoil(struct sim_capture *a, struct sim_capture *b, CUresult result)
+static CUresult invalidate_captures(struct sim_capture *a, struct sim_capture *b, CUresult result)
 {
     if (a != NULL)
         a->invalid = true;
@@ -128,7 +129,7 @@ static CUresult spoil(struct sim_capture *a, struct sim_capture *b, CUresult res
     return result;
 }
 
-static CUresult add_node(struct sim_stream *stream, const struct sim_operation *operation)
+static CUresult capture_add_node(struct sim_stream *stream, const struct sim_operation *operation)
 {
     return sim_graph_add(stream->capture->graph, operation, &stream->needs)
                ? CUDA_SUCCESS
@@ -140,31 +141,31 @@ CUresult sim_capture_wait(struct sim_stream *stream, const struct sim_event *eve
 {
     const struct sim_operation waiting = {.type = SIM_NODE_WAIT,
                                           .event = (CUevent)(uintptr_t)event->handle};
-    struct sim_capture *own = stream->capture, *other = capture_of_id(event->capture_id);
+    struct sim_capture *own = stream->capture, *other = find_capture(event->capture_id);
     CUresult result = sim_capture_check_use(stream);
 
     if (result != CUDA_SUCCESS)
         return result;
     *is_captured = own != NULL || event->capture_id != 0;
     if (is_external)
-        return add_node(stream, &waiting);
+        return capture_add_node(stream, &waiting);
     if (event->capture_id == 0)
         /* Work from outside cannot be waited for in a graph; an event never recorded is empty. */
         return own != NULL && event->is_recorded
-                   ? spoil(own, NULL, CUDA_ERROR_STREAM_CAPTURE_ISOLATION)
+                   ? invalidate_captures(own, NULL, CUDA_ERROR_STREAM_CAPTURE_ISOLATION)
                    : CUDA_SUCCESS;
     if (own == other && own != NULL)
         return sim_nodes_join(&stream->needs, &event->needs) ? CUDA_SUCCESS
                                                              : CUDA_ERROR_OUT_OF_MEMORY;
     if (own != NULL)
-        return spoil(own, other, CUDA_ERROR_STREAM_CAPTURE_MERGE);
+        return invalidate_captures(own, other, CUDA_ERROR_STREAM_CAPTURE_MERGE);
     if (other == NULL || other->invalid)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream->is_legacy)
-        return spoil(other, NULL, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+        return invalidate_captures(other, NULL, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     if (!sim_nodes_copy(&stream->needs, &event->needs))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    join(other, stream);
+    capture_add_stream(other, stream);
     return CUDA_SUCCESS;
 }
 
@@ -173,12 +174,12 @@ bool sim_capture_takes(struct sim_stream *stream, const struct sim_operation *op
 {
     if (stream->capture == NULL)
         return false;
-    *result = stream->capture->invalid ? CUDA_SUCCESS : add_node(stream, operation);
+    *result = stream->capture->invalid ? CUDA_SUCCESS : capture_add_node(stream, operation);
     return true;
 }
 
 /* Out of the machine; the graph goes with it, unless it is kept or the program's. */
-static void capture_end(struct sim_capture *capture, bool keeps_graph)
+static void capture_destroy(struct sim_capture *capture, bool keeps_graph)
 {
     struct sim_capture **at = &sim_machine.captures;
 
@@ -209,7 +210,7 @@ void sim_capture_leave(struct sim_stream *stream)
     if (capture == NULL)
         return;
     if (capture->origin == stream) {
-        capture_end(capture, false);
+        capture_destroy(capture, false);
         return;
     }
     capture->invalid = true;
@@ -235,7 +236,7 @@ void sim_captures_end(void)
     uint32_t at = 0;
 
     while (sim_machine.captures != NULL)
-        capture_end(sim_machine.captures, true);
+        capture_destroy(sim_machine.captures, true);
     while ((graph = sim_handles_next(&sim_machine.graphs, &at)) != NULL)
         if (!graph->is_body) {
             sim_graph_end(graph);
@@ -243,7 +244,8 @@ void sim_captures_end(void)
         }
 }
 
-static CUresult check_begin(CUstream handle, CUstreamCaptureMode mode, struct sim_stream **out)
+static CUresult check_begin_capture(CUstream handle, CUstreamCaptureMode mode,
+                                    struct sim_stream **out)
 {
     const CUresult result = sim_stream_find(handle, true, out);
 
@@ -256,8 +258,8 @@ static CUresult check_begin(CUstream handle, CUstreamCaptureMode mode, struct si
     return (*out)->capture != NULL ? CUDA_ERROR_ILLEGAL_STATE : CUDA_SUCCESS;
 }
 
-static struct sim_capture *start(struct sim_stream *stream, CUstreamCaptureMode mode,
-                                 struct sim_graph *graph)
+static struct sim_capture *capture_create(struct sim_stream *stream, CUstreamCaptureMode mode,
+                                          struct sim_graph *graph)
 {
     struct sim_capture *capture = calloc(1, sizeof(*capture));
 
@@ -271,42 +273,43 @@ static struct sim_capture *start(struct sim_stream *stream, CUstreamCaptureMode 
     capture->origin = stream;
     capture->next = sim_machine.captures;
     sim_machine.captures = capture;
-    join(capture, stream);
+    capture_add_stream(capture, stream);
     return capture;
 }
 
-static CUresult begin(CUstream handle, CUstreamCaptureMode mode)
+static CUresult begin_capture(CUstream handle, CUstreamCaptureMode mode)
 {
     struct sim_stream *stream;
     struct sim_graph *graph;
-    const CUresult result = check_begin(handle, mode, &stream);
+    const CUresult result = check_begin_capture(handle, mode, &stream);
 
     if (result != CUDA_SUCCESS)
         return result;
     graph = sim_graph_make();
     if (graph == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (start(stream, mode, graph) != NULL)
+    if (capture_create(stream, mode, graph) != NULL)
         return CUDA_SUCCESS;
     sim_graph_end(graph);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* Into a graph that is there, behind nodes of it. */
-static CUresult begin_in(CUstream handle, CUgraph graph_handle, const CUgraphNode *nodes,
-                         size_t count, CUstreamCaptureMode mode)
+static CUresult begin_capture_to_graph(CUstream handle, CUgraph graph_handle,
+                                       const CUgraphNode *nodes, size_t count,
+                                       CUstreamCaptureMode mode)
 {
     const struct sim_nodes wanted = {.node = (CUgraphNode *)(uintptr_t)nodes, .count = count};
     struct sim_graph *graph = sim_graph_find(graph_handle);
     struct sim_capture *capture;
     struct sim_stream *stream;
-    CUresult result = check_begin(handle, mode, &stream);
+    CUresult result = check_begin_capture(handle, mode, &stream);
 
     if (result != CUDA_SUCCESS)
         return result;
     if (graph == NULL || graph->is_captured_into || !sim_graph_has(graph, nodes, count))
         return CUDA_ERROR_INVALID_VALUE;
-    capture = sim_nodes_copy(&stream->needs, &wanted) ? start(stream, mode, graph) : NULL;
+    capture = sim_nodes_copy(&stream->needs, &wanted) ? capture_create(stream, mode, graph) : NULL;
     if (capture == NULL) {
         sim_nodes_clear(&stream->needs);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -316,7 +319,7 @@ static CUresult begin_in(CUstream handle, CUgraph graph_handle, const CUgraphNod
 }
 
 /* Whether the origin has been made to wait, directly or not, for all that the others captured. */
-static bool is_joined(const struct sim_capture *capture)
+static bool are_streams_joined(const struct sim_capture *capture)
 {
     for (const struct sim_stream *at = capture->streams; at != NULL; at = at->capture_next)
         if (!sim_graph_is_behind(capture->graph, &at->needs, &capture->origin->needs))
@@ -324,7 +327,7 @@ static bool is_joined(const struct sim_capture *capture)
     return true;
 }
 
-static CUresult end(CUstream handle, CUgraph *out)
+static CUresult end_capture(CUstream handle, CUgraph *out)
 {
     struct sim_capture *capture;
     struct sim_stream *stream;
@@ -340,21 +343,22 @@ static CUresult end(CUstream handle, CUgraph *out)
     if (capture == NULL)
         return CUDA_ERROR_ILLEGAL_STATE;
     if (capture->origin != stream)
-        return spoil(capture, NULL, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+        return invalidate_captures(capture, NULL, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
     if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != sim_thread()->number)
-        return spoil(capture, NULL, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+        return invalidate_captures(capture, NULL, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
     graph = capture->graph;
-    result = capture->invalid     ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
-             : is_joined(capture) ? CUDA_SUCCESS
-                                  : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+    result = capture->invalid              ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+             : are_streams_joined(capture) ? CUDA_SUCCESS
+                                           : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
     if (out != NULL)
         *out = result == CUDA_SUCCESS ? (CUgraph)(uintptr_t)graph->handle : NULL;
-    capture_end(capture, result == CUDA_SUCCESS);
+    capture_destroy(capture, result == CUDA_SUCCESS);
     sim_objects_settle();
     return result;
 }
 
-static CUresult status_of(CUstream handle, CUstreamCaptureStatus *status, struct sim_stream **out)
+static CUresult get_capture_status(CUstream handle, CUstreamCaptureStatus *status,
+                                   struct sim_stream **out)
 {
     CUresult result;
 
@@ -363,7 +367,7 @@ static CUresult status_of(CUstream handle, CUstreamCaptureStatus *status, struct
     result = sim_stream_find(handle, false, out);
     if (result != CUDA_SUCCESS)
         return result;
-    if (behind_legacy(*out) != NULL)
+    if (find_capture_blocking_legacy(*out) != NULL)
         return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     *status = (*out)->capture == NULL    ? CU_STREAM_CAPTURE_STATUS_NONE
               : (*out)->capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
@@ -371,18 +375,18 @@ static CUresult status_of(CUstream handle, CUstreamCaptureStatus *status, struct
     return CUDA_SUCCESS;
 }
 
-static CUresult is_capturing(CUstream handle, CUstreamCaptureStatus *status)
+static CUresult get_is_capturing(CUstream handle, CUstreamCaptureStatus *status)
 {
     struct sim_stream *stream;
 
-    return status_of(handle, status, &stream);
+    return get_capture_status(handle, status, &stream);
 }
 
-static CUresult info(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-                     const CUgraphNode **dependencies, size_t *count)
+static CUresult get_capture_info(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t *id,
+                                 CUgraph *graph, const CUgraphNode **dependencies, size_t *count)
 {
     struct sim_stream *stream;
-    CUresult result = status_of(handle, status, &stream);
+    CUresult result = get_capture_status(handle, status, &stream);
 
     if (result != CUDA_SUCCESS || *status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
         return result;
@@ -397,16 +401,16 @@ static CUresult info(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t 
     return CUDA_SUCCESS;
 }
 
-static CUresult info_v3(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t *id,
-                        CUgraph *graph, const CUgraphNode **dependencies,
-                        const struct CUgraphEdgeData_st **edges, size_t *count)
+static CUresult get_capture_info_v3(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t *id,
+                                    CUgraph *graph, const CUgraphNode **dependencies,
+                                    const struct CUgraphEdgeData_st **edges, size_t *count)
 {
     struct sim_stream *stream;
     CUresult result;
 
     if (edges != NULL && dependencies == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    result = info(handle, status, id, graph, dependencies, count);
+    result = get_capture_info(handle, status, id, graph, dependencies, count);
     if (result != CUDA_SUCCESS || *status != CU_STREAM_CAPTURE_STATUS_ACTIVE || edges == NULL)
         return result;
     result = sim_stream_find(handle, false, &stream);
@@ -416,7 +420,7 @@ static CUresult info_v3(CUstream handle, CUstreamCaptureStatus *status, cuuint64
 }
 
 /* Whether nodes are some of a set, as it was handed out. */
-static bool is_part_of(const struct sim_nodes *set, const CUgraphNode *nodes, size_t count)
+static bool is_slice_of(const struct sim_nodes *set, const CUgraphNode *nodes, size_t count)
 {
     const uintptr_t first = (uintptr_t)set->node, at = (uintptr_t)nodes;
 
@@ -424,12 +428,13 @@ static bool is_part_of(const struct sim_nodes *set, const CUgraphNode *nodes, si
            count <= set->count - (at - first) / sizeof(*nodes);
 }
 
-static CUresult update(CUstream handle, CUgraphNode *nodes, size_t count, unsigned flags)
+static CUresult update_capture_dependencies(CUstream handle, CUgraphNode *nodes, size_t count,
+                                            unsigned flags)
 {
     const struct sim_nodes wanted = {.node = nodes, .count = count};
     CUstreamCaptureStatus status;
     struct sim_stream *stream;
-    CUresult result = status_of(handle, &status, &stream);
+    CUresult result = get_capture_status(handle, &status, &stream);
 
     if (result != CUDA_SUCCESS)
         return result;
@@ -440,7 +445,7 @@ static CUresult update(CUstream handle, CUgraphNode *nodes, size_t count, unsign
     if (!sim_graph_has(stream->capture->graph, nodes, count))
         return CUDA_ERROR_INVALID_VALUE;
     /* The stream's own set, as it was handed out: there is nothing to add, and it may move as it grows. */
-    if (is_part_of(&stream->needs, nodes, count) && flags != CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+    if (is_slice_of(&stream->needs, nodes, count) && flags != CU_STREAM_SET_CAPTURE_DEPENDENCIES)
         return CUDA_SUCCESS;
     return (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES ? sim_nodes_copy(&stream->needs, &wanted)
                                                         : sim_nodes_join(&stream->needs, &wanted))
@@ -449,18 +454,19 @@ static CUresult update(CUstream handle, CUgraphNode *nodes, size_t count, unsign
 }
 
 /* Edges carry no data here, so any that is given must be zero. */
-static CUresult update_v2(CUstream handle, CUgraphNode *nodes,
-                          const struct CUgraphEdgeData_st *edges, size_t count, unsigned flags)
+static CUresult update_capture_dependencies_v2(CUstream handle, CUgraphNode *nodes,
+                                               const struct CUgraphEdgeData_st *edges, size_t count,
+                                               unsigned flags)
 {
     const unsigned char *data = (const void *)edges;
 
     for (size_t i = 0; data != NULL && i < count * sizeof(uint64_t); i++)
         if (data[i] != 0)
             return CUDA_ERROR_NOT_SUPPORTED;
-    return update(handle, nodes, count, flags);
+    return update_capture_dependencies(handle, nodes, count, flags);
 }
 
-static CUresult exchange_mode(CUstreamCaptureMode *mode)
+static CUresult exchange_capture_mode(CUstreamCaptureMode *mode)
 {
     struct sim_thread *thread = sim_thread();
     CUstreamCaptureMode old = thread->capture_mode;
@@ -473,7 +479,7 @@ static CUresult exchange_mode(CUstreamCaptureMode *mode)
 }
 
 SIM_ENTRY(STREAM_BEGIN_CAPTURE, cuStreamBeginCapture_v2,
-          (CUstream hStream, CUstreamCaptureMode mode), begin(hStream, mode));
+          (CUstream hStream, CUstreamCaptureMode mode), begin_capture(hStream, mode));
 
 /* The data of edges is all zero: there are plain edges only. */
 SIM_EXPORT CUresult CUDAAPI
@@ -483,44 +489,44 @@ cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const CUgraphNode 
 {
     (void)dependencyData;
     SIM_ANSWER(STREAM_BEGIN_CAPTURE_TO_GRAPH,
-               begin_in(hStream, hGraph, dependencies, numDependencies, mode));
+               begin_capture_to_graph(hStream, hGraph, dependencies, numDependencies, mode));
 }
 
 SIM_ENTRY(STREAM_END_CAPTURE, cuStreamEndCapture, (CUstream hStream, CUgraph *phGraph),
-          end(hStream, phGraph));
+          end_capture(hStream, phGraph));
 SIM_ENTRY(STREAM_IS_CAPTURING, cuStreamIsCapturing,
           (CUstream hStream, CUstreamCaptureStatus *captureStatus),
-          is_capturing(hStream, captureStatus));
+          get_is_capturing(hStream, captureStatus));
 SIM_ENTRY(STREAM_GET_CAPTURE_INFO, cuStreamGetCaptureInfo_v2,
           (CUstream hStream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
            const CUgraphNode **dependencies, size_t *count),
-          info(hStream, status, id, graph, dependencies, count));
+          get_capture_info(hStream, status, id, graph, dependencies, count));
 SIM_ENTRY(STREAM_GET_CAPTURE_INFO_V3, cuStreamGetCaptureInfo_v3,
           (CUstream hStream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
            const CUgraphNode **dependencies, const struct CUgraphEdgeData_st **edges,
            size_t *count),
-          info_v3(hStream, status, id, graph, dependencies, edges, count));
+          get_capture_info_v3(hStream, status, id, graph, dependencies, edges, count));
 
 /* Apart, so that the entry point below saves no registers where it is quiet. */
-static __attribute__((noinline)) CUresult exchange_mode_locked(CUstreamCaptureMode *mode)
+static __attribute__((noinline)) CUresult exchange_capture_mode_locked(CUstreamCaptureMode *mode)
 {
-    SIM_ANSWER(EXCHANGE_CAPTURE_MODE, exchange_mode(mode));
+    SIM_ANSWER(EXCHANGE_CAPTURE_MODE, exchange_capture_mode(mode));
 }
 
 /* The call is about the calling thread, and takes no time. */
 SIM_EXPORT CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {
     if (!sim_is_quiet())
-        return exchange_mode_locked(mode);
+        return exchange_capture_mode_locked(mode);
     sim_count(SIM_CALL_EXCHANGE_CAPTURE_MODE);
-    return exchange_mode(mode);
+    return exchange_capture_mode(mode);
 }
 
 SIM_ENTRY(STREAM_UPDATE_NEEDS, cuStreamUpdateCaptureDependencies,
           (CUstream hStream, CUgraphNode *dependencies, size_t numDependencies, unsigned int flags),
-          update(hStream, dependencies, numDependencies, flags));
+          update_capture_dependencies(hStream, dependencies, numDependencies, flags));
 SIM_ENTRY(STREAM_UPDATE_NEEDS_V2, cuStreamUpdateCaptureDependencies_v2,
           (CUstream hStream, CUgraphNode *dependencies,
            const struct CUgraphEdgeData_st *dependencyData, size_t numDependencies,
            unsigned int flags),
-          update_v2(hStream, dependencies, dependencyData, numDependencies, flags));
+          update_capture_dependencies_v2(hStream, dependencies, dependencyData, numDependencies, flags));

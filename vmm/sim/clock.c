@@ -34,7 +34,8 @@ void xseg_sim_advance(uint64_t nanoseconds)
 }
 
 /* Convert the result of a function of sim.h to a status and a message. */
-static xseg_status status_of(const char *name, CUresult result, const struct CUstream_st *stream)
+static xseg_status launch_status(const char *name, CUresult result,
+                                 const struct CUstream_st *stream)
 {
     switch (result) {
     case CUDA_SUCCESS:
@@ -58,8 +59,8 @@ static xseg_status status_of(const char *name, CUresult result, const struct CUs
 }
 
 /* Under a name, so that reports can say who queued it. */
-static CUresult launch(const char *name, struct CUstream_st *handle, uint64_t nanoseconds,
-                       const struct xseg_sim_access *touch, size_t count)
+static CUresult launch_kernel(const char *name, struct CUstream_st *handle, uint64_t nanoseconds,
+                              const struct xseg_sim_access *touch, size_t count)
 {
     struct sim_operation operation = {
         .type = SIM_NODE_KERNEL, .duration = nanoseconds, .touch = touch, .touches = count};
@@ -81,10 +82,10 @@ xseg_status xseg_sim_launch(struct CUstream_st *stream, uint64_t nanoseconds)
     CUresult result;
 
     sim_lock();
-    result = launch("xseg_sim_launch", stream, nanoseconds, NULL, 0);
+    result = launch_kernel("xseg_sim_launch", stream, nanoseconds, NULL, 0);
     sim_machine.current = NULL;
     sim_unlock();
-    return status_of("xseg_sim_launch", result, stream);
+    return launch_status("xseg_sim_launch", result, stream);
 }
 
 xseg_status xseg_sim_launch_accessing(struct CUstream_st *stream, uint64_t nanoseconds,
@@ -93,10 +94,10 @@ xseg_status xseg_sim_launch_accessing(struct CUstream_st *stream, uint64_t nanos
     CUresult result;
 
     sim_lock();
-    result = launch("xseg_sim_launch_accessing", stream, nanoseconds, touch, count);
+    result = launch_kernel("xseg_sim_launch_accessing", stream, nanoseconds, touch, count);
     sim_machine.current = NULL;
     sim_unlock();
-    return status_of("xseg_sim_launch_accessing", result, stream);
+    return launch_status("xseg_sim_launch_accessing", result, stream);
 }
 
 xseg_status xseg_sim_launch_on(struct CUstream_st *stream, uint64_t nanoseconds, uint64_t address,
@@ -106,10 +107,10 @@ xseg_status xseg_sim_launch_on(struct CUstream_st *stream, uint64_t nanoseconds,
     CUresult result;
 
     sim_lock();
-    result = launch("xseg_sim_launch_on", stream, nanoseconds, &touch, 1);
+    result = launch_kernel("xseg_sim_launch_on", stream, nanoseconds, &touch, 1);
     sim_machine.current = NULL;
     sim_unlock();
-    return status_of("xseg_sim_launch_on", result, stream);
+    return launch_status("xseg_sim_launch_on", result, stream);
 }
 
 xseg_status xseg_sim_finish(struct CUstream_st *stream)
@@ -122,10 +123,10 @@ xseg_status xseg_sim_finish(struct CUstream_st *stream)
     if (result == CUDA_SUCCESS)
         sim_queue_finish(&found->queue);
     sim_unlock();
-    return status_of("xseg_sim_finish", result, stream);
+    return launch_status("xseg_sim_finish", result, stream);
 }
 
-static void finish(struct sim_stream *stream)
+static void finish_streams(struct sim_stream *stream)
 {
     for (; stream != NULL; stream = stream->after)
         sim_queue_finish(&stream->queue);
@@ -135,8 +136,8 @@ void xseg_sim_finish_all(void)
 {
     sim_lock();
     for (unsigned i = 0; i < sim_machine.devices; i++) {
-        finish(sim_machine.device[i].streams);
-        finish(sim_machine.device[i].departed);
+        finish_streams(sim_machine.device[i].streams);
+        finish_streams(sim_machine.device[i].departed);
     }
     sim_unlock();
 }

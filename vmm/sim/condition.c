@@ -15,8 +15,8 @@
 
 #if CUDA_VERSION >= 12040
 
-static CUresult create(CUgraphConditionalHandle *out, CUgraph graph_handle, CUcontext context,
-                       unsigned value, unsigned flags)
+static CUresult create_conditional_handle(CUgraphConditionalHandle *out, CUgraph graph_handle,
+                                          CUcontext context, unsigned value, unsigned flags)
 {
     struct sim_graph *graph = sim_graph_find(graph_handle);
     struct sim_condition *grown;
@@ -38,7 +38,7 @@ static CUresult create(CUgraphConditionalHandle *out, CUgraph graph_handle, CUco
     return CUDA_SUCCESS;
 }
 
-static const struct sim_condition *find(const struct sim_graph *graph, uint64_t handle)
+static const struct sim_condition *find_condition(const struct sim_graph *graph, uint64_t handle)
 {
     for (size_t i = 0; i < graph->conditions; i++)
         if (graph->condition[i].handle == handle)
@@ -46,7 +46,7 @@ static const struct sim_condition *find(const struct sim_graph *graph, uint64_t 
     return NULL;
 }
 
-static bool is_size_right(const CUDA_CONDITIONAL_NODE_PARAMS *wanted)
+static bool is_body_count_valid(const CUDA_CONDITIONAL_NODE_PARAMS *wanted)
 {
     switch ((int)wanted->type) {
     case CU_GRAPH_COND_TYPE_IF:
@@ -61,14 +61,14 @@ static bool is_size_right(const CUDA_CONDITIONAL_NODE_PARAMS *wanted)
 }
 
 /* The body that a value chooses, by its index; as many as there are: none. */
-static unsigned choice_of(const CUDA_CONDITIONAL_NODE_PARAMS *wanted, unsigned value)
+static unsigned select_body(const CUDA_CONDITIONAL_NODE_PARAMS *wanted, unsigned value)
 {
     if ((int)wanted->type == 2)
         return value < wanted->size ? value : wanted->size;
     return value != 0 ? 0 : 1;
 }
 
-static bool make_bodies(struct sim_node *node, unsigned count)
+static bool create_bodies(struct sim_node *node, unsigned count)
 {
     node->body = calloc(count, sizeof(CUgraph));
     while (node->body != NULL && node->bodies < count) {
@@ -82,24 +82,24 @@ static bool make_bodies(struct sim_node *node, unsigned count)
     return node->body != NULL;
 }
 
-static CUresult add_conditional(CUgraphNode *out, struct sim_graph *graph, struct sim_nodes *needs,
-                                CUDA_CONDITIONAL_NODE_PARAMS *wanted)
+static CUresult add_conditional_node(CUgraphNode *out, struct sim_graph *graph,
+                                     struct sim_nodes *needs, CUDA_CONDITIONAL_NODE_PARAMS *wanted)
 {
     static const struct sim_operation operation = {.type = SIM_NODE_CONDITIONAL};
-    const struct sim_condition *condition = find(graph, wanted->handle);
+    const struct sim_condition *condition = find_condition(graph, wanted->handle);
     struct sim_node *node;
     unsigned choice;
 
-    if (condition == NULL || !is_size_right(wanted))
+    if (condition == NULL || !is_body_count_valid(wanted))
         return CUDA_ERROR_INVALID_VALUE;
     if (!sim_graph_add(graph, &operation, needs))
         return CUDA_ERROR_OUT_OF_MEMORY;
     node = graph->node[graph->nodes - 1];
-    if (!make_bodies(node, wanted->size)) {
+    if (!create_bodies(node, wanted->size)) {
         sim_graph_remove_last(graph);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    choice = choice_of(wanted, condition->value);
+    choice = select_body(wanted, condition->value);
     node->chosen = choice < node->bodies ? sim_graph_find(node->body[choice]) : NULL;
     wanted->phGraph_out = node->body;
     *out = (CUgraphNode)(uintptr_t)node->handle;
@@ -107,8 +107,8 @@ static CUresult add_conditional(CUgraphNode *out, struct sim_graph *graph, struc
 }
 
 /* Of the types that a program can add by hand there are conditional and empty nodes. */
-static CUresult add(CUgraphNode *out, CUgraph graph_handle, const CUgraphNode *nodes, size_t count,
-                    CUgraphNodeParams *wanted)
+static CUresult add_node(CUgraphNode *out, CUgraph graph_handle, const CUgraphNode *nodes,
+                         size_t count, CUgraphNodeParams *wanted)
 {
     static const struct sim_operation empty = {.type = SIM_NODE_EMPTY};
     const struct sim_nodes from = {.node = (CUgraphNode *)(uintptr_t)nodes, .count = count};
@@ -123,7 +123,7 @@ static CUresult add(CUgraphNode *out, CUgraph graph_handle, const CUgraphNode *n
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     if ((int)wanted->type == SIM_NODE_CONDITIONAL) {
-        result = add_conditional(out, graph, &needs, &wanted->conditional);
+        result = add_conditional_node(out, graph, &needs, &wanted->conditional);
     } else if ((int)wanted->type == SIM_NODE_EMPTY) {
         result = sim_graph_add(graph, &empty, &needs) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
         if (result == CUDA_SUCCESS)
@@ -136,7 +136,7 @@ static CUresult add(CUgraphNode *out, CUgraph graph_handle, const CUgraphNode *n
 SIM_ENTRY(GRAPH_CONDITION_CREATE, cuGraphConditionalHandleCreate,
           (CUgraphConditionalHandle *pHandle_out, CUgraph hGraph, CUcontext ctx,
            unsigned int defaultLaunchValue, unsigned int flags),
-          create(pHandle_out, hGraph, ctx, defaultLaunchValue, flags));
+          create_conditional_handle(pHandle_out, hGraph, ctx, defaultLaunchValue, flags));
 
 /* The data of edges is all zero: there are plain edges only. */
 SIM_EXPORT CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
@@ -145,7 +145,8 @@ SIM_EXPORT CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph 
                                               size_t numDependencies, CUgraphNodeParams *nodeParams)
 {
     (void)dependencyData;
-    SIM_ANSWER(GRAPH_ADD_NODE, add(phGraphNode, hGraph, dependencies, numDependencies, nodeParams));
+    SIM_ANSWER(GRAPH_ADD_NODE,
+               add_node(phGraphNode, hGraph, dependencies, numDependencies, nodeParams));
 }
 
 #endif

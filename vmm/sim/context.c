@@ -52,7 +52,7 @@ void sim_context_destroy(unsigned device)
         sim_machine.device[i].peers &= ~((uint64_t)1 << device);
 }
 
-static CUresult ordinal_of(CUdevice device, unsigned *ordinal)
+static CUresult find_device(CUdevice device, unsigned *ordinal)
 {
     if (device < 0 || (unsigned)device >= sim_machine.devices)
         return CUDA_ERROR_INVALID_DEVICE;
@@ -60,13 +60,13 @@ static CUresult ordinal_of(CUdevice device, unsigned *ordinal)
     return CUDA_SUCCESS;
 }
 
-static CUresult retain(CUcontext *out, CUdevice device)
+static CUresult retain_primary_context(CUcontext *out, CUdevice device)
 {
     unsigned ordinal;
 
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (ordinal_of(device, &ordinal) != CUDA_SUCCESS)
+    if (find_device(device, &ordinal) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_DEVICE;
     if (!sim_machine.device[ordinal].active)
         sim_machine.device[ordinal].context_number++;
@@ -76,11 +76,11 @@ static CUresult retain(CUcontext *out, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-static CUresult release(CUdevice device)
+static CUresult release_primary_context(CUdevice device)
 {
     unsigned ordinal;
 
-    if (ordinal_of(device, &ordinal) != CUDA_SUCCESS)
+    if (find_device(device, &ordinal) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_DEVICE;
     if (sim_machine.device[ordinal].retained == 0)
         return CUDA_ERROR_INVALID_CONTEXT;
@@ -90,31 +90,31 @@ static CUresult release(CUdevice device)
     return CUDA_SUCCESS;
 }
 
-static CUresult reset(CUdevice device)
+static CUresult reset_primary_context(CUdevice device)
 {
     unsigned ordinal;
 
-    if (ordinal_of(device, &ordinal) != CUDA_SUCCESS)
+    if (find_device(device, &ordinal) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_DEVICE;
     sim_context_destroy(ordinal);
     sim_objects_settle();
     return CUDA_SUCCESS;
 }
 
-static CUresult get_state(CUdevice device, unsigned *flags, int *active)
+static CUresult get_primary_context_state(CUdevice device, unsigned *flags, int *active)
 {
     unsigned ordinal;
 
     if (flags == NULL || active == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (ordinal_of(device, &ordinal) != CUDA_SUCCESS)
+    if (find_device(device, &ordinal) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_DEVICE;
     *flags = sim_machine.device[ordinal].flags;
     *active = sim_machine.device[ordinal].active;
     return CUDA_SUCCESS;
 }
 
-static CUresult push(CUcontext context)
+static CUresult push_context(CUcontext context)
 {
     struct sim_thread *thread = sim_thread();
     unsigned device;
@@ -127,35 +127,35 @@ static CUresult push(CUcontext context)
     return CUDA_SUCCESS;
 }
 
-static CUcontext top_of(const struct sim_thread *thread)
+static CUcontext current_context(const struct sim_thread *thread)
 {
     const unsigned top = thread->depth == 0 ? 0 : thread->stack[thread->depth - 1];
 
     return top == 0 ? NULL : sim_context_handle(top - 1);
 }
 
-static CUresult pop(CUcontext *out)
+static CUresult pop_context(CUcontext *out)
 {
     struct sim_thread *thread = sim_thread();
 
     if (thread->depth == 0)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (out != NULL)
-        *out = top_of(thread);
+        *out = current_context(thread);
     thread->depth--;
     return CUDA_SUCCESS;
 }
 
-static CUresult get_current(CUcontext *out)
+static CUresult get_current_context(CUcontext *out)
 {
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    *out = top_of(sim_thread());
+    *out = current_context(sim_thread());
     return CUDA_SUCCESS;
 }
 
 /* Replaces the top of the stack; NULL pops it. */
-static CUresult set_current(CUcontext context)
+static CUresult set_current_context(CUcontext context)
 {
     struct sim_thread *thread = sim_thread();
     unsigned device;
@@ -167,31 +167,31 @@ static CUresult set_current(CUcontext context)
     if (sim_context_device(context, &device) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (thread->depth == 0)
-        return push(context);
+        return push_context(context);
     thread->stack[thread->depth - 1] = (unsigned char)(device + 1);
     return CUDA_SUCCESS;
 }
 
 /* NULL stands for the current context. */
-static CUresult named_or_current(CUcontext context, unsigned *device)
+static CUresult resolve_context(CUcontext context, unsigned *device)
 {
     return context == NULL ? sim_context_current(device) : sim_context_device(context, device);
 }
 
-static CUresult get_device(CUdevice *out, CUcontext context)
+static CUresult get_context_device(CUdevice *out, CUcontext context)
 {
     unsigned device;
     CUresult result;
 
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    result = named_or_current(context, &device);
+    result = resolve_context(context, &device);
     if (result == CUDA_SUCCESS)
         *out = (CUdevice)device;
     return result;
 }
 
-static CUresult get_flags(unsigned *out)
+static CUresult get_context_flags(unsigned *out)
 {
     unsigned device;
 
@@ -203,7 +203,7 @@ static CUresult get_flags(unsigned *out)
     return result;
 }
 
-static CUresult set_flags(unsigned flags)
+static CUresult set_context_flags(unsigned flags)
 {
     unsigned device;
 
@@ -216,23 +216,23 @@ static CUresult set_flags(unsigned flags)
 }
 
 /* Numbers of contexts never come again. */
-static CUresult get_id(CUcontext context, unsigned long long *id)
+static CUresult get_context_id(CUcontext context, unsigned long long *id)
 {
     unsigned device;
     CUresult result;
 
     if (id == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    result = named_or_current(context, &device);
+    result = resolve_context(context, &device);
     if (result == CUDA_SUCCESS)
         *id = sim_machine.device[device].context_number * SIM_DEVICES_MAX + device;
     return result;
 }
 
-static CUresult synchronize(CUcontext context)
+static CUresult synchronize_context(CUcontext context)
 {
     unsigned device;
-    CUresult result = named_or_current(context, &device);
+    CUresult result = resolve_context(context, &device);
 
     if (result == CUDA_SUCCESS)
         result = sim_capture_refuse_device_wait(device);
@@ -244,20 +244,20 @@ static CUresult synchronize(CUcontext context)
 }
 
 SIM_ENTRY(PRIMARY_CTX_RETAIN, cuDevicePrimaryCtxRetain, (CUcontext *pctx, CUdevice dev),
-          retain(pctx, dev));
-SIM_ENTRY(PRIMARY_CTX_RELEASE, cuDevicePrimaryCtxRelease_v2, (CUdevice dev), release(dev));
-SIM_ENTRY(PRIMARY_CTX_RESET, cuDevicePrimaryCtxReset_v2, (CUdevice dev), reset(dev));
+          retain_primary_context(pctx, dev));
+SIM_ENTRY(PRIMARY_CTX_RELEASE, cuDevicePrimaryCtxRelease_v2, (CUdevice dev), release_primary_context(dev));
+SIM_ENTRY(PRIMARY_CTX_RESET, cuDevicePrimaryCtxReset_v2, (CUdevice dev), reset_primary_context(dev));
 SIM_ENTRY(PRIMARY_CTX_GET_STATE, cuDevicePrimaryCtxGetState,
-          (CUdevice dev, unsigned int *flags, int *active), get_state(dev, flags, active));
-SIM_ENTRY(CTX_PUSH_CURRENT, cuCtxPushCurrent_v2, (CUcontext ctx), push(ctx));
-SIM_ENTRY(CTX_POP_CURRENT, cuCtxPopCurrent_v2, (CUcontext *pctx), pop(pctx));
-SIM_ENTRY(CTX_GET_CURRENT, cuCtxGetCurrent, (CUcontext *pctx), get_current(pctx));
-SIM_ENTRY(CTX_SET_CURRENT, cuCtxSetCurrent, (CUcontext ctx), set_current(ctx));
-SIM_ENTRY(CTX_GET_DEVICE, cuCtxGetDevice, (CUdevice *device), get_device(device, NULL));
+          (CUdevice dev, unsigned int *flags, int *active), get_primary_context_state(dev, flags, active));
+SIM_ENTRY(CTX_PUSH_CURRENT, cuCtxPushCurrent_v2, (CUcontext ctx), push_context(ctx));
+SIM_ENTRY(CTX_POP_CURRENT, cuCtxPopCurrent_v2, (CUcontext *pctx), pop_context(pctx));
+SIM_ENTRY(CTX_GET_CURRENT, cuCtxGetCurrent, (CUcontext *pctx), get_current_context(pctx));
+SIM_ENTRY(CTX_SET_CURRENT, cuCtxSetCurrent, (CUcontext ctx), set_current_context(ctx));
+SIM_ENTRY(CTX_GET_DEVICE, cuCtxGetDevice, (CUdevice *device), get_context_device(device, NULL));
 SIM_ENTRY(CTX_GET_DEVICE_V2, cuCtxGetDevice_v2, (CUdevice *device, CUcontext ctx),
-          get_device(device, ctx));
-SIM_ENTRY(CTX_GET_ID, cuCtxGetId, (CUcontext ctx, unsigned long long *ctxId), get_id(ctx, ctxId));
-SIM_ENTRY(CTX_GET_FLAGS, cuCtxGetFlags, (unsigned int *flags), get_flags(flags));
-SIM_ENTRY(CTX_SET_FLAGS, cuCtxSetFlags, (unsigned int flags), set_flags(flags));
-SIM_ENTRY(CTX_SYNCHRONIZE, cuCtxSynchronize, (void), synchronize(NULL));
-SIM_ENTRY(CTX_SYNCHRONIZE_V2, cuCtxSynchronize_v2, (CUcontext ctx), synchronize(ctx));
+          get_context_device(device, ctx));
+SIM_ENTRY(CTX_GET_ID, cuCtxGetId, (CUcontext ctx, unsigned long long *ctxId), get_context_id(ctx, ctxId));
+SIM_ENTRY(CTX_GET_FLAGS, cuCtxGetFlags, (unsigned int *flags), get_context_flags(flags));
+SIM_ENTRY(CTX_SET_FLAGS, cuCtxSetFlags, (unsigned int flags), set_context_flags(flags));
+SIM_ENTRY(CTX_SYNCHRONIZE, cuCtxSynchronize, (void), synchronize_context(NULL));
+SIM_ENTRY(CTX_SYNCHRONIZE_V2, cuCtxSynchronize_v2, (CUcontext ctx), synchronize_context(ctx));

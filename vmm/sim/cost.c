@@ -54,7 +54,7 @@ uint64_t sim_cost_access(const struct sim_costs *costs, uint64_t bytes)
 }
 
 /* From 0 up to 1, without either. */
-static double next_random(void)
+static double draw_uniform(void)
 {
     uint64_t bits = sim_machine.tail_state += 0x9e3779b97f4a7c15u;
 
@@ -67,11 +67,11 @@ uint64_t sim_cost_spread(uint64_t nanoseconds)
 {
     /* 2.326 of these are 1.4 times the median: the 99th percentile that driver calls show. */
     const double sigma = log(1.4) / 2.326;
-    const double angle = 2 * acos(-1.0) * next_random(), radius = sqrt(-2 * log(next_random()));
+    const double angle = 2 * acos(-1.0) * draw_uniform(), radius = sqrt(-2 * log(draw_uniform()));
     double factor = exp(sigma * radius * cos(angle));
 
     /* A spike of 5 to 80 times, each magnitude as likely. */
-    if (next_random() < 0.001)
-        factor = 5 * pow(16, next_random());
+    if (draw_uniform() < 0.001)
+        factor = 5 * pow(16, draw_uniform());
     return (uint64_t)((double)nanoseconds * factor);
 }

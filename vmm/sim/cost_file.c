@@ -51,8 +51,8 @@ struct reading {
     size_t why_bytes;
 };
 
-__attribute__((format(printf, 2, 3))) static bool refuse(struct reading *reading,
-                                                         const char *format, ...)
+__attribute__((format(printf, 2, 3))) static bool parse_error(struct reading *reading,
+                                                              const char *format, ...)
 {
     const int length = snprintf(reading->why, reading->why_bytes, "line %u: ", reading->line);
     va_list arguments;
@@ -76,7 +76,7 @@ struct piece {
     size_t length;
 };
 
-static struct piece piece_of(const char *text, const char *end)
+static struct piece trim_blanks(const char *text, const char *end)
 {
     while (text < end && is_blank(*text))
         text++;
@@ -85,23 +85,23 @@ static struct piece piece_of(const char *text, const char *end)
     return (struct piece){text, (size_t)(end - text)};
 }
 
-static int shown(struct piece piece)
+static int shown_length(struct piece piece)
 {
     return piece.length < KEY_SHOWN ? (int)piece.length : KEY_SHOWN;
 }
 
-static bool take_name(struct reading *reading, struct piece value)
+static bool parse_name(struct reading *reading, struct piece value)
 {
     if (reading->has_name)
-        return refuse(reading, "duplicate key, name; remove one of its lines");
+        return parse_error(reading, "duplicate key, name; remove one of its lines");
     if (value.length == 0 || value.length >= SIM_COSTS_NAME)
-        return refuse(reading, "invalid length of name, %zu characters; use 1 to %d", value.length,
-                      SIM_COSTS_NAME - 1);
+        return parse_error(reading, "invalid length of name, %zu characters; use 1 to %d",
+                           value.length, SIM_COSTS_NAME - 1);
     for (size_t i = 0; i < value.length; i++)
         if (value.text[i] < ' ' || value.text[i] > '~')
-            return refuse(reading,
-                          "name has a character that is not printable ASCII, code %u; remove it",
-                          (unsigned)(unsigned char)value.text[i]);
+            return parse_error(
+                reading, "name has a character that is not printable ASCII, code %u; remove it",
+                (unsigned)(unsigned char)value.text[i]);
     memcpy(reading->costs.name, value.text, value.length);
     reading->costs.name[value.length] = '\0';
     reading->has_name = true;
@@ -109,25 +109,25 @@ static bool take_name(struct reading *reading, struct piece value)
 }
 
 /* A decimal number, up to a blank or the end. */
-static bool take_number(struct reading *reading, const struct field *field, struct piece value,
-                        uint64_t *out)
+static bool parse_number(struct reading *reading, const struct field *field, struct piece value,
+                         uint64_t *out)
 {
     uint64_t number = 0;
 
     for (size_t i = 0; i < value.length; i++) {
         if (value.text[i] < '0' || value.text[i] > '9')
-            return refuse(reading, "%s is not a whole number of ns, '%.*s'; use digits only",
-                          field->key, shown(value), value.text);
+            return parse_error(reading, "%s is not a whole number of ns, '%.*s'; use digits only",
+                               field->key, shown_length(value), value.text);
         number = number * 10 + (uint64_t)(value.text[i] - '0');
         if (number > SIM_COST_MOST)
-            return refuse(reading, "%s is too large, %.*s ns; use at most %" PRIu64 " ns",
-                          field->key, shown(value), value.text, SIM_COST_MOST);
+            return parse_error(reading, "%s is too large, %.*s ns; use at most %" PRIu64 " ns",
+                               field->key, shown_length(value), value.text, SIM_COST_MOST);
     }
     *out = number;
     return true;
 }
 
-static bool take_numbers(struct reading *reading, const struct field *field, struct piece value)
+static bool parse_numbers(struct reading *reading, const struct field *field, struct piece value)
 {
     const char *const end = value.text + value.length, *at = value.text;
     uint64_t number[3] = {0};
@@ -139,27 +139,29 @@ static bool take_numbers(struct reading *reading, const struct field *field, str
         while (stop < end && !is_blank(*stop))
             stop++;
         if (count == field->numbers)
-            return refuse(reading, "too many numbers for %s; set %s", field->key,
-                          field->numbers == 1
-                              ? "one number of ns"
-                              : "up to three numbers of ns: base, per MiB, minimum");
-        if (!take_number(reading, field, (struct piece){at, (size_t)(stop - at)}, &number[count++]))
+            return parse_error(reading, "too many numbers for %s; set %s", field->key,
+                               field->numbers == 1
+                                   ? "one number of ns"
+                                   : "up to three numbers of ns: base, per MiB, minimum");
+        if (!parse_number(reading, field, (struct piece){at, (size_t)(stop - at)},
+                          &number[count++]))
             return false;
         for (at = stop; at < end && is_blank(*at);)
             at++;
     }
     if (count == 0)
-        return refuse(reading, "no number for %s; set %s", field->key,
-                      field->numbers == 1 ? "one number of ns"
-                                          : "up to three numbers of ns: base, per MiB, minimum");
+        return parse_error(reading, "no number for %s; set %s", field->key,
+                           field->numbers == 1
+                               ? "one number of ns"
+                               : "up to three numbers of ns: base, per MiB, minimum");
     memcpy((char *)&reading->costs + field->offset, number, field->numbers * sizeof(number[0]));
     return true;
 }
 
-static bool take_line(struct reading *reading, const char *text, const char *end)
+static bool parse_line(struct reading *reading, const char *text, const char *end)
 {
     const char *comment = memchr(text, '#', (size_t)(end - text));
-    const struct piece line = piece_of(text, comment != NULL ? comment : end);
+    const struct piece line = trim_blanks(text, comment != NULL ? comment : end);
     const char *equals;
     struct piece key, value;
 
@@ -167,25 +169,26 @@ static bool take_line(struct reading *reading, const char *text, const char *end
         return true;
     equals = memchr(line.text, '=', line.length);
     if (equals == NULL)
-        return refuse(reading, "no '=' in the line, '%.*s'; write KEY = NUMBER", shown(line),
-                      line.text);
-    key = piece_of(line.text, equals);
-    value = piece_of(equals + 1, line.text + line.length);
+        return parse_error(reading, "no '=' in the line, '%.*s'; write KEY = NUMBER",
+                           shown_length(line), line.text);
+    key = trim_blanks(line.text, equals);
+    value = trim_blanks(equals + 1, line.text + line.length);
     if (key.length == 4 && memcmp(key.text, "name", 4) == 0)
-        return take_name(reading, value);
+        return parse_name(reading, value);
     for (size_t i = 0; i < FIELDS; i++) {
         if (key.length != strlen(fields[i].key) || memcmp(key.text, fields[i].key, key.length) != 0)
             continue;
         if (reading->has[i])
-            return refuse(reading, "duplicate key, %s; remove one of its lines", fields[i].key);
+            return parse_error(reading, "duplicate key, %s; remove one of its lines",
+                               fields[i].key);
         reading->has[i] = true;
-        return take_numbers(reading, &fields[i], value);
+        return parse_numbers(reading, &fields[i], value);
     }
-    return refuse(reading, "unknown key, '%.*s'; docs/simulator.md lists the keys", shown(key),
-                  key.text);
+    return parse_error(reading, "unknown key, '%.*s'; docs/simulator.md lists the keys",
+                       shown_length(key), key.text);
 }
 
-static bool is_whole(const struct reading *reading)
+static bool check_complete(const struct reading *reading)
 {
     const char *missing = reading->has_name ? NULL : "name";
 
@@ -214,11 +217,11 @@ bool sim_cost_file_parse(const char *text, size_t length, struct sim_costs *cost
 
         reading.line++;
         stop = stop != NULL ? stop : end;
-        if (!take_line(&reading, text, stop))
+        if (!parse_line(&reading, text, stop))
             return false;
         text = stop < end ? stop + 1 : end;
     }
-    if (!is_whole(&reading))
+    if (!check_complete(&reading))
         return false;
     *costs = reading.costs;
     return true;
@@ -230,7 +233,7 @@ bool sim_cost_file_is(const char *name)
 }
 
 /* Up to a byte more than a file may have, so that a longer one is seen.  Returns: -1 with errno. */
-static ssize_t read_whole(int file, char *text)
+static ssize_t read_text(int file, char *text)
 {
     size_t length = 0;
 
@@ -248,7 +251,7 @@ static ssize_t read_whole(int file, char *text)
     return (ssize_t)length;
 }
 
-static bool read_open(int file, struct sim_costs *costs, char *why, size_t why_bytes)
+static bool read_cost_file(int file, struct sim_costs *costs, char *why, size_t why_bytes)
 {
     struct stat about;
     bool fine = false;
@@ -259,7 +262,7 @@ static bool read_open(int file, struct sim_costs *costs, char *why, size_t why_b
         return false;
     }
     char *text = malloc(SIM_COST_FILE_BYTES + 1);
-    const ssize_t length = text != NULL ? read_whole(file, text) : -1;
+    const ssize_t length = text != NULL ? read_text(file, text) : -1;
     if (length < 0)
         (void)snprintf(why, why_bytes, "cannot read the file, %s", strerror(errno));
     else if ((size_t)length > SIM_COST_FILE_BYTES)
@@ -283,7 +286,7 @@ bool sim_cost_file_read(const char *path, struct sim_costs *costs, char *why, si
         (void)snprintf(why, why_bytes, "cannot open the file, %s", strerror(errno));
         return false;
     }
-    fine = read_open(file, costs, why, why_bytes);
+    fine = read_cost_file(file, costs, why, why_bytes);
     (void)close(file);
     return fine;
 }

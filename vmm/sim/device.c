@@ -58,12 +58,12 @@ static const struct {
     {141 /* CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */, 0},
 };
 
-static bool is_device(CUdevice device)
+static bool is_device_ordinal(CUdevice device)
 {
     return device >= 0 && (unsigned)device < sim_machine.devices;
 }
 
-static CUresult init(unsigned flags)
+static CUresult initialize_driver(unsigned flags)
 {
     if (flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
@@ -71,7 +71,7 @@ static CUresult init(unsigned flags)
     return CUDA_SUCCESS;
 }
 
-static CUresult driver_version(int *version)
+static CUresult get_driver_version(int *version)
 {
     if (version == NULL)
         return CUDA_ERROR_INVALID_VALUE;
@@ -79,7 +79,7 @@ static CUresult driver_version(int *version)
     return CUDA_SUCCESS;
 }
 
-static CUresult get_count(int *count)
+static CUresult get_device_count(int *count)
 {
     if (count == NULL)
         return CUDA_ERROR_INVALID_VALUE;
@@ -87,52 +87,52 @@ static CUresult get_count(int *count)
     return CUDA_SUCCESS;
 }
 
-static CUresult get(CUdevice *device, int ordinal)
+static CUresult get_device(CUdevice *device, int ordinal)
 {
     if (device == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!is_device(ordinal))
+    if (!is_device_ordinal(ordinal))
         return CUDA_ERROR_INVALID_DEVICE;
     *device = ordinal;
     return CUDA_SUCCESS;
 }
 
-static CUresult get_name(char *name, int bytes, CUdevice device)
+static CUresult get_device_name(char *name, int bytes, CUdevice device)
 {
     if (name == NULL || bytes <= 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!is_device(device))
+    if (!is_device_ordinal(device))
         return CUDA_ERROR_INVALID_DEVICE;
     (void)snprintf(name, (size_t)bytes, "Simulated device %d", device);
     return CUDA_SUCCESS;
 }
 
 /* A device of that number has the same UUID on any machine, so that processes that share one agree. */
-static CUresult get_uuid(CUuuid *uuid, CUdevice device)
+static CUresult get_device_uuid(CUuuid *uuid, CUdevice device)
 {
     static const char name[sizeof(uuid->bytes)] = "xseg-sim device";
 
     if (uuid == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!is_device(device))
+    if (!is_device_ordinal(device))
         return CUDA_ERROR_INVALID_DEVICE;
     memcpy(uuid->bytes, name, sizeof(name));
     uuid->bytes[sizeof(name) - 1] = (char)device;
     return CUDA_SUCCESS;
 }
 
-static CUresult total_memory(size_t *bytes, CUdevice device)
+static CUresult get_total_memory(size_t *bytes, CUdevice device)
 {
     if (bytes == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!is_device(device))
+    if (!is_device_ordinal(device))
         return CUDA_ERROR_INVALID_DEVICE;
     *bytes = sim_machine.memory_bytes;
     return CUDA_SUCCESS;
 }
 
 /* What settings decide.  Returns: whether they do. */
-static bool ask_settings(CUdevice_attribute attribute, int *value)
+static bool get_configured_attribute(CUdevice_attribute attribute, int *value)
 {
     switch ((int)attribute) {
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
@@ -153,13 +153,13 @@ static bool ask_settings(CUdevice_attribute attribute, int *value)
 }
 
 /* Attributes that this table lacks are refused, rather than answered with a guess. */
-static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice device)
+static CUresult get_device_attribute(int *value, CUdevice_attribute attribute, CUdevice device)
 {
     if (value == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!is_device(device))
+    if (!is_device_ordinal(device))
         return CUDA_ERROR_INVALID_DEVICE;
-    if (ask_settings(attribute, value))
+    if (get_configured_attribute(attribute, value))
         return CUDA_SUCCESS;
     if (attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) {
         *value = device + 1;
@@ -174,29 +174,29 @@ static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice
 }
 
 /* Each device has a bus of its own, from 1 on. */
-static CUresult get_bus(char *text, int bytes, CUdevice device)
+static CUresult get_pci_bus_id(char *text, int bytes, CUdevice device)
 {
     if (text == NULL || bytes <= 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!is_device(device))
+    if (!is_device_ordinal(device))
         return CUDA_ERROR_INVALID_DEVICE;
     (void)snprintf(text, (size_t)bytes, "0000:%02x:00.0", (unsigned)device + 1);
     return CUDA_SUCCESS;
 }
 
-SIM_ENTRY(INIT, cuInit, (unsigned int Flags), init(Flags));
+SIM_ENTRY(INIT, cuInit, (unsigned int Flags), initialize_driver(Flags));
 SIM_ENTRY(DRIVER_GET_VERSION, cuDriverGetVersion, (int *driverVersion),
-          driver_version(driverVersion));
-SIM_ENTRY(DEVICE_GET_COUNT, cuDeviceGetCount, (int *count), get_count(count));
-SIM_ENTRY(DEVICE_GET, cuDeviceGet, (CUdevice *device, int ordinal), get(device, ordinal));
+          get_driver_version(driverVersion));
+SIM_ENTRY(DEVICE_GET_COUNT, cuDeviceGetCount, (int *count), get_device_count(count));
+SIM_ENTRY(DEVICE_GET, cuDeviceGet, (CUdevice *device, int ordinal), get_device(device, ordinal));
 SIM_ENTRY(DEVICE_GET_NAME, cuDeviceGetName, (char *name, int len, CUdevice dev),
-          get_name(name, len, dev));
-SIM_ENTRY(DEVICE_GET_UUID, cuDeviceGetUuid, (CUuuid *uuid, CUdevice dev), get_uuid(uuid, dev));
+          get_device_name(name, len, dev));
+SIM_ENTRY(DEVICE_GET_UUID, cuDeviceGetUuid, (CUuuid *uuid, CUdevice dev), get_device_uuid(uuid, dev));
 SIM_ENTRY(DEVICE_GET_UUID_V2, cuDeviceGetUuid_v2, (CUuuid *uuid, CUdevice dev),
-          get_uuid(uuid, dev));
+          get_device_uuid(uuid, dev));
 SIM_ENTRY(DEVICE_TOTAL_MEM, cuDeviceTotalMem_v2, (size_t *bytes, CUdevice dev),
-          total_memory(bytes, dev));
+          get_total_memory(bytes, dev));
 SIM_ENTRY(DEVICE_GET_ATTRIBUTE, cuDeviceGetAttribute,
-          (int *pi, CUdevice_attribute attrib, CUdevice dev), get_attribute(pi, attrib, dev));
+          (int *pi, CUdevice_attribute attrib, CUdevice dev), get_device_attribute(pi, attrib, dev));
 SIM_ENTRY(DEVICE_GET_PCI_BUS_ID, cuDeviceGetPCIBusId, (char *pciBusId, int len, CUdevice dev),
-          get_bus(pciBusId, len, dev));
+          get_pci_bus_id(pciBusId, len, dev));

@@ -18,19 +18,19 @@
 /* CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE, which headers before 12.8 do not have. */
 #define MAPPING_TYPE_PCIE 1u
 
-static CUresult refuse(struct sim_gap *gap, CUresult error, uint64_t address, const char *why)
+static CUresult set_conflict(struct sim_gap *gap, CUresult error, uint64_t address, const char *why)
 {
     *gap = (struct sim_gap){address, why};
     return error;
 }
 
-static uint64_t later(uint64_t a, uint64_t b)
+static uint64_t max_address(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
 
 /* By member, since nobody clears what lies between. */
-static bool are_alike(const CUmemAllocationProp *a, const CUmemAllocationProp *b)
+static bool have_same_properties(const CUmemAllocationProp *a, const CUmemAllocationProp *b)
 {
     return a->type == b->type && a->requestedHandleTypes == b->requestedHandleTypes &&
            a->allocFlags.compressionType == b->allocFlags.compressionType &&
@@ -45,17 +45,17 @@ static CUresult check_mapping(const struct sim_mapping *mapping, const struct si
     const struct sim_physical *physical = mapping->physical;
 
     if (physical->device != first->device)
-        return refuse(gap, CUDA_ERROR_INVALID_VALUE, address,
-                      "page is on another device than the first page");
+        return set_conflict(gap, CUDA_ERROR_INVALID_VALUE, address,
+                            "page is on another device than the first page");
     if (!physical->prop.allocFlags.gpuDirectRDMACapable)
-        return refuse(gap, CUDA_ERROR_NOT_SUPPORTED, address,
-                      "page was created without gpuDirectRDMACapable");
-    if (!are_alike(&physical->prop, &first->prop))
-        return refuse(gap, CUDA_ERROR_INVALID_VALUE, address,
-                      "page has other properties than the first page");
+        return set_conflict(gap, CUDA_ERROR_NOT_SUPPORTED, address,
+                            "page was created without gpuDirectRDMACapable");
+    if (!have_same_properties(&physical->prop, &first->prop))
+        return set_conflict(gap, CUDA_ERROR_INVALID_VALUE, address,
+                            "page has other properties than the first page");
     if ((mapping->accessible & (uint64_t)1 << physical->device) == 0)
-        return refuse(gap, CUDA_ERROR_INVALID_VALUE, address,
-                      "page is not accessible to its device");
+        return set_conflict(gap, CUDA_ERROR_INVALID_VALUE, address,
+                            "page is not accessible to its device");
     return CUDA_SUCCESS;
 }
 
@@ -69,7 +69,7 @@ static CUresult check_mappings(uint64_t address, uint64_t bytes, struct sim_gap 
 
         mapping = sim_mapping_at(at);
         if (mapping == NULL)
-            return refuse(gap, CUDA_ERROR_INVALID_VALUE, at, "page is not mapped");
+            return set_conflict(gap, CUDA_ERROR_INVALID_VALUE, at, "page is not mapped");
         result = check_mapping(mapping, first->physical, at, gap);
         if (result != CUDA_SUCCESS)
             return result;
@@ -84,7 +84,7 @@ CUresult sim_dmabuf_check(uint64_t address, uint64_t bytes, struct sim_gap *gap)
     uint64_t left;
 
     if (range == NULL)
-        return refuse(gap, CUDA_ERROR_INVALID_VALUE, address, "page is not mapped");
+        return set_conflict(gap, CUDA_ERROR_INVALID_VALUE, address, "page is not mapped");
     /* Whole pages of the host, which an allocation has, too. */
     left = range->base + (range->bytes + page - 1) / page * page - address;
     if (range->granule != NULL) {
@@ -94,12 +94,12 @@ CUresult sim_dmabuf_check(uint64_t address, uint64_t bytes, struct sim_gap *gap)
             return result;
     }
     if (bytes > left)
-        return refuse(gap, CUDA_ERROR_INVALID_VALUE, address + left,
-                      "page is past the end of the reservation or allocation");
+        return set_conflict(gap, CUDA_ERROR_INVALID_VALUE, address + left,
+                            "page is past the end of the reservation or allocation");
     return CUDA_SUCCESS;
 }
 
-static size_t mappings_in(uint64_t address, uint64_t bytes)
+static size_t count_mappings(uint64_t address, uint64_t bytes)
 {
     const struct sim_mapping *mapping;
     size_t count = 0;
@@ -114,7 +114,7 @@ static size_t mappings_in(uint64_t address, uint64_t bytes)
 }
 
 /* The file of a dma-buf.  Returns: false when the host refuses */
-static bool make_file(struct sim_dmabuf *dmabuf, unsigned device, uint64_t number)
+static bool create_dmabuf_file(struct sim_dmabuf *dmabuf, unsigned device, uint64_t number)
 {
     struct stat status;
     char name[128];
@@ -135,11 +135,11 @@ static bool make_file(struct sim_dmabuf *dmabuf, unsigned device, uint64_t numbe
 }
 
 /* Of a range that has been checked.  Returns: NULL when the host refuses */
-static struct sim_dmabuf *make(uint64_t address, uint64_t bytes)
+static struct sim_dmabuf *dmabuf_create(uint64_t address, uint64_t bytes)
 {
     const struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
     const struct sim_mapping *first = sim_mapping_at(address);
-    const size_t count = mappings_in(address, bytes);
+    const size_t count = count_mappings(address, bytes);
     struct sim_dmabuf *dmabuf = calloc(1, sizeof(*dmabuf) + count * sizeof(dmabuf->piece[0]));
 
     if (dmabuf == NULL)
@@ -147,8 +147,9 @@ static struct sim_dmabuf *make(uint64_t address, uint64_t bytes)
     dmabuf->address = address;
     dmabuf->bytes = bytes;
     dmabuf->number = first == NULL ? range->origin.number : 0;
-    if (!make_file(dmabuf, first == NULL ? range->device : first->physical->device,
-                   first == NULL ? range->origin.number : first->physical->origin.number)) {
+    if (!create_dmabuf_file(dmabuf, first == NULL ? range->device : first->physical->device,
+                            first == NULL ? range->origin.number
+                                          : first->physical->origin.number)) {
         free(dmabuf);
         return NULL;
     }
@@ -166,7 +167,7 @@ static struct sim_dmabuf *make(uint64_t address, uint64_t bytes)
 }
 
 /* Close the simulator's own descriptor, and forget it. */
-static void discard(struct sim_dmabuf *dmabuf)
+static void dmabuf_close(struct sim_dmabuf *dmabuf)
 {
     (void)close(dmabuf->file);
     free(dmabuf);
@@ -176,13 +177,13 @@ static void discard(struct sim_dmabuf *dmabuf)
  * An allocation is not kept: cuMemFree under an open dma-buf gives its memory back at once, where a real driver
  * waits for the descriptor.  Whoever frees it under a registration is told so.
  */
-static void end(struct sim_dmabuf *dmabuf)
+static void dmabuf_destroy(struct sim_dmabuf *dmabuf)
 {
     for (size_t i = 0; i < dmabuf->count; i++) {
         dmabuf->piece[i].physical->dmabufs--;
         sim_physical_settle(dmabuf->piece[i].physical);
     }
-    discard(dmabuf);
+    dmabuf_close(dmabuf);
 }
 
 void sim_dmabufs_settle(void)
@@ -197,7 +198,7 @@ void sim_dmabufs_settle(void)
             continue;
         }
         *at = dmabuf->next;
-        end(dmabuf);
+        dmabuf_destroy(dmabuf);
     }
 }
 
@@ -207,7 +208,7 @@ void sim_dmabufs_end(void)
         struct sim_dmabuf *dmabuf = sim_machine.dmabufs;
 
         sim_machine.dmabufs = dmabuf->next;
-        discard(dmabuf);
+        dmabuf_close(dmabuf);
     }
 }
 
@@ -240,7 +241,7 @@ bool sim_dmabuf_is_current(const struct sim_dmabuf *dmabuf, uint64_t offset, uin
         if (piece->address >= address + bytes || piece->address + piece->bytes <= address)
             continue;
         mapping = sim_mapping_at(piece->address);
-        gap->address = later(piece->address, address);
+        gap->address = max_address(piece->address, address);
         if (mapping == NULL || mapping->physical != piece->physical ||
             mapping->address != piece->address || mapping->bytes != piece->bytes)
             return false;
@@ -249,8 +250,8 @@ bool sim_dmabuf_is_current(const struct sim_dmabuf *dmabuf, uint64_t offset, uin
 }
 
 /* The descriptor is close-on-exec, as the one of NVIDIA's kernel module. */
-static CUresult get_handle(void *out, uint64_t address, uint64_t bytes, int type,
-                           unsigned long long flags)
+static CUresult get_range_handle(void *out, uint64_t address, uint64_t bytes, int type,
+                                 unsigned long long flags)
 {
     struct sim_dmabuf *dmabuf;
     struct sim_gap gap;
@@ -268,7 +269,7 @@ static CUresult get_handle(void *out, uint64_t address, uint64_t bytes, int type
     if (result != CUDA_SUCCESS)
         return result;
     sim_dmabufs_settle();
-    dmabuf = make(address, bytes);
+    dmabuf = dmabuf_create(address, bytes);
     file = dmabuf == NULL ? -1 : sim_file_open_locked(dmabuf->file, 0);
     if (file < 0) {
         result = dmabuf == NULL || errno == EMFILE || errno == ENFILE ? CUDA_ERROR_OUT_OF_MEMORY
@@ -284,4 +285,4 @@ static CUresult get_handle(void *out, uint64_t address, uint64_t bytes, int type
 SIM_ENTRY_AT(MEM_GET_RANGE_HANDLE, cuMemGetHandleForAddressRange,
              (void *handle, CUdeviceptr dptr, size_t size, CUmemRangeHandleType handleType,
               unsigned long long flags),
-             dptr, 0, get_handle(handle, dptr, size, (int)handleType, flags));
+             dptr, 0, get_range_handle(handle, dptr, size, (int)handleType, flags));

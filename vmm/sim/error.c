@@ -112,7 +112,7 @@ static const struct {
 };
 /* clang-format on */
 
-static CUresult find(CUresult error, const char **out, bool is_name)
+static CUresult find_error_text(CUresult error, const char **out, bool is_name)
 {
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
@@ -124,6 +124,6 @@ static CUresult find(CUresult error, const char **out, bool is_name)
 }
 
 SIM_ENTRY(GET_ERROR_NAME, cuGetErrorName, (CUresult error, const char **pStr),
-          find(error, pStr, true));
+          find_error_text(error, pStr, true));
 SIM_ENTRY(GET_ERROR_STRING, cuGetErrorString, (CUresult error, const char **pStr),
-          find(error, pStr, false));
+          find_error_text(error, pStr, false));

@@ -9,7 +9,7 @@
 #include "vmm/sim/machine.h"
 #include "vmm/sim/stream.h"
 
-static CUresult find(CUevent handle, struct sim_event **out)
+static CUresult find_event(CUevent handle, struct sim_event **out)
 {
     *out = sim_handles_find(&sim_machine.events, (uint64_t)(uintptr_t)handle);
     if (*out != NULL)
@@ -52,7 +52,7 @@ CUresult sim_event_create(CUevent *out, unsigned flags)
 }
 
 /* Work that has ended, or of which the event is to know nothing any more. */
-static void forget(struct sim_event *event)
+static void event_drop_work(struct sim_event *event)
 {
     if (event->work == NULL)
         return;
@@ -65,9 +65,9 @@ static void forget(struct sim_event *event)
     event->work = NULL;
 }
 
-static void end(struct sim_event *event, bool is_destroyed)
+static void event_destroy(struct sim_event *event, bool is_destroyed)
 {
-    forget(event);
+    event_drop_work(event);
     if (event->before != NULL)
         event->before->after = event->after;
     else
@@ -82,34 +82,34 @@ static void end(struct sim_event *event, bool is_destroyed)
 void sim_events_end(unsigned device)
 {
     while (sim_machine.device[device].events != NULL)
-        end(sim_machine.device[device].events, false);
+        event_destroy(sim_machine.device[device].events, false);
 }
 
 CUresult sim_event_check_interprocess(CUevent handle)
 {
     struct sim_event *event;
-    const CUresult result = find(handle, &event);
+    const CUresult result = find_event(handle, &event);
 
     return result == CUDA_SUCCESS && !event->is_interprocess ? CUDA_ERROR_INVALID_HANDLE : result;
 }
 
-static CUresult destroy(CUevent handle)
+static CUresult destroy_event(CUevent handle)
 {
     struct sim_event *event;
-    CUresult result = find(handle, &event);
+    CUresult result = find_event(handle, &event);
 
     if (result == CUDA_SUCCESS)
-        end(event, true);
+        event_destroy(event, true);
     return result;
 }
 
-static CUresult record_in(struct sim_event *event, struct sim_stream *stream)
+static CUresult event_record(struct sim_event *event, struct sim_stream *stream)
 {
     if (!sim_nodes_copy(&event->needs, &stream->needs) ||
         (stream->capture == NULL && !sim_stream_heed(stream)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     sim_charge(sim_machine.costs.event_record);
-    forget(event);
+    event_drop_work(event);
     event->is_recorded = true;
     event->time = sim_machine.now;
     event->capture_id = sim_capture_id(stream);
@@ -122,18 +122,18 @@ static CUresult record_in(struct sim_event *event, struct sim_stream *stream)
 CUresult sim_event_record(CUevent handle, struct sim_stream *stream)
 {
     struct sim_event *event;
-    const CUresult result = find(handle, &event);
+    const CUresult result = find_event(handle, &event);
 
-    return result == CUDA_SUCCESS ? record_in(event, stream) : result;
+    return result == CUDA_SUCCESS ? event_record(event, stream) : result;
 }
 
 /* An external record in a capture is a node, and the event itself is recorded at each launch. */
-static CUresult record(CUevent handle, CUstream stream_handle, unsigned flags)
+static CUresult record_event(CUevent handle, CUstream stream_handle, unsigned flags)
 {
     const struct sim_operation recording = {.type = SIM_NODE_RECORD, .event = handle};
     struct sim_stream *stream;
     struct sim_event *event;
-    CUresult result = find(handle, &event);
+    CUresult result = find_event(handle, &event);
 
     if (result == CUDA_SUCCESS)
         result = sim_stream_find(stream_handle, true, &stream);
@@ -148,24 +148,24 @@ static CUresult record(CUevent handle, CUstream stream_handle, unsigned flags)
     if (result == CUDA_SUCCESS && flags == CU_EVENT_RECORD_EXTERNAL)
         (void)sim_capture_takes(stream, &recording, &result);
     else if (result == CUDA_SUCCESS)
-        result = record_in(event, stream);
+        result = event_record(event, stream);
     return result;
 }
 
 /* For a question or a wait, which a capture may forbid. */
-static CUresult find_to_ask(CUevent handle, struct sim_event **event)
+static CUresult find_queryable_event(CUevent handle, struct sim_event **event)
 {
-    CUresult result = find(handle, event);
+    CUresult result = find_event(handle, event);
 
     if (result == CUDA_SUCCESS)
         result = sim_capture_refuse_event((*event)->capture_id);
     return result == CUDA_SUCCESS ? sim_capture_refuse_unsafe() : result;
 }
 
-static CUresult query(CUevent handle)
+static CUresult query_event(CUevent handle)
 {
     struct sim_event *event;
-    const CUresult result = find_to_ask(handle, &event);
+    const CUresult result = find_queryable_event(handle, &event);
 
     if (result != CUDA_SUCCESS)
         return result;
@@ -173,55 +173,55 @@ static CUresult query(CUevent handle)
     if (!sim_work_ended(event->work) || sim_actions_hold(event->work))
         return CUDA_ERROR_NOT_READY;
     sim_machine.waits = true;
-    forget(event);
+    event_drop_work(event);
     return CUDA_SUCCESS;
 }
 
-static CUresult synchronize(CUevent handle)
+static CUresult synchronize_event(CUevent handle)
 {
     struct sim_event *event;
-    const CUresult result = find_to_ask(handle, &event);
+    const CUresult result = find_queryable_event(handle, &event);
 
     if (result != CUDA_SUCCESS)
         return result;
     sim_charge(sim_machine.costs.synchronize);
     sim_work_wait(event->work);
-    forget(event);
+    event_drop_work(event);
     return CUDA_SUCCESS;
 }
 
-static CUresult check_timed(CUevent handle, struct sim_event **event)
+static CUresult find_timed_event(CUevent handle, struct sim_event **event)
 {
-    CUresult result = find(handle, event);
+    CUresult result = find_event(handle, event);
 
     if (result == CUDA_SUCCESS && (!(*event)->is_recorded || !(*event)->is_timed))
         result = CUDA_ERROR_INVALID_HANDLE;
     return result == CUDA_SUCCESS ? sim_capture_refuse_event((*event)->capture_id) : result;
 }
 
-static CUresult get_elapsed(float *milliseconds, CUevent from, CUevent to)
+static CUresult get_elapsed_time(float *milliseconds, CUevent from, CUevent to)
 {
     struct sim_event *start, *stop;
     CUresult result;
 
     if (milliseconds == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    result = check_timed(from, &start);
+    result = find_timed_event(from, &start);
     if (result == CUDA_SUCCESS)
-        result = check_timed(to, &stop);
+        result = find_timed_event(to, &stop);
     if (result != CUDA_SUCCESS)
         return result;
     if (!sim_work_ended(start->work) || !sim_work_ended(stop->work))
         return CUDA_ERROR_NOT_READY;
     sim_machine.waits = true;
-    forget(start);
-    forget(stop);
+    event_drop_work(start);
+    event_drop_work(stop);
     /* Backwards in time, too. */
     *milliseconds = (float)((double)(int64_t)(stop->time - start->time) / 1e6);
     return CUDA_SUCCESS;
 }
 
-static bool let_wait(struct sim_stream *stream, struct sim_event *event)
+static bool queue_event_wait(struct sim_stream *stream, struct sim_event *event)
 {
     return sim_work_ended(event->work) || event->work == stream->queue.last ||
            sim_stream_queue(stream, 0, event->work);
@@ -230,20 +230,20 @@ static bool let_wait(struct sim_stream *stream, struct sim_event *event)
 CUresult sim_event_let_wait(CUevent handle, struct sim_stream *stream)
 {
     struct sim_event *event;
-    const CUresult result = find(handle, &event);
+    const CUresult result = find_event(handle, &event);
 
     if (result != CUDA_SUCCESS)
         return result;
-    return let_wait(stream, event) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return queue_event_wait(stream, event) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* The event may belong to another context than the stream. */
-static CUresult wait(CUstream stream_handle, CUevent handle, unsigned flags)
+static CUresult stream_wait_event(CUstream stream_handle, CUevent handle, unsigned flags)
 {
     struct sim_stream *stream;
     struct sim_event *event;
     bool is_captured = false;
-    CUresult result = find(handle, &event);
+    CUresult result = find_event(handle, &event);
 
     if (result == CUDA_SUCCESS)
         result = sim_stream_find(stream_handle, true, &stream);
@@ -255,7 +255,7 @@ static CUresult wait(CUstream stream_handle, CUevent handle, unsigned flags)
     result = sim_capture_wait(stream, event, flags == CU_EVENT_WAIT_EXTERNAL, &is_captured);
     if (result != CUDA_SUCCESS)
         return result;
-    if (!is_captured && !let_wait(stream, event))
+    if (!is_captured && !queue_event_wait(stream, event))
         return CUDA_ERROR_OUT_OF_MEMORY;
     sim_charge(sim_machine.costs.stream_wait);
     return CUDA_SUCCESS;
@@ -263,20 +263,20 @@ static CUresult wait(CUstream stream_handle, CUevent handle, unsigned flags)
 
 SIM_ENTRY(EVENT_CREATE, cuEventCreate, (CUevent *phEvent, unsigned int Flags),
           sim_event_create(phEvent, Flags));
-SIM_ENTRY(EVENT_DESTROY, cuEventDestroy_v2, (CUevent hEvent), destroy(hEvent));
+SIM_ENTRY(EVENT_DESTROY, cuEventDestroy_v2, (CUevent hEvent), destroy_event(hEvent));
 SIM_ENTRY(EVENT_RECORD, cuEventRecord, (CUevent hEvent, CUstream hStream),
-          record(hEvent, hStream, CU_EVENT_RECORD_DEFAULT));
+          record_event(hEvent, hStream, CU_EVENT_RECORD_DEFAULT));
 SIM_ENTRY(EVENT_RECORD_FLAGS, cuEventRecordWithFlags,
-          (CUevent hEvent, CUstream hStream, unsigned int flags), record(hEvent, hStream, flags));
+          (CUevent hEvent, CUstream hStream, unsigned int flags), record_event(hEvent, hStream, flags));
 
 /* Apart, so that the entry point below saves no registers where it is quiet. */
-static __attribute__((noinline)) CUresult query_locked(CUevent handle)
+static __attribute__((noinline)) CUresult query_event_locked(CUevent handle)
 {
-    SIM_ANSWER(EVENT_QUERY, query(handle));
+    SIM_ANSWER(EVENT_QUERY, query_event(handle));
 }
 
 /* Whether work is still going on after so much time more. */
-static bool outlasts(const struct sim_work *work, uint64_t nanoseconds)
+static bool work_outlasts(const struct sim_work *work, uint64_t nanoseconds)
 {
     return !sim_work_ended(work) && work->end - sim_machine.now > nanoseconds;
 }
@@ -288,11 +288,11 @@ SIM_EXPORT CUresult CUDAAPI cuEventQuery(CUevent hEvent)
     const struct sim_event *event;
 
     if (!sim_is_quiet() || sim_machine.captures != NULL || sim_machine.has_tails)
-        return query_locked(hEvent);
+        return query_event_locked(hEvent);
     event = sim_handles_find(&sim_machine.events, (uint64_t)(uintptr_t)hEvent);
     if (event == NULL || event->capture_id != 0 ||
-        !outlasts(event->work, sim_machine.costs.event_query))
-        return query_locked(hEvent);
+        !work_outlasts(event->work, sim_machine.costs.event_query))
+        return query_event_locked(hEvent);
     sim_count(SIM_CALL_EVENT_QUERY);
     /* As sim_charge() does: without tails, and with work behind it, the clock does not come to its end. */
     sim_machine.now += sim_machine.costs.event_query;
@@ -300,11 +300,11 @@ SIM_EXPORT CUresult CUDAAPI cuEventQuery(CUevent hEvent)
     return CUDA_ERROR_NOT_READY;
 }
 
-SIM_ENTRY(EVENT_SYNCHRONIZE, cuEventSynchronize, (CUevent hEvent), synchronize(hEvent));
+SIM_ENTRY(EVENT_SYNCHRONIZE, cuEventSynchronize, (CUevent hEvent), synchronize_event(hEvent));
 SIM_ENTRY(EVENT_ELAPSED, cuEventElapsedTime, (float *pMilliseconds, CUevent hStart, CUevent hEnd),
-          get_elapsed(pMilliseconds, hStart, hEnd));
+          get_elapsed_time(pMilliseconds, hStart, hEnd));
 SIM_ENTRY(EVENT_ELAPSED_V2, cuEventElapsedTime_v2,
           (float *pMilliseconds, CUevent hStart, CUevent hEnd),
-          get_elapsed(pMilliseconds, hStart, hEnd));
+          get_elapsed_time(pMilliseconds, hStart, hEnd));
 SIM_ENTRY(STREAM_WAIT_EVENT, cuStreamWaitEvent,
-          (CUstream hStream, CUevent hEvent, unsigned int Flags), wait(hStream, hEvent, Flags));
+          (CUstream hStream, CUevent hEvent, unsigned int Flags), stream_wait_event(hStream, hEvent, Flags));

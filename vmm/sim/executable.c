@@ -18,7 +18,7 @@ struct executable {
     struct sim_held *held;
 };
 
-static void executable_end(struct executable *executable)
+static void graph_exec_destroy(struct executable *executable)
 {
     for (size_t i = 0; i < executable->count; i++)
         sim_operation_end(&executable->operation[i]);
@@ -37,10 +37,10 @@ void sim_executables_end(void)
     uint32_t at = 0;
 
     while ((executable = sim_handles_next(&sim_machine.executables, &at)) != NULL)
-        executable_end(executable);
+        graph_exec_destroy(executable);
 }
 
-static bool append(struct executable *executable, const struct sim_operation *operation)
+static bool append_operation(struct executable *executable, const struct sim_operation *operation)
 {
     if (executable->count == executable->capacity) {
         const size_t capacity = executable->capacity == 0 ? 16 : executable->capacity * 2;
@@ -59,7 +59,7 @@ static bool append(struct executable *executable, const struct sim_operation *op
 }
 
 /* Refer to the user objects of the bodies of a node: a launch may run any of them on a GPU. */
-static bool hold_bodies(struct executable *executable, const struct sim_node *node)
+static bool retain_body_objects(struct executable *executable, const struct sim_node *node)
 {
     for (unsigned i = 0; i < node->bodies; i++) {
         const struct sim_graph *body = sim_graph_find(node->body[i]);
@@ -67,45 +67,45 @@ static bool hold_bodies(struct executable *executable, const struct sim_node *no
         if (!sim_objects_hold(&executable->held, body->held))
             return false;
         for (uint64_t inner = 0; inner < body->nodes; inner++)
-            if (!hold_bodies(executable, body->node[inner]))
+            if (!retain_body_objects(executable, body->node[inner]))
                 return false;
     }
     return true;
 }
 
 /* What a node needs was added before it, so the order of adding is one that its edges allow. */
-static bool append_all(struct executable *executable, const struct sim_graph *graph)
+static bool append_graph(struct executable *executable, const struct sim_graph *graph)
 {
     for (uint64_t i = 0; i < graph->nodes; i++) {
         const struct sim_node *node = graph->node[i];
 
-        if (!append(executable, &node->operation) ||
-            (node->chosen != NULL && !append_all(executable, node->chosen)))
+        if (!append_operation(executable, &node->operation) ||
+            (node->chosen != NULL && !append_graph(executable, node->chosen)))
             return false;
     }
     return true;
 }
 
-static bool hold_all(struct executable *executable, const struct sim_graph *graph)
+static bool retain_graph_objects(struct executable *executable, const struct sim_graph *graph)
 {
     for (uint64_t i = 0; i < graph->nodes; i++)
-        if (!hold_bodies(executable, graph->node[i]))
+        if (!retain_body_objects(executable, graph->node[i]))
             return false;
     return sim_objects_hold(&executable->held, graph->held);
 }
 
 /* Whether a graph, or a body of a node in it, belongs to a capture still. */
-static bool is_captured_into(const struct sim_graph *graph)
+static bool is_graph_capture_target(const struct sim_graph *graph)
 {
     bool is = graph->is_captured_into;
 
     for (uint64_t i = 0; i < graph->nodes && !is; i++)
         for (unsigned body = 0; body < graph->node[i]->bodies && !is; body++)
-            is = is_captured_into(sim_graph_find(graph->node[i]->body[body]));
+            is = is_graph_capture_target(sim_graph_find(graph->node[i]->body[body]));
     return is;
 }
 
-static CUresult instantiate(CUgraphExec *out, CUgraph handle, unsigned long long flags)
+static CUresult instantiate_graph(CUgraphExec *out, CUgraph handle, unsigned long long flags)
 {
     const unsigned long long known = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
                                      CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
@@ -113,28 +113,28 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle, unsigned long long
     const struct sim_graph *graph = sim_graph_find(handle);
     struct executable *executable;
 
-    if (out == NULL || graph == NULL || is_captured_into(graph) || (flags & ~known) != 0)
+    if (out == NULL || graph == NULL || is_graph_capture_target(graph) || (flags & ~known) != 0)
         return CUDA_ERROR_INVALID_VALUE;
     executable = calloc(1, sizeof(*executable));
     if (executable == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (append_all(executable, graph) && hold_all(executable, graph))
+    if (append_graph(executable, graph) && retain_graph_objects(executable, graph))
         executable->handle = sim_handles_add(&sim_machine.executables, executable);
     if (executable->handle == 0) {
-        executable_end(executable);
+        graph_exec_destroy(executable);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *out = (CUgraphExec)(uintptr_t)executable->handle;
     return CUDA_SUCCESS;
 }
 
-static struct executable *find(CUgraphExec handle)
+static struct executable *find_graph_exec(CUgraphExec handle)
 {
     return sim_handles_find(&sim_machine.executables, (uint64_t)(uintptr_t)handle);
 }
 
 /* Whether all operations can be queued, as far as it shows before. */
-static CUresult check_all(const struct executable *executable)
+static CUresult check_operations(const struct executable *executable)
 {
     CUresult result = CUDA_SUCCESS;
 
@@ -146,9 +146,9 @@ static CUresult check_all(const struct executable *executable)
     return result;
 }
 
-static CUresult queue_all(struct executable *executable, struct sim_stream *stream)
+static CUresult queue_operations(struct executable *executable, struct sim_stream *stream)
 {
-    CUresult result = check_all(executable);
+    CUresult result = check_operations(executable);
 
     if (result != CUDA_SUCCESS)
         return result;
@@ -168,9 +168,9 @@ static CUresult queue_all(struct executable *executable, struct sim_stream *stre
     return result;
 }
 
-static CUresult launch(CUgraphExec handle, CUstream stream_handle)
+static CUresult launch_graph(CUgraphExec handle, CUstream stream_handle)
 {
-    struct executable *executable = find(handle);
+    struct executable *executable = find_graph_exec(handle);
     struct sim_stream *stream;
     CUresult result = sim_stream_find(stream_handle, true, &stream);
 
@@ -178,23 +178,23 @@ static CUresult launch(CUgraphExec handle, CUstream stream_handle)
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         result = sim_capture_refuse_stream(stream);
-    return result == CUDA_SUCCESS ? queue_all(executable, stream) : result;
+    return result == CUDA_SUCCESS ? queue_operations(executable, stream) : result;
 }
 
-static CUresult destroy(CUgraphExec handle)
+static CUresult destroy_graph_exec(CUgraphExec handle)
 {
-    struct executable *executable = find(handle);
+    struct executable *executable = find_graph_exec(handle);
 
     if (executable == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    executable_end(executable);
+    graph_exec_destroy(executable);
     sim_objects_settle();
     return CUDA_SUCCESS;
 }
 
 SIM_ENTRY(GRAPH_INSTANTIATE, cuGraphInstantiateWithFlags,
           (CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags),
-          instantiate(phGraphExec, hGraph, flags));
+          instantiate_graph(phGraphExec, hGraph, flags));
 SIM_ENTRY(GRAPH_LAUNCH, cuGraphLaunch, (CUgraphExec hGraphExec, CUstream hStream),
-          launch(hGraphExec, hStream));
-SIM_ENTRY(GRAPH_EXEC_DESTROY, cuGraphExecDestroy, (CUgraphExec hGraphExec), destroy(hGraphExec));
+          launch_graph(hGraphExec, hStream));
+SIM_ENTRY(GRAPH_EXEC_DESTROY, cuGraphExecDestroy, (CUgraphExec hGraphExec), destroy_graph_exec(hGraphExec));

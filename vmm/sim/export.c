@@ -35,7 +35,7 @@ struct label {
 static const char magic[8] = "xsegsim";
 
 /* The offset of the label in the file. */
-static uint64_t label_of(const struct sim_store *store)
+static uint64_t label_offset(const struct sim_store *store)
 {
     return store->offset - store->label_bytes;
 }
@@ -53,7 +53,7 @@ static bool write_label(struct sim_physical *physical)
     label.bytes = physical->bytes;
     label.prop = physical->prop;
     physical->is_exported = pwrite(physical->store.file, &label, sizeof(label),
-                                   (off_t)label_of(&physical->store)) == (ssize_t)sizeof(label);
+                                   (off_t)label_offset(&physical->store)) == (ssize_t)sizeof(label);
     return physical->is_exported;
 }
 
@@ -68,7 +68,7 @@ static bool read_label(int file, uint64_t offset, struct label *label)
            label->bytes <= (uint64_t)status.st_size - label->offset;
 }
 
-static struct flock lock_of(short type, uint64_t byte, uint64_t count)
+static struct flock file_lock(short type, uint64_t byte, uint64_t count)
 {
     struct flock lock;
 
@@ -82,7 +82,7 @@ static struct flock lock_of(short type, uint64_t byte, uint64_t count)
 
 int sim_file_open_locked(int file, uint64_t byte)
 {
-    struct flock lock = lock_of(F_RDLCK, byte, 1);
+    struct flock lock = file_lock(F_RDLCK, byte, 1);
     char path[64];
 
     (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
@@ -97,7 +97,7 @@ int sim_file_open_locked(int file, uint64_t byte)
 
 bool sim_file_is_locked(int file, uint64_t byte, uint64_t count)
 {
-    struct flock lock = lock_of(F_WRLCK, byte, count);
+    struct flock lock = file_lock(F_WRLCK, byte, count);
 
     return fcntl(file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
@@ -105,21 +105,21 @@ bool sim_file_is_locked(int file, uint64_t byte, uint64_t count)
 bool sim_export_is_held(const struct sim_physical *physical)
 {
     return physical->is_exported &&
-           sim_file_is_locked(physical->store.file, label_of(&physical->store),
+           sim_file_is_locked(physical->store.file, label_offset(&physical->store),
                               physical->store.label_bytes + physical->bytes);
 }
 
 /* Lock or unlock imported memory.  Returns: whether the host has done it */
-static bool set_lock(const struct sim_physical *physical, short type)
+static bool lock_imported_memory(const struct sim_physical *physical, short type)
 {
-    const struct flock lock = lock_of(type, label_of(&physical->store),
-                                      physical->store.label_bytes + physical->bytes);
+    const struct flock lock = file_lock(type, label_offset(&physical->store),
+                                        physical->store.label_bytes + physical->bytes);
 
     return fcntl(physical->store.file, F_OFD_SETLK, &lock) == 0;
 }
 
 /* The number of handles that import the memory of a label.  Returns: NULL if there is no host memory */
-static uint32_t *imports_at(struct sim_opened *opened, uint64_t offset)
+static uint32_t *find_import_count(struct sim_opened *opened, uint64_t offset)
 {
     const uint64_t index = offset / SIM_GRANULE;
     uint64_t capacity = opened->import_capacity;
@@ -140,10 +140,10 @@ static uint32_t *imports_at(struct sim_opened *opened, uint64_t offset)
 
 void sim_export_unlock(const struct sim_physical *physical)
 {
-    uint32_t *imports = imports_at(physical->store.opened, label_of(&physical->store));
+    uint32_t *imports = find_import_count(physical->store.opened, label_offset(&physical->store));
 
     if (--*imports == 0 && !sim_machine.forked) /* a child has the open file of its parent */
-        (void)set_lock(physical, F_UNLCK);
+        (void)lock_imported_memory(physical, F_UNLCK);
 }
 
 /* The contents of a fabric handle. */
@@ -158,7 +158,7 @@ _Static_assert(sizeof(struct fabric) == 64, "a fabric handle has 64 bytes");
 
 static const char fabric_magic[8] = "xsegfab";
 
-static bool is_known(CUmemAllocationHandleType type)
+static bool is_handle_type_supported(CUmemAllocationHandleType type)
 {
     return type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
            ((unsigned)type == SIM_HANDLE_FABRIC && sim_machine.fabric);
@@ -168,7 +168,7 @@ static CUresult export_fabric(void *out, const struct sim_physical *physical)
 {
     struct fabric fabric = {.process = getpid(),
                             .file = (uint64_t)physical->store.file,
-                            .offset = label_of(&physical->store)};
+                            .offset = label_offset(&physical->store)};
     struct stat status;
 
     if (fstat(physical->store.file, &status) != 0)
@@ -197,21 +197,21 @@ static struct sim_opened *open_fabric(const void *handle, uint64_t *offset)
 }
 
 /* The result when no descriptor could be opened, by errno. */
-static CUresult fail_open(void)
+static CUresult open_error(void)
 {
     return errno == EMFILE || errno == ENFILE ? CUDA_ERROR_OUT_OF_MEMORY
                                               : CUDA_ERROR_OPERATING_SYSTEM;
 }
 
-static CUresult export(void *out, CUmemGenericAllocationHandle handle,
-                       CUmemAllocationHandleType type, unsigned long long flags)
+static CUresult export_memory(void *out, CUmemGenericAllocationHandle handle,
+                              CUmemAllocationHandleType type, unsigned long long flags)
 {
     struct sim_physical *physical = sim_physical_find(handle);
     int file;
 
     if (out == NULL || physical == NULL || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!is_known(type))
+    if (!is_handle_type_supported(type))
         return CUDA_ERROR_NOT_SUPPORTED;
     if (((unsigned)physical->prop.requestedHandleTypes & (unsigned)type) == 0)
         return CUDA_ERROR_INVALID_VALUE;
@@ -219,17 +219,17 @@ static CUresult export(void *out, CUmemGenericAllocationHandle handle,
         return CUDA_ERROR_OPERATING_SYSTEM;
     if ((unsigned)type == SIM_HANDLE_FABRIC)
         return export_fabric(out, physical);
-    file = sim_file_open_locked(physical->store.file, label_of(&physical->store));
+    file = sim_file_open_locked(physical->store.file, label_offset(&physical->store));
     if (file < 0)
-        return fail_open();
+        return open_error();
     memcpy(out, &file, sizeof(file));
     return CUDA_SUCCESS;
 }
 
 /* Import the memory whose label is at an offset of an opened file.  Ownership of the file passes to the memory; on failure
  * the file is released. */
-static CUresult take_over(CUmemGenericAllocationHandle *out, struct sim_opened *opened,
-                          uint64_t offset)
+static CUresult import_label(CUmemGenericAllocationHandle *out, struct sim_opened *opened,
+                             uint64_t offset)
 {
     struct sim_store store = {.file = opened->file, .opened = opened};
     struct sim_physical *physical;
@@ -244,7 +244,7 @@ static CUresult take_over(CUmemGenericAllocationHandle *out, struct sim_opened *
         sim_opened_release(opened);
         return CUDA_ERROR_INVALID_DEVICE;
     }
-    imports = imports_at(opened, offset);
+    imports = find_import_count(opened, offset);
     if (imports == NULL) {
         sim_opened_release(opened);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -256,7 +256,7 @@ static CUresult take_over(CUmemGenericAllocationHandle *out, struct sim_opened *
         return CUDA_ERROR_OUT_OF_MEMORY;
     physical->is_imported = true;
     /* Without the lock the exporter may release memory that a fabric handle names. */
-    if (((*imports)++ == 0 && !set_lock(physical, F_RDLCK)) ||
+    if (((*imports)++ == 0 && !lock_imported_memory(physical, F_RDLCK)) ||
         !read_label(opened->file, offset, &label)) {
         physical->references = 0;
         sim_physical_settle(physical);
@@ -266,8 +266,8 @@ static CUresult take_over(CUmemGenericAllocationHandle *out, struct sim_opened *
     return CUDA_SUCCESS;
 }
 
-static CUresult import(CUmemGenericAllocationHandle *out, void *os_handle,
-                       CUmemAllocationHandleType type)
+static CUresult import_memory(CUmemGenericAllocationHandle *out, void *os_handle,
+                              CUmemAllocationHandleType type)
 {
     const intptr_t named = (intptr_t)os_handle;
     struct sim_opened *opened;
@@ -276,11 +276,11 @@ static CUresult import(CUmemGenericAllocationHandle *out, void *os_handle,
 
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!is_known(type))
+    if (!is_handle_type_supported(type))
         return CUDA_ERROR_NOT_SUPPORTED;
     if ((unsigned)type == SIM_HANDLE_FABRIC) {
         opened = os_handle == NULL ? NULL : open_fabric(os_handle, &offset);
-        return opened == NULL ? CUDA_ERROR_INVALID_VALUE : take_over(out, opened, offset);
+        return opened == NULL ? CUDA_ERROR_INVALID_VALUE : import_label(out, opened, offset);
     }
     if (named < 0 || named > INT32_MAX)
         return CUDA_ERROR_INVALID_VALUE;
@@ -288,14 +288,14 @@ static CUresult import(CUmemGenericAllocationHandle *out, void *os_handle,
     if (position < 0 || !read_label((int)named, (uint64_t)position, &label))
         return CUDA_ERROR_INVALID_VALUE;
     opened = sim_opened_retain(getpid(), (int)named);
-    return opened == NULL ? fail_open() : take_over(out, opened, (uint64_t)position);
+    return opened == NULL ? open_error() : import_label(out, opened, (uint64_t)position);
 }
 
 SIM_ENTRY(MEM_EXPORT, cuMemExportToShareableHandle,
           (void *shareableHandle, CUmemGenericAllocationHandle handle,
            CUmemAllocationHandleType handleType, unsigned long long flags),
-          export(shareableHandle, handle, handleType, flags));
+          export_memory(shareableHandle, handle, handleType, flags));
 SIM_ENTRY(MEM_IMPORT, cuMemImportFromShareableHandle,
           (CUmemGenericAllocationHandle *handle, void *osHandle,
            CUmemAllocationHandleType shHandleType),
-          import(handle, osHandle, shHandleType));
+          import_memory(handle, osHandle, shHandleType));

@@ -14,18 +14,19 @@ const char *sim_call_name(const char *name)
     return NULL;
 }
 
-static bool is_about_address(const struct sim_fault *fault, uint64_t address)
+static bool fault_matches_address(const struct sim_fault *fault, uint64_t address)
 {
     return address != 0 && address >= fault->address && address - fault->address < fault->bytes;
 }
 
-static bool is_about(const struct sim_fault *fault, const struct sim_call_info *info,
-                     uint64_t first, uint64_t second)
+static bool fault_matches_call(const struct sim_fault *fault, const struct sim_call_info *info,
+                               uint64_t first, uint64_t second)
 {
     if (fault->name == NULL ? (info->checks & SIM_NEVER_FAILS) != 0
                             : strcmp(fault->name, info->name) != 0)
         return false;
-    return fault->bytes == 0 || is_about_address(fault, first) || is_about_address(fault, second);
+    return fault->bytes == 0 || fault_matches_address(fault, first) ||
+           fault_matches_address(fault, second);
 }
 
 int sim_faults_strike(struct sim_faults *faults, enum sim_call call, uint64_t first,
@@ -37,7 +38,7 @@ int sim_faults_strike(struct sim_faults *faults, enum sim_call call, uint64_t fi
     for (unsigned i = 0; i < faults->top; i++) {
         struct sim_fault *fault = &faults->fault[i];
 
-        if (fault->left == 0 || !is_about(fault, &sim_call_info[call], first, second) ||
+        if (fault->left == 0 || !fault_matches_call(fault, &sim_call_info[call], first, second) ||
             --fault->left != 0)
             continue;
         fault->struck++;
@@ -59,13 +60,13 @@ int sim_faults_stop(struct sim_faults *faults)
     return faults->halfway_error;
 }
 
-static bool take_name(const char *call, struct sim_fault *fault)
+static bool resolve_fault_name(const char *call, struct sim_fault *fault)
 {
     fault->name = sim_call_name(call);
     return fault->name != NULL;
 }
 
-static xseg_status refuse_name(const char *operation, const char *call)
+static xseg_status reject_call_name(const char *operation, const char *call)
 {
     return sim_refuse(
         XSEG_ERR_ARGUMENT,
@@ -73,7 +74,7 @@ static xseg_status refuse_name(const char *operation, const char *call)
         operation, call);
 }
 
-static void set(unsigned slot, const struct sim_fault *fault)
+static void set_fault(unsigned slot, const struct sim_fault *fault)
 {
     struct sim_faults *faults = &sim_machine.faults;
 
@@ -91,13 +92,13 @@ xseg_status xseg_sim_fail(const char *call, uint64_t nth, int error)
         return sim_refuse(XSEG_ERR_ARGUMENT,
                           "xseg_sim_fail: error is CUDA_SUCCESS, 0; pass the error that the call "
                           "returns, such as 2 (CUDA_ERROR_OUT_OF_MEMORY)");
-    if (call != NULL && !take_name(call, &fault))
-        return refuse_name("xseg_sim_fail", call);
+    if (call != NULL && !resolve_fault_name(call, &fault))
+        return reject_call_name("xseg_sim_fail", call);
     sim_lock();
     if (nth == 0)
         sim_machine.faults.fault[0].left = 0;
     else
-        set(0, &fault);
+        set_fault(0, &fault);
     sim_unlock();
     return XSEG_OK;
 }
@@ -108,12 +109,12 @@ bool xseg_sim_failed(void)
 }
 
 /* Only these work through several mappings, so only these can stop half-way. */
-static bool can_stop(const char *call)
+static bool can_fail_halfway(const char *call)
 {
     return call != NULL && (strcmp(call, "cuMemUnmap") == 0 || strcmp(call, "cuMemSetAccess") == 0);
 }
 
-static xseg_status check(const struct xseg_sim_fault *wanted)
+static xseg_status check_fault(const struct xseg_sim_fault *wanted)
 {
     if (wanted->struct_size != sizeof(*wanted))
         return sim_refuse(XSEG_ERR_ARGUMENT,
@@ -127,7 +128,7 @@ static xseg_status check(const struct xseg_sim_fault *wanted)
     if (wanted->nth == 0)
         return sim_refuse(XSEG_ERR_ARGUMENT,
                           "xseg_sim_fault_set: nth is 0; set 1 for the next call");
-    if (wanted->halfway != 0 && !can_stop(wanted->call))
+    if (wanted->halfway != 0 && !can_fail_halfway(wanted->call))
         return sim_refuse(XSEG_ERR_ARGUMENT,
                           "xseg_sim_fault_set: halfway does not apply to the call, %s; set it for "
                           "cuMemUnmap or cuMemSetAccess",
@@ -144,7 +145,7 @@ xseg_status xseg_sim_fault_set(unsigned slot, const struct xseg_sim_fault *wante
                           "xseg_sim_fault_set: invalid slot, %u; pass a slot below %u", slot,
                           XSEG_SIM_FAULTS);
     if (wanted != NULL) {
-        const xseg_status status = check(wanted);
+        const xseg_status status = check_fault(wanted);
 
         if (status != XSEG_OK)
             return status;
@@ -154,14 +155,14 @@ xseg_status xseg_sim_fault_set(unsigned slot, const struct xseg_sim_fault *wante
                                    .every = wanted->every,
                                    .halfway = wanted->halfway,
                                    .error = wanted->error};
-        if (wanted->call != NULL && !take_name(wanted->call, &fault))
-            return refuse_name("xseg_sim_fault_set", wanted->call);
+        if (wanted->call != NULL && !resolve_fault_name(wanted->call, &fault))
+            return reject_call_name("xseg_sim_fault_set", wanted->call);
     }
     sim_lock();
     if (wanted == NULL)
         sim_machine.faults.fault[slot].left = 0;
     else
-        set(slot, &fault);
+        set_fault(slot, &fault);
     sim_unlock();
     return XSEG_OK;
 }

@@ -9,7 +9,7 @@
 #include "vmm/sim/machine.h"
 #include "vmm/sim/object.h"
 
-static bool make_room(struct sim_nodes *set, size_t count)
+static bool nodes_reserve(struct sim_nodes *set, size_t count)
 {
     size_t capacity = set->capacity == 0 ? 4 : set->capacity;
     CUgraphNode *node;
@@ -32,7 +32,7 @@ static bool make_room(struct sim_nodes *set, size_t count)
     return true;
 }
 
-static bool has(const struct sim_nodes *set, CUgraphNode node)
+static bool nodes_contain(const struct sim_nodes *set, CUgraphNode node)
 {
     for (size_t i = 0; i < set->count; i++)
         if (set->node[i] == node)
@@ -42,17 +42,17 @@ static bool has(const struct sim_nodes *set, CUgraphNode node)
 
 bool sim_nodes_join(struct sim_nodes *set, const struct sim_nodes *more)
 {
-    if (!make_room(set, set->count + more->count))
+    if (!nodes_reserve(set, set->count + more->count))
         return false;
     for (size_t i = 0; i < more->count; i++)
-        if (!has(set, more->node[i]))
+        if (!nodes_contain(set, more->node[i]))
             set->node[set->count++] = more->node[i];
     return true;
 }
 
 bool sim_nodes_copy(struct sim_nodes *set, const struct sim_nodes *from)
 {
-    if (!make_room(set, from->count))
+    if (!nodes_reserve(set, from->count))
         return false;
     set->count = 0;
     return sim_nodes_join(set, from);
@@ -96,7 +96,7 @@ bool sim_graph_has(const struct sim_graph *graph, const CUgraphNode *nodes, size
     return true;
 }
 
-static void node_end(struct sim_node *node)
+static void node_destroy(struct sim_node *node)
 {
     if (node->handle != 0)
         sim_handles_remove(&sim_machine.nodes, node->handle, true);
@@ -113,7 +113,7 @@ void sim_graph_end(struct sim_graph *graph)
     if (graph->is_captured_into)
         sim_capture_lose(graph);
     for (uint64_t i = 0; i < graph->nodes; i++)
-        node_end(graph->node[i]);
+        node_destroy(graph->node[i]);
     sim_objects_let_go(&graph->held);
     sim_handles_remove(&sim_machine.graphs, graph->handle, true);
     free(graph->condition);
@@ -121,7 +121,7 @@ void sim_graph_end(struct sim_graph *graph)
     free(graph);
 }
 
-static bool graph_grow(struct sim_graph *graph)
+static bool graph_reserve_node(struct sim_graph *graph)
 {
     const size_t capacity = graph->capacity == 0 ? 16 : graph->capacity * 2;
     struct sim_node **node;
@@ -141,7 +141,7 @@ bool sim_graph_add(struct sim_graph *graph, const struct sim_operation *operatio
 {
     struct sim_node *node;
 
-    if (!graph_grow(graph) || !make_room(set, 1))
+    if (!graph_reserve_node(graph) || !nodes_reserve(set, 1))
         return false;
     node = calloc(1, sizeof(*node));
     if (node == NULL)
@@ -150,7 +150,7 @@ bool sim_graph_add(struct sim_graph *graph, const struct sim_operation *operatio
     if (sim_operation_copy(&node->operation, operation) && sim_nodes_copy(&node->needs, set))
         node->handle = sim_handles_add(&sim_machine.nodes, node);
     if (node->handle == 0) {
-        node_end(node);
+        node_destroy(node);
         return false;
     }
     graph->node[graph->nodes++] = node;
@@ -161,7 +161,7 @@ bool sim_graph_add(struct sim_graph *graph, const struct sim_operation *operatio
 
 void sim_graph_remove_last(struct sim_graph *graph)
 {
-    node_end(graph->node[--graph->nodes]);
+    node_destroy(graph->node[--graph->nodes]);
 }
 
 struct sim_node *sim_node_find(CUgraphNode handle)
@@ -169,7 +169,7 @@ struct sim_node *sim_node_find(CUgraphNode handle)
     return sim_handles_find(&sim_machine.nodes, (uint64_t)(uintptr_t)handle);
 }
 
-static void mark(const struct sim_nodes *set)
+static void mark_nodes(const struct sim_nodes *set)
 {
     for (size_t i = 0; i < set->count; i++)
         sim_node_find(set->node[i])->is_marked = true;
@@ -180,11 +180,11 @@ bool sim_graph_is_behind(struct sim_graph *graph, const struct sim_nodes *set,
 {
     bool is_behind = true;
 
-    mark(other);
+    mark_nodes(other);
     /* What a node needs was added before it, so one walk backwards sees everything. */
     for (uint64_t i = graph->nodes; i-- > 0;)
         if (graph->node[i]->is_marked)
-            mark(&graph->node[i]->needs);
+            mark_nodes(&graph->node[i]->needs);
     for (size_t i = 0; i < set->count; i++)
         is_behind = is_behind && sim_node_find(set->node[i])->is_marked;
     for (uint64_t i = 0; i < graph->nodes; i++)
@@ -198,7 +198,7 @@ struct list {
     size_t room, count;
 };
 
-static void add(struct list *list, CUgraphNode first, CUgraphNode second)
+static void node_list_add(struct list *list, CUgraphNode first, CUgraphNode second)
 {
     if (list->count < list->room) {
         if (list->first != NULL)
@@ -210,17 +210,17 @@ static void add(struct list *list, CUgraphNode first, CUgraphNode second)
 }
 
 /* With room for entries the answer is how many were filled in, without room how many there are. */
-static void hand_out(struct list *list, size_t *count)
+static void node_list_finish(struct list *list, size_t *count)
 {
     const bool is_asked = list->first != NULL || list->second != NULL;
     const size_t found = is_asked && list->count > list->room ? list->room : list->count;
 
     while (list->count < list->room)
-        add(list, NULL, NULL);
+        node_list_add(list, NULL, NULL);
     *count = found;
 }
 
-static struct list list_of(CUgraphNode *first, CUgraphNode *second, const size_t *count)
+static struct list node_list_init(CUgraphNode *first, CUgraphNode *second, const size_t *count)
 {
     return (struct list){
         .first = first,
@@ -229,29 +229,29 @@ static struct list list_of(CUgraphNode *first, CUgraphNode *second, const size_t
     };
 }
 
-static CUresult get_nodes(CUgraph handle, CUgraphNode *nodes, size_t *count, bool roots_only)
+static CUresult get_graph_nodes(CUgraph handle, CUgraphNode *nodes, size_t *count, bool roots_only)
 {
     const struct sim_graph *graph = sim_graph_find(handle);
     struct list list;
 
     if (graph == NULL || count == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    list = list_of(nodes, NULL, count);
+    list = node_list_init(nodes, NULL, count);
     for (uint64_t i = 0; i < graph->nodes; i++)
         if (!roots_only || graph->node[i]->needs.count == 0)
-            add(&list, (CUgraphNode)(uintptr_t)graph->node[i]->handle, NULL);
-    hand_out(&list, count);
+            node_list_add(&list, (CUgraphNode)(uintptr_t)graph->node[i]->handle, NULL);
+    node_list_finish(&list, count);
     return CUDA_SUCCESS;
 }
 
-static void clear_edges(void *edges, const CUgraphNode *room, const size_t *count)
+static void clear_edge_data(void *edges, const CUgraphNode *room, const size_t *count)
 {
     if (edges != NULL && room != NULL)
         memset(edges, 0, *count * sizeof(uint64_t));
 }
 
-static CUresult get_edges(CUgraph handle, CUgraphNode *from, CUgraphNode *to, void *edges,
-                          size_t *count)
+static CUresult get_graph_edges(CUgraph handle, CUgraphNode *from, CUgraphNode *to, void *edges,
+                                size_t *count)
 {
     const struct sim_graph *graph = sim_graph_find(handle);
     struct list list;
@@ -259,34 +259,35 @@ static CUresult get_edges(CUgraph handle, CUgraphNode *from, CUgraphNode *to, vo
     if (graph == NULL || count == NULL || (from == NULL) != (to == NULL) ||
         (edges != NULL && from == NULL))
         return CUDA_ERROR_INVALID_VALUE;
-    clear_edges(edges, from, count);
-    list = list_of(from, to, count);
+    clear_edge_data(edges, from, count);
+    list = node_list_init(from, to, count);
     for (uint64_t i = 0; i < graph->nodes; i++) {
         const struct sim_node *node = graph->node[i];
 
         for (size_t j = 0; j < node->needs.count; j++)
-            add(&list, node->needs.node[j], (CUgraphNode)(uintptr_t)node->handle);
+            node_list_add(&list, node->needs.node[j], (CUgraphNode)(uintptr_t)node->handle);
     }
-    hand_out(&list, count);
+    node_list_finish(&list, count);
     return CUDA_SUCCESS;
 }
 
-static CUresult get_needs(CUgraphNode handle, CUgraphNode *nodes, void *edges, size_t *count)
+static CUresult get_node_dependencies(CUgraphNode handle, CUgraphNode *nodes, void *edges,
+                                      size_t *count)
 {
     const struct sim_node *node = sim_node_find(handle);
     struct list list;
 
     if (node == NULL || count == NULL || (edges != NULL && nodes == NULL))
         return CUDA_ERROR_INVALID_VALUE;
-    clear_edges(edges, nodes, count);
-    list = list_of(nodes, NULL, count);
+    clear_edge_data(edges, nodes, count);
+    list = node_list_init(nodes, NULL, count);
     for (size_t i = 0; i < node->needs.count; i++)
-        add(&list, node->needs.node[i], NULL);
-    hand_out(&list, count);
+        node_list_add(&list, node->needs.node[i], NULL);
+    node_list_finish(&list, count);
     return CUDA_SUCCESS;
 }
 
-static CUresult get_type(CUgraphNode handle, CUgraphNodeType *type)
+static CUresult get_node_type(CUgraphNode handle, CUgraphNodeType *type)
 {
     const struct sim_node *node = sim_node_find(handle);
 
@@ -296,7 +297,7 @@ static CUresult get_type(CUgraphNode handle, CUgraphNodeType *type)
     return CUDA_SUCCESS;
 }
 
-static CUresult destroy(CUgraph handle)
+static CUresult destroy_graph(CUgraph handle)
 {
     struct sim_graph *graph = sim_graph_find(handle);
 
@@ -307,7 +308,7 @@ static CUresult destroy(CUgraph handle)
     return CUDA_SUCCESS;
 }
 
-static CUresult create(CUgraph *out, unsigned flags)
+static CUresult create_graph(CUgraph *out, unsigned flags)
 {
     const struct sim_graph *graph;
 
@@ -321,26 +322,26 @@ static CUresult create(CUgraph *out, unsigned flags)
 }
 
 SIM_ENTRY(GRAPH_GET_NODES, cuGraphGetNodes, (CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes),
-          get_nodes(hGraph, nodes, numNodes, false));
+          get_graph_nodes(hGraph, nodes, numNodes, false));
 SIM_ENTRY(GRAPH_GET_ROOT_NODES, cuGraphGetRootNodes,
           (CUgraph hGraph, CUgraphNode *rootNodes, size_t *numRootNodes),
-          get_nodes(hGraph, rootNodes, numRootNodes, true));
+          get_graph_nodes(hGraph, rootNodes, numRootNodes, true));
 SIM_ENTRY(GRAPH_GET_EDGES, cuGraphGetEdges,
           (CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, size_t *numEdges),
-          get_edges(hGraph, from, to, NULL, numEdges));
+          get_graph_edges(hGraph, from, to, NULL, numEdges));
 SIM_ENTRY(GRAPH_GET_EDGES_V2, cuGraphGetEdges_v2,
           (CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, struct CUgraphEdgeData_st *edgeData,
            size_t *numEdges),
-          get_edges(hGraph, from, to, edgeData, numEdges));
+          get_graph_edges(hGraph, from, to, edgeData, numEdges));
 SIM_ENTRY(GRAPH_NODE_GET_NEEDS, cuGraphNodeGetDependencies,
           (CUgraphNode hNode, CUgraphNode *dependencies, size_t *numDependencies),
-          get_needs(hNode, dependencies, NULL, numDependencies));
+          get_node_dependencies(hNode, dependencies, NULL, numDependencies));
 SIM_ENTRY(GRAPH_NODE_GET_NEEDS_V2, cuGraphNodeGetDependencies_v2,
           (CUgraphNode hNode, CUgraphNode *dependencies, struct CUgraphEdgeData_st *edgeData,
            size_t *numDependencies),
-          get_needs(hNode, dependencies, edgeData, numDependencies));
+          get_node_dependencies(hNode, dependencies, edgeData, numDependencies));
 SIM_ENTRY(GRAPH_NODE_GET_TYPE, cuGraphNodeGetType, (CUgraphNode hNode, CUgraphNodeType *type),
-          get_type(hNode, type));
+          get_node_type(hNode, type));
 SIM_ENTRY(GRAPH_CREATE, cuGraphCreate, (CUgraph *phGraph, unsigned int flags),
-          create(phGraph, flags));
-SIM_ENTRY(GRAPH_DESTROY, cuGraphDestroy, (CUgraph hGraph), destroy(hGraph));
+          create_graph(phGraph, flags));
+SIM_ENTRY(GRAPH_DESTROY, cuGraphDestroy, (CUgraph hGraph), destroy_graph(hGraph));

@@ -14,7 +14,7 @@ uint64_t sim_handle_make(enum sim_kind kind, uint32_t index, uint32_t generation
            (uint64_t)index << SIM_ZERO_BITS;
 }
 
-static int grow(struct sim_handles *handles)
+static int grow_slots(struct sim_handles *handles)
 {
     const uint32_t capacity = handles->capacity == 0 ? 64 : handles->capacity * 2;
     struct sim_slot *slot;
@@ -39,7 +39,7 @@ uint64_t sim_handles_add(struct sim_handles *handles, void *object)
         slot = &handles->slot[index];
         handles->first_free = slot->next_free;
     } else {
-        if (handles->count == handles->capacity && !grow(handles))
+        if (handles->count == handles->capacity && !grow_slots(handles))
             return 0;
         index = handles->count++;
         slot = &handles->slot[index];

@@ -16,7 +16,7 @@ uint64_t sim_host_page(void)
 
 /* The kernel gives a page when it is first written, so large pieces cost what is kept in them: but only if
  * the pages are not huge. */
-static void *take(size_t bytes)
+static void *map_host_pages(size_t bytes)
 {
     void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -26,7 +26,7 @@ static void *take(size_t bytes)
     return base;
 }
 
-static CUresult alloc(void **out, size_t bytes, unsigned flags)
+static CUresult allocate_pinned(void **out, size_t bytes, unsigned flags)
 {
     const unsigned known =
         CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
@@ -36,7 +36,7 @@ static CUresult alloc(void **out, size_t bytes, unsigned flags)
     if (out == NULL || bytes == 0 || (flags & ~known) != 0)
         return CUDA_ERROR_INVALID_VALUE;
     host = calloc(1, sizeof(*host));
-    base = host != NULL ? take(bytes) : MAP_FAILED;
+    base = host != NULL ? map_host_pages(bytes) : MAP_FAILED;
     if (base == MAP_FAILED) {
         free(host);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -53,7 +53,7 @@ static CUresult alloc(void **out, size_t bytes, unsigned flags)
 }
 
 /* In strict mode, end the process with a report if a queued copy still needs the memory. */
-static void check_idle(const struct sim_host *host)
+static void check_pinned_idle(const struct sim_host *host)
 {
     const struct sim_action *action = sim_actions_find(host->base, host->bytes);
 
@@ -68,7 +68,7 @@ static void check_idle(const struct sim_host *host)
     sim_report_end();
 }
 
-static void end(struct sim_host *host)
+static void pinned_destroy(struct sim_host *host)
 {
     if (!host->is_registered)
         (void)munmap((void *)(uintptr_t)host->base, host->bytes);
@@ -76,7 +76,7 @@ static void end(struct sim_host *host)
 }
 
 /* Take out the piece that begins there. */
-static CUresult release(const void *pointer, bool is_registered, CUresult refusal)
+static CUresult release_pinned(const void *pointer, bool is_registered, CUresult refusal)
 {
     struct sim_host **at = &sim_machine.hosts, *host;
 
@@ -85,13 +85,13 @@ static CUresult release(const void *pointer, bool is_registered, CUresult refusa
     host = *at;
     if (host == NULL || host->is_registered != is_registered)
         return refusal;
-    check_idle(host);
+    check_pinned_idle(host);
     *at = host->next;
-    end(host);
+    pinned_destroy(host);
     return CUDA_SUCCESS;
 }
 
-static bool overlaps(uint64_t base, uint64_t bytes)
+static bool overlaps_pinned(uint64_t base, uint64_t bytes)
 {
     for (const struct sim_host *host = sim_machine.hosts; host != NULL; host = host->next)
         if (base < host->base + host->bytes && host->base < base + bytes)
@@ -99,7 +99,7 @@ static bool overlaps(uint64_t base, uint64_t bytes)
     return false;
 }
 
-static CUresult enlist(const void *pointer, size_t bytes, unsigned flags)
+static CUresult register_host(const void *pointer, size_t bytes, unsigned flags)
 {
     const uint64_t base = (uint64_t)(uintptr_t)pointer;
     const unsigned known =
@@ -108,7 +108,7 @@ static CUresult enlist(const void *pointer, size_t bytes, unsigned flags)
 
     if (base == 0 || bytes == 0 || bytes > UINT64_MAX - base || (flags & ~known) != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (overlaps(base, bytes))
+    if (overlaps_pinned(base, bytes))
         return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     host = calloc(1, sizeof(*host));
     if (host == NULL)
@@ -157,15 +157,15 @@ void sim_host_end(void)
 
     for (struct sim_host *host = sim_machine.hosts; host != NULL; host = next) {
         next = host->next;
-        end(host);
+        pinned_destroy(host);
     }
     sim_machine.hosts = NULL;
 }
 
 SIM_ENTRY(MEM_HOST_ALLOC, cuMemHostAlloc, (void **pp, size_t bytesize, unsigned int Flags),
-          alloc(pp, bytesize, Flags));
-SIM_ENTRY(MEM_FREE_HOST, cuMemFreeHost, (void *p), release(p, false, CUDA_ERROR_INVALID_VALUE));
+          allocate_pinned(pp, bytesize, Flags));
+SIM_ENTRY(MEM_FREE_HOST, cuMemFreeHost, (void *p), release_pinned(p, false, CUDA_ERROR_INVALID_VALUE));
 SIM_ENTRY(MEM_HOST_REGISTER, cuMemHostRegister_v2, (void *p, size_t bytesize, unsigned int Flags),
-          enlist(p, bytesize, Flags));
+          register_host(p, bytesize, Flags));
 SIM_ENTRY(MEM_HOST_UNREGISTER, cuMemHostUnregister, (void *p),
-          release(p, true, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED));
+          release_pinned(p, true, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED));

@@ -34,7 +34,7 @@ struct label {
 
 _Static_assert(sizeof(struct label) <= CU_IPC_HANDLE_SIZE, "a label fits into a handle");
 
-static CUresult get_memory(CUipcMemHandle *out, uint64_t address)
+static CUresult get_ipc_memory(CUipcMemHandle *out, uint64_t address)
 {
     const struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
     struct label label;
@@ -57,7 +57,7 @@ static CUresult get_memory(CUipcMemHandle *out, uint64_t address)
 }
 
 /* Whether a handle is of that kind, and from another process that is alive. */
-static CUresult check(const struct label *label, const char *magic)
+static CUresult check_ipc_label(const struct label *label, const char *magic)
 {
     if (memcmp(label->magic, magic, sizeof(label->magic)) != 0)
         return CUDA_ERROR_INVALID_VALUE;
@@ -66,25 +66,25 @@ static CUresult check(const struct label *label, const char *magic)
     return kill(label->process, 0) == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-static uint64_t number_of(const struct label *label)
+static uint64_t allocation_id(const struct label *label)
 {
     return (uint64_t)label->number_high << 32 | label->number_low;
 }
 
 /* The range that was opened by such a handle already, or NULL. */
-static struct sim_range *opened(const struct label *label)
+static struct sim_range *find_opened_range(const struct label *label)
 {
     for (size_t i = 0; i < sim_machine.addresses.count; i++) {
         struct sim_range *range = sim_machine.addresses.range[i];
 
         if (range != NULL && range->is_foreign && range->process == label->process &&
-            range->number == number_of(label))
+            range->number == allocation_id(label))
             return range;
     }
     return NULL;
 }
 
-static bool open_store(const struct label *label, struct sim_store *store)
+static bool open_ipc_store(const struct label *label, struct sim_store *store)
 {
     struct sim_opened *opened;
 
@@ -98,7 +98,7 @@ static bool open_store(const struct label *label, struct sim_store *store)
     return true;
 }
 
-static CUresult open_memory(CUdeviceptr *out, CUipcMemHandle handle, unsigned flags)
+static CUresult open_ipc_memory(CUdeviceptr *out, CUipcMemHandle handle, unsigned flags)
 {
     struct sim_range *range;
     struct sim_store store;
@@ -108,37 +108,37 @@ static CUresult open_memory(CUdeviceptr *out, CUipcMemHandle handle, unsigned fl
     memcpy(&label, &handle, sizeof(label));
     if (out == NULL || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
         return CUDA_ERROR_INVALID_VALUE;
-    result = check(&label, memory_magic);
+    result = check_ipc_label(&label, memory_magic);
     if (result != CUDA_SUCCESS)
         return result;
     if (label.device >= sim_machine.devices)
         return CUDA_ERROR_INVALID_DEVICE;
-    range = opened(&label);
+    range = find_opened_range(&label);
     if (range == NULL) {
-        if (!open_store(&label, &store))
+        if (!open_ipc_store(&label, &store))
             return CUDA_ERROR_MAP_FAILED;
         range = sim_allocation_make(label.device, label.bytes, &store);
         if (range == NULL)
             return CUDA_ERROR_OUT_OF_MEMORY;
         range->is_foreign = true;
         range->process = label.process;
-        range->number = number_of(&label);
+        range->number = allocation_id(&label);
     }
     range->opened++;
     *out = range->base;
     return CUDA_SUCCESS;
 }
 
-static struct sim_range *foreign_at(uint64_t address)
+static struct sim_range *find_ipc_range(uint64_t address)
 {
     struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
 
     return range != NULL && range->is_foreign && range->base == address ? range : NULL;
 }
 
-static CUresult close_memory(uint64_t address)
+static CUresult close_ipc_memory(uint64_t address)
 {
-    struct sim_range *range = foreign_at(address);
+    struct sim_range *range = find_ipc_range(address);
 
     if (range == NULL)
         return CUDA_ERROR_INVALID_VALUE;
@@ -149,7 +149,7 @@ static CUresult close_memory(uint64_t address)
     return sim_allocation_free(range);
 }
 
-static CUresult get_event(CUipcEventHandle *out, CUevent event)
+static CUresult get_ipc_event(CUipcEventHandle *out, CUevent event)
 {
     struct label label = {.process = getpid()};
     CUresult result;
@@ -165,7 +165,7 @@ static CUresult get_event(CUipcEventHandle *out, CUevent event)
     return CUDA_SUCCESS;
 }
 
-static CUresult open_event(CUevent *out, CUipcEventHandle handle)
+static CUresult open_ipc_event(CUevent *out, CUipcEventHandle handle)
 {
     struct label label;
     CUresult result;
@@ -173,19 +173,19 @@ static CUresult open_event(CUevent *out, CUipcEventHandle handle)
     memcpy(&label, &handle, sizeof(label));
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    result = check(&label, event_magic);
+    result = check_ipc_label(&label, event_magic);
     return result == CUDA_SUCCESS
                ? sim_event_create(out, CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS)
                : result;
 }
 
 SIM_ENTRY_AT(IPC_GET_MEM, cuIpcGetMemHandle, (CUipcMemHandle *pHandle, CUdeviceptr dptr), dptr, 0,
-             get_memory(pHandle, dptr));
+             get_ipc_memory(pHandle, dptr));
 SIM_ENTRY(IPC_OPEN_MEM, cuIpcOpenMemHandle_v2,
           (CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags),
-          open_memory(pdptr, handle, Flags));
-SIM_ENTRY_AT(IPC_CLOSE_MEM, cuIpcCloseMemHandle, (CUdeviceptr dptr), dptr, 0, close_memory(dptr));
+          open_ipc_memory(pdptr, handle, Flags));
+SIM_ENTRY_AT(IPC_CLOSE_MEM, cuIpcCloseMemHandle, (CUdeviceptr dptr), dptr, 0, close_ipc_memory(dptr));
 SIM_ENTRY(IPC_GET_EVENT, cuIpcGetEventHandle, (CUipcEventHandle *pHandle, CUevent event),
-          get_event(pHandle, event));
+          get_ipc_event(pHandle, event));
 SIM_ENTRY(IPC_OPEN_EVENT, cuIpcOpenEventHandle, (CUevent *phEvent, CUipcEventHandle handle),
-          open_event(phEvent, handle));
+          open_ipc_event(phEvent, handle));

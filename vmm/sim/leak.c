@@ -18,7 +18,7 @@ struct report {
 };
 
 static void __attribute__((format(printf, 2, 3)))
-print(struct report *report, const char *form, ...)
+report_print(struct report *report, const char *form, ...)
 {
     va_list arguments;
     int length;
@@ -40,12 +40,12 @@ static void report_physical(struct report *report)
     example = sim_handles_next(&sim_machine.physical, &at);
     if (example == NULL)
         return;
-    print(report,
-          "physical memory: %" PRIu32 ", first: %" PRIu64 " bytes on device %u, %" PRIu64
-          " reference%s, %" PRIu64 " mapping%s\n",
-          sim_machine.physical.live, example->bytes, example->device, example->references,
-          example->references == 1 ? "" : "s", example->mappings,
-          example->mappings == 1 ? "" : "s");
+    report_print(report,
+                 "physical memory: %" PRIu32 ", first: %" PRIu64 " bytes on device %u, %" PRIu64
+                 " reference%s, %" PRIu64 " mapping%s\n",
+                 sim_machine.physical.live, example->bytes, example->device, example->references,
+                 example->references == 1 ? "" : "s", example->mappings,
+                 example->mappings == 1 ? "" : "s");
     report->objects += sim_machine.physical.live;
 }
 
@@ -73,8 +73,8 @@ static void report_mappings(struct report *report)
         return;
     while (range->granule[at] == NULL)
         at++;
-    print(report, "mappings: %" PRIu64 ", first: %" PRIu64 " bytes at 0x%" PRIx64 "\n",
-          sim_machine.mappings, range->granule[at]->bytes, range->granule[at]->address);
+    report_print(report, "mappings: %" PRIu64 ", first: %" PRIu64 " bytes at 0x%" PRIx64 "\n",
+                 sim_machine.mappings, range->granule[at]->bytes, range->granule[at]->address);
     report->objects += sim_machine.mappings;
 }
 
@@ -85,8 +85,8 @@ static void report_ranges(struct report *report, bool is_reservation, const char
 
     if (range == NULL)
         return;
-    print(report, "%s: %zu, first: %" PRIu64 " bytes at 0x%" PRIx64 "\n", kind, count, range->bytes,
-          range->base);
+    report_print(report, "%s: %zu, first: %" PRIu64 " bytes at 0x%" PRIx64 "\n", kind, count,
+                 range->bytes, range->base);
     report->objects += count;
 }
 
@@ -104,8 +104,8 @@ static void report_streams(struct report *report)
     }
     if (example == NULL)
         return;
-    print(report, "streams: %" PRIu32 ", first: stream %" PRIu64 " of device %u\n", count,
-          example->id, example->device);
+    report_print(report, "streams: %" PRIu32 ", first: stream %" PRIu64 " of device %u\n", count,
+                 example->id, example->device);
     report->objects += count;
 }
 
@@ -117,8 +117,8 @@ static void report_events(struct report *report)
     example = sim_handles_next(&sim_machine.events, &at);
     if (example == NULL)
         return;
-    print(report, "events: %" PRIu32 ", first: on device %u, %s\n", sim_machine.events.live,
-          example->device, example->is_recorded ? "recorded" : "never recorded");
+    report_print(report, "events: %" PRIu32 ", first: on device %u, %s\n", sim_machine.events.live,
+                 example->device, example->is_recorded ? "recorded" : "never recorded");
     report->objects += sim_machine.events.live;
 }
 
@@ -130,17 +130,17 @@ static void report_graphs(struct report *report)
     example = sim_handles_next(&sim_machine.graphs, &at);
     if (example == NULL)
         return;
-    print(report, "graphs: %" PRIu32 ", first: %" PRIu64 " nodes\n", sim_machine.graphs.live,
-          example->nodes);
+    report_print(report, "graphs: %" PRIu32 ", first: %" PRIu64 " nodes\n", sim_machine.graphs.live,
+                 example->nodes);
     report->objects += sim_machine.graphs.live;
 }
 
 static void report_executables(struct report *report)
 {
     if (sim_machine.executables.live != 0)
-        print(report, "executable graphs: %" PRIu32 "\n", sim_machine.executables.live);
+        report_print(report, "executable graphs: %" PRIu32 "\n", sim_machine.executables.live);
     if (sim_machine.objects.live != 0)
-        print(report, "user objects: %" PRIu32 "\n", sim_machine.objects.live);
+        report_print(report, "user objects: %" PRIu32 "\n", sim_machine.objects.live);
     report->objects += sim_machine.executables.live + sim_machine.objects.live;
 }
 
@@ -151,7 +151,8 @@ static void report_hosts(struct report *report)
 
     if (count == 0)
         return;
-    print(report, "pinned host memory: %zu, first: %" PRIu64 " bytes\n", count, example->bytes);
+    report_print(report, "pinned host memory: %zu, first: %" PRIu64 " bytes\n", count,
+                 example->bytes);
     report->objects += count;
 }
 
@@ -166,9 +167,9 @@ static void report_contexts(struct report *report)
         }
     if (count == 0)
         return;
-    print(report, "retained contexts: %u, first: device %u, %u reference%s\n", count, example,
-          sim_machine.device[example].retained,
-          sim_machine.device[example].retained == 1 ? "" : "s");
+    report_print(report, "retained contexts: %u, first: device %u, %u reference%s\n", count,
+                 example, sim_machine.device[example].retained,
+                 sim_machine.device[example].retained == 1 ? "" : "s");
     report->objects += count;
 }
 
@@ -178,9 +179,9 @@ static void report_registrations(struct report *report)
 
     if (registrations->count == 0)
         return;
-    print(report, "registrations: %zu, first: %" PRIu64 " bytes at 0x%" PRIx64 " for %s\n",
-          registrations->count, registrations->registration[0].bytes,
-          registrations->registration[0].address, registrations->registration[0].registrar);
+    report_print(report, "registrations: %zu, first: %" PRIu64 " bytes at 0x%" PRIx64 " for %s\n",
+                 registrations->count, registrations->registration[0].bytes,
+                 registrations->registration[0].address, registrations->registration[0].registrar);
     report->objects += registrations->count;
 }
 

@@ -47,7 +47,7 @@ static void after_fork_in_child(void)
     (void)pthread_mutex_unlock(&sim_mutex.os);
 }
 
-static void watch_forks(void)
+static void register_fork_handlers(void)
 {
     if (watches_forks)
         return;
@@ -59,7 +59,7 @@ void sim_lock_first(void)
 {
     struct sim_scene scene;
 
-    watch_forks();
+    register_fork_handlers();
     (void)sim_scene_of_environment(&scene, true);
     sim_machine_start(&scene);
 }
@@ -106,7 +106,7 @@ struct sim_thread *sim_thread_begin(void)
     return sim_thread_own = &thread;
 }
 
-static void machine_end(void)
+static void machine_destroy(void)
 {
     sim_executables_end();
     sim_captures_end();
@@ -126,7 +126,7 @@ static void machine_end(void)
 void sim_machine_start(const struct sim_scene *scene)
 {
     if (sim_machine.ready)
-        machine_end();
+        machine_destroy();
     sim_machine.ready = true;
     sim_machine.initialised = sim_machine.is_plain = false;
     sim_machine.epoch++;

@@ -13,7 +13,7 @@ struct run {
     uint64_t first, count;
 };
 
-static bool run_of(uint64_t address, uint64_t bytes, struct run *run)
+static bool find_run(uint64_t address, uint64_t bytes, struct run *run)
 {
     struct sim_range *range;
 
@@ -29,7 +29,7 @@ static bool run_of(uint64_t address, uint64_t bytes, struct run *run)
 }
 
 /* The mapping that starts a run, when it lies in it whole. */
-static struct sim_mapping *whole_mapping(const struct run *run, uint64_t at)
+static struct sim_mapping *find_mapping_start(const struct run *run, uint64_t at)
 {
     struct sim_mapping *mapping = run->range->granule[run->first + at];
 
@@ -40,12 +40,12 @@ static struct sim_mapping *whole_mapping(const struct run *run, uint64_t at)
 }
 
 /* Whether a run is made of whole mappings with nothing between, and as many as may be named. */
-static bool is_made_of_mappings(const struct run *run)
+static bool consists_of_mappings(const struct run *run)
 {
     uint64_t count = 0;
 
     for (uint64_t at = 0; at < run->count; count++) {
-        const struct sim_mapping *mapping = whole_mapping(run, at);
+        const struct sim_mapping *mapping = find_mapping_start(run, at);
 
         if (mapping == NULL)
             return false;
@@ -63,8 +63,8 @@ struct sim_mapping *sim_mapping_at(uint64_t address)
     return range->granule[(address - range->base) / SIM_GRANULE];
 }
 
-static CUresult map(CUdeviceptr address, size_t bytes, size_t offset,
-                    CUmemGenericAllocationHandle handle, unsigned long long flags)
+static CUresult map_memory(CUdeviceptr address, size_t bytes, size_t offset,
+                           CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
     struct sim_physical *physical = sim_physical_find(handle);
     struct sim_mapping *mapping;
@@ -73,7 +73,7 @@ static CUresult map(CUdeviceptr address, size_t bytes, size_t offset,
 
     /* cuda.h: the offset must be zero currently.  So only a prefix can be mapped. */
     if (offset != 0 || flags != 0 || physical == NULL || bytes > physical->bytes ||
-        !run_of(address, bytes, &run))
+        !find_run(address, bytes, &run))
         return CUDA_ERROR_INVALID_VALUE;
     for (uint64_t i = 0; i < run.count; i++)
         if (run.range->granule[run.first + i] != NULL)
@@ -96,7 +96,7 @@ static CUresult map(CUdeviceptr address, size_t bytes, size_t offset,
 }
 
 /* The mapping that starts at a granule goes.  Returns: how many granules it covered. */
-static uint64_t drop(struct sim_range *range, uint64_t first)
+static uint64_t mapping_destroy(struct sim_range *range, uint64_t first)
 {
     struct sim_mapping *mapping = range->granule[first];
     const uint64_t count = mapping->bytes / SIM_GRANULE;
@@ -115,11 +115,11 @@ static uint64_t drop(struct sim_range *range, uint64_t first)
 void sim_mappings_end(struct sim_range *range)
 {
     for (uint64_t at = 0; range->mapped != 0;)
-        at += range->granule[at] == NULL ? 1 : drop(range, at);
+        at += range->granule[at] == NULL ? 1 : mapping_destroy(range, at);
 }
 
 /* No mapping of a run may be in use. */
-static void check_run(const struct run *run)
+static void check_unmap(const struct run *run)
 {
     for (uint64_t at = 0; at < run->count;) {
         const struct sim_mapping *mapping = run->range->granule[run->first + at];
@@ -132,15 +132,15 @@ static void check_run(const struct run *run)
 }
 
 /* Does not wait for work: the real call does not either, whatever cuda.h notes. */
-static CUresult unmap(CUdeviceptr address, size_t bytes)
+static CUresult unmap_memory(CUdeviceptr address, size_t bytes)
 {
     struct run run;
 
-    if (!run_of(address, bytes, &run) || !is_made_of_mappings(&run))
+    if (!find_run(address, bytes, &run) || !consists_of_mappings(&run))
         return CUDA_ERROR_INVALID_VALUE;
     sim_charge(sim_machine.costs.unmap);
     if (sim_machine.strict)
-        check_run(&run);
+        check_unmap(&run);
     for (uint64_t at = 0; at < run.count;) {
         const int error = sim_faults_stop(&sim_machine.faults);
 
@@ -148,13 +148,13 @@ static CUresult unmap(CUdeviceptr address, size_t bytes)
             return (CUresult)error;
         sim_charge(sim_cost_of(sim_machine.costs.unmap_mapping,
                                run.range->granule[run.first + at]->bytes));
-        at += drop(run.range, run.first + at);
+        at += mapping_destroy(run.range, run.first + at);
     }
     /* The error of a call that is to fail after as many mappings as there were, or more; else none. */
     return (CUresult)sim_machine.faults.halfway_error;
 }
 
-static CUresult check_descriptor(const CUmemAccessDesc *desc)
+static CUresult check_access_desc(const CUmemAccessDesc *desc)
 {
     if (desc->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
         (desc->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE &&
@@ -168,7 +168,7 @@ static CUresult check_descriptor(const CUmemAccessDesc *desc)
 }
 
 /* Where no device can use the memory of another, only its own may be named. */
-static bool is_reachable(const struct run *run, const CUmemAccessDesc *desc)
+static bool is_peer_access_allowed(const struct run *run, const CUmemAccessDesc *desc)
 {
     for (uint64_t at = 0; sim_machine.without_peers && at < run->count;) {
         const struct sim_mapping *mapping = run->range->granule[run->first + at];
@@ -181,7 +181,7 @@ static bool is_reachable(const struct run *run, const CUmemAccessDesc *desc)
 }
 
 /* Seen under WSL2, where the devices say that they have RDMA: memory for it is made, and not accessible then. */
-static bool is_denied(const struct run *run, const CUmemAccessDesc *desc)
+static bool is_rdma_access_denied(const struct run *run, const CUmemAccessDesc *desc)
 {
     if (sim_machine.rdma != XSEG_SIM_RDMA_ACCESS_FAILS ||
         desc->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
@@ -196,7 +196,7 @@ static bool is_denied(const struct run *run, const CUmemAccessDesc *desc)
     return false;
 }
 
-static void grant(struct sim_mapping *mapping, const CUmemAccessDesc *desc)
+static void set_mapping_access(struct sim_mapping *mapping, const CUmemAccessDesc *desc)
 {
     const uint64_t bit = (uint64_t)1 << desc->location.id;
 
@@ -215,16 +215,17 @@ static CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessD
 {
     struct run run;
 
-    if (desc == NULL || count == 0 || !run_of(address, bytes, &run) || !is_made_of_mappings(&run))
+    if (desc == NULL || count == 0 || !find_run(address, bytes, &run) ||
+        !consists_of_mappings(&run))
         return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++) {
-        const CUresult result = check_descriptor(&desc[i]);
+        const CUresult result = check_access_desc(&desc[i]);
 
         if (result != CUDA_SUCCESS)
             return result;
-        if (!is_reachable(&run, &desc[i]))
+        if (!is_peer_access_allowed(&run, &desc[i]))
             return CUDA_ERROR_INVALID_DEVICE;
-        if (is_denied(&run, &desc[i]))
+        if (is_rdma_access_denied(&run, &desc[i]))
             return CUDA_ERROR_UNKNOWN;
     }
     sim_charge(sim_machine.costs.access_call);
@@ -235,7 +236,7 @@ static CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessD
         if (error != 0)
             return (CUresult)error;
         for (size_t i = 0; i < count; i++)
-            grant(mapping, &desc[i]);
+            set_mapping_access(mapping, &desc[i]);
         at += mapping->bytes / SIM_GRANULE;
     }
     return (CUresult)sim_machine.faults.halfway_error;
@@ -260,8 +261,8 @@ static CUresult get_access(unsigned long long *flags, const CUmemLocation *locat
 SIM_ENTRY_AT(MEM_MAP, cuMemMap,
              (CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
               unsigned long long flags),
-             ptr, 0, map(ptr, size, offset, handle, flags));
-SIM_ENTRY_AT(MEM_UNMAP, cuMemUnmap, (CUdeviceptr ptr, size_t size), ptr, 0, unmap(ptr, size));
+             ptr, 0, map_memory(ptr, size, offset, handle, flags));
+SIM_ENTRY_AT(MEM_UNMAP, cuMemUnmap, (CUdeviceptr ptr, size_t size), ptr, 0, unmap_memory(ptr, size));
 SIM_ENTRY_AT(MEM_SET_ACCESS, cuMemSetAccess,
              (CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count), ptr, 0,
              set_access(ptr, size, desc, count));

@@ -9,7 +9,7 @@
 #include "vmm/sim/registrar.h"
 #include "vmm/sim/stream.h"
 
-static uint64_t whole(uint64_t bytes)
+static uint64_t round_to_granule(uint64_t bytes)
 {
     return (bytes + SIM_GRANULE - 1) / SIM_GRANULE * SIM_GRANULE;
 }
@@ -22,17 +22,17 @@ struct sim_range *sim_allocation_make(unsigned device, uint64_t bytes,
     if (range != NULL) {
         range->device = device;
         range->store = *store;
-        if (sim_bytes_map(store, range->base, whole(bytes))) {
-            sim_bytes_protect(range->base, whole(bytes), true);
+        if (sim_bytes_map(store, range->base, round_to_granule(bytes))) {
+            sim_bytes_protect(range->base, round_to_granule(bytes), true);
             return range;
         }
         sim_range_put(&sim_machine.addresses, range);
     }
-    sim_bytes_put(store, whole(bytes));
+    sim_bytes_put(store, round_to_granule(bytes));
     return NULL;
 }
 
-static CUresult alloc(CUdeviceptr *out, size_t bytes)
+static CUresult allocate_memory(CUdeviceptr *out, size_t bytes)
 {
     struct sim_range *range;
     struct sim_store store;
@@ -43,23 +43,23 @@ static CUresult alloc(CUdeviceptr *out, size_t bytes)
     if (sim_context_current(&device) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_CONTEXT;
     sim_charge(sim_cost_of(sim_machine.costs.alloc, bytes));
-    if (bytes > sim_machine.memory_bytes || whole(bytes) > sim_memory_left(device))
+    if (bytes > sim_machine.memory_bytes || round_to_granule(bytes) > sim_memory_left(device))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (!sim_bytes_take(device, whole(bytes), false, &store))
+    if (!sim_bytes_take(device, round_to_granule(bytes), false, &store))
         return CUDA_ERROR_OUT_OF_MEMORY;
     range = sim_allocation_make(device, bytes, &store);
     if (range == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    sim_memory_take(device, whole(bytes));
+    sim_memory_take(device, round_to_granule(bytes));
     *out = range->base;
     return CUDA_SUCCESS;
 }
 
-static void put(struct sim_range *range)
+static void allocation_destroy(struct sim_range *range)
 {
     if (!range->is_foreign)
-        sim_memory_put(range->device, whole(range->bytes));
-    sim_bytes_put(&range->store, whole(range->bytes));
+        sim_memory_put(range->device, round_to_granule(range->bytes));
+    sim_bytes_put(&range->store, round_to_granule(range->bytes));
     sim_range_put(&sim_machine.addresses, range);
 }
 
@@ -67,7 +67,7 @@ static void put(struct sim_range *range)
  * The real call waits until the device is idle.  Here it waits for all work that has an end; work
  * without one goes on, since only a wait that the caller asked for may end it.
  */
-static struct sim_range *find(CUdeviceptr address)
+static struct sim_range *find_allocation(CUdeviceptr address)
 {
     struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
 
@@ -83,20 +83,20 @@ CUresult sim_allocation_free(struct sim_range *range)
     /* Copies, fills and host functions that were waited for may be about this memory. */
     sim_machine.waits = true;
     sim_settle();
-    range = find(address);
+    range = find_allocation(address);
     if (range == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     if (sim_machine.strict) {
         sim_check_allocation_idle(range);
         sim_registrar_check_allocation(range);
     }
-    put(range);
+    allocation_destroy(range);
     return CUDA_SUCCESS;
 }
 
-static CUresult memory_free(CUdeviceptr address)
+static CUresult free_memory(CUdeviceptr address)
 {
-    struct sim_range *range = find(address);
+    struct sim_range *range = find_allocation(address);
 
     if (address == 0)
         return CUDA_SUCCESS;
@@ -114,11 +114,11 @@ void sim_allocations_end(unsigned device)
             continue;
         range = sim_machine.addresses.range[i];
         if (range != NULL && range->granule == NULL && range->device == device)
-            put(range);
+            allocation_destroy(range);
     }
 }
 
-static CUresult get_info(size_t *free_bytes, size_t *total_bytes)
+static CUresult get_memory_info(size_t *free_bytes, size_t *total_bytes)
 {
     unsigned device;
 
@@ -131,10 +131,10 @@ static CUresult get_info(size_t *free_bytes, size_t *total_bytes)
     return CUDA_SUCCESS;
 }
 
-SIM_ENTRY(MEM_ALLOC, cuMemAlloc_v2, (CUdeviceptr *dptr, size_t bytesize), alloc(dptr, bytesize));
-SIM_ENTRY_AT(MEM_FREE, cuMemFree_v2, (CUdeviceptr dptr), dptr, 0, memory_free(dptr));
+SIM_ENTRY(MEM_ALLOC, cuMemAlloc_v2, (CUdeviceptr *dptr, size_t bytesize), allocate_memory(dptr, bytesize));
+SIM_ENTRY_AT(MEM_FREE, cuMemFree_v2, (CUdeviceptr dptr), dptr, 0, free_memory(dptr));
 SIM_ENTRY(MEM_GET_INFO, cuMemGetInfo_v2, (size_t *free_bytes, size_t *total_bytes),
-          get_info(free_bytes, total_bytes));
+          get_memory_info(free_bytes, total_bytes));
 
 xseg_status xseg_sim_set_external_memory(unsigned device, uint64_t bytes)
 {

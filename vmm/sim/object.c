@@ -16,7 +16,7 @@ struct sim_object {
 
 static struct sim_object *gone; /* nothing refers to these */
 
-static void let_go(struct sim_object *object, uint64_t count)
+static void user_object_release(struct sim_object *object, uint64_t count)
 {
     object->references -= count;
     if (object->references != 0)
@@ -46,7 +46,7 @@ void sim_objects_let_go(struct sim_held **list)
         struct sim_held *held = *list;
 
         *list = held->next;
-        let_go(held->object, held->references);
+        user_object_release(held->object, held->references);
         free(held);
     }
 }
@@ -78,13 +78,13 @@ void sim_objects_end(void)
     }
 }
 
-static struct sim_object *find(CUuserObject handle)
+static struct sim_object *find_user_object(CUuserObject handle)
 {
     return sim_handles_find(&sim_machine.objects, (uint64_t)(uintptr_t)handle);
 }
 
-static CUresult create(CUuserObject *out, void *pointer, CUhostFn destroy, unsigned references,
-                       unsigned flags)
+static CUresult create_user_object(CUuserObject *out, void *pointer, CUhostFn destroy,
+                                   unsigned references, unsigned flags)
 {
     struct sim_object *object;
 
@@ -106,9 +106,9 @@ static CUresult create(CUuserObject *out, void *pointer, CUhostFn destroy, unsig
     return CUDA_SUCCESS;
 }
 
-static CUresult retain(CUuserObject handle, unsigned count)
+static CUresult retain_user_object(CUuserObject handle, unsigned count)
 {
-    struct sim_object *object = find(handle);
+    struct sim_object *object = find_user_object(handle);
 
     if (object == NULL || count == 0 || count > INT32_MAX)
         return CUDA_ERROR_INVALID_VALUE;
@@ -117,22 +117,22 @@ static CUresult retain(CUuserObject handle, unsigned count)
 }
 
 /* More than there are is undefined on a real driver. */
-static CUresult release(CUuserObject handle, unsigned count)
+static CUresult release_user_object(CUuserObject handle, unsigned count)
 {
-    struct sim_object *object = find(handle);
+    struct sim_object *object = find_user_object(handle);
 
     if (object == NULL || count == 0 || count > object->references)
         return CUDA_ERROR_INVALID_VALUE;
-    let_go(object, count);
+    user_object_release(object, count);
     sim_objects_settle();
     return CUDA_SUCCESS;
 }
 
-static CUresult graph_retain(CUgraph graph_handle, CUuserObject handle, unsigned count,
-                             unsigned flags)
+static CUresult graph_retain_user_object(CUgraph graph_handle, CUuserObject handle, unsigned count,
+                                         unsigned flags)
 {
     struct sim_graph *graph = sim_graph_find(graph_handle);
-    struct sim_object *object = find(handle);
+    struct sim_object *object = find_user_object(handle);
     struct sim_held *held;
 
     if (graph == NULL || object == NULL || count == 0 || count > INT32_MAX ||
@@ -153,11 +153,11 @@ static CUresult graph_retain(CUgraph graph_handle, CUuserObject handle, unsigned
 SIM_ENTRY(USER_OBJECT_CREATE, cuUserObjectCreate,
           (CUuserObject *object_out, void *ptr, CUhostFn destroy, unsigned int initialRefcount,
            unsigned int flags),
-          create(object_out, ptr, destroy, initialRefcount, flags));
+          create_user_object(object_out, ptr, destroy, initialRefcount, flags));
 SIM_ENTRY(USER_OBJECT_RETAIN, cuUserObjectRetain, (CUuserObject object, unsigned int count),
-          retain(object, count));
+          retain_user_object(object, count));
 SIM_ENTRY(USER_OBJECT_RELEASE, cuUserObjectRelease, (CUuserObject object, unsigned int count),
-          release(object, count));
+          release_user_object(object, count));
 SIM_ENTRY(GRAPH_RETAIN_OBJECT, cuGraphRetainUserObject,
           (CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags),
-          graph_retain(graph, object, count, flags));
+          graph_retain_user_object(graph, object, count, flags));

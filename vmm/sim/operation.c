@@ -12,7 +12,7 @@
 #include "vmm/sim/stream.h"
 
 /* An address that lies in no range is one that the driver does not know. */
-static CUresult settle_side(enum sim_side *side, uint64_t address)
+static CUresult resolve_side(enum sim_side *side, uint64_t address)
 {
     const bool is_known = sim_range_find(&sim_machine.addresses, address) != NULL;
 
@@ -22,7 +22,7 @@ static CUresult settle_side(enum sim_side *side, uint64_t address)
                                                               : CUDA_SUCCESS;
 }
 
-static unsigned owner_of(uint64_t address)
+static unsigned owning_device(uint64_t address)
 {
     const struct sim_mapping *mapping = sim_mapping_at(address);
 
@@ -32,25 +32,26 @@ static unsigned owner_of(uint64_t address)
 
 /* The driver copies allocations by whichever device can, and between peers each device does its side.  Else mapped
  * memory needs a right of the stream's device, and a fill is a kernel of that device. */
-static CUresult check_side(unsigned device, const struct sim_transfer *transfer, uint64_t address)
+static CUresult check_transfer_side(unsigned device, const struct sim_transfer *transfer,
+                                    uint64_t address)
 {
     if (transfer->is_peer ||
         (transfer->width == 0 && sim_range_find(&sim_machine.addresses, address)->granule == NULL))
-        device = owner_of(address);
+        device = owning_device(address);
     return sim_check_reach(device, address, transfer->bytes) ? CUDA_SUCCESS
                                                              : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult sim_transfer_check(unsigned device, struct sim_transfer *transfer)
 {
-    CUresult result = settle_side(&transfer->to_side, transfer->to);
+    CUresult result = resolve_side(&transfer->to_side, transfer->to);
 
     if (result == CUDA_SUCCESS && transfer->width == 0)
-        result = settle_side(&transfer->from_side, transfer->from);
+        result = resolve_side(&transfer->from_side, transfer->from);
     if (result == CUDA_SUCCESS && transfer->to_side == SIM_DEVICE)
-        result = check_side(device, transfer, transfer->to);
+        result = check_transfer_side(device, transfer, transfer->to);
     if (result == CUDA_SUCCESS && transfer->width == 0 && transfer->from_side == SIM_DEVICE)
-        result = check_side(device, transfer, transfer->from);
+        result = check_transfer_side(device, transfer, transfer->from);
     return result;
 }
 
@@ -71,7 +72,7 @@ CUresult sim_operation_check(struct sim_operation *operation)
 }
 
 /* A copy from pageable memory has read all of it when it is queued. */
-static struct sim_action *action_of(const struct sim_transfer *transfer)
+static struct sim_action *create_transfer_completion(const struct sim_transfer *transfer)
 {
     struct sim_action *action = calloc(1, sizeof(*action));
 
@@ -99,7 +100,7 @@ static bool queue_transfer(struct sim_stream *stream, const struct sim_transfer 
     bool is_queued;
 
     if (sim_machine.real_bytes) {
-        struct sim_action *action = action_of(transfer);
+        struct sim_action *action = create_transfer_completion(transfer);
 
         is_queued = action != NULL && sim_action_queue(stream, action);
     } else {
@@ -112,7 +113,7 @@ static bool queue_transfer(struct sim_stream *stream, const struct sim_transfer 
     return is_queued;
 }
 
-static bool queue_function(struct sim_stream *stream, const struct sim_operation *operation)
+static bool queue_host_function(struct sim_stream *stream, const struct sim_operation *operation)
 {
     struct sim_action *action = calloc(1, sizeof(*action));
 
@@ -147,7 +148,7 @@ CUresult sim_operation_queue(struct sim_stream *stream, const struct sim_operati
         is_queued = queue_transfer(stream, &operation->transfer);
         break;
     case SIM_NODE_HOST:
-        is_queued = queue_function(stream, operation);
+        is_queued = queue_host_function(stream, operation);
         break;
     case SIM_NODE_KERNEL:
         is_queued = queue_kernel(stream, operation);

@@ -12,7 +12,7 @@
 /* Drivers have about that much room for each device. */
 #define PEERS_MAX 8
 
-static CUresult can_access(int *out, CUdevice device, CUdevice peer)
+static CUresult can_access_peer(int *out, CUdevice device, CUdevice peer)
 {
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
@@ -23,7 +23,7 @@ static CUresult can_access(int *out, CUdevice device, CUdevice peer)
     return CUDA_SUCCESS;
 }
 
-static CUresult pair_of(CUcontext context, unsigned *device, unsigned *peer)
+static CUresult find_peer_pair(CUcontext context, unsigned *device, unsigned *peer)
 {
     CUresult result = sim_context_current(device);
 
@@ -34,35 +34,35 @@ static CUresult pair_of(CUcontext context, unsigned *device, unsigned *peer)
     return result;
 }
 
-static unsigned count_of(uint64_t bits)
+static unsigned count_peers(uint64_t bits)
 {
     return (unsigned)__builtin_popcountll(bits);
 }
 
-static CUresult enable(CUcontext context, unsigned flags)
+static CUresult enable_peer_access(CUcontext context, unsigned flags)
 {
     unsigned device, peer;
     CUresult result;
 
     if (flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    result = pair_of(context, &device, &peer);
+    result = find_peer_pair(context, &device, &peer);
     if (result != CUDA_SUCCESS)
         return result;
     if (sim_machine.without_peers)
         return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     if ((sim_machine.device[device].peers >> peer & 1) != 0)
         return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
-    if (count_of(sim_machine.device[device].peers) == PEERS_MAX)
+    if (count_peers(sim_machine.device[device].peers) == PEERS_MAX)
         return CUDA_ERROR_TOO_MANY_PEERS;
     sim_machine.device[device].peers |= (uint64_t)1 << peer;
     return CUDA_SUCCESS;
 }
 
-static CUresult disable(CUcontext context)
+static CUresult disable_peer_access(CUcontext context)
 {
     unsigned device, peer;
-    CUresult result = pair_of(context, &device, &peer);
+    CUresult result = find_peer_pair(context, &device, &peer);
 
     if (result != CUDA_SUCCESS)
         return result;
@@ -74,7 +74,7 @@ static CUresult disable(CUcontext context)
 
 SIM_ENTRY(DEVICE_CAN_ACCESS_PEER, cuDeviceCanAccessPeer,
           (int *canAccessPeer, CUdevice dev, CUdevice peerDev),
-          can_access(canAccessPeer, dev, peerDev));
+          can_access_peer(canAccessPeer, dev, peerDev));
 SIM_ENTRY(CTX_ENABLE_PEER, cuCtxEnablePeerAccess, (CUcontext peerContext, unsigned int Flags),
-          enable(peerContext, Flags));
-SIM_ENTRY(CTX_DISABLE_PEER, cuCtxDisablePeerAccess, (CUcontext peerContext), disable(peerContext));
+          enable_peer_access(peerContext, Flags));
+SIM_ENTRY(CTX_DISABLE_PEER, cuCtxDisablePeerAccess, (CUcontext peerContext), disable_peer_access(peerContext));

@@ -13,7 +13,7 @@ struct sim_physical *sim_physical_find(CUmemGenericAllocationHandle handle)
     return physical != NULL && physical->references != 0 ? physical : NULL;
 }
 
-static void end(struct sim_physical *physical)
+static void physical_destroy(struct sim_physical *physical)
 {
     sim_machine.pinned -= physical->is_pinned;
     if (physical->is_imported)
@@ -34,7 +34,7 @@ void sim_physical_settle(struct sim_physical *physical)
         physical->is_pinned = true;
         return;
     }
-    end(physical);
+    physical_destroy(physical);
 }
 
 void sim_physical_settle_pinned(void)
@@ -59,7 +59,7 @@ void sim_physical_end(void)
         /* Others keep the contents. */
         if (sim_export_is_held(physical))
             physical->store.file = -1;
-        end(physical);
+        physical_destroy(physical);
     }
 }
 
@@ -87,7 +87,7 @@ struct sim_physical *sim_physical_make(const CUmemAllocationProp *prop, uint64_t
 }
 
 /* Memory of devices only, and shared by file descriptor, or fabric handle where the machine has these. */
-static CUresult check_properties(const CUmemAllocationProp *prop)
+static CUresult check_allocation_prop(const CUmemAllocationProp *prop)
 {
     if (prop == NULL || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
         prop->win32HandleMetaData != NULL)
@@ -112,7 +112,7 @@ static CUresult check_properties(const CUmemAllocationProp *prop)
 }
 
 /* What the machine does about memory that RDMA is to reach. */
-static CUresult take_rdma(CUmemAllocationProp *prop)
+static CUresult apply_rdma_setting(CUmemAllocationProp *prop)
 {
     if (!prop->allocFlags.gpuDirectRDMACapable)
         return CUDA_SUCCESS;
@@ -122,8 +122,8 @@ static CUresult take_rdma(CUmemAllocationProp *prop)
     return CUDA_SUCCESS;
 }
 
-static CUresult create(CUmemGenericAllocationHandle *out, size_t bytes,
-                       const CUmemAllocationProp *wanted, unsigned long long flags)
+static CUresult create_physical(CUmemGenericAllocationHandle *out, size_t bytes,
+                                const CUmemAllocationProp *wanted, unsigned long long flags)
 {
     struct sim_physical *physical;
     CUmemAllocationProp prop;
@@ -132,11 +132,11 @@ static CUresult create(CUmemGenericAllocationHandle *out, size_t bytes,
 
     if (out == NULL || bytes == 0 || bytes % SIM_GRANULE != 0 || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    result = check_properties(wanted);
+    result = check_allocation_prop(wanted);
     if (result != CUDA_SUCCESS)
         return result;
     prop = *wanted;
-    result = take_rdma(&prop);
+    result = apply_rdma_setting(&prop);
     if (result != CUDA_SUCCESS)
         return result;
     sim_charge(sim_cost_of(sim_machine.costs.create, bytes));
@@ -152,7 +152,7 @@ static CUresult create(CUmemGenericAllocationHandle *out, size_t bytes,
     return CUDA_SUCCESS;
 }
 
-static CUresult release(CUmemGenericAllocationHandle handle)
+static CUresult release_physical(CUmemGenericAllocationHandle handle)
 {
     struct sim_physical *physical = sim_physical_find(handle);
 
@@ -164,7 +164,7 @@ static CUresult release(CUmemGenericAllocationHandle handle)
     return CUDA_SUCCESS;
 }
 
-static CUresult retain(CUmemGenericAllocationHandle *out, const void *address)
+static CUresult retain_allocation_handle(CUmemGenericAllocationHandle *out, const void *address)
 {
     const struct sim_mapping *mapping = sim_mapping_at((uint64_t)(uintptr_t)address);
 
@@ -175,15 +175,15 @@ static CUresult retain(CUmemGenericAllocationHandle *out, const void *address)
     return CUDA_SUCCESS;
 }
 
-static CUresult granularity(size_t *out, const CUmemAllocationProp *prop,
-                            CUmemAllocationGranularity_flags option)
+static CUresult get_granularity(size_t *out, const CUmemAllocationProp *prop,
+                                CUmemAllocationGranularity_flags option)
 {
     CUresult result;
 
     if (out == NULL || (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM &&
                         option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
         return CUDA_ERROR_INVALID_VALUE;
-    result = check_properties(prop);
+    result = check_allocation_prop(prop);
     if (result == CUDA_SUCCESS)
         *out = SIM_GRANULE;
     return result;
@@ -192,9 +192,9 @@ static CUresult granularity(size_t *out, const CUmemAllocationProp *prop,
 SIM_ENTRY(MEM_CREATE, cuMemCreate,
           (CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
            unsigned long long flags),
-          create(handle, size, prop, flags));
+          create_physical(handle, size, prop, flags));
 
-static CUresult properties(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
+static CUresult get_allocation_prop(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
 {
     const struct sim_physical *physical = sim_physical_find(handle);
 
@@ -204,14 +204,14 @@ static CUresult properties(CUmemAllocationProp *prop, CUmemGenericAllocationHand
     return CUDA_SUCCESS;
 }
 
-SIM_ENTRY(MEM_RELEASE, cuMemRelease, (CUmemGenericAllocationHandle handle), release(handle));
+SIM_ENTRY(MEM_RELEASE, cuMemRelease, (CUmemGenericAllocationHandle handle), release_physical(handle));
 SIM_ENTRY_AT(MEM_RETAIN_HANDLE, cuMemRetainAllocationHandle,
              (CUmemGenericAllocationHandle *handle, void *addr), (uint64_t)(uintptr_t)addr, 0,
-             retain(handle, addr));
+             retain_allocation_handle(handle, addr));
 SIM_ENTRY(MEM_GET_GRANULARITY, cuMemGetAllocationGranularity,
           (size_t *granularity_out, const CUmemAllocationProp *prop,
            CUmemAllocationGranularity_flags option),
-          granularity(granularity_out, prop, option));
+          get_granularity(granularity_out, prop, option));
 SIM_ENTRY(MEM_GET_PROPERTIES, cuMemGetAllocationPropertiesFromHandle,
           (CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle),
-          properties(prop, handle));
+          get_allocation_prop(prop, handle));

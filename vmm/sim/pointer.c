@@ -23,12 +23,12 @@ struct answer {
     size_t bytes;
 };
 
-static struct answer answer_of(uint64_t value, size_t bytes)
+static struct answer value_of(uint64_t value, size_t bytes)
 {
     return (struct answer){value, bytes};
 }
 
-static bool place_of(uint64_t address, struct place *place)
+static bool find_location(uint64_t address, struct place *place)
 {
     place->address = address;
     place->range = sim_range_find(&sim_machine.addresses, address);
@@ -38,13 +38,13 @@ static bool place_of(uint64_t address, struct place *place)
     return place->range != NULL;
 }
 
-static unsigned device_of(const struct place *place)
+static unsigned location_device(const struct place *place)
 {
     return place->mapping != NULL ? place->mapping->physical->device : place->range->device;
 }
 
 /* What the current context's device may do there, in the driver's numbers. */
-static uint64_t access_of(const struct place *place)
+static uint64_t location_access_flags(const struct place *place)
 {
     unsigned device;
 
@@ -54,20 +54,20 @@ static uint64_t access_of(const struct place *place)
 }
 
 /* About the reservation or allocation; these answers a hole has too. */
-static bool ask_range(const struct place *place, int attribute, struct answer *answer)
+static bool get_range_attribute(const struct place *place, int attribute, struct answer *answer)
 {
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-        *answer = answer_of(0, sizeof(unsigned));
+        *answer = value_of(0, sizeof(unsigned));
         return true;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-        *answer = answer_of(place->range->base, sizeof(CUdeviceptr));
+        *answer = value_of(place->range->base, sizeof(CUdeviceptr));
         return true;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-        *answer = answer_of(place->range->bytes, sizeof(size_t));
+        *answer = value_of(place->range->bytes, sizeof(size_t));
         return true;
     case CU_POINTER_ATTRIBUTE_MAPPED:
-        *answer = answer_of(place->has_memory, sizeof(unsigned));
+        *answer = value_of(place->has_memory, sizeof(unsigned));
         return true;
     default:
         return false;
@@ -75,37 +75,37 @@ static bool ask_range(const struct place *place, int attribute, struct answer *a
 }
 
 /* About the memory. */
-static bool ask_memory(const struct place *place, int attribute, struct answer *answer)
+static bool get_memory_attribute(const struct place *place, int attribute, struct answer *answer)
 {
     const struct sim_mapping *mapping = place->mapping;
 
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-        *answer = answer_of(CU_MEMORYTYPE_DEVICE, sizeof(unsigned));
+        *answer = value_of(CU_MEMORYTYPE_DEVICE, sizeof(unsigned));
         return true;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-        *answer = answer_of(place->address, sizeof(CUdeviceptr));
+        *answer = value_of(place->address, sizeof(CUdeviceptr));
         return true;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-        *answer = answer_of(place->range->syncs, sizeof(unsigned));
+        *answer = value_of(place->range->syncs, sizeof(unsigned));
         return true;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-        *answer = answer_of(mapping != NULL ? mapping->origin.number : place->range->origin.number,
-                            sizeof(unsigned long long));
+        *answer = value_of(mapping != NULL ? mapping->origin.number : place->range->origin.number,
+                           sizeof(unsigned long long));
         return true;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-        *answer = answer_of(device_of(place), sizeof(int));
+        *answer = value_of(location_device(place), sizeof(int));
         return true;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-        *answer = answer_of(mapping == NULL, sizeof(unsigned));
+        *answer = value_of(mapping == NULL, sizeof(unsigned));
         return true;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
         *answer =
-            answer_of(mapping != NULL ? (uint64_t)mapping->physical->prop.requestedHandleTypes : 0,
-                      sizeof(unsigned long long));
+            value_of(mapping != NULL ? (uint64_t)mapping->physical->prop.requestedHandleTypes : 0,
+                     sizeof(unsigned long long));
         return true;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-        *answer = answer_of(access_of(place), sizeof(unsigned));
+        *answer = value_of(location_access_flags(place), sizeof(unsigned));
         return true;
     default:
         return false;
@@ -113,57 +113,57 @@ static bool ask_memory(const struct place *place, int attribute, struct answer *
 }
 
 /* About the context, which mapped memory does not have, and the mapping, which others lack. */
-static bool ask_rest(const struct place *place, int attribute, struct answer *answer)
+static bool get_mapping_attribute(const struct place *place, int attribute, struct answer *answer)
 {
     const struct sim_mapping *mapping = place->mapping;
 
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-        *answer = answer_of(
+        *answer = value_of(
             mapping != NULL ? 0 : (uint64_t)(uintptr_t)sim_context_handle(place->range->device),
             sizeof(CUcontext));
         return true;
     case 15: /* CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE */
         *answer =
-            answer_of(mapping == NULL ? sim_machine.rdma != XSEG_SIM_RDMA_ABSENT
-                                      : mapping->physical->prop.allocFlags.gpuDirectRDMACapable,
-                      sizeof(unsigned));
+            value_of(mapping == NULL ? sim_machine.rdma != XSEG_SIM_RDMA_ABSENT
+                                     : mapping->physical->prop.allocFlags.gpuDirectRDMACapable,
+                     sizeof(unsigned));
         return true;
     case 17: /* CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE */
-        *answer = answer_of(0, sizeof(void *));
+        *answer = value_of(0, sizeof(void *));
         return true;
     case 18: /* CU_POINTER_ATTRIBUTE_MAPPING_SIZE */
-        *answer = answer_of(mapping != NULL ? mapping->bytes : place->range->bytes, sizeof(size_t));
+        *answer = value_of(mapping != NULL ? mapping->bytes : place->range->bytes, sizeof(size_t));
         return true;
     case 19: /* CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR */
         *answer =
-            answer_of(mapping != NULL ? mapping->address : place->range->base, sizeof(CUdeviceptr));
+            value_of(mapping != NULL ? mapping->address : place->range->base, sizeof(CUdeviceptr));
         return true;
     case 20: /* CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID */
-        *answer = answer_of(mapping != NULL ? mapping->physical->origin.number
-                                            : place->range->origin.number,
-                            sizeof(unsigned long long));
+        *answer = value_of(mapping != NULL ? mapping->physical->origin.number
+                                           : place->range->origin.number,
+                           sizeof(unsigned long long));
         return true;
     default:
         return false;
     }
 }
 
-static bool ask(const struct place *place, int attribute, struct answer *answer)
+static bool get_device_attribute(const struct place *place, int attribute, struct answer *answer)
 {
-    return ask_range(place, attribute, answer) ||
-           (place->has_memory &&
-            (ask_memory(place, attribute, answer) || ask_rest(place, attribute, answer)));
+    return get_range_attribute(place, attribute, answer) ||
+           (place->has_memory && (get_memory_attribute(place, attribute, answer) ||
+                                  get_mapping_attribute(place, attribute, answer)));
 }
 
 /* Little-endian hosts only, as are all that have such drivers. */
-static void write_answer(void *data, const struct answer *answer)
+static void write_value(void *data, const struct answer *answer)
 {
     memcpy(data, &answer->value, answer->bytes);
 }
 
 /* About pinned host memory, which no device reaches. */
-static bool ask_host(uint64_t address, int attribute, struct answer *answer)
+static bool get_host_attribute(uint64_t address, int attribute, struct answer *answer)
 {
     const struct sim_host *host = sim_host_at(address);
 
@@ -171,84 +171,86 @@ static bool ask_host(uint64_t address, int attribute, struct answer *answer)
         return false;
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-        *answer = answer_of(CU_MEMORYTYPE_HOST, sizeof(unsigned));
+        *answer = value_of(CU_MEMORYTYPE_HOST, sizeof(unsigned));
         return true;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-        *answer = answer_of(address, sizeof(void *));
+        *answer = value_of(address, sizeof(void *));
         return true;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-        *answer = answer_of(0, sizeof(int));
+        *answer = value_of(0, sizeof(int));
         return true;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-        *answer = answer_of(host->origin.number, sizeof(unsigned long long));
+        *answer = value_of(host->origin.number, sizeof(unsigned long long));
         return true;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
     case CU_POINTER_ATTRIBUTE_MAPPED:
-        *answer = answer_of(0, sizeof(unsigned));
+        *answer = value_of(0, sizeof(unsigned));
         return true;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-        *answer = answer_of(host->base, sizeof(CUdeviceptr));
+        *answer = value_of(host->base, sizeof(CUdeviceptr));
         return true;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-        *answer = answer_of(host->bytes, sizeof(size_t));
+        *answer = value_of(host->bytes, sizeof(size_t));
         return true;
     default:
         return false;
     }
 }
 
-static CUresult get_attribute(void *data, CUpointer_attribute attribute, uint64_t address)
+static CUresult get_pointer_attribute(void *data, CUpointer_attribute attribute, uint64_t address)
 {
     struct answer answer;
     struct place place;
 
-    if (data == NULL || !(place_of(address, &place) ? ask(&place, (int)attribute, &answer)
-                                                    : ask_host(address, (int)attribute, &answer)))
+    if (data == NULL ||
+        !(find_location(address, &place) ? get_device_attribute(&place, (int)attribute, &answer)
+                                         : get_host_attribute(address, (int)attribute, &answer)))
         return CUDA_ERROR_INVALID_VALUE;
-    write_answer(data, &answer);
+    write_value(data, &answer);
     return CUDA_SUCCESS;
 }
 
 /* What an attribute is of an address that the driver does not know: nothing, in the right size. */
-static CUresult get_nothing(void *data, int attribute)
+static CUresult get_null_attribute(void *data, int attribute)
 {
     /* An allocation that is asked about only for the sizes. */
     static const struct sim_range nowhere = {.bytes = 1};
     const struct place place = {.range = &nowhere, .has_memory = true};
     struct answer answer;
 
-    if (!ask(&place, attribute, &answer))
+    if (!get_device_attribute(&place, attribute, &answer))
         return CUDA_ERROR_INVALID_VALUE;
     answer.value =
         attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL ? (uint64_t)CU_DEVICE_INVALID : 0;
-    write_answer(data, &answer);
+    write_value(data, &answer);
     return CUDA_SUCCESS;
 }
 
-static CUresult get_attributes(unsigned count, const CUpointer_attribute *attributes, void **data,
-                               uint64_t address)
+static CUresult get_pointer_attributes(unsigned count, const CUpointer_attribute *attributes,
+                                       void **data, uint64_t address)
 {
     struct place place;
 
     if (count == 0 || attributes == NULL || data == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    (void)place_of(address, &place);
+    (void)find_location(address, &place);
     for (unsigned i = 0; i < count; i++) {
         struct answer answer;
 
         if (data[i] == NULL)
             return CUDA_ERROR_INVALID_VALUE;
-        if (place.range != NULL ? ask(&place, (int)attributes[i], &answer)
-                                : ask_host(address, (int)attributes[i], &answer))
-            write_answer(data[i], &answer);
-        else if (get_nothing(data[i], (int)attributes[i]) != CUDA_SUCCESS)
+        if (place.range != NULL ? get_device_attribute(&place, (int)attributes[i], &answer)
+                                : get_host_attribute(address, (int)attributes[i], &answer))
+            write_value(data[i], &answer);
+        else if (get_null_attribute(data[i], (int)attributes[i]) != CUDA_SUCCESS)
             return CUDA_ERROR_INVALID_VALUE;
     }
     return CUDA_SUCCESS;
 }
 
 /* The one attribute that can be set; mapped memory cannot have it.  Copies wait in any case here. */
-static CUresult set_attribute(const void *value, CUpointer_attribute attribute, uint64_t address)
+static CUresult set_pointer_attribute(const void *value, CUpointer_attribute attribute,
+                                      uint64_t address)
 {
     struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
     unsigned syncs;
@@ -266,7 +268,7 @@ CUresult sim_pointer_range(uint64_t address, uint64_t *base, uint64_t *bytes)
 {
     struct place place;
 
-    if (!place_of(address, &place) || !place.has_memory ||
+    if (!find_location(address, &place) || !place.has_memory ||
         (place.mapping != NULL && sim_machine.no_address_range))
         return CUDA_ERROR_NOT_FOUND;
     *base = place.mapping != NULL ? place.mapping->address : place.range->base;
@@ -274,7 +276,7 @@ CUresult sim_pointer_range(uint64_t address, uint64_t *base, uint64_t *bytes)
     return CUDA_SUCCESS;
 }
 
-static CUresult get_range(CUdeviceptr *out_base, size_t *out_bytes, uint64_t address)
+static CUresult get_address_range(CUdeviceptr *out_base, size_t *out_bytes, uint64_t address)
 {
     uint64_t base, bytes;
     const CUresult result = sim_pointer_range(address, &base, &bytes);
@@ -290,14 +292,14 @@ static CUresult get_range(CUdeviceptr *out_base, size_t *out_bytes, uint64_t add
 
 SIM_ENTRY_AT(POINTER_GET_ATTRIBUTE, cuPointerGetAttribute,
              (void *data, CUpointer_attribute attribute, CUdeviceptr ptr), ptr, 0,
-             get_attribute(data, attribute, ptr));
+             get_pointer_attribute(data, attribute, ptr));
 SIM_ENTRY_AT(POINTER_GET_ATTRIBUTES, cuPointerGetAttributes,
              (unsigned int numAttributes, CUpointer_attribute *attributes, void **data,
               CUdeviceptr ptr),
-             ptr, 0, get_attributes(numAttributes, attributes, data, ptr));
+             ptr, 0, get_pointer_attributes(numAttributes, attributes, data, ptr));
 SIM_ENTRY_AT(POINTER_SET_ATTRIBUTE, cuPointerSetAttribute,
              (const void *value, CUpointer_attribute attribute, CUdeviceptr ptr), ptr, 0,
-             set_attribute(value, attribute, ptr));
+             set_pointer_attribute(value, attribute, ptr));
 SIM_ENTRY_AT(MEM_GET_ADDRESS_RANGE, cuMemGetAddressRange_v2,
              (CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr), dptr, 0,
-             get_range(pbase, psize, dptr));
+             get_address_range(pbase, psize, dptr));

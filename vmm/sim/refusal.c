@@ -10,10 +10,10 @@
 static _Thread_local char sentence[SENTENCE_BYTES];
 
 /* Write a sentence in which everything can be printed; what finds no room is cut. */
-static void compose(char *out, const char *format, va_list arguments)
+static void format_printable(char *out, const char *format, va_list arguments)
     __attribute__((format(printf, 2, 0)));
 
-static void compose(char *out, const char *format, va_list arguments)
+static void format_printable(char *out, const char *format, va_list arguments)
 {
     char plain[SENTENCE_BYTES];
     size_t length = 0;
@@ -32,7 +32,7 @@ xseg_status sim_refuse(xseg_status status, const char *format, ...)
     va_list arguments;
 
     va_start(arguments, format);
-    compose(sentence, format, arguments);
+    format_printable(sentence, format, arguments);
     va_end(arguments);
     return status;
 }
@@ -43,7 +43,7 @@ void sim_say(const char *format, ...)
     va_list arguments;
 
     va_start(arguments, format);
-    compose(line, format, arguments);
+    format_printable(line, format, arguments);
     va_end(arguments);
     (void)fprintf(stderr, "xseg-sim: %s\n", line);
 }

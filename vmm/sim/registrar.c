@@ -18,13 +18,13 @@ struct wish {
     uint64_t address, bytes;
 };
 
-static uint64_t page_of(uint64_t address)
+static uint64_t page_address(uint64_t address)
 {
     return address - address % sim_host_page();
 }
 
 /* The operation in the messages of both entry points is sim_machine.current. */
-static xseg_status refuse_page(xseg_status status, const struct wish *wish,
+static xseg_status reject_page(xseg_status status, const struct wish *wish,
                                const struct sim_gap *gap)
 {
     return sim_refuse(status, "%s: %s, 0x%" PRIx64 " (range: %" PRIu64 " bytes at 0x%" PRIx64 ")",
@@ -32,7 +32,7 @@ static xseg_status refuse_page(xseg_status status, const struct wish *wish,
 }
 
 /* All of it must lie in one allocation, which is told whole. */
-static xseg_status check_end(const struct wish *wish, uint64_t base, uint64_t bytes)
+static xseg_status check_range_end(const struct wish *wish, uint64_t base, uint64_t bytes)
 {
     const uint64_t covered = bytes - (wish->address - base);
 
@@ -47,29 +47,29 @@ static xseg_status check_end(const struct wish *wish, uint64_t base, uint64_t by
 /* The pages of a range have to be such as a dma-buf wants. */
 static xseg_status check_pages(const struct wish *wish, uint64_t address, uint64_t bytes)
 {
-    const uint64_t first = page_of(address);
-    const uint64_t whole = page_of(address + bytes - 1) + sim_host_page() - first;
+    const uint64_t first = page_address(address);
+    const uint64_t whole = page_address(address + bytes - 1) + sim_host_page() - first;
     struct sim_gap gap;
     const CUresult result = sim_dmabuf_check(first, whole, &gap);
 
     if (result == CUDA_SUCCESS)
         return XSEG_OK;
-    return refuse_page(
+    return reject_page(
         result == CUDA_ERROR_NOT_SUPPORTED ? XSEG_ERR_UNSUPPORTED : XSEG_ERR_ARGUMENT, wish, &gap);
 }
 
 /* The allocation at an address, as cuMemGetAddressRange tells it. */
-static xseg_status ask_range(const struct wish *wish, uint64_t address, uint64_t *base,
-                             uint64_t *bytes)
+static xseg_status find_address_range(const struct wish *wish, uint64_t address, uint64_t *base,
+                                      uint64_t *bytes)
 {
-    struct sim_gap gap = {page_of(address), "page is not mapped"};
+    struct sim_gap gap = {page_address(address), "page is not mapped"};
 
     if (sim_pointer_range(address, base, bytes) == CUDA_SUCCESS)
         return XSEG_OK;
     if (sim_mapping_at(address) == NULL)
-        return refuse_page(XSEG_ERR_ARGUMENT, wish, &gap);
+        return reject_page(XSEG_ERR_ARGUMENT, wish, &gap);
     gap.why = "page is not found by cuMemGetAddressRange";
-    return refuse_page(XSEG_ERR_UNSUPPORTED, wish, &gap);
+    return reject_page(XSEG_ERR_UNSUPPORTED, wish, &gap);
 }
 
 /* Needs no answer of cuMemGetAddressRange: the kernel's module looks at the memory itself. */
@@ -82,9 +82,9 @@ static xseg_status check_peermem(const struct wish *wish)
     if (status != XSEG_OK)
         return status;
     if (mapping != NULL)
-        return check_end(wish, mapping->address, mapping->bytes);
+        return check_range_end(wish, mapping->address, mapping->bytes);
     range = sim_range_find(&sim_machine.addresses, wish->address);
-    return check_end(wish, range->base, range->bytes);
+    return check_range_end(wish, range->base, range->bytes);
 }
 
 static xseg_status check_dmabuf(const struct wish *wish)
@@ -96,9 +96,9 @@ static xseg_status check_dmabuf(const struct wish *wish)
         return sim_refuse(XSEG_ERR_UNSUPPORTED,
                           "%s: dma-bufs are not supported by the simulated machine",
                           sim_machine.current);
-    status = ask_range(wish, wish->address, &base, &bytes);
+    status = find_address_range(wish, wish->address, &base, &bytes);
     if (status == XSEG_OK)
-        status = check_end(wish, base, bytes);
+        status = check_range_end(wish, base, bytes);
     return status == XSEG_OK ? check_pages(wish, base, bytes) : status;
 }
 
@@ -109,7 +109,7 @@ static xseg_status check_nccl(const struct wish *wish)
     uint64_t base, bytes;
 
     for (uint64_t at = wish->address; at < end; at = base + bytes) {
-        const xseg_status status = ask_range(wish, at, &base, &bytes);
+        const xseg_status status = find_address_range(wish, at, &base, &bytes);
 
         if (status != XSEG_OK)
             return status;
@@ -122,7 +122,7 @@ static xseg_status check_nccl(const struct wish *wish)
 }
 
 /* Returns: false when there is no host memory */
-static bool make_room(struct sim_registrations *registrations)
+static bool reserve_registration(struct sim_registrations *registrations)
 {
     const size_t capacity = registrations->capacity == 0 ? 16 : registrations->capacity * 2;
     struct sim_registration *registration;
@@ -137,11 +137,11 @@ static bool make_room(struct sim_registrations *registrations)
     return true;
 }
 
-static xseg_status enter(const struct wish *wish, const char *registrar, uint64_t *id)
+static xseg_status add_registration(const struct wish *wish, const char *registrar, uint64_t *id)
 {
     struct sim_registrations *registrations = &sim_machine.registrations;
 
-    if (!make_room(registrations))
+    if (!reserve_registration(registrations))
         return sim_refuse(XSEG_ERR_HOST_MEMORY, "%s: out of host memory, registration",
                           sim_machine.current);
     registrations->registration[registrations->count++] = (struct sim_registration){
@@ -157,7 +157,7 @@ static xseg_status enter(const struct wish *wish, const char *registrar, uint64_
     return XSEG_OK;
 }
 
-static xseg_status check_wish(const struct wish *wish, const uint64_t *id)
+static xseg_status check_request(const struct wish *wish, const uint64_t *id)
 {
     if (id == NULL)
         return sim_refuse(XSEG_ERR_ARGUMENT,
@@ -183,10 +183,11 @@ static const struct {
     [XSEG_SIM_NCCL] = {"NCCL", check_nccl},
 };
 
-static xseg_status enroll(const struct wish *wish, enum xseg_sim_registrar kind, uint64_t *id)
+static xseg_status register_range(const struct wish *wish, enum xseg_sim_registrar kind,
+                                  uint64_t *id)
 {
     const unsigned number = (unsigned)kind;
-    xseg_status status = check_wish(wish, id);
+    xseg_status status = check_request(wish, id);
 
     if (status != XSEG_OK)
         return status;
@@ -195,10 +196,10 @@ static xseg_status enroll(const struct wish *wish, enum xseg_sim_registrar kind,
                           "%s: unknown kind, %u; pass a value of enum xseg_sim_registrar",
                           sim_machine.current, number);
     status = registrars[number].check(wish);
-    return status == XSEG_OK ? enter(wish, registrars[number].name, id) : status;
+    return status == XSEG_OK ? add_registration(wish, registrars[number].name, id) : status;
 }
 
-static xseg_status enroll_descriptor(int file, uint64_t offset, uint64_t bytes, uint64_t *id)
+static xseg_status register_descriptor(int file, uint64_t offset, uint64_t bytes, uint64_t *id)
 {
     const struct sim_dmabuf *dmabuf;
     struct wish wish = {.bytes = bytes};
@@ -218,15 +219,15 @@ static xseg_status enroll_descriptor(int file, uint64_t offset, uint64_t bytes, 
                           " bytes at offset %" PRIu64,
                           sim_machine.current, dmabuf->bytes, bytes, offset);
     wish.address = dmabuf->address + offset;
-    status = check_wish(&wish, id);
+    status = check_request(&wish, id);
     if (status != XSEG_OK)
         return status;
     if (!sim_dmabuf_is_current(dmabuf, offset, bytes, &gap))
-        return refuse_page(XSEG_ERR_ARGUMENT, &wish, &gap);
-    return enter(&wish, "descriptor user", id);
+        return reject_page(XSEG_ERR_ARGUMENT, &wish, &gap);
+    return add_registration(&wish, "descriptor user", id);
 }
 
-static xseg_status leave(uint64_t id)
+static xseg_status remove_registration(uint64_t id)
 {
     struct sim_registrations *registrations = &sim_machine.registrations;
     struct sim_registration *registration = registrations->registration;
@@ -247,7 +248,7 @@ static xseg_status leave(uint64_t id)
 }
 
 /* The first registration that has some of that, or NULL. */
-static const struct sim_registration *holder_of(uint64_t address, uint64_t bytes)
+static const struct sim_registration *find_registration(uint64_t address, uint64_t bytes)
 {
     const struct sim_registrations *registrations = &sim_machine.registrations;
 
@@ -261,7 +262,7 @@ static const struct sim_registration *holder_of(uint64_t address, uint64_t bytes
     return NULL;
 }
 
-static void report_holder(const struct sim_registration *holder)
+static void report_registration(const struct sim_registration *holder)
 {
     sim_report_line("registration:", &holder->origin,
                     "ID %" PRIu64 ", %" PRIu64 " bytes at 0x%" PRIx64 " for %s, created",
@@ -271,24 +272,24 @@ static void report_holder(const struct sim_registration *holder)
 
 void sim_registrar_check_mapping(const struct sim_mapping *mapping)
 {
-    const struct sim_registration *holder = holder_of(mapping->address, mapping->bytes);
+    const struct sim_registration *holder = find_registration(mapping->address, mapping->bytes);
 
     if (holder == NULL)
         return;
     sim_report_begin("memory is registered; call xseg_sim_unregister() first");
     sim_report_mapping(mapping);
-    report_holder(holder);
+    report_registration(holder);
 }
 
 void sim_registrar_check_allocation(const struct sim_range *range)
 {
-    const struct sim_registration *holder = holder_of(range->base, range->bytes);
+    const struct sim_registration *holder = find_registration(range->base, range->bytes);
 
     if (holder == NULL)
         return;
     sim_report_begin("memory is registered; call xseg_sim_unregister() first");
     sim_report_allocation(range);
-    report_holder(holder);
+    report_registration(holder);
 }
 
 void sim_registrations_end(void)
@@ -305,7 +306,7 @@ xseg_status xseg_sim_register(uint64_t address, uint64_t bytes, enum xseg_sim_re
 
     sim_lock();
     sim_machine.current = "xseg_sim_register";
-    status = enroll(&wish, kind, id);
+    status = register_range(&wish, kind, id);
     sim_machine.current = NULL;
     sim_unlock();
     return status;
@@ -317,7 +318,7 @@ xseg_status xseg_sim_register_descriptor(int file, uint64_t offset, uint64_t byt
 
     sim_lock();
     sim_machine.current = "xseg_sim_register_descriptor";
-    status = enroll_descriptor(file, offset, bytes, id);
+    status = register_descriptor(file, offset, bytes, id);
     sim_machine.current = NULL;
     sim_unlock();
     return status;
@@ -328,7 +329,7 @@ xseg_status xseg_sim_unregister(uint64_t id)
     xseg_status status;
 
     sim_lock();
-    status = leave(id);
+    status = remove_registration(id);
     sim_unlock();
     return status;
 }

@@ -19,7 +19,7 @@
     "cannot join the simulated machine, '%s'; use a name of up to 64 letters, digits, - and _, " \
     "and at most 64 processes"
 
-static struct sim_scene default_scene(void)
+static struct sim_scene default_config(void)
 {
     return (struct sim_scene){
         .devices = 1,
@@ -30,7 +30,7 @@ static struct sim_scene default_scene(void)
 }
 
 /* Get a preset by its name, or read a cost file.  Returns: false with a message in `why` on failure. */
-static bool take_costs(const char *text, struct sim_costs *costs, char *why, size_t why_bytes)
+static bool find_costs(const char *text, struct sim_costs *costs, char *why, size_t why_bytes)
 {
     const struct sim_costs *preset = sim_costs_find(text);
     char problem[192];
@@ -53,7 +53,7 @@ static bool take_costs(const char *text, struct sim_costs *costs, char *why, siz
 
 xseg_status sim_scene_of(const struct xseg_sim_settings *settings, struct sim_scene *scene)
 {
-    struct sim_scene wanted = default_scene();
+    struct sim_scene wanted = default_config();
     char why[MESSAGE_BYTES];
 
     if (settings->struct_size != sizeof(*settings))
@@ -96,7 +96,7 @@ xseg_status sim_scene_of(const struct xseg_sim_settings *settings, struct sim_sc
                           "xseg_sim_reset: memory_bytes is not a multiple of 2 MiB, %" PRIu64
                           " bytes",
                           wanted.memory_bytes);
-    if (!take_costs(settings->costs, &wanted.costs, why, sizeof(why)))
+    if (!find_costs(settings->costs, &wanted.costs, why, sizeof(why)))
         return sim_refuse(XSEG_ERR_ARGUMENT, "xseg_sim_reset: costs: %s", why);
     if (settings->shared != NULL && !sim_shared_join(settings->shared, &wanted))
         return sim_refuse(XSEG_ERR_ARGUMENT, "xseg_sim_reset: shared: " CANNOT_JOIN,
@@ -106,8 +106,8 @@ xseg_status sim_scene_of(const struct xseg_sim_settings *settings, struct sim_sc
 }
 
 /* A decimal number from low to high, ended by one of the characters in `ends`. */
-static bool number_of(const char *text, uint64_t low, uint64_t high, const char *ends,
-                      uint64_t *number, const char **end)
+static bool parse_number(const char *text, uint64_t low, uint64_t high, const char *ends,
+                         uint64_t *number, const char **end)
 {
     unsigned long long value;
     char *stop;
@@ -123,18 +123,18 @@ static bool number_of(const char *text, uint64_t low, uint64_t high, const char 
     return true;
 }
 
-static bool whole_number_of(const char *text, uint64_t low, uint64_t high, uint64_t *number)
+static bool parse_whole_number(const char *text, uint64_t low, uint64_t high, uint64_t *number)
 {
     const char *end;
 
-    return number_of(text, low, high, "", number, &end);
+    return parse_number(text, low, high, "", number, &end);
 }
 
 static bool take_devices(const char *text, struct sim_scene *scene)
 {
     uint64_t number;
 
-    if (!whole_number_of(text, 1, SIM_DEVICES_MAX, &number))
+    if (!parse_whole_number(text, 1, SIM_DEVICES_MAX, &number))
         return false;
     scene->devices = (unsigned)number;
     return true;
@@ -144,7 +144,7 @@ static bool take_memory(const char *text, struct sim_scene *scene)
 {
     uint64_t number;
 
-    if (!whole_number_of(text, 2, UINT64_MAX / MIB, &number) || number % 2 != 0)
+    if (!parse_whole_number(text, 2, UINT64_MAX / MIB, &number) || number % 2 != 0)
         return false;
     scene->memory_bytes = number * MIB;
     return true;
@@ -154,7 +154,7 @@ static bool take_addresses(const char *text, struct sim_scene *scene)
 {
     uint64_t number;
 
-    if (!whole_number_of(text, 1, UINT64_MAX / MIB, &number))
+    if (!parse_whole_number(text, 1, UINT64_MAX / MIB, &number))
         return false;
     scene->address_bytes = number * MIB;
     return true;
@@ -164,7 +164,7 @@ static bool take_batch(const char *text, struct sim_scene *scene)
 {
     uint64_t number;
 
-    if (!whole_number_of(text, 0, 1, &number))
+    if (!parse_whole_number(text, 0, 1, &number))
         return false;
     scene->one_by_one = number == 0;
     return true;
@@ -174,7 +174,7 @@ static bool take_vmm(const char *text, struct sim_scene *scene)
 {
     uint64_t number;
 
-    if (!whole_number_of(text, 0, 1, &number))
+    if (!parse_whole_number(text, 0, 1, &number))
         return false;
     scene->without_vmm = number == 0;
     return true;
@@ -184,7 +184,7 @@ static bool take_strict(const char *text, struct sim_scene *scene)
 {
     uint64_t number;
 
-    if (!whole_number_of(text, 0, 1, &number))
+    if (!parse_whole_number(text, 0, 1, &number))
         return false;
     scene->fast = number == 0;
     return true;
@@ -194,7 +194,7 @@ static bool take_bytes(const char *text, struct sim_scene *scene)
 {
     uint64_t number;
 
-    if (!whole_number_of(text, 0, 1, &number))
+    if (!parse_whole_number(text, 0, 1, &number))
         return false;
     scene->real_bytes = number == 1;
     return true;
@@ -202,14 +202,14 @@ static bool take_bytes(const char *text, struct sim_scene *scene)
 
 static bool take_tails(const char *text, struct sim_scene *scene)
 {
-    return whole_number_of(text, 0, UINT64_MAX, &scene->tail_seed);
+    return parse_whole_number(text, 0, UINT64_MAX, &scene->tail_seed);
 }
 
 static bool take_peers(const char *text, struct sim_scene *scene)
 {
     uint64_t number;
 
-    if (!whole_number_of(text, 0, 1, &number))
+    if (!parse_whole_number(text, 0, 1, &number))
         return false;
     scene->without_peers = number == 0;
     return true;
@@ -219,7 +219,7 @@ static bool take_recycle(const char *text, struct sim_scene *scene)
 {
     uint64_t number;
 
-    if (!whole_number_of(text, 0, 1, &number))
+    if (!parse_whole_number(text, 0, 1, &number))
         return false;
     scene->recycles = number == 1;
     return true;
@@ -229,7 +229,7 @@ static bool take_fabric(const char *text, struct sim_scene *scene)
 {
     uint64_t number;
 
-    if (!whole_number_of(text, 0, 1, &number))
+    if (!parse_whole_number(text, 0, 1, &number))
         return false;
     scene->fabric = number == 1;
     return true;
@@ -255,7 +255,7 @@ static bool take_dma_buf(const char *text, struct sim_scene *scene)
 {
     uint64_t number;
 
-    if (!whole_number_of(text, 0, 1, &number))
+    if (!parse_whole_number(text, 0, 1, &number))
         return false;
     scene->without_dma_buf = number == 0;
     return true;
@@ -265,7 +265,7 @@ static bool take_address_range(const char *text, struct sim_scene *scene)
 {
     uint64_t number;
 
-    if (!whole_number_of(text, 0, 1, &number))
+    if (!parse_whole_number(text, 0, 1, &number))
         return false;
     scene->no_address_range = number == 0;
     return true;
@@ -288,7 +288,7 @@ static bool take_address_order(const char *text, struct sim_scene *scene)
 }
 
 /* CALL:N[+EVERY][:ERROR], where CALL may be empty. */
-static bool take_one_fault(const char *text, struct sim_faults *faults, const char **end)
+static bool parse_fault(const char *text, struct sim_faults *faults, const char **end)
 {
     const char *colon = strchr(text, ':');
     struct sim_fault fault = {.error = CUDA_ERROR_OUT_OF_MEMORY};
@@ -296,12 +296,12 @@ static bool take_one_fault(const char *text, struct sim_faults *faults, const ch
     char name[64];
 
     if (faults->top == XSEG_SIM_FAULTS || colon == NULL || (size_t)(colon - text) >= sizeof(name) ||
-        !number_of(colon + 1, 1, UINT64_MAX, "+:,", &fault.left, end))
+        !parse_number(colon + 1, 1, UINT64_MAX, "+:,", &fault.left, end))
         return false;
-    if (**end == '+' && !number_of(*end + 1, 1, UINT64_MAX, ":,", &fault.every, end))
+    if (**end == '+' && !parse_number(*end + 1, 1, UINT64_MAX, ":,", &fault.every, end))
         return false;
     if (**end == ':') {
-        if (!number_of(*end + 1, 1, INT_MAX, ",", &error, end))
+        if (!parse_number(*end + 1, 1, INT_MAX, ",", &error, end))
             return false;
         fault.error = (int)error;
     }
@@ -323,7 +323,7 @@ static bool take_fault(const char *text, struct sim_scene *scene)
     const char *end;
 
     for (;; text = end + 1) {
-        if (!take_one_fault(text, &faults, &end))
+        if (!parse_fault(text, &faults, &end))
             return false;
         if (*end == '\0')
             break;
@@ -358,7 +358,7 @@ static const struct {
 };
 
 /* Write the message of the failure to standard error if the environment is read without a caller who gets the status. */
-static xseg_status reported(bool report, xseg_status status)
+static xseg_status report_invalid(bool report, xseg_status status)
 {
     char text[MESSAGE_BYTES];
 
@@ -368,14 +368,14 @@ static xseg_status reported(bool report, xseg_status status)
     return status;
 }
 
-static xseg_status take_costs_of_environment(struct sim_scene *scene, bool report)
+static xseg_status get_environment_costs(struct sim_scene *scene, bool report)
 {
     const char *text = secure_getenv("XSEG_SIM_COSTS");
     char why[MESSAGE_BYTES];
 
-    if (text == NULL || *text == '\0' || take_costs(text, &scene->costs, why, sizeof(why)))
+    if (text == NULL || *text == '\0' || find_costs(text, &scene->costs, why, sizeof(why)))
         return XSEG_OK;
-    return reported(report, sim_refuse(XSEG_ERR_ARGUMENT, "XSEG_SIM_COSTS: %s", why));
+    return report_invalid(report, sim_refuse(XSEG_ERR_ARGUMENT, "XSEG_SIM_COSTS: %s", why));
 }
 
 xseg_status sim_scene_of_environment(struct sim_scene *scene, bool report)
@@ -383,21 +383,23 @@ xseg_status sim_scene_of_environment(struct sim_scene *scene, bool report)
     const char *shared = secure_getenv("XSEG_SIM_SHARED");
     xseg_status status;
 
-    *scene = default_scene();
-    status = take_costs_of_environment(scene, report);
+    *scene = default_config();
+    status = get_environment_costs(scene, report);
     for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++) {
         const char *text = secure_getenv(variables[i].name);
 
         if (text == NULL || *text == '\0' || variables[i].take(text, scene))
             continue;
-        status = reported(report, sim_refuse(XSEG_ERR_ARGUMENT, "%s: invalid value, '%s'; set %s",
-                                             variables[i].name, text, variables[i].form));
+        status =
+            report_invalid(report, sim_refuse(XSEG_ERR_ARGUMENT, "%s: invalid value, '%s'; set %s",
+                                              variables[i].name, text, variables[i].form));
     }
     /* Last, since the machine that is joined may have more or less of everything. */
     if (shared == NULL || *shared == '\0' || (status != XSEG_OK && !report) ||
         sim_shared_join(shared, scene))
         return status;
-    return reported(report, sim_refuse(XSEG_ERR_ARGUMENT, "XSEG_SIM_SHARED: " CANNOT_JOIN, shared));
+    return report_invalid(report,
+                          sim_refuse(XSEG_ERR_ARGUMENT, "XSEG_SIM_SHARED: " CANNOT_JOIN, shared));
 }
 
 xseg_status xseg_sim_reset(const struct xseg_sim_settings *settings)

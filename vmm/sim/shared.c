@@ -20,7 +20,7 @@ struct sim_region {
     uint64_t used[SLOTS][SIM_DEVICES_MAX];
 };
 
-static bool is_name(const char *name)
+static bool is_valid_name(const char *name)
 {
     const size_t length = strlen(name);
 
@@ -42,7 +42,7 @@ static struct flock slot_lock(unsigned slot)
     return lock;
 }
 
-static bool is_alive(const struct sim_shared *shared, unsigned slot)
+static bool is_slot_held(const struct sim_shared *shared, unsigned slot)
 {
     struct flock lock = slot_lock(slot);
 
@@ -50,16 +50,16 @@ static bool is_alive(const struct sim_shared *shared, unsigned slot)
 }
 
 /* Whether no process has a slot, one slot aside; SLOTS: none aside. */
-static bool is_deserted(const struct sim_shared *shared, unsigned but)
+static bool has_no_process(const struct sim_shared *shared, unsigned but)
 {
     for (unsigned slot = 0; slot < SLOTS; slot++)
-        if (slot != but && is_alive(shared, slot))
+        if (slot != but && is_slot_held(shared, slot))
             return false;
     return true;
 }
 
 /* The file, locked, and the one that its name stands for still; -1 on failure. */
-static int open_locked(const char *path)
+static int open_locked_region(const char *path)
 {
     for (int tries = 0; tries < 100; tries++) {
         const int file = shm_open(path, O_RDWR | O_CREAT, 0600);
@@ -75,7 +75,7 @@ static int open_locked(const char *path)
     return -1;
 }
 
-static bool take_slot(struct sim_shared *shared)
+static bool acquire_slot(struct sim_shared *shared)
 {
     for (unsigned slot = 0; slot < SLOTS; slot++) {
         struct flock lock = slot_lock(slot);
@@ -89,7 +89,7 @@ static bool take_slot(struct sim_shared *shared)
     return false;
 }
 
-static bool attach(struct sim_shared *shared, const char *path, struct sim_scene *scene)
+static bool map_region(struct sim_shared *shared, const char *path, struct sim_scene *scene)
 {
     struct sim_region *region;
 
@@ -100,9 +100,9 @@ static bool attach(struct sim_shared *shared, const char *path, struct sim_scene
         return false;
     shared->region = region;
     /* The last users of the machine were killed and could not remove it. */
-    if (is_deserted(shared, SLOTS))
+    if (has_no_process(shared, SLOTS))
         region->devices = 0;
-    if (!take_slot(shared)) {
+    if (!acquire_slot(shared)) {
         (void)munmap(region, sizeof(*region));
         return false;
     }
@@ -121,13 +121,13 @@ bool sim_shared_join(const char *name, struct sim_scene *scene)
     struct sim_shared shared = {.region = NULL};
     char path[NAME_MAX_BYTES + 16];
 
-    if (!is_name(name))
+    if (!is_valid_name(name))
         return false;
     (void)snprintf(path, sizeof(path), "/xseg-sim-%s", name);
-    shared.file = open_locked(path);
+    shared.file = open_locked_region(path);
     if (shared.file < 0)
         return false;
-    if (!attach(&shared, path, scene)) {
+    if (!map_region(&shared, path, scene)) {
         (void)close(shared.file);
         return false;
     }
@@ -150,7 +150,7 @@ void sim_shared_leave(struct sim_shared *shared)
     if (!sim_machine.forked) {
         lock_region(shared);
         memset(shared->region->used[shared->slot], 0, sizeof(shared->region->used[0]));
-        if (is_deserted(shared, shared->slot))
+        if (has_no_process(shared, shared->slot))
             (void)shm_unlink(shared->region->name);
         sim_shared_unlock(shared);
     }
@@ -168,7 +168,7 @@ uint64_t sim_shared_others(struct sim_shared *shared, unsigned device)
     lock_region(shared);
     for (unsigned slot = 0; slot < SLOTS; slot++)
         if (slot != shared->slot && shared->region->used[slot][device] != 0 &&
-            is_alive(shared, slot))
+            is_slot_held(shared, slot))
             used += shared->region->used[slot][device];
     return used;
 }
@@ -188,7 +188,7 @@ void sim_shared_unlock(struct sim_shared *shared)
 }
 
 /* At the end of the process nobody else may be left to remove it. */
-static void __attribute__((destructor)) leave_at_end(void)
+static void __attribute__((destructor)) leave_at_exit(void)
 {
     sim_shared_leave(&sim_machine.shared);
 }

@@ -26,7 +26,7 @@ static void *pointer_to(uint64_t address)
     return (void *)(uintptr_t)address;
 }
 
-static uint64_t lesser(uint64_t a, uint64_t b)
+static uint64_t min_u64(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
@@ -40,7 +40,7 @@ struct piece {
 };
 
 /* The piece of device memory that an address begins, of at most `bytes`; false if it is none. */
-static bool find_piece(uint64_t address, uint64_t bytes, struct piece *piece)
+static bool find_extent(uint64_t address, uint64_t bytes, struct piece *piece)
 {
     const struct sim_mapping *mapping = sim_mapping_at(address);
     const struct sim_range *range = NULL;
@@ -63,24 +63,24 @@ static bool find_piece(uint64_t address, uint64_t bytes, struct piece *piece)
         return false;
     *piece = (struct piece){.file = store->file,
                             .offset = store->offset + (address - base),
-                            .bytes = lesser(bytes, length - (address - base))};
+                            .bytes = min_u64(bytes, length - (address - base))};
     return true;
 }
 
 /* --- Holes. --- */
 
-static uint64_t seek(const struct piece *piece, int whence)
+static uint64_t seek_extent(const struct piece *piece, int whence)
 {
     const uint64_t end = piece->offset + piece->bytes;
     const off_t found = lseek(piece->file, (off_t)piece->offset, whence);
 
     if (found < 0)
         return errno == ENXIO && whence == SEEK_DATA ? piece->bytes : 0;
-    return lesser((uint64_t)found, end) - piece->offset;
+    return min_u64((uint64_t)found, end) - piece->offset;
 }
 
 /* How much at the start of pinned memory has no contents, or how much has. */
-static uint64_t measure_pinned(int table, uint64_t address, uint64_t bytes, bool *is_hole)
+static uint64_t measure_pinned_run(int table, uint64_t address, uint64_t bytes, bool *is_hole)
 {
     const uint64_t page = sim_host_page();
     const uint64_t first = address / page, last = (address + bytes - 1) / page;
@@ -88,7 +88,7 @@ static uint64_t measure_pinned(int table, uint64_t address, uint64_t bytes, bool
 
     *is_hole = false;
     for (uint64_t at = first; at <= last; at += ENTRIES) {
-        const uint64_t count = lesser(ENTRIES, last - at + 1);
+        const uint64_t count = min_u64(ENTRIES, last - at + 1);
 
         if (pread(table, entry, count * sizeof(*entry), (off_t)(at * sizeof(*entry))) !=
             (ssize_t)(count * sizeof(*entry)))
@@ -104,15 +104,15 @@ static uint64_t measure_pinned(int table, uint64_t address, uint64_t bytes, bool
     return bytes;
 }
 
-/* As measure_pinned(), by looking at the bytes, where the system keeps its page table to itself. */
-static uint64_t measure_bytes(uint64_t address, uint64_t bytes, bool *is_hole)
+/* As measure_pinned_run(), by looking at the bytes, where the system keeps its page table to itself. */
+static uint64_t measure_zero_run(uint64_t address, uint64_t bytes, bool *is_hole)
 {
     const uint64_t page = sim_host_page();
     uint64_t measured = 0;
 
     while (measured < bytes) {
         const uint64_t at = address + measured;
-        const uint64_t length = lesser(page - at % page, bytes - measured);
+        const uint64_t length = min_u64(page - at % page, bytes - measured);
         const unsigned char *byte = pointer_to(at);
         const bool is_zero =
             byte[0] == 0 && (length == 1 || memcmp(byte, byte + 1, length - 1) == 0);
@@ -127,21 +127,21 @@ static uint64_t measure_bytes(uint64_t address, uint64_t bytes, bool *is_hole)
 }
 
 /* How many bytes from an address on are alike: a hole or not. */
-static uint64_t measure(int table, uint64_t address, uint64_t bytes, bool *is_hole)
+static uint64_t measure_run(int table, uint64_t address, uint64_t bytes, bool *is_hole)
 {
     struct piece piece;
 
     *is_hole = false;
-    if (find_piece(address, bytes, &piece)) {
-        const uint64_t hole = seek(&piece, SEEK_DATA);
+    if (find_extent(address, bytes, &piece)) {
+        const uint64_t hole = seek_extent(&piece, SEEK_DATA);
 
         *is_hole = hole != 0;
-        return *is_hole ? hole : seek(&piece, SEEK_HOLE);
+        return *is_hole ? hole : seek_extent(&piece, SEEK_HOLE);
     }
     if (!sim_host_is_pinned(address, bytes))
         return bytes;
-    return table >= 0 ? measure_pinned(table, address, bytes, is_hole)
-                      : measure_bytes(address, bytes, is_hole);
+    return table >= 0 ? measure_pinned_run(table, address, bytes, is_hole)
+                      : measure_zero_run(address, bytes, is_hole);
 }
 
 /* --- Zeros. --- */
@@ -156,7 +156,7 @@ static void clear_pages(uint64_t to, uint64_t bytes)
         bytes = end - to;
         if (is_pinned && madvise(pointer_to(to), bytes, MADV_DONTNEED) == 0)
             continue;
-        if (find_piece(to, bytes, &piece)) {
+        if (find_extent(to, bytes, &piece)) {
             bytes = piece.bytes;
             if (fallocate(piece.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                           (off_t)piece.offset, (off_t)piece.bytes) == 0)
@@ -182,7 +182,7 @@ void sim_sparse_clear(uint64_t to, uint64_t bytes)
 
 /* --- Copies. --- */
 
-static bool overlap(uint64_t a, uint64_t b, uint64_t bytes)
+static bool do_ranges_overlap(uint64_t a, uint64_t b, uint64_t bytes)
 {
     return a < b ? b - a < bytes : a - b < bytes;
 }
@@ -191,7 +191,7 @@ void sim_sparse_copy(uint64_t to, uint64_t from, uint64_t bytes)
 {
     int table;
 
-    if (bytes < WORTH_LOOKING || overlap(to, from, bytes)) {
+    if (bytes < WORTH_LOOKING || do_ranges_overlap(to, from, bytes)) {
         memmove(pointer_to(to), pointer_to(from), bytes);
         return;
     }
@@ -199,7 +199,7 @@ void sim_sparse_copy(uint64_t to, uint64_t from, uint64_t bytes)
     for (uint64_t done = 0, length; done < bytes; done += length) {
         bool is_hole = false;
 
-        length = measure(table, from + done, bytes - done, &is_hole);
+        length = measure_run(table, from + done, bytes - done, &is_hole);
         length = length == 0 ? bytes - done : length;
         if (is_hole)
             sim_sparse_clear(to + done, length);

@@ -8,7 +8,7 @@
 #include "vmm/sim/entry.h"
 #include "vmm/sim/machine.h"
 
-static void link_in(struct sim_stream **list, struct sim_stream *stream)
+static void stream_link(struct sim_stream **list, struct sim_stream *stream)
 {
     stream->before = NULL;
     stream->after = *list;
@@ -17,7 +17,7 @@ static void link_in(struct sim_stream **list, struct sim_stream *stream)
     *list = stream;
 }
 
-static void link_out(struct sim_stream **list, struct sim_stream *stream)
+static void stream_unlink(struct sim_stream **list, struct sim_stream *stream)
 {
     if (stream->before != NULL)
         stream->before->after = stream->after;
@@ -28,7 +28,7 @@ static void link_out(struct sim_stream **list, struct sim_stream *stream)
 }
 
 /* Free destroyed streams whose work has ended and that no event remembers. */
-static void reap(struct sim_device *device)
+static void free_completed_streams(struct sim_device *device)
 {
     struct sim_stream *after;
 
@@ -40,16 +40,16 @@ static void reap(struct sim_device *device)
         sim_queue_forget(&stream->queue);
         if (stream->queue.pieces != 0)
             continue;
-        link_out(&device->departed, stream);
+        stream_unlink(&device->departed, stream);
         free(stream);
     }
 }
 
-static struct sim_stream *make(unsigned device, unsigned flags)
+static struct sim_stream *stream_create(unsigned device, unsigned flags)
 {
     struct sim_stream *stream;
 
-    reap(&sim_machine.device[device]);
+    free_completed_streams(&sim_machine.device[device]);
     stream = calloc(1, sizeof(*stream));
     if (stream == NULL)
         return NULL;
@@ -61,30 +61,30 @@ static struct sim_stream *make(unsigned device, unsigned flags)
     stream->id = ++sim_machine.last_stream_id;
     stream->device = device;
     stream->flags = flags;
-    link_in(&sim_machine.device[device].streams, stream);
+    stream_link(&sim_machine.device[device].streams, stream);
     return stream;
 }
 
-static struct sim_stream *legacy_of(unsigned device)
+static struct sim_stream *legacy_stream(unsigned device)
 {
     struct sim_device *at = &sim_machine.device[device];
 
     if (at->legacy == NULL) {
-        at->legacy = make(device, CU_STREAM_DEFAULT);
+        at->legacy = stream_create(device, CU_STREAM_DEFAULT);
         if (at->legacy != NULL)
             at->legacy->is_legacy = at->legacy->is_made_here = true;
     }
     return at->legacy;
 }
 
-static struct sim_stream *per_thread_of(unsigned device)
+static struct sim_stream *per_thread_stream(unsigned device)
 {
     struct sim_thread *thread = sim_thread();
     struct sim_stream *stream = sim_handles_find(&sim_machine.streams, thread->per_thread[device]);
 
     /* After a reset of the device another stream may have the handle. */
     if (stream == NULL || stream->device != device || stream->thread != thread->number) {
-        stream = make(device, CU_STREAM_DEFAULT);
+        stream = stream_create(device, CU_STREAM_DEFAULT);
         if (stream == NULL)
             return NULL;
         stream->is_made_here = true;
@@ -107,7 +107,7 @@ CUresult sim_stream_find(CUstream handle, bool must_be_current, struct sim_strea
             return result;
     }
     if (is_default) {
-        *out = handle == CU_STREAM_PER_THREAD ? per_thread_of(device) : legacy_of(device);
+        *out = handle == CU_STREAM_PER_THREAD ? per_thread_stream(device) : legacy_stream(device);
         return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
     *out = sim_handles_find(&sim_machine.streams, (uint64_t)(uintptr_t)handle);
@@ -119,7 +119,8 @@ CUresult sim_stream_find(CUstream handle, bool must_be_current, struct sim_strea
 }
 
 /* Let one stream wait for what another has been given so far; `noted` remembers how much that was. */
-static bool let_wait(struct sim_stream *stream, const struct sim_stream *other, uint64_t *noted)
+static bool wait_for_stream(struct sim_stream *stream, const struct sim_stream *other,
+                            uint64_t *noted)
 {
     if (sim_work_ended(other->queue.last) || other->queue.last->number == *noted)
         return true;
@@ -127,13 +128,13 @@ static bool let_wait(struct sim_stream *stream, const struct sim_stream *other, 
     return sim_work_queue(&stream->queue, 0, other->queue.last);
 }
 
-static bool heed_all(struct sim_stream *legacy, struct sim_stream *list)
+static bool wait_for_blocking_streams(struct sim_stream *legacy, struct sim_stream *list)
 {
     bool fine = true;
 
     for (; list != NULL && fine; list = list->after)
         if (list != legacy && list->flags != CU_STREAM_NON_BLOCKING)
-            fine = let_wait(legacy, list, &list->passed_on);
+            fine = wait_for_stream(legacy, list, &list->passed_on);
     return fine;
 }
 
@@ -144,8 +145,9 @@ bool sim_stream_heed(struct sim_stream *stream)
     if (stream->flags == CU_STREAM_NON_BLOCKING)
         return true;
     if (stream->is_legacy)
-        return heed_all(stream, device->streams) && heed_all(stream, device->departed);
-    return device->legacy == NULL || let_wait(stream, device->legacy, &stream->heeded);
+        return wait_for_blocking_streams(stream, device->streams) &&
+               wait_for_blocking_streams(stream, device->departed);
+    return device->legacy == NULL || wait_for_stream(stream, device->legacy, &stream->heeded);
 }
 
 bool sim_stream_queue(struct sim_stream *stream, uint64_t duration, struct sim_work *dependency)
@@ -153,14 +155,14 @@ bool sim_stream_queue(struct sim_stream *stream, uint64_t duration, struct sim_w
     return sim_stream_heed(stream) && sim_work_queue(&stream->queue, duration, dependency);
 }
 
-static void depart(struct sim_stream *stream, bool is_destroyed)
+static void stream_retire(struct sim_stream *stream, bool is_destroyed)
 {
     struct sim_device *device = &sim_machine.device[stream->device];
 
     sim_handles_remove(&sim_machine.streams, stream->handle, is_destroyed);
-    link_out(&device->streams, stream);
-    link_in(&device->departed, stream);
-    reap(device);
+    stream_unlink(&device->streams, stream);
+    stream_link(&device->departed, stream);
+    free_completed_streams(device);
 }
 
 void sim_streams_end(unsigned device)
@@ -170,11 +172,11 @@ void sim_streams_end(unsigned device)
     while (at->streams != NULL) {
         sim_capture_leave(at->streams);
         sim_queue_finish(&at->streams->queue);
-        depart(at->streams, false);
+        stream_retire(at->streams, false);
     }
     for (struct sim_stream *stream = at->departed; stream != NULL; stream = stream->after)
         sim_queue_finish(&stream->queue);
-    reap(at);
+    free_completed_streams(at);
     at->legacy = NULL;
 }
 
@@ -186,10 +188,10 @@ void sim_streams_wait(unsigned device)
         sim_work_wait(stream->queue.last);
     for (struct sim_stream *stream = at->departed; stream != NULL; stream = stream->after)
         sim_work_wait(stream->queue.last);
-    reap(at);
+    free_completed_streams(at);
 }
 
-static void pass_timed(const struct sim_stream *stream)
+static void advance_past_streams(const struct sim_stream *stream)
 {
     for (; stream != NULL; stream = stream->after) {
         const struct sim_work *last = stream->queue.last;
@@ -201,11 +203,11 @@ static void pass_timed(const struct sim_stream *stream)
 
 void sim_streams_pass_timed(unsigned device)
 {
-    pass_timed(sim_machine.device[device].streams);
-    pass_timed(sim_machine.device[device].departed);
+    advance_past_streams(sim_machine.device[device].streams);
+    advance_past_streams(sim_machine.device[device].departed);
 }
 
-static CUresult create(CUstream *out, unsigned flags)
+static CUresult create_stream(CUstream *out, unsigned flags)
 {
     struct sim_stream *stream;
     unsigned device;
@@ -214,14 +216,14 @@ static CUresult create(CUstream *out, unsigned flags)
         return CUDA_ERROR_INVALID_VALUE;
     if (sim_context_current(&device) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_CONTEXT;
-    stream = make(device, flags);
+    stream = stream_create(device, flags);
     if (stream == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *out = (CUstream)(uintptr_t)stream->handle;
     return CUDA_SUCCESS;
 }
 
-static CUresult destroy(CUstream handle)
+static CUresult destroy_stream(CUstream handle)
 {
     struct sim_stream *stream = sim_handles_find(&sim_machine.streams, (uint64_t)(uintptr_t)handle);
 
@@ -231,11 +233,11 @@ static CUresult destroy(CUstream handle)
     }
     if (stream->capture != NULL)
         return sim_capture_refuse_stream(stream);
-    depart(stream, true);
+    stream_retire(stream, true);
     return CUDA_SUCCESS;
 }
 
-static CUresult query(CUstream handle)
+static CUresult query_stream(CUstream handle)
 {
     struct sim_stream *stream;
     CUresult result = sim_stream_find(handle, true, &stream);
@@ -249,7 +251,7 @@ static CUresult query(CUstream handle)
     return sim_machine.waits ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-static CUresult synchronize(CUstream handle)
+static CUresult synchronize_stream(CUstream handle)
 {
     struct sim_stream *stream;
     CUresult result = sim_stream_find(handle, true, &stream);
@@ -275,14 +277,14 @@ static CUresult synchronize(CUstream handle)
             *out = (what);                                                                    \
         return result;                                                                        \
     }
-ANSWER(get_id, unsigned long long, stream->id)
-ANSWER(get_context, CUcontext, sim_context_handle(stream->device))
-ANSWER(get_flags, unsigned, stream->flags)
-ANSWER(get_priority, int, 0)
+ANSWER(get_stream_id, unsigned long long, stream->id)
+ANSWER(get_stream_context, CUcontext, sim_context_handle(stream->device))
+ANSWER(get_stream_flags, unsigned, stream->flags)
+ANSWER(get_stream_priority, int, 0)
 #undef ANSWER
 
 /* Either may be NULL. */
-static CUresult get_priorities(int *least, int *greatest)
+static CUresult get_priority_range(int *least, int *greatest)
 {
     if (least != NULL)
         *least = 0;
@@ -292,7 +294,7 @@ static CUresult get_priorities(int *least, int *greatest)
 }
 
 SIM_ENTRY(STREAM_CREATE, cuStreamCreate, (CUstream *phStream, unsigned int Flags),
-          create(phStream, Flags));
+          create_stream(phStream, Flags));
 
 /*
  * The devices have no priorities: any is accepted, and clamped to the only one there is, as the real
@@ -302,28 +304,29 @@ SIM_EXPORT CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *phStream, unsig
                                                        int priority)
 {
     (void)priority;
-    SIM_ANSWER(STREAM_CREATE_PRIORITY, create(phStream, flags));
+    SIM_ANSWER(STREAM_CREATE_PRIORITY, create_stream(phStream, flags));
 }
 
-SIM_ENTRY(STREAM_DESTROY, cuStreamDestroy_v2, (CUstream hStream), destroy(hStream));
-SIM_ENTRY(STREAM_QUERY, cuStreamQuery, (CUstream hStream), query(hStream));
-SIM_ENTRY(STREAM_SYNCHRONIZE, cuStreamSynchronize, (CUstream hStream), synchronize(hStream));
+SIM_ENTRY(STREAM_DESTROY, cuStreamDestroy_v2, (CUstream hStream), destroy_stream(hStream));
+SIM_ENTRY(STREAM_QUERY, cuStreamQuery, (CUstream hStream), query_stream(hStream));
+SIM_ENTRY(STREAM_SYNCHRONIZE, cuStreamSynchronize, (CUstream hStream), synchronize_stream(hStream));
 SIM_ENTRY(STREAM_GET_ID, cuStreamGetId, (CUstream hStream, unsigned long long *streamId),
-          get_id(hStream, streamId));
+          get_stream_id(hStream, streamId));
 SIM_ENTRY(STREAM_GET_FLAGS, cuStreamGetFlags, (CUstream hStream, unsigned int *flags),
-          get_flags(hStream, flags));
+          get_stream_flags(hStream, flags));
 SIM_ENTRY(STREAM_GET_PRIORITY, cuStreamGetPriority, (CUstream hStream, int *priority),
-          get_priority(hStream, priority));
+          get_stream_priority(hStream, priority));
 SIM_ENTRY(CTX_GET_PRIORITIES, cuCtxGetStreamPriorityRange,
           (int *leastPriority, int *greatestPriority),
-          get_priorities(leastPriority, greatestPriority));
+          get_priority_range(leastPriority, greatestPriority));
 SIM_ENTRY(STREAM_GET_CTX, cuStreamGetCtx, (CUstream hStream, CUcontext *pctx),
-          get_context(hStream, pctx));
+          get_stream_context(hStream, pctx));
 
 /* There are no green contexts, so the second answer is always NULL. */
-static CUresult get_context_v2(CUstream handle, CUcontext *context, struct CUgreenCtx_st **green)
+static CUresult get_stream_context_v2(CUstream handle, CUcontext *context,
+                                      struct CUgreenCtx_st **green)
 {
-    CUresult result = get_context(handle, context);
+    CUresult result = get_stream_context(handle, context);
 
     if (result == CUDA_SUCCESS && green != NULL)
         *green = NULL;
@@ -332,4 +335,4 @@ static CUresult get_context_v2(CUstream handle, CUcontext *context, struct CUgre
 
 SIM_ENTRY(STREAM_GET_CTX_V2, cuStreamGetCtx_v2,
           (CUstream hStream, CUcontext *pCtx, struct CUgreenCtx_st **pGreenCtx),
-          get_context_v2(hStream, pCtx, pGreenCtx));
+          get_stream_context_v2(hStream, pCtx, pGreenCtx));

@@ -11,7 +11,7 @@ static void (*const address[SIM_CALL_COUNT])(void) = {
 };
 
 /* Of the signatures of a name, the latest that a version knows.  There are no per-thread twins. */
-static CUdriverProcAddressQueryResult look_up(const char *name, int version, void **out)
+static CUdriverProcAddressQueryResult find_symbol(const char *name, int version, void **out)
 {
     CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     int best = -1;
@@ -37,8 +37,8 @@ static CUdriverProcAddressQueryResult look_up(const char *name, int version, voi
  * A name that is not found is answered with CUDA_ERROR_NOT_FOUND, as drivers do; the text of cuda.h
  * has it as success.  Either way *pfn is NULL and the status says why.
  */
-static CUresult get_address(const char *name, void **out, int version, cuuint64_t flags,
-                            CUdriverProcAddressQueryResult *status)
+static CUresult get_proc_address(const char *name, void **out, int version, cuuint64_t flags,
+                                 CUdriverProcAddressQueryResult *status)
 {
     const cuuint64_t known =
         CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
@@ -47,7 +47,7 @@ static CUresult get_address(const char *name, void **out, int version, cuuint64_
     if (name == NULL || out == NULL || (flags & ~known) != 0 || flags == known ||
         version > SIM_DRIVER_VERSION)
         return CUDA_ERROR_INVALID_VALUE;
-    found = look_up(name, version, out);
+    found = find_symbol(name, version, out);
     if (status != NULL)
         *status = found;
     return found == CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
@@ -56,7 +56,7 @@ static CUresult get_address(const char *name, void **out, int version, cuuint64_
 SIM_ENTRY(GET_PROC_ADDRESS, cuGetProcAddress_v2,
           (const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
            CUdriverProcAddressQueryResult *symbolStatus),
-          get_address(symbol, pfn, cudaVersion, flags, symbolStatus));
+          get_proc_address(symbol, pfn, cudaVersion, flags, symbolStatus));
 SIM_ENTRY(GET_PROC_ADDRESS_V1, cuGetProcAddress,
           (const char *symbol, void **pfn, int version, cuuint64_t flags),
-          get_address(symbol, pfn, version, flags, NULL));
+          get_proc_address(symbol, pfn, version, flags, NULL));

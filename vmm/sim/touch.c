@@ -10,7 +10,7 @@
 #include "vmm/sim/mapping.h"
 #include "vmm/sim/stream.h"
 
-static bool overlaps(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes)
+static bool do_ranges_overlap(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes)
 {
     return a < b ? b - a < a_bytes : a - b < b_bytes;
 }
@@ -39,7 +39,7 @@ void sim_touches_end(void)
     sim_machine.touches = (struct sim_touches){.count = 0};
 }
 
-static bool make_room(struct sim_touches *touches)
+static bool reserve_access(struct sim_touches *touches)
 {
     size_t capacity;
     struct sim_touch *touch;
@@ -60,8 +60,8 @@ static bool make_room(struct sim_touches *touches)
 }
 
 /* Work that went on with the piece before it may say the same again. */
-static bool is_known(const struct sim_touches *touches, const struct sim_work *work,
-                     uint64_t address, uint64_t bytes)
+static bool is_last_access(const struct sim_touches *touches, const struct sim_work *work,
+                           uint64_t address, uint64_t bytes)
 {
     const struct sim_touch *last;
 
@@ -80,9 +80,9 @@ bool sim_touches_add(const struct sim_stream *stream, uint64_t address, uint64_t
 
     if (!sim_machine.strict || sim_work_ended(work))
         return true;
-    if (is_known(touches, work, address, bytes))
+    if (is_last_access(touches, work, address, bytes))
         return true;
-    if (!make_room(touches))
+    if (!reserve_access(touches))
         return false;
     work->touches++;
     work->may_touch_all = work->may_touch_all || bytes == 0;
@@ -114,7 +114,7 @@ void sim_report_allocation(const struct sim_range *range)
                     range->device, range->base);
 }
 
-static void report_user(const struct sim_touch *touch)
+static void report_access(const struct sim_touch *touch)
 {
     if (touch->bytes == 0)
         sim_report_line("work:", &touch->origin,
@@ -130,7 +130,7 @@ static void report_user(const struct sim_touch *touch)
 #define ANY_DEVICE UINT_MAX
 
 /* Unfinished work of a device that touches some of that. */
-static const struct sim_touch *user_of(uint64_t address, uint64_t bytes, unsigned device)
+static const struct sim_touch *find_access(uint64_t address, uint64_t bytes, unsigned device)
 {
     const struct sim_touches *touches = &sim_machine.touches;
 
@@ -138,7 +138,8 @@ static const struct sim_touch *user_of(uint64_t address, uint64_t bytes, unsigne
         const struct sim_touch *touch = &touches->touch[i];
 
         if ((device == ANY_DEVICE || touch->device == device) &&
-            overlaps(touch->address, touch->bytes, address, bytes) && !sim_work_ended(touch->work))
+            do_ranges_overlap(touch->address, touch->bytes, address, bytes) &&
+            !sim_work_ended(touch->work))
             return touch;
     }
     return NULL;
@@ -146,13 +147,13 @@ static const struct sim_touch *user_of(uint64_t address, uint64_t bytes, unsigne
 
 void sim_check_idle_on(const struct sim_mapping *mapping, unsigned device)
 {
-    const struct sim_touch *user = user_of(mapping->address, mapping->bytes, device);
+    const struct sim_touch *user = find_access(mapping->address, mapping->bytes, device);
 
     if (user == NULL)
         return;
     sim_report_begin("queued work accesses the memory; synchronize its stream first");
     sim_report_mapping(mapping);
-    report_user(user);
+    report_access(user);
     sim_report_end();
 }
 
@@ -163,13 +164,13 @@ void sim_check_idle(const struct sim_mapping *mapping)
 
 void sim_check_allocation_idle(const struct sim_range *range)
 {
-    const struct sim_touch *user = user_of(range->base, range->bytes, ANY_DEVICE);
+    const struct sim_touch *user = find_access(range->base, range->bytes, ANY_DEVICE);
 
     if (user == NULL)
         return;
     sim_report_begin("queued work accesses the memory; synchronize its stream first");
     sim_report_allocation(range);
-    report_user(user);
+    report_access(user);
     sim_report_end();
 }
 
@@ -191,12 +192,12 @@ void sim_check_context(const struct sim_mapping *mapping)
             "make a context of the memory's device current");
         sim_report_line("context:", NULL, "device %u", current);
         sim_report_mapping(mapping);
-        report_user(touch);
+        report_access(touch);
         sim_report_end();
     }
 }
 
-static void report_unreachable(unsigned device, uint64_t address, const char *why)
+static void report_inaccessible(unsigned device, uint64_t address, const char *why)
 {
     const struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
     const struct sim_mapping *mapping = sim_mapping_at(address);
@@ -216,7 +217,7 @@ static void report_unreachable(unsigned device, uint64_t address, const char *wh
 #define NOT_ALLOCATED "access to an address that is neither reserved nor allocated"
 
 /* How far a device can go from an address on; 0: not at all, and why. */
-static uint64_t reach_of(unsigned device, uint64_t address, const char **why)
+static uint64_t accessible_bytes(unsigned device, uint64_t address, const char **why)
 {
     const struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
     const uint64_t bit = (uint64_t)1 << device;
@@ -246,10 +247,11 @@ static uint64_t reach_of(unsigned device, uint64_t address, const char **why)
 }
 
 /* The first address that a device cannot reach, and why; 0 if there is none. */
-static uint64_t gap_in(unsigned device, uint64_t address, uint64_t bytes, const char **why)
+static uint64_t find_inaccessible(unsigned device, uint64_t address, uint64_t bytes,
+                                  const char **why)
 {
     while (bytes != 0) {
-        const uint64_t reach = reach_of(device, address, why);
+        const uint64_t reach = accessible_bytes(device, address, why);
 
         if (reach == 0)
             return address;
@@ -265,17 +267,17 @@ bool sim_can_reach(unsigned device, uint64_t address, uint64_t bytes)
 {
     const char *why;
 
-    return address != 0 && gap_in(device, address, bytes, &why) == 0;
+    return address != 0 && find_inaccessible(device, address, bytes, &why) == 0;
 }
 
 bool sim_check_reach(unsigned device, uint64_t address, uint64_t bytes)
 {
     const char *why = NOT_ALLOCATED;
-    const uint64_t gap = address == 0 ? 0 : gap_in(device, address, bytes, &why);
+    const uint64_t gap = address == 0 ? 0 : find_inaccessible(device, address, bytes, &why);
 
     if (address != 0 && gap == 0)
         return true;
     if (sim_machine.strict)
-        report_unreachable(device, gap, why);
+        report_inaccessible(device, gap, why);
     return false;
 }

@@ -5,12 +5,12 @@
 
 #include "vmm/sim/machine.h"
 
-static uint64_t later(uint64_t a, uint64_t b)
+static uint64_t max_time(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
 
-static uint64_t sum(uint64_t a, uint64_t b)
+static uint64_t add_time(uint64_t a, uint64_t b)
 {
     /* The most is one below SIM_OPEN, which means that the end is unknown. */
     return b >= SIM_OPEN - 1 - a ? SIM_OPEN - 1 : a + b;
@@ -31,7 +31,7 @@ void sim_work_unrefer(struct sim_work *work)
     free(work);
 }
 
-static void stop_waiting(struct sim_work *work)
+static void work_unlink_dependency(struct sim_work *work)
 {
     if (work->dependency == NULL)
         return;
@@ -45,9 +45,9 @@ static void stop_waiting(struct sim_work *work)
 }
 
 /* Something that the piece waited for ends then; the last such puts it in the list. */
-static void hear(struct sim_work *work, uint64_t end, struct sim_work **list)
+static void work_notify_dependent(struct sim_work *work, uint64_t end, struct sim_work **list)
 {
-    work->earliest = later(work->earliest, end);
+    work->earliest = max_time(work->earliest, end);
     if (work->before != NULL || work->dependency != NULL)
         return;
     work->link = *list;
@@ -58,7 +58,7 @@ static void hear(struct sim_work *work, uint64_t end, struct sim_work **list)
  * Work out the end of each piece in a list, where nothing unknown stands before it any more, and go
  * on with those that waited for it.  A loop, not a recursion: chains can be as long as the program.
  */
-static void settle(struct sim_work *list)
+static void work_compute_ends(struct sim_work *list)
 {
     while (list != NULL) {
         struct sim_work *work = list;
@@ -66,28 +66,28 @@ static void settle(struct sim_work *list)
         list = work->link;
         if (work->before != NULL || work->dependency != NULL || work->duration == SIM_OPEN)
             continue;
-        work->end = sum(work->earliest, work->duration);
+        work->end = add_time(work->earliest, work->duration);
         if (work->after != NULL) {
             work->after->before = NULL;
-            hear(work->after, work->end, &list);
+            work_notify_dependent(work->after, work->end, &list);
             work->after = NULL;
         }
         while (work->waiters != NULL) {
             struct sim_work *waiter = work->waiters;
 
-            stop_waiting(waiter);
-            hear(waiter, work->end, &list);
+            work_unlink_dependency(waiter);
+            work_notify_dependent(waiter, work->end, &list);
         }
         sim_work_unrefer(work);
     }
 }
 
-static void start_waiting(struct sim_work *work, struct sim_work *dependency)
+static void work_set_dependency(struct sim_work *work, struct sim_work *dependency)
 {
     if (dependency == NULL || sim_work_ended(dependency))
         return;
     if (dependency->end != SIM_OPEN) {
-        work->earliest = later(work->earliest, dependency->end);
+        work->earliest = max_time(work->earliest, dependency->end);
         return;
     }
     work->dependency = dependency;
@@ -98,8 +98,8 @@ static void start_waiting(struct sim_work *work, struct sim_work *dependency)
 }
 
 /* Open work behind open work that nobody has taken note of is one piece. */
-static bool is_continued(const struct sim_queue *queue, uint64_t duration,
-                         const struct sim_work *dependency)
+static bool can_extend_last_work(const struct sim_queue *queue, uint64_t duration,
+                                 const struct sim_work *dependency)
 {
     const struct sim_work *last = queue->last;
 
@@ -112,7 +112,7 @@ bool sim_work_queue(struct sim_queue *queue, uint64_t duration, struct sim_work 
 {
     struct sim_work *last = queue->last, *work;
 
-    if (is_continued(queue, duration, dependency))
+    if (can_extend_last_work(queue, duration, dependency))
         return true;
     work = calloc(1, sizeof(*work));
     if (work == NULL)
@@ -130,17 +130,17 @@ bool sim_work_queue(struct sim_queue *queue, uint64_t duration, struct sim_work 
             work->before = last;
             last->after = work;
         } else {
-            work->earliest = later(work->earliest, last->end);
+            work->earliest = max_time(work->earliest, last->end);
         }
     }
-    start_waiting(work, dependency);
+    work_set_dependency(work, dependency);
     queue->last = work;
-    settle(work);
+    work_compute_ends(work);
     sim_work_unrefer(last);
     return true;
 }
 
-static void visit(struct sim_work *work, struct sim_work **list)
+static void work_visit(struct sim_work *work, struct sim_work **list)
 {
     if (work == NULL || work->visit == sim_machine.visits)
         return;
@@ -150,18 +150,18 @@ static void visit(struct sim_work *work, struct sim_work **list)
 }
 
 /* The open pieces that a piece of unknown end needs, itself included. */
-static struct sim_work *open_before(struct sim_work *work)
+static struct sim_work *find_open_predecessors(struct sim_work *work)
 {
     struct sim_work *open = NULL, *list = NULL;
 
     sim_machine.visits++;
-    visit(work, &list);
+    work_visit(work, &list);
     while (list != NULL) {
         struct sim_work *here = list;
 
         list = here->link;
-        visit(here->before, &list);
-        visit(here->dependency, &list);
+        work_visit(here->before, &list);
+        work_visit(here->dependency, &list);
         if (here->duration == SIM_OPEN) {
             here->link_open = open;
             open = here;
@@ -177,17 +177,17 @@ void sim_work_wait(struct sim_work *work)
     sim_machine.waits = true;
     if (sim_work_ended(work))
         return;
-    open = work->end == SIM_OPEN ? open_before(work) : NULL;
+    open = work->end == SIM_OPEN ? find_open_predecessors(work) : NULL;
     while (open != NULL) {
         struct sim_work *here = open;
 
         open = here->link_open;
         here->duration = 0;
-        here->earliest = later(here->earliest, sim_machine.now);
+        here->earliest = max_time(here->earliest, sim_machine.now);
         here->link = NULL;
-        settle(here);
+        work_compute_ends(here);
     }
-    sim_machine.now = later(sim_machine.now, work->end);
+    sim_machine.now = max_time(sim_machine.now, work->end);
 }
 
 void sim_queue_finish(struct sim_queue *queue)
@@ -196,14 +196,14 @@ void sim_queue_finish(struct sim_queue *queue)
 
     queue->cut = queue->queued;
     for (; work != NULL && work->end == SIM_OPEN; work = work->before) {
-        stop_waiting(work);
+        work_unlink_dependency(work);
         work->duration = 0;
         work->earliest = sim_machine.now;
         first = work;
     }
     if (first != NULL) {
         first->link = NULL;
-        settle(first);
+        work_compute_ends(first);
     }
 }
 
