@@ -256,7 +256,7 @@ XSEG_API xseg_status xseg_sim_launch_on(struct CUstream_st *stream, uint64_t nan
 
 /** Queue work that accesses `count` ranges of memory.  Otherwise as xseg_sim_launch_on(). */
 XSEG_API xseg_status xseg_sim_launch_accessing(struct CUstream_st *stream, uint64_t nanoseconds,
-                                               const struct xseg_sim_access *touch, size_t count);
+                                               const struct xseg_sim_access *access, size_t count);
 
 /**
  * Complete all work that is queued on a stream.

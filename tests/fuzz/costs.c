@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "tests/fuzz/holds.h"
-#include "vmm/sim/cost_file.h"
+#include "vmm/sim/cost.h"
 
 #define WHY_BYTES 256
 
@@ -23,10 +23,9 @@ static int print_one(char *out, size_t room, const char *key, uint64_t number)
 
 static int print_sized(char *out, size_t room, const char *key, struct sim_cost_sized cost)
 {
-    HOLDS(cost.base <= SIM_COST_MOST && cost.per_mib <= SIM_COST_MOST &&
-          cost.least <= SIM_COST_MOST);
+    HOLDS(cost.base <= SIM_COST_MAX && cost.per_mib <= SIM_COST_MAX && cost.min <= SIM_COST_MAX);
     return snprintf(out, room, "%s = %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", key, cost.base,
-                    cost.per_mib, cost.least);
+                    cost.per_mib, cost.min);
 }
 
 /* Without knowing the reader's table: each member by hand. */
@@ -34,8 +33,8 @@ static size_t print(const struct sim_costs *costs, char *out, size_t room)
 {
     size_t at = (size_t)snprintf(out, room, "name = %s\n", costs->name);
 
-#define ONE(member)                        \
-    HOLDS(costs->member <= SIM_COST_MOST); \
+#define ONE(member)                       \
+    HOLDS(costs->member <= SIM_COST_MAX); \
     at += (size_t)print_one(out + at, room - at, #member, costs->member)
 #define SIZED(member) at += (size_t)print_sized(out + at, room - at, #member, costs->member)
     ONE(reserve);
@@ -65,12 +64,13 @@ static void check_accepted(const struct sim_costs *costs)
     char text[4096], why[WHY_BYTES];
     const size_t length = print(costs, text, sizeof(text));
 
-    HOLDS(strlen(costs->name) > 0 && strlen(costs->name) < SIM_COSTS_NAME);
+    HOLDS(strlen(costs->name) > 0 && strlen(costs->name) < SIM_COSTS_NAME_MAX);
     memset(&again, 0, sizeof(again));
-    HOLDS(sim_cost_file_parse(text, length, &again, why, sizeof(why)));
+    HOLDS(sim_costs_parse(text, length, &again, why, sizeof(why)));
     HOLDS(strcmp(again.name, costs->name) == 0);
-    HOLDS(memcmp((const char *)&again + SIM_COSTS_NAME, (const char *)costs + SIM_COSTS_NAME,
-                 sizeof(again) - SIM_COSTS_NAME) == 0);
+    HOLDS(memcmp((const char *)&again + SIM_COSTS_NAME_MAX,
+                 (const char *)costs + SIM_COSTS_NAME_MAX,
+                 sizeof(again) - SIM_COSTS_NAME_MAX) == 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -85,7 +85,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         memcpy(text, data, size);
     memset(&costs, 0x5a, sizeof(costs));
     memcpy(&before, &costs, sizeof(costs));
-    if (sim_cost_file_parse(text, size, &costs, why, sizeof(why))) {
+    if (sim_costs_parse(text, size, &costs, why, sizeof(why))) {
         check_accepted(&costs);
     } else {
         HOLDS(memcmp(&costs, &before, sizeof(costs)) == 0);

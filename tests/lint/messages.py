@@ -11,7 +11,7 @@ import sys
 
 FOLDERS = ("src/*.c", "src/*.h", "src/base/*.[ch]", "src/core/*/*.[ch]", "vmm/*.[ch]", "vmm/sim/*.[ch]", "src/adapters/preload/*.c")
 # Functions whose literals are messages, and parts of messages that are composed.
-CALL = re.compile(r"\b(xseg_fail|xseg_fail_append|xseg_log_line|xseg_strbuf_printf|XSEG_ENTRY_REQUIRE|fail_\w+|refuse\w*|sim_refuse\w*|sim_say|sim_report\w*|"
+CALL = re.compile(r"\b(xseg_fail|xseg_fail_append|xseg_log_line|xseg_strbuf_printf|XSEG_ENTRY_REQUIRE|fail_\w+|refuse\w*|sim_error|sim_warn|sim_report\w*|reject\w*|set_conflict|parse_error|"
                   r"xseg_fault_\w+|complain\w*)\s*\(")
 LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"|\b(PRI[a-zA-Z0-9]+)\b')
 PRIVATE = re.compile(r"\b(nobody|somebody|gone|ledger|leftover|stuck|stranded|is told|leaves no room|has no room|goes back|gives? back|"

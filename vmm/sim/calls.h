@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The table of entry points: everything that speaks for all calls at once is driven by it, namely
- * counters, fault injection, the checks on entry, and cuGetProcAddress.
+ * The call table: one row per entry point.
  *
- *   id       SIM_CALL_id is the call's number
- *   name     the base name, as users and cuGetProcAddress write it
- *   symbol   the exported function
- *   version  the CUDA version that brought this signature
- *   checks   what is asked on entry (below)
+ *   id       suffix of SIM_CALL_id, the number of the call.
+ *   name     name without version suffix, as applications and cuGetProcAddress use it.
+ *   symbol   exported function.
+ *   version  CUDA version that introduced this signature.
+ *   checks   checks on entry (enum sim_checks).
  *
- * Several rows may share a name: the same call with another signature.
+ * Several rows have the same name if the call has several signatures.  Counters, fault injection, checks on entry and
+ * cuGetProcAddress are generated from the table.
  */
 #ifndef XSEG_SIM_CALLS_H
 #define XSEG_SIM_CALLS_H
@@ -17,12 +17,13 @@
 #include <cuda.h>
 
 enum sim_checks {
-    SIM_NEVER_FAILS = 1,   /* not counted by a fault that means "any call that can fail" */
+    SIM_NEVER_FAILS = 1,   /* faults of "any call that can fail" do not apply */
     SIM_NEEDS_INIT = 2,    /* CUDA_ERROR_NOT_INITIALIZED before cuInit */
     SIM_NEEDS_CONTEXT = 4, /* CUDA_ERROR_INVALID_CONTEXT without a current context */
-    SIM_NEEDS_VMM = 8,     /* CUDA_ERROR_NOT_SUPPORTED on devices that lack it */
-    SIM_UNSAFE = 16        /* "potentially unsafe" while a stream is being captured; events check
-                              that themselves, after a complaint of their own */
+    SIM_NEEDS_VMM = 8,     /* CUDA_ERROR_NOT_SUPPORTED without virtual memory management */
+    SIM_UNSAFE =
+        16 /* potentially unsafe during a capture (capture.h); event calls check this themselves,
+                              after the checks of the event */
 };
 
 #define SIM_PLAIN   SIM_NEEDS_INIT
@@ -129,14 +130,14 @@ enum sim_checks {
     X(STREAM_GET_CAPTURE_INFO, "cuStreamGetCaptureInfo", cuStreamGetCaptureInfo_v2, 11030, SIM_PLAIN)                       \
     X(STREAM_GET_CAPTURE_INFO_V3, "cuStreamGetCaptureInfo", cuStreamGetCaptureInfo_v3, 12030, SIM_PLAIN)                    \
     X(EXCHANGE_CAPTURE_MODE, "cuThreadExchangeStreamCaptureMode", cuThreadExchangeStreamCaptureMode, 10010, SIM_PLAIN)      \
-    X(STREAM_UPDATE_NEEDS, "cuStreamUpdateCaptureDependencies", cuStreamUpdateCaptureDependencies, 11030, SIM_PLAIN)        \
-    X(STREAM_UPDATE_NEEDS_V2, "cuStreamUpdateCaptureDependencies", cuStreamUpdateCaptureDependencies_v2, 12030, SIM_PLAIN)  \
+    X(STREAM_UPDATE_DEPENDENCIES, "cuStreamUpdateCaptureDependencies", cuStreamUpdateCaptureDependencies, 11030, SIM_PLAIN)        \
+    X(STREAM_UPDATE_DEPENDENCIES_V2, "cuStreamUpdateCaptureDependencies", cuStreamUpdateCaptureDependencies_v2, 12030, SIM_PLAIN)  \
     X(GRAPH_GET_NODES, "cuGraphGetNodes", cuGraphGetNodes, 10000, SIM_PLAIN)                                                \
     X(GRAPH_GET_ROOT_NODES, "cuGraphGetRootNodes", cuGraphGetRootNodes, 10000, SIM_PLAIN)                                   \
     X(GRAPH_GET_EDGES, "cuGraphGetEdges", cuGraphGetEdges, 10000, SIM_PLAIN)                                                \
     X(GRAPH_GET_EDGES_V2, "cuGraphGetEdges", cuGraphGetEdges_v2, 12030, SIM_PLAIN)                                          \
-    X(GRAPH_NODE_GET_NEEDS, "cuGraphNodeGetDependencies", cuGraphNodeGetDependencies, 10000, SIM_PLAIN)                     \
-    X(GRAPH_NODE_GET_NEEDS_V2, "cuGraphNodeGetDependencies", cuGraphNodeGetDependencies_v2, 12030, SIM_PLAIN)               \
+    X(GRAPH_NODE_GET_DEPENDENCIES, "cuGraphNodeGetDependencies", cuGraphNodeGetDependencies, 10000, SIM_PLAIN)                     \
+    X(GRAPH_NODE_GET_DEPENDENCIES_V2, "cuGraphNodeGetDependencies", cuGraphNodeGetDependencies_v2, 12030, SIM_PLAIN)               \
     X(GRAPH_NODE_GET_TYPE, "cuGraphNodeGetType", cuGraphNodeGetType, 10000, SIM_PLAIN)                                      \
     X(GRAPH_CREATE, "cuGraphCreate", cuGraphCreate, 10000, SIM_PLAIN)                                                       \
     X(GRAPH_DESTROY, "cuGraphDestroy", cuGraphDestroy, 10000, SIM_PLAIN)                                                    \
@@ -158,10 +159,10 @@ enum sim_checks {
     X(EVENT_ELAPSED_V2, "cuEventElapsedTime", cuEventElapsedTime_v2, 12080, SIM_PLAIN)                                      \
     SIM_CALL_MAP_12_4(X)
 
-/* Calls whose types cuda.h has from 12.4 on. */
+/* Calls whose types are in cuda.h since 12.4. */
 #if CUDA_VERSION >= 12040
 #define SIM_CALL_MAP_12_4(X)                                                                                                \
-    X(GRAPH_CONDITION_CREATE, "cuGraphConditionalHandleCreate", cuGraphConditionalHandleCreate, 12030, SIM_PLAIN)           \
+    X(GRAPH_CONDITIONAL_CREATE, "cuGraphConditionalHandleCreate", cuGraphConditionalHandleCreate, 12030, SIM_PLAIN)           \
     X(GRAPH_ADD_NODE, "cuGraphAddNode", cuGraphAddNode_v2, 12030, SIM_PLAIN)
 #else
 #define SIM_CALL_MAP_12_4(X)
@@ -175,14 +176,14 @@ enum sim_call {
         SIM_CALL_COUNT
 };
 
-/* What is asked on entry, as constants: SIM_CHECKS_id. */
+/* The checks of each call as constants, SIM_CHECKS_id. */
 enum {
 #define SIM_CHECKS_ENUM_(id, name, symbol, version, checks) SIM_CHECKS_##id = (checks),
     SIM_CALL_MAP(SIM_CHECKS_ENUM_)
 #undef SIM_CHECKS_ENUM_
 };
 
-/** A row of the table, without the function's address (symbol.c has that). */
+/** A row of the table, without the symbol. */
 struct sim_call_info {
     const char *name;
     int version;

@@ -6,8 +6,8 @@
 #include "vmm/sim/context.h"
 #include "vmm/sim/entry.h"
 #include "vmm/sim/event.h"
+#include "vmm/sim/graph.h"
 #include "vmm/sim/machine.h"
-#include "vmm/sim/object.h"
 #include "vmm/sim/stream.h"
 
 static struct sim_capture *find_capture(uint64_t id)
@@ -28,7 +28,7 @@ static bool capture_forbids_unsafe_calls(const struct sim_capture *capture,
            capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
 }
 
-CUresult sim_capture_refuse_unsafe_now(void)
+CUresult sim_captures_check_unsafe_call(void)
 {
     const struct sim_thread *thread = sim_thread();
     CUresult result = CUDA_SUCCESS;
@@ -44,7 +44,7 @@ CUresult sim_capture_refuse_unsafe_now(void)
     return result;
 }
 
-CUresult sim_capture_refuse_device_wait(unsigned device)
+CUresult sim_capture_check_device_wait(unsigned device)
 {
     CUresult result = CUDA_SUCCESS;
 
@@ -57,7 +57,7 @@ CUresult sim_capture_refuse_device_wait(unsigned device)
     return result;
 }
 
-/* A capture on a stream that the legacy stream would wait for, were it used. */
+/* Find a capture with a blocking stream of the device of the legacy stream, or NULL. */
 static struct sim_capture *find_capture_blocking_legacy(const struct sim_stream *legacy)
 {
     if (!legacy->is_legacy)
@@ -69,7 +69,7 @@ static struct sim_capture *find_capture_blocking_legacy(const struct sim_stream 
     return NULL;
 }
 
-/* The legacy stream must not be used while one that it waits for implicitly is captured. */
+/* The legacy stream must not be used while a blocking stream is capturing. */
 static CUresult check_legacy_stream(const struct sim_stream *stream)
 {
     struct sim_capture *capture = find_capture_blocking_legacy(stream);
@@ -80,7 +80,7 @@ static CUresult check_legacy_stream(const struct sim_stream *stream)
     return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
 }
 
-CUresult sim_capture_refuse_stream(struct sim_stream *stream)
+CUresult sim_capture_check_stream_query(struct sim_stream *stream)
 {
     if (stream->capture == NULL)
         return check_legacy_stream(stream);
@@ -88,7 +88,7 @@ CUresult sim_capture_refuse_stream(struct sim_stream *stream)
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
-CUresult sim_capture_refuse_event(uint64_t id)
+CUresult sim_capture_check_event_query(uint64_t id)
 {
     struct sim_capture *capture;
 
@@ -100,7 +100,7 @@ CUresult sim_capture_refuse_event(uint64_t id)
     return CUDA_ERROR_CAPTURED_EVENT;
 }
 
-CUresult sim_capture_check_use(struct sim_stream *stream)
+CUresult sim_capture_check_enqueue(struct sim_stream *stream)
 {
     if (stream->capture == NULL)
         return check_legacy_stream(stream);
@@ -119,7 +119,7 @@ static void capture_add_stream(struct sim_capture *capture, struct sim_stream *s
     capture->streams = stream;
 }
 
-/* Both captures, if there are two, are spoilt. */
+/* Invalidate up to two captures and return an error. */
 static CUresult invalidate_captures(struct sim_capture *a, struct sim_capture *b, CUresult result)
 {
     if (a != NULL)
@@ -131,7 +131,7 @@ static CUresult invalidate_captures(struct sim_capture *a, struct sim_capture *b
 
 static CUresult capture_add_node(struct sim_stream *stream, const struct sim_operation *operation)
 {
-    return sim_graph_add(stream->capture->graph, operation, &stream->needs)
+    return sim_graph_add_node(stream->capture->graph, operation, &stream->dependencies)
                ? CUDA_SUCCESS
                : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -139,10 +139,10 @@ static CUresult capture_add_node(struct sim_stream *stream, const struct sim_ope
 CUresult sim_capture_wait(struct sim_stream *stream, const struct sim_event *event,
                           bool is_external, bool *is_captured)
 {
-    const struct sim_operation waiting = {.type = SIM_NODE_WAIT,
+    const struct sim_operation waiting = {.type = SIM_NODE_EVENT_WAIT,
                                           .event = (CUevent)(uintptr_t)event->handle};
     struct sim_capture *own = stream->capture, *other = find_capture(event->capture_id);
-    CUresult result = sim_capture_check_use(stream);
+    CUresult result = sim_capture_check_enqueue(stream);
 
     if (result != CUDA_SUCCESS)
         return result;
@@ -150,27 +150,28 @@ CUresult sim_capture_wait(struct sim_stream *stream, const struct sim_event *eve
     if (is_external)
         return capture_add_node(stream, &waiting);
     if (event->capture_id == 0)
-        /* Work from outside cannot be waited for in a graph; an event never recorded is empty. */
+        /* A graph cannot wait for work outside of the capture.  An event that was never recorded is complete. */
         return own != NULL && event->is_recorded
                    ? invalidate_captures(own, NULL, CUDA_ERROR_STREAM_CAPTURE_ISOLATION)
                    : CUDA_SUCCESS;
     if (own == other && own != NULL)
-        return sim_nodes_join(&stream->needs, &event->needs) ? CUDA_SUCCESS
-                                                             : CUDA_ERROR_OUT_OF_MEMORY;
+        return sim_nodes_add(&stream->dependencies, &event->dependencies)
+                   ? CUDA_SUCCESS
+                   : CUDA_ERROR_OUT_OF_MEMORY;
     if (own != NULL)
         return invalidate_captures(own, other, CUDA_ERROR_STREAM_CAPTURE_MERGE);
     if (other == NULL || other->invalid)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream->is_legacy)
         return invalidate_captures(other, NULL, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-    if (!sim_nodes_copy(&stream->needs, &event->needs))
+    if (!sim_nodes_assign(&stream->dependencies, &event->dependencies))
         return CUDA_ERROR_OUT_OF_MEMORY;
     capture_add_stream(other, stream);
     return CUDA_SUCCESS;
 }
 
-bool sim_capture_takes(struct sim_stream *stream, const struct sim_operation *operation,
-                       CUresult *result)
+bool sim_capture_add_operation(struct sim_stream *stream, const struct sim_operation *operation,
+                               CUresult *result)
 {
     if (stream->capture == NULL)
         return false;
@@ -178,15 +179,15 @@ bool sim_capture_takes(struct sim_stream *stream, const struct sim_operation *op
     return true;
 }
 
-/* Out of the machine; the graph goes with it, unless it is kept or the program's. */
+/* Destroy a capture, and its graph unless it is kept or belongs to the application. */
 static void capture_destroy(struct sim_capture *capture, bool keeps_graph)
 {
     struct sim_capture **at = &sim_machine.captures;
 
     if (capture->graph != NULL) {
-        capture->graph->is_captured_into = false;
-        if (!keeps_graph && !capture->is_graph_theirs)
-            sim_graph_end(capture->graph);
+        capture->graph->is_capture_target = false;
+        if (!keeps_graph && !capture->is_user_graph)
+            sim_graph_destroy(capture->graph);
     }
     while (*at != capture)
         at = &(*at)->next;
@@ -197,12 +198,12 @@ static void capture_destroy(struct sim_capture *capture, bool keeps_graph)
         capture->streams = stream->capture_next;
         stream->capture_next = NULL;
         stream->capture = NULL;
-        sim_nodes_clear(&stream->needs);
+        sim_nodes_clear(&stream->dependencies);
     }
     free(capture);
 }
 
-void sim_capture_leave(struct sim_stream *stream)
+void sim_capture_remove_stream(struct sim_stream *stream)
 {
     struct sim_capture *capture = stream->capture;
     struct sim_stream **at;
@@ -218,10 +219,10 @@ void sim_capture_leave(struct sim_stream *stream)
         continue;
     *at = stream->capture_next;
     stream->capture = NULL;
-    sim_nodes_clear(&stream->needs);
+    sim_nodes_clear(&stream->dependencies);
 }
 
-void sim_capture_lose(const struct sim_graph *graph)
+void sim_capture_detach_graph(const struct sim_graph *graph)
 {
     for (struct sim_capture *at = sim_machine.captures; at != NULL; at = at->next)
         if (at->graph == graph) {
@@ -230,7 +231,7 @@ void sim_capture_lose(const struct sim_graph *graph)
         }
 }
 
-void sim_captures_end(void)
+void sim_captures_destroy(void)
 {
     struct sim_graph *graph;
     uint32_t at = 0;
@@ -239,7 +240,7 @@ void sim_captures_end(void)
         capture_destroy(sim_machine.captures, true);
     while ((graph = sim_handles_next(&sim_machine.graphs, &at)) != NULL)
         if (!graph->is_body) {
-            sim_graph_end(graph);
+            sim_graph_destroy(graph);
             at = 0;
         }
 }
@@ -265,7 +266,7 @@ static struct sim_capture *capture_create(struct sim_stream *stream, CUstreamCap
 
     if (capture == NULL)
         return NULL;
-    graph->is_captured_into = true;
+    graph->is_capture_target = true;
     capture->graph = graph;
     capture->id = ++sim_machine.last_capture_id;
     capture->mode = mode;
@@ -285,21 +286,21 @@ static CUresult begin_capture(CUstream handle, CUstreamCaptureMode mode)
 
     if (result != CUDA_SUCCESS)
         return result;
-    graph = sim_graph_make();
+    graph = sim_graph_create();
     if (graph == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (capture_create(stream, mode, graph) != NULL)
         return CUDA_SUCCESS;
-    sim_graph_end(graph);
+    sim_graph_destroy(graph);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Into a graph that is there, behind nodes of it. */
+/* Begin a capture into a graph, after nodes of it. */
 static CUresult begin_capture_to_graph(CUstream handle, CUgraph graph_handle,
                                        const CUgraphNode *nodes, size_t count,
                                        CUstreamCaptureMode mode)
 {
-    const struct sim_nodes wanted = {.node = (CUgraphNode *)(uintptr_t)nodes, .count = count};
+    const struct sim_nodes requested = {.node = (CUgraphNode *)(uintptr_t)nodes, .count = count};
     struct sim_graph *graph = sim_graph_find(graph_handle);
     struct sim_capture *capture;
     struct sim_stream *stream;
@@ -307,22 +308,25 @@ static CUresult begin_capture_to_graph(CUstream handle, CUgraph graph_handle,
 
     if (result != CUDA_SUCCESS)
         return result;
-    if (graph == NULL || graph->is_captured_into || !sim_graph_has(graph, nodes, count))
+    if (graph == NULL || graph->is_capture_target || !sim_graph_contains(graph, nodes, count))
         return CUDA_ERROR_INVALID_VALUE;
-    capture = sim_nodes_copy(&stream->needs, &wanted) ? capture_create(stream, mode, graph) : NULL;
+    capture = sim_nodes_assign(&stream->dependencies, &requested)
+                  ? capture_create(stream, mode, graph)
+                  : NULL;
     if (capture == NULL) {
-        sim_nodes_clear(&stream->needs);
+        sim_nodes_clear(&stream->dependencies);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    capture->is_graph_theirs = true;
+    capture->is_user_graph = true;
     return CUDA_SUCCESS;
 }
 
-/* Whether the origin has been made to wait, directly or not, for all that the others captured. */
+/* Get whether the origin depends on everything that the other streams captured. */
 static bool are_streams_joined(const struct sim_capture *capture)
 {
     for (const struct sim_stream *at = capture->streams; at != NULL; at = at->capture_next)
-        if (!sim_graph_is_behind(capture->graph, &at->needs, &capture->origin->needs))
+        if (!sim_graph_is_covered(capture->graph, &at->dependencies,
+                                  &capture->origin->dependencies))
             return false;
     return true;
 }
@@ -337,8 +341,8 @@ static CUresult end_capture(CUstream handle, CUgraph *out)
     if (result != CUDA_SUCCESS)
         return result;
     capture = stream->capture;
-    /* A program that captures into a graph of its own knows which that is. */
-    if (out == NULL && (capture == NULL || !capture->is_graph_theirs))
+    /* The result is optional for cuStreamBeginCaptureToGraph. */
+    if (out == NULL && (capture == NULL || !capture->is_user_graph))
         return CUDA_ERROR_INVALID_VALUE;
     if (capture == NULL)
         return CUDA_ERROR_ILLEGAL_STATE;
@@ -353,7 +357,7 @@ static CUresult end_capture(CUstream handle, CUgraph *out)
     if (out != NULL)
         *out = result == CUDA_SUCCESS ? (CUgraph)(uintptr_t)graph->handle : NULL;
     capture_destroy(capture, result == CUDA_SUCCESS);
-    sim_objects_settle();
+    sim_user_objects_run_destructors();
     return result;
 }
 
@@ -395,9 +399,9 @@ static CUresult get_capture_info(CUstream handle, CUstreamCaptureStatus *status,
     if (graph != NULL)
         *graph = (CUgraph)(uintptr_t)stream->capture->graph->handle;
     if (dependencies != NULL)
-        *dependencies = stream->needs.node;
+        *dependencies = stream->dependencies.node;
     if (count != NULL)
-        *count = stream->needs.count;
+        *count = stream->dependencies.count;
     return CUDA_SUCCESS;
 }
 
@@ -415,11 +419,11 @@ static CUresult get_capture_info_v3(CUstream handle, CUstreamCaptureStatus *stat
         return result;
     result = sim_stream_find(handle, false, &stream);
     if (result == CUDA_SUCCESS)
-        *edges = (const void *)stream->needs.edge;
+        *edges = (const void *)stream->dependencies.edge;
     return result;
 }
 
-/* Whether nodes are some of a set, as it was handed out. */
+/* Get whether an array is part of the array of a set, which cuStreamGetCaptureInfo returns. */
 static bool is_slice_of(const struct sim_nodes *set, const CUgraphNode *nodes, size_t count)
 {
     const uintptr_t first = (uintptr_t)set->node, at = (uintptr_t)nodes;
@@ -431,7 +435,7 @@ static bool is_slice_of(const struct sim_nodes *set, const CUgraphNode *nodes, s
 static CUresult update_capture_dependencies(CUstream handle, CUgraphNode *nodes, size_t count,
                                             unsigned flags)
 {
-    const struct sim_nodes wanted = {.node = nodes, .count = count};
+    const struct sim_nodes requested = {.node = nodes, .count = count};
     CUstreamCaptureStatus status;
     struct sim_stream *stream;
     CUresult result = get_capture_status(handle, &status, &stream);
@@ -442,18 +446,20 @@ static CUresult update_capture_dependencies(CUstream handle, CUgraphNode *nodes,
         return CUDA_ERROR_INVALID_VALUE;
     if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
         return CUDA_ERROR_ILLEGAL_STATE;
-    if (!sim_graph_has(stream->capture->graph, nodes, count))
+    if (!sim_graph_contains(stream->capture->graph, nodes, count))
         return CUDA_ERROR_INVALID_VALUE;
-    /* The stream's own set, as it was handed out: there is nothing to add, and it may move as it grows. */
-    if (is_slice_of(&stream->needs, nodes, count) && flags != CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+    /* Adding nodes of the stream's own set has no effect, and would read the array while it is reallocated. */
+    if (is_slice_of(&stream->dependencies, nodes, count) &&
+        flags != CU_STREAM_SET_CAPTURE_DEPENDENCIES)
         return CUDA_SUCCESS;
-    return (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES ? sim_nodes_copy(&stream->needs, &wanted)
-                                                        : sim_nodes_join(&stream->needs, &wanted))
+    return (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES
+                ? sim_nodes_assign(&stream->dependencies, &requested)
+                : sim_nodes_add(&stream->dependencies, &requested))
                ? CUDA_SUCCESS
                : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Edges carry no data here, so any that is given must be zero. */
+/* Edge data must be zero. */
 static CUresult update_capture_dependencies_v2(CUstream handle, CUgraphNode *nodes,
                                                const struct CUgraphEdgeData_st *edges, size_t count,
                                                unsigned flags)
@@ -481,15 +487,15 @@ static CUresult exchange_capture_mode(CUstreamCaptureMode *mode)
 SIM_ENTRY(STREAM_BEGIN_CAPTURE, cuStreamBeginCapture_v2,
           (CUstream hStream, CUstreamCaptureMode mode), begin_capture(hStream, mode));
 
-/* The data of edges is all zero: there are plain edges only. */
+/* Edge data is ignored. */
 SIM_EXPORT CUresult CUDAAPI
 cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies,
                             const struct CUgraphEdgeData_st *dependencyData, size_t numDependencies,
                             CUstreamCaptureMode mode)
 {
     (void)dependencyData;
-    SIM_ANSWER(STREAM_BEGIN_CAPTURE_TO_GRAPH,
-               begin_capture_to_graph(hStream, hGraph, dependencies, numDependencies, mode));
+    SIM_CALL_BODY(STREAM_BEGIN_CAPTURE_TO_GRAPH,
+                  begin_capture_to_graph(hStream, hGraph, dependencies, numDependencies, mode));
 }
 
 SIM_ENTRY(STREAM_END_CAPTURE, cuStreamEndCapture, (CUstream hStream, CUgraph *phGraph),
@@ -507,25 +513,25 @@ SIM_ENTRY(STREAM_GET_CAPTURE_INFO_V3, cuStreamGetCaptureInfo_v3,
            size_t *count),
           get_capture_info_v3(hStream, status, id, graph, dependencies, edges, count));
 
-/* Apart, so that the entry point below saves no registers where it is quiet. */
+/* Not inlined, so that the fast path of the entry point saves no registers. */
 static __attribute__((noinline)) CUresult exchange_capture_mode_locked(CUstreamCaptureMode *mode)
 {
-    SIM_ANSWER(EXCHANGE_CAPTURE_MODE, exchange_capture_mode(mode));
+    SIM_CALL_BODY(EXCHANGE_CAPTURE_MODE, exchange_capture_mode(mode));
 }
 
-/* The call is about the calling thread, and takes no time. */
+/* The call accesses thread-local state only, and has no cost. */
 SIM_EXPORT CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {
-    if (!sim_is_quiet())
+    if (!sim_is_lock_free())
         return exchange_capture_mode_locked(mode);
-    sim_count(SIM_CALL_EXCHANGE_CAPTURE_MODE);
+    sim_count_call(SIM_CALL_EXCHANGE_CAPTURE_MODE);
     return exchange_capture_mode(mode);
 }
 
-SIM_ENTRY(STREAM_UPDATE_NEEDS, cuStreamUpdateCaptureDependencies,
+SIM_ENTRY(STREAM_UPDATE_DEPENDENCIES, cuStreamUpdateCaptureDependencies,
           (CUstream hStream, CUgraphNode *dependencies, size_t numDependencies, unsigned int flags),
           update_capture_dependencies(hStream, dependencies, numDependencies, flags));
-SIM_ENTRY(STREAM_UPDATE_NEEDS_V2, cuStreamUpdateCaptureDependencies_v2,
+SIM_ENTRY(STREAM_UPDATE_DEPENDENCIES_V2, cuStreamUpdateCaptureDependencies_v2,
           (CUstream hStream, CUgraphNode *dependencies,
            const struct CUgraphEdgeData_st *dependencyData, size_t numDependencies,
            unsigned int flags),

@@ -1,20 +1,28 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Stream capture: work that goes into a graph instead of being run.
+ * Stream capture: operations become nodes of a graph instead of queued work.
  *
- * A capture begins on one stream, its origin; a stream that waits for an event recorded in it joins
- * it.  What is queued on a stream that takes part becomes a node of the graph and keeps nobody busy.
- * A call that breaks the rules invalidates the capture: it has to be ended still, and yields no
- * graph.
+ * A capture begins on one stream, its origin.  A stream that waits for an event recorded in the capture joins it.  An
+ * operation that is queued on a participating stream becomes a node.  Each participating stream has the set of nodes on
+ * which its next node depends.  An event recorded in a capture stores a copy of this set, and a stream that waits for
+ * the event adds the copy to its own set (fork and join).
  *
- * Each stream that takes part has the set of nodes that its next node needs.  An event recorded in
- * a capture keeps a copy of the set of its stream, and a stream that waits for the event adds that
- * copy to its own set.  At the end, the sets of all streams have to be behind that of the origin.
+ * A prohibited call invalidates the capture: its status becomes CU_STREAM_CAPTURE_STATUS_INVALIDATED, it must still be
+ * ended, and it returns no graph.  The functions sim_capture_check_*() return the error of a prohibited call and
+ * invalidate the captures that prohibit it.  Prohibited are:
  *
- * Invariants: a stream is in the list of the capture that it points to; every capture in the
- * machine's list has an origin.
+ *   - potentially unsafe calls, by the capture modes of the thread and of the captures.
+ *   - query, wait and destruction of a participating stream, and query and wait of an event recorded in a capture.
+ *   - a wait for a device with a participating stream.
+ *   - use of the legacy stream while a blocking stream of the device participates.
  *
- * Locking: the machine's lock.
+ * The end of a capture requires that the sets of all participating streams are covered by the set of the origin: each
+ * fork has been joined.
+ *
+ * Invariants: a stream is in the list of the capture to which it points.  The origin of a capture is in its list.  Only an
+ * invalidated capture has no graph.
+ *
+ * Locking: the machine lock.
  */
 #ifndef XSEG_SIM_CAPTURE_H
 #define XSEG_SIM_CAPTURE_H
@@ -32,74 +40,70 @@ struct sim_stream;
 struct sim_capture {
     uint64_t id;
     CUstreamCaptureMode mode;
-    uint64_t thread; /* that began it */
+    uint64_t thread; /* number of the thread that began the capture */
     bool invalid;
     struct sim_graph *graph;
-    bool is_graph_theirs; /* the program made it, and keeps it if the capture fails */
+    bool is_user_graph; /* cuStreamBeginCaptureToGraph: the application owns the graph */
     struct sim_stream *origin;
-    struct sim_stream *streams; /* that take part, the origin included */
+    struct sim_stream *streams; /* participating streams */
     struct sim_capture *next;
 };
 
-/** As sim_capture_refuse_unsafe(), while something is captured. */
-CUresult sim_capture_refuse_unsafe_now(void);
+/** As sim_capture_check_unsafe_call(), with active captures. */
+CUresult sim_captures_check_unsafe_call(void);
 
 /**
- * Whether the calling thread may make a "potentially unsafe" call.  If not, the captures that stand
- * against it become invalid.
+ * Check whether the calling thread may make a potentially unsafe call.
  *
- * Returns: CUDA_SUCCESS or CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+ * Returns CUDA_SUCCESS or CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
  */
-static inline CUresult sim_capture_refuse_unsafe(void)
+static inline CUresult sim_capture_check_unsafe_call(void)
 {
     return __builtin_expect(sim_machine.captures == NULL, 1) ? CUDA_SUCCESS
-                                                             : sim_capture_refuse_unsafe_now();
+                                                             : sim_captures_check_unsafe_call();
 }
 
-/** As sim_capture_refuse_unsafe(), for waiting for a whole device. */
-CUresult sim_capture_refuse_device_wait(unsigned device);
+/** Check whether the host may wait for all work of a device. */
+CUresult sim_capture_check_device_wait(unsigned device);
 
-/** As sim_capture_refuse_unsafe(), for query, wait or destroy of a stream. */
-CUresult sim_capture_refuse_stream(struct sim_stream *stream);
+/** Check whether a stream can be queried, waited for or destroyed. */
+CUresult sim_capture_check_stream_query(struct sim_stream *stream);
 
-/**
- * As sim_capture_refuse_unsafe(), for query or wait of an event that was recorded in a capture
- * (id 0: in none).
- */
-CUresult sim_capture_refuse_event(uint64_t id);
+/** Check whether an event can be queried or waited for by the host; `id` is the capture of its last record, or 0. */
+CUresult sim_capture_check_event_query(uint64_t id);
 
-/** Whether something can be queued on a stream now. */
-CUresult sim_capture_check_use(struct sim_stream *stream);
+/** Check whether an operation can be queued on a stream. */
+CUresult sim_capture_check_enqueue(struct sim_stream *stream);
 
-/** The capture that a stream takes part in, by id; 0 for none. */
+/** Get the ID of the capture of a stream, or 0. */
 uint64_t sim_capture_id(const struct sim_stream *stream);
 
 /**
- * A stream is to wait for an event: join the capture, or refuse what crosses its border.
+ * Capture a wait of a stream for an event, or check that the wait crosses no border of a capture.
  *
- * @param is_external  the wait becomes a node of its own
- * @param is_captured  set when the wait went into a graph
+ * @param is_external  CU_EVENT_WAIT_EXTERNAL: the wait becomes a node.
+ * @param is_captured  receives whether the wait was captured.
  */
 CUresult sim_capture_wait(struct sim_stream *stream, const struct sim_event *event,
                           bool is_external, bool *is_captured);
 
 /**
- * Work queued on a stream that takes part in a capture goes into the graph.
+ * Add an operation to the graph of a capturing stream.
  *
- * @param result  CUDA_SUCCESS or CUDA_ERROR_OUT_OF_MEMORY, when it does
+ * @param result  receives CUDA_SUCCESS or CUDA_ERROR_OUT_OF_MEMORY if the stream is capturing.
  *
- * Returns: whether it does
+ * Returns whether the stream is capturing.
  */
-bool sim_capture_takes(struct sim_stream *stream, const struct sim_operation *operation,
-                       CUresult *result);
+bool sim_capture_add_operation(struct sim_stream *stream, const struct sim_operation *operation,
+                               CUresult *result);
 
-/** A stream ends: its capture is invalid from here on, and over if the stream was its origin. */
-void sim_capture_leave(struct sim_stream *stream);
+/** Remove a stream that is destroyed from its capture: invalidates the capture, or destroys it with its origin. */
+void sim_capture_remove_stream(struct sim_stream *stream);
 
-/** A graph that is captured into ends: its capture is invalid from here on. */
-void sim_capture_lose(const struct sim_graph *graph);
+/** Invalidate the capture into a graph that is destroyed. */
+void sim_capture_detach_graph(const struct sim_graph *graph);
 
-/** End all captures and graphs, for the end of the machine. */
-void sim_captures_end(void);
+/** Destroy all captures and graphs. */
+void sim_captures_destroy(void);
 
 #endif

@@ -1,57 +1,80 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What driver calls cost: a preset of modelled times, charged to the virtual clock.
+ * Costs: the virtual time that driver calls take.
  *
- * All times are nanoseconds.  A call that is refused for its arguments is charged nothing, nor is a
- * call that no preset speaks of.  Every call costs its median, unless a seed asks for latency tails:
- * a log-normal spread with a rare spike.
+ * Costs are modeled, from presets or a cost file.  All times are in nanoseconds.  A cost is constant, or linear in the
+ * size with a minimum.  Calls that fail because of their arguments, and calls without an entry, are free.  A call takes
+ * its median cost.  With a tail seed costs have latency tails: a log-normal distribution with rare spikes.
  *
- * Not modelled: that the first call of a kind takes longer, and that a thread waits for another one's
- * call.
+ * A cost file has one line per member of struct sim_costs, as below.  Costs by size have up to three numbers: base, per
+ * MiB, minimum.  Missing numbers are 0.  Each member occurs once, in any order.  Numbers are at most SIM_COST_MAX; a name
+ * is printable ASCII.  An invalid file has no effect.  Its error message begins with the line number, except for errors
+ * of the whole file.
  *
- * Locking: the machine's lock.
+ * Not modeled: the first call of a kind takes longer, concurrent calls wait for each other.
+ *
+ *     # comment to the end of the line
+ *     name = NVIDIA A100-SXM4-80GB
+ *     reserve = 2000
+ *     create = 7000 150 0
+ *
+ * Locking: none; the functions use their arguments only.
  */
 #ifndef XSEG_SIM_COST_H
 #define XSEG_SIM_COST_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/** A time that grows with size: base + each MiB, but at least `least`. */
+/** Cost by size: base + per_mib for each MiB, but at least min. */
 struct sim_cost_sized {
-    uint64_t base, per_mib, least;
+    uint64_t base, per_mib, min;
 };
 
-#define SIM_COSTS_NAME 64
+#define SIM_COSTS_NAME_MAX 64
 
-/* cost_file.c has the same members as keys of a file. */
+/* The members are the keys of a cost file. */
 struct sim_costs {
-    char name[SIM_COSTS_NAME];
+    char name[SIM_COSTS_NAME_MAX];
     uint64_t reserve, address_free;
     struct sim_cost_sized create, map, release;
-    uint64_t unmap;                      /* a call of cuMemUnmap, and for each mapping: */
-    struct sim_cost_sized unmap_mapping; /* by its size */
-    uint64_t access_call;         /* a call of cuMemSetAccess, and for each mapping and device: */
-    struct sim_cost_sized access; /* by its size */
-    struct sim_cost_sized access_wide; /* by its size, above 128 MiB */
+    uint64_t unmap;                      /* per call of cuMemUnmap */
+    struct sim_cost_sized unmap_mapping; /* per mapping */
+    uint64_t access_call;                /* per call of cuMemSetAccess */
+    struct sim_cost_sized access;        /* per mapping and device */
+    struct sim_cost_sized access_wide;   /* per mapping of more than 128 MiB and device */
     struct sim_cost_sized alloc, free;
     uint64_t event_create, event_record, event_query, stream_wait, synchronize;
 };
 
-/** More than any call takes: a number of a preset, and what a size costs. */
-#define SIM_COST_MOST      UINT64_C(1000000000000)
-#define SIM_COST_MOST_SIZE UINT64_C(100000000000000000)
+/** Maximum number in a cost file, and maximum cost of a size. */
+#define SIM_COST_MAX       UINT64_C(1000000000000)
+#define SIM_COST_MAX_SIZED UINT64_C(100000000000000000)
 
-/** The preset of that name; NULL names the default.  Returns: NULL for an unknown name. */
-const struct sim_costs *sim_costs_find(const char *name);
+/** Maximum size of a cost file. */
+#define SIM_COST_FILE_MAX ((size_t)64 << 10)
 
-/** What a size costs. */
-uint64_t sim_cost_of(struct sim_cost_sized cost, uint64_t bytes);
+/** Get a preset by name; NULL selects the default.  Returns NULL for an unknown name. */
+const struct sim_costs *sim_costs_find_preset(const char *name);
 
-/** What set-access costs for one mapping and one device. */
-uint64_t sim_cost_access(const struct sim_costs *costs, uint64_t bytes);
+/** Get the cost of a size. */
+uint64_t sim_cost_for_size(struct sim_cost_sized cost, uint64_t bytes);
 
-/** A time with the machine's latency tails. */
-uint64_t sim_cost_spread(uint64_t nanoseconds);
+/** Get the cost of set-access for one mapping and one device. */
+uint64_t sim_cost_set_access(const struct sim_costs *costs, uint64_t bytes);
+
+/** Draw a cost from the latency distribution with a median.  Updates the state of the random numbers. */
+uint64_t sim_cost_with_tail(uint64_t nanoseconds, uint64_t *state);
+
+/** Get whether a name is the path of a cost file: it contains a '/' or a '.', unlike the name of a preset. */
+bool sim_cost_is_path(const char *name);
+
+/** Parse a cost file.  Returns false with a message in `why` if it is invalid. */
+bool sim_costs_parse(const char *text, size_t length, struct sim_costs *costs, char *why,
+                     size_t why_bytes);
+
+/** Read and parse a cost file.  Returns as sim_costs_parse(). */
+bool sim_costs_read(const char *path, struct sim_costs *costs, char *why, size_t why_bytes);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "vmm/sim/dmabuf.h"
+#include "vmm/sim/sharing.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -11,16 +11,16 @@
 #include <unistd.h>
 
 #include "vmm/sim/entry.h"
-#include "vmm/sim/host.h"
 #include "vmm/sim/machine.h"
 #include "vmm/sim/mapping.h"
 
-/* CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE, which headers before 12.8 do not have. */
+/* CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE, since CUDA 12.8. */
 #define MAPPING_TYPE_PCIE 1u
 
-static CUresult set_conflict(struct sim_gap *gap, CUresult error, uint64_t address, const char *why)
+static CUresult set_conflict(struct sim_conflict *conflict, CUresult error, uint64_t address,
+                             const char *reason)
 {
-    *gap = (struct sim_gap){address, why};
+    *conflict = (struct sim_conflict){address, reason};
     return error;
 }
 
@@ -29,7 +29,7 @@ static uint64_t max_address(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* By member, since nobody clears what lies between. */
+/* Compare by member, because padding is not initialized. */
 static bool have_same_properties(const CUmemAllocationProp *a, const CUmemAllocationProp *b)
 {
     return a->type == b->type && a->requestedHandleTypes == b->requestedHandleTypes &&
@@ -38,28 +38,28 @@ static bool have_same_properties(const CUmemAllocationProp *a, const CUmemAlloca
            a->allocFlags.usage == b->allocFlags.usage;
 }
 
-/* Whether a mapping would do, in a range whose first memory is known. */
+/* Check a mapping of a range whose first page has the memory `first`. */
 static CUresult check_mapping(const struct sim_mapping *mapping, const struct sim_physical *first,
-                              uint64_t address, struct sim_gap *gap)
+                              uint64_t address, struct sim_conflict *conflict)
 {
     const struct sim_physical *physical = mapping->physical;
 
     if (physical->device != first->device)
-        return set_conflict(gap, CUDA_ERROR_INVALID_VALUE, address,
+        return set_conflict(conflict, CUDA_ERROR_INVALID_VALUE, address,
                             "page is on another device than the first page");
     if (!physical->prop.allocFlags.gpuDirectRDMACapable)
-        return set_conflict(gap, CUDA_ERROR_NOT_SUPPORTED, address,
+        return set_conflict(conflict, CUDA_ERROR_NOT_SUPPORTED, address,
                             "page was created without gpuDirectRDMACapable");
     if (!have_same_properties(&physical->prop, &first->prop))
-        return set_conflict(gap, CUDA_ERROR_INVALID_VALUE, address,
+        return set_conflict(conflict, CUDA_ERROR_INVALID_VALUE, address,
                             "page has other properties than the first page");
     if ((mapping->accessible & (uint64_t)1 << physical->device) == 0)
-        return set_conflict(gap, CUDA_ERROR_INVALID_VALUE, address,
+        return set_conflict(conflict, CUDA_ERROR_INVALID_VALUE, address,
                             "page is not accessible to its device");
     return CUDA_SUCCESS;
 }
 
-static CUresult check_mappings(uint64_t address, uint64_t bytes, struct sim_gap *gap)
+static CUresult check_mappings(uint64_t address, uint64_t bytes, struct sim_conflict *conflict)
 {
     const struct sim_mapping *first = sim_mapping_at(address), *mapping;
     const uint64_t end = address + bytes;
@@ -69,32 +69,32 @@ static CUresult check_mappings(uint64_t address, uint64_t bytes, struct sim_gap 
 
         mapping = sim_mapping_at(at);
         if (mapping == NULL)
-            return set_conflict(gap, CUDA_ERROR_INVALID_VALUE, at, "page is not mapped");
-        result = check_mapping(mapping, first->physical, at, gap);
+            return set_conflict(conflict, CUDA_ERROR_INVALID_VALUE, at, "page is not mapped");
+        result = check_mapping(mapping, first->physical, at, conflict);
         if (result != CUDA_SUCCESS)
             return result;
     }
     return CUDA_SUCCESS;
 }
 
-CUresult sim_dmabuf_check(uint64_t address, uint64_t bytes, struct sim_gap *gap)
+CUresult sim_dmabuf_check(uint64_t address, uint64_t bytes, struct sim_conflict *conflict)
 {
     const struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
-    const uint64_t page = sim_host_page();
+    const uint64_t page = sim_host_page_size();
     uint64_t left;
 
     if (range == NULL)
-        return set_conflict(gap, CUDA_ERROR_INVALID_VALUE, address, "page is not mapped");
-    /* Whole pages of the host, which an allocation has, too. */
+        return set_conflict(conflict, CUDA_ERROR_INVALID_VALUE, address, "page is not mapped");
+    /* Bytes to the end of the range, rounded up to host pages. */
     left = range->base + (range->bytes + page - 1) / page * page - address;
     if (range->granule != NULL) {
-        const CUresult result = check_mappings(address, bytes < left ? bytes : left, gap);
+        const CUresult result = check_mappings(address, bytes < left ? bytes : left, conflict);
 
         if (result != CUDA_SUCCESS)
             return result;
     }
     if (bytes > left)
-        return set_conflict(gap, CUDA_ERROR_INVALID_VALUE, address + left,
+        return set_conflict(conflict, CUDA_ERROR_INVALID_VALUE, address + left,
                             "page is past the end of the reservation or allocation");
     return CUDA_SUCCESS;
 }
@@ -113,8 +113,8 @@ static size_t count_mappings(uint64_t address, uint64_t bytes)
     return count;
 }
 
-/* The file of a dma-buf.  Returns: false when the host refuses */
-static bool create_dmabuf_file(struct sim_dmabuf *dmabuf, unsigned device, uint64_t number)
+/* Create the file of a dma-buf.  Returns false if a system call fails. */
+static bool create_dmabuf_file(struct sim_dmabuf *dmabuf, unsigned device, uint64_t memory_id)
 {
     struct stat status;
     char name[128];
@@ -122,7 +122,7 @@ static bool create_dmabuf_file(struct sim_dmabuf *dmabuf, unsigned device, uint6
     (void)snprintf(name, sizeof(name),
                    "xseg-sim-dmabuf address 0x%" PRIx64 " bytes %" PRIu64
                    " device %u memory %" PRIu64,
-                   dmabuf->address, dmabuf->bytes, device, number);
+                   dmabuf->address, dmabuf->bytes, device, memory_id);
     dmabuf->file = memfd_create(name, MFD_CLOEXEC);
     if (dmabuf->file < 0)
         return false;
@@ -134,19 +134,19 @@ static bool create_dmabuf_file(struct sim_dmabuf *dmabuf, unsigned device, uint6
     return false;
 }
 
-/* Of a range that has been checked.  Returns: NULL when the host refuses */
+/* Create the dma-buf of a checked range.  Returns NULL if a system call or host allocation fails. */
 static struct sim_dmabuf *dmabuf_create(uint64_t address, uint64_t bytes)
 {
     const struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
     const struct sim_mapping *first = sim_mapping_at(address);
     const size_t count = count_mappings(address, bytes);
-    struct sim_dmabuf *dmabuf = calloc(1, sizeof(*dmabuf) + count * sizeof(dmabuf->piece[0]));
+    struct sim_dmabuf *dmabuf = calloc(1, sizeof(*dmabuf) + count * sizeof(dmabuf->part[0]));
 
     if (dmabuf == NULL)
         return NULL;
     dmabuf->address = address;
     dmabuf->bytes = bytes;
-    dmabuf->number = first == NULL ? range->origin.number : 0;
+    dmabuf->allocation_id = first == NULL ? range->origin.number : 0;
     if (!create_dmabuf_file(dmabuf, first == NULL ? range->device : first->physical->device,
                             first == NULL ? range->origin.number
                                           : first->physical->origin.number)) {
@@ -156,8 +156,8 @@ static struct sim_dmabuf *dmabuf_create(uint64_t address, uint64_t bytes)
     for (uint64_t at = address; dmabuf->count < count; dmabuf->count++) {
         const struct sim_mapping *mapping = sim_mapping_at(at);
 
-        dmabuf->piece[dmabuf->count] =
-            (struct sim_dmabuf_piece){mapping->physical, mapping->address, mapping->bytes};
+        dmabuf->part[dmabuf->count] =
+            (struct sim_dmabuf_part){mapping->physical, mapping->address, mapping->bytes};
         mapping->physical->dmabufs++;
         at = mapping->address + mapping->bytes;
     }
@@ -166,27 +166,23 @@ static struct sim_dmabuf *dmabuf_create(uint64_t address, uint64_t bytes)
     return dmabuf;
 }
 
-/* Close the simulator's own descriptor, and forget it. */
 static void dmabuf_close(struct sim_dmabuf *dmabuf)
 {
     (void)close(dmabuf->file);
     free(dmabuf);
 }
 
-/*
- * An allocation is not kept: cuMemFree under an open dma-buf gives its memory back at once, where a real driver
- * waits for the descriptor.  Whoever frees it under a registration is told so.
- */
+/* A dma-buf does not keep an allocation, unlike in a real driver; a free while it is registered is reported. */
 static void dmabuf_destroy(struct sim_dmabuf *dmabuf)
 {
     for (size_t i = 0; i < dmabuf->count; i++) {
-        dmabuf->piece[i].physical->dmabufs--;
-        sim_physical_settle(dmabuf->piece[i].physical);
+        dmabuf->part[i].physical->dmabufs--;
+        sim_physical_free_if_unused(dmabuf->part[i].physical);
     }
     dmabuf_close(dmabuf);
 }
 
-void sim_dmabufs_settle(void)
+void sim_dmabufs_free_unused(void)
 {
     struct sim_dmabuf **at = &sim_machine.dmabufs;
 
@@ -202,7 +198,7 @@ void sim_dmabufs_settle(void)
     }
 }
 
-void sim_dmabufs_end(void)
+void sim_dmabufs_destroy(void)
 {
     while (sim_machine.dmabufs != NULL) {
         struct sim_dmabuf *dmabuf = sim_machine.dmabufs;
@@ -226,56 +222,58 @@ const struct sim_dmabuf *sim_dmabuf_find(int file)
 }
 
 bool sim_dmabuf_is_current(const struct sim_dmabuf *dmabuf, uint64_t offset, uint64_t bytes,
-                           struct sim_gap *gap)
+                           struct sim_conflict *conflict)
 {
     const uint64_t address = dmabuf->address + offset;
     const struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
 
-    *gap = (struct sim_gap){address, "page was remapped after the descriptor was created"};
-    if (dmabuf->number != 0)
-        return range != NULL && range->granule == NULL && range->origin.number == dmabuf->number;
+    *conflict =
+        (struct sim_conflict){address, "page was remapped after the descriptor was created"};
+    if (dmabuf->allocation_id != 0)
+        return range != NULL && range->granule == NULL &&
+               range->origin.number == dmabuf->allocation_id;
     for (size_t i = 0; i < dmabuf->count; i++) {
-        const struct sim_dmabuf_piece *piece = &dmabuf->piece[i];
+        const struct sim_dmabuf_part *part = &dmabuf->part[i];
         const struct sim_mapping *mapping;
 
-        if (piece->address >= address + bytes || piece->address + piece->bytes <= address)
+        if (part->address >= address + bytes || part->address + part->bytes <= address)
             continue;
-        mapping = sim_mapping_at(piece->address);
-        gap->address = max_address(piece->address, address);
-        if (mapping == NULL || mapping->physical != piece->physical ||
-            mapping->address != piece->address || mapping->bytes != piece->bytes)
+        mapping = sim_mapping_at(part->address);
+        conflict->address = max_address(part->address, address);
+        if (mapping == NULL || mapping->physical != part->physical ||
+            mapping->address != part->address || mapping->bytes != part->bytes)
             return false;
     }
     return true;
 }
 
-/* The descriptor is close-on-exec, as the one of NVIDIA's kernel module. */
+/* The descriptor is close-on-exec, as that of NVIDIA's kernel module. */
 static CUresult get_range_handle(void *out, uint64_t address, uint64_t bytes, int type,
                                  unsigned long long flags)
 {
     struct sim_dmabuf *dmabuf;
-    struct sim_gap gap;
+    struct sim_conflict conflict;
     CUresult result;
     int file;
 
     if (out == NULL || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || bytes == 0 ||
-        address % sim_host_page() != 0 || bytes % sim_host_page() != 0 ||
+        address % sim_host_page_size() != 0 || bytes % sim_host_page_size() != 0 ||
         (flags & ~(unsigned long long)MAPPING_TYPE_PCIE) != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    /* The flag chooses between two ways to the memory, and these devices have one. */
-    if (sim_machine.without_dma_buf || flags != 0)
+    /* The devices have one mapping type. */
+    if (sim_machine.config.without_dma_buf || flags != 0)
         return CUDA_ERROR_NOT_SUPPORTED;
-    result = sim_dmabuf_check(address, bytes, &gap);
+    result = sim_dmabuf_check(address, bytes, &conflict);
     if (result != CUDA_SUCCESS)
         return result;
-    sim_dmabufs_settle();
+    sim_dmabufs_free_unused();
     dmabuf = dmabuf_create(address, bytes);
     file = dmabuf == NULL ? -1 : sim_file_open_locked(dmabuf->file, 0);
     if (file < 0) {
         result = dmabuf == NULL || errno == EMFILE || errno == ENFILE ? CUDA_ERROR_OUT_OF_MEMORY
                                                                       : CUDA_ERROR_OPERATING_SYSTEM;
-        /* The file that was made has no descriptor outside of the simulator, so this frees it. */
-        sim_dmabufs_settle();
+        /* Destroy the new dma-buf, which has no open descriptor. */
+        sim_dmabufs_free_unused();
         return result;
     }
     memcpy(out, &file, sizeof(file));

@@ -1,9 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What every entry point does first: take the lock, count, let the set fault strike, and refuse
- * what the call table says must be refused.
+ * Entry points: the frame of every exported driver function.
  *
- * Also the prototypes that cuda.h has only in some versions or hides behind its renaming macros.
+ * SIM_ENTRY() defines an entry point: lock the machine, count the call, check for faults and for the conditions of the
+ * call table (calls.h), evaluate the work, unlock.  Work that completed during the call takes effect in the unlock
+ * (machine.h).
+ *
+ * Fast entry.  Most calls need no check that depends on the state of the machine.  While `fast_entry` is set, a call
+ * that needs no context and is not potentially unsafe skips sim_enter_checked().  The checks are compile-time constants,
+ * so the test costs one branch.  A process with a single thread may also answer a call without the lock
+ * (sim_is_lock_free()).
+ *
+ * The header also declares functions that cuda.h declares in some versions only, or renames by macros.
+ *
+ * Invariants: current_call is set between sim_enter() and sim_leave(), and only then.
+ *
+ * Locking: sim_enter() acquires the machine lock, also if it returns an error; sim_leave() releases it.
  */
 #ifndef XSEG_SIM_ENTRY_H
 #define XSEG_SIM_ENTRY_H
@@ -15,54 +27,54 @@
 
 #define SIM_EXPORT __attribute__((visibility("default")))
 
-/** Whether a call is refused by a set fault, or by what the call table says. */
-CUresult sim_enter_asking(enum sim_call call, uint64_t first, uint64_t second);
+/** Check for faults and for the conditions of the call table.  Returns the error of a rejected call. */
+CUresult sim_enter_checked(enum sim_call call, uint64_t first, uint64_t second);
 
-static inline void sim_count(enum sim_call call)
+static inline void sim_count_call(enum sim_call call)
 {
     sim_machine.calls[call]++;
-    sim_machine.entered++;
+    sim_machine.call_number++;
 }
 
 /**
- * Takes the lock, whatever it returns.
+ * Begin a call.
  *
- * @param checks         of the call, as a constant, so that a call asks for nothing else
- * @param first, second  the device addresses among the arguments; 0: none
+ * @param checks         the checks of the call, a constant.
+ * @param first, second  device addresses among the arguments, or 0.
  */
 static inline CUresult sim_enter(enum sim_call call, unsigned checks, uint64_t first,
                                  uint64_t second)
 {
     sim_lock();
-    sim_count(call);
-    sim_machine.current = sim_call_info[call].name;
-    if (__builtin_expect((checks & (SIM_NEEDS_CONTEXT | SIM_UNSAFE)) != 0 || !sim_machine.is_plain,
-                         0))
-        return sim_enter_asking(call, first, second);
+    sim_count_call(call);
+    sim_machine.current_call = sim_call_info[call].name;
+    if (__builtin_expect(
+            (checks & (SIM_NEEDS_CONTEXT | SIM_UNSAFE)) != 0 || !sim_machine.fast_entry, 0))
+        return sim_enter_checked(call, first, second);
     return CUDA_SUCCESS;
 }
 
 /**
- * Whether a call may be answered without the lock, which the process's only thread does not need: nothing but
- * its own table row may refuse it, and nothing waits for its end.  It is counted, no more: an event query
- * takes some 50 instructions instead of 90, an exchange of the capture mode some 30 instead of 40.
+ * Get whether a call can be answered without the lock: the process has a single thread, no check can reject the call,
+ * and no completion is pending.  Such a call is only counted.  An event query then takes about 50 instructions instead
+ * of 90, an exchange of the capture mode 30 instead of 40.
  */
-static inline bool sim_is_quiet(void)
+static inline bool sim_is_lock_free(void)
 {
-    return SIM_HAS_ONE_THREAD && sim_machine.is_plain && sim_machine.actions.first == NULL;
+    return SIM_HAS_ONE_THREAD && sim_machine.fast_entry && sim_machine.completions.first == NULL;
 }
 
-/** Gives the lock back and hands the result through. */
+/** End a call.  Returns the result. */
 static inline CUresult sim_leave(CUresult result)
 {
-    sim_machine.current = NULL;
+    sim_machine.current_call = NULL;
     sim_unlock();
     return result;
 }
 
-/* The body of an entry point: work is evaluated only if the call is not refused on entry. */
-#define SIM_ANSWER(call, work) SIM_ANSWER_AT(call, 0, 0, work)
-#define SIM_ANSWER_AT(call, first, second, work)                                             \
+/* Body of an entry point.  `work` is evaluated unless the call is rejected on entry. */
+#define SIM_CALL_BODY(call, work) SIM_CALL_BODY_AT(call, 0, 0, work)
+#define SIM_CALL_BODY_AT(call, first, second, work)                                          \
     do {                                                                                     \
         CUresult result_ = sim_enter(SIM_CALL_##call, SIM_CHECKS_##call, (first), (second)); \
                                                                                              \
@@ -71,18 +83,14 @@ static inline CUresult sim_leave(CUresult result)
         return sim_leave(result_);                                                           \
     } while (0)
 
-/*
- * An entry point whose parameters, in parentheses, are handed to the work as they are.
- *
- * The symbol is written in full: cuda.h renames some calls by macros.
- */
+/* Entry point.  The symbol has its version suffix, because cuda.h renames some functions by macros. */
 #define SIM_ENTRY(call, symbol, parameters, work) SIM_ENTRY_AT(call, symbol, parameters, 0, 0, work)
 #define SIM_ENTRY_AT(call, symbol, parameters, first, second, work) \
     SIM_EXPORT CUresult CUDAAPI symbol parameters                   \
     {                                                               \
-        SIM_ANSWER_AT(call, first, second, work);                   \
+        SIM_CALL_BODY_AT(call, first, second, work);                \
     }                                                               \
-    _Static_assert(SIM_CALL_##call < SIM_CALL_COUNT, "it is in the table of calls")
+    _Static_assert(SIM_CALL_##call < SIM_CALL_COUNT, "the call is in the call table")
 
 #undef cuDeviceGetUuid
 #undef cuEventElapsedTime

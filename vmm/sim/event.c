@@ -38,48 +38,48 @@ CUresult sim_event_create(CUevent *out, unsigned flags)
         free(event);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    sim_charge(sim_machine.costs.event_create);
+    sim_clock_charge(sim_machine.config.costs.event_create);
     at = &sim_machine.device[device];
     event->device = device;
     event->is_timed = (flags & CU_EVENT_DISABLE_TIMING) == 0;
     event->is_interprocess = (flags & CU_EVENT_INTERPROCESS) != 0;
-    event->after = at->events;
-    if (event->after != NULL)
-        event->after->before = event;
+    event->next = at->events;
+    if (event->next != NULL)
+        event->next->prev = event;
     at->events = event;
     *out = (CUevent)(uintptr_t)event->handle;
     return CUDA_SUCCESS;
 }
 
-/* Work that has ended, or of which the event is to know nothing any more. */
+/* Release the work of an event and store its time. */
 static void event_drop_work(struct sim_event *event)
 {
     if (event->work == NULL)
         return;
-    /* What was finished by hand has an end that may still lie ahead. */
+    /* The end of work that xseg_sim_finish() completed may be in the future. */
     if (event->work->end <= sim_machine.now)
         event->time = event->work->end > event->time ? event->work->end : event->time;
     else
         event->time = sim_machine.now;
-    sim_work_unrefer(event->work);
+    sim_work_release(event->work);
     event->work = NULL;
 }
 
 static void event_destroy(struct sim_event *event, bool is_destroyed)
 {
     event_drop_work(event);
-    if (event->before != NULL)
-        event->before->after = event->after;
+    if (event->prev != NULL)
+        event->prev->next = event->next;
     else
-        sim_machine.device[event->device].events = event->after;
-    if (event->after != NULL)
-        event->after->before = event->before;
-    sim_nodes_clear(&event->needs);
+        sim_machine.device[event->device].events = event->next;
+    if (event->next != NULL)
+        event->next->prev = event->prev;
+    sim_nodes_clear(&event->dependencies);
     sim_handles_remove(&sim_machine.events, event->handle, is_destroyed);
     free(event);
 }
 
-void sim_events_end(unsigned device)
+void sim_events_destroy(unsigned device)
 {
     while (sim_machine.device[device].events != NULL)
         event_destroy(sim_machine.device[device].events, false);
@@ -105,17 +105,17 @@ static CUresult destroy_event(CUevent handle)
 
 static CUresult event_record(struct sim_event *event, struct sim_stream *stream)
 {
-    if (!sim_nodes_copy(&event->needs, &stream->needs) ||
-        (stream->capture == NULL && !sim_stream_heed(stream)))
+    if (!sim_nodes_assign(&event->dependencies, &stream->dependencies) ||
+        (stream->capture == NULL && !sim_stream_queue_implicit_waits(stream)))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    sim_charge(sim_machine.costs.event_record);
+    sim_clock_charge(sim_machine.config.costs.event_record);
     event_drop_work(event);
     event->is_recorded = true;
     event->time = sim_machine.now;
     event->capture_id = sim_capture_id(stream);
     if (event->capture_id == 0 &&
-        (!sim_work_ended(stream->queue.last) || sim_actions_hold(stream->queue.last)))
-        event->work = sim_work_refer(stream->queue.last);
+        (!sim_work_completed(stream->queue.last) || sim_completions_block(stream->queue.last)))
+        event->work = sim_work_retain(stream->queue.last);
     return CUDA_SUCCESS;
 }
 
@@ -127,10 +127,10 @@ CUresult sim_event_record(CUevent handle, struct sim_stream *stream)
     return result == CUDA_SUCCESS ? event_record(event, stream) : result;
 }
 
-/* An external record in a capture is a node, and the event itself is recorded at each launch. */
+/* An external record in a capture becomes a node; each launch records the event. */
 static CUresult record_event(CUevent handle, CUstream stream_handle, unsigned flags)
 {
-    const struct sim_operation recording = {.type = SIM_NODE_RECORD, .event = handle};
+    const struct sim_operation recording = {.type = SIM_NODE_EVENT_RECORD, .event = handle};
     struct sim_stream *stream;
     struct sim_event *event;
     CUresult result = find_event(handle, &event);
@@ -144,22 +144,22 @@ static CUresult record_event(CUevent handle, CUstream stream_handle, unsigned fl
     if (flags > CU_EVENT_RECORD_EXTERNAL ||
         (flags == CU_EVENT_RECORD_EXTERNAL && stream->capture == NULL))
         return CUDA_ERROR_INVALID_VALUE;
-    result = sim_capture_check_use(stream);
+    result = sim_capture_check_enqueue(stream);
     if (result == CUDA_SUCCESS && flags == CU_EVENT_RECORD_EXTERNAL)
-        (void)sim_capture_takes(stream, &recording, &result);
+        (void)sim_capture_add_operation(stream, &recording, &result);
     else if (result == CUDA_SUCCESS)
         result = event_record(event, stream);
     return result;
 }
 
-/* For a question or a wait, which a capture may forbid. */
+/* Find an event for a query or a wait of the host, which captures may prohibit. */
 static CUresult find_queryable_event(CUevent handle, struct sim_event **event)
 {
     CUresult result = find_event(handle, event);
 
     if (result == CUDA_SUCCESS)
-        result = sim_capture_refuse_event((*event)->capture_id);
-    return result == CUDA_SUCCESS ? sim_capture_refuse_unsafe() : result;
+        result = sim_capture_check_event_query((*event)->capture_id);
+    return result == CUDA_SUCCESS ? sim_capture_check_unsafe_call() : result;
 }
 
 static CUresult query_event(CUevent handle)
@@ -169,10 +169,10 @@ static CUresult query_event(CUevent handle)
 
     if (result != CUDA_SUCCESS)
         return result;
-    sim_charge(sim_machine.costs.event_query);
-    if (!sim_work_ended(event->work) || sim_actions_hold(event->work))
+    sim_clock_charge(sim_machine.config.costs.event_query);
+    if (!sim_work_completed(event->work) || sim_completions_block(event->work))
         return CUDA_ERROR_NOT_READY;
-    sim_machine.waits = true;
+    sim_machine.saw_completion = true;
     event_drop_work(event);
     return CUDA_SUCCESS;
 }
@@ -184,7 +184,7 @@ static CUresult synchronize_event(CUevent handle)
 
     if (result != CUDA_SUCCESS)
         return result;
-    sim_charge(sim_machine.costs.synchronize);
+    sim_clock_charge(sim_machine.config.costs.synchronize);
     sim_work_wait(event->work);
     event_drop_work(event);
     return CUDA_SUCCESS;
@@ -196,7 +196,7 @@ static CUresult find_timed_event(CUevent handle, struct sim_event **event)
 
     if (result == CUDA_SUCCESS && (!(*event)->is_recorded || !(*event)->is_timed))
         result = CUDA_ERROR_INVALID_HANDLE;
-    return result == CUDA_SUCCESS ? sim_capture_refuse_event((*event)->capture_id) : result;
+    return result == CUDA_SUCCESS ? sim_capture_check_event_query((*event)->capture_id) : result;
 }
 
 static CUresult get_elapsed_time(float *milliseconds, CUevent from, CUevent to)
@@ -211,23 +211,23 @@ static CUresult get_elapsed_time(float *milliseconds, CUevent from, CUevent to)
         result = find_timed_event(to, &stop);
     if (result != CUDA_SUCCESS)
         return result;
-    if (!sim_work_ended(start->work) || !sim_work_ended(stop->work))
+    if (!sim_work_completed(start->work) || !sim_work_completed(stop->work))
         return CUDA_ERROR_NOT_READY;
-    sim_machine.waits = true;
+    sim_machine.saw_completion = true;
     event_drop_work(start);
     event_drop_work(stop);
-    /* Backwards in time, too. */
+    /* The difference may be negative. */
     *milliseconds = (float)((double)(int64_t)(stop->time - start->time) / 1e6);
     return CUDA_SUCCESS;
 }
 
 static bool queue_event_wait(struct sim_stream *stream, struct sim_event *event)
 {
-    return sim_work_ended(event->work) || event->work == stream->queue.last ||
+    return sim_work_completed(event->work) || event->work == stream->queue.last ||
            sim_stream_queue(stream, 0, event->work);
 }
 
-CUresult sim_event_let_wait(CUevent handle, struct sim_stream *stream)
+CUresult sim_event_queue_wait(CUevent handle, struct sim_stream *stream)
 {
     struct sim_event *event;
     const CUresult result = find_event(handle, &event);
@@ -237,7 +237,7 @@ CUresult sim_event_let_wait(CUevent handle, struct sim_stream *stream)
     return queue_event_wait(stream, event) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* The event may belong to another context than the stream. */
+/* The event may belong to another context. */
 static CUresult stream_wait_event(CUstream stream_handle, CUevent handle, unsigned flags)
 {
     struct sim_stream *stream;
@@ -257,7 +257,7 @@ static CUresult stream_wait_event(CUstream stream_handle, CUevent handle, unsign
         return result;
     if (!is_captured && !queue_event_wait(stream, event))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    sim_charge(sim_machine.costs.stream_wait);
+    sim_clock_charge(sim_machine.config.costs.stream_wait);
     return CUDA_SUCCESS;
 }
 
@@ -269,34 +269,33 @@ SIM_ENTRY(EVENT_RECORD, cuEventRecord, (CUevent hEvent, CUstream hStream),
 SIM_ENTRY(EVENT_RECORD_FLAGS, cuEventRecordWithFlags,
           (CUevent hEvent, CUstream hStream, unsigned int flags), record_event(hEvent, hStream, flags));
 
-/* Apart, so that the entry point below saves no registers where it is quiet. */
+/* Not inlined, so that the fast path of the entry point saves no registers. */
 static __attribute__((noinline)) CUresult query_event_locked(CUevent handle)
 {
-    SIM_ANSWER(EVENT_QUERY, query_event(handle));
+    SIM_CALL_BODY(EVENT_QUERY, query_event(handle));
 }
 
-/* Whether work is still going on after so much time more. */
+/* Get whether work has not completed and takes longer than a duration from now. */
 static bool work_outlasts(const struct sim_work *work, uint64_t nanoseconds)
 {
-    return !sim_work_ended(work) && work->end - sim_machine.now > nanoseconds;
+    return !sim_work_completed(work) && work->end - sim_machine.now > nanoseconds;
 }
 
-/* What an allocation asks, again and again, while blocks are pending: about an event that is there, while
- * nothing is captured and the work goes on. */
+/* The fast path handles an event whose work has not completed, without active captures. */
 SIM_EXPORT CUresult CUDAAPI cuEventQuery(CUevent hEvent)
 {
     const struct sim_event *event;
 
-    if (!sim_is_quiet() || sim_machine.captures != NULL || sim_machine.has_tails)
+    if (!sim_is_lock_free() || sim_machine.captures != NULL || sim_machine.config.tail_seed != 0)
         return query_event_locked(hEvent);
     event = sim_handles_find(&sim_machine.events, (uint64_t)(uintptr_t)hEvent);
     if (event == NULL || event->capture_id != 0 ||
-        !work_outlasts(event->work, sim_machine.costs.event_query))
+        !work_outlasts(event->work, sim_machine.config.costs.event_query))
         return query_event_locked(hEvent);
-    sim_count(SIM_CALL_EVENT_QUERY);
-    /* As sim_charge() does: without tails, and with work behind it, the clock does not come to its end. */
-    sim_machine.now += sim_machine.costs.event_query;
-    sim_machine.driver_time += sim_machine.costs.event_query;
+    sim_count_call(SIM_CALL_EVENT_QUERY);
+    /* sim_clock_charge() without its checks: there are no tails, and the clock cannot overflow before the end of the work. */
+    sim_machine.now += sim_machine.config.costs.event_query;
+    sim_machine.driver_time += sim_machine.config.costs.event_query;
     return CUDA_ERROR_NOT_READY;
 }
 

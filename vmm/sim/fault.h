@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Faults: calls that fail because a test wants them to.
+ * Fault injection: driver calls that fail on request.
  *
- * Each fault counts the calls that it is about, and strikes at a chosen one, or again and again.
- * Faults are independent: a call in which one strikes counts for the others all the same.
+ * A fault has a filter (name of the call, address range) and a countdown.  Each call that matches the filter decrements
+ * the countdown; at 0 the call fails with the error of the fault, without effect, and the countdown restarts with
+ * `every`.  Faults are independent: a call that one fault fails still counts for the others, and the fault of the lowest
+ * slot determines the error.
  *
- * Invariants: `top` is above every slot that is set.
+ * A halfway fault applies to cuMemUnmap and cuMemSetAccess: the call processes `halfway` mappings and then fails.
  *
- * Locking: the machine's lock.
+ * Invariants: slot_end is greater than the index of every active slot.
+ *
+ * Locking: the machine lock.
  */
 #ifndef XSEG_SIM_FAULT_H
 #define XSEG_SIM_FAULT_H
@@ -19,37 +23,37 @@
 #include "xseg/sim.h"
 
 struct sim_fault {
-    const char *name;        /* of the table; NULL: any call that can fail */
-    uint64_t address, bytes; /* calls with an address in there; bytes 0: all calls */
-    uint64_t left;           /* calls until it strikes, that one included; 0: none is set */
-    uint64_t every;          /* and again after so many; 0: never */
-    uint64_t halfway;        /* mappings that the call does before it fails */
-    uint64_t struck;
+    const char *name;        /* pointer from the call table; NULL: any call that can fail */
+    uint64_t address, bytes; /* bytes 0: any address */
+    uint64_t countdown;      /* matching calls until the fault, that call included; 0: inactive */
+    uint64_t every;          /* countdown after the fault; 0: once */
+    uint64_t halfway;        /* mappings that the call processes before it fails */
+    uint64_t count;          /* calls that the fault has affected */
     int error;
 };
 
 struct sim_faults {
     struct sim_fault fault[XSEG_SIM_FAULTS];
-    unsigned top;
-    /* Of the call under way: the error that it has to return after so many mappings, or 0. */
+    unsigned slot_end;
+    /* Halfway fault of the call in progress: its error, or 0, and the mappings that remain. */
     int halfway_error;
     uint64_t halfway_left;
 };
 
-/** The table's own spelling of a name; NULL when it is not there. */
+/** Get the pointer of the call table for a name; NULL for an unknown name. */
 const char *sim_call_name(const char *name);
 
 /**
  * Count a call.
  *
- * @param first, second  its addresses; 0: it has none
+ * @param first, second  addresses among the arguments, or 0.
  *
- * Returns: what it must fail with on entry, as CUresult; 0 if it may go on
+ * Returns the CUresult with which the call must fail, or 0.
  */
-int sim_faults_strike(struct sim_faults *faults, enum sim_call call, uint64_t first,
-                      uint64_t second);
+int sim_faults_check_call(struct sim_faults *faults, enum sim_call call, uint64_t first,
+                          uint64_t second);
 
-/** A call is about to do one mapping.  Returns: the error if it must stop here, else 0. */
-int sim_faults_stop(struct sim_faults *faults);
+/** Count a mapping that the call in progress is about to process.  Returns the error if the call must stop, or 0. */
+int sim_faults_check_mapping(struct sim_faults *faults);
 
 #endif

@@ -1,18 +1,30 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Graphs: what captures put together, nodes and what each needs.
+ * Graphs: nodes with dependencies, executable graphs, and user objects.
  *
- *     a ---> b ---> d        d needs b and c; the edges run from a to b, a to c, b to d, c to d
+ *     a ---> b ---> d        d depends on b and c; the edges are a-b, a-c, b-d, c-d
  *       \         /
  *        `-> c --'
  *
- * A node keeps its operation, which the graph queues when it is launched (executable.h).  A conditional
- * node has graphs of its own, its bodies, one of which may run when the node does.
+ * Nodes are created by stream capture (capture.h); cuGraphAddNode adds empty and conditional nodes.  A node stores its
+ * operation (operation.h) and the set of nodes on which it depends.  Nodes are stored in the order of their creation,
+ * which is a topological order because a node depends only on earlier nodes.
  *
- * Invariants: a node needs nodes of its own graph that were added before it, each once.  A body is ended
- * by its node alone.
+ * A conditional node has body graphs, at most one of which runs.  Kernels set the value on a GPU; simulated kernels
+ * compute nothing, so the value is the default of the handle (CU_GRAPH_COND_ASSIGN_DEFAULT) or 0.  The body that runs is
+ * therefore known when the node is added, and the body of a loop runs once.
  *
- * Locking: the machine's lock.
+ * An executable graph (graph_exec.c) contains copies of the operations of a graph at its instantiation, in topological
+ * order, with the chosen bodies inlined.  A launch checks all operations, so memory must be mapped at each launch, and
+ * queues them on one stream after the previous launch of the same executable graph.
+ *
+ * A user object has a reference count.  The application, graphs and executable graphs hold references.  When the count
+ * becomes 0, the object is queued, and its destructor is called without the lock before the driver call returns.
+ *
+ * Invariants: the dependencies of a node are earlier nodes of the same graph, each once.  A body graph is destroyed with
+ * its node only.  A graph with is_capture_target belongs to exactly one capture.
+ *
+ * Locking: the machine lock.
  */
 #ifndef XSEG_SIM_GRAPH_H
 #define XSEG_SIM_GRAPH_H
@@ -24,12 +36,12 @@
 
 #include "vmm/sim/operation.h"
 
-struct sim_held;
+struct sim_user_object;
 
-/** A set of nodes, by handle, each once; all zero is the empty set. */
+/** Set of nodes, by handle.  Zero initialization is the empty set. */
 struct sim_nodes {
     CUgraphNode *node;
-    uint64_t *edge; /* data of the edges from them, of 8 bytes each: all zero */
+    uint64_t *edge; /* CUgraphEdgeData of each node, 8 bytes, always zero */
     size_t count, capacity;
 };
 
@@ -37,69 +49,82 @@ struct sim_node {
     struct sim_graph *graph;
     uint64_t handle;
     struct sim_operation operation;
-    struct sim_nodes needs;
-    bool is_marked; /* by a walk that is under way */
-    /* Of a conditional node: its bodies, as the program knows them, and the one that runs, or NULL. */
+    struct sim_nodes dependencies;
+    bool is_marked; /* during a walk */
+    /* Of a conditional node: body graphs, and the body that runs or NULL. */
     CUgraph *body;
-    unsigned bodies;
+    unsigned body_count;
     struct sim_graph *chosen;
 };
 
-/** A value that a conditional node goes by; no kernel here changes it, so it is what it begins with. */
+/** Conditional handle. */
 struct sim_condition {
     uint64_t handle;
     unsigned value;
 };
 
-struct sim_graph {
-    uint64_t handle;
-    uint64_t nodes; /* how many */
-    struct sim_node **node;
-    size_t capacity;
-    bool is_captured_into; /* belongs to a capture still */
-    bool is_body;          /* of a conditional node */
-    struct sim_condition *condition;
-    size_t conditions;
-    struct sim_held *held; /* user objects that it refers to */
+/** References of a graph to a user object. */
+struct sim_user_object_ref {
+    struct sim_user_object_ref *next;
+    struct sim_user_object *object;
+    uint64_t references;
 };
 
-/** Add nodes to a set.  Returns: false when there is no host memory, and nothing has changed */
-bool sim_nodes_join(struct sim_nodes *set, const struct sim_nodes *more);
+struct sim_graph {
+    uint64_t handle;
+    uint64_t node_count;
+    struct sim_node **node;
+    size_t capacity;
+    bool is_capture_target; /* of a capture that has not ended */
+    bool is_body;           /* of a conditional node */
+    struct sim_condition *condition;
+    size_t condition_count;
+    struct sim_user_object_ref *user_objects;
+};
 
-/** Exactly these.  Returns: as above */
-bool sim_nodes_copy(struct sim_nodes *set, const struct sim_nodes *from);
+/** Add nodes to a set.  Returns false, without effect, on host allocation failure. */
+bool sim_nodes_add(struct sim_nodes *set, const struct sim_nodes *more);
 
-/** None from here on. */
+/** Replace a set.  Returns as sim_nodes_add(). */
+bool sim_nodes_assign(struct sim_nodes *set, const struct sim_nodes *from);
+
+/** Make a set empty and free its memory. */
 void sim_nodes_clear(struct sim_nodes *set);
 
-/** An empty graph; NULL when there is no host memory. */
-struct sim_graph *sim_graph_make(void);
+/** Create an empty graph.  Returns NULL on host allocation failure. */
+struct sim_graph *sim_graph_create(void);
 
-/** End a graph and its nodes. */
-void sim_graph_end(struct sim_graph *graph);
+/** Destroy a graph, its nodes and their bodies.  Invalidates a capture into the graph. */
+void sim_graph_destroy(struct sim_graph *graph);
 
 /**
- * Add a node that needs the nodes of a set, and make it the only one of the set.
+ * Add a node that depends on a set, and replace the set by the node.
  *
- * Returns: false when there is no host memory, and nothing has changed
+ * Returns false, without effect, on host allocation failure.
  */
-bool sim_graph_add(struct sim_graph *graph, const struct sim_operation *operation,
-                   struct sim_nodes *set);
+bool sim_graph_add_node(struct sim_graph *graph, const struct sim_operation *operation,
+                        struct sim_nodes *set);
 
-/** Take back the node that was added last, which nothing needs yet. */
-void sim_graph_remove_last(struct sim_graph *graph);
-
-/** The graph of a handle, or NULL. */
+/** Get the graph of a handle, or NULL. */
 struct sim_graph *sim_graph_find(CUgraph handle);
 
-/** Whether all of these are nodes of a graph. */
-bool sim_graph_has(const struct sim_graph *graph, const CUgraphNode *nodes, size_t count);
+/** Get whether all nodes are nodes of a graph. */
+bool sim_graph_contains(const struct sim_graph *graph, const CUgraphNode *nodes, size_t count);
 
-/** Whether all nodes of a set are in another or needed, directly or not, by those in it. */
-bool sim_graph_is_behind(struct sim_graph *graph, const struct sim_nodes *set,
-                         const struct sim_nodes *other);
+/** Get whether each node of `set` is in `other` or is a direct or indirect dependency of a node in `other`. */
+bool sim_graph_is_covered(struct sim_graph *graph, const struct sim_nodes *set,
+                          const struct sim_nodes *other);
 
-/** The node of a handle, or NULL. */
-struct sim_node *sim_node_find(CUgraphNode handle);
+/** Release all references of a list. */
+void sim_user_objects_release(struct sim_user_object_ref **list);
+
+/** Call the destructors of user objects without references.  Releases the lock meanwhile. */
+void sim_user_objects_run_destructors(void);
+
+/** Destroy all user objects without calling their destructors. */
+void sim_user_objects_destroy(void);
+
+/** Destroy all executable graphs. */
+void sim_graph_execs_destroy(void);
 
 #endif

@@ -64,12 +64,11 @@ void sim_handles_remove(struct sim_handles *handles, uint64_t handle, bool is_de
     slot->object = NULL;
     slot->handle = 0;
     if (is_destroyed)
-        slot->ending = sim_origin_here();
+        slot->destroyer = sim_origin_of_call();
     else
-        slot->lost = slot->generation;
+        slot->last_invalidated = slot->generation;
     handles->live--;
-    /* A real driver's handles are addresses, which come again. */
-    if (sim_machine.recycles &&
+    if (sim_machine.config.reuse_handles &&
         (handles->kind == SIM_KIND_STREAM || handles->kind == SIM_KIND_EVENT))
         slot->generation--;
     if (++slot->generation != 0) {
@@ -83,14 +82,14 @@ void sim_handles_check(const struct sim_handles *handles, uint64_t handle, const
     const struct sim_slot *slot;
     uint32_t index, generation;
 
-    if (!sim_machine.strict || sim_machine.current == NULL ||
+    if (!sim_machine.config.strict || sim_machine.current_call == NULL ||
         !sim_handle_parts(handle, handles->kind, &index, &generation) || index >= handles->count)
         return;
     slot = &handles->slot[index];
-    if (generation >= slot->generation || generation <= slot->lost)
+    if (generation >= slot->generation || generation <= slot->last_invalidated)
         return;
     sim_report_begin("use of a destroyed stream or event");
-    sim_report_line(kind, generation + 1 == slot->generation ? &slot->ending : NULL,
+    sim_report_line(kind, generation + 1 == slot->generation ? &slot->destroyer : NULL,
                     "0x%" PRIx64 ", destroyed", handle);
     sim_report_end();
 }

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 #include "vmm/sim/machine.h"
 
+#include <inttypes.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "vmm/sim/bytes.h"
 #include "vmm/sim/capture.h"
 #include "vmm/sim/context.h"
-#include "vmm/sim/executable.h"
-#include "vmm/sim/host.h"
+#include "vmm/sim/graph.h"
+#include "vmm/sim/handle.h"
 #include "vmm/sim/mapping.h"
-#include "vmm/sim/object.h"
-#include "vmm/sim/work.h"
+#include "vmm/sim/memory.h"
+#include "vmm/sim/stream.h"
 
 struct sim_machine sim_machine = {
     .streams = {.kind = SIM_KIND_STREAM},
@@ -19,83 +20,84 @@ struct sim_machine sim_machine = {
     .graphs = {.kind = SIM_KIND_GRAPH},
     .nodes = {.kind = SIM_KIND_NODE},
     .physical = {.kind = SIM_KIND_PHYSICAL},
-    .executables = {.kind = SIM_KIND_EXECUTABLE},
-    .objects = {.kind = SIM_KIND_OBJECT},
+    .graph_execs = {.kind = SIM_KIND_GRAPH_EXEC},
+    .user_objects = {.kind = SIM_KIND_USER_OBJECT},
 };
 
 struct sim_mutex sim_mutex = {.os = PTHREAD_MUTEX_INITIALIZER};
 __thread struct sim_thread *sim_thread_own;
 
-static pthread_cond_t idle = PTHREAD_COND_INITIALIZER; /* no host function runs */
-static bool watches_forks;
+/* Signaled when a host function returns. */
+static pthread_cond_t host_function_returned = PTHREAD_COND_INITIALIZER;
+static bool has_fork_handlers;
 static __thread struct sim_thread thread;
 
-static void before_fork(void)
+static void lock_before_fork(void)
 {
     (void)pthread_mutex_lock(&sim_mutex.os);
 }
 
-static void after_fork(void)
+static void unlock_after_fork(void)
 {
     (void)pthread_mutex_unlock(&sim_mutex.os);
 }
 
-static void after_fork_in_child(void)
+static void unlock_in_child(void)
 {
     sim_machine.forked = true;
-    sim_machine.is_plain = false;
+    sim_machine.fast_entry = false;
     (void)pthread_mutex_unlock(&sim_mutex.os);
 }
 
 static void register_fork_handlers(void)
 {
-    if (watches_forks)
+    if (has_fork_handlers)
         return;
-    watches_forks = true;
-    (void)pthread_atfork(before_fork, after_fork, after_fork_in_child);
+    has_fork_handlers = true;
+    (void)pthread_atfork(lock_before_fork, unlock_after_fork, unlock_in_child);
 }
 
-void sim_lock_first(void)
+void sim_machine_start_default(void)
 {
-    struct sim_scene scene;
+    struct sim_config config;
 
     register_fork_handlers();
-    (void)sim_scene_of_environment(&scene, true);
-    sim_machine_start(&scene);
+    (void)sim_config_from_environment(&config, true);
+    sim_machine_start(&config);
 }
 
-void sim_settle(void)
+void sim_run_completions(void)
 {
-    struct sim_actions *actions = &sim_machine.actions;
+    struct sim_completions *completions = &sim_machine.completions;
 
-    if (actions->first != NULL || actions->is_running) {
+    if (completions->first != NULL || completions->is_running) {
         const uint64_t self = sim_thread()->number;
 
-        while (sim_machine.waits && actions->is_running && actions->runner != self)
-            (void)pthread_cond_wait(&idle, &sim_mutex.os);
-        sim_actions_run();
+        while (sim_machine.saw_completion && completions->is_running && completions->runner != self)
+            (void)pthread_cond_wait(&host_function_returned, &sim_mutex.os);
+        sim_completions_run();
     }
 }
 
-void sim_unlock_settling(void)
+void sim_unlock_slow(void)
 {
-    sim_settle();
-    sim_machine.waits = false;
+    sim_run_completions();
+    sim_machine.saw_completion = false;
     if (sim_machine.shared.is_locked)
         sim_shared_unlock(&sim_machine.shared);
-    sim_mutex_give();
+    sim_mutex_unlock();
 }
 
-void sim_unlock_for(CUhostFn function, void *argument)
+void sim_call_unlocked(CUhostFn function, void *argument)
 {
     sim_shared_unlock(&sim_machine.shared);
-    sim_mutex_give();
+    sim_mutex_unlock();
     function(argument);
-    sim_mutex_take();
-    (void)pthread_cond_broadcast(&idle);
+    sim_mutex_lock();
+    (void)pthread_cond_broadcast(&host_function_returned);
 }
 
-struct sim_thread *sim_thread_begin(void)
+struct sim_thread *sim_thread_reset(void)
 {
     const uint64_t number = thread.number;
 
@@ -108,78 +110,92 @@ struct sim_thread *sim_thread_begin(void)
 
 static void machine_destroy(void)
 {
-    sim_executables_end();
-    sim_captures_end();
-    sim_objects_end();
-    for (unsigned i = 0; i < sim_machine.devices; i++)
+    sim_graph_execs_destroy();
+    sim_captures_destroy();
+    sim_user_objects_destroy();
+    for (unsigned i = 0; i < sim_machine.config.devices; i++)
         sim_context_destroy(i);
-    sim_addresses_end(&sim_machine.addresses);
-    sim_dmabufs_end();
-    sim_registrations_end();
-    sim_physical_end();
-    sim_host_end();
-    sim_touches_end();
-    sim_bytes_end();
+    sim_address_space_destroy(&sim_machine.addresses);
+    sim_dmabufs_destroy();
+    sim_registrations_destroy();
+    sim_physical_destroy_all();
+    sim_pinned_destroy_all();
+    sim_accesses_destroy();
+    sim_contents_close();
     sim_shared_leave(&sim_machine.shared);
 }
 
-void sim_machine_start(const struct sim_scene *scene)
+void sim_machine_start(const struct sim_config *config)
 {
     if (sim_machine.ready)
         machine_destroy();
     sim_machine.ready = true;
-    sim_machine.initialised = sim_machine.is_plain = false;
+    sim_machine.initialized = sim_machine.fast_entry = false;
     sim_machine.epoch++;
     sim_machine.now = sim_machine.driver_time = 0;
-    sim_machine.devices = scene->devices;
-    sim_machine.memory_bytes = scene->memory_bytes;
-    sim_machine.one_by_one = scene->one_by_one;
-    sim_machine.without_vmm = scene->without_vmm;
-    sim_machine.without_peers = scene->without_peers;
-    sim_machine.strict = !scene->fast;
-    sim_machine.has_tails = scene->tail_seed != 0;
-    sim_machine.tail_state = scene->tail_seed;
-    sim_machine.real_bytes = scene->real_bytes;
-    sim_machine.recycles = scene->recycles;
-    sim_machine.fabric = scene->fabric;
-    sim_machine.without_dma_buf = scene->without_dma_buf;
-    sim_machine.no_address_range = scene->no_address_range;
-    sim_machine.rdma = scene->rdma;
+    sim_machine.config = *config;
+    sim_machine.tail_state = config->tail_seed;
     sim_machine.forked = false;
-    sim_machine.shared = scene->shared;
-    sim_machine.current = NULL;
-    sim_machine.entered = 0;
-    sim_machine.costs = scene->costs;
+    sim_machine.shared = config->shared;
+    sim_machine.current_call = NULL;
+    sim_machine.call_number = 0;
     memset(sim_machine.calls, 0, sizeof(sim_machine.calls));
     memset(sim_machine.device, 0, sizeof(sim_machine.device));
-    sim_machine.faults = scene->faults;
-    sim_addresses_start(&sim_machine.addresses, scene->address_bytes, scene->address_order);
+    sim_machine.faults = config->faults;
+    sim_address_space_init(&sim_machine.addresses, config->address_bytes, config->address_order);
 }
 
-uint64_t sim_memory_left(unsigned device)
+uint64_t sim_memory_available(unsigned device)
 {
-    const uint64_t held = sim_machine.device[device].held;
-    uint64_t left, others;
+    const uint64_t external = sim_machine.device[device].external_bytes;
+    uint64_t available, others;
 
-    sim_physical_settle_pinned();
-    others = sim_shared_others(&sim_machine.shared, device);
-    left = sim_machine.memory_bytes - sim_machine.device[device].used;
-    left = others < left ? left - others : 0;
-    return held < left ? left - held : 0;
+    sim_physical_free_unused_exports();
+    others = sim_shared_used_by_others(&sim_machine.shared, device);
+    available = sim_machine.config.memory_bytes - sim_machine.device[device].used;
+    available = others < available ? available - others : 0;
+    return external < available ? available - external : 0;
 }
 
-void sim_memory_take(unsigned device, uint64_t bytes)
+void sim_memory_charge(unsigned device, uint64_t bytes)
 {
     struct sim_device *at = &sim_machine.device[device];
 
     at->used += bytes;
-    sim_shared_say(&sim_machine.shared, device, at->used);
+    sim_shared_publish(&sim_machine.shared, device, at->used);
     if (at->used > at->peak)
         at->peak = at->used;
 }
 
-void sim_memory_put(unsigned device, uint64_t bytes)
+void sim_memory_uncharge(unsigned device, uint64_t bytes)
 {
     sim_machine.device[device].used -= bytes;
-    sim_shared_say(&sim_machine.shared, device, sim_machine.device[device].used);
+    sim_shared_publish(&sim_machine.shared, device, sim_machine.device[device].used);
+}
+
+uint64_t xseg_sim_clock(void)
+{
+    uint64_t now;
+
+    sim_lock();
+    now = sim_machine.now;
+    sim_unlock();
+    return now;
+}
+
+uint64_t xseg_sim_driver_time(void)
+{
+    uint64_t time;
+
+    sim_lock();
+    time = sim_machine.driver_time;
+    sim_unlock();
+    return time;
+}
+
+void xseg_sim_advance(uint64_t nanoseconds)
+{
+    sim_lock();
+    sim_clock_advance(nanoseconds);
+    sim_unlock();
 }

@@ -1,15 +1,44 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The simulated machine: its devices, its clock, and the one lock over all of it.
+ * The simulated machine: devices, virtual clock, configuration and the lock of the simulated driver.
  *
- * There is one machine in a process.  It starts at the first call of any kind, as the environment
- * says, or at xseg_sim_reset().  A reset ends every object of the old machine; their handles find
- * nothing afterwards (handle.h).
+ * The simulator is a model of the CUDA driver.  It implements the driver's binary interface on host memory only, so that
+ * programs and tests exercise the code that loads and calls a driver without a GPU.  One header describes each subject.
  *
- * Words: a device has one context, its primary one, so a context is named by its device.
+ *   entry.h           entry points: counters, checks on entry, cuGetProcAddress.
+ *   context.h         devices, primary contexts, peer access.
+ *   memory.h          physical memory, cuMemAlloc, pinned host memory, contents.
+ *   mapping.h         address ranges, mappings and access rights.
+ *   stream.h          streams, queued work and its completion.
+ *   operation.h       kernels, copies, fills and host functions.
+ *   access.h          memory that queued work accesses, and the checks of strict mode.
+ *   event.h           events.
+ *   graph.h           graphs, executable graphs, user objects.
+ *   capture.h         stream capture.
+ *   sharing.h         export and import, IPC, dma-bufs.
+ *   shared_machine.h  device memory that processes share.
+ *   registrar.h       libraries that register memory.
+ *   cost.h, fault.h   costs of calls, injected faults.
+ *   report.h          error messages, reports, leaks.
  *
- * Locking: every exported function takes the lock on entry and gives it back before it returns;
- * everything below runs under it.  What belongs to a thread (struct sim_thread) is thread-local.
+ * State.  A process has one machine, `sim_machine`.  The first call of the process starts it with the configuration of
+ * the environment; xseg_sim_reset() replaces it.  The start of a machine destroys every object of the previous one.
+ * Handles of destroyed objects do not resolve (handle.h), and `epoch` tells threads that their state is stale.
+ *
+ * Clock.  Time is virtual and advances in driver calls only: by the cost of the call (sim_clock_charge()), by a wait of
+ * the host, and by xseg_sim_advance().  Work completes when the clock reaches its end.  The clock never reaches
+ * SIM_OPEN_ENDED, the end of work that has no end.
+ *
+ * Completion.  Copies, fills and host functions take effect when their work completes.  They run before the call that
+ * observed the completion releases the lock (sim_unlock()), in the order of their ends.  Host functions run without the
+ * lock, in the thread of that call.
+ *
+ * Invariants: an allocation succeeds only if the used memory of all processes and external_bytes do not exceed that of
+ * the device.  IDs are never reused in a process.
+ *
+ * Locking: one mutex protects the machine.  Every exported function acquires it on entry and releases it before it
+ * returns; all other functions require that the caller holds it, unless their header says otherwise.  While the
+ * process has a single thread, the mutex is not locked.  struct sim_thread is thread-local.
  */
 #ifndef XSEG_SIM_MACHINE_H
 #define XSEG_SIM_MACHINE_H
@@ -20,21 +49,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "vmm/sim/action.h"
-#include "vmm/sim/address.h"
+#include "vmm/sim/access.h"
 #include "vmm/sim/calls.h"
 #include "vmm/sim/cost.h"
-#include "vmm/sim/dmabuf.h"
 #include "vmm/sim/fault.h"
 #include "vmm/sim/handle.h"
-#include "vmm/sim/origin.h"
+#include "vmm/sim/mapping.h"
+#include "vmm/sim/memory.h"
+#include "vmm/sim/operation.h"
 #include "vmm/sim/registrar.h"
-#include "vmm/sim/shared.h"
-#include "vmm/sim/touch.h"
-#include "vmm/sim/work.h"
+#include "vmm/sim/report.h"
+#include "vmm/sim/shared_machine.h"
+#include "vmm/sim/sharing.h"
+#include "vmm/sim/stream.h"
 #include "xseg/sim.h"
 
-/* Whether the process has one thread only, where the C library says so. */
+/* Whether the process has a single thread, if the C library reports it. */
 #ifdef __GLIBC__
 #if __GLIBC_PREREQ(2, 32)
 #include <sys/single_threaded.h>
@@ -45,224 +75,210 @@
 #define SIM_HAS_ONE_THREAD false
 #endif
 
-#define SIM_GRANULE ((uint64_t)2 << 20) /* the smallest piece of memory that can be mapped */
+/* Allocation granularity, minimum and recommended. */
+#define SIM_GRANULE ((uint64_t)2 << 20)
 
 enum { SIM_DEVICES_MAX = 64, SIM_STACK_MAX = 256, SIM_DRIVER_VERSION = 13000 };
 
-struct sim_stream;
 struct sim_event;
 struct sim_capture;
-struct sim_host;
+
+/** Settings of a machine, defaults included. */
+struct sim_config {
+    unsigned devices;
+    uint64_t memory_bytes, address_bytes;
+    struct sim_costs costs;
+    uint64_t tail_seed; /* 0: constant costs */
+    bool single_mapping_calls, without_vmm, without_peers, strict, real_bytes, reuse_handles,
+        fabric;
+    bool without_dma_buf, without_address_range;
+    enum xseg_sim_rdma rdma;
+    enum xseg_sim_address_order address_order;
+    struct sim_faults faults;         /* initial faults */
+    struct sim_shared_machine shared; /* joined machine */
+};
 
 struct sim_device {
-    uint64_t used, peak; /* bytes of memory */
-    uint64_t held;       /* by somebody else, as a test wants it */
-    uint64_t peers;      /* a bit for each device whose allocations the context may use */
+    uint64_t used, peak;     /* memory of this process, in bytes */
+    uint64_t external_bytes; /* memory that xseg_sim_set_external_memory() reserves */
+    uint64_t peers; /* bit mask of devices to whose allocations the context has peer access */
     /* The primary context. */
-    unsigned retained;
+    unsigned retained; /* reference count */
     bool active;
-    uint64_t context_number;     /* rises with each context of the device */
-    unsigned flags;              /* of the context; nothing depends on them */
-    struct sim_stream *legacy;   /* the legacy default stream, made when first needed */
-    struct sim_stream *streams;  /* all that are alive */
-    struct sim_stream *departed; /* destroyed, with work still unfinished */
+    uint64_t context_number;   /* counts the contexts of the device */
+    unsigned flags;            /* stored, without effect */
+    struct sim_stream *legacy; /* legacy default stream, created on first use */
+    struct sim_stream *streams;
+    struct sim_stream *destroyed_streams; /* with work that has not completed */
     struct sim_event *events;
-    /* Real bytes. */
+    /* The memory file (memory.h). */
     bool has_file;
     int file;
-    uint64_t file_bytes; /* of it that were given out */
+    uint64_t file_bytes; /* size; space is not reused */
 };
 
 struct sim_machine {
-    bool ready;       /* set up since the process started */
-    bool initialised; /* cuInit was called */
-    /* A call can be refused by the checks of its own table row alone.  Code that may change that clears
-     * the flag; the next call that finds it clear sets it anew. */
-    bool is_plain;
-    uint32_t epoch; /* counts resets */
-    uint64_t now, driver_time;
+    bool ready;       /* a machine has been started */
+    bool initialized; /* cuInit was called */
+    /* The row of the call table contains all checks that can reject a call.  Code that adds another check, such as a
+     * fault, clears the flag; sim_enter_checked() computes it again. */
+    bool fast_entry;
+    bool forked;    /* the process is a child of the process that owns the machine */
+    uint32_t epoch; /* counts starts */
+    struct sim_config config;
 
-    unsigned devices;
-    uint64_t memory_bytes;
-    bool one_by_one, without_vmm, without_peers, strict, real_bytes, recycles, fabric;
-    bool without_dma_buf, no_address_range;
-    enum xseg_sim_rdma rdma;
-    bool forked; /* the process is a child of the one that the machine belongs to */
-    struct sim_costs costs;
-    bool has_tails;
-    uint64_t tail_state; /* of their random numbers */
+    uint64_t now, driver_time; /* virtual clock; sum of costs */
+    uint64_t tail_state;       /* state of the random numbers of latency tails */
 
     uint64_t calls[SIM_CALL_COUNT];
-    const char *current; /* name of the call under way; NULL: none of the driver's */
-    uint64_t entered;    /* calls so far, so the number of the one under way */
+    const char *current_call; /* name of the call in progress; NULL: none */
+    uint64_t call_number;     /* number of the call in progress, from the start on */
+    bool
+        saw_completion; /* the call in progress observed a completion, so completions must run before it returns */
     struct sim_faults faults;
-    struct sim_touches touches;
-    struct sim_actions actions;
-    bool waits; /* the call under way has seen work end, so its actions must be over, too */
-    struct sim_shared shared;
-    uint64_t pinned; /* memory that only other processes or open files hold */
-    struct sim_addresses addresses;
-    struct sim_handles streams, events, graphs, nodes, physical, executables, objects;
-    uint64_t mappings; /* how many there are */
+    struct sim_accesses accesses;
+    struct sim_completions completions;
+    struct sim_shared_machine shared;
+    struct sim_address_space addresses;
+    struct sim_handles streams, events, graphs, nodes, physical, graph_execs, user_objects;
+    uint64_t mappings;       /* number of mappings */
+    uint64_t exports_in_use; /* physical memory that only importers or open descriptors use */
     struct sim_dmabuf *dmabufs;
-    struct sim_opened *opened;
+    struct sim_memory_file *memory_files;
     struct sim_registrations registrations;
-    struct sim_host *hosts; /* pinned host memory */
+    struct sim_pinned *pinned;
+    struct sim_capture *captures; /* active and invalidated captures */
+    uint64_t last_visit;          /* number of the last walk over queued work */
 
-    struct sim_capture *captures; /* begun and not ended */
-    uint64_t visits;              /* walks over unfinished work, work.c */
-
-    /* Never start again, so that ids are unique in the process. */
+    /* Not reset by a start, so that IDs are unique in the process. */
     uint64_t last_stream_id, last_capture_id, last_thread, last_condition, last_registration;
 
     struct sim_device device[SIM_DEVICES_MAX];
 };
 
-/* CU_MEM_HANDLE_TYPE_FABRIC, which older headers do not have. */
-#define SIM_HANDLE_FABRIC 8u
-
 extern struct sim_machine sim_machine;
 
-/** What the simulator keeps for each thread. */
+/** State of a thread. */
 struct sim_thread {
-    uint32_t epoch;  /* of the machine that the rest belongs to */
+    uint32_t epoch;  /* epoch of the machine to which the state belongs */
     uint64_t number; /* unique in the process */
     CUstreamCaptureMode capture_mode;
-    unsigned depth;                       /* of the stack of current contexts */
-    unsigned char stack[SIM_STACK_MAX];   /* device + 1; 0 is no context */
-    uint64_t per_thread[SIM_DEVICES_MAX]; /* handles of its default streams, made when needed */
+    unsigned depth;                       /* of the context stack */
+    unsigned char stack[SIM_STACK_MAX];   /* current contexts: device + 1, or 0 */
+    uint64_t per_thread[SIM_DEVICES_MAX]; /* handles of the per-thread default streams */
 };
 
-/* The calling thread's own, once it has been asked for: at a fixed place, which costs no call. */
+/* State of the calling thread, or NULL.  The TLS model avoids a function call. */
 extern __thread struct sim_thread *sim_thread_own __attribute__((tls_model("initial-exec")));
 
-/** The calling thread begins with what belongs to the machine as it is now. */
-struct sim_thread *sim_thread_begin(void);
+/** Reset the state of the calling thread for the current machine. */
+struct sim_thread *sim_thread_reset(void);
 
-/** The calling thread's own. */
+/** Get the state of the calling thread. */
 static inline struct sim_thread *sim_thread(void)
 {
     struct sim_thread *own = sim_thread_own;
 
     return __builtin_expect(own != NULL && own->epoch == sim_machine.epoch, 1) ? own
-                                                                               : sim_thread_begin();
+                                                                               : sim_thread_reset();
 }
 
-/*
- * The machine's lock.  As long as the process has one thread, the mutex is not locked: no other
- * thread can begin while that one holds the machine.  `is_guarded` says whether the holder came in
- * that way; only the holder uses it.
- */
+/* A process with a single thread does not lock the mutex: a second thread cannot start while the first one is in a
+ * driver call.  `is_elided` belongs to the holder of the lock. */
 struct sim_mutex {
     pthread_mutex_t os;
-    bool is_guarded;
+    bool is_elided;
 };
 extern struct sim_mutex sim_mutex;
 
-static inline void sim_mutex_take(void)
+static inline void sim_mutex_lock(void)
 {
-    const bool is_guarded = SIM_HAS_ONE_THREAD;
+    const bool is_elided = SIM_HAS_ONE_THREAD;
 
-    if (!is_guarded)
+    if (!is_elided)
         (void)pthread_mutex_lock(&sim_mutex.os);
-    sim_mutex.is_guarded = is_guarded;
+    sim_mutex.is_elided = is_elided;
 }
 
-static inline void sim_mutex_give(void)
+static inline void sim_mutex_unlock(void)
 {
-    if (!sim_mutex.is_guarded)
+    if (!sim_mutex.is_elided)
         (void)pthread_mutex_unlock(&sim_mutex.os);
 }
 
-/** The machine's first call: it starts as the environment says. */
-void sim_lock_first(void);
+/** Start the first machine, with the configuration of the environment. */
+void sim_machine_start_default(void);
 
+/** Lock the machine. */
 static inline void sim_lock(void)
 {
-    sim_mutex_take();
+    sim_mutex_lock();
     if (__builtin_expect(!sim_machine.ready, 0))
-        sim_lock_first();
+        sim_machine_start_default();
 }
 
-/** Carry out the actions of work that has ended; gives the lock back while host functions run. */
-void sim_settle(void);
+/** Run the completions of completed work.  Releases the lock while host functions run. */
+void sim_run_completions(void);
 
-/** Give the lock back where host functions, other processes or work that ended may be about. */
-void sim_unlock_settling(void);
+/** Unlock the machine after running completions and releasing the shared machine. */
+void sim_unlock_slow(void);
 
+/** Unlock the machine. */
 static inline void sim_unlock(void)
 {
-    if (__builtin_expect(sim_machine.actions.first != NULL || sim_machine.actions.is_running ||
-                             sim_machine.shared.is_locked,
+    if (__builtin_expect(sim_machine.completions.first != NULL ||
+                             sim_machine.completions.is_running || sim_machine.shared.is_locked,
                          0)) {
-        sim_unlock_settling();
+        sim_unlock_slow();
         return;
     }
-    sim_machine.waits = false;
-    sim_mutex_give();
+    sim_machine.saw_completion = false;
+    sim_mutex_unlock();
 }
 
-/** Give the lock back for the time of a host function. */
-void sim_unlock_for(CUhostFn function, void *argument);
-
-/** Settings with every default filled in. */
-struct sim_scene {
-    unsigned devices;
-    uint64_t memory_bytes, address_bytes;
-    struct sim_costs costs;
-    bool one_by_one, without_vmm, without_peers, fast, real_bytes, recycles, fabric;
-    bool without_dma_buf, no_address_range;
-    enum xseg_sim_rdma rdma;
-    enum xseg_sim_address_order address_order;
-    struct sim_faults faults;
-    uint64_t tail_seed;
-    struct sim_shared shared;
-};
-
-/** What settings ask for.  Returns: XSEG_OK or XSEG_ERR_ARGUMENT. */
-xseg_status sim_scene_of(const struct xseg_sim_settings *settings, struct sim_scene *scene);
+/** Call a function of the application without the lock. */
+void sim_call_unlocked(CUhostFn function, void *argument);
 
 /**
- * What the environment asks for; a variable that cannot be understood keeps its default.
+ * Get the configuration of the environment.  An invalid variable has its default value.
  *
- * @param report  whether to say so on standard error
+ * @param report  write a message about an invalid variable to standard error.
  *
- * Returns: XSEG_OK; XSEG_ERR_ARGUMENT if there was such a variable
+ * @return XSEG_ERR_ARGUMENT  a variable is invalid.
  */
-xseg_status sim_scene_of_environment(struct sim_scene *scene, bool report);
+xseg_status sim_config_from_environment(struct sim_config *config, bool report);
 
-/** End the old machine, start a fresh one. */
-void sim_machine_start(const struct sim_scene *scene);
+/** Destroy the machine and start a new one. */
+void sim_machine_start(const struct sim_config *config);
 
-/** Whether a piece of work has ended; NULL has. */
-static inline bool sim_work_ended(const struct sim_work *work)
+/** Get whether work has completed.  NULL is completed work. */
+static inline bool sim_work_completed(const struct sim_work *work)
 {
-    return work == NULL || work->number <= work->queue->cut || work->end <= sim_machine.now;
+    return work == NULL || work->number <= work->queue->finished || work->end <= sim_machine.now;
 }
 
-/** Let time pass; the clock stops short of its end. */
-static inline void sim_pass(uint64_t nanoseconds)
+/** Advance the clock. */
+static inline void sim_clock_advance(uint64_t nanoseconds)
 {
-    /* The last moment is SIM_OPEN, when nothing ends. */
-    const uint64_t left = SIM_OPEN - 1 - sim_machine.now;
+    const uint64_t left = SIM_OPEN_ENDED - 1 - sim_machine.now;
 
     sim_machine.now += nanoseconds < left ? nanoseconds : left;
 }
 
-/** Charge the machine's clock. */
-static inline void sim_charge(uint64_t nanoseconds)
+/** Advance the clock by the cost of the call in progress. */
+static inline void sim_clock_charge(uint64_t nanoseconds)
 {
-    if (__builtin_expect(sim_machine.has_tails && nanoseconds != 0, 0))
-        nanoseconds = sim_cost_spread(nanoseconds);
-    sim_pass(nanoseconds);
+    if (__builtin_expect(sim_machine.config.tail_seed != 0 && nanoseconds != 0, 0))
+        nanoseconds = sim_cost_with_tail(nanoseconds, &sim_machine.tail_state);
+    sim_clock_advance(nanoseconds);
     sim_machine.driver_time += nanoseconds;
 }
 
-/** The memory that a device has left. */
-uint64_t sim_memory_left(unsigned device);
+/** Get the free memory of a device, in bytes. */
+uint64_t sim_memory_available(unsigned device);
 
-/** Take memory that a device has, or give it back. */
-void sim_memory_take(unsigned device, uint64_t bytes);
-void sim_memory_put(unsigned device, uint64_t bytes);
+/** Add memory to the used memory of a device, or subtract it. */
+void sim_memory_charge(unsigned device, uint64_t bytes);
+void sim_memory_uncharge(unsigned device, uint64_t bytes);
 
 #endif

@@ -7,7 +7,7 @@
 #include "vmm/sim/machine.h"
 #include "vmm/sim/registrar.h"
 
-/* A run of whole granules of one reservation. */
+/* Consecutive granules of a reservation. */
 struct run {
     struct sim_range *range;
     uint64_t first, count;
@@ -28,7 +28,7 @@ static bool find_run(uint64_t address, uint64_t bytes, struct run *run)
     return true;
 }
 
-/* The mapping that starts a run, when it lies in it whole. */
+/* Get the mapping that starts at a granule of a run and does not extend past the run, or NULL. */
 static struct sim_mapping *find_mapping_start(const struct run *run, uint64_t at)
 {
     struct sim_mapping *mapping = run->range->granule[run->first + at];
@@ -39,7 +39,7 @@ static struct sim_mapping *find_mapping_start(const struct run *run, uint64_t at
     return mapping;
 }
 
-/* Whether a run is made of whole mappings with nothing between, and as many as may be named. */
+/* Get whether a run consists of whole mappings without gaps, as many as one call may process. */
 static bool consists_of_mappings(const struct run *run)
 {
     uint64_t count = 0;
@@ -51,7 +51,7 @@ static bool consists_of_mappings(const struct run *run)
             return false;
         at += mapping->bytes / SIM_GRANULE;
     }
-    return count == 1 || !sim_machine.one_by_one;
+    return count == 1 || !sim_machine.config.single_mapping_calls;
 }
 
 struct sim_mapping *sim_mapping_at(uint64_t address)
@@ -71,31 +71,31 @@ static CUresult map_memory(CUdeviceptr address, size_t bytes, size_t offset,
     uint64_t covered = 0;
     struct run run;
 
-    /* cuda.h: the offset must be zero currently.  So only a prefix can be mapped. */
+    /* cuda.h requires offset 0. */
     if (offset != 0 || flags != 0 || physical == NULL || bytes > physical->bytes ||
         !find_run(address, bytes, &run))
         return CUDA_ERROR_INVALID_VALUE;
     for (uint64_t i = 0; i < run.count; i++)
         if (run.range->granule[run.first + i] != NULL)
             return CUDA_ERROR_INVALID_VALUE;
-    sim_charge(sim_cost_of(sim_machine.costs.map, bytes));
+    sim_clock_charge(sim_cost_for_size(sim_machine.config.costs.map, bytes));
     mapping = malloc(sizeof(*mapping));
-    if (mapping == NULL || !sim_bytes_map(&physical->store, address, bytes)) {
+    if (mapping == NULL || !sim_contents_map(&physical->store, address, bytes)) {
         free(mapping);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *mapping = (struct sim_mapping){
-        .physical = physical, .address = address, .bytes = bytes, .origin = sim_origin_here()};
+        .physical = physical, .address = address, .bytes = bytes, .origin = sim_origin_of_call()};
     do {
         run.range->granule[run.first + covered] = mapping;
     } while (++covered < run.count);
-    run.range->mapped += run.count;
+    run.range->mapped_granules += run.count;
     physical->mappings++;
     sim_machine.mappings++;
     return CUDA_SUCCESS;
 }
 
-/* The mapping that starts at a granule goes.  Returns: how many granules it covered. */
+/* Destroy the mapping that starts at a granule.  Returns its number of granules. */
 static uint64_t mapping_destroy(struct sim_range *range, uint64_t first)
 {
     struct sim_mapping *mapping = range->granule[first];
@@ -103,54 +103,54 @@ static uint64_t mapping_destroy(struct sim_range *range, uint64_t first)
 
     for (uint64_t i = 0; i < count; i++)
         range->granule[first + i] = NULL;
-    range->mapped -= count;
-    sim_bytes_unmap(mapping->address, mapping->bytes);
+    range->mapped_granules -= count;
+    sim_contents_unmap(mapping->address, mapping->bytes);
     sim_machine.mappings--;
     mapping->physical->mappings--;
-    sim_physical_settle(mapping->physical);
+    sim_physical_free_if_unused(mapping->physical);
     free(mapping);
     return count;
 }
 
-void sim_mappings_end(struct sim_range *range)
+void sim_mappings_destroy(struct sim_range *range)
 {
-    for (uint64_t at = 0; range->mapped != 0;)
+    for (uint64_t at = 0; range->mapped_granules != 0;)
         at += range->granule[at] == NULL ? 1 : mapping_destroy(range, at);
 }
 
-/* No mapping of a run may be in use. */
+/* End the process with a report if a mapping of a run is in use. */
 static void check_unmap(const struct run *run)
 {
     for (uint64_t at = 0; at < run->count;) {
         const struct sim_mapping *mapping = run->range->granule[run->first + at];
 
-        sim_check_idle(mapping);
-        sim_registrar_check_mapping(mapping);
-        sim_check_context(mapping);
+        sim_check_mapping_idle(mapping);
+        sim_registrations_check_mapping(mapping);
+        sim_check_mapping_context(mapping);
         at += mapping->bytes / SIM_GRANULE;
     }
 }
 
-/* Does not wait for work: the real call does not either, whatever cuda.h notes. */
+/* Unlike the note in cuda.h, real drivers do not wait for queued work. */
 static CUresult unmap_memory(CUdeviceptr address, size_t bytes)
 {
     struct run run;
 
     if (!find_run(address, bytes, &run) || !consists_of_mappings(&run))
         return CUDA_ERROR_INVALID_VALUE;
-    sim_charge(sim_machine.costs.unmap);
-    if (sim_machine.strict)
+    sim_clock_charge(sim_machine.config.costs.unmap);
+    if (sim_machine.config.strict)
         check_unmap(&run);
     for (uint64_t at = 0; at < run.count;) {
-        const int error = sim_faults_stop(&sim_machine.faults);
+        const int error = sim_faults_check_mapping(&sim_machine.faults);
 
         if (error != 0)
             return (CUresult)error;
-        sim_charge(sim_cost_of(sim_machine.costs.unmap_mapping,
-                               run.range->granule[run.first + at]->bytes));
+        sim_clock_charge(sim_cost_for_size(sim_machine.config.costs.unmap_mapping,
+                                           run.range->granule[run.first + at]->bytes));
         at += mapping_destroy(run.range, run.first + at);
     }
-    /* The error of a call that is to fail after as many mappings as there were, or more; else none. */
+    /* A halfway fault past the last mapping. */
     return (CUresult)sim_machine.faults.halfway_error;
 }
 
@@ -161,16 +161,16 @@ static CUresult check_access_desc(const CUmemAccessDesc *desc)
          desc->flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
          desc->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
         return CUDA_ERROR_INVALID_VALUE;
-    if (desc->location.id < 0 || (unsigned)desc->location.id >= sim_machine.devices)
+    if (desc->location.id < 0 || (unsigned)desc->location.id >= sim_machine.config.devices)
         return CUDA_ERROR_INVALID_DEVICE;
     /* Read-only access is not modeled. */
     return desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READ ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 }
 
-/* Where no device can use the memory of another, only its own may be named. */
+/* Get whether a device may have access to the memory of a run: its own memory, or any with peer support. */
 static bool is_peer_access_allowed(const struct run *run, const CUmemAccessDesc *desc)
 {
-    for (uint64_t at = 0; sim_machine.without_peers && at < run->count;) {
+    for (uint64_t at = 0; sim_machine.config.without_peers && at < run->count;) {
         const struct sim_mapping *mapping = run->range->granule[run->first + at];
 
         if (mapping->physical->device != (unsigned)desc->location.id)
@@ -180,10 +180,10 @@ static bool is_peer_access_allowed(const struct run *run, const CUmemAccessDesc 
     return true;
 }
 
-/* Seen under WSL2, where the devices say that they have RDMA: memory for it is made, and not accessible then. */
+/* Get whether access fails because of XSEG_SIM_RDMA_ACCESS_FAILS. */
 static bool is_rdma_access_denied(const struct run *run, const CUmemAccessDesc *desc)
 {
-    if (sim_machine.rdma != XSEG_SIM_RDMA_ACCESS_FAILS ||
+    if (sim_machine.config.rdma != XSEG_SIM_RDMA_ACCESS_FAILS ||
         desc->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
         return false;
     for (uint64_t at = 0; at < run->count;) {
@@ -200,14 +200,14 @@ static void set_mapping_access(struct sim_mapping *mapping, const CUmemAccessDes
 {
     const uint64_t bit = (uint64_t)1 << desc->location.id;
 
-    if (sim_machine.strict && (mapping->accessible & bit) != 0 &&
+    if (sim_machine.config.strict && (mapping->accessible & bit) != 0 &&
         desc->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
-        sim_check_idle_on(mapping, (unsigned)desc->location.id);
+        sim_check_mapping_idle_on(mapping, (unsigned)desc->location.id);
     mapping->accessible &= ~bit;
     if (desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
         mapping->accessible |= bit;
-    sim_bytes_protect(mapping->address, mapping->bytes, mapping->accessible != 0);
-    sim_charge(sim_cost_access(&sim_machine.costs, mapping->bytes));
+    sim_contents_protect(mapping->address, mapping->bytes, mapping->accessible != 0);
+    sim_clock_charge(sim_cost_set_access(&sim_machine.config.costs, mapping->bytes));
 }
 
 static CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *desc,
@@ -228,10 +228,10 @@ static CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessD
         if (is_rdma_access_denied(&run, &desc[i]))
             return CUDA_ERROR_UNKNOWN;
     }
-    sim_charge(sim_machine.costs.access_call);
+    sim_clock_charge(sim_machine.config.costs.access_call);
     for (uint64_t at = 0; at < run.count;) {
         struct sim_mapping *mapping = run.range->granule[run.first + at];
-        const int error = sim_faults_stop(&sim_machine.faults);
+        const int error = sim_faults_check_mapping(&sim_machine.faults);
 
         if (error != 0)
             return (CUresult)error;
@@ -249,7 +249,7 @@ static CUresult get_access(unsigned long long *flags, const CUmemLocation *locat
 
     if (flags == NULL || location == NULL || location->type != CU_MEM_LOCATION_TYPE_DEVICE)
         return CUDA_ERROR_INVALID_VALUE;
-    if (location->id < 0 || (unsigned)location->id >= sim_machine.devices)
+    if (location->id < 0 || (unsigned)location->id >= sim_machine.config.devices)
         return CUDA_ERROR_INVALID_DEVICE;
     if (mapping == NULL)
         return CUDA_ERROR_INVALID_VALUE;

@@ -1,92 +1,106 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Physical memory and its mappings.
+ * Virtual address space: reservations, mappings and access rights.
  *
- * Physical memory is what cuMemCreate made.  It is freed when nothing refers to it any more: no
- * reference of the program (one from the creation, one from each cuMemRetainAllocationHandle), no
- * mapping and no dma-buf (dmabuf.h).  A mapping shows the first bytes of it at an address, with access rights for each
- * device; a fresh mapping has none.
+ * An address range is a reservation (cuMemAddressReserve) or an allocation (cuMemAlloc).  It is aligned to 2 MiB at
+ * least and occupies whole granules of 2 MiB.  A mapping shows a prefix of physical memory in a reservation, with one
+ * access bit per device; a new mapping has none.  A reservation has a table with the mapping of each granule:
  *
- * Invariants: a mapping lies in one reservation and is named by exactly the granules it covers;
- * physical->mappings counts the mappings of it.
+ *     reservation   base                                             base + bytes
+ *     granule[]     [ A ][ A ][ NULL ][ B ][ NULL ][ NULL ][ C ][ C ]
  *
- * Locking: the machine's lock.
+ * cuMemUnmap and cuMemSetAccess process a run of whole mappings without gaps.  A fault can stop them after some
+ * mappings, as a real driver may do.
+ *
+ * Order of addresses.  In rising order each range is placed above all earlier ones, so that a stale address does not
+ * become valid again; falling order mirrors this.  When the addresses of 128 TiB are exhausted, the next gap after the
+ * previous range is used, and the search wraps around.  In shuffled order, ranges are placed in the first gap from a
+ * pseudo-random address on.  Addresses where the process has a mapping are skipped if memory has contents.
+ *
+ * The array of ranges is sorted by base.  A lookup is a binary search, O(log n) in the number of ranges.  A destroyed
+ * range leaves a NULL entry, and the array is compacted when half of its entries are NULL.
+ *
+ * Invariants: ranges do not overlap and are sorted.  reserved_bytes does not exceed limit_bytes.  No address is 2^47 or
+ * more.  A mapping belongs to one reservation, whose table refers to it in exactly the granules that it covers.  Once
+ * is_exhausted is set, the array contains no NULL entries.
+ *
+ * Locking: the machine lock.
  */
 #ifndef XSEG_SIM_MAPPING_H
 #define XSEG_SIM_MAPPING_H
 
 #include <cuda.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
-#include "vmm/sim/bytes.h"
-#include "vmm/sim/origin.h"
-
-struct sim_range;
-
-struct sim_physical {
-    uint64_t handle;
-    uint64_t bytes;
-    unsigned device;
-    uint64_t references, mappings;
-    uint64_t dmabufs; /* pieces of dma-bufs that keep it */
-    CUmemAllocationProp prop;
-    struct sim_store store;
-    struct sim_origin origin;
-    bool is_imported; /* from a file; another handle accounts for it */
-    bool is_exported; /* not imported, and its file has the label that importers read */
-    bool is_pinned;   /* nothing here refers to it, but others hold it */
-};
+#include "vmm/sim/memory.h"
+#include "vmm/sim/report.h"
+#include "xseg/sim.h"
 
 struct sim_mapping {
     struct sim_physical *physical;
     uint64_t address, bytes;
-    uint64_t accessible; /* a bit for each device */
+    uint64_t accessible; /* bit mask of devices with read and write access */
     struct sim_origin origin;
 };
 
-/** The memory of a handle that the program still has a reference to, or NULL. */
-struct sim_physical *sim_physical_find(CUmemGenericAllocationHandle handle);
+struct sim_range {
+    uint64_t base, bytes; /* as requested */
+    unsigned device;      /* of an allocation */
+    /* Reservation: mapping of each granule, or NULL.  Allocation: NULL. */
+    struct sim_mapping **granule;
+    uint64_t mapped_granules;
+    struct sim_origin origin;
+    struct sim_store store; /* of an allocation */
+    bool sync_memops;       /* of an allocation: CU_POINTER_ATTRIBUTE_SYNC_MEMOPS */
+    /* Allocation of another process (cuIpcOpenMemHandle): the process, the ID of the allocation there, and the number of
+     * opens. */
+    bool is_ipc;
+    int process;
+    uint64_t exporter_id, open_count;
+};
 
-/** Free it if nothing refers to it any more. */
-void sim_physical_settle(struct sim_physical *physical);
+struct sim_address_space {
+    struct sim_range **range; /* NULL: destroyed */
+    uint64_t *base;           /* base of each entry, also of destroyed ones */
+    size_t count, capacity, freed;
+    size_t reservations, allocations; /* numbers of live ranges */
+    uint64_t next;                    /* address where the search for a gap starts */
+    uint64_t reserved_bytes, limit_bytes;
+    uint64_t external_bytes; /* xseg_sim_set_external_addresses() */
+    bool is_exhausted;       /* addresses are reused */
+    enum xseg_sim_address_order order;
+    uint64_t random_state; /* shuffled order */
+};
 
-/** Free what was kept because others held it, where they do so no longer. */
-void sim_physical_settle_pinned(void);
+void sim_address_space_init(struct sim_address_space *addresses, uint64_t limit_bytes,
+                            enum xseg_sim_address_order order);
+void sim_address_space_destroy(struct sim_address_space *addresses);
 
 /**
- * An object for memory, with one reference.
+ * Create an address range.
  *
- * @param store  its contents; taken over, also on failure
+ * @param alignment  power of two.
  *
- * Returns: NULL when there is no host memory
+ * Returns NULL if addresses or host memory are exhausted.
  */
-struct sim_physical *sim_physical_make(const CUmemAllocationProp *prop, uint64_t bytes,
-                                       const struct sim_store *store);
+struct sim_range *sim_range_create(struct sim_address_space *addresses, uint64_t bytes,
+                                   uint64_t alignment, int is_reservation);
 
-/** Whether a descriptor of an export is open, or an importer has the memory. */
-bool sim_export_is_held(const struct sim_physical *physical);
+/** Destroy an address range.  A reservation must not have mappings. */
+void sim_range_destroy(struct sim_address_space *addresses, struct sim_range *range);
 
-/** Release the lock by which the exporter sees imported memory, unless another handle imports it. */
-void sim_export_unlock(const struct sim_physical *physical);
+/** Get the range that contains an address, or NULL. */
+struct sim_range *sim_range_find(const struct sim_address_space *addresses, uint64_t address);
 
-/**
- * Open a file of this process anew, and lock a byte of it until all descriptors that come of that are closed.
- *
- * Returns: the descriptor, whose position is the byte; -1 with errno
- */
-int sim_file_open_locked(int file, uint64_t byte);
-
-/** Whether another open file has locked one of `count` bytes. */
-bool sim_file_is_locked(int file, uint64_t byte, uint64_t count);
-
-/** End all mappings in a reservation; for the end of the machine. */
-void sim_mappings_end(struct sim_range *range);
-
-/** End all physical memory; for the end of the machine. */
-void sim_physical_end(void);
-
-/** The mapping at an address, or NULL. */
+/** Get the mapping that contains an address, or NULL. */
 struct sim_mapping *sim_mapping_at(uint64_t address);
+
+/** Destroy all mappings of a reservation. */
+void sim_mappings_destroy(struct sim_range *range);
+
+/** Get the mapping or allocation that contains an address, as cuMemGetAddressRange does. */
+CUresult sim_address_range(uint64_t address, uint64_t *base, uint64_t *bytes);
 
 #endif

@@ -1,37 +1,161 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Memory by cuMemAlloc.
+ * Memory: physical memory (cuMemCreate), allocations (cuMemAlloc), pinned host memory, and the contents of all of them.
  *
- * Every allocation, however small, takes whole granules of 2 MiB: of addresses and of memory.
+ * Physical memory belongs to a device and has a size, properties and a reference count.  Its references are the
+ * creation, each cuMemRetainAllocationHandle, each mapping, and each dma-buf.  The memory is freed when none is left,
+ * and other processes do not use it (sharing.h).  Until then it is charged to the device.
  *
- * Locking: the machine's lock.
+ * An allocation is an address range (mapping.h) with memory.  It occupies whole granules of 2 MiB, however small it is.
+ * Freeing it waits for all work of the device that has an end, as the real call does; work without an end continues,
+ * because only an explicit wait may complete it.
+ *
+ * Pinned host memory is memory of the process that cuMemHostAlloc allocated or cuMemHostRegister registered.  An
+ * asynchronous copy accesses pinned memory when the copy is executed, and pageable memory before the call returns.
+ *
+ * Contents.  Memory has contents with the setting real_bytes only; otherwise the functions sim_contents_*() succeed
+ * without effect.  Each device has one sparse memory file.  The addresses of each range are reserved in the process
+ * too, without access.  A mapping maps the part of the file that belongs to its physical memory at its address, and
+ * host access rights follow the access rights of the devices.  So two mappings of the same memory have the same
+ * contents, an access to an unmapped address faults, and an incorrect mapping shows as an incorrect byte.  Pages that
+ * were never written use no host memory; copies and fills of zeros preserve that.
+ *
+ *     memory file   [ label | contents ][ contents ][ label | contents ] ...      exportable memory has a label
+ *                             ^ store.offset
+ *
+ * Exportable memory has a part of the file even without real_bytes.  The part begins with a host page for the label that
+ * sharing.c writes and locks.  So the number of open descriptors does not depend on the number of allocations.  Space in
+ * a file is not reused; freed memory is deallocated in the file.
+ *
+ * Invariants: physical->mappings and physical->dmabufs count the mappings and dma-buf parts that refer to the memory;
+ * the used memory of a device is the sum of its physical memory that is not imported and of its allocations, in granules.
+ *
+ * Locking: the machine lock.
  */
 #ifndef XSEG_SIM_MEMORY_H
 #define XSEG_SIM_MEMORY_H
 
 #include <cuda.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
+#include "vmm/sim/report.h"
+
 struct sim_range;
-struct sim_store;
+struct sim_memory_file;
 
-/** Free all allocations of a device. */
-void sim_allocations_end(unsigned device);
+/** Location of contents in a memory file. */
+struct sim_store {
+    int file; /* -1: no contents */
+    uint64_t offset;
+    uint64_t label_bytes; /* size of the label before the contents; 0: not exportable */
+    struct sim_memory_file
+        *memory_file; /* file of another process or of an import; NULL: own file of the device */
+};
+
+/** Memory of cuMemCreate. */
+struct sim_physical {
+    uint64_t handle;
+    uint64_t bytes;
+    unsigned device;
+    uint64_t references, mappings, dmabufs;
+    CUmemAllocationProp prop;
+    struct sim_store store;
+    struct sim_origin origin;
+    bool is_imported;      /* charged to the exporter */
+    bool is_exported;      /* the label has been written */
+    bool is_export_in_use; /* only importers and open descriptors use it */
+};
+
+/** Pinned host memory. */
+struct sim_pinned {
+    struct sim_pinned *next;
+    uint64_t base, bytes;
+    bool is_registered; /* by cuMemHostRegister; the application owns the memory */
+    struct sim_origin origin;
+};
+
+/** Get the physical memory of a handle to which the application has a reference, or NULL. */
+struct sim_physical *sim_physical_find(CUmemGenericAllocationHandle handle);
 
 /**
- * Addresses for memory of a device, with its contents shown there.  The store is taken over, also on
- * failure; the memory is not counted.
+ * Create physical memory with one reference.  Does not charge the device.
  *
- * Returns: NULL when addresses or host memory have run out
+ * @param store  contents; ownership passes to the memory, also on failure.
+ *
+ * Returns NULL on host allocation failure.
  */
-struct sim_range *sim_allocation_make(unsigned device, uint64_t bytes,
-                                      const struct sim_store *store);
+struct sim_physical *sim_physical_create(const CUmemAllocationProp *prop, uint64_t bytes,
+                                         const struct sim_store *store);
+
+/** Free physical memory if it has no reference. */
+void sim_physical_free_if_unused(struct sim_physical *physical);
+
+/** Free exported memory and dma-bufs that others have stopped using. */
+void sim_physical_free_unused_exports(void);
+
+/** Destroy all physical memory. */
+void sim_physical_destroy_all(void);
 
 /**
- * Free an allocation, or close one of another process, once all timed work of its device has ended.
+ * Create the address range of an allocation and map its contents.  Does not charge the device.
  *
- * Returns: CUDA_ERROR_INVALID_VALUE when a host function that was waited for has freed it
+ * @param store  contents; ownership passes to the range, also on failure.
+ *
+ * Returns NULL if addresses or host memory are exhausted.
+ */
+struct sim_range *sim_allocation_create(unsigned device, uint64_t bytes,
+                                        const struct sim_store *store);
+
+/**
+ * Free an allocation, or close an allocation of another process, after waiting for the work of its device.
+ *
+ * Returns CUDA_ERROR_INVALID_VALUE if a host function has freed the allocation during the wait.
  */
 CUresult sim_allocation_free(struct sim_range *range);
+
+/** Free all allocations of a device. */
+void sim_allocations_destroy(unsigned device);
+
+/** Get the page size of the host, in bytes. */
+uint64_t sim_host_page_size(void);
+
+/** Get the pinned memory that contains an address, or NULL. */
+const struct sim_pinned *sim_pinned_find(uint64_t address);
+
+/** Get whether one piece of pinned memory contains a range. */
+bool sim_pinned_contains(uint64_t address, uint64_t bytes);
+
+/** Get the number of pieces of pinned memory, and one of them in *example. */
+size_t sim_pinned_count(const struct sim_pinned **example);
+
+/** Release all pinned memory. */
+void sim_pinned_destroy_all(void);
+
+/** Reserve addresses of the process.  Returns false if the process has a mapping there. */
+bool sim_contents_reserve(uint64_t base, uint64_t bytes);
+void sim_contents_unreserve(uint64_t base, uint64_t bytes);
+
+/** Allocate zeroed contents.  Returns false if a system call fails. */
+bool sim_contents_allocate(unsigned device, uint64_t bytes, bool is_exportable,
+                           struct sim_store *store);
+void sim_contents_free(const struct sim_store *store, uint64_t bytes);
+
+/** Map contents at reserved addresses, without access rights.  Returns false if a system call fails. */
+bool sim_contents_map(const struct sim_store *store, uint64_t address, uint64_t bytes);
+void sim_contents_unmap(uint64_t address, uint64_t bytes);
+
+/** Set the access rights of the host. */
+void sim_contents_protect(uint64_t address, uint64_t bytes, bool is_accessible);
+
+/** Copy contents.  The ranges are accessible and may overlap. */
+void sim_contents_copy(uint64_t to, uint64_t from, uint64_t bytes);
+
+/** Fill contents with zeros. */
+void sim_contents_zero(uint64_t to, uint64_t bytes);
+
+/** Close all memory files. */
+void sim_contents_close(void);
 
 #endif

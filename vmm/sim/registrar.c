@@ -5,123 +5,119 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "vmm/sim/dmabuf.h"
-#include "vmm/sim/host.h"
 #include "vmm/sim/machine.h"
 #include "vmm/sim/mapping.h"
-#include "vmm/sim/pointer.h"
-#include "vmm/sim/refusal.h"
-#include "vmm/sim/touch.h"
 
-/* What somebody wants registered. */
-struct wish {
+/* Range to register. */
+struct request {
     uint64_t address, bytes;
 };
 
 static uint64_t page_address(uint64_t address)
 {
-    return address - address % sim_host_page();
+    return address - address % sim_host_page_size();
 }
 
-/* The operation in the messages of both entry points is sim_machine.current. */
-static xseg_status reject_page(xseg_status status, const struct wish *wish,
-                               const struct sim_gap *gap)
+/* sim_machine.current_call is the operation in the messages of both entry points. */
+static xseg_status reject_page(xseg_status status, const struct request *request,
+                               const struct sim_conflict *conflict)
 {
-    return sim_refuse(status, "%s: %s, 0x%" PRIx64 " (range: %" PRIu64 " bytes at 0x%" PRIx64 ")",
-                      sim_machine.current, gap->why, gap->address, wish->bytes, wish->address);
+    return sim_error(status, "%s: %s, 0x%" PRIx64 " (range: %" PRIu64 " bytes at 0x%" PRIx64 ")",
+                     sim_machine.current_call, conflict->reason, conflict->address, request->bytes,
+                     request->address);
 }
 
-/* All of it must lie in one allocation, which is told whole. */
-static xseg_status check_range_end(const struct wish *wish, uint64_t base, uint64_t bytes)
+/* Check that the range is in one mapping or allocation. */
+static xseg_status check_range_end(const struct request *request, uint64_t base, uint64_t bytes)
 {
-    const uint64_t covered = bytes - (wish->address - base);
+    const uint64_t covered = bytes - (request->address - base);
 
-    if (wish->bytes <= covered)
+    if (request->bytes <= covered)
         return XSEG_OK;
-    return sim_refuse(XSEG_ERR_ARGUMENT,
-                      "%s: range exceeds its mapping or allocation, %" PRIu64 " bytes at 0x%" PRIx64
-                      "; end the range at 0x%" PRIx64 " or before",
-                      sim_machine.current, wish->bytes, wish->address, base + bytes);
+    return sim_error(XSEG_ERR_ARGUMENT,
+                     "%s: range exceeds its mapping or allocation, %" PRIu64 " bytes at 0x%" PRIx64
+                     "; end the range at 0x%" PRIx64 " or before",
+                     sim_machine.current_call, request->bytes, request->address, base + bytes);
 }
 
-/* The pages of a range have to be such as a dma-buf wants. */
-static xseg_status check_pages(const struct wish *wish, uint64_t address, uint64_t bytes)
+/* Check that the pages of a range can have a dma-buf. */
+static xseg_status check_pages(const struct request *request, uint64_t address, uint64_t bytes)
 {
     const uint64_t first = page_address(address);
-    const uint64_t whole = page_address(address + bytes - 1) + sim_host_page() - first;
-    struct sim_gap gap;
-    const CUresult result = sim_dmabuf_check(first, whole, &gap);
+    const uint64_t whole = page_address(address + bytes - 1) + sim_host_page_size() - first;
+    struct sim_conflict conflict;
+    const CUresult result = sim_dmabuf_check(first, whole, &conflict);
 
     if (result == CUDA_SUCCESS)
         return XSEG_OK;
-    return reject_page(
-        result == CUDA_ERROR_NOT_SUPPORTED ? XSEG_ERR_UNSUPPORTED : XSEG_ERR_ARGUMENT, wish, &gap);
+    return reject_page(result == CUDA_ERROR_NOT_SUPPORTED ? XSEG_ERR_UNSUPPORTED
+                                                          : XSEG_ERR_ARGUMENT,
+                       request, &conflict);
 }
 
-/* The allocation at an address, as cuMemGetAddressRange tells it. */
-static xseg_status find_address_range(const struct wish *wish, uint64_t address, uint64_t *base,
-                                      uint64_t *bytes)
+/* Get the mapping or allocation at an address, as cuMemGetAddressRange does. */
+static xseg_status find_address_range(const struct request *request, uint64_t address,
+                                      uint64_t *base, uint64_t *bytes)
 {
-    struct sim_gap gap = {page_address(address), "page is not mapped"};
+    struct sim_conflict conflict = {page_address(address), "page is not mapped"};
 
-    if (sim_pointer_range(address, base, bytes) == CUDA_SUCCESS)
+    if (sim_address_range(address, base, bytes) == CUDA_SUCCESS)
         return XSEG_OK;
     if (sim_mapping_at(address) == NULL)
-        return reject_page(XSEG_ERR_ARGUMENT, wish, &gap);
-    gap.why = "page is not found by cuMemGetAddressRange";
-    return reject_page(XSEG_ERR_UNSUPPORTED, wish, &gap);
+        return reject_page(XSEG_ERR_ARGUMENT, request, &conflict);
+    conflict.reason = "page is not found by cuMemGetAddressRange";
+    return reject_page(XSEG_ERR_UNSUPPORTED, request, &conflict);
 }
 
-/* Needs no answer of cuMemGetAddressRange: the kernel's module looks at the memory itself. */
-static xseg_status check_peermem(const struct wish *wish)
+/* The kernel module does not use cuMemGetAddressRange. */
+static xseg_status check_peermem(const struct request *request)
 {
-    const xseg_status status = check_pages(wish, wish->address, 1);
-    const struct sim_mapping *mapping = sim_mapping_at(wish->address);
+    const xseg_status status = check_pages(request, request->address, 1);
+    const struct sim_mapping *mapping = sim_mapping_at(request->address);
     const struct sim_range *range;
 
     if (status != XSEG_OK)
         return status;
     if (mapping != NULL)
-        return check_range_end(wish, mapping->address, mapping->bytes);
-    range = sim_range_find(&sim_machine.addresses, wish->address);
-    return check_range_end(wish, range->base, range->bytes);
+        return check_range_end(request, mapping->address, mapping->bytes);
+    range = sim_range_find(&sim_machine.addresses, request->address);
+    return check_range_end(request, range->base, range->bytes);
 }
 
-static xseg_status check_dmabuf(const struct wish *wish)
+static xseg_status check_dmabuf(const struct request *request)
 {
     uint64_t base, bytes;
     xseg_status status;
 
-    if (sim_machine.without_dma_buf)
-        return sim_refuse(XSEG_ERR_UNSUPPORTED,
-                          "%s: dma-bufs are not supported by the simulated machine",
-                          sim_machine.current);
-    status = find_address_range(wish, wish->address, &base, &bytes);
+    if (sim_machine.config.without_dma_buf)
+        return sim_error(XSEG_ERR_UNSUPPORTED,
+                         "%s: dma-bufs are not supported by the simulated machine",
+                         sim_machine.current_call);
+    status = find_address_range(request, request->address, &base, &bytes);
     if (status == XSEG_OK)
-        status = check_range_end(wish, base, bytes);
-    return status == XSEG_OK ? check_pages(wish, base, bytes) : status;
+        status = check_range_end(request, base, bytes);
+    return status == XSEG_OK ? check_pages(request, base, bytes) : status;
 }
 
-/* NCCL walks over mapped memory and asks for one dma-buf of all of it.  Without dma-bufs it has nvidia_peermem. */
-static xseg_status check_nccl(const struct wish *wish)
+/* NCCL queries each mapping and requests one dma-buf of the range, or uses nvidia_peermem if dma-bufs are missing. */
+static xseg_status check_nccl(const struct request *request)
 {
-    const uint64_t end = wish->address + wish->bytes;
+    const uint64_t end = request->address + request->bytes;
     uint64_t base, bytes;
 
-    for (uint64_t at = wish->address; at < end; at = base + bytes) {
-        const xseg_status status = find_address_range(wish, at, &base, &bytes);
+    for (uint64_t at = request->address; at < end; at = base + bytes) {
+        const xseg_status status = find_address_range(request, at, &base, &bytes);
 
         if (status != XSEG_OK)
             return status;
-        if (sim_machine.without_dma_buf)
-            return check_peermem(wish);
+        if (sim_machine.config.without_dma_buf)
+            return check_peermem(request);
         if (sim_mapping_at(at) == NULL)
             break;
     }
-    return check_pages(wish, wish->address, wish->bytes);
+    return check_pages(request, request->address, request->bytes);
 }
 
-/* Returns: false when there is no host memory */
 static bool reserve_registration(struct sim_registrations *registrations)
 {
     const size_t capacity = registrations->capacity == 0 ? 16 : registrations->capacity * 2;
@@ -137,94 +133,95 @@ static bool reserve_registration(struct sim_registrations *registrations)
     return true;
 }
 
-static xseg_status add_registration(const struct wish *wish, const char *registrar, uint64_t *id)
+static xseg_status add_registration(const struct request *request, const char *registrar,
+                                    uint64_t *id)
 {
     struct sim_registrations *registrations = &sim_machine.registrations;
 
     if (!reserve_registration(registrations))
-        return sim_refuse(XSEG_ERR_HOST_MEMORY, "%s: out of host memory, registration",
-                          sim_machine.current);
+        return sim_error(XSEG_ERR_HOST_MEMORY, "%s: out of host memory, registration",
+                         sim_machine.current_call);
     registrations->registration[registrations->count++] = (struct sim_registration){
         .id = ++sim_machine.last_registration,
-        .address = wish->address,
-        .bytes = wish->bytes,
+        .address = request->address,
+        .bytes = request->bytes,
         .registrar = registrar,
-        .origin = sim_origin_here(),
+        .origin = sim_origin_of_call(),
     };
-    registrations->bytes += wish->bytes;
-    registrations->made++;
+    registrations->bytes += request->bytes;
+    registrations->created++;
     *id = sim_machine.last_registration;
     return XSEG_OK;
 }
 
-static xseg_status check_request(const struct wish *wish, const uint64_t *id)
+static xseg_status check_request(const struct request *request, const uint64_t *id)
 {
     if (id == NULL)
-        return sim_refuse(XSEG_ERR_ARGUMENT,
-                          "%s: id is NULL; pass the address of a variable for the ID",
-                          sim_machine.current);
-    if (wish->bytes == 0 || wish->bytes > UINT64_MAX - sim_host_page() - wish->address)
-        return sim_refuse(XSEG_ERR_ARGUMENT,
-                          "%s: range is empty or wraps around, %" PRIu64 " bytes at 0x%" PRIx64,
-                          sim_machine.current, wish->bytes, wish->address);
-    if (sim_machine.rdma == XSEG_SIM_RDMA_ABSENT)
-        return sim_refuse(XSEG_ERR_UNSUPPORTED,
-                          "%s: RDMA is not supported by the simulated machine",
-                          sim_machine.current);
+        return sim_error(XSEG_ERR_ARGUMENT,
+                         "%s: id is NULL; pass the address of a variable for the ID",
+                         sim_machine.current_call);
+    if (request->bytes == 0 ||
+        request->bytes > UINT64_MAX - sim_host_page_size() - request->address)
+        return sim_error(XSEG_ERR_ARGUMENT,
+                         "%s: range is empty or wraps around, %" PRIu64 " bytes at 0x%" PRIx64,
+                         sim_machine.current_call, request->bytes, request->address);
+    if (sim_machine.config.rdma == XSEG_SIM_RDMA_ABSENT)
+        return sim_error(XSEG_ERR_UNSUPPORTED, "%s: RDMA is not supported by the simulated machine",
+                         sim_machine.current_call);
     return XSEG_OK;
 }
 
 static const struct {
     const char *name;
-    xseg_status (*check)(const struct wish *wish);
+    xseg_status (*check)(const struct request *request);
 } registrars[] = {
     [XSEG_SIM_PEERMEM] = {"nvidia_peermem", check_peermem},
     [XSEG_SIM_DMABUF] = {"dma-buf user", check_dmabuf},
     [XSEG_SIM_NCCL] = {"NCCL", check_nccl},
 };
 
-static xseg_status register_range(const struct wish *wish, enum xseg_sim_registrar kind,
+static xseg_status register_range(const struct request *request, enum xseg_sim_registrar kind,
                                   uint64_t *id)
 {
     const unsigned number = (unsigned)kind;
-    xseg_status status = check_request(wish, id);
+    xseg_status status = check_request(request, id);
 
     if (status != XSEG_OK)
         return status;
     if (number >= sizeof(registrars) / sizeof(registrars[0]))
-        return sim_refuse(XSEG_ERR_ARGUMENT,
-                          "%s: unknown kind, %u; pass a value of enum xseg_sim_registrar",
-                          sim_machine.current, number);
-    status = registrars[number].check(wish);
-    return status == XSEG_OK ? add_registration(wish, registrars[number].name, id) : status;
+        return sim_error(XSEG_ERR_ARGUMENT,
+                         "%s: unknown kind, %u; pass a value of enum xseg_sim_registrar",
+                         sim_machine.current_call, number);
+    status = registrars[number].check(request);
+    return status == XSEG_OK ? add_registration(request, registrars[number].name, id) : status;
 }
 
 static xseg_status register_descriptor(int file, uint64_t offset, uint64_t bytes, uint64_t *id)
 {
     const struct sim_dmabuf *dmabuf;
-    struct wish wish = {.bytes = bytes};
-    struct sim_gap gap;
+    struct request request = {.bytes = bytes};
+    struct sim_conflict conflict;
     xseg_status status;
 
-    sim_dmabufs_settle();
+    sim_dmabufs_free_unused();
     dmabuf = sim_dmabuf_find(file);
     if (dmabuf == NULL)
-        return sim_refuse(XSEG_ERR_ARGUMENT,
-                          "%s: descriptor is not a dma-buf of this process, %d; pass a descriptor "
-                          "of cuMemGetHandleForAddressRange",
-                          sim_machine.current, file);
+        return sim_error(XSEG_ERR_ARGUMENT,
+                         "%s: descriptor is not a dma-buf of this process, %d; pass a descriptor "
+                         "of cuMemGetHandleForAddressRange",
+                         sim_machine.current_call, file);
     if (offset > dmabuf->bytes || bytes > dmabuf->bytes - offset)
-        return sim_refuse(XSEG_ERR_ARGUMENT,
-                          "%s: range exceeds the dma-buf of %" PRIu64 " bytes, %" PRIu64
-                          " bytes at offset %" PRIu64,
-                          sim_machine.current, dmabuf->bytes, bytes, offset);
-    wish.address = dmabuf->address + offset;
-    status = check_request(&wish, id);
+        return sim_error(XSEG_ERR_ARGUMENT,
+                         "%s: range exceeds the dma-buf of %" PRIu64 " bytes, %" PRIu64
+                         " bytes at offset %" PRIu64,
+                         sim_machine.current_call, dmabuf->bytes, bytes, offset);
+    request.address = dmabuf->address + offset;
+    status = check_request(&request, id);
     if (status != XSEG_OK)
         return status;
-    if (!sim_dmabuf_is_current(dmabuf, offset, bytes, &gap))
-        return reject_page(XSEG_ERR_ARGUMENT, &wish, &gap);
-    return add_registration(&wish, "descriptor user", id);
+    if (!sim_dmabuf_is_current(dmabuf, offset, bytes, &conflict))
+        return reject_page(XSEG_ERR_ARGUMENT, &request, &conflict);
+    return add_registration(&request, "descriptor user", id);
 }
 
 static xseg_status remove_registration(uint64_t id)
@@ -241,13 +238,13 @@ static xseg_status remove_registration(uint64_t id)
                 (registrations->count - i) * sizeof(registration[0]));
         return XSEG_OK;
     }
-    return sim_refuse(XSEG_ERR_ARGUMENT,
-                      "xseg_sim_unregister: unknown registration, ID %" PRIu64
-                      "; pass the ID of a registration that has not ended",
-                      id);
+    return sim_error(XSEG_ERR_ARGUMENT,
+                     "xseg_sim_unregister: unknown registration, ID %" PRIu64
+                     "; pass the ID of a registration that has not ended",
+                     id);
 }
 
-/* The first registration that has some of that, or NULL. */
+/* Find a registration that overlaps a range, or NULL. */
 static const struct sim_registration *find_registration(uint64_t address, uint64_t bytes)
 {
     const struct sim_registrations *registrations = &sim_machine.registrations;
@@ -262,37 +259,37 @@ static const struct sim_registration *find_registration(uint64_t address, uint64
     return NULL;
 }
 
-static void report_registration(const struct sim_registration *holder)
+static void report_registration(const struct sim_registration *found)
 {
-    sim_report_line("registration:", &holder->origin,
-                    "ID %" PRIu64 ", %" PRIu64 " bytes at 0x%" PRIx64 " for %s, created",
-                    holder->id, holder->bytes, holder->address, holder->registrar);
+    sim_report_line("registration:", &found->origin,
+                    "ID %" PRIu64 ", %" PRIu64 " bytes at 0x%" PRIx64 " for %s, created", found->id,
+                    found->bytes, found->address, found->registrar);
     sim_report_end();
 }
 
-void sim_registrar_check_mapping(const struct sim_mapping *mapping)
+void sim_registrations_check_mapping(const struct sim_mapping *mapping)
 {
-    const struct sim_registration *holder = find_registration(mapping->address, mapping->bytes);
+    const struct sim_registration *found = find_registration(mapping->address, mapping->bytes);
 
-    if (holder == NULL)
+    if (found == NULL)
         return;
     sim_report_begin("memory is registered; call xseg_sim_unregister() first");
     sim_report_mapping(mapping);
-    report_registration(holder);
+    report_registration(found);
 }
 
-void sim_registrar_check_allocation(const struct sim_range *range)
+void sim_registrations_check_allocation(const struct sim_range *range)
 {
-    const struct sim_registration *holder = find_registration(range->base, range->bytes);
+    const struct sim_registration *found = find_registration(range->base, range->bytes);
 
-    if (holder == NULL)
+    if (found == NULL)
         return;
     sim_report_begin("memory is registered; call xseg_sim_unregister() first");
     sim_report_allocation(range);
-    report_registration(holder);
+    report_registration(found);
 }
 
-void sim_registrations_end(void)
+void sim_registrations_destroy(void)
 {
     free(sim_machine.registrations.registration);
     sim_machine.registrations = (struct sim_registrations){.count = 0};
@@ -301,13 +298,13 @@ void sim_registrations_end(void)
 xseg_status xseg_sim_register(uint64_t address, uint64_t bytes, enum xseg_sim_registrar kind,
                               uint64_t *id)
 {
-    const struct wish wish = {address, bytes};
+    const struct request request = {address, bytes};
     xseg_status status;
 
     sim_lock();
-    sim_machine.current = "xseg_sim_register";
-    status = register_range(&wish, kind, id);
-    sim_machine.current = NULL;
+    sim_machine.current_call = "xseg_sim_register";
+    status = register_range(&request, kind, id);
+    sim_machine.current_call = NULL;
     sim_unlock();
     return status;
 }
@@ -317,9 +314,9 @@ xseg_status xseg_sim_register_descriptor(int file, uint64_t offset, uint64_t byt
     xseg_status status;
 
     sim_lock();
-    sim_machine.current = "xseg_sim_register_descriptor";
+    sim_machine.current_call = "xseg_sim_register_descriptor";
     status = register_descriptor(file, offset, bytes, id);
-    sim_machine.current = NULL;
+    sim_machine.current_call = NULL;
     sim_unlock();
     return status;
 }
@@ -346,10 +343,10 @@ uint64_t xseg_sim_registered(void)
 
 uint64_t xseg_sim_registrations(void)
 {
-    uint64_t made;
+    uint64_t created;
 
     sim_lock();
-    made = sim_machine.registrations.made;
+    created = sim_machine.registrations.created;
     sim_unlock();
-    return made;
+    return created;
 }

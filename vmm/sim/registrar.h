@@ -1,13 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Registrars: others that have memory registered, so that their devices reach it, as libraries for networks do.
+ * Registrars: libraries and kernel modules that register memory for their devices, such as network libraries.
  *
- * A registration is a range of addresses that somebody else uses until it is taken back.  What a registrar asks of the
- * memory before it registers it differs by kind (sim.h); registered memory is the same for all.
+ * A registration is an address range that a device accesses until xseg_sim_unregister().  The requirements on the memory
+ * depend on the registrar (enum xseg_sim_registrar).
  *
- * Invariants: registrations->bytes is the sum over all that are there.
+ *   PEERMEM   the range is in one mapping or allocation, and the first page can have a dma-buf.
+ *   DMABUF    the mapping or allocation that cuMemGetAddressRange returns contains the range and can have a dma-buf.
+ *   NCCL      cuMemGetAddressRange returns every mapping of the range, and the range can have one dma-buf.
  *
- * Locking: the machine's lock.
+ * sim_dmabuf_check() checks the pages: mapped, accessible to their device, created with gpuDirectRDMACapable, and with
+ * the properties of the first page.  The error message names the first page that does not meet the requirements.
+ *
+ * In strict mode the unmap or free of registered memory ends the process with a report.
+ *
+ * Invariants: registrations->bytes is the sum of the sizes of all registrations; IDs are unique in the process.
+ *
+ * Locking: the machine lock.
  */
 #ifndef XSEG_SIM_REGISTRAR_H
 #define XSEG_SIM_REGISTRAR_H
@@ -15,29 +24,30 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "vmm/sim/origin.h"
+#include "vmm/sim/report.h"
 
 struct sim_mapping;
 struct sim_range;
 
 struct sim_registration {
-    uint64_t id; /* unique in the process */
+    uint64_t id;
     uint64_t address, bytes;
-    const char *registrar; /* its name in messages, such as "NCCL" */
+    const char *registrar; /* name in messages, such as "NCCL" */
     struct sim_origin origin;
 };
 
 struct sim_registrations {
     struct sim_registration *registration;
     size_t count, capacity;
-    uint64_t bytes, made;
+    uint64_t bytes;
+    uint64_t created; /* number of registrations since the reset */
 };
 
-/** Strict: a mapping or allocation must not go while some of it is registered. */
-void sim_registrar_check_mapping(const struct sim_mapping *mapping);
-void sim_registrar_check_allocation(const struct sim_range *range);
+/** End the process with a report if a part of a mapping or allocation is registered. */
+void sim_registrations_check_mapping(const struct sim_mapping *mapping);
+void sim_registrations_check_allocation(const struct sim_range *range);
 
-/** End all, for the end of the machine. */
-void sim_registrations_end(void);
+/** Remove all registrations. */
+void sim_registrations_destroy(void);
 
 #endif

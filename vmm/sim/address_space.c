@@ -1,40 +1,37 @@
 /* SPDX-License-Identifier: MIT */
-#include "vmm/sim/address.h"
+#include "vmm/sim/mapping.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "vmm/sim/context.h"
 #include "vmm/sim/entry.h"
-#include "vmm/sim/host.h"
 #include "vmm/sim/machine.h"
-#include "vmm/sim/mapping.h"
+#include "vmm/sim/memory.h"
 
-/* The first address leaves low numbers free, so that a small integer is never an address. */
-#define FIRST ((uint64_t)0x200000000)
+#define FIRST ((uint64_t)0x200000000) /* small integers are not addresses */
 #define END   ((uint64_t)1 << 47)
-/* Falling addresses begin here, and shuffled ones are below: a program has its own code, heap and stacks above. */
-#define MIDDLE ((uint64_t)1 << 45)
-/* From here to the next place to try, where the process has something at an address. */
-#define SKIP ((uint64_t)1 << 38)
+#define MIDDLE \
+    ((uint64_t)1 << 45) /* top of falling and shuffled addresses; code, heap and stacks are above */
+#define SKIP ((uint64_t)1 << 38) /* step of the search past mappings of the process */
 
 static uint64_t granule_count(uint64_t bytes)
 {
     return bytes / SIM_GRANULE + (bytes % SIM_GRANULE != 0);
 }
 
-void sim_addresses_start(struct sim_addresses *addresses, uint64_t limit_bytes,
-                         enum xseg_sim_address_order order)
+void sim_address_space_init(struct sim_address_space *addresses, uint64_t limit_bytes,
+                            enum xseg_sim_address_order order)
 {
-    *addresses = (struct sim_addresses){
+    *addresses = (struct sim_address_space){
         .next = order == XSEG_SIM_ADDRESSES_FALLING ? MIDDLE : FIRST,
         .limit_bytes = limit_bytes,
-        .is_used_up = order == XSEG_SIM_ADDRESSES_SHUFFLED,
+        .is_exhausted = order == XSEG_SIM_ADDRESSES_SHUFFLED,
         .order = order,
     };
 }
 
-void sim_addresses_end(struct sim_addresses *addresses)
+void sim_address_space_destroy(struct sim_address_space *addresses)
 {
     for (size_t i = 0; i < addresses->count; i++) {
         struct sim_range *range = addresses->range[i];
@@ -42,8 +39,8 @@ void sim_addresses_end(struct sim_addresses *addresses)
         if (range == NULL)
             continue;
         if (range->granule != NULL)
-            sim_mappings_end(range);
-        sim_bytes_unreserve(range->base, granule_count(range->bytes) * SIM_GRANULE);
+            sim_mappings_destroy(range);
+        sim_contents_unreserve(range->base, granule_count(range->bytes) * SIM_GRANULE);
         free(range->granule);
         free(range);
     }
@@ -52,8 +49,8 @@ void sim_addresses_end(struct sim_addresses *addresses)
     memset(addresses, 0, sizeof(*addresses));
 }
 
-/* Close the gaps of ranges that were given back. */
-static void compact_ranges(struct sim_addresses *addresses)
+/* Remove the entries of destroyed ranges. */
+static void compact_ranges(struct sim_address_space *addresses)
 {
     size_t kept = 0;
 
@@ -64,10 +61,10 @@ static void compact_ranges(struct sim_addresses *addresses)
         addresses->base[kept++] = addresses->base[i];
     }
     addresses->count = kept;
-    addresses->gone = 0;
+    addresses->freed = 0;
 }
 
-static int reserve_entry(struct sim_addresses *addresses)
+static int reserve_entry(struct sim_address_space *addresses)
 {
     const size_t capacity = addresses->capacity == 0 ? 64 : addresses->capacity * 2;
     struct sim_range **range;
@@ -87,8 +84,8 @@ static int reserve_entry(struct sim_addresses *addresses)
     return 1;
 }
 
-/* The first entry whose base is above an address. */
-static size_t first_entry_above(const struct sim_addresses *addresses, uint64_t address)
+/* Get the index of the first entry whose base is greater than an address. */
+static size_t first_entry_above(const struct sim_address_space *addresses, uint64_t address)
 {
     size_t low = 0, high = addresses->count;
 
@@ -103,8 +100,8 @@ static size_t first_entry_above(const struct sim_addresses *addresses, uint64_t 
     return low;
 }
 
-/* The last entry whose base is not above the address; count if there is none. */
-static size_t last_entry_not_above(const struct sim_addresses *addresses, uint64_t address)
+/* Get the index of the last entry whose base is not greater than an address; count if there is none. */
+static size_t last_entry_not_above(const struct sim_address_space *addresses, uint64_t address)
 {
     const size_t above = first_entry_above(addresses, address);
 
@@ -116,8 +113,8 @@ static uint64_t range_end(const struct sim_range *range)
     return range->base + granule_count(range->bytes) * SIM_GRANULE;
 }
 
-/* The lowest place from `from` on where nothing lies, or 0. */
-static uint64_t lowest_gap_from(const struct sim_addresses *addresses, uint64_t from,
+/* Get the base of the lowest gap from an address on, or 0. */
+static uint64_t lowest_gap_from(const struct sim_address_space *addresses, uint64_t from,
                                 uint64_t bytes, uint64_t mask)
 {
     const size_t below = last_entry_not_above(addresses, from);
@@ -135,7 +132,7 @@ static uint64_t lowest_gap_from(const struct sim_addresses *addresses, uint64_t 
     return base <= END - bytes ? base : 0;
 }
 
-/* The highest base of a range of `bytes` that ends at an address or below, or 0. */
+/* Get the highest aligned base of a range that ends at or below an address, or 0. */
 static uint64_t highest_base_below(uint64_t end, uint64_t bytes, uint64_t mask)
 {
     const uint64_t base = end < bytes ? 0 : (end - bytes) & ~mask;
@@ -143,8 +140,8 @@ static uint64_t highest_base_below(uint64_t end, uint64_t bytes, uint64_t mask)
     return base < FIRST ? 0 : base;
 }
 
-/* The highest place below `end` where nothing lies, or 0. */
-static uint64_t highest_gap_below(const struct sim_addresses *addresses, uint64_t end,
+/* Get the base of the highest gap below an address, or 0. */
+static uint64_t highest_gap_below(const struct sim_address_space *addresses, uint64_t end,
                                   uint64_t bytes, uint64_t mask)
 {
     uint64_t base = highest_base_below(end, bytes, mask);
@@ -161,19 +158,19 @@ static uint64_t highest_gap_below(const struct sim_addresses *addresses, uint64_
     return base;
 }
 
-/* A pseudo-random address, by the generator SplitMix64. */
-static uint64_t draw_address(struct sim_addresses *addresses)
+/* Draw a pseudo-random address with SplitMix64. */
+static uint64_t draw_address(struct sim_address_space *addresses)
 {
-    uint64_t number = addresses->drawn += UINT64_C(0x9E3779B97F4A7C15);
+    uint64_t number = addresses->random_state += UINT64_C(0x9E3779B97F4A7C15);
 
     number = (number ^ number >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
     number = (number ^ number >> 27) * UINT64_C(0x94D049BB133111EB);
     return FIRST + (number ^ number >> 31) % (MIDDLE - FIRST);
 }
 
-/* The next gap in the order of the machine, or 0.
- * again: from the first address of the order on, not from where the last range led */
-static uint64_t find_gap(struct sim_addresses *addresses, bool again, uint64_t bytes, uint64_t mask)
+/* Get the base of the next gap in the order of addresses, or 0.  `again` searches the whole address space. */
+static uint64_t find_gap(struct sim_address_space *addresses, bool again, uint64_t bytes,
+                         uint64_t mask)
 {
     switch (addresses->order) {
     case XSEG_SIM_ADDRESSES_FALLING:
@@ -185,44 +182,45 @@ static uint64_t find_gap(struct sim_addresses *addresses, bool again, uint64_t b
     }
 }
 
-/* Where a range would start, or 0 when there is no room for it: beyond all earlier ones, and once there is
- * no such place, at the next gap, from the first address of the order on again. */
-static uint64_t find_base(struct sim_addresses *addresses, uint64_t bytes, uint64_t alignment)
+/* Get a base for a range, or 0 if the limit or the addresses are exhausted. */
+static uint64_t find_base(struct sim_address_space *addresses, uint64_t bytes, uint64_t alignment)
 {
     const uint64_t mask = (alignment < SIM_GRANULE ? SIM_GRANULE : alignment) - 1;
-    const uint64_t room = addresses->limit_bytes - addresses->live_bytes;
+    const uint64_t room = addresses->limit_bytes - addresses->reserved_bytes;
 
-    if (addresses->held_bytes > room || bytes > room - addresses->held_bytes || mask >= END)
+    if (addresses->external_bytes > room || bytes > room - addresses->external_bytes || mask >= END)
         return 0;
     const uint64_t base = find_gap(addresses, false, bytes, mask);
     if (base != 0)
         return base;
-    if (!addresses->is_used_up)
+    if (!addresses->is_exhausted)
         compact_ranges(addresses);
-    addresses->is_used_up = true;
+    addresses->is_exhausted = true;
     return find_gap(addresses, true, bytes, mask);
 }
 
-/* As find_base(); if bytes are real, only where the process has nothing of its own. */
-static uint64_t find_free_base(struct sim_addresses *addresses, uint64_t bytes, uint64_t alignment)
+/* As find_base(), and reserve the addresses in the process. */
+static uint64_t find_free_base(struct sim_address_space *addresses, uint64_t bytes,
+                               uint64_t alignment)
 {
-    /* Twice through the whole space, in steps of SKIP. */
+    /* Two passes over the address space. */
     for (uint64_t tries = 0; tries < 2 * (END / SKIP); tries++) {
         const uint64_t base = find_base(addresses, bytes, alignment);
 
-        if (base == 0 || sim_bytes_reserve(base, bytes))
+        if (base == 0 || sim_contents_reserve(base, bytes))
             return base;
         addresses->next = (base / SKIP + (addresses->order != XSEG_SIM_ADDRESSES_FALLING)) * SKIP;
     }
     return 0;
 }
 
-static void insert_range(struct sim_addresses *addresses, struct sim_range *range)
+static void insert_range(struct sim_address_space *addresses, struct sim_range *range)
 {
-    const size_t at = first_entry_above(addresses, range->base), behind = addresses->count - at;
+    const size_t at = first_entry_above(addresses, range->base), following = addresses->count - at;
 
-    memmove(&addresses->range[at + 1], &addresses->range[at], behind * sizeof(struct sim_range *));
-    memmove(&addresses->base[at + 1], &addresses->base[at], behind * sizeof(uint64_t));
+    memmove(&addresses->range[at + 1], &addresses->range[at],
+            following * sizeof(struct sim_range *));
+    memmove(&addresses->base[at + 1], &addresses->base[at], following * sizeof(uint64_t));
     addresses->range[at] = range;
     addresses->base[at] = range->base;
     addresses->count++;
@@ -230,7 +228,7 @@ static void insert_range(struct sim_addresses *addresses, struct sim_range *rang
         addresses->order == XSEG_SIM_ADDRESSES_FALLING ? range->base : range_end(range);
 }
 
-/* With room for mappings, if it is a reservation. */
+/* Allocate a range, with a table of granules for a reservation. */
 static struct sim_range *range_allocate(uint64_t granules)
 {
     struct sim_range *range = calloc(1, sizeof(*range));
@@ -244,8 +242,8 @@ static struct sim_range *range_allocate(uint64_t granules)
     return NULL;
 }
 
-struct sim_range *sim_range_take(struct sim_addresses *addresses, uint64_t bytes,
-                                 uint64_t alignment, int is_reservation)
+struct sim_range *sim_range_create(struct sim_address_space *addresses, uint64_t bytes,
+                                   uint64_t alignment, int is_reservation)
 {
     const uint64_t granules = granule_count(bytes), whole = granules * SIM_GRANULE;
     const uint64_t base =
@@ -256,14 +254,14 @@ struct sim_range *sim_range_take(struct sim_addresses *addresses, uint64_t bytes
         return NULL;
     range = range_allocate(is_reservation ? granules : 0);
     if (range == NULL) {
-        sim_bytes_unreserve(base, whole);
+        sim_contents_unreserve(base, whole);
         return NULL;
     }
     range->base = base;
-    range->origin = sim_origin_here();
+    range->origin = sim_origin_of_call();
     range->bytes = bytes;
     insert_range(addresses, range);
-    addresses->live_bytes += whole;
+    addresses->reserved_bytes += whole;
     if (is_reservation)
         addresses->reservations++;
     else
@@ -271,7 +269,7 @@ struct sim_range *sim_range_take(struct sim_addresses *addresses, uint64_t bytes
     return range;
 }
 
-struct sim_range *sim_range_find(const struct sim_addresses *addresses, uint64_t address)
+struct sim_range *sim_range_find(const struct sim_address_space *addresses, uint64_t address)
 {
     const size_t at = last_entry_not_above(addresses, address);
     struct sim_range *range;
@@ -282,20 +280,21 @@ struct sim_range *sim_range_find(const struct sim_addresses *addresses, uint64_t
     return range != NULL && address - range->base < range->bytes ? range : NULL;
 }
 
-void sim_range_put(struct sim_addresses *addresses, struct sim_range *range)
+void sim_range_destroy(struct sim_address_space *addresses, struct sim_range *range)
 {
     addresses->range[last_entry_not_above(addresses, range->base)] = NULL;
-    addresses->gone++;
-    addresses->live_bytes -= granule_count(range->bytes) * SIM_GRANULE;
-    sim_bytes_unreserve(range->base, granule_count(range->bytes) * SIM_GRANULE);
+    addresses->freed++;
+    addresses->reserved_bytes -= granule_count(range->bytes) * SIM_GRANULE;
+    sim_contents_unreserve(range->base, granule_count(range->bytes) * SIM_GRANULE);
     if (range->granule != NULL)
         addresses->reservations--;
     else
         addresses->allocations--;
     free(range->granule);
     free(range);
-    /* Once they are in the majority; at once where another range may come to lie on one of them. */
-    if (addresses->is_used_up || (addresses->gone >= 64 && addresses->gone * 2 >= addresses->count))
+    /* A reused address must not have the entry of a destroyed range. */
+    if (addresses->is_exhausted ||
+        (addresses->freed >= 64 && addresses->freed * 2 >= addresses->count))
         compact_ranges(addresses);
 }
 
@@ -304,11 +303,11 @@ static CUresult reserve_addresses(CUdeviceptr *out, size_t bytes, size_t alignme
 {
     const struct sim_range *range;
 
-    if (out == NULL || bytes == 0 || bytes % sim_host_page() != 0 || hint % sim_host_page() != 0 ||
-        (alignment & (alignment - 1)) != 0 || flags != 0)
+    if (out == NULL || bytes == 0 || bytes % sim_host_page_size() != 0 ||
+        hint % sim_host_page_size() != 0 || (alignment & (alignment - 1)) != 0 || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_charge(sim_machine.costs.reserve);
-    range = sim_range_take(&sim_machine.addresses, bytes, alignment, 1);
+    sim_clock_charge(sim_machine.config.costs.reserve);
+    range = sim_range_create(&sim_machine.addresses, bytes, alignment, 1);
     if (range == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *out = range->base;
@@ -320,14 +319,14 @@ static CUresult free_addresses(CUdeviceptr address, size_t bytes)
     struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
 
     if (range == NULL || range->granule == NULL || range->base != address ||
-        range->bytes != bytes || range->mapped != 0)
+        range->bytes != bytes || range->mapped_granules != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    sim_charge(sim_machine.costs.address_free);
-    sim_range_put(&sim_machine.addresses, range);
+    sim_clock_charge(sim_machine.config.costs.address_free);
+    sim_range_destroy(&sim_machine.addresses, range);
     return CUDA_SUCCESS;
 }
 
-/* The hint is not followed: cuda.h promises nothing about it, and addresses rise here as long as they can. */
+/* The address hint is ignored. */
 SIM_ENTRY(MEM_ADDRESS_RESERVE, cuMemAddressReserve,
           (CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
            unsigned long long flags),
@@ -338,6 +337,6 @@ SIM_ENTRY_AT(MEM_ADDRESS_FREE, cuMemAddressFree, (CUdeviceptr ptr, size_t size),
 void xseg_sim_set_external_addresses(uint64_t bytes)
 {
     sim_lock();
-    sim_machine.addresses.held_bytes = bytes;
+    sim_machine.addresses.external_bytes = bytes;
     sim_unlock();
 }

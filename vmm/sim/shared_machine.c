@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "vmm/sim/shared.h"
+#include "vmm/sim/shared_machine.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,8 +13,8 @@
 
 enum { SLOTS = 64, NAME_MAX_BYTES = 64 };
 
-struct sim_region {
-    uint64_t devices; /* 0: nobody has set it up yet */
+struct sim_shared_region {
+    uint64_t devices; /* 0: not set up */
     uint64_t memory_bytes;
     char name[NAME_MAX_BYTES + 16];
     uint64_t used[SLOTS][SIM_DEVICES_MAX];
@@ -29,7 +29,7 @@ static bool is_valid_name(const char *name)
                length;
 }
 
-/* Slot by slot, a byte of the file each. */
+/* The lock of a slot is on the byte of the file with its index. */
 static struct flock slot_lock(unsigned slot)
 {
     struct flock lock;
@@ -42,23 +42,23 @@ static struct flock slot_lock(unsigned slot)
     return lock;
 }
 
-static bool is_slot_held(const struct sim_shared *shared, unsigned slot)
+static bool is_slot_held(const struct sim_shared_machine *shared, unsigned slot)
 {
     struct flock lock = slot_lock(slot);
 
     return fcntl(shared->file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
-/* Whether no process has a slot, one slot aside; SLOTS: none aside. */
-static bool has_no_process(const struct sim_shared *shared, unsigned but)
+/* Get whether no process holds a slot other than `excluded`; SLOTS: no slot at all. */
+static bool has_no_process(const struct sim_shared_machine *shared, unsigned excluded)
 {
     for (unsigned slot = 0; slot < SLOTS; slot++)
-        if (slot != but && is_slot_held(shared, slot))
+        if (slot != excluded && is_slot_held(shared, slot))
             return false;
     return true;
 }
 
-/* The file, locked, and the one that its name stands for still; -1 on failure. */
+/* Open and lock the shared memory object of a path.  Returns -1 on failure. */
 static int open_locked_region(const char *path)
 {
     for (int tries = 0; tries < 100; tries++) {
@@ -69,13 +69,13 @@ static int open_locked_region(const char *path)
             return -1;
         if (flock(file, LOCK_EX) == 0 && fstat(file, &status) == 0 && status.st_nlink != 0)
             return file;
-        /* The last user of the file has removed it meanwhile. */
+        /* The last process unlinked the object before the lock was acquired. */
         (void)close(file);
     }
     return -1;
 }
 
-static bool acquire_slot(struct sim_shared *shared)
+static bool acquire_slot(struct sim_shared_machine *shared)
 {
     for (unsigned slot = 0; slot < SLOTS; slot++) {
         struct flock lock = slot_lock(slot);
@@ -89,9 +89,10 @@ static bool acquire_slot(struct sim_shared *shared)
     return false;
 }
 
-static bool map_region(struct sim_shared *shared, const char *path, struct sim_scene *scene)
+static bool map_region(struct sim_shared_machine *shared, const char *path,
+                       struct sim_config *config)
 {
-    struct sim_region *region;
+    struct sim_shared_region *region;
 
     if (ftruncate(shared->file, (off_t)sizeof(*region)) != 0)
         return false;
@@ -99,7 +100,7 @@ static bool map_region(struct sim_shared *shared, const char *path, struct sim_s
     if (region == MAP_FAILED)
         return false;
     shared->region = region;
-    /* The last users of the machine were killed and could not remove it. */
+    /* All processes of the machine were killed. */
     if (has_no_process(shared, SLOTS))
         region->devices = 0;
     if (!acquire_slot(shared)) {
@@ -107,18 +108,18 @@ static bool map_region(struct sim_shared *shared, const char *path, struct sim_s
         return false;
     }
     if (region->devices == 0) {
-        region->memory_bytes = scene->memory_bytes;
+        region->memory_bytes = config->memory_bytes;
         (void)snprintf(region->name, sizeof(region->name), "%s", path);
-        region->devices = scene->devices;
+        region->devices = config->devices;
     }
-    scene->devices = (unsigned)region->devices;
-    scene->memory_bytes = region->memory_bytes;
+    config->devices = (unsigned)region->devices;
+    config->memory_bytes = region->memory_bytes;
     return true;
 }
 
-bool sim_shared_join(const char *name, struct sim_scene *scene)
+bool sim_shared_join(const char *name, struct sim_config *config)
 {
-    struct sim_shared shared = {.region = NULL};
+    struct sim_shared_machine shared = {.region = NULL};
     char path[NAME_MAX_BYTES + 16];
 
     if (!is_valid_name(name))
@@ -127,26 +128,26 @@ bool sim_shared_join(const char *name, struct sim_scene *scene)
     shared.file = open_locked_region(path);
     if (shared.file < 0)
         return false;
-    if (!map_region(&shared, path, scene)) {
+    if (!map_region(&shared, path, config)) {
         (void)close(shared.file);
         return false;
     }
     (void)flock(shared.file, LOCK_UN);
-    scene->shared = shared;
+    config->shared = shared;
     return true;
 }
 
-static void lock_region(struct sim_shared *shared)
+static void lock_region(struct sim_shared_machine *shared)
 {
     if (!shared->is_locked)
         shared->is_locked = flock(shared->file, LOCK_EX) == 0;
 }
 
-void sim_shared_leave(struct sim_shared *shared)
+void sim_shared_leave(struct sim_shared_machine *shared)
 {
     if (shared->region == NULL)
         return;
-    /* A forked child has the slot of its parent, and leaves it alone. */
+    /* The slot belongs to the parent process after a fork. */
     if (!sim_machine.forked) {
         lock_region(shared);
         memset(shared->region->used[shared->slot], 0, sizeof(shared->region->used[0]));
@@ -156,10 +157,10 @@ void sim_shared_leave(struct sim_shared *shared)
     }
     (void)munmap(shared->region, sizeof(*shared->region));
     (void)close(shared->file);
-    *shared = (struct sim_shared){.region = NULL};
+    *shared = (struct sim_shared_machine){.region = NULL};
 }
 
-uint64_t sim_shared_others(struct sim_shared *shared, unsigned device)
+uint64_t sim_shared_used_by_others(struct sim_shared_machine *shared, unsigned device)
 {
     uint64_t used = 0;
 
@@ -173,13 +174,13 @@ uint64_t sim_shared_others(struct sim_shared *shared, unsigned device)
     return used;
 }
 
-void sim_shared_say(const struct sim_shared *shared, unsigned device, uint64_t used)
+void sim_shared_publish(const struct sim_shared_machine *shared, unsigned device, uint64_t used)
 {
     if (shared->region != NULL && !sim_machine.forked)
         shared->region->used[shared->slot][device] = used;
 }
 
-void sim_shared_unlock(struct sim_shared *shared)
+void sim_shared_unlock(struct sim_shared_machine *shared)
 {
     if (!shared->is_locked)
         return;
@@ -187,7 +188,7 @@ void sim_shared_unlock(struct sim_shared *shared)
     shared->is_locked = false;
 }
 
-/* At the end of the process nobody else may be left to remove it. */
+/* The last process removes the object. */
 static void __attribute__((destructor)) leave_at_exit(void)
 {
     sim_shared_leave(&sim_machine.shared);
