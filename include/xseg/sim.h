@@ -54,7 +54,7 @@
  *   XSEG_SIM_BYTES=0|1            real bytes (0)
  *   XSEG_SIM_FABRIC=0|1           whether memory can be exported by fabric handles (0)
  *   XSEG_SIM_REUSE_HANDLES=0|1    whether handles of destroyed streams and events are reused (0)
- *   XSEG_SIM_RDMA=KIND            works, refused, denied, ignored or absent: enum xseg_sim_rdma in this order (works)
+ *   XSEG_SIM_RDMA=KIND            works, create_fails, access_fails, ignored, absent: enum xseg_sim_rdma (works)
  *   XSEG_SIM_DMA_BUF=0|1          whether address ranges have dma-bufs (1)
  *   XSEG_SIM_ADDRESS_RANGE=0|1    whether cuMemGetAddressRange works for mapped memory (1)
  *   XSEG_SIM_ADDRESS_ORDER=ORDER  rising, falling or shuffled: enum xseg_sim_address_order (rising)

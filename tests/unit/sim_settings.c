@@ -121,8 +121,8 @@ static void each_kind_of_rdma_has_its_word(void **state)
         int attribute;
     } kind[] = {
         {"works", CUDA_SUCCESS, 1},
-        {"refused", CUDA_ERROR_NOT_SUPPORTED, 1},
-        {"denied", CUDA_SUCCESS, 1},
+        {"create_fails", CUDA_ERROR_NOT_SUPPORTED, 1},
+        {"access_fails", CUDA_SUCCESS, 1},
         {"ignored", CUDA_SUCCESS, 1},
         {"absent", CUDA_ERROR_NOT_SUPPORTED, 0},
     };

@@ -190,8 +190,8 @@ static bool parse_rdma(const char *text, struct sim_config *config)
 {
     static const char *const names[] = {
         [XSEG_SIM_RDMA_WORKS] = "works",
-        [XSEG_SIM_RDMA_CREATE_FAILS] = "refused",
-        [XSEG_SIM_RDMA_ACCESS_FAILS] = "denied",
+        [XSEG_SIM_RDMA_CREATE_FAILS] = "create_fails",
+        [XSEG_SIM_RDMA_ACCESS_FAILS] = "access_fails",
         [XSEG_SIM_RDMA_IGNORED] = "ignored",
         [XSEG_SIM_RDMA_ABSENT] = "absent",
     };
@@ -287,7 +287,7 @@ static const struct {
     FLAG("XSEG_SIM_BYTES", real_bytes, 1),
     FLAG("XSEG_SIM_FABRIC", fabric, 1),
     FLAG("XSEG_SIM_REUSE_HANDLES", reuse_handles, 1),
-    {"XSEG_SIM_RDMA", parse_rdma, "works, refused, denied, ignored or absent", 0, 0},
+    {"XSEG_SIM_RDMA", parse_rdma, "works, create_fails, access_fails, ignored or absent", 0, 0},
     FLAG("XSEG_SIM_DMA_BUF", without_dma_buf, 0),
     FLAG("XSEG_SIM_ADDRESS_RANGE", without_address_range, 0),
     {"XSEG_SIM_ADDRESS_ORDER", parse_address_order, "rising, falling or shuffled", 0, 0},
