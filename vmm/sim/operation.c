@@ -511,8 +511,10 @@ static xseg_status launch_status(const char *name, CUresult result,
                          "%s: invalid stream handle, %p; pass a stream that has not been destroyed",
                          name, (const void *)stream);
     default:
-        return sim_error(XSEG_ERR_ARGUMENT, "%s: cannot queue work on stream %p, CUDA error %d",
-                         name, (const void *)stream, (int)result);
+        return sim_error(
+            XSEG_ERR_ARGUMENT,
+            "%s: cannot queue work on stream %p, CUDA error %d; see cuGetErrorString()", name,
+            (const void *)stream, (int)result);
     }
 }
 

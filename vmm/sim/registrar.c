@@ -91,7 +91,8 @@ static xseg_status check_dmabuf(const struct request *request)
 
     if (sim_machine.config.without_dma_buf)
         return sim_error(XSEG_ERR_UNSUPPORTED,
-                         "%s: dma-bufs are not supported by the simulated machine",
+                         "%s: dma-bufs are not supported by the simulated machine; reset it with "
+                         "dma-buf support",
                          sim_machine.current_call);
     status = find_address_range(request, request->address, &base, &bytes);
     if (status == XSEG_OK)
@@ -163,10 +164,13 @@ static xseg_status check_request(const struct request *request, const uint64_t *
     if (request->bytes == 0 ||
         request->bytes > UINT64_MAX - sim_host_page_size() - request->address)
         return sim_error(XSEG_ERR_ARGUMENT,
-                         "%s: range is empty or wraps around, %" PRIu64 " bytes at 0x%" PRIx64,
+                         "%s: range is empty or wraps around, %" PRIu64 " bytes at 0x%" PRIx64
+                         "; pass a range of mapped memory",
                          sim_machine.current_call, request->bytes, request->address);
     if (sim_machine.config.rdma == XSEG_SIM_RDMA_ABSENT)
-        return sim_error(XSEG_ERR_UNSUPPORTED, "%s: RDMA is not supported by the simulated machine",
+        return sim_error(XSEG_ERR_UNSUPPORTED,
+                         "%s: RDMA is not supported by the simulated machine; reset it with "
+                         "another value of rdma",
                          sim_machine.current_call);
     return XSEG_OK;
 }
@@ -213,8 +217,9 @@ static xseg_status register_descriptor(int file, uint64_t offset, uint64_t bytes
     if (offset > dmabuf->bytes || bytes > dmabuf->bytes - offset)
         return sim_error(XSEG_ERR_ARGUMENT,
                          "%s: range exceeds the dma-buf of %" PRIu64 " bytes, %" PRIu64
-                         " bytes at offset %" PRIu64,
-                         sim_machine.current_call, dmabuf->bytes, bytes, offset);
+                         " bytes at offset %" PRIu64 "; end the range at offset %" PRIu64
+                         " or before",
+                         sim_machine.current_call, dmabuf->bytes, bytes, offset, dmabuf->bytes);
     request.address = dmabuf->address + offset;
     status = check_request(&request, id);
     if (status != XSEG_OK)

@@ -94,7 +94,7 @@ static xseg_status get_config_from_settings(const struct xseg_sim_settings *sett
     if (result.memory_bytes % SIM_GRANULE != 0)
         return sim_error(XSEG_ERR_ARGUMENT,
                          "xseg_sim_reset: memory_bytes is not a multiple of 2 MiB, %" PRIu64
-                         " bytes",
+                         " bytes; round it to whole granules",
                          result.memory_bytes);
     if (!find_costs(settings->costs, &result.costs, why, sizeof(why)))
         return sim_error(XSEG_ERR_ARGUMENT, "xseg_sim_reset: costs: %s", why);
