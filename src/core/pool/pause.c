@@ -407,7 +407,7 @@ static xseg_status copy_contents(const struct xseg_pool *pool, struct xseg_conte
     return status;
 }
 
-/* out: set also if the copies fail; NULL: there is nothing to save */
+/* out: set also after a failure; NULL: there is nothing to save */
 static xseg_status save_contents(const struct xseg_pool *pool, enum xseg_keep keep,
                                  const char *path, struct xseg_contents **out)
 {
@@ -421,14 +421,10 @@ static xseg_status save_contents(const struct xseg_pool *pool, enum xseg_keep ke
     contents = malloc(sizeof(*contents));
     if (contents == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, record of saved contents");
+    *out = contents;
     const xseg_status status =
         xseg_contents_open(contents, &device->unreleased, device->copy_stream, keep, path, bytes);
-    if (status != XSEG_OK) {
-        free(contents);
-        return status;
-    }
-    *out = contents;
-    return copy_contents(pool, contents, true);
+    return status == XSEG_OK ? copy_contents(pool, contents, true) : status;
 }
 
 /* --- Pause. --- */
