@@ -9,7 +9,7 @@
 #include "src/core/block/origins.h"
 #include "src/core/config/size.h"
 
-struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan)
+struct xseg_arena *xseg_arena_create(const struct xseg_arena_params *params)
 {
     _Static_assert(sizeof(struct xseg_arena) >= XSEG_DEMAND_ZERO_LARGE,
                    "demand-zero memory of this size begins at a cache line");
@@ -21,21 +21,21 @@ struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan)
     XSEG_ASSERT((uintptr_t)arena % _Alignof(struct xseg_arena) == 0);
     xseg_slab_init(&arena->blocks, sizeof(struct xseg_block));
     xseg_slab_init(&arena->uses, sizeof(struct xseg_stream_use));
-    arena->device = plan->device;
-    arena->page_map = plan->page_map;
-    arena->searches = plan->searches;
-    arena->history = plan->history;
-    arena->pool_number = plan->pool_number;
-    atomic_init(&arena->pool, plan->pool);
-    atomic_init(&arena->stream, plan->stream);
-    arena->is_small = plan->is_small;
-    arena->is_private = plan->is_private;
-    arena->is_guarded = plan->is_guarded;
-    atomic_init(&arena->free_actions, plan->is_guarded ? XSEG_ARENA_SLOW_PATH : 0);
-    arena->has_starts = plan->is_small && !plan->is_guarded;
-    arena->unindexed_max = plan->is_small ? 0 : XSEG_SIZE_SMALL_MAX;
-    arena->last_remainder_min = plan->is_small ? 128 << 10 : XSEG_SIZE_SMALL_MAX + 1;
-    arena->records = plan->page_map->records.base;
+    arena->device = params->device;
+    arena->page_map = params->page_map;
+    arena->searches = params->searches;
+    arena->history = params->history;
+    arena->pool_id = params->pool_id;
+    atomic_init(&arena->pool, params->pool);
+    atomic_init(&arena->stream, params->stream);
+    arena->is_small = params->is_small;
+    arena->is_private = params->is_private;
+    arena->is_guarded = params->is_guarded;
+    atomic_init(&arena->free_actions, params->is_guarded ? XSEG_ARENA_SLOW_PATH : 0);
+    arena->has_starts = params->is_small && !params->is_guarded;
+    arena->unindexed_max = params->is_small ? 0 : XSEG_SIZE_SMALL_MAX;
+    arena->last_remainder_min = params->is_small ? 128 << 10 : XSEG_SIZE_SMALL_MAX + 1;
+    arena->records = params->page_map->records.base;
     xseg_biased_lock_init(&arena->lock, XSEG_RANK_ARENA);
     xseg_free_index_init(&arena->free_index, arena->records);
     arena->sentinel.state = XSEG_BLOCK_CLAIMED;

@@ -117,9 +117,9 @@ struct xseg_arena {
     _Alignas(64) struct xseg_block sentinel;
     struct xseg_free_index free_index;
     /* Guarded by the device memory lock: an event on the stream, or NULL, and when it was recorded.
-     * No queued work uses blocks that were cached before `passed`. */
+     * No queued work uses blocks that were cached before `idle_before`. */
     xseg_event fence;
-    uint64_t fenced, passed;
+    uint64_t fence_time, idle_before;
     struct xseg_fallback_counts fallback;
     struct xseg_slab uses; /* struct xseg_stream_use */
     /* Number of xseg_arena_settle() calls.  Written under the lock, read without. */
@@ -136,7 +136,7 @@ struct xseg_arena {
     uint64_t origins;               /* number of blocks that have an origin; guarded by the lock */
     struct xseg_history *history;   /* the device's */
     struct xseg_history_ring *ring; /* NULL before the first event; guarded by the lock */
-    uint32_t pool_number;           /* ID of `pool` in the history; 0: the default pool */
+    uint32_t pool_id;               /* ID of `pool` in the history; 0: the default pool */
 };
 
 #if !XSEG_BIASED_LOCK_IS_ATOMIC
@@ -222,19 +222,19 @@ static inline uint64_t xseg_arena_cached_bytes(const struct xseg_arena *arena)
 }
 
 /* The arguments of xseg_arena_create(); members of an arena have the same names. */
-struct xseg_arena_plan {
+struct xseg_arena_params {
     struct xseg_device *device;
     struct xseg_pool *pool;
     struct xseg_known_stream *stream;
     struct xseg_page_map *page_map;
     struct xseg_history *history;
     atomic_uint *searches;
-    uint32_t pool_number;
+    uint32_t pool_id;
     bool is_small, is_private, is_guarded;
 };
 
 /* Returns NULL on host allocation failure. */
-struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan);
+struct xseg_arena *xseg_arena_create(const struct xseg_arena_params *params);
 
 /* Destroy an arena, which must have no extent. */
 void xseg_arena_destroy(struct xseg_arena *arena);

@@ -108,7 +108,7 @@ struct xseg_stream_use {
     bool is_shared;               /* the event is the last one of a retired stream */
     struct xseg_stream_use *next; /* of the same block */
     struct xseg_known_stream *stream;
-    uint64_t number; /* ID of that stream; if the entry has another ID, the use has ended */
+    uint64_t stream_id; /* ID of that stream; if the entry has another ID, the use has ended */
     struct xseg_block *block;
     xseg_event event;      /* recorded when the block is freed */
     struct xseg_list link; /* in the stream's queue, after the free */

@@ -15,9 +15,9 @@
  *
  * The granules of the segment are the range's pages, so each page is one granule long.
  *
- * Charged bytes are those of the physical pages that count against the range.  A range with a quota
- * is promised the part of it that is neither charged nor being committed, and the device keeps that
- * memory from other allocations.
+ * Charged bytes are those of the physical pages that count against the range.  The part of a quota
+ * that is neither charged nor being committed is unused; the device does not use that memory for
+ * other allocations.
  *
  * Invariants, while no granule is claimed; xseg_arena_audit() checks them:
  *   ELASTIC-1  a granule is allocated or unmapping exactly if it is mapped or evicted.
@@ -55,29 +55,29 @@ struct xseg_elastic {
     uint32_t allocated, pending_unmaps; /* granules in these uses */
     uint64_t charged;                   /* bytes of physical pages that count against the range */
     uint64_t committing;                /* bytes that a commit allocates */
-    uint64_t quota, promised;           /* see xseg_elastic_set_bytes() */
+    uint64_t quota, unused_quota;       /* see xseg_elastic_set_bytes() */
     /* Batches whose granules are all held, pinned or exported, and the link of this extent in the
      * list of extents with such batches (pending_unmap.h). */
-    struct xseg_list parked, parked_link;
-    uint64_t parked_at; /* count of released references when the first batch was parked */
+    struct xseg_list retained, retained_link;
+    uint64_t retained_at; /* count of released references when the first batch was queued here */
 };
 
 /*
- * Set the charged bytes and the bytes that a commit allocates.  The rest of the quota is promised
- * to the range and no longer available to other allocations of the device.
+ * Set the charged bytes and the bytes that a commit allocates.  The rest of the quota is
+ * unused, and not available to other allocations of the device.
  *
- * all: sum of the promised bytes on the device
+ * all: sum of the unused quotas on the device
  */
 static inline void xseg_elastic_set_bytes(struct xseg_elastic *elastic, uint64_t charged,
                                           uint64_t committing, uint64_t *all)
 {
     const uint64_t used = charged + committing;
-    const uint64_t promised = elastic->quota - xseg_min(elastic->quota, used);
+    const uint64_t unused_quota = elastic->quota - xseg_min(elastic->quota, used);
 
     elastic->charged = charged;
     elastic->committing = committing;
-    *all += promised - elastic->promised;
-    elastic->promised = promised;
+    *all += unused_quota - elastic->unused_quota;
+    elastic->unused_quota = unused_quota;
 }
 
 /* Bytes of the tables of a granule. */

@@ -145,7 +145,7 @@ static inline void record_block_event(const struct recording *recording,
 {
     trace_block(recording, action, block);
     if (xseg_history_settings_record(recording->settings, action))
-        append_event_out_of_line(recording, action, block, 0, recording->arena->pool_number);
+        append_event_out_of_line(recording, action, block, 0, recording->arena->pool_id);
 }
 
 /* --- Events. --- */
@@ -214,7 +214,7 @@ void xseg_recorder_alloc(struct xseg_arena *arena, const struct xseg_recorded_bl
     trace_block(&recording, XSEG_HISTORY_ALLOC, block);
     if (xseg_history_settings_record(recording.settings, XSEG_HISTORY_ALLOC)) {
         recording.time = xseg_history_store_now(arena->history->store);
-        append_event(&recording, XSEG_HISTORY_ALLOC, NO_ACTION, block, 0, arena->pool_number);
+        append_event(&recording, XSEG_HISTORY_ALLOC, NO_ACTION, block, 0, arena->pool_id);
     }
     if ((recording.settings & XSEG_HISTORY_ORIGINS) != 0)
         record_block_origin(&recording, block->base);
@@ -230,7 +230,7 @@ void xseg_recorder_free(struct xseg_arena *arena, const struct xseg_recorded_blo
         trace_block(&recording, XSEG_HISTORY_FREE_REQUESTED, block);
         trace_block(&recording, XSEG_HISTORY_FREE_COMPLETED, block);
         append_event(&recording, XSEG_HISTORY_FREE_REQUESTED, XSEG_HISTORY_FREE_COMPLETED, block, 0,
-                     arena->pool_number);
+                     arena->pool_id);
         return;
     }
     record_block_event(&recording, XSEG_HISTORY_FREE_REQUESTED, block);
@@ -259,7 +259,7 @@ static void record_segment_event(const struct recording *recording,
     if (xseg_history_settings_record(recording->settings, action))
         append_event_out_of_line(
             recording, action, &(struct xseg_recorded_block){base, bytes, bytes, false},
-            xseg_history_next_order(recording->arena->history), recording->arena->pool_number);
+            xseg_history_next_order(recording->arena->history), recording->arena->pool_id);
 }
 
 void xseg_recorder_segment(const struct xseg_extent *extent, enum xseg_history_action action,

@@ -28,7 +28,7 @@
 struct members {
     struct xseg_budget_member member[XSEG_SHARED_BUDGET_SLOTS];
     unsigned count, own;
-    bool is_wanted; /* another member has a demand */
+    bool has_demand; /* another member has a demand */
 };
 
 void xseg_budget_init(struct xseg_budget *budget)
@@ -162,11 +162,11 @@ static struct xseg_shared_budget_device collect_statistics(struct xseg_device *d
     const struct xseg_budget_device *budget = device->budget;
     struct xseg_shared_budget_device statistics = {
         .physical = xseg_device_physical(device),
-        .demand = xseg_min(atomic_load_explicit(&budget->wanted, memory_order_relaxed),
+        .demand = xseg_min(atomic_load_explicit(&budget->demand, memory_order_relaxed),
                            XSEG_SHARED_BUDGET_BYTES_BOUND - 1),
         .share = (uint64_t)(config->budget_share * XSEG_SHARED_BUDGET_WHOLE_SHARE + 0.5),
         .floor = xseg_min(config->budget_min_bytes, XSEG_SHARED_BUDGET_BYTES_BOUND - 1),
-        .released = atomic_load_explicit(&budget->returned, memory_order_relaxed),
+        .released = atomic_load_explicit(&budget->released, memory_order_relaxed),
     };
 
     statistics.idle = count_releasable_bytes(device, statistics.physical);
@@ -329,7 +329,7 @@ static void append_member(struct members *members,
     if (is_own)
         members->own = members->count;
     else
-        members->is_wanted |= member->demand != 0;
+        members->has_demand |= member->demand != 0;
     members->count++;
 }
 
@@ -342,7 +342,7 @@ static bool collect_members(struct xseg_budget_file *file, const struct xseg_dev
 
     members->count = 0;
     members->own = XSEG_BUDGET_UNKNOWN;
-    members->is_wanted = false;
+    members->has_demand = false;
     for (unsigned slot = 0; slot < XSEG_SHARED_BUDGET_SLOTS; slot++) {
         const struct xseg_shared_budget_entry *entry = &file->shared.seen[slot];
 
@@ -420,7 +420,7 @@ static uint64_t release_idle_bytes(struct xseg_device *device, const struct xseg
     }
     if (released < part)
         record_unreleasable_bytes(device, timeout);
-    atomic_fetch_add_explicit(&device->budget->returned, released, memory_order_relaxed);
+    atomic_fetch_add_explicit(&device->budget->released, released, memory_order_relaxed);
     return released;
 }
 
@@ -430,7 +430,7 @@ static uint64_t update_share(struct xseg_device *device, const struct members *m
                              bool *exceeds)
 {
     struct xseg_budget_device *budget = device->budget;
-    const uint64_t free = members->is_wanted ? query_free_bytes(device) : 0;
+    const uint64_t free = members->has_demand ? query_free_bytes(device) : 0;
     const struct xseg_budget_split split = xseg_budget_split(
         members->member, members->count, members->own, device->context.total_bytes, free);
 
@@ -439,7 +439,7 @@ static uint64_t update_share(struct xseg_device *device, const struct members *m
     atomic_store_explicit(&budget->others_idle, split.others_idle, memory_order_relaxed);
     *exceeds = *exceeds || split.exceeds;
     set_allowance(device, &split);
-    return members->is_wanted ? split.release : 0;
+    return members->has_demand ? split.release : 0;
 }
 
 /* Evaluate the statistics of a device, if the file is open and lists the device in the slot of this
@@ -513,7 +513,7 @@ void xseg_budget_round(struct xseg_allocator *allocator)
     const uint64_t timeout = demand_timeout(config);
     struct members members;
     uint64_t released = 0;
-    bool exceeds = false, is_wanted = false;
+    bool exceeds = false, has_demand = false;
 
     if (config->budget_file[0] == '\0')
         return;
@@ -525,12 +525,12 @@ void xseg_budget_round(struct xseg_allocator *allocator)
 
         if (device == NULL || !atomic_load(&device->budget->is_member))
             continue;
-        members.is_wanted = false;
+        members.has_demand = false;
         const uint64_t part = evaluate_device(device, timeout, &members, &exceeds);
         released += part != 0 ? release_idle_bytes(device, config, part, timeout) : 0;
-        is_wanted |= members.is_wanted;
+        has_demand |= members.has_demand;
     }
-    if (is_wanted)
+    if (has_demand)
         allocator->budget->fast_until = xseg_clock_system() + config->budget_wait_ms * MILLISECOND;
     if (exceeds)
         log_excess_shares(allocator);
@@ -572,18 +572,18 @@ bool xseg_budget_request(struct xseg_device *device, uint64_t bytes)
 
     register_device(device);
     atomic_store(&budget->since, xseg_clock_system());
-    atomic_fetch_add(&budget->wanted, bytes);
+    atomic_fetch_add(&budget->demand, bytes);
     const bool is_read = exchange_now(device);
     const unsigned others = atomic_load_explicit(&budget->others, memory_order_relaxed);
     if (!is_read || others == 0 || others == XSEG_BUDGET_UNKNOWN)
         return false;
-    atomic_fetch_add_explicit(&budget->asks, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&budget->requests, 1, memory_order_relaxed);
     return true;
 }
 
 void xseg_budget_request_end(struct xseg_device *device, uint64_t bytes)
 {
-    atomic_fetch_sub(&device->budget->wanted, bytes);
+    atomic_fetch_sub(&device->budget->demand, bytes);
     publish_statistics(device->allocator);
 }
 

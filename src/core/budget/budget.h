@@ -92,15 +92,15 @@ struct xseg_budget_device {
     uint8_t uuid[XSEG_SHARED_BUDGET_UUID];
     atomic_bool is_member;            /* `uuid` is set and the record has space; set once */
     atomic_bool has_logged_exclusion; /* the log names the reason why the device is not a member */
-    atomic_uint_fast64_t wanted;      /* bytes of the current demand */
+    atomic_uint_fast64_t demand;      /* bytes of the current demand */
     atomic_uint_fast64_t growing;     /* of these, bytes for which requests create pages now */
     atomic_uint_fast64_t since;       /* time at which the newest request began to wait */
     atomic_uint_fast64_t share;       /* bytes; UINT64_MAX: no budget */
-    atomic_uint_fast64_t returned;    /* bytes released because of demands of others */
+    atomic_uint_fast64_t released;    /* bytes released because of demands of others */
     /* Bytes that are counted as idle but could not be released, such as bytes of pools with
      * holders; valid until kept_until. */
     atomic_uint_fast64_t kept, kept_until;
-    atomic_uint_fast64_t asks;        /* requests that published a demand */
+    atomic_uint_fast64_t requests;    /* requests that published a demand */
     atomic_uint_fast64_t served;      /* of these, requests that got memory while they waited */
     atomic_uint others;               /* other processes on the device, or XSEG_BUDGET_UNKNOWN */
     atomic_uint_fast64_t others_idle; /* bytes that other processes could release */

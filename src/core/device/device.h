@@ -20,8 +20,8 @@
  * memory.
  *
  * Invariants:
- *   BOUNDS-1  keep <= soft <= hard, for the limits that are set.
- *   BOUNDS-2  0 <= fraction <= 1 and 0 <= rejection <= 1.
+ *   LIMITS-1  keep <= soft <= hard, for the limits that are set.
+ *   LIMITS-2  0 <= fraction <= 1 and 0 <= rejection <= 1.
  *
  * Locking: src/base/mutex.h has the order.  memory_lock, the device memory lock, guards everything
  * that calls the driver about memory; table_lock (TABLE) guards the insertion of streams, arenas
@@ -83,14 +83,14 @@ struct xseg_device {
     atomic_bool is_unpaged;
     /* The device was out of memory once, so a miss polls the events of pending blocks. */
     atomic_bool polls_on_miss;
-    /* Bytes that quotas of ranges guarantee in addition to their reserved memory.  Guarded by the
+    /* Unused bytes of the quotas of ranges.  Guarded by the
      * device memory lock. */
-    uint64_t promised;
+    uint64_t unused_quota;
     /* Maximum physical bytes while other processes wait for memory within their shares (budget.h);
      * UINT64_MAX: no maximum. */
     atomic_uint_fast64_t allowance;
     /* enum xseg_oom_cause of the last denied growth.  Guarded by the device memory lock. */
-    unsigned denied_by;
+    unsigned oom_cause;
     struct xseg_page_cache
         page_cache; /* unmapped physical memory; guarded by the device memory lock */
     struct xseg_allocator *allocator;

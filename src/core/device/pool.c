@@ -20,11 +20,11 @@ void xseg_pool_set_label(struct xseg_pool *pool, const char *name)
     pool->options.name = NULL;
     /* IDs number the pools that the application created. */
     if (!pool->is_guarded)
-        pool->number = atomic_fetch_add(&pool->device->allocator->pools_created, 1) + 1;
+        pool->id = atomic_fetch_add(&pool->device->allocator->pools_created, 1) + 1;
     if (name != NULL && name[0] != '\0')
         (void)snprintf(pool->label, sizeof(pool->label), "\"%s\"", name);
     else
-        (void)snprintf(pool->label, sizeof(pool->label), "%" PRIu32, pool->number);
+        (void)snprintf(pool->label, sizeof(pool->label), "%" PRIu32, pool->id);
 }
 
 void xseg_pool_init(struct xseg_pool *pool, struct xseg_device *device,
@@ -157,7 +157,7 @@ static void reuse_arena(struct xseg_arena *arena, struct xseg_pool *pool,
     XSEG_ASSERT(arena->pool == NULL);
     xseg_arena_lock(arena);
     arena->pool = pool;
-    arena->pool_number = pool->number;
+    arena->pool_id = pool->id;
     atomic_store_explicit(&arena->stream, stream, memory_order_release);
     memset(&arena->fallback, 0, sizeof(arena->fallback));
     for (unsigned i = 0; i < XSEG_COUNTS; i++) {
@@ -180,13 +180,13 @@ static struct xseg_arena *acquire_arena(struct xseg_pool *pool, struct xseg_know
     if (pool->is_private && !pool->is_guarded)
         arena = acquire_free_arena(device, is_small);
     if (arena == NULL)
-        return xseg_arena_create(&(struct xseg_arena_plan){
+        return xseg_arena_create(&(struct xseg_arena_params){
             .device = device,
             .pool = pool,
             .stream = stream,
             .page_map = device->page_map,
             .history = &device->history,
-            .pool_number = pool->number,
+            .pool_id = pool->id,
             .searches = &device->searches,
             .is_small = is_small,
             .is_private = pool->is_private,
@@ -371,7 +371,7 @@ static bool record_pool_id(const struct xseg_pool *pool)
     const uint64_t *id = pool->options.id;
 
     return (id[0] | id[1]) == 0 ||
-           xseg_history_store_add_pool_id(pool->device->history.store, pool->number, id);
+           xseg_history_store_add_pool_id(pool->device->history.store, pool->id, id);
 }
 
 xseg_status xseg_pools_create(struct xseg_device *device, const struct xseg_pool_options *options,
@@ -469,7 +469,7 @@ static void reset_arena(void *self, struct xseg_arena *arena)
 {
     (void)self;
     XSEG_ASSERT(xseg_list_is_empty(&arena->extents) && arena->fence == NULL);
-    arena->fenced = arena->passed = 0;
+    arena->fence_time = arena->idle_before = 0;
     xseg_arena_lock(arena);
     arena->is_paused = false;
     xseg_arena_unlock(arena);

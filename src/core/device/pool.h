@@ -56,7 +56,7 @@ struct xseg_pool {
     /* The limit of the pool denied the last growth; guarded by the device memory lock. */
     bool is_at_limit;
     enum xseg_pool_state state; /* guarded by the device memory lock */
-    uint32_t number; /* ID of a pool of the application, from 1; 0: the default or guarded pool */
+    uint32_t id; /* ID of a pool of the application, from 1; 0: the default or guarded pool */
     /* Unique among all pools that the device ever had: the owner of pages (vmm/page_cache.h). */
     uint64_t serial;
     atomic_uint_fast64_t limit; /* maximum reserved bytes; UINT64_MAX: no limit */

@@ -15,8 +15,8 @@
 /* Whether memory of other processes can remove the cause of the failure. */
 static bool can_others_help(const struct xseg_device *device)
 {
-    return device->denied_by == XSEG_OOM_CAUSE_DRIVER ||
-           device->denied_by == XSEG_OOM_CAUSE_DEVICE || device->denied_by == XSEG_OOM_CAUSE_BUDGET;
+    return device->oom_cause == XSEG_OOM_CAUSE_DRIVER ||
+           device->oom_cause == XSEG_OOM_CAUSE_DEVICE || device->oom_cause == XSEG_OOM_CAUSE_BUDGET;
 }
 
 /* Decide by the free memory of the device whether a growth may succeed.  A growth that a limit denies makes no driver call. */
@@ -58,7 +58,7 @@ bool xseg_budget_wait_begin(struct xseg_budget_wait *budget_wait, struct xseg_ar
         bytes > device->context.total_bytes || xseg_pending_captures(device->pending))
         return false;
     budget_wait->device = device;
-    budget_wait->by_limit = device->denied_by != XSEG_OOM_CAUSE_DRIVER;
+    budget_wait->by_limit = device->oom_cause != XSEG_OOM_CAUSE_DRIVER;
     xseg_mutex_unlock(&device->memory_lock);
     const bool has_others = xseg_budget_request(device, bytes);
     xseg_mutex_lock(&device->memory_lock);
@@ -83,7 +83,7 @@ bool xseg_budget_wait_retry(struct xseg_budget_wait *budget_wait) XSEG_UNCHECKED
         return false;
     /* A growth of another thread can change the cause as soon as the lock is released. */
     if (budget_wait->grows)
-        budget_wait->by_limit = device->denied_by != XSEG_OOM_CAUSE_DRIVER;
+        budget_wait->by_limit = device->oom_cause != XSEG_OOM_CAUSE_DRIVER;
     xseg_mutex_unlock(&device->memory_lock);
     if (budget_wait->grows)
         xseg_budget_grow_end(device, budget_wait->bytes);

@@ -505,7 +505,7 @@ static bool is_pressure_doubtful(const struct fallback *fallback, xseg_status st
     const uint64_t physical = xseg_device_physical(device);
 
     return is_paged(fallback) && status == XSEG_ERR_NO_MEMORY &&
-           device->denied_by == XSEG_OOM_CAUSE_DRIVER && physical <= device->context.total_bytes &&
+           device->oom_cause == XSEG_OOM_CAUSE_DRIVER && physical <= device->context.total_bytes &&
            plenty <= device->context.total_bytes - physical;
 }
 
@@ -624,11 +624,11 @@ static void log_changes(const struct fallback *fallback)
  * denies the request, but the device has too little memory, or the fraction of rejections is exceeded. */
 static bool is_rejected(const struct xseg_device *device, const struct xseg_alloc_params *params)
 {
-    if (device->denied_by == XSEG_OOM_CAUSE_REJECTION)
+    if (device->oom_cause == XSEG_OOM_CAUSE_REJECTION)
         return true;
     return params->config->throw_on_cudamalloc_oom &&
            xseg_device_limits_fraction(&device->limits) >= 1.0 &&
-           device->denied_by == XSEG_OOM_CAUSE_DEVICE;
+           device->oom_cause == XSEG_OOM_CAUSE_DEVICE;
 }
 
 static void record_oom(struct xseg_arena *arena, uint64_t requested, uint64_t free_bytes)

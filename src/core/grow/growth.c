@@ -36,7 +36,7 @@ xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more)
     return xseg_oom_cause_fail(pool, XSEG_OOM_CAUSE_POOL, more);
 }
 
-/* Check the limits for a growth of a pool from `physical` bytes of physical memory and promised quotas on. */
+/* Check the limits for a growth of a pool from `physical` bytes on, which include unused quotas. */
 static xseg_status check_limits(struct xseg_pool *pool, uint64_t more, uint64_t covered,
                                 uint64_t physical, uint64_t limit)
 {
@@ -60,7 +60,7 @@ static xseg_status check_limits(struct xseg_pool *pool, uint64_t more, uint64_t 
         if (physical > max || more > max - physical)
             return xseg_oom_cause_fail(pool, XSEG_OOM_CAUSE_REJECTION, more);
     }
-    device->denied_by = XSEG_OOM_CAUSE_DRIVER;
+    device->oom_cause = XSEG_OOM_CAUSE_DRIVER;
     return XSEG_OK;
 }
 
@@ -69,7 +69,7 @@ xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t co
     struct xseg_device *device = pool->device;
 
     /* The quotas of ranges count as physical memory. */
-    return check_limits(pool, more, covered, xseg_device_physical(device) + device->promised,
+    return check_limits(pool, more, covered, xseg_device_physical(device) + device->unused_quota,
                         xseg_device_allowance(device));
 }
 
@@ -300,13 +300,13 @@ static xseg_status grow_classic_segment(struct xseg_arena *arena,
     xseg_counts_increase(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
     if (extent->oversize)
         xseg_counts_increase(&arena->counts, XSEG_COUNT_OVERSIZE_SEGMENT, 1);
-    const bool stocked = xseg_arena_reserve_records(arena, &arena->blocks, 2);
+    const bool has_records = xseg_arena_reserve_records(arena, &arena->blocks, 2);
     struct xseg_block *block = xseg_arena_settle(arena, extent->first);
-    XSEG_ASSERT(!stocked || block != NULL);
-    if (stocked)
+    XSEG_ASSERT(!has_records || block != NULL);
+    if (has_records)
         *out = xseg_arena_allocate_block(arena, block, params);
     xseg_arena_unlock(arena);
-    return stocked ? XSEG_OK : xseg_arena_fail_host_memory();
+    return has_records ? XSEG_OK : xseg_arena_fail_host_memory();
 }
 
 /* --- Expandable segments. --- */
@@ -414,17 +414,18 @@ xseg_status xseg_growth_claim(struct xseg_arena *arena, const struct xseg_alloc_
         return status;
     for (;;) {
         xseg_arena_lock(arena);
-        const bool stocked = xseg_arena_reserve_records(arena, &arena->blocks, XSEG_ARENA_RECORDS);
+        const bool has_records =
+            xseg_arena_reserve_records(arena, &arena->blocks, XSEG_ARENA_RECORDS);
         struct xseg_block *first = NULL;
         uint64_t missing;
 
-        if (stocked)
+        if (has_records)
             first = small ? xseg_candidate_find_cheapest(arena, params->span, &missing)
                           : xseg_candidate_find_lowest(arena, params->span);
         if (first != NULL)
             xseg_candidate_claim(arena, first, params->span, small, candidate);
         xseg_arena_unlock(arena);
-        if (!stocked)
+        if (!has_records)
             return xseg_arena_fail_host_memory();
         if (first != NULL)
             return XSEG_OK;
@@ -447,12 +448,12 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_alloc
     if (is_allowed)
         xseg_candidate_notify(candidate);
     xseg_arena_lock(arena);
-    const bool stocked = xseg_arena_reserve_records(arena, &arena->blocks, 2);
+    const bool has_records = xseg_arena_reserve_records(arena, &arena->blocks, 2);
     struct xseg_block *block = xseg_candidate_settle(arena, candidate, is_allowed);
-    if (status == XSEG_OK && stocked)
+    if (status == XSEG_OK && has_records)
         *out = xseg_arena_allocate_block(arena, block, params);
     xseg_arena_unlock(arena);
-    if (status == XSEG_OK && !stocked)
+    if (status == XSEG_OK && !has_records)
         return xseg_arena_fail_host_memory();
     return status;
 }
@@ -508,7 +509,7 @@ static xseg_status grow_expandable_segment(struct xseg_arena *arena,
                                  ? 0
                                  : xseg_candidate_covered(&candidate, &filter);
     /* The quotas of ranges count as physical memory. */
-    status = check_limits(arena->pool, candidate.missing, covered, physical + device->promised,
+    status = check_limits(arena->pool, candidate.missing, covered, physical + device->unused_quota,
                           allowance);
     return xseg_growth_finish(arena, params, &candidate, status, out);
 }
@@ -637,8 +638,8 @@ static xseg_status grow_guarded_segment(struct xseg_arena *arena,
     status = xseg_candidate_map(&candidate);
     xseg_candidate_notify(&candidate);
     xseg_arena_lock(arena);
-    const bool stocked = xseg_arena_reserve_records(arena, &arena->blocks, 3);
-    if (status != XSEG_OK || !stocked) {
+    const bool has_records = xseg_arena_reserve_records(arena, &arena->blocks, 3);
+    if (status != XSEG_OK || !has_records) {
         (void)xseg_candidate_settle(arena, &candidate, true);
     } else {
         block->mapped = true;
@@ -648,7 +649,7 @@ static xseg_status grow_guarded_segment(struct xseg_arena *arena,
     xseg_arena_unlock(arena);
     if (status != XSEG_OK)
         (void)xseg_reclaim_destroy_unmapped(extent);
-    else if (!stocked)
+    else if (!has_records)
         status = xseg_arena_fail_host_memory();
     return status;
 }

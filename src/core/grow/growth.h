@@ -88,7 +88,7 @@ void xseg_growth_renew_positions(struct xseg_extent *extent);
  * Cost:    one reserve
  */
 xseg_status xseg_growth_reserve_elastic(struct xseg_arena *arena,
-                                        const struct xseg_segment_reservation *wanted,
+                                        const struct xseg_segment_reservation *reservation,
                                         struct xseg_elastic *elastic, struct xseg_extent **out);
 
 /* Fail with XSEG_ERR_UNSUPPORTED because a device makes no pages. */

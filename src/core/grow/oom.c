@@ -26,7 +26,7 @@ static const char *name_limit(const struct xseg_device *device)
 {
     const struct xseg_config *config = xseg_allocator_config(device->allocator);
 
-    switch (device->denied_by) {
+    switch (device->oom_cause) {
     case XSEG_OOM_CAUSE_BUDGET:
         return "budget_file";
     case XSEG_OOM_CAUSE_FRACTION:
@@ -45,24 +45,24 @@ static void print_limit(struct xseg_strbuf *text, const struct xseg_pool *pool)
 {
     const struct xseg_device *device = pool->device;
 
-    if (device->denied_by == XSEG_OOM_CAUSE_REJECTION) {
+    if (device->oom_cause == XSEG_OOM_CAUSE_REJECTION) {
         xseg_strbuf_printf(text, ", limit %g of the device",
                            xseg_device_limits_rejection(&device->limits));
         return;
     }
     xseg_strbuf_printf(text, ", limit ");
-    if (device->denied_by == XSEG_OOM_CAUSE_POOL)
+    if (device->oom_cause == XSEG_OOM_CAUSE_POOL)
         xseg_strbuf_add_mib(text, xseg_pool_limit(pool));
-    else if (device->denied_by == XSEG_OOM_CAUSE_BUDGET)
+    else if (device->oom_cause == XSEG_OOM_CAUSE_BUDGET)
         xseg_strbuf_add_mib(text,
                             atomic_load_explicit(&device->budget->share, memory_order_relaxed));
-    else if (device->denied_by == XSEG_OOM_CAUSE_FRACTION)
+    else if (device->oom_cause == XSEG_OOM_CAUSE_FRACTION)
         xseg_strbuf_add_mib(text, xseg_device_limit(device));
     else
         xseg_strbuf_add_mib(text, xseg_device_limits_hard(&device->limits));
-    if (device->denied_by == XSEG_OOM_CAUSE_BUDGET)
+    if (device->oom_cause == XSEG_OOM_CAUSE_BUDGET)
         xseg_strbuf_printf(text, " while other processes request their shares");
-    if (device->denied_by == XSEG_OOM_CAUSE_FRACTION)
+    if (device->oom_cause == XSEG_OOM_CAUSE_FRACTION)
         xseg_strbuf_printf(text, " (%g of the device)",
                            xseg_device_limits_fraction(&device->limits));
 }
@@ -72,14 +72,14 @@ static void print_cause(struct xseg_strbuf *text, const struct xseg_pool *pool, 
 {
     const struct xseg_device *device = pool->device;
 
-    if (status == XSEG_ERR_LIMIT && device->denied_by == XSEG_OOM_CAUSE_POOL)
+    if (status == XSEG_ERR_LIMIT && device->oom_cause == XSEG_OOM_CAUSE_POOL)
         xseg_strbuf_printf(text, "limit_bytes of pool %s rejects the request",
                            xseg_pool_label(pool));
     else if (status == XSEG_ERR_LIMIT)
         xseg_strbuf_printf(text, "%s rejects the request", name_limit(device));
     else if (status == XSEG_ERR_NO_ADDRESSES)
         xseg_strbuf_printf(text, "out of virtual addresses");
-    else if (device->denied_by == XSEG_OOM_CAUSE_DRIVER && xseg_pool_has_own_memory(pool))
+    else if (device->oom_cause == XSEG_OOM_CAUSE_DRIVER && xseg_pool_has_own_memory(pool))
         xseg_strbuf_printf(text, "memory functions of pool %s returned no memory",
                            xseg_pool_label(pool));
     else
@@ -93,7 +93,7 @@ static void print_failure(struct xseg_strbuf *text, const struct xseg_pool *pool
     const struct xseg_device *device = pool->device;
 
     XSEG_ASSERT(xseg_oom_cause_is_memory_pressure(status) &&
-                device->denied_by <= XSEG_OOM_CAUSE_REJECTION);
+                device->oom_cause <= XSEG_OOM_CAUSE_REJECTION);
     print_cause(text, pool, status);
     xseg_strbuf_printf(text, " on device %d, ", device->context.ordinal);
     xseg_strbuf_add_mib(text, bytes);
@@ -110,7 +110,7 @@ xseg_status xseg_oom_cause_fail(struct xseg_pool *pool, enum xseg_oom_cause caus
     struct xseg_strbuf text;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && cause != XSEG_OOM_CAUSE_DRIVER);
-    device->denied_by = cause;
+    device->oom_cause = cause;
     xseg_strbuf_init(&text, buffer, sizeof(buffer));
     print_failure(&text, pool, status, more);
     xseg_strbuf_printf(&text, "; ");
@@ -123,9 +123,9 @@ xseg_status xseg_oom_cause_fail(struct xseg_pool *pool, enum xseg_oom_cause caus
         xseg_strbuf_add_mib(&text, device->context.total_bytes);
         xseg_strbuf_printf(&text, " used by this allocator");
     }
-    if (cause != XSEG_OOM_CAUSE_POOL && device->promised != 0) {
+    if (cause != XSEG_OOM_CAUSE_POOL && device->unused_quota != 0) {
         xseg_strbuf_printf(&text, ", ");
-        xseg_strbuf_add_mib(&text, device->promised);
+        xseg_strbuf_add_mib(&text, device->unused_quota);
         xseg_strbuf_printf(&text, " reserved by quotas of ranges");
     }
     return xseg_fail(status, "%s", buffer);
@@ -332,7 +332,7 @@ static void print_account(struct xseg_strbuf *text, const struct account *accoun
     print_part(text, &part, account->page_cache, "in the page cache");
     print_part(text, &part, account->unreleased, "unreleased");
     print_part(text, &more, account->longest_block, "in the largest cached block on this stream");
-    print_part(text, &more, device->promised, "reserved by quotas of ranges");
+    print_part(text, &more, device->unused_quota, "reserved by quotas of ranges");
 }
 
 /* --- Advice. --- */
@@ -485,7 +485,7 @@ static void print_advice(struct xseg_strbuf *text, const struct xseg_arena *aren
         return;
     }
     /* No limit denies the request, and the device has memory: no setting caused the failure. */
-    if (xseg_pool_has_own_memory(arena->pool) ? arena->device->denied_by == XSEG_OOM_CAUSE_DRIVER
+    if (xseg_pool_has_own_memory(arena->pool) ? arena->device->oom_cause == XSEG_OOM_CAUSE_DRIVER
                                               : would_suffice(&request, request.idle))
         return;
     if (captures && would_suffice(&request, account->cached + account->pending_whole)) {
@@ -510,7 +510,7 @@ static void print_driver_call(struct xseg_strbuf *text, const struct xseg_arena 
                             atomic_load_explicit(&arena->device->addresses, memory_order_relaxed));
         xseg_strbuf_printf(text, " of virtual addresses reserved by this allocator");
     }
-    if (status == XSEG_ERR_NO_MEMORY && arena->device->denied_by == XSEG_OOM_CAUSE_DRIVER &&
+    if (status == XSEG_ERR_NO_MEMORY && arena->device->oom_cause == XSEG_OOM_CAUSE_DRIVER &&
         call != NULL && !xseg_pool_has_own_memory(arena->pool))
         xseg_strbuf_printf(text, "; %s failed, CUDA_ERROR_OUT_OF_MEMORY", call);
 }

@@ -3,7 +3,7 @@
  * Out-of-memory failures: the cause of a failed growth, and the error message.
  *
  * A growth fails because a limit denies it or because the driver has no memory.  The check that denies it records the cause
- * in device->denied_by (xseg_oom_cause_fail()).  If the fallback chain cannot serve the request either, xseg_oom_fail() writes
+ * in device->oom_cause (xseg_oom_cause_fail()).  If the fallback chain cannot serve the request either, xseg_oom_fail() writes
  * the error message of the request, in three parts:
  *
  *     cause      out of memory on device 0, 2.00 MiB requested

@@ -69,7 +69,7 @@ void xseg_pending_record_stream(struct xseg_arena *arena, struct xseg_block *blo
         XSEG_ASSERT(use != NULL);
         xseg_list_init(&use->link);
         use->stream = stream;
-        use->number = stream->id;
+        use->stream_id = stream->id;
         use->block = block;
         use->next = block->uses;
         use->outside = use->captured = use->is_shared = false;

@@ -75,7 +75,7 @@ void xseg_pending_return_event(struct xseg_pending *pending, xseg_event event);
 /* Whether the entry of a use still belongs to the same stream, retired or not. */
 static inline bool xseg_pending_is_current(const struct xseg_stream_use *use)
 {
-    return atomic_load_explicit(&use->stream->id, memory_order_acquire) == use->number;
+    return atomic_load_explicit(&use->stream->id, memory_order_acquire) == use->stream_id;
 }
 
 /* The number of uses in queues and deferred blocks. */

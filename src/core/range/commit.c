@@ -5,7 +5,7 @@
  *     1. Claim the granules.
  *     2. Get pages for those that are empty, and map them.
  *     3. Make the stream wait for the streams on which the other granules are pending unmap.
- *     4. Settle: all granules become live, or all of them return to their former state.
+ *     4. Settle: all granules become allocated, or all of them return to their former state.
  *
  * Pages come from the range's prepared pages, the page cache and the driver, in this order.  Under
  * memory pressure the commit runs an out-of-memory fallback chain; every step ends with another
@@ -26,7 +26,7 @@
  * and the remaining steps only if that has made room within the limit.
  *
  * Locking: the device memory lock.  It is released while observers run and while the commit waits
- * for other processes.  `coming` of the extent has the bytes that the commit is about to map.  They
+ * for other processes.  `committing` of the extent has the bytes that the commit is about to map.  They
  * are subtracted from the unused quota of the range, so that a check of the limits does not count
  * them twice.
  */
@@ -322,7 +322,7 @@ static xseg_status get_pages(struct commit *commit)
     struct xseg_device *device = commit->device;
 
     xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing + commit->missing,
-                           &device->promised);
+                           &device->unused_quota);
     xseg_status status = map_pages(commit);
     if (xseg_oom_cause_is_memory_pressure(status)) {
         XSEG_SPAN_BEGIN(fallback, device->context.ordinal, commit->missing);
@@ -330,7 +330,7 @@ static xseg_status get_pages(struct commit *commit)
         XSEG_SPAN_END(fallback, device->context.ordinal, status);
     }
     xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing - commit->missing,
-                           &device->promised);
+                           &device->unused_quota);
     xseg_page_cache_shrink_unprepared(&device->page_cache, commit->config->page_cache_bytes);
     return status;
 }
@@ -366,7 +366,7 @@ static void count_mapped(const struct commit *commit, const struct xseg_range_ru
 
     xseg_arena_lock(arena);
     xseg_elastic_set_bytes(elastic, elastic->charged + bytes, elastic->committing,
-                           &commit->device->promised);
+                           &commit->device->unused_quota);
     elastic->allocated += part->count;
     xseg_counts_increase(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
     xseg_counts_alloc_bytes(&arena->counts, bytes);
@@ -376,7 +376,7 @@ static void count_mapped(const struct commit *commit, const struct xseg_range_ru
     xseg_pool_record_growth(arena, bytes);
 }
 
-/* Make all granules live.  Observers are notified of new memory while it is still claimed.  The
+/* Make all granules allocated.  Observers are notified of new memory while it is still claimed.  The
  * memory is counted before that, because the device memory lock is released while observers run. */
 static void settle_commit(const struct commit *commit)
 {
@@ -607,10 +607,10 @@ static xseg_status create_prepared_page(struct xseg_range_state *state, uint64_t
         return XSEG_OK;
     /* The prepared pages count against the quota during the check. */
     xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing + has + page,
-                           &device->promised);
+                           &device->unused_quota);
     xseg_status status = xseg_growth_check(state->pool, page, 0);
     xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing - has - page,
-                           &device->promised);
+                           &device->unused_quota);
     if (status == XSEG_OK)
         status = xseg_page_cache_create(&device->page_cache, kind);
     return status;
@@ -647,7 +647,7 @@ static bool is_within_limit(const struct xseg_device *device)
 {
     const uint64_t limit = xseg_min(xseg_device_allowance(device), device->context.total_bytes);
 
-    return xseg_device_physical(device) + device->promised <= limit;
+    return xseg_device_physical(device) + device->unused_quota <= limit;
 }
 
 static xseg_status set_range_quota(struct xseg_range *range, uint64_t bytes)
@@ -658,7 +658,7 @@ static xseg_status set_range_quota(struct xseg_range *range, uint64_t bytes)
     xseg_status status = XSEG_OK;
 
     elastic->quota = bytes;
-    xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing, &device->promised);
+    xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing, &device->unused_quota);
     if (bytes <= before || is_within_limit(device))
         return XSEG_OK;
     if (!xseg_pending_captures(device->pending))
@@ -669,7 +669,7 @@ static xseg_status set_range_quota(struct xseg_range *range, uint64_t bytes)
     if (status != XSEG_ERR_DEVICE_LOST && is_within_limit(device))
         return XSEG_OK;
     elastic->quota = before;
-    xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing, &device->promised);
+    xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing, &device->unused_quota);
     if (status == XSEG_ERR_DEVICE_LOST)
         return status;
     const uint64_t limit = xseg_min(xseg_device_allowance(device), device->context.total_bytes);
@@ -677,7 +677,7 @@ static xseg_status set_range_quota(struct xseg_range *range, uint64_t bytes)
         limit < device->context.total_bytes ? XSEG_ERR_LIMIT : XSEG_ERR_NO_MEMORY,
         "quota exceeds the available memory of device %d, %" PRIu64 " bytes; %" PRIu64
         " of %" PRIu64 " bytes used by this allocator, %" PRIu64 " bytes reserved by quotas",
-        device->context.ordinal, bytes, xseg_device_physical(device), limit, device->promised);
+        device->context.ordinal, bytes, xseg_device_physical(device), limit, device->unused_quota);
 }
 
 xseg_status xseg_ranges_set_quota(struct xseg_range *range, uint64_t bytes)

@@ -102,8 +102,8 @@ static struct xseg_range_state *create_state(uint32_t granules)
     state->elastic.holds = tables + granules;
     state->elastic.use = (uint8_t *)(tables + 2 * (size_t)granules);
     xseg_list_init(&state->link);
-    xseg_list_init(&state->elastic.parked);
-    xseg_list_init(&state->elastic.parked_link);
+    xseg_list_init(&state->elastic.retained);
+    xseg_list_init(&state->elastic.retained_link);
     return state;
 }
 
@@ -440,7 +440,7 @@ static void destroy_range(struct xseg_range_state *state)
     const uint32_t granules = state->extent->segment.granules;
 
     state->elastic.quota = 0;
-    xseg_elastic_set_bytes(&state->elastic, 0, 0, &device->promised);
+    xseg_elastic_set_bytes(&state->elastic, 0, 0, &device->unused_quota);
     release_prepared_pages(state);
     xseg_reclaim_destroy_elastic(state->extent);
     state->range->state = NULL;

@@ -196,22 +196,22 @@ uint64_t xseg_idle_poll_fence(struct xseg_arena *arena, uint64_t now)
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (arena->fence == NULL && !xseg_streams_accepts_work(&device->context, stream))
-        return arena->passed;
+        return arena->idle_before;
     if (xseg_driver_relax_capture_mode(&device->context, &mode) != XSEG_OK)
-        return arena->passed;
+        return arena->idle_before;
     xseg_pending_lock(device->pending);
     if (arena->fence == NULL) {
         if (xseg_fences_record(fences, stream->handle, &arena->fence) == XSEG_OK)
-            arena->fenced = now;
+            arena->fence_time = now;
     } else if (xseg_driver_event_query(&device->context, arena->fence, &done) == XSEG_OK && done) {
-        XSEG_ASSERT(arena->passed <= arena->fenced);
-        arena->passed = arena->fenced;
+        XSEG_ASSERT(arena->idle_before <= arena->fence_time);
+        arena->idle_before = arena->fence_time;
         xseg_fences_return(fences, arena->fence);
         arena->fence = NULL;
     }
     xseg_pending_unlock(device->pending);
     xseg_driver_restore_capture_mode(&device->context, mode);
-    return arena->passed;
+    return arena->idle_before;
 }
 
 static void return_arena_fence(void *self, struct xseg_arena *arena)

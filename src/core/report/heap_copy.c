@@ -31,7 +31,7 @@ static struct xseg_heap_range *begin_range(struct xseg_heap_copy *copy,
         return NULL;
     *range = (struct xseg_heap_range){
         .base = view->base,
-        .pool = arena->pool_number,
+        .pool = arena->pool_id,
         .stream = (uint64_t)(uintptr_t)xseg_arena_stream(arena)->handle,
         .is_small = arena->is_small,
         .is_expandable = xseg_extent_is_expandable(extent),

@@ -31,7 +31,7 @@
  * kernels that cannot do this the cache stays empty.
  *
  * Invariants, except for changes by a call that has not returned:
- *   SHORT-1  The stream of a cached entry is known, its device is open and has no route, the
+ *   STREAMS-1  The stream of a cached entry is known, its device is open and has no route, the
  *            current configuration has fast allocations, and `fast_path_mode` is the mode of that
  *            configuration.
  *

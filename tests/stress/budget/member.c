@@ -310,7 +310,7 @@ static void obey(void)
 /* Let the parent know what would be lost with a kill. */
 static void count_asks(void)
 {
-    atomic_store(&own.seat->asks, own.asks + device()->budget->asks);
+    atomic_store(&own.seat->asks, own.asks + device()->budget->requests);
     atomic_store(&own.seat->served, own.served + device()->budget->served);
 }
 
