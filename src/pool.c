@@ -3,13 +3,12 @@
 
 #include <string.h>
 
-#include "src/core/alloc/capture.h"
-#include "src/core/alloc/slow_path.h"
-#include "src/core/config/size.h"
+#include "src/core/alloc/alloc.h"
+#include "src/core/config/config.h"
 #include "src/core/instance/instance.h"
 #include "src/core/pool/checkpoint.h"
 #include "src/core/pool/pause.h"
-#include "src/core/reclaim/pool_release.h"
+#include "src/core/reclaim/reclaim.h"
 #include "src/entry.h"
 
 xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,

@@ -3,11 +3,11 @@
 
 #include <stdlib.h>
 
-#include "src/core/alloc/slow_path.h"
+#include "src/core/alloc/alloc.h"
 #include "src/core/instance/instance.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/mapping.h"
-#include "src/core/reclaim/trim.h"
+#include "src/core/reclaim/reclaim.h"
 #include "src/entry.h"
 
 /* --- Scopes. --- */

@@ -4,15 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/core/block/origins.h"
-#include "src/core/device/counters.h"
+#include "src/core/block/recorder.h"
+#include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
 #include "src/core/pool/share.h"
 #include "src/core/reclaim/mapping.h"
 #include "src/core/register/register.h"
-#include "src/core/report/block_info.h"
 #include "src/core/report/explain.h"
-#include "src/core/report/metrics.h"
+#include "src/core/report/heap_copy.h"
+#include "src/core/report/memory_stats.h"
 #include "src/entry.h"
 
 /* Find the device that `scope` selects, and its private pool or NULL. */
@@ -204,7 +204,7 @@ struct walk {
     struct xseg_selection selection;
     bool (*visit)(void *context, const struct xseg_block_info *block);
     void *context;
-    uint64_t now;                  /* of origins.h */
+    uint64_t now;                  /* of recorder.h */
     struct xseg_block_info *batch; /* [BATCH] */
     bool ended;
 };

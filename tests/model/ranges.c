@@ -24,8 +24,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "src/core/block/extent.h"
-#include "src/core/device/allocator.h"
+#include "src/core/block/block.h"
+#include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
 #include "src/core/range/range.h"
 #include "tests/model/machine.h"

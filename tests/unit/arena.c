@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The audits of an arena, its extents and its device: each test breaks one invariant. */
 #include "src/core/block/arena.h"
-#include "src/core/block/arena_blocks.h"
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
 
 #include <setjmp.h>

@@ -4,8 +4,8 @@
 #include <stddef.h>
 
 #include "src/core/budget/budget.h"
-#include "src/core/device/allocator.h"
-#include "src/core/grow/oom.h"
+#include "src/core/device/device.h"
+#include "src/core/grow/fallback_chain.h"
 #include "tests/support/scene.h"
 #include "tests/support/shared_budgets.h"
 

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/grow/growth.h"
 #include "tests/support/scene.h"
 

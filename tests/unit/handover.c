@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/syscall.h>
 
-#include "src/core/instance/history_sweep.h"
+#include "src/core/instance/instance.h"
 #include "tests/support/scene.h"
 
 /* --- What the linker leads here. --- */

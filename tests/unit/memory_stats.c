@@ -7,9 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/core/device/counters.h"
+#include "src/core/device/device.h"
 #include "src/core/report/memory_stats.h"
-#include "src/core/report/metrics.h"
 
 /* More pools than have a row each in either format. */
 #define POOLS 140u

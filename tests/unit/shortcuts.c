@@ -4,7 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "src/core/alloc/hit_stream.h"
+#include "src/core/alloc/alloc.h"
 #include "tests/support/scene.h"
 
 #define BYTES 3000u

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "src/core/config/size.h"
+#include "src/core/config/config.h"
 
 #define KIB XSEG_KIB
 #define MIB XSEG_MIB

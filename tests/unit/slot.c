@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "src/core/block/extent.h"
-#include "src/core/device/allocator.h"
+#include "src/core/block/block.h"
+#include "src/core/device/device.h"
 #include "tests/support/scene.h"
 
 /* A little over two GiB, from the middle of one on. */

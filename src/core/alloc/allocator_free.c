@@ -1,21 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/alloc/allocator_free.h"
+#include "src/core/alloc/alloc.h"
 
 #include <inttypes.h>
 
 #include "src/base/error.h"
-#include "src/core/alloc/capture.h"
-#include "src/core/alloc/slow_path.h"
 #include "src/core/block/arena.h"
-#include "src/core/block/arena_blocks.h"
-#include "src/core/block/extent.h"
+#include "src/core/block/block.h"
 #include "src/core/block/recorder.h"
-#include "src/core/grow/guarded.h"
+#include "src/core/grow/growth.h"
 #include "src/core/history/history.h"
-#include "src/core/instance/history_sweep.h"
-#include "src/core/pending/debug_fill.h"
+#include "src/core/instance/instance.h"
 #include "src/core/pending/pending.h"
-#include "src/core/pending/stream_retirement.h"
 
 /* --- From an address to its block. --- */
 

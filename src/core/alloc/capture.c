@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/alloc/capture.h"
+#include "src/core/alloc/alloc.h"
 
 #include "src/base/error.h"
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
 #include "src/core/pending/pending.h"
-#include "src/core/pending/stream_retirement.h"
 #include "src/core/pool/pause.h"
-#include "src/core/reclaim/pool_release.h"
-#include "src/core/reclaim/trim.h"
+#include "src/core/reclaim/reclaim.h"
 
 static xseg_status retain_pool(struct xseg_pool *pool)
 {

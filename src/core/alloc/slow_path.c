@@ -1,25 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/alloc/slow_path.h"
+#include "src/core/alloc/alloc.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "src/base/error.h"
-#include "src/core/alloc/allocator_free.h"
-#include "src/core/block/arena_blocks.h"
-#include "src/core/block/extent.h"
-#include "src/core/config/size.h"
-#include "src/core/device/allocator.h"
+#include "src/core/block/arena.h"
+#include "src/core/block/block.h"
+#include "src/core/config/config.h"
+#include "src/core/device/device.h"
 #include "src/core/grow/fallback_chain.h"
-#include "src/core/grow/guarded.h"
-#include "src/core/grow/oom.h"
+#include "src/core/grow/growth.h"
 #include "src/core/instance/instance.h"
-#include "src/core/pending/debug_fill.h"
 #include "src/core/pending/pending.h"
-#include "src/core/pending/stream_retirement.h"
 #include "src/core/pool/share.h"
 #include "src/core/reclaim/decay.h"
-#include "src/core/reclaim/pool_release.h"
+#include "src/core/reclaim/reclaim.h"
 #include "src/core/report/snapshot.h"
 
 /* The largest alignment of an address that a request can have. */

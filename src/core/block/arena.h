@@ -5,9 +5,9 @@
  *
  * A hit locks one arena and nothing else, so threads on different streams share no lock.  The lock
  * is biased towards the thread that uses it (biased_lock.h).  An arena keeps what its blocks need:
- * the slabs of block records and stream uses, the free index of cached blocks (free_index.h), the
- * tree of unmapped blocks in order of position (tree.h), the last remainder (best_fit.h), and the
- * counts of statistics (counts.h).  arena_blocks.h has the operations.
+ * the slabs of block records and stream uses, the free index of cached blocks and the tree
+ * of unmapped blocks (free_index.h), the last remainder (best_fit.h), and the counts of statistics
+ * (counts.h).
  *
  * Claims.  Growth and trim call the driver, which must not happen under the lock.  They claim
  * blocks under the lock (state XSEG_BLOCK_CLAIMED), release the lock, call the driver, lock again
@@ -15,9 +15,9 @@
  *
  * Free actions.  A free usually changes the counts, coalesces the block and does nothing else.
  * `free_actions` is 0 in that case, so the fast path tests one word.  Three features set bits:
- * suspended counts (counts.h), origins (origins.h), and the slow path for frees of large blocks in
+ * suspended counts (counts.h), origins (recorder.h), and the slow path for frees of large blocks in
  * a guarded arena or in one with fallback blocks.  The low bits contain the time of the last decay
- * pass, with which a free stamps the granules that become idle (idle.h).
+ * pass, with which a free stamps the granules that become idle (decay.h).
  *
  * Block flags.  Frees of blocks without a flag test one byte.  XSEG_BLOCK_OVERSIZE: the block is
  * counted as an oversize allocation.  XSEG_BLOCK_FALLBACK: the default pool allocated the block
@@ -46,10 +46,9 @@
 #include <stddef.h>
 
 #include "src/base/biased_lock.h"
-#include "src/core/block/extent.h"
+#include "src/core/block/block.h"
 #include "src/core/block/free_index.h"
 #include "src/core/block/page_map.h"
-#include "src/core/block/tree.h"
 #include "src/core/config/config.h"
 #include "src/core/stats/counts.h"
 #include "src/core/stream/streams.h"
@@ -58,7 +57,7 @@
  * fallback blocks. */
 #define XSEG_ARENA_SLOW_PATH ((uint64_t)1 << 62)
 
-/* In free_actions: a free clears the origin of its block, see origins.h. */
+/* In free_actions: a free clears the origin of its block, see recorder.h. */
 #define XSEG_ARENA_ORIGINS ((uint64_t)1 << 61)
 
 /* The bits of free_actions that are not part of the time. */
@@ -87,11 +86,11 @@ struct xseg_arena {
      * lock. */
     _Atomic(struct xseg_known_stream *) stream;
     /* Work of a free in addition to freeing; 0: none.  The high bits are XSEG_ARENA_FREE_ACTIONS,
-     * the low bits the time of the last decay pass (idle.h), 0 before the first. */
+     * the low bits the time of the last decay pass (decay.h), 0 before the first. */
     atomic_uint_fast64_t free_actions;
     bool is_small;
     bool is_private; /* of a private pool */
-    bool is_guarded; /* each segment has one block, see guarded.h */
+    bool is_guarded; /* each segment has one block, see growth.h */
     bool has_starts; /* its blocks are small: starts lead to them (page_map.h) */
     bool is_paused;  /* allocations fail, see pause.h; guarded by the lock */
 
@@ -153,7 +152,7 @@ _Static_assert((offsetof(struct xseg_arena, lock) + XSEG_BIASED_LOCK_SHARED_OFFS
 _Static_assert((XSEG_ARENA_SLOW_PATH & XSEG_COUNTS_SUSPENDED) == 0, "each action has a bit");
 _Static_assert(XSEG_ARENA_RECORDS <= XSEG_SLAB_FIRST, "one batch is enough for a step");
 
-/* The parameters of an allocation.  The entry point sets the request; slow_path.h adds the rest. */
+/* The parameters of an allocation.  The entry point sets the request; alloc.h adds the rest. */
 struct xseg_alloc_params {
     const struct xseg_config *config;
     struct xseg_pool *pool;   /* NULL: the pool that a route selects, or the default pool */
@@ -167,7 +166,7 @@ struct xseg_alloc_params {
     uint64_t segment_bytes; /* of a classic segment for the request */
     bool is_small;
     bool expandable;
-    bool is_guarded;       /* the block is all of its segment, see guarded.h */
+    bool is_guarded;       /* the block is all of its segment, see growth.h */
     bool at_end;           /* guarded: the block ends at the end of the segment */
     bool zeroed;           /* the block must be filled with zeros */
     bool has_polled;       /* this request has polled pending blocks, once */
@@ -369,5 +368,92 @@ static inline struct xseg_extent *xseg_arena_lock_at(struct xseg_page_map *page_
 
 /* Audit an arena and its extents; the lock must be held. */
 bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_violation *violation);
+
+/* --- Operations on blocks. --- */
+
+/*
+ * The operations of an arena on its blocks: allocate, free, split, coalesce, claim, settle.
+ *
+ * Allocation and free.  A request takes the best fit from the free index (best_fit.h).  The head of
+ * the block, or a range inside it if the alignment requires one, becomes allocated; the rest stays
+ * cached.  A free caches the block, or first makes it pending if other streams use it (pending.h).
+ * A cached block coalesces with adjacent cached blocks immediately.
+ *
+ * Claim and settle.  Growth, trim and pause take cached and unmapped blocks out of the free index
+ * and the tree of unmapped blocks.  No other thread modifies, coalesces or allocates a claimed
+ * block, so the claim remains valid while its owner calls the driver without the arena's lock.  To
+ * settle a block makes it cached or unmapped, depending on `mapped`, and coalesces it.
+ *
+ * Records.  A split needs a block record, and allocating records may release the lock.  So callers
+ * reserve records with xseg_arena_reserve_records() before they choose a block; the operations here
+ * then cannot fail.
+ *
+ * Locking: the caller holds the arena's lock, unless a function locks it itself.
+ */
+
+/*
+ * Serve a request from the free index.  Locks the arena.
+ *
+ * Returns: XSEG_OK, with *out unchanged for a miss and while the pool is paused;
+ * XSEG_ERR_HOST_MEMORY
+ */
+xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                             struct xseg_alloc_result *out);
+
+/* Serve a request of the default pool from an arena of a private pool, as xseg_arena_alloc() does.
+ * The block has XSEG_BLOCK_FALLBACK. */
+xseg_status xseg_arena_alloc_fallback(struct xseg_arena *arena,
+                                      const struct xseg_alloc_params *params,
+                                      struct xseg_alloc_result *out);
+
+/*
+ * Allocate from a cached block, which leaves the free index.  The part before the aligned address
+ * stays cached, and so does the rest if it is worth a split (best_fit.h).  Two block records must
+ * be reserved.  If `keep` is set, the block stays cached.
+ */
+struct xseg_alloc_result xseg_arena_allocate_block(struct xseg_arena *arena,
+                                                   struct xseg_block *block,
+                                                   const struct xseg_alloc_params *params);
+
+/* xseg_arena_allocate_block() at an address.  The cached block that covers the address must contain
+ * all of the request; the part before the address stays cached. */
+struct xseg_alloc_result xseg_arena_allocate_at(struct xseg_arena *arena,
+                                                struct xseg_extent *extent, uint64_t base,
+                                                const struct xseg_alloc_params *params);
+
+/* Set the requested size of the block that covers an address, if the block is cached. */
+void xseg_arena_set_requested(struct xseg_extent *extent, uint64_t address, uint64_t requested);
+
+/* Free an allocated block that no other stream uses: cache and coalesce it. */
+void xseg_arena_free(struct xseg_arena *arena, struct xseg_block *block);
+
+/* Count a freed block as pending; the block itself does not change. */
+void xseg_arena_mark_pending(struct xseg_arena *arena, struct xseg_block *block);
+
+/* Free a pending block whose streams have completed: cache and coalesce it. */
+void xseg_arena_free_pending(struct xseg_arena *arena, struct xseg_block *block);
+
+/* --- Claims, for growth and trim. --- */
+
+/* Add an extent of one claimed block, which is not mapped if the extent is expandable.  A record
+ * must be reserved. */
+struct xseg_block *xseg_arena_add_extent(struct xseg_arena *arena, struct xseg_extent *extent);
+
+/* Remove an extent whose only block is claimed. */
+void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *extent);
+
+/* Claim a cached or unmapped block; returns the block. */
+struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block *block);
+
+/* Split a block that is not indexed after `bytes`; returns the second block.  A record must be
+ * reserved. */
+struct xseg_block *xseg_arena_split_block(struct xseg_arena *arena, struct xseg_block *block,
+                                          uint64_t bytes);
+
+/* Settle a claimed block: cached if it is mapped, else unmapped.  Returns the coalesced block. */
+struct xseg_block *xseg_arena_settle(struct xseg_arena *arena, struct xseg_block *block);
+
+/* Host bytes of an arena without its extents. */
+uint64_t xseg_arena_host_bytes(const struct xseg_arena *arena);
 
 #endif

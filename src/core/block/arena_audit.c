@@ -4,9 +4,8 @@
 #include <inttypes.h>
 
 #include "src/core/block/best_fit.h"
-#include "src/core/block/elastic.h"
-#include "src/core/block/extent.h"
-#include "src/core/block/origins.h"
+#include "src/core/block/block.h"
+#include "src/core/block/recorder.h"
 #include "src/core/stats/counts.h"
 #include "vmm/alias.h"
 

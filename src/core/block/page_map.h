@@ -44,7 +44,7 @@
 #include "src/base/align.h"
 #include "src/base/check.h"
 #include "src/base/mutex.h"
-#include "src/core/block/extent.h"
+#include "src/core/block/block.h"
 
 /* --- Slots and starts. --- */
 

@@ -11,7 +11,6 @@
 #include "src/base/align.h"
 #include "src/base/check.h"
 #include "src/core/config/config_table.h"
-#include "src/core/config/size.h"
 
 enum { DESCRIPTION_BYTES = 640 };
 

@@ -8,11 +8,9 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/core/block/arena_blocks.h"
-#include "src/core/device/allocator.h"
-#include "src/core/device/counters.h"
+#include "src/core/block/arena.h"
 #include "src/core/device/device.h"
-#include "src/core/history/context.h"
+#include "src/core/history/history.h"
 
 void xseg_pool_set_label(struct xseg_pool *pool, const char *name)
 {

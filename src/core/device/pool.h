@@ -3,7 +3,7 @@
  * Pools: arenas that share no memory with other pools.
  *
  * Every device has a default pool, which serves requests that name no pool.  The application
- * creates *private* pools; one more private pool of the library serves guarded blocks (guarded.h).
+ * creates *private* pools; one more private pool of the library serves guarded blocks (growth.h).
  * A pool has one arena per stream and size class, created by the first request.
  *
  * Lifetime of a private pool:
@@ -15,7 +15,7 @@
  *
  * A retired pool serves no requests.  Its allocated blocks stay valid, and its cached memory is
  * reclaimed like that of the default pool.  `references` counts 1 for all holders together and 1
- * for each segment.  The thread that drops the last reference destroys the pool (pool_release.h).
+ * for each segment.  The thread that drops the last reference destroys the pool (reclaim.h).
  * If the pool has a callback (`on_destroy`), it is called as soon as that thread holds no lock;
  * until it has returned, the pool can be queried and trimmed.  Then the pool is freed, and its
  * arenas move to a free list of the device: arenas are not freed before the device closes, because
@@ -50,7 +50,7 @@ struct xseg_pool {
     atomic_bool no_split, allows_fallback; /* options, may be changed by xseg_pool_set() */
     atomic_bool is_single; /* single_page; constant after the first arena was created */
     bool is_private;
-    bool is_guarded;         /* the pool of guarded blocks, which have a segment each (guarded.h) */
+    bool is_guarded;         /* the pool of guarded blocks, which have a segment each (growth.h) */
     bool has_own_memory;     /* memory is allocated by functions of the application */
     atomic_bool is_captured; /* a capture allocated from the pool */
     /* The limit of the pool denied the last growth; guarded by the device memory lock. */

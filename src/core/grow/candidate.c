@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/grow/candidate.h"
+#include "src/core/grow/growth.h"
 
 #include "src/base/error.h"
-#include "src/core/block/arena_blocks.h"
-#include "src/core/block/extent.h"
+#include "src/core/block/arena.h"
+#include "src/core/block/block.h"
 #include "src/core/block/recorder.h"
 #include "src/core/device/device.h"
-#include "src/core/grow/growth.h"
-#include "src/core/pending/debug_fill.h"
+#include "src/core/pending/pending.h"
 #include "src/core/reclaim/mapping.h"
 
 /* A block if it can be part of a candidate range, as cached and unmapped blocks can; else NULL. */

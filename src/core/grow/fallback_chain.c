@@ -6,20 +6,15 @@
 
 #include "src/base/error.h"
 #include "src/base/span.h"
-#include "src/core/block/arena_blocks.h"
+#include "src/core/block/arena.h"
 #include "src/core/block/recorder.h"
 #include "src/core/budget/budget.h"
-#include "src/core/config/size.h"
-#include "src/core/device/allocator.h"
-#include "src/core/grow/budget_wait.h"
+#include "src/core/config/config.h"
+#include "src/core/device/device.h"
 #include "src/core/grow/growth.h"
-#include "src/core/grow/guarded.h"
-#include "src/core/grow/oom.h"
-#include "src/core/grow/remap.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/pending_unmap.h"
 #include "src/core/reclaim/reclaim.h"
-#include "src/core/reclaim/trim.h"
 #include "vmm/context.h"
 
 /* A request in the chain. */

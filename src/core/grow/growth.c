@@ -7,17 +7,15 @@
 
 #include "src/base/error.h"
 #include "src/base/span.h"
-#include "src/core/block/arena_blocks.h"
-#include "src/core/block/extent.h"
+#include "src/core/block/arena.h"
+#include "src/core/block/block.h"
 #include "src/core/block/recorder.h"
-#include "src/core/config/size.h"
-#include "src/core/device/allocator.h"
-#include "src/core/grow/oom.h"
-#include "src/core/pending/debug_fill.h"
+#include "src/core/config/config.h"
+#include "src/core/device/device.h"
+#include "src/core/grow/fallback_chain.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/mapping.h"
 #include "src/core/reclaim/reclaim.h"
-#include "src/core/reclaim/trim.h"
 
 _Static_assert(XSEG_GROWTH_ADDRESSES >> XSEG_PAGE_MAP_ADDRESS_BITS == 0,
                "the page map covers the budget of addresses");
@@ -115,7 +113,7 @@ static void return_extent(struct xseg_extent *extent)
     xseg_list_insert(&extent->arena->device->spare_extents, &extent->link);
 }
 
-/* Give an extent the next positions of its device (extent.h). */
+/* Give an extent the next positions of its device (block.h). */
 static void assign_positions(struct xseg_extent *extent)
 {
     struct xseg_device *device = xseg_device_of(extent);
@@ -597,7 +595,7 @@ static xseg_status grow_single_page(struct xseg_arena *arena,
     return status;
 }
 
-/* Allocate from the claimed block of a guarded segment (guarded.h), at its start or at its end; the rest is cached. */
+/* Allocate from the claimed block of a guarded segment (growth.h), at its start or at its end; the rest is cached. */
 static struct xseg_alloc_result allocate_guarded_block(struct xseg_arena *arena,
                                                        struct xseg_block *block,
                                                        const struct xseg_alloc_params *params)

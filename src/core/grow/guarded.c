@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/grow/guarded.h"
+#include "src/core/grow/growth.h"
 
-#include "src/core/block/arena_blocks.h"
+#include "src/core/block/arena.h"
 #include "src/core/block/recorder.h"
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/mapping.h"
 #include "src/core/reclaim/reclaim.h"
-#include "src/core/reclaim/trim.h"
 
 _Static_assert(XSEG_GUARDED_QUARANTINE >= 2, "half of a quarantine has a segment");
 

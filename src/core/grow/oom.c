@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/grow/oom.h"
+#include "src/core/grow/fallback_chain.h"
 
 #include <inttypes.h>
 
 #include "src/base/error.h"
 #include "src/core/budget/budget.h"
-#include "src/core/config/size.h"
-#include "src/core/device/allocator.h"
-#include "src/core/grow/candidate.h"
+#include "src/core/config/config.h"
+#include "src/core/device/device.h"
+#include "src/core/grow/growth.h"
 #include "src/core/pending/pending.h"
-#include "src/core/reclaim/idle.h"
+#include "src/core/reclaim/decay.h"
 
 /* --- Cause. --- */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/grow/remap.h"
+#include "src/core/grow/growth.h"
 
-#include "src/core/grow/oom.h"
+#include "src/core/grow/fallback_chain.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/reclaim.h"
 

@@ -5,12 +5,12 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/core/block/origins.h"
+#include "src/core/block/recorder.h"
 #include "src/core/budget/budget.h"
 #include "src/core/config/config.h"
 #include "src/core/config/config_table.h"
-#include "src/core/pending/debug_fill.h"
-#include "src/core/reclaim/trim.h"
+#include "src/core/pending/pending.h"
+#include "src/core/reclaim/reclaim.h"
 #include "src/core/report/memory_stats.h"
 
 void xseg_allocator_apply_config(struct xseg_allocator *allocator,

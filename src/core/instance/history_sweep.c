@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/instance/history_sweep.h"
+#include "src/core/instance/instance.h"
 
 #include <stdlib.h>
 
 #include "src/base/error.h"
-#include "src/core/block/origins.h"
+#include "src/core/block/recorder.h"
 #include "src/core/report/device_history.h"
 
 /* Numbers of the hook between two sweeps, in addition to twice the number of survivors of the last

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/pending/debug_fill.h"
+#include "src/core/pending/pending.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -7,8 +7,8 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/core/block/arena_blocks.h"
-#include "src/core/device/allocator.h"
+#include "src/core/block/arena.h"
+#include "src/core/device/device.h"
 #include "src/core/history/history.h"
 
 /* Number of bytes read back at a time. */

@@ -6,9 +6,8 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/core/block/arena_blocks.h"
+#include "src/core/block/arena.h"
 #include "src/core/block/recorder.h"
-#include "src/core/pending/debug_fill.h"
 
 static void increment_count(struct xseg_pending *pending)
 {

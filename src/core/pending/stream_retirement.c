@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/pending/stream_retirement.h"
+#include "src/core/pending/pending.h"
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/core/device/allocator.h"
-#include "src/core/pending/pending.h"
+#include "src/core/device/device.h"
 
 /* --- Begin of a retirement. --- */
 

@@ -7,12 +7,11 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/core/block/arena_blocks.h"
-#include "src/core/block/extent.h"
-#include "src/core/block/origins.h"
+#include "src/core/block/arena.h"
+#include "src/core/block/block.h"
 #include "src/core/block/recorder.h"
-#include "src/core/config/size.h"
-#include "src/core/device/allocator.h"
+#include "src/core/config/config.h"
+#include "src/core/device/device.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pool/pause.h"
 

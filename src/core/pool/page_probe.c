@@ -9,7 +9,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/pool/share.h"
 #include "vmm/context.h"
 

@@ -8,7 +8,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/pool/share.h"
 
 /* A change of the access rights of one peer to all mapped memory of a device. */

@@ -7,11 +7,10 @@
 
 #include "src/base/error.h"
 #include "src/base/host_memory.h"
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/grow/growth.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/pending_unmap.h"
-#include "src/core/reclaim/pool_release.h"
 #include "src/core/reclaim/reclaim.h"
 
 #define DEFAULT_PAGE (2 * XSEG_MIB)

@@ -2,7 +2,7 @@
 /*
  * Elastic ranges: reserved virtual addresses whose pages the user commits and decommits.
  *
- * A range is an elastic extent (elastic.h) in the arena that its pool has for large blocks on the
+ * A range is an elastic extent (block.h) in the arena that its pool has for large blocks on the
  * default stream.  One page is one granule long.  The public header xseg/range.h defines the terms
  * and the state of a granule that each call requires:
  *
@@ -45,7 +45,7 @@
 #ifndef XSEG_CORE_RANGE_H
 #define XSEG_CORE_RANGE_H
 
-#include "src/core/block/elastic.h"
+#include "src/core/block/block.h"
 #include "src/core/device/device.h"
 #include "src/core/stream/streams.h"
 #include "xseg/range.h"

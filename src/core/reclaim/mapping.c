@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 #include "src/base/error.h"
-#include "src/core/block/extent.h"
-#include "src/core/device/allocator.h"
+#include "src/core/block/block.h"
+#include "src/core/device/device.h"
 #include "src/core/pending/pending.h"
 
 /* --- Runs. --- */

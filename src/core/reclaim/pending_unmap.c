@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/core/block/elastic.h"
+#include "src/core/block/block.h"
 #include "src/core/block/recorder.h"
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/mapping.h"
 #include "src/core/reclaim/reclaim.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Pending unmaps: granules of elastic ranges (elastic.h) that were decommitted while streams may
+ * Pending unmaps: granules of elastic ranges (block.h) that were decommitted while streams may
  * still use them.
  *
  *     decommit --> a batch: one run of granules, and an event on the stream

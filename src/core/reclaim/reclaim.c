@@ -2,15 +2,13 @@
 #include "src/core/reclaim/reclaim.h"
 
 #include "src/base/error.h"
-#include "src/core/block/arena_blocks.h"
+#include "src/core/block/arena.h"
 #include "src/core/block/best_fit.h"
-#include "src/core/block/extent.h"
+#include "src/core/block/block.h"
 #include "src/core/block/recorder.h"
-#include "src/core/config/size.h"
+#include "src/core/config/config.h"
 #include "src/core/pending/pending.h"
-#include "src/core/pending/stream_retirement.h"
 #include "src/core/reclaim/mapping.h"
-#include "src/core/reclaim/pool_release.h"
 
 _Static_assert(XSEG_ARENA_RECORDS >= 4, "a claim of pages needs four records");
 

@@ -5,13 +5,12 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/core/block/extent.h"
-#include "src/core/block/origins.h"
+#include "src/core/block/block.h"
+#include "src/core/block/recorder.h"
 #include "src/core/budget/budget.h"
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/decay.h"
-#include "src/core/reclaim/idle.h"
 #include "src/core/reclaim/pending_unmap.h"
 #include "src/core/reclaim/reclaim.h"
 #include "src/core/register/register.h"

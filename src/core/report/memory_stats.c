@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "src/base/clock.h"
-#include "src/core/device/counters.h"
+#include "src/core/device/device.h"
 #include "src/core/register/register.h"
 
 /* Minimum interval between two samples without a change. */

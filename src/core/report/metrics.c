@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/report/metrics.h"
+#include "src/core/report/memory_stats.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -11,7 +11,6 @@
 #include "src/base/file_writer.h"
 #include "src/base/string_util.h"
 #include "src/core/budget/budget.h"
-#include "src/core/report/memory_stats.h"
 
 /* --- Values. --- */
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "src/core/budget/budget.h"
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
 #include "tests/support/check.h"
 #include "tests/support/draw.h"

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/block/extent.h"
+#include "src/core/block/block.h"
 
 #include <inttypes.h>
 
 #include "src/core/block/arena.h"
-#include "src/core/block/elastic.h"
-#include "src/core/block/origins.h"
 #include "src/core/block/page_map.h"
-#include "src/core/config/size.h"
+#include "src/core/block/recorder.h"
+#include "src/core/config/config.h"
 
 bool xseg_extent_init(struct xseg_extent *extent)
 {
