@@ -7,7 +7,6 @@
 #include "src/base/error.h"
 #include "src/base/span.h"
 #include "src/core/block/arena.h"
-#include "src/core/block/recorder.h"
 #include "src/core/budget/budget.h"
 #include "src/core/config/config.h"
 #include "src/core/device/device.h"
@@ -626,30 +625,6 @@ static bool is_rejected(const struct xseg_device *device, const struct xseg_allo
            device->oom_cause == XSEG_OOM_CAUSE_DEVICE;
 }
 
-static void record_oom(struct xseg_arena *arena, uint64_t requested, uint64_t free_bytes)
-{
-    if (!xseg_recorder_is_enabled(arena))
-        return;
-    xseg_arena_lock(arena);
-    xseg_recorder_oom(arena, requested, free_bytes);
-    xseg_arena_unlock(arena);
-}
-
-/* Count, describe and record an out-of-memory failure. */
-static xseg_status fail_out_of_memory(const struct fallback *fallback, xseg_status status,
-                                      bool rejected)
-{
-    struct xseg_device *device = fallback->device;
-    uint64_t free_bytes = 0;
-
-    atomic_fetch_add_explicit(rejected ? &device->rejections : &device->ooms, 1,
-                              memory_order_relaxed);
-    status = xseg_oom_fail(fallback->arena, fallback->params, status, rejected, &free_bytes);
-    if (!rejected)
-        record_oom(fallback->arena, fallback->params->requested, free_bytes);
-    return status;
-}
-
 /* Handle a growth that has failed. */
 static __attribute__((noinline)) xseg_status handle_failure(struct fallback *fallback,
                                                             xseg_status status, bool *rejected)
@@ -669,9 +644,11 @@ static __attribute__((noinline)) xseg_status handle_failure(struct fallback *fal
         status = run_chain_and_check_pages(fallback, status);
         XSEG_SPAN_END(fallback, device->context.ordinal, status);
     }
-    return xseg_oom_cause_is_memory_pressure(status)
-               ? fail_out_of_memory(fallback, status, *rejected)
-               : status;
+    if (!xseg_oom_cause_is_memory_pressure(status))
+        return status;
+    atomic_fetch_add_explicit(*rejected ? &device->rejections : &device->ooms, 1,
+                              memory_order_relaxed);
+    return xseg_oom_fail(fallback->arena, params, status, *rejected);
 }
 
 xseg_status xseg_fallback_chain_alloc(const struct xseg_alloc_params *params,

@@ -89,7 +89,7 @@ xseg_status xseg_oom_cause_fail(struct xseg_pool *pool, enum xseg_oom_cause caus
  * Cost:     one memory query; O(blocks of the device)
  */
 xseg_status xseg_oom_fail(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                          xseg_status status, bool rejected, uint64_t *free_bytes);
+                          xseg_status status, bool rejected);
 
 /*
  * Notify observers of low memory or of a failed request.  No lock is held.

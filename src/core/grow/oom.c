@@ -4,6 +4,7 @@
 #include <inttypes.h>
 
 #include "src/base/error.h"
+#include "src/core/block/recorder.h"
 #include "src/core/budget/budget.h"
 #include "src/core/config/config.h"
 #include "src/core/device/device.h"
@@ -516,7 +517,7 @@ static void print_driver_call(struct xseg_strbuf *text, const struct xseg_arena 
 }
 
 xseg_status xseg_oom_fail(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                          xseg_status status, bool rejected, uint64_t *free_bytes)
+                          xseg_status status, bool rejected)
 {
     struct account account;
     char buffer[1024];
@@ -525,13 +526,17 @@ xseg_status xseg_oom_fail(struct xseg_arena *arena, const struct xseg_alloc_para
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
                 xseg_oom_cause_is_memory_pressure(status));
     collect_account(&account, arena, params);
-    *free_bytes = account.free;
     xseg_strbuf_init(&text, buffer, sizeof(buffer));
     print_failure(&text, arena->pool, status, params->requested);
     print_account(&text, &account);
     print_driver_call(&text, arena, status);
     if (status != XSEG_ERR_NO_ADDRESSES)
         print_advice(&text, arena, params, &account, rejected);
+    if (!rejected && xseg_recorder_is_enabled(arena)) {
+        xseg_arena_lock(arena);
+        xseg_recorder_oom(arena, params->requested, account.free);
+        xseg_arena_unlock(arena);
+    }
     return xseg_fail(status, "%s", buffer);
 }
 

@@ -8,22 +8,10 @@
  *     4. Settle: all granules become allocated, or all of them return to their former state.
  *
  * Pages come from the range's prepared pages, the page cache and the driver, in this order.  Under
- * memory pressure the commit runs an out-of-memory fallback chain; every step ends with another
- * attempt:
- *
- *     reclaim    unmap what is pending and whose stream has reached the event
- *     budget     request memory from the other processes that share the device
- *     observers  call on_low_memory, without the device memory lock
- *     remap      remap idle pages of other ranges and pools; release other idle memory to the
- *                driver and create pages for it
- *     wait       remap again, after a wait for the streams of that memory
- *     pending    wait for all memory that is pending unmap or pending free
- *     wait       remap again, which includes the memory that the previous step has freed
- *     flush      release all idle memory to the driver
- *
- * During a capture only `observers` and `remap` run, and `remap` only creates pages.  If the range
- * or its pool is at its own limit, memory of others is of no use: the chain runs `pending` first,
- * and the remaining steps only if that has made room within the limit.
+ * memory pressure the commit runs the table `steps`, which has the steps of the out-of-memory
+ * fallback chain and the situations in which each of them runs; every step ends with another
+ * attempt.  If an observer frees memory and the commit still fails, the chain runs again from the
+ * observers on, up to XSEG_LOW_MEMORY_CALLS_MAX times.
  *
  * Locking: the device memory lock.  It is released while observers run and while the commit waits
  * for other processes.  `committing` of the extent has the bytes that the commit is about to map.  They
@@ -39,8 +27,8 @@
 #include "src/core/budget/budget.h"
 #include "src/core/config/config.h"
 #include "src/core/device/device.h"
-#include "src/core/grow/growth.h"
 #include "src/core/grow/fallback_chain.h"
+#include "src/core/grow/growth.h"
 #include "src/core/pending/pending.h"
 #include "src/core/range/range.h"
 #include "src/core/reclaim/mapping.h"
@@ -57,6 +45,9 @@ struct commit {
     struct xseg_alloc_params params; /* for observers and the out-of-memory report */
     uint64_t missing;                /* bytes of granules that need pages */
     bool is_full;                    /* the range or its pool is at its own limit */
+    xseg_status denied;              /* of the last attempt to map the pages */
+    unsigned notifications;          /* how often observers were called */
+    bool was_freed; /* an observer has freed memory, so that the chain may run again */
 };
 
 /* --- Claiming. --- */
@@ -176,8 +167,6 @@ static xseg_status map_pages(struct commit *commit)
 
 /* --- The out-of-memory fallback chain. --- */
 
-typedef xseg_status step(struct commit *commit);
-
 static xseg_status reclaim_completed(struct commit *commit)
 {
     xseg_pending_poll(commit->device->pending);
@@ -185,7 +174,7 @@ static xseg_status reclaim_completed(struct commit *commit)
     return map_pages(commit);
 }
 
-static xseg_status remap_idle(struct commit *commit, bool wait)
+static xseg_status remap_pages(struct commit *commit, bool wait)
 {
     const struct xseg_segment *segment = &commit->run.extent->segment;
     const struct xseg_remap_plan plan = {
@@ -206,14 +195,14 @@ static xseg_status remap_idle(struct commit *commit, bool wait)
     return remapped == XSEG_OK ? map_empty(commit) : remapped;
 }
 
-static xseg_status remap_idle_now(struct commit *commit)
+static xseg_status remap_idle_pages(struct commit *commit)
 {
-    return remap_idle(commit, false);
+    return remap_pages(commit, false);
 }
 
-static xseg_status remap_and_wait(struct commit *commit)
+static xseg_status remap_after_waiting(struct commit *commit)
 {
-    return remap_idle(commit, true);
+    return remap_pages(commit, true);
 }
 
 static xseg_status wait_for_pending(struct commit *commit)
@@ -227,7 +216,7 @@ static xseg_status wait_for_pending(struct commit *commit)
     return status == XSEG_ERR_DEVICE_LOST ? status : map_pages(commit);
 }
 
-static xseg_status flush_idle(struct commit *commit)
+static xseg_status release_all_memory(struct commit *commit)
 {
     const xseg_status status = xseg_trim_all(commit->device, true);
 
@@ -237,48 +226,15 @@ static xseg_status flush_idle(struct commit *commit)
     return map_pages(commit);
 }
 
-static step *const all_steps[] = {remap_idle_now, remap_and_wait, wait_for_pending,
-                                  remap_and_wait, flush_idle,     NULL};
-static step *const capture_steps[] = {remap_idle_now, NULL};
-
-/* Run the steps after the callback of the observers. */
-static xseg_status run_chain(struct commit *commit, xseg_status status)
-{
-    const bool captures = xseg_pending_captures(commit->device->pending);
-
-    if (commit->is_full && !captures)
-        status = wait_for_pending(commit);
-    if (commit->is_full || !xseg_oom_cause_is_memory_pressure(status))
-        return status;
-    commit->device->is_memory_low = true;
-    for (step *const *next = captures ? capture_steps : all_steps;
-         *next != NULL && xseg_oom_cause_is_memory_pressure(status); next++)
-        status = (*next)(commit);
-    return status;
-}
-
-/* Call on_low_memory of the observers, without the device memory lock.  Returns whether an observer
- * has freed memory. */
-static bool notify_low_memory(const struct commit *commit, xseg_status status,
-                              unsigned attempt) XSEG_UNCHECKED
-{
-    xseg_mutex_unlock(&commit->device->memory_lock);
-    const bool freed =
-        xseg_oom_notify(commit->arena, &commit->params, status, XSEG_OBSERVER_LOW_MEMORY, attempt);
-    xseg_mutex_lock(&commit->device->memory_lock);
-    return freed;
-}
-
 /* Request memory from other processes and retry until the timeout.  Idle pages are remapped first,
  * because that costs the other processes nothing. */
-static xseg_status request_from_budget(struct commit *commit, xseg_status status)
+static xseg_status wait_for_other_processes(struct commit *commit)
 {
-    struct xseg_device *device = commit->device;
     struct xseg_budget_wait budget_wait;
 
-    if (commit->is_full || !xseg_budget_is_open(device) || xseg_pending_captures(device->pending))
-        return status;
-    status = remap_idle_now(commit);
+    if (!xseg_budget_is_open(commit->device))
+        return commit->denied;
+    xseg_status status = remap_idle_pages(commit);
     if (!xseg_oom_cause_is_memory_pressure(status))
         return status;
     if (xseg_budget_wait_begin(&budget_wait, commit->arena, commit->missing, commit->config))
@@ -289,26 +245,72 @@ static xseg_status request_from_budget(struct commit *commit, xseg_status status
     return status;
 }
 
-static xseg_status run_fallback(struct commit *commit, xseg_status status)
+/* Call on_low_memory of the observers, without the device memory lock. */
+static xseg_status notify_observers(struct commit *commit) XSEG_UNCHECKED
 {
-    struct xseg_device *device = commit->device;
-    bool freed = true;
+    xseg_mutex_unlock(&commit->device->memory_lock);
+    commit->was_freed = xseg_oom_notify(commit->arena, &commit->params, commit->denied,
+                                        XSEG_OBSERVER_LOW_MEMORY, commit->notifications++);
+    xseg_mutex_lock(&commit->device->memory_lock);
+    return commit->was_freed ? map_pages(commit) : commit->denied;
+}
 
-    device->is_memory_low = device->is_memory_low || !commit->is_full;
-    if (!xseg_pending_captures(device->pending))
-        status = reclaim_completed(commit);
-    if (xseg_oom_cause_is_memory_pressure(status))
-        status = request_from_budget(commit, status);
-    for (unsigned attempt = 0;
-         freed && attempt < XSEG_LOW_MEMORY_CALLS_MAX && xseg_oom_cause_is_memory_pressure(status);
-         attempt++) {
-        freed = notify_low_memory(commit, status, attempt);
-        if (freed)
-            status = map_pages(commit);
-        if (xseg_oom_cause_is_memory_pressure(status))
-            status = run_chain(commit, status);
+/* Situations, one at a time.  FULL: the range or its pool is at its own limit, so that memory of
+ * others is of no use. */
+enum situation { NORMAL = 1, CAPTURE = 2, FULL = 4, FULL_CAPTURE = 8 };
+
+/* A step returns the status of its attempt.  The chain ends with a status other than memory
+ * pressure. */
+struct step {
+    const char *name;
+    xseg_status (*run)(struct commit *commit);
+    unsigned situations; /* in which the step runs */
+};
+
+static const struct step steps[] = {
+    {"completed events", reclaim_completed, NORMAL | FULL},
+    {"other processes", wait_for_other_processes, NORMAL},
+    {"observers", notify_observers, NORMAL | CAPTURE | FULL | FULL_CAPTURE},
+    {"pending memory", wait_for_pending, FULL},
+    /* During a capture the remap only creates pages. */
+    {"remap", remap_idle_pages, NORMAL | CAPTURE},
+    {"remap, waiting", remap_after_waiting, NORMAL},
+    {"pending memory", wait_for_pending, NORMAL},
+    /* Includes the memory that the previous step has freed. */
+    {"remap, waiting", remap_after_waiting, NORMAL},
+    {"release all", release_all_memory, NORMAL},
+};
+
+/* The index of the step that notifies observers.  The chain is repeated from there. */
+#define OBSERVERS 2u
+
+static enum situation current_situation(const struct commit *commit)
+{
+    const bool captures = xseg_pending_captures(commit->device->pending);
+
+    if (commit->is_full)
+        return captures ? FULL_CAPTURE : FULL;
+    return captures ? CAPTURE : NORMAL;
+}
+
+/* Run the chain.  denied: why the pages could not be mapped */
+static xseg_status run_chain(struct commit *commit, xseg_status denied)
+{
+    XSEG_ASSERT(steps[OBSERVERS].run == notify_observers);
+    commit->denied = denied;
+    for (size_t next = 0;
+         next < XSEG_COUNT_OF(steps) && xseg_oom_cause_is_memory_pressure(commit->denied);) {
+        const enum situation situation = current_situation(commit);
+
+        commit->device->is_memory_low = commit->device->is_memory_low || !commit->is_full;
+        if ((steps[next].situations & situation) != 0)
+            commit->denied = steps[next].run(commit);
+        next++;
+        if (next == XSEG_COUNT_OF(steps) && commit->was_freed &&
+            commit->notifications < XSEG_LOW_MEMORY_CALLS_MAX)
+            next = OBSERVERS;
     }
-    return status;
+    return commit->denied;
 }
 
 /* Map all empty granules, or none, and shrink the page cache to page_cache_mb. */
@@ -322,7 +324,7 @@ static xseg_status get_pages(struct commit *commit)
     xseg_status status = map_pages(commit);
     if (xseg_oom_cause_is_memory_pressure(status)) {
         XSEG_SPAN_BEGIN(fallback, device->context.ordinal, commit->missing);
-        status = run_fallback(commit, status);
+        status = run_chain(commit, status);
         XSEG_SPAN_END(fallback, device->context.ordinal, status);
     }
     xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing - commit->missing,
@@ -542,19 +544,10 @@ static xseg_status begin_commit_unaliased(struct commit *commit, struct xseg_ran
 /* Write the error message of an out-of-memory failure, and count the failure. */
 static xseg_status fail_commit(struct commit *commit, xseg_status status)
 {
-    struct xseg_arena *arena = commit->arena;
-    uint64_t free_bytes = 0;
-
     atomic_fetch_add_explicit(&commit->device->ooms, 1, memory_order_relaxed);
-    if (commit->is_full && !arena->pool->is_at_limit)
-        return status;
-    status = xseg_oom_fail(arena, &commit->params, status, false, &free_bytes);
-    if (!xseg_recorder_is_enabled(arena))
-        return status;
-    xseg_arena_lock(arena);
-    xseg_recorder_oom(arena, commit->params.requested, free_bytes);
-    xseg_arena_unlock(arena);
-    return status;
+    return commit->is_full && !commit->arena->pool->is_at_limit
+               ? status
+               : xseg_oom_fail(commit->arena, &commit->params, status, false);
 }
 
 xseg_status xseg_ranges_commit(struct xseg_range *range, uint64_t offset, uint64_t bytes,
