@@ -69,7 +69,7 @@ xseg_status xseg_pool_set(struct xseg_pool *pool, enum xseg_pool_setting setting
                            setting == XSEG_POOL_SINGLE_PAGE,
                        "unknown value of enum xseg_pool_setting, %d", (int)setting);
     XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool), "pool has been released");
-    XSEG_ENTRY_REQUIRE(setting != XSEG_POOL_SINGLE_PAGE || !xseg_pool_has_own_memory(pool),
+    XSEG_ENTRY_REQUIRE(setting != XSEG_POOL_SINGLE_PAGE || !pool->has_own_memory,
                        "single_page with memory functions; only pages of the driver can have this "
                        "property");
     if (setting == XSEG_POOL_SINGLE_PAGE)

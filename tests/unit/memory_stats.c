@@ -326,13 +326,13 @@ static void reading_takes_no_lock_of_an_allocation(void **state) XSEG_UNCHECKED
     for (unsigned i = 0; i < 2; i++) {
         struct xseg_arena *held = i == 0 ? large : small;
 
-        xseg_arena_lock(held);
+        xseg_biased_lock_lock(&held->lock);
         assert_int_equal(xseg_metrics_write_text(allocator, metrics, sizeof(metrics), &needed),
                          XSEG_OK);
         xseg_publisher_sample(allocator, &sample);
         for (unsigned k = 0; k < COUNT_OF(pool_stats); k++)
             xseg_counters_read_pool(k == 0 ? &device->pool : pool, &pool_stats[k]);
-        xseg_arena_unlock(held);
+        xseg_biased_lock_unlock(&held->lock);
         assert_int_equal(sample.device_count, 1);
         assert_int_equal(sample.pool_count, 2);
         assert_int_equal(sample.pools[0].kind, XSEG_PUBLISHED_DEFAULT);

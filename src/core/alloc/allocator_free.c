@@ -97,7 +97,7 @@ static inline bool lock_live(struct xseg_allocator *allocator, const void *point
         return true;
     bool is_free = false;
     *status = fail_not_allocated(extent, address, &is_free);
-    xseg_arena_unlock(live->arena);
+    xseg_biased_lock_unlock(&live->arena->lock);
     if (is_free)
         *status = append_last_free(allocator, address);
     return false;
@@ -116,7 +116,7 @@ static xseg_status reserve_use_record(const struct live *live) XSEG_RELEASES(liv
 {
     const bool reserved = xseg_arena_reserve_records(live->arena, &live->arena->uses, 1);
 
-    xseg_arena_unlock(live->arena);
+    xseg_biased_lock_unlock(&live->arena->lock);
     return reserved ? XSEG_OK
                     : xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, stream use of a block");
 }
@@ -133,10 +133,10 @@ static xseg_status free_claimed(struct xseg_block *block, const struct xseg_conf
         return xseg_pending_free(arena->device->pending, block,
                                  config->graph_capture_record_stream_reuse);
     xseg_debug_fill_claimed(block);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     xseg_recorder_free_if_enabled(arena, block);
     xseg_arena_free(arena, block);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     return XSEG_OK;
 }
 
@@ -145,7 +145,7 @@ static inline void free_unused(const struct live *live) XSEG_RELEASES(live->aren
 {
     xseg_recorder_free_if_enabled(live->arena, live->block);
     xseg_arena_free(live->arena, live->block);
-    xseg_arena_unlock(live->arena);
+    xseg_biased_lock_unlock(&live->arena->lock);
 }
 
 /* Free the block at an address.  side: a stream whose work uses the block as well, or NULL */
@@ -172,7 +172,7 @@ static xseg_status free_at(struct xseg_allocator *allocator, const void *pointer
             if (uses != 0)
                 xseg_pending_record_stream(live.arena, live.block, side, false);
             live.block->state = XSEG_BLOCK_CLAIMED;
-            xseg_arena_unlock(live.arena);
+            xseg_biased_lock_unlock(&live.arena->lock);
             status = free_claimed(live.block, config);
             break;
         }
@@ -217,19 +217,19 @@ xseg_status xseg_allocator_record_stream(struct xseg_allocator *allocator, const
         if (stream == NULL)
             stream = find_stream(device, handle);
         if (stream == NULL) {
-            xseg_arena_unlock(live.arena);
+            xseg_biased_lock_unlock(&live.arena->lock);
             status = xseg_stream_retirement_get(device, handle, &stream);
             if (status == XSEG_OK)
                 status = xseg_capture_has_stream(device, stream, &captured);
             continue;
         }
         if (stream == xseg_arena_stream(live.arena)) {
-            xseg_arena_unlock(live.arena);
+            xseg_biased_lock_unlock(&live.arena->lock);
             return XSEG_OK;
         }
         if (live.arena->uses.free_count > 0) {
             xseg_pending_record_stream(live.arena, live.block, stream, captured);
-            xseg_arena_unlock(live.arena);
+            xseg_biased_lock_unlock(&live.arena->lock);
             return XSEG_OK;
         }
         status = reserve_use_record(&live);
@@ -250,7 +250,7 @@ static xseg_status find_device(struct xseg_allocator *allocator, const void *poi
         return status;
     XSEG_ASSERT(live.arena->device->allocator == allocator);
     *out = live.arena->device;
-    xseg_arena_unlock(live.arena);
+    xseg_biased_lock_unlock(&live.arena->lock);
     return XSEG_OK;
 }
 

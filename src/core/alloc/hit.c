@@ -122,10 +122,10 @@ XSEG_HIT_STEP poll_and_allocate(struct xseg_arena *arena, void **out, size_t byt
 
     xseg_allocator_gather(device->allocator, NULL);
     xseg_slow_path_poll_pending(arena, xseg_allocator_config(device->allocator));
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     if (__builtin_expect(!xseg_context_is_lost(&device->context), 1))
         base = allocate_by_config(arena, bytes);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     if (__builtin_expect(base == 0, 0))
         return continue_on_slow_path(arena, out, bytes, true);
     *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
@@ -136,9 +136,9 @@ XSEG_HIT_STEP poll_and_allocate(struct xseg_arena *arena, void **out, size_t byt
 XSEG_HIT_STEP allocate_under_shared_lock(struct xseg_arena *arena, void **out, size_t bytes)
 {
     xseg_allocator_gather(arena->device->allocator, NULL);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     const uint64_t base = allocate_by_config(arena, bytes);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     if (__builtin_expect(base == 0, 0))
         return allocate_after_miss(arena, out, bytes);
     *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
@@ -264,7 +264,7 @@ XSEG_HIT_STEP free_large_block(struct xseg_arena *arena, xseg_slot *slot, void *
 XSEG_HIT_STEP lock_and_free_large_block(struct xseg_allocator *allocator, void *ptr,
                                         xseg_slot *slot)
 {
-    const uintptr_t value = xseg_slot_read(slot);
+    const uintptr_t value = atomic_load_explicit(slot, memory_order_acquire);
 
     if (__builtin_expect(value == 0, 0))
         return free_on_slow_path(allocator, ptr);
@@ -286,7 +286,7 @@ xseg_status xseg_hit_free(struct xseg_allocator *allocator, void *ptr)
     if (__builtin_expect(leaf == NULL, 0))
         return free_on_slow_path(allocator, ptr);
     xseg_start *start = xseg_page_map_start_in(leaf, address);
-    const uint32_t handle = start == NULL ? 0 : xseg_start_read(start);
+    const uint32_t handle = start == NULL ? 0 : atomic_load_explicit(start, memory_order_acquire);
     if (handle == 0)
         return lock_and_free_large_block(allocator, ptr, xseg_page_map_slot_in(leaf, address));
     struct xseg_arena *arena =
@@ -405,9 +405,9 @@ bool xseg_hit_stream_alloc(struct xseg_allocator *allocator, int ordinal, uint64
             return false;
     }
     *searched = arena;
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     const uint64_t base = xseg_hit_stream_alloc_from_arena(config, arena, bytes);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     if (base == 0)
         return false;
     *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */
@@ -421,7 +421,7 @@ bool xseg_hit_stream_alloc_from_pool(struct xseg_allocator *allocator, struct xs
     const struct xseg_config *config = xseg_allocator_config(allocator);
     struct xseg_device *device = pool->device;
 
-    if (!config->has_fast_allocs || xseg_pool_is_whole(pool) || !xseg_pool_has_fast_path(pool) ||
+    if (!config->has_fast_allocs || atomic_load_explicit(&pool->no_split, memory_order_relaxed) || !xseg_pool_has_fast_path(pool) ||
         bytes - 1 >= XSEG_SIZE_MAX - 1 || xseg_pending_captures(device->pending) ||
         atomic_load_explicit(&device->context.slow_path, memory_order_relaxed) != 0)
         return false;
@@ -432,10 +432,10 @@ bool xseg_hit_stream_alloc_from_pool(struct xseg_allocator *allocator, struct xs
     if (arena == NULL)
         return false;
     *searched = arena;
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     const uint64_t base =
         arena->is_paused ? 0 : xseg_hit_stream_alloc_from_arena(config, arena, bytes);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     if (base == 0)
         return false;
     *out = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) */

@@ -63,11 +63,11 @@ bool xseg_arena_allocate_records(struct xseg_arena *arena, struct xseg_slab *sla
     while (slab->free_count < count) {
         const uint32_t records = xseg_slab_next_records(slab);
 
-        xseg_arena_unlock(arena);
+        xseg_biased_lock_unlock(&arena->lock);
         struct xseg_slab_batch *batch =
             slab == &arena->blocks ? xseg_page_map_allocate_records(arena->page_map, records)
                                    : xseg_slab_make_batch(slab->record_bytes, records);
-        xseg_arena_lock(arena);
+        xseg_biased_lock_lock(&arena->lock);
         if (batch == NULL || !xseg_slab_refill(slab, batch))
             return false;
     }
@@ -338,13 +338,13 @@ static inline bool search_and_allocate(struct xseg_arena *arena,
 xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *params,
                              struct xseg_alloc_result *out)
 {
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     if (__builtin_expect(arena->is_paused, 0)) {
-        xseg_arena_unlock(arena);
+        xseg_biased_lock_unlock(&arena->lock);
         return XSEG_OK;
     }
     const bool has_records = search_and_allocate(arena, params, out);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     if (!has_records)
         return xseg_arena_fail_host_memory();
     return XSEG_OK;
@@ -356,7 +356,7 @@ xseg_status xseg_arena_alloc_fallback(struct xseg_arena *arena,
 {
     bool has_records = true;
 
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     if (!arena->is_paused)
         has_records = search_and_allocate(arena, params, out);
     if (out->base != 0) {
@@ -364,7 +364,7 @@ xseg_status xseg_arena_alloc_fallback(struct xseg_arena *arena,
             arena, xseg_extent_block_at(xseg_page_map_find(arena->page_map, out->base), out->base));
         out->fallback = true;
     }
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     if (!has_records)
         return xseg_arena_fail_host_memory();
     return XSEG_OK;
@@ -441,7 +441,7 @@ struct xseg_block *xseg_arena_add_extent(struct xseg_arena *arena, struct xseg_e
     block->base = extent->segment.base;
     block->bytes = extent->segment.bytes;
     block->requested = 0;
-    xseg_block_set_extent(block, extent);
+    atomic_store_explicit(&block->extent, extent, memory_order_relaxed);
     block->prev = block->next = NULL;
     block->uses = NULL;
     extent->first = block;

@@ -206,16 +206,16 @@ static inline uint64_t xseg_arena_generation(const struct xseg_arena *arena)
 /* Whether freed blocks of an arena wait for other streams. */
 static inline bool xseg_arena_has_pending(const struct xseg_arena *arena)
 {
-    return xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE) !=
-           xseg_counts_current(&arena->counts, XSEG_COUNT_ALLOCATION);
+    return xseg_counts_read(&arena->counts, XSEG_COUNT_ACTIVE).current !=
+           xseg_counts_read(&arena->counts, XSEG_COUNT_ALLOCATION).current;
 }
 
 /* Bytes of cached blocks.  Without the arena's lock the result is approximate, because two counters
  * are read. */
 static inline uint64_t xseg_arena_cached_bytes(const struct xseg_arena *arena)
 {
-    const uint64_t reserved = xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
-    const uint64_t active = xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE_BYTES);
+    const uint64_t reserved = xseg_counts_read(&arena->counts, XSEG_COUNT_RESERVED_BYTES).current;
+    const uint64_t active = xseg_counts_read(&arena->counts, XSEG_COUNT_ACTIVE_BYTES).current;
 
     return reserved - xseg_min(reserved, active);
 }
@@ -237,16 +237,6 @@ struct xseg_arena *xseg_arena_create(const struct xseg_arena_params *params);
 
 /* Destroy an arena, which must have no extent. */
 void xseg_arena_destroy(struct xseg_arena *arena);
-
-static inline void xseg_arena_lock(struct xseg_arena *arena) XSEG_ACQUIRES(arena->lock)
-{
-    xseg_biased_lock_lock(&arena->lock);
-}
-
-static inline void xseg_arena_unlock(struct xseg_arena *arena) XSEG_RELEASES(arena->lock)
-{
-    xseg_biased_lock_unlock(&arena->lock);
-}
 
 /* The slow path of xseg_arena_reserve_records(): the slab has too few records. */
 bool xseg_arena_allocate_records(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t count)
@@ -282,12 +272,6 @@ static inline void xseg_arena_remove_unmapped(struct xseg_arena *arena, struct x
     xseg_tree_remove(arena->records, &arena->unmapped_blocks, block, &key);
 }
 
-/* Whether a free has work in addition to freeing. */
-static inline bool xseg_arena_has_free_actions(const struct xseg_arena *arena)
-{
-    return !xseg_single_writer_equals_relaxed(&arena->free_actions, 0);
-}
-
 /* The time of the last decay pass; the arena's lock is held. */
 static inline uint64_t xseg_arena_now(const struct xseg_arena *arena)
 {
@@ -320,7 +304,7 @@ void xseg_arena_run_free_actions_slow(struct xseg_arena *arena, struct xseg_exte
 static inline void xseg_arena_run_free_actions(struct xseg_arena *arena, struct xseg_extent *extent,
                                                uint64_t base, uint64_t bytes)
 {
-    if (__builtin_expect(xseg_arena_has_free_actions(arena), 0))
+    if (__builtin_expect(!xseg_single_writer_equals_relaxed(&arena->free_actions, 0), 0))
         xseg_arena_run_free_actions_slow(arena, extent, base, bytes);
 }
 
@@ -352,7 +336,7 @@ static inline struct xseg_extent *xseg_arena_lock_at(struct xseg_page_map *page_
         if (__builtin_expect(extent == NULL, 0))
             return NULL;
         struct xseg_arena *arena = extent->arena;
-        xseg_arena_lock(arena);
+        xseg_biased_lock_lock(&arena->lock);
         /* An extent that belongs to its arena and has blocks has not been destroyed. */
         if (__builtin_expect(extent->arena == arena && extent->first != NULL &&
                                  xseg_extent_contains(extent, address),
@@ -360,7 +344,7 @@ static inline struct xseg_extent *xseg_arena_lock_at(struct xseg_page_map *page_
             return extent;
         const bool is_free =
             extent == xseg_page_map_find(page_map, address) && extent->arena == arena;
-        xseg_arena_unlock(arena);
+        xseg_biased_lock_unlock(&arena->lock);
         if (is_free)
             return NULL;
     }

@@ -113,7 +113,7 @@ split_off_head(struct xseg_arena *arena, struct xseg_block *block, struct xseg_e
     }
     head->base = base;
     head->bytes = bytes;
-    xseg_block_set_extent(head, extent);
+    atomic_store_explicit(&head->extent, extent, memory_order_relaxed);
     head->prev = prev;
     head->next = block;
     head->gc_count_base = 0;
@@ -209,7 +209,7 @@ uint64_t xseg_fast_alloc_small(struct xseg_arena *arena, uint64_t requested, boo
 bool xseg_fast_free_begin_recording(struct xseg_arena *arena, struct xseg_block *block,
                                     uint64_t address)
 {
-    XSEG_ASSERT(xseg_arena_has_free_actions(arena));
+    XSEG_ASSERT(!xseg_single_writer_equals_relaxed(&arena->free_actions, 0));
     if ((atomic_load(&arena->free_actions) & XSEG_ARENA_SLOW_PATH) != 0 ||
         !xseg_fast_free_allowed(block, address))
         return false;

@@ -37,13 +37,6 @@ struct xseg_block *xseg_cached_filter(const struct xseg_arena *arena,
                                       const struct xseg_alloc_params *params,
                                       struct xseg_block *block);
 
-/* Whether a block is too small for every request of its arena. */
-static inline bool xseg_cached_is_unindexed(const struct xseg_arena *arena,
-                                            const struct xseg_block *block)
-{
-    return block->bytes <= arena->unindexed_max;
-}
-
 /* Set the start or slot of a block that becomes allocated. */
 static inline void xseg_cached_set_start(const struct xseg_arena *arena, struct xseg_block *block)
 {
@@ -81,7 +74,7 @@ static inline bool xseg_cached_has_last_remainder(const struct xseg_arena *arena
  * its final size. */
 static inline void xseg_cached_index(struct xseg_arena *arena, struct xseg_block *block)
 {
-    XSEG_ASSERT(!xseg_cached_is_unindexed(arena, block));
+    XSEG_ASSERT(block->bytes > arena->unindexed_max);
     XSEG_ASSERT(block != arena->last_remainder);
     xseg_cached_record_gc_count(arena, block);
     xseg_free_index_insert(&arena->free_index, block);
@@ -93,7 +86,7 @@ static inline void xseg_cached_index(struct xseg_arena *arena, struct xseg_block
 static inline void xseg_cached_set_last_remainder(struct xseg_arena *arena,
                                                   struct xseg_block *block)
 {
-    XSEG_ASSERT(!xseg_cached_is_unindexed(arena, block));
+    XSEG_ASSERT(block->bytes > arena->unindexed_max);
     XSEG_ASSERT(block != arena->last_remainder);
     xseg_cached_record_gc_count(arena, block);
     if (xseg_cached_has_last_remainder(arena))
@@ -105,7 +98,7 @@ static inline void xseg_cached_set_last_remainder(struct xseg_arena *arena,
  * of the last remainder. Returns whether the block was the last remainder. */
 static inline bool xseg_cached_unindex(struct xseg_arena *arena, struct xseg_block *block)
 {
-    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED && !xseg_cached_is_unindexed(arena, block));
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED && block->bytes > arena->unindexed_max);
     if (block == arena->last_remainder) {
         arena->last_remainder = &arena->sentinel;
         return true;
@@ -118,20 +111,20 @@ static inline bool xseg_cached_unindex(struct xseg_arena *arena, struct xseg_blo
  * are skipped. */
 static inline void xseg_cached_add(struct xseg_arena *arena, struct xseg_block *block)
 {
-    if (!xseg_cached_is_unindexed(arena, block))
+    if (block->bytes > arena->unindexed_max)
         xseg_cached_index(arena, block);
 }
 
 static inline void xseg_cached_add_last_remainder(struct xseg_arena *arena,
                                                   struct xseg_block *block)
 {
-    if (!xseg_cached_is_unindexed(arena, block))
+    if (block->bytes > arena->unindexed_max)
         xseg_cached_set_last_remainder(arena, block);
 }
 
 static inline void xseg_cached_remove(struct xseg_arena *arena, struct xseg_block *block)
 {
-    if (!xseg_cached_is_unindexed(arena, block))
+    if (block->bytes > arena->unindexed_max)
         (void)xseg_cached_unindex(arena, block);
 }
 
@@ -275,7 +268,7 @@ static inline bool xseg_fast_free_begin(struct xseg_arena *arena, struct xseg_bl
                                         uint64_t address)
 {
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && block->extent->arena == arena);
-    if (__builtin_expect(xseg_arena_has_free_actions(arena), 0))
+    if (__builtin_expect(!xseg_single_writer_equals_relaxed(&arena->free_actions, 0), 0))
         return xseg_fast_free_begin_recording(arena, block, address);
     if (!xseg_fast_free_allowed(block, address))
         return false;

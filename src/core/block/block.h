@@ -142,11 +142,6 @@ static inline struct xseg_extent *xseg_block_extent(const struct xseg_block *blo
     return atomic_load_explicit(&block->extent, memory_order_relaxed);
 }
 
-static inline void xseg_block_set_extent(struct xseg_block *block, struct xseg_extent *extent)
-{
-    atomic_store_explicit(&block->extent, extent, memory_order_relaxed);
-}
-
 /*
  * Split a block; returns the new block, which follows it. Members are assigned one by one: for an
  * assignment of the whole record, compilers choose an instruction that takes as long as the rest of
@@ -168,7 +163,7 @@ static inline struct xseg_block *xseg_block_split(struct xseg_slab *slab, struct
     rest->base = block->base + bytes;
     rest->bytes = rest_bytes;
     rest->requested = block->requested;
-    xseg_block_set_extent(rest, xseg_block_extent(block));
+    atomic_store_explicit(&rest->extent, xseg_block_extent(block), memory_order_relaxed);
     rest->prev = block;
     rest->next = block->next;
     rest->uses = NULL;

@@ -68,14 +68,9 @@ _Static_assert((uint64_t)XSEG_SLOT_SLOTS << XSEG_SLOT_SHIFT == XSEG_GIB, "slots 
 _Static_assert(sizeof(xseg_start) == 4,
                "a table of starts takes 0.8 % of the memory that it describes");
 
-static inline uint32_t xseg_start_read(const xseg_start *start)
-{
-    return atomic_load_explicit(start, memory_order_acquire);
-}
-
 static inline void xseg_start_set(xseg_start *start, uint32_t handle)
 {
-    XSEG_ASSERT(start != NULL && (handle == 0 || xseg_start_read(start) == 0));
+    XSEG_ASSERT(start != NULL && (handle == 0 || atomic_load_explicit(start, memory_order_acquire) == 0));
     atomic_store_explicit(start, handle, memory_order_release);
 }
 
@@ -92,12 +87,7 @@ static inline bool xseg_start_is_current(const xseg_start *start, uint32_t handl
                                          const struct xseg_arena *arena)
 {
     return __builtin_expect(
-        xseg_start_read(start) == handle && xseg_block_load_arena(block) == arena, 1);
-}
-
-static inline uintptr_t xseg_slot_read(const xseg_slot *slot)
-{
-    return atomic_load_explicit(slot, memory_order_acquire);
+        atomic_load_explicit(start, memory_order_acquire) == handle && xseg_block_load_arena(block) == arena, 1);
 }
 
 static inline struct xseg_block *xseg_slot_block(uintptr_t value)
@@ -118,7 +108,7 @@ static inline struct xseg_arena *xseg_slot_arena(uintptr_t value)
 static inline bool xseg_slot_is_current(const xseg_slot *slot, uintptr_t value,
                                         const struct xseg_arena *arena)
 {
-    return __builtin_expect(xseg_slot_read(slot) == value && xseg_slot_arena(value) == arena, 1);
+    return __builtin_expect(atomic_load_explicit(slot, memory_order_acquire) == value && xseg_slot_arena(value) == arena, 1);
 }
 
 static inline void xseg_slot_set(xseg_slot *slot, uintptr_t value)
@@ -130,7 +120,7 @@ static inline void xseg_slot_set(xseg_slot *slot, uintptr_t value)
 /* Set a slot, which must be empty, to a block. */
 static inline void xseg_slot_add(xseg_slot *slot, struct xseg_block *block)
 {
-    XSEG_ASSERT(slot != NULL && xseg_slot_read(slot) == 0);
+    XSEG_ASSERT(slot != NULL && atomic_load_explicit(slot, memory_order_acquire) == 0);
     XSEG_ASSERT(block != NULL);
     xseg_slot_set(slot, (uintptr_t)block);
 }
@@ -147,7 +137,7 @@ static inline void xseg_slot_remove(xseg_slot *slot)
 static inline struct xseg_block *xseg_slot_block_of(const xseg_slot *slot,
                                                     const struct xseg_arena *arena)
 {
-    const uintptr_t value = slot == NULL ? 0 : xseg_slot_read(slot);
+    const uintptr_t value = slot == NULL ? 0 : atomic_load_explicit(slot, memory_order_acquire);
 
     return value == 0 || xseg_slot_arena(value) != arena ? NULL : xseg_slot_block(value);
 }
@@ -298,7 +288,7 @@ static inline xseg_start *xseg_page_map_start(const struct xseg_page_map *page_m
 static inline struct xseg_block *xseg_page_map_block(const struct xseg_page_map *page_map,
                                                      const xseg_start *start)
 {
-    const uint32_t handle = start == NULL ? 0 : xseg_start_read(start);
+    const uint32_t handle = start == NULL ? 0 : atomic_load_explicit(start, memory_order_acquire);
 
     return handle == 0 ? NULL : xseg_block_at(page_map->records.base, handle);
 }

@@ -327,7 +327,7 @@ static inline struct recording begin_recording(struct xseg_arena *arena)
 {
     return (struct recording){.arena = arena,
                               .context = xseg_history_context(),
-                              .settings = xseg_history_settings(arena->history),
+                              .settings = xseg_history_store_settings(arena->history->store),
                               .stream = xseg_arena_stream(arena)->handle};
 }
 

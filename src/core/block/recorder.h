@@ -32,7 +32,7 @@ struct xseg_recorded_block {
 /* Whether the history records anything about blocks and segments. */
 static inline bool xseg_recorder_is_enabled(const struct xseg_arena *arena)
 {
-    return __builtin_expect(xseg_history_settings(arena->history) != 0, 0);
+    return __builtin_expect(xseg_history_store_settings(arena->history->store) != 0, 0);
 }
 
 /* Record an allocation. */

@@ -641,9 +641,9 @@ static void record_demand(struct xseg_arena *arena, uint64_t bytes)
 {
     if (!xseg_recorder_is_enabled(arena))
         return;
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     xseg_recorder_budget_request(arena, bytes);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 bool xseg_budget_wait_begin(struct xseg_budget_wait *budget_wait, struct xseg_arena *arena,

@@ -336,7 +336,7 @@ uint64_t xseg_size_round(const struct xseg_config *config, uint64_t bytes)
 uint64_t xseg_size_segment(const struct xseg_config *config, uint64_t rounded)
 {
     XSEG_ASSERT(rounded != 0 && rounded % XSEG_SIZE_UNIT == 0);
-    if (xseg_size_is_small(rounded))
+    if (rounded <= XSEG_SIZE_SMALL_MAX)
         return XSEG_SIZE_SMALL_SEGMENT;
     if (rounded < XSEG_SIZE_OWN_SEGMENT)
         return config->large_segment_bytes;

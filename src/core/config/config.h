@@ -256,9 +256,4 @@ uint64_t xseg_size_round(const struct xseg_config *config, uint64_t bytes);
 /* The size of a new classic segment for a rounded size. */
 uint64_t xseg_size_segment(const struct xseg_config *config, uint64_t rounded);
 
-static inline bool xseg_size_is_small(uint64_t rounded)
-{
-    return rounded <= XSEG_SIZE_SMALL_MAX;
-}
-
 #endif

@@ -27,9 +27,9 @@ static void walk_arena_locked(void *self, struct xseg_arena *arena)
 {
     const struct walk *walk = self;
 
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     xseg_arena_for_each_block(arena, walk->visit, walk->self);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 void xseg_device_walk(struct xseg_device *device, xseg_block_visitor *visit, void *self)
@@ -61,13 +61,13 @@ void xseg_device_unlock_arenas(struct xseg_arena *first) XSEG_UNCHECKED
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     for (struct xseg_arena *arena = first; arena != NULL; arena = arena->locked_next)
-        xseg_arena_unlock(arena);
+        xseg_biased_lock_unlock(&arena->lock);
 }
 
 uint64_t xseg_device_limit(const struct xseg_device *device)
 {
-    const uint64_t hard = xseg_device_limits_hard(&device->limits);
-    const double fraction = xseg_device_limits_fraction(&device->limits);
+    const uint64_t hard = atomic_load_explicit(&device->limits.hard, memory_order_relaxed);
+    const double fraction = atomic_load_explicit(&device->limits.fraction, memory_order_relaxed);
 
     XSEG_ASSERT(fraction >= 0);
     if (fraction >= 1.0)
@@ -149,12 +149,12 @@ void xseg_device_limits_read(const struct xseg_device_limits *limits, struct xse
 {
     *out = (struct xseg_limits){
         .struct_size = sizeof(*out),
-        .hard_bytes = xseg_device_limits_hard(limits),
-        .soft_bytes = xseg_device_limits_soft(limits),
-        .keep_bytes = xseg_device_limits_keep(limits),
-        .fraction = xseg_device_limits_fraction(limits),
+        .hard_bytes = atomic_load_explicit(&limits->hard, memory_order_relaxed),
+        .soft_bytes = atomic_load_explicit(&limits->soft, memory_order_relaxed),
+        .keep_bytes = atomic_load_explicit(&limits->keep, memory_order_relaxed),
+        .fraction = atomic_load_explicit(&limits->fraction, memory_order_relaxed),
         .has_fraction = true,
-        .rejection_fraction = xseg_device_limits_rejection(limits),
+        .rejection_fraction = atomic_load_explicit(&limits->rejection, memory_order_relaxed),
         .has_rejection_fraction = true,
     };
 }
@@ -250,10 +250,10 @@ static void add_arena_memory(void *self, struct xseg_arena *arena)
     struct xseg_counters *sum = self;
     const struct xseg_counts *counts = &arena->counts;
 
-    sum->allocated += xseg_counts_current(counts, XSEG_COUNT_ALLOCATED_BYTES);
+    sum->allocated += xseg_counts_read(counts, XSEG_COUNT_ALLOCATED_BYTES).current;
     sum->pending += xseg_counts_read_row(counts, XSEG_COUNT_ACTIVE_BYTES).current;
     sum->cached += xseg_arena_cached_bytes(arena);
-    sum->reserved += xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES);
+    sum->reserved += xseg_counts_read(counts, XSEG_COUNT_RESERVED_BYTES).current;
 }
 
 struct xseg_counters xseg_counters_of_pool(struct xseg_pool *pool)
@@ -356,7 +356,7 @@ void xseg_counters_read_pool(struct xseg_pool *pool, struct xseg_statistics *out
 static void reset_arena_counts(void *self, struct xseg_arena *arena)
 {
     (void)self;
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     for (unsigned i = 0; i < XSEG_COUNTS; i++) {
         const struct xseg_counts_value value = read_own_count(arena, (enum xseg_count)i);
 
@@ -364,7 +364,7 @@ static void reset_arena_counts(void *self, struct xseg_arena *arena)
         atomic_store_explicit(&arena->down_before[i], value.up - value.current,
                               memory_order_relaxed);
     }
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 static void reset_pool_peaks(struct xseg_pool *pool)

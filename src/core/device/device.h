@@ -331,33 +331,6 @@ void xseg_device_unlock_arenas(struct xseg_arena *first);
 
 /* --- Limits. --- */
 
-static inline uint64_t xseg_device_limits_hard(const struct xseg_device_limits *limits)
-{
-    return atomic_load_explicit(&limits->hard, memory_order_relaxed);
-}
-
-static inline uint64_t xseg_device_limits_soft(const struct xseg_device_limits *limits)
-{
-    return atomic_load_explicit(&limits->soft, memory_order_relaxed);
-}
-
-static inline uint64_t xseg_device_limits_keep(const struct xseg_device_limits *limits)
-{
-    return atomic_load_explicit(&limits->keep, memory_order_relaxed);
-}
-
-static inline double xseg_device_limits_fraction(const struct xseg_device_limits *limits)
-{
-    return atomic_load_explicit(&limits->fraction, memory_order_relaxed);
-}
-
-/* The fraction of a device's memory above which throw_on_cudamalloc_oom rejects a growth
- * immediately. */
-static inline double xseg_device_limits_rejection(const struct xseg_device_limits *limits)
-{
-    return atomic_load_explicit(&limits->rejection, memory_order_relaxed);
-}
-
 /* Initialize limits from the configuration. */
 void xseg_device_limits_init(struct xseg_device_limits *limits, const struct xseg_config *config);
 

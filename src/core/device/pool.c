@@ -153,19 +153,19 @@ static void reuse_arena(struct xseg_arena *arena, struct xseg_pool *pool,
 {
     XSEG_ASSERT(arena->counts.totals != NULL && xseg_list_is_empty(&arena->extents));
     XSEG_ASSERT(arena->pool == NULL);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     arena->pool = pool;
     arena->pool_id = pool->id;
     atomic_store_explicit(&arena->stream, stream, memory_order_release);
     memset(&arena->fallback, 0, sizeof(arena->fallback));
     for (unsigned i = 0; i < XSEG_COUNTS; i++) {
-        const uint64_t up = xseg_counts_increases(&arena->counts, (enum xseg_count)i);
+        const uint64_t up = xseg_counts_read(&arena->counts, (enum xseg_count)i).up;
 
         atomic_store_explicit(&arena->up_before[i], up, memory_order_relaxed);
         atomic_store_explicit(&arena->down_before[i], up, memory_order_relaxed);
     }
 
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 /* Get a free or a new arena, which is in no list.  Returns NULL on host allocation failure. */
@@ -468,9 +468,9 @@ static void reset_arena(void *self, struct xseg_arena *arena)
     (void)self;
     XSEG_ASSERT(xseg_list_is_empty(&arena->extents) && arena->fence == NULL);
     arena->fence_time = arena->idle_before = 0;
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     arena->is_paused = false;
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 /* No other thread uses the arenas of a pool without segments. */

@@ -241,18 +241,6 @@ static inline bool xseg_pool_allows_fallback(const struct xseg_pool *pool)
            !atomic_load_explicit(&pool->is_captured, memory_order_relaxed);
 }
 
-/* Whether cached blocks of the pool are not split. */
-static inline bool xseg_pool_is_whole(const struct xseg_pool *pool)
-{
-    return atomic_load_explicit(&pool->no_split, memory_order_relaxed);
-}
-
-/* Whether a large block of the pool is one page. */
-static inline bool xseg_pool_is_single(const struct xseg_pool *pool)
-{
-    return atomic_load_explicit(&pool->is_single, memory_order_relaxed);
-}
-
 /* Set single_page of a pool that has no arena yet: XSEG_OK, XSEG_ERR_BUSY.  The caller holds no
  * lock. */
 xseg_status xseg_pool_set_single(struct xseg_pool *pool, bool is_single);
@@ -264,7 +252,7 @@ static inline bool xseg_pool_is_single_page(const struct xseg_extent *extent)
     const struct xseg_arena *arena = extent->arena;
     const struct xseg_pool *pool = xseg_pool_of(extent);
 
-    return pool != NULL && xseg_pool_is_single(pool) && !arena->is_small &&
+    return pool != NULL && atomic_load_explicit(&pool->is_single, memory_order_relaxed) && !arena->is_small &&
            xseg_segment_is_expandable(segment) && segment->page_bytes == segment->bytes;
 }
 
@@ -272,23 +260,11 @@ static inline bool xseg_pool_is_single_page(const struct xseg_extent *extent)
  * supports them. */
 unsigned xseg_pool_properties(const struct xseg_pool *pool);
 
-/* Whether memory of the pool is allocated by functions of the application. */
-static inline bool xseg_pool_has_own_memory(const struct xseg_pool *pool)
-{
-    return pool->has_own_memory;
-}
-
 /* Whether the fast path can serve large blocks of the pool: they are parts of segments of the
  * driver. */
 static inline bool xseg_pool_has_fast_path(const struct xseg_pool *pool)
 {
-    return !pool->has_own_memory && !xseg_pool_is_single(pool);
-}
-
-/* Maximum reserved bytes of the pool by its options or xseg_limits_set(). */
-static inline uint64_t xseg_pool_limit(const struct xseg_pool *pool)
-{
-    return atomic_load_explicit(&pool->limit, memory_order_relaxed);
+    return !pool->has_own_memory && !atomic_load_explicit(&pool->is_single, memory_order_relaxed);
 }
 
 #endif

@@ -161,9 +161,9 @@ static void record_map(const struct xseg_block *block)
 
     if (!xseg_recorder_is_enabled(arena))
         return;
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     xseg_recorder_segment(block->extent, XSEG_HISTORY_SEGMENT_MAP, block->base, block->bytes);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 xseg_status xseg_candidate_map(struct xseg_candidate *candidate)

@@ -71,7 +71,7 @@ static xseg_status search_and_grow(struct fallback *fallback)
     if (atomic_load_explicit(&device->polls_on_miss, memory_order_relaxed) &&
         xseg_pending_count(device->pending) != 0 && !xseg_pending_captures(device->pending))
         xseg_pending_poll(device->pending);
-    if (xseg_pending_unmap_is_any(device->pending_unmaps))
+    if (!xseg_list_is_empty(&device->pending_unmaps->batches))
         xseg_pending_unmap_poll(device, false);
     /* Another thread may have freed or mapped a block that fits before this thread got the lock. */
     const xseg_status status = search_arena(fallback);
@@ -162,7 +162,7 @@ static xseg_status allocate_from_fallback_pools(struct fallback *fallback)
         XSEG_ASSERT(other != arena);
         /* A cached single page stays one. */
         params.no_split =
-            xseg_pool_is_whole(pool) || (xseg_pool_is_single(pool) && !arena->is_small);
+            atomic_load_explicit(&pool->no_split, memory_order_relaxed) || (atomic_load_explicit(&pool->is_single, memory_order_relaxed) && !arena->is_small);
         params.is_fallback = true;
         if (other != NULL)
             status = xseg_arena_alloc_fallback(other, &params, fallback->out);
@@ -353,7 +353,7 @@ static bool is_device_short(const struct fallback *fallback, xseg_status denied)
 {
     const struct xseg_pool *pool = fallback->arena->pool;
 
-    if (xseg_pool_has_own_memory(pool))
+    if (pool->has_own_memory)
         return false;
     return denied == XSEG_ERR_NO_MEMORY || (denied == XSEG_ERR_LIMIT && !pool->is_at_limit);
 }
@@ -621,7 +621,7 @@ static bool is_rejected(const struct xseg_device *device, const struct xseg_allo
     if (device->oom_cause == XSEG_OOM_CAUSE_REJECTION)
         return true;
     return params->config->throw_on_cudamalloc_oom &&
-           xseg_device_limits_fraction(&device->limits) >= 1.0 &&
+           atomic_load_explicit(&device->limits.fraction, memory_order_relaxed) >= 1.0 &&
            device->oom_cause == XSEG_OOM_CAUSE_DEVICE;
 }
 

@@ -24,7 +24,7 @@ _Static_assert(XSEG_GROWTH_ADDRESSES >> XSEG_PAGE_MAP_ADDRESS_BITS == 0,
 
 xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more)
 {
-    const uint64_t limit = xseg_pool_limit(pool);
+    const uint64_t limit = atomic_load_explicit(&pool->limit, memory_order_relaxed);
     const uint64_t has = atomic_load_explicit(&pool->reserved, memory_order_relaxed);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
@@ -53,7 +53,7 @@ static xseg_status check_limits(struct xseg_pool *pool, uint64_t more, uint64_t 
         return xseg_oom_cause_fail(pool, xseg_oom_cause_of_limit(device, limit), more);
     if (__builtin_expect(xseg_allocator_config(device->allocator)->throw_on_cudamalloc_oom, 0)) {
         const uint64_t max =
-            (uint64_t)(xseg_device_limits_rejection(&device->limits) * (double)total);
+            (uint64_t)(atomic_load_explicit(&device->limits.rejection, memory_order_relaxed) * (double)total);
 
         if (physical > max || more > max - physical)
             return xseg_oom_cause_fail(pool, XSEG_OOM_CAUSE_REJECTION, more);
@@ -157,7 +157,7 @@ static xseg_status register_extent(struct xseg_extent *extent, bool cover)
     extent->segment.owner = xseg_pool_owner(arena->pool);
     extent->segment.properties = xseg_pool_properties(arena->pool);
     atomic_store_explicit(&extent->base, extent->segment.base, memory_order_relaxed);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     if (xseg_arena_reserve_records(arena, &arena->blocks, 2)) {
         xseg_mutex_lock(&device->page_map->lock);
         known = xseg_page_map_insert(device->page_map, extent);
@@ -165,7 +165,7 @@ static xseg_status register_extent(struct xseg_extent *extent, bool cover)
     }
     if (known)
         (void)xseg_arena_add_extent(arena, extent);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     if (known)
         xseg_pool_add_reference(arena->pool);
     XSEG_ASSERT(!known || extent->first->state == XSEG_BLOCK_CLAIMED);
@@ -173,9 +173,9 @@ static xseg_status register_extent(struct xseg_extent *extent, bool cover)
         return XSEG_OK;
 
 end_tables:
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     xseg_extent_fini(extent);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 end_segment:
     (void)xseg_segment_destroy(&extent->segment);
     return_extent(extent);
@@ -246,7 +246,7 @@ static xseg_status allocate_classic_segment(struct xseg_arena *arena, struct xse
     struct xseg_device *device = arena->device;
     xseg_status status;
 
-    if (!xseg_pool_has_own_memory(arena->pool))
+    if (!arena->pool->has_own_memory)
         return xseg_segment_allocate(segment, &device->context, &device->page_cache, bytes);
     status = xseg_segment_allocate_from_callback(segment, &device->context, &device->page_cache,
                                                  bytes, &arena->pool->options.memory,
@@ -290,7 +290,7 @@ static xseg_status grow_classic_segment(struct xseg_arena *arena,
     xseg_pool_record_growth(arena, bytes);
     xseg_debug_fill_claimed(extent->first);
     xseg_notify_map(extent, extent->segment.base, bytes);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     if (xseg_recorder_is_enabled(arena))
         xseg_recorder_segment(extent, XSEG_HISTORY_SEGMENT_ALLOC, extent->segment.base, bytes);
     extent->oversize = bytes >= params->config->max_split_bytes;
@@ -303,7 +303,7 @@ static xseg_status grow_classic_segment(struct xseg_arena *arena,
     XSEG_ASSERT(!has_records || block != NULL);
     if (has_records)
         *out = xseg_arena_allocate_block(arena, block, params);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     return has_records ? XSEG_OK : xseg_arena_fail_host_memory();
 }
 
@@ -396,9 +396,9 @@ static xseg_status add_expandable_segment(struct xseg_arena *arena,
         register_reserved_extent(extent, reserve_range(device, &extent->segment, &range, page));
     if (status != XSEG_OK)
         return status;
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     (void)xseg_arena_settle(arena, extent->first);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     return XSEG_OK;
 }
 
@@ -411,7 +411,7 @@ xseg_status xseg_growth_claim(struct xseg_arena *arena, const struct xseg_alloc_
     if (status != XSEG_OK)
         return status;
     for (;;) {
-        xseg_arena_lock(arena);
+        xseg_biased_lock_lock(&arena->lock);
         const bool has_records =
             xseg_arena_reserve_records(arena, &arena->blocks, XSEG_ARENA_RECORDS);
         struct xseg_block *first = NULL;
@@ -422,7 +422,7 @@ xseg_status xseg_growth_claim(struct xseg_arena *arena, const struct xseg_alloc_
                           : xseg_candidate_find_lowest(arena, params->span);
         if (first != NULL)
             xseg_candidate_claim(arena, first, params->span, small, candidate);
-        xseg_arena_unlock(arena);
+        xseg_biased_lock_unlock(&arena->lock);
         if (!has_records)
             return xseg_arena_fail_host_memory();
         if (first != NULL)
@@ -445,12 +445,12 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_alloc
         status = xseg_candidate_map(candidate);
     if (is_allowed)
         xseg_candidate_notify(candidate);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     const bool has_records = xseg_arena_reserve_records(arena, &arena->blocks, 2);
     struct xseg_block *block = xseg_candidate_settle(arena, candidate, is_allowed);
     if (status == XSEG_OK && has_records)
         *out = xseg_arena_allocate_block(arena, block, params);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     if (status == XSEG_OK && !has_records)
         return xseg_arena_fail_host_memory();
     return status;
@@ -542,7 +542,7 @@ static struct xseg_block *claim_single_page_range(struct xseg_arena *arena, uint
 {
     struct xseg_block *unmapped = NULL;
 
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     XSEG_LIST_FOR(node, &arena->extents)
     {
         const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
@@ -556,7 +556,7 @@ static struct xseg_block *claim_single_page_range(struct xseg_arena *arena, uint
         (void)xseg_arena_claim(arena, unmapped);
         xseg_growth_renew_positions(unmapped->extent);
     }
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     return unmapped;
 }
 
@@ -635,7 +635,7 @@ static xseg_status grow_guarded_segment(struct xseg_arena *arena,
     struct xseg_extent *extent = block->extent;
     status = xseg_candidate_map(&candidate);
     xseg_candidate_notify(&candidate);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     const bool has_records = xseg_arena_reserve_records(arena, &arena->blocks, 3);
     if (status != XSEG_OK || !has_records) {
         (void)xseg_candidate_settle(arena, &candidate, true);
@@ -644,7 +644,7 @@ static xseg_status grow_guarded_segment(struct xseg_arena *arena,
         xseg_counts_increase(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
         *out = allocate_guarded_block(arena, block, params);
     }
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     if (status != XSEG_OK)
         (void)xseg_reclaim_destroy_unmapped(extent);
     else if (!has_records)
@@ -659,7 +659,7 @@ static struct xseg_alloc_params make_classic_params(const struct xseg_arena *are
     struct xseg_alloc_params classic = *params;
 
     classic.expandable = classic.is_single = false;
-    classic.no_split = xseg_pool_is_whole(arena->pool);
+    classic.no_split = atomic_load_explicit(&arena->pool->no_split, memory_order_relaxed);
     classic.span = params->bytes + params->alignment - XSEG_SIZE_UNIT;
     classic.segment_bytes =
         xseg_max(params->segment_bytes, xseg_round_up(classic.span, XSEG_SIZE_SEGMENT_STEP));

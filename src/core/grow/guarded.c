@@ -90,9 +90,9 @@ static xseg_status cache_block(struct xseg_block *block, bool is_idle, struct xs
         if (status != XSEG_OK)
             return status;
         xseg_pending_poll(arena->device->pending);
-        xseg_arena_lock(arena);
+        xseg_biased_lock_lock(&arena->lock);
     } else {
-        xseg_arena_lock(arena);
+        xseg_biased_lock_lock(&arena->lock);
         xseg_recorder_free_if_enabled(arena, block);
         xseg_arena_free(arena, block);
     }
@@ -106,7 +106,7 @@ static xseg_status cache_block(struct xseg_block *block, bool is_idle, struct xs
     /* The list of extents is in the order in which their blocks were freed. */
     xseg_list_remove(&extent->link);
     xseg_list_insert(&arena->extents, &extent->link);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     return XSEG_OK;
 }
 

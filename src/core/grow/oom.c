@@ -18,7 +18,7 @@ enum xseg_oom_cause xseg_oom_cause_of_limit(const struct xseg_device *device, ui
 {
     if (limit < xseg_device_limit(device))
         return XSEG_OOM_CAUSE_BUDGET;
-    return xseg_device_limit(device) < xseg_device_limits_hard(&device->limits)
+    return xseg_device_limit(device) < atomic_load_explicit(&device->limits.hard, memory_order_relaxed)
                ? XSEG_OOM_CAUSE_FRACTION
                : XSEG_OOM_CAUSE_HARD_LIMIT;
 }
@@ -35,7 +35,7 @@ static const char *name_limit(const struct xseg_device *device)
     case XSEG_OOM_CAUSE_REJECTION:
         return "throw_on_cudamalloc_oom";
     default:
-        return xseg_device_limits_hard(&device->limits) == config->hard_limit_bytes
+        return atomic_load_explicit(&device->limits.hard, memory_order_relaxed) == config->hard_limit_bytes
                    ? "hard_limit_mb"
                    : "hard_bytes of xseg_limits_set()";
     }
@@ -48,24 +48,24 @@ static void print_limit(struct xseg_strbuf *text, const struct xseg_pool *pool)
 
     if (device->oom_cause == XSEG_OOM_CAUSE_REJECTION) {
         xseg_strbuf_printf(text, ", limit %g of the device",
-                           xseg_device_limits_rejection(&device->limits));
+                           atomic_load_explicit(&device->limits.rejection, memory_order_relaxed));
         return;
     }
     xseg_strbuf_printf(text, ", limit ");
     if (device->oom_cause == XSEG_OOM_CAUSE_POOL)
-        xseg_strbuf_add_mib(text, xseg_pool_limit(pool));
+        xseg_strbuf_add_mib(text, atomic_load_explicit(&pool->limit, memory_order_relaxed));
     else if (device->oom_cause == XSEG_OOM_CAUSE_BUDGET)
         xseg_strbuf_add_mib(text,
                             atomic_load_explicit(&device->budget->share, memory_order_relaxed));
     else if (device->oom_cause == XSEG_OOM_CAUSE_FRACTION)
         xseg_strbuf_add_mib(text, xseg_device_limit(device));
     else
-        xseg_strbuf_add_mib(text, xseg_device_limits_hard(&device->limits));
+        xseg_strbuf_add_mib(text, atomic_load_explicit(&device->limits.hard, memory_order_relaxed));
     if (device->oom_cause == XSEG_OOM_CAUSE_BUDGET)
         xseg_strbuf_printf(text, " while other processes request their shares");
     if (device->oom_cause == XSEG_OOM_CAUSE_FRACTION)
         xseg_strbuf_printf(text, " (%g of the device)",
-                           xseg_device_limits_fraction(&device->limits));
+                           atomic_load_explicit(&device->limits.fraction, memory_order_relaxed));
 }
 
 /* Append the cause: "hard_limit_mb rejects the request". */
@@ -80,7 +80,7 @@ static void print_cause(struct xseg_strbuf *text, const struct xseg_pool *pool, 
         xseg_strbuf_printf(text, "%s rejects the request", name_limit(device));
     else if (status == XSEG_ERR_NO_ADDRESSES)
         xseg_strbuf_printf(text, "out of virtual addresses");
-    else if (device->oom_cause == XSEG_OOM_CAUSE_DRIVER && xseg_pool_has_own_memory(pool))
+    else if (device->oom_cause == XSEG_OOM_CAUSE_DRIVER && pool->has_own_memory)
         xseg_strbuf_printf(text, "memory functions of pool %s returned no memory",
                            xseg_pool_label(pool));
     else
@@ -218,7 +218,7 @@ static void account_cached(struct account *account, const struct xseg_arena *are
     account->fragmented += view->bytes - whole.releasable - whole.held.pinned - whole.held.exported;
     if (xseg_extent_is_expandable(view->extent))
         account->small_whole += count_small_whole(view, &whole);
-    else if (whole.releasable + whole.held.pinned == 0 && !xseg_pool_has_own_memory(arena->pool)) {
+    else if (whole.releasable + whole.held.pinned == 0 && !arena->pool->has_own_memory) {
         account->classic_small += count_classic_whole(view, XSEG_SIZE_SMALL_SEGMENT);
         account->classic_whole += count_classic_whole(
             view, arena->is_small ? XSEG_SIZE_SMALL_SEGMENT : account->large_page_bytes);
@@ -252,9 +252,9 @@ static uint64_t count_missing(struct xseg_arena *arena, const struct xseg_alloc_
         return params->segment_bytes;
     if (params->is_guarded || params->is_single)
         return xseg_round_up(params->bytes, XSEG_SIZE_SMALL_SEGMENT);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     const bool found = xseg_candidate_find_cheapest(arena, params->span, &missing) != NULL;
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     return found ? missing : xseg_round_up(params->span, granule);
 }
 
@@ -312,7 +312,7 @@ static void print_account(struct xseg_strbuf *text, const struct account *accoun
     xseg_strbuf_printf(text, "; ");
     xseg_strbuf_add_mib(text, account->missing);
     xseg_strbuf_printf(text, " needed from the %s, ",
-                       xseg_pool_has_own_memory(account->arena->pool) ? "memory functions"
+                       account->arena->pool->has_own_memory ? "memory functions"
                                                                       : "driver");
     xseg_strbuf_add_mib(text, account->free);
     xseg_strbuf_printf(text, " of ");
@@ -370,7 +370,7 @@ static bool has_driver_memory(const struct denied_request *request, uint64_t fre
 static bool is_within_limits(const struct denied_request *request, uint64_t freed)
 {
     return physical_after(request, freed) <= xseg_device_limit(request->pool->device) &&
-           pool_bytes_after(request) <= xseg_pool_limit(request->pool);
+           pool_bytes_after(request) <= atomic_load_explicit(&request->pool->limit, memory_order_relaxed);
 }
 
 /* Whether the request would be served if `freed` bytes were released. */
@@ -404,10 +404,10 @@ static void print_limit_changes(struct xseg_strbuf *text, const struct denied_re
     const struct xseg_device *device = request->pool->device;
     const struct xseg_config *config = request->params->config;
     const uint64_t then = physical_after(request, request->idle);
-    const uint64_t hard = xseg_device_limits_hard(&device->limits);
+    const uint64_t hard = atomic_load_explicit(&device->limits.hard, memory_order_relaxed);
 
     XSEG_ASSERT(!is_within_limits(request, request->idle));
-    if (pool_bytes_after(request) > xseg_pool_limit(request->pool)) {
+    if (pool_bytes_after(request) > atomic_load_explicit(&request->pool->limit, memory_order_relaxed)) {
         xseg_strbuf_printf(text, "%slimit_bytes of pool %s to %" PRIu64 " MiB or more", before,
                            xseg_pool_label(request->pool), mib_for(pool_bytes_after(request)));
         before = ", and ";
@@ -420,7 +420,7 @@ static void print_limit_changes(struct xseg_strbuf *text, const struct denied_re
                            before, mib_for(then));
         before = ", and ";
     }
-    const double fraction = xseg_device_limits_fraction(&device->limits);
+    const double fraction = atomic_load_explicit(&device->limits.fraction, memory_order_relaxed);
     if (fraction < 1.0 && then > (uint64_t)(fraction * (double)device->context.total_bytes))
         xseg_strbuf_printf(text, "%sper_process_memory_fraction to %.4f or more", before,
                            fraction_for(device, then));
@@ -433,7 +433,7 @@ static const char *choose_page_setting(const struct denied_request *request)
     const struct xseg_config *config = request->params->config;
     const bool has_full_pages = config->page_sizes != XSEG_CONFIG_PAGES_SMALL;
 
-    if (xseg_pool_has_own_memory(request->pool))
+    if (request->pool->has_own_memory)
         return NULL;
     if (!config->expandable_segments && xseg_device_makes_pages(request->pool->device)) {
         if (would_suffice(request, request->idle + account->classic_whole))
@@ -486,7 +486,7 @@ static void print_advice(struct xseg_strbuf *text, const struct xseg_arena *aren
         return;
     }
     /* No limit denies the request, and the device has memory: no setting caused the failure. */
-    if (xseg_pool_has_own_memory(arena->pool) ? arena->device->oom_cause == XSEG_OOM_CAUSE_DRIVER
+    if (arena->pool->has_own_memory ? arena->device->oom_cause == XSEG_OOM_CAUSE_DRIVER
                                               : would_suffice(&request, request.idle))
         return;
     if (captures && would_suffice(&request, account->cached + account->pending_whole)) {
@@ -512,7 +512,7 @@ static void print_driver_call(struct xseg_strbuf *text, const struct xseg_arena 
         xseg_strbuf_printf(text, " of virtual addresses reserved by this allocator");
     }
     if (status == XSEG_ERR_NO_MEMORY && arena->device->oom_cause == XSEG_OOM_CAUSE_DRIVER &&
-        call != NULL && !xseg_pool_has_own_memory(arena->pool))
+        call != NULL && !arena->pool->has_own_memory)
         xseg_strbuf_printf(text, "; %s failed, CUDA_ERROR_OUT_OF_MEMORY", call);
 }
 
@@ -533,9 +533,9 @@ xseg_status xseg_oom_fail(struct xseg_arena *arena, const struct xseg_alloc_para
     if (status != XSEG_ERR_NO_ADDRESSES)
         print_advice(&text, arena, params, &account, rejected);
     if (!rejected && xseg_recorder_is_enabled(arena)) {
-        xseg_arena_lock(arena);
+        xseg_biased_lock_lock(&arena->lock);
         xseg_recorder_oom(arena, params->requested, account.free);
-        xseg_arena_unlock(arena);
+        xseg_biased_lock_unlock(&arena->lock);
     }
     return xseg_fail(status, "%s", buffer);
 }

@@ -391,11 +391,6 @@ void xseg_history_init(struct xseg_history *history, struct xseg_history_store *
                        struct xseg_observers *observers, int device);
 void xseg_history_fini(struct xseg_history *history);
 
-static inline uint64_t xseg_history_settings(const struct xseg_history *history)
-{
-    return xseg_history_store_settings(history->store);
-}
-
 /* The next sequence number, not 0, of the events of all devices.  The caller holds the device
  * memory lock. */
 static inline uint32_t xseg_history_next_order(struct xseg_history *history)

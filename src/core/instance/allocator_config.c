@@ -81,7 +81,7 @@ static bool has_device_soft_limit(struct xseg_allocator *allocator,
     for (int i = 0; i < allocator->device_count; i++) {
         const struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
-        if (device != NULL && xseg_device_limits_soft(&device->limits) != config->soft_limit_bytes)
+        if (device != NULL && atomic_load_explicit(&device->limits.soft, memory_order_relaxed) != config->soft_limit_bytes)
             return true;
     }
     return false;
@@ -95,7 +95,7 @@ static bool has_device_fraction(struct xseg_allocator *allocator, const struct x
         const struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
         if (device != NULL &&
-            xseg_device_limits_fraction(&device->limits) != config->memory_fraction)
+            atomic_load_explicit(&device->limits.fraction, memory_order_relaxed) != config->memory_fraction)
             return true;
     }
     return false;

@@ -319,9 +319,9 @@ static void complete_stream(void *self, struct xseg_known_stream *stream)
 static void complete_pending_blocks(struct xseg_device *device)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    xseg_pending_lock(device->pending);
+    xseg_biased_lock_lock(&device->pending->lock);
     xseg_deferred_settle(device->pending, NULL);
-    xseg_pending_unlock(device->pending);
+    xseg_biased_lock_unlock(&device->pending->lock);
     xseg_streams_for_each(&device->streams, complete_stream, device);
 }
 
@@ -363,7 +363,7 @@ static void add_arena_host_bytes(void *self, struct xseg_arena *arena)
 {
     uint64_t *bytes = self;
 
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     *bytes += xseg_arena_host_bytes(arena);
     XSEG_LIST_FOR(node, &arena->extents)
     {
@@ -374,7 +374,7 @@ static void add_arena_host_bytes(void *self, struct xseg_arena *arena)
         if (extent->elastic != NULL)
             *bytes += xseg_ranges_host_bytes(extent);
     }
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 uint64_t xseg_device_host_bytes(struct xseg_device *device)
@@ -401,12 +401,12 @@ static void audit_arena(void *self, struct xseg_arena *arena)
 {
     struct device_audit *audit = self;
 
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     if (audit->holds)
         audit->holds = xseg_arena_audit(arena, audit->violation);
-    audit->reserved += xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
+    audit->reserved += xseg_counts_read(&arena->counts, XSEG_COUNT_RESERVED_BYTES).current;
     audit->evicted += arena->evicted;
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 static bool audit_totals(struct xseg_device *device, const struct device_audit *audit,

@@ -262,7 +262,7 @@ xseg_status xseg_label_annotate(struct xseg_allocator *allocator, struct xseg_de
 {
     struct label_change change = {.text = text, .is_aside = true};
 
-    if (!xseg_history_settings_record(xseg_history_settings(&device->history),
+    if (!xseg_history_settings_record(xseg_history_store_settings(device->history.store),
                                       XSEG_HISTORY_ANNOTATION))
         return XSEG_OK;
     xseg_status status = change_label(allocator, &change);

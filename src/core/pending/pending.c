@@ -49,9 +49,9 @@ void xseg_pending_fini(struct xseg_pending *pending)
 
 void xseg_pending_return_event(struct xseg_pending *pending, xseg_event event)
 {
-    xseg_pending_lock(pending);
+    xseg_biased_lock_lock(&pending->lock);
     xseg_fences_return(&pending->fences, event);
-    xseg_pending_unlock(pending);
+    xseg_biased_lock_unlock(&pending->lock);
 }
 
 void xseg_pending_record_stream(struct xseg_arena *arena, struct xseg_block *block,
@@ -332,7 +332,7 @@ void xseg_deferred_reuse(struct xseg_pending *pending, struct xseg_known_stream 
 
     if (stream->handle == NULL)
         return;
-    xseg_pending_lock(pending);
+    xseg_biased_lock_lock(&pending->lock);
     if (xseg_driver_capture_info(context, stream->handle, &info) == XSEG_OK && info.count > 0)
         view = xseg_topology_get(&pending->topology, info.id, stream);
     if (view != NULL) {
@@ -344,13 +344,13 @@ void xseg_deferred_reuse(struct xseg_pending *pending, struct xseg_known_stream 
             struct xseg_arena *arena = deferred->block->extent->arena;
 
             XSEG_ASSERT(deferred->waiter.missing == 0);
-            xseg_arena_lock(arena);
+            xseg_biased_lock_lock(&arena->lock);
             cache_pending_block(arena, deferred->block);
-            xseg_arena_unlock(arena);
+            xseg_biased_lock_unlock(&arena->lock);
             remove_deferred(pending, deferred);
         }
     }
-    xseg_pending_unlock(pending);
+    xseg_biased_lock_unlock(&pending->lock);
 }
 
 /* --- Deferred blocks: after the capture. --- */
@@ -388,12 +388,12 @@ static xseg_status settle_deferred_block(struct xseg_pending *pending, struct xs
 {
     struct xseg_arena *arena = block->extent->arena;
 
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     drop_captured_uses(arena, block);
     const bool free = block->uses == NULL || xseg_context_is_lost(pending->fences.context);
     if (free)
         cache_pending_block(arena, block);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     return free ? XSEG_OK : record_block_events(pending, block);
 }
 
@@ -428,14 +428,14 @@ xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *b
     XSEG_ASSERT(!xseg_lock_rank_is_held(XSEG_RANK_PENDING) &&
                 !xseg_lock_rank_is_held(XSEG_RANK_ARENA));
     XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && block->uses != NULL);
-    xseg_pending_lock(pending);
+    xseg_biased_lock_lock(&pending->lock);
     if (xseg_context_is_lost(pending->fences.context))
         status = XSEG_ERR_DEVICE_LOST;
     else if (xseg_pending_captures(pending))
         status = defer_block(pending, block, by_topology);
     else
         status = record_block_events(pending, block);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     block->state = XSEG_BLOCK_ALLOCATED;
     if (status == XSEG_OK || status == XSEG_ERR_DEVICE_LOST) {
         block->state = XSEG_BLOCK_PENDING_FREE;
@@ -445,8 +445,8 @@ xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *b
     /* No work runs on a lost device, so a freed block is cached immediately. */
     if (status == XSEG_ERR_DEVICE_LOST)
         cache_pending_block(arena, block);
-    xseg_arena_unlock(arena);
-    xseg_pending_unlock(pending);
+    xseg_biased_lock_unlock(&arena->lock);
+    xseg_biased_lock_unlock(&pending->lock);
     return status == XSEG_ERR_DEVICE_LOST ? XSEG_OK : status;
 }
 
@@ -461,7 +461,7 @@ static void complete_use(struct xseg_pending *pending, struct xseg_stream_use *u
     xseg_list_remove(&use->link);
     decrement_count(pending);
     return_use_event(pending, use);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     xseg_slab_free(&arena->uses, use);
     if (block->waits == 1)
         record_action(arena, block, XSEG_HISTORY_FREE_COMPLETED);
@@ -472,7 +472,7 @@ static void complete_use(struct xseg_pending *pending, struct xseg_stream_use *u
     } else if (block->waits == 0) {
         xseg_arena_free_pending(arena, block);
     }
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 /*
@@ -560,14 +560,14 @@ static void unlock_and_fill_freed(struct xseg_pending *pending) XSEG_UNCHECKED
     struct xseg_block *ended = pending->ended;
 
     pending->ended = NULL;
-    xseg_pending_unlock(pending);
+    xseg_biased_lock_unlock(&pending->lock);
     if (__builtin_expect(ended != NULL, 0))
         xseg_debug_fill_freed(ended);
 }
 
 void xseg_pending_poll(struct xseg_pending *pending) XSEG_UNCHECKED
 {
-    xseg_pending_lock(pending);
+    xseg_biased_lock_lock(&pending->lock);
     if (!xseg_pending_captures(pending))
         poll_queues(pending);
     unlock_and_fill_freed(pending);
@@ -576,7 +576,7 @@ void xseg_pending_poll(struct xseg_pending *pending) XSEG_UNCHECKED
 void xseg_pending_stream_synchronized(struct xseg_pending *pending,
                                       struct xseg_known_stream *stream) XSEG_UNCHECKED
 {
-    xseg_pending_lock(pending);
+    xseg_biased_lock_lock(&pending->lock);
     XSEG_LIST_FOR_SAFE(node, &stream->uses)
     {
         complete_use(pending, XSEG_CONTAINER(node, struct xseg_stream_use, link));
@@ -599,7 +599,7 @@ static xseg_event find_last_event(struct xseg_pending *pending, bool again, uint
     xseg_event event = NULL;
 
     *any = false;
-    xseg_pending_lock(pending);
+    xseg_biased_lock_lock(&pending->lock);
     XSEG_LIST_FOR(node, &pending->streams)
     {
         const struct xseg_known_stream *stream =
@@ -615,7 +615,7 @@ static xseg_event find_last_event(struct xseg_pending *pending, bool again, uint
         *rank = stream->rank;
         break;
     }
-    xseg_pending_unlock(pending);
+    xseg_biased_lock_unlock(&pending->lock);
     return event;
 }
 
@@ -635,14 +635,14 @@ xseg_status xseg_pending_wait(struct xseg_pending *pending)
     uint64_t rank = 0;
     bool any = true;
 
-    xseg_pending_lock(pending);
+    xseg_biased_lock_lock(&pending->lock);
     /*
      * Deferred blocks stay until the capture ends, also if it began after the check of the caller.
      */
     const xseg_status settled =
         xseg_pending_captures(pending) ? XSEG_OK : xseg_deferred_settle(pending, NULL);
     xseg_status status = XSEG_OK;
-    xseg_pending_unlock(pending);
+    xseg_biased_lock_unlock(&pending->lock);
     xseg_pending_poll(pending);
     /*
      * Wait once for each stream, for the blocks that are pending now: other threads may free more.

@@ -93,18 +93,6 @@ static inline uint64_t xseg_pending_count(const struct xseg_pending *pending)
            ~XSEG_CONTEXT_LOSS;
 }
 
-static inline void xseg_pending_lock(struct xseg_pending *pending)
-    XSEG_ACQUIRES(pending->lock) XSEG_UNCHECKED
-{
-    xseg_biased_lock_lock(&pending->lock);
-}
-
-static inline void xseg_pending_unlock(struct xseg_pending *pending)
-    XSEG_RELEASES(pending->lock) XSEG_UNCHECKED
-{
-    xseg_biased_lock_unlock(&pending->lock);
-}
-
 /* Whether a capture is active on the device.  No capture begins while the device memory lock is
  * held. */
 static inline bool xseg_pending_captures(const struct xseg_pending *pending)

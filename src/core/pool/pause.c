@@ -132,7 +132,7 @@ static void close_arena(void *self, struct xseg_arena *arena)
 {
     struct blockers *found = self;
 
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     arena->is_paused = true;
     found->claimed += arena->fills;
     XSEG_LIST_FOR(node, &arena->extents)
@@ -141,7 +141,7 @@ static void close_arena(void *self, struct xseg_arena *arena)
     }
     if (!xseg_list_is_empty(&arena->extents))
         xseg_arena_stream(arena)->is_queried = true;
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 static void mark_range_streams(void *self, struct xseg_arena *arena)
@@ -159,9 +159,9 @@ static void mark_range_streams(void *self, struct xseg_arena *arena)
 static void open_arena(void *self, struct xseg_arena *arena)
 {
     (void)self;
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     arena->is_paused = false;
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 static void query_stream(void *self, struct xseg_known_stream *stream)
@@ -309,10 +309,10 @@ static void record_evicted_pages(const struct xseg_arena *arena, enum xseg_histo
 static void record_resume(void *self, struct xseg_arena *arena)
 {
     (void)self;
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     if (xseg_recorder_is_enabled(arena))
         record_evicted_pages(arena, XSEG_HISTORY_RESUME);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 /* Subtract the evicted bytes of an arena from its reserved bytes. */
@@ -326,7 +326,7 @@ static void settle_arena_counts(void *self, struct xseg_arena *arena)
     {
         evicted += xseg_evicted_bytes(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
     }
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     const uint64_t before = arena->evicted;
     arena->evicted = evicted;
     atomic_fetch_add_explicit(&pool->device->evicted, evicted - before, memory_order_relaxed);
@@ -336,7 +336,7 @@ static void settle_arena_counts(void *self, struct xseg_arena *arena)
         xseg_counts_increase(&arena->counts, XSEG_COUNT_RESERVED_BYTES, before - evicted);
     if (evicted > before && xseg_recorder_is_enabled(arena))
         record_evicted_pages(arena, XSEG_HISTORY_PAUSE);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
                 !xseg_lock_rank_is_held(XSEG_RANK_ARENA));
     if (evicted > before)

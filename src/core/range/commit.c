@@ -362,7 +362,7 @@ static void count_mapped(const struct commit *commit, const struct xseg_range_ru
     struct xseg_arena *arena = commit->arena;
     const uint64_t bytes = xseg_range_bytes(part);
 
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     xseg_elastic_set_bytes(elastic, elastic->charged + bytes, elastic->committing,
                            &commit->device->unused_quota);
     elastic->allocated += part->count;
@@ -370,7 +370,7 @@ static void count_mapped(const struct commit *commit, const struct xseg_range_ru
     xseg_counts_alloc_bytes(&arena->counts, bytes);
     if (xseg_recorder_is_enabled(arena))
         xseg_recorder_segment(part->extent, XSEG_HISTORY_SEGMENT_MAP, xseg_range_base(part), bytes);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     xseg_pool_record_growth(arena, bytes);
 }
 

@@ -54,13 +54,13 @@ void xseg_range_settle_decommit(const struct xseg_range_run *run)
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     const uint64_t unused = count_granules_unused(run);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     memset(&elastic->use[run->first], XSEG_ELASTIC_UNMAPPING, run->count);
     elastic->allocated -= run->count;
     elastic->pending_unmaps += run->count;
     if (unused != 0)
         xseg_counts_mark_pending(&arena->counts, 0, unused);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 void xseg_range_recommit_run(const struct xseg_range_run *run)
@@ -71,11 +71,11 @@ void xseg_range_recommit_run(const struct xseg_range_run *run)
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     xseg_pending_unmap_remove(run->extent, run->first, run->count);
     count_granules_live(run);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     elastic->pending_unmaps -= run->count;
     elastic->allocated += run->count;
     xseg_counts_alloc_pending_bytes(&arena->counts, xseg_range_bytes(run));
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     run->state->recommits += run->count;
 }
 
@@ -232,10 +232,10 @@ static xseg_status map_aliases(const struct xseg_range_run *to, const struct xse
     if (status != XSEG_OK)
         return status;
     /* Observers run without the lock, so the granules are claimed until they have returned. */
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     memset(&to->extent->elastic->use[to->first], XSEG_ELASTIC_CLAIMED, to->count);
     to->extent->elastic->allocated += to->count;
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     xseg_notify_map(to->extent, xseg_range_base(to), xseg_range_bytes(to));
     xseg_range_set_use(to, XSEG_ELASTIC_ALLOCATED);
     return XSEG_OK;

@@ -139,7 +139,7 @@ static xseg_status check_pool(const struct xseg_pool *pool)
 
     if (!xseg_device_makes_pages(device))
         return xseg_growth_fail_unpaged(device);
-    if (xseg_pool_has_own_memory(pool))
+    if (pool->has_own_memory)
         return xseg_fail(
             XSEG_ERR_ARGUMENT,
             "pool %s has memory functions; ranges need a pool without memory functions",
@@ -333,9 +333,9 @@ void xseg_range_set_use(const struct xseg_range_run *run, enum xseg_elastic_use 
 {
     struct xseg_arena *arena = run->extent->arena;
 
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     memset(&run->extent->elastic->use[run->first], (int)use, run->count);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 /* --- Query. --- */

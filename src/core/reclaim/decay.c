@@ -128,7 +128,7 @@ static void count_arena_pages(void *self, struct xseg_arena *arena)
 
     if (!xseg_idle_is_counted(arena, count->named))
         return;
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     const uint64_t before = xseg_arena_now(arena);
     XSEG_ASSERT(before <= ages->now);
     if (before == 0)
@@ -140,7 +140,7 @@ static void count_arena_pages(void *self, struct xseg_arena *arena)
         position = xseg_block_position(block) + 1;
         count_block_pages(ages, block, before);
     }
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 void xseg_idle_count(struct xseg_device *device, uint64_t now, uint64_t span,
@@ -205,7 +205,7 @@ uint64_t xseg_idle_poll_fence(struct xseg_arena *arena, uint64_t now)
         return arena->idle_before;
     if (xseg_driver_relax_capture_mode(&device->context, &mode) != XSEG_OK)
         return arena->idle_before;
-    xseg_pending_lock(device->pending);
+    xseg_biased_lock_lock(&device->pending->lock);
     if (arena->fence == NULL) {
         if (xseg_fences_record(fences, stream->handle, &arena->fence) == XSEG_OK)
             arena->fence_time = now;
@@ -215,7 +215,7 @@ uint64_t xseg_idle_poll_fence(struct xseg_arena *arena, uint64_t now)
         xseg_fences_return(fences, arena->fence);
         arena->fence = NULL;
     }
-    xseg_pending_unlock(device->pending);
+    xseg_biased_lock_unlock(&device->pending->lock);
     xseg_driver_restore_capture_mode(&device->context, mode);
     return arena->idle_before;
 }
@@ -344,7 +344,7 @@ static void record_bytes_in_use(struct xseg_decay_window *window, uint64_t now, 
 static uint64_t compute_floor(const struct xseg_device *device, const struct xseg_config *config,
                               uint64_t now)
 {
-    return xseg_max(xseg_device_limits_keep(&device->limits),
+    return xseg_max(atomic_load_explicit(&device->limits.keep, memory_order_relaxed),
                     window_peak(&device->decay->window, now, config->keep_window_s));
 }
 
@@ -392,8 +392,8 @@ static uint64_t compute_decayed_bytes(const struct xseg_idle_ages *ages, uint64_
 static uint64_t compute_demanded_bytes(struct xseg_device *device, const struct xseg_config *config)
 {
     const uint64_t physical = xseg_device_physical(device);
-    const uint64_t limit = xseg_min(xseg_device_limits_soft(&device->limits),
-                                    xseg_device_limits_hard(&device->limits));
+    const uint64_t limit = xseg_min(atomic_load_explicit(&device->limits.soft, memory_order_relaxed),
+                                    atomic_load_explicit(&device->limits.hard, memory_order_relaxed));
     uint64_t target = physical - xseg_min(physical, limit);
     uint64_t free = 0, total = 0;
 

@@ -126,7 +126,7 @@ uint32_t xseg_idle_step(const struct xseg_idle_ages *ages, uint64_t since);
 static inline bool xseg_idle_is_counted(const struct xseg_arena *arena,
                                         const struct xseg_pool *named)
 {
-    return xseg_pool_may_trim(arena->pool, named) && !xseg_pool_has_own_memory(arena->pool) &&
+    return xseg_pool_may_trim(arena->pool, named) && !arena->pool->has_own_memory &&
            !arena->is_guarded;
 }
 

@@ -210,14 +210,14 @@ bool xseg_mapping_is_claimed(const struct xseg_extent *extent, uint64_t begin, u
     struct xseg_arena *arena = extent->arena;
     bool found = false;
 
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     for (uint64_t at = begin; at < end && !found;) {
         const struct xseg_block_view view = xseg_extent_view_at(extent, at);
 
         found = view.state == XSEG_BLOCK_CLAIMED;
         at = xseg_block_view_end(&view);
     }
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     return found;
 }
 
@@ -235,9 +235,9 @@ static xseg_status check_allocated_range(const struct xseg_extent *extent, uint6
 {
     struct xseg_arena *arena = extent->arena;
 
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     const struct xseg_block_view view = xseg_extent_view_at(extent, address);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     if (view.state == XSEG_BLOCK_CLAIMED)
         return xseg_mapping_fail_claimed(address);
     if (view.state != XSEG_BLOCK_ALLOCATED)

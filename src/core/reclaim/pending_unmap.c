@@ -201,9 +201,9 @@ static void set_granule_use(const struct run *run, enum xseg_elastic_use use)
 {
     struct xseg_arena *arena = run->extent->arena;
 
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     memset(&run->extent->elastic->use[run->first], (int)use, run->count);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 /* --- Creation and reuse. --- */
@@ -219,10 +219,10 @@ static xseg_status record_batch_event(struct xseg_unmap_batch *batch)
 {
     struct xseg_pending *pending = xseg_device_of(batch->extent)->pending;
 
-    xseg_pending_lock(pending);
+    xseg_biased_lock_lock(&pending->lock);
     const xseg_status status =
         xseg_fences_record(&pending->fences, batch->stream->handle, &batch->event);
-    xseg_pending_unlock(pending);
+    xseg_biased_lock_unlock(&pending->lock);
     if (status == XSEG_OK)
         enqueue_batch(xseg_device_of(batch->extent)->pending_unmaps, batch);
     return status;
@@ -400,7 +400,7 @@ static void poll_batch_events(struct xseg_device *device)
 {
     struct xseg_driver_poll queries = {.context = &device->context};
 
-    xseg_pending_lock(device->pending);
+    xseg_biased_lock_lock(&device->pending->lock);
     XSEG_LIST_FOR_SAFE(node, &device->pending_unmaps->streams)
     {
         if (!poll_stream_batches(device, &queries,
@@ -408,7 +408,7 @@ static void poll_batch_events(struct xseg_device *device)
             break;
     }
     xseg_driver_poll_end(&queries);
-    xseg_pending_unlock(device->pending);
+    xseg_biased_lock_unlock(&device->pending->lock);
 }
 
 /* Record the event of a batch that has none, or mark the batch complete if its stream is idle. */
@@ -431,7 +431,7 @@ static void record_missing_event(struct xseg_device *device, struct xseg_unmap_b
 static bool can_poll(const struct xseg_device *device)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    return xseg_pending_unmap_is_any(device->pending_unmaps) &&
+    return !xseg_list_is_empty(&device->pending_unmaps->batches) &&
            !xseg_pending_captures(device->pending) && !xseg_context_is_lost(&device->context);
 }
 
@@ -493,7 +493,7 @@ static void count_unmapped_run(const struct run *run, uint64_t own)
     const uint64_t bytes = run->count * extent->segment.granule_bytes;
 
     xseg_pending_unmap_remove(extent, run->first, run->count);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     memset(&extent->elastic->use[run->first], XSEG_ELASTIC_EMPTY, run->count);
     extent->elastic->pending_unmaps -= run->count;
     xseg_elastic_set_bytes(extent->elastic,
@@ -507,7 +507,7 @@ static void count_unmapped_run(const struct run *run, uint64_t own)
     }
     if (own != 0 && xseg_recorder_is_enabled(arena))
         xseg_recorder_segment(extent, XSEG_HISTORY_SEGMENT_UNMAP, run_base(run), bytes);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     if (own != 0)
         xseg_pool_record_shrink(arena, own);
 }
@@ -622,7 +622,7 @@ xseg_status xseg_pending_unmap_wait(struct xseg_device *device, bool keep)
     xseg_status status = XSEG_OK;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    if (!xseg_pending_unmap_is_any(device->pending_unmaps) ||
+    if (xseg_list_is_empty(&device->pending_unmaps->batches) ||
         xseg_pending_captures(device->pending))
         return XSEG_OK;
     XSEG_LIST_FOR(node, &device->pending_unmaps->batches)

@@ -123,10 +123,4 @@ static inline uint64_t xseg_pending_unmap_host_bytes(const struct xseg_pending_u
     return atomic_load_explicit(&unmaps->host_bytes, memory_order_relaxed);
 }
 
-/* Whether granules of the device are pending unmap. */
-static inline bool xseg_pending_unmap_is_any(const struct xseg_pending_unmap *unmaps)
-{
-    return !xseg_list_is_empty(&unmaps->batches);
-}
-
 #endif

@@ -108,14 +108,14 @@ static uint64_t free_classic_segment(struct xseg_arena *arena, struct xseg_block
     const uint64_t bytes = block->bytes;
 
     XSEG_ASSERT(xseg_block_is_whole(block) && !xseg_segment_has_retained(&extent->segment));
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     record_release(block, cause, XSEG_HISTORY_SEGMENT_FREE, bytes);
     xseg_counts_decrease(&arena->counts, XSEG_COUNT_SEGMENT, 1);
     xseg_counts_decrease(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
     if (extent->oversize)
         xseg_counts_decrease(&arena->counts, XSEG_COUNT_OVERSIZE_SEGMENT, 1);
     unregister_extent(arena, extent);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     /* If the driver fails, the range stays in device->unreleased. */
     (void)xseg_segment_destroy(&extent->segment);
     xseg_list_insert(&device->spare_extents, &extent->link);
@@ -130,10 +130,10 @@ static void *reserve_split_record(struct xseg_arena *arena)
 {
     void *spare = NULL;
 
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     if (xseg_arena_reserve_records(arena, &arena->blocks, 1))
         spare = xseg_slab_alloc_uninitialized(&arena->blocks);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     return spare;
 }
 
@@ -159,7 +159,7 @@ static uint64_t unmap_block_pages(struct xseg_arena *arena, struct xseg_block *b
     /* Other threads may map and unmap memory of the segment while observers run. */
     if (released < block->bytes)
         xseg_notify_map(block->extent, block->base + released, block->bytes - released);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     if (spare != NULL)
         xseg_slab_free(&arena->blocks, spare);
     if (released > 0) {
@@ -179,7 +179,7 @@ static uint64_t unmap_block_pages(struct xseg_arena *arena, struct xseg_block *b
             xseg_recorder_discarded(block->extent, block->base, released);
     }
     (void)xseg_arena_settle(arena, block);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     return released;
 }
 
@@ -212,9 +212,9 @@ void xseg_reclaim_settle(struct xseg_block *claimed)
         XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED);
         next = block->chain;
         block->chain = NULL;
-        xseg_arena_lock(arena);
+        xseg_biased_lock_lock(&arena->lock);
         (void)xseg_arena_settle(arena, block);
-        xseg_arena_unlock(arena);
+        xseg_biased_lock_unlock(&arena->lock);
     }
 }
 
@@ -245,9 +245,9 @@ void xseg_reclaim_destroy_elastic(struct xseg_extent *extent)
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_ASSERT(extent->elastic != NULL && extent->registered == 0 && extent->segment.unknown == 0);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     unregister_extent(arena, extent);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     free_extent_addresses(extent);
 }
 
@@ -258,14 +258,14 @@ bool xseg_reclaim_destroy_unmapped(struct xseg_extent *extent)
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (arena->pool->state != XSEG_POOL_RUNNING || extent->registered != 0)
         return false;
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     const bool is_unmapped = extent->first->state == XSEG_BLOCK_UNMAPPED &&
                              extent->first->next == NULL && extent->segment.unknown == 0;
     if (is_unmapped) {
         (void)xseg_arena_claim(arena, extent->first);
         unregister_extent(arena, extent);
     }
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     if (is_unmapped)
         free_extent_addresses(extent);
     return is_unmapped;
@@ -336,7 +336,7 @@ static bool is_arena_in_scope(const struct xseg_reclaim_policy *policy,
     case XSEG_RECLAIM_RELEASABLE:
         return xseg_pool_may_trim(pool, policy->pool);
     case XSEG_RECLAIM_PAGES:
-        return xseg_pool_may_shrink(pool) && !xseg_pool_has_own_memory(pool);
+        return xseg_pool_may_shrink(pool) && !pool->has_own_memory;
     case XSEG_RECLAIM_LARGE:
         return pool == &arena->device->pool && !arena->is_small;
     case XSEG_RECLAIM_ALL:
@@ -522,9 +522,9 @@ static struct chain claim_arena_memory(const struct reclaim *reclaim, struct xse
     const uint64_t target = quota->bytes;
 
     quota->bytes = reclaim->policy->largest_first ? UINT64_MAX : target;
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     struct chain chain = claim_selected_blocks(reclaim, arena, quota);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     if (reclaim->policy->largest_first)
         settle_surplus_blocks(&chain, target);
     quota->bytes = target - xseg_min(target, chain.bytes);

@@ -71,7 +71,7 @@ static void add_active_blocks(void *self, struct xseg_arena *arena)
 {
     uint64_t *active = self;
 
-    *active += xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE);
+    *active += xseg_counts_read(&arena->counts, XSEG_COUNT_ACTIVE).current;
 }
 
 static void discard_paused_pool(struct xseg_pool *pool)
@@ -166,9 +166,9 @@ static void add_reserved_bytes(void *self, struct xseg_arena *arena)
 
     if (!plan_selects_arena(trim->plan, arena))
         return;
-    xseg_arena_lock(arena);
-    trim->reserved += xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_lock(&arena->lock);
+    trim->reserved += xseg_counts_read(&arena->counts, XSEG_COUNT_RESERVED_BYTES).current;
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 /* Reserved bytes of the selected arenas. */
@@ -221,17 +221,17 @@ static void count_arena_remainder(void *self, struct xseg_arena *arena)
 
     if (!plan_selects_arena(trim->plan, arena))
         return;
-    xseg_arena_lock(arena);
-    const uint64_t reserved = xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
-    const uint64_t active = xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE_BYTES);
-    const uint64_t allocated = xseg_counts_current(&arena->counts, XSEG_COUNT_ALLOCATED_BYTES);
+    xseg_biased_lock_lock(&arena->lock);
+    const uint64_t reserved = xseg_counts_read(&arena->counts, XSEG_COUNT_RESERVED_BYTES).current;
+    const uint64_t active = xseg_counts_read(&arena->counts, XSEG_COUNT_ACTIVE_BYTES).current;
+    const uint64_t allocated = xseg_counts_read(&arena->counts, XSEG_COUNT_ALLOCATED_BYTES).current;
     const bool may_trim =
         xseg_pool_may_trim(arena->pool, trim->plan->pool) || trim->plan->retained_pools;
     const bool is_capturing = xseg_pending_captures(trim->device->pending);
     if (may_trim && !is_capturing &&
         (plan_keeps_idle_memory(trim->plan) || arena_has_held_pages(arena)))
         whole = sum_whole_page_bytes(arena);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 
     XSEG_ASSERT(allocated <= active && (is_paused || active <= reserved));
     /* The memory of a paused arena is evicted. */
@@ -494,7 +494,7 @@ static void add_block_ages(void *self, struct xseg_arena *arena)
 
     if (arena->pool != &arena->device->pool || arena->is_small)
         return;
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     while ((block = xseg_cached_lower_bound(arena, bytes, position)) != NULL) {
         bytes = block->bytes;
         position = xseg_block_position(block) + 1;
@@ -503,7 +503,7 @@ static void add_block_ages(void *self, struct xseg_arena *arena)
         garbage->ages += garbage->searches - block->gc_count_base;
         garbage->count++;
     }
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 /* Release old blocks until no more than `trigger` bytes are reserved, or none can be released. */

@@ -569,7 +569,7 @@ static size_t collect_waiting_blocks(struct xseg_pending *pending, struct waitin
 {
     size_t count = 0;
 
-    xseg_pending_lock(pending);
+    xseg_biased_lock_lock(&pending->lock);
     XSEG_LIST_FOR(node, &pending->streams)
     {
         const struct xseg_known_stream *stream =
@@ -590,7 +590,7 @@ static size_t collect_waiting_blocks(struct xseg_pending *pending, struct waitin
         if (count < max && block->uses != NULL)
             blocks[count++] = (struct waiting_block){block->base, block->uses->stream->handle};
     }
-    xseg_pending_unlock(pending);
+    xseg_biased_lock_unlock(&pending->lock);
     XSEG_ASSERT(count <= max);
     return count;
 }

@@ -283,7 +283,7 @@ xseg_status xseg_block_info_at(struct xseg_allocator *allocator, const void *poi
     const struct xseg_block_view view = xseg_extent_view_at(extent, address);
     XSEG_ASSERT(view.base <= address && address < xseg_block_view_end(&view));
     fill_block_info(&view, now, out);
-    xseg_arena_unlock(extent->arena);
+    xseg_biased_lock_unlock(&extent->arena->lock);
     return XSEG_OK;
 }
 
@@ -314,7 +314,7 @@ size_t xseg_block_info_list(struct xseg_arena *arena, const struct xseg_pool *po
     const struct xseg_extent *extent;
     size_t count = 0;
 
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     while (count < max && (extent = find_extent_above(arena, pool, *cursor)) != NULL) {
         const uint64_t from = xseg_max(*cursor, extent->segment.base);
         struct xseg_block_view view = xseg_extent_view_at(extent, from);
@@ -331,6 +331,6 @@ size_t xseg_block_info_list(struct xseg_arena *arena, const struct xseg_pool *po
             *cursor = xseg_block_view_end(&view);
         }
     }
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     return count;
 }

@@ -83,7 +83,7 @@ static struct xseg_published_pool read_pool(struct stats_reader *reader, struct 
     row.pending = counters.pending;
     row.cached = counters.cached;
     row.reserved = counters.reserved;
-    row.limit = xseg_pool_limit(pool);
+    row.limit = atomic_load_explicit(&pool->limit, memory_order_relaxed);
     /* Memory may be mapped between the two reads. */
     row.reserved_peak =
         xseg_max(row.reserved,

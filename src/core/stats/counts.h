@@ -209,16 +209,6 @@ static inline struct xseg_counts_value xseg_counts_read(const struct xseg_counts
     return value;
 }
 
-static inline uint64_t xseg_counts_current(const struct xseg_counts *counts, enum xseg_count what)
-{
-    return xseg_counts_read(counts, what).current;
-}
-
-static inline uint64_t xseg_counts_increases(const struct xseg_counts *counts, enum xseg_count what)
-{
-    return xseg_counts_read(counts, what).up;
-}
-
 /* Whether the value of a row exceeds a limit, for the writer of the row. */
 static inline bool xseg_counts_is_above(const struct xseg_counts_row *row,
                                         const atomic_uint_fast64_t *limit)
