@@ -152,12 +152,13 @@ static void audit_detects_a_block_that_is_not_indexed(void **state)
 
     (void)state;
     set_up(&f);
+    const struct xseg_tree_key key = xseg_tree_key_of(f.unmapped, false);
     xseg_free_index_remove(&f.arena->free_index, f.cached);
     expect(&f, "ARENA-1");
     xseg_free_index_insert(&f.arena->free_index, f.cached);
-    xseg_arena_remove_unmapped(f.arena, f.unmapped);
+    xseg_tree_remove(f.arena->records, &f.arena->unmapped_blocks, f.unmapped, &key);
     expect(&f, "ARENA-2");
-    xseg_arena_insert_unmapped(f.arena, f.unmapped);
+    xseg_tree_insert(f.arena->records, &f.arena->unmapped_blocks, f.unmapped, &key);
     tear_down(&f);
 }
 

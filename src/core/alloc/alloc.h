@@ -27,12 +27,16 @@
  *     |  `- coalesce_freed_block      either kind, if the block has neighbors in its segment
  *     `- free_on_slow_path            all other frees; reports invalid frees
  *
- * Four techniques keep these paths short.
+ * Five techniques keep these paths short.
  *
  * - Cached decisions. A stream is in the lookup cache only while its requests need no check of
  *   configuration, device, routes or captures. A change of one of these conditions first removes
  *   the stream from the cache. Together with the tail calls this saved 11 of 28 ns for a 4 KiB
  *   block.
+ * - Records. The allocated head of a split block gets the new record and the remainder keeps the old
+ *   one, so the split of the last remainder does not change the free index. In the same way a freed
+ *   block is merged into the record of a cached neighbor. This lowered an allocation and its free
+ *   from 431 to 367 instructions.
  * - Biased lock. The lock of an arena belongs to the first thread that locked it. The owner locks
  *   and unlocks with plain stores (1 ns a pair; an atomic exchange takes 7 ns). If another thread
  *   locks the arena, the lock becomes a shared one, and trylock_owner fails for every thread.
@@ -98,12 +102,6 @@ bool xseg_hit_stream_alloc_from_pool(struct xseg_allocator *allocator, struct xs
  * takes the slow path. */
 xseg_status xseg_hit_stream_request(struct xseg_allocator *allocator,
                                     const struct xseg_request *request, void **out);
-
-/* Allocate from an arena by the rules of a configuration; returns the address, or 0 if no cached
- * block fits. */
-uint64_t xseg_hit_stream_alloc_from_arena(const struct xseg_config *config,
-                                          struct xseg_arena *arena, uint64_t bytes)
-    XSEG_REQUIRES(arena->lock);
 
 /* --- Slow path. --- */
 

@@ -70,14 +70,17 @@ static void set_sizes(const struct xseg_device *device, struct xseg_alloc_params
     params->expandable =
         config->expandable_segments && device->context.has_vmm && !pool->has_own_memory;
     /* Fixed since the pool has an arena. */
-    params->is_single = atomic_load_explicit(&pool->is_single, memory_order_relaxed) && !params->is_small && params->expandable;
-    params->no_split = params->is_single || atomic_load_explicit(&pool->no_split, memory_order_relaxed);
+    params->is_single = atomic_load_explicit(&pool->is_single, memory_order_relaxed) &&
+                        !params->is_small && params->expandable;
+    params->no_split =
+        params->is_single || atomic_load_explicit(&pool->no_split, memory_order_relaxed);
     /* A single page has its alignment from the address at which it is mapped. */
     params->span = params->bytes + (params->is_single ? 0 : params->alignment - XSEG_SIZE_UNIT);
     params->segment_bytes = xseg_max(xseg_size_segment(config, params->bytes),
                                      xseg_round_up(params->span, XSEG_SIZE_SEGMENT_STEP));
-    params->collects_garbage = config->garbage_collection_threshold > 0 &&
-                               atomic_load_explicit(&device->limits.fraction, memory_order_relaxed) < 1.0;
+    params->collects_garbage =
+        config->garbage_collection_threshold > 0 &&
+        atomic_load_explicit(&device->limits.fraction, memory_order_relaxed) < 1.0;
     XSEG_ASSERT(params->bytes >= params->requested && params->span >= params->bytes);
     XSEG_ASSERT(params->segment_bytes >= params->span);
 }
@@ -213,7 +216,9 @@ static xseg_status allocate_after_miss(const struct xseg_alloc_params *params,
     struct xseg_arena *arena = params->arena;
     struct xseg_device *device = arena->device;
 
-    if (xseg_page_probe_is_due(device->sharing) && !xseg_pending_captures(device->pending))
+    if (__builtin_expect(
+            atomic_load_explicit(&device->sharing->has_deferred_probe, memory_order_relaxed), 0) &&
+        !xseg_pending_captures(device->pending))
         xseg_page_probe_retry(device);
     bool rejected = false;
     const xseg_status status = xseg_fallback_chain_alloc(params, out, &rejected);
@@ -229,7 +234,8 @@ static xseg_status allocate_from_arena(struct xseg_alloc_params *params,
     struct xseg_device *device = params->arena->device;
     xseg_status status = XSEG_OK;
 
-    if (__builtin_expect(xseg_guarded_is_enabled(params->config), 0) && params->address == 0)
+    if (__builtin_expect(params->config->unmap_on_free || params->config->guard_page, 0) &&
+        params->address == 0)
         status = xseg_guarded_choose(params);
     if (status != XSEG_OK)
         return status;

@@ -113,13 +113,33 @@ void xseg_arena_run_free_actions_slow(struct xseg_arena *arena, struct xseg_exte
 
 /* --- Blocks. --- */
 
+/* Members of the new block are assigned one by one: for an assignment of the whole record, compilers
+ * choose an instruction that takes as long as the rest of a hit. */
 struct xseg_block *xseg_arena_split_block(struct xseg_arena *arena, struct xseg_block *block,
                                           uint64_t bytes)
 {
+    struct xseg_block *rest = xseg_slab_alloc_uninitialized(&arena->blocks);
+
     XSEG_ASSERT(bytes > 0 && bytes < block->bytes && bytes % XSEG_SIZE_UNIT == 0);
     XSEG_ASSERT(block->extent->arena == arena && xseg_biased_lock_is_held(&arena->lock));
-    return xseg_block_split(&arena->blocks, block, bytes, block->bytes - bytes, block->state,
-                            block->mapped);
+    rest->state = block->state;
+    rest->mapped = block->mapped;
+    rest->flags = 0;
+    rest->spare = 0;
+    rest->gc_count_base = 0;
+    rest->base = block->base + bytes;
+    rest->bytes = block->bytes - bytes;
+    rest->requested = block->requested;
+    atomic_store_explicit(&rest->extent, xseg_block_extent(block), memory_order_relaxed);
+    rest->prev = block;
+    rest->next = block->next;
+    rest->uses = NULL;
+    if (rest->next != NULL)
+        rest->next->prev = rest;
+    block->next = rest;
+    block->bytes = bytes;
+    XSEG_ASSERT(rest->next == NULL || rest->next->base == xseg_block_end(rest));
+    return rest;
 }
 
 /* Extend a block over the next one, whose record is freed. */
@@ -138,19 +158,25 @@ static void join_next_block(struct xseg_arena *arena, struct xseg_block *block)
 /* Insert a cached or unmapped block into the structure that searches use. */
 static void index_block(struct xseg_arena *arena, struct xseg_block *block)
 {
-    if (block->state == XSEG_BLOCK_UNMAPPED)
-        xseg_arena_insert_unmapped(arena, block);
-    else
+    if (block->state == XSEG_BLOCK_UNMAPPED) {
+        const struct xseg_tree_key key = xseg_tree_key_of(block, false);
+
+        xseg_tree_insert(arena->records, &arena->unmapped_blocks, block, &key);
+    } else {
         xseg_cached_add(arena, block);
+    }
 }
 
 static void unindex_block(struct xseg_arena *arena, struct xseg_block *block)
 {
     XSEG_ASSERT(block->state == XSEG_BLOCK_UNMAPPED || block->state == XSEG_BLOCK_CACHED);
-    if (block->state == XSEG_BLOCK_UNMAPPED)
-        xseg_arena_remove_unmapped(arena, block);
-    else
+    if (block->state == XSEG_BLOCK_UNMAPPED) {
+        const struct xseg_tree_key key = xseg_tree_key_of(block, false);
+
+        xseg_tree_remove(arena->records, &arena->unmapped_blocks, block, &key);
+    } else {
         xseg_cached_remove(arena, block);
+    }
 }
 
 /* Coalesce a block that is not indexed with neighbors in the same state, and index the result,
@@ -317,57 +343,31 @@ struct xseg_alloc_result xseg_arena_allocate_at(struct xseg_arena *arena,
     return record_result(allocate_cached_block(arena, block, base, params), params);
 }
 
-/* Serve a request from a locked arena.  Returns false on host allocation failure. */
-static inline bool search_and_allocate(struct xseg_arena *arena,
-                                       const struct xseg_alloc_params *params,
-                                       struct xseg_alloc_result *out) XSEG_REQUIRES(arena->lock)
-{
-    struct xseg_block *block = NULL;
-    const bool has_records = xseg_arena_reserve_records(arena, &arena->blocks, 2);
-    if (__builtin_expect(params->counts_search, 0) && !arena->is_small && !arena->is_private)
-        atomic_fetch_add_explicit(arena->searches, 1, memory_order_relaxed);
-    if (has_records && __builtin_expect(params->is_single, 0))
-        block = xseg_cached_find_single_page(arena, params);
-    else if (has_records)
-        block = xseg_cached_choose(arena, params);
-    if (block != NULL)
-        *out = xseg_arena_allocate_block(arena, block, params);
-    return has_records;
-}
-
 xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *params,
                              struct xseg_alloc_result *out)
 {
+    struct xseg_block *block = NULL;
+
     xseg_biased_lock_lock(&arena->lock);
     if (__builtin_expect(arena->is_paused, 0)) {
         xseg_biased_lock_unlock(&arena->lock);
         return XSEG_OK;
     }
-    const bool has_records = search_and_allocate(arena, params, out);
-    xseg_biased_lock_unlock(&arena->lock);
-    if (!has_records)
-        return xseg_arena_fail_host_memory();
-    return XSEG_OK;
-}
-
-xseg_status xseg_arena_alloc_fallback(struct xseg_arena *arena,
-                                      const struct xseg_alloc_params *params,
-                                      struct xseg_alloc_result *out)
-{
-    bool has_records = true;
-
-    xseg_biased_lock_lock(&arena->lock);
-    if (!arena->is_paused)
-        has_records = search_and_allocate(arena, params, out);
-    if (out->base != 0) {
+    const bool has_records = xseg_arena_reserve_records(arena, &arena->blocks, 2);
+    if (__builtin_expect(params->counts_search, 0) && !arena->is_small && !arena->is_private)
+        atomic_fetch_add_explicit(arena->searches, 1, memory_order_relaxed);
+    if (has_records)
+        block = __builtin_expect(params->is_single, 0) ? xseg_cached_find_single_page(arena, params)
+                                                       : xseg_cached_choose(arena, params);
+    if (block != NULL)
+        *out = xseg_arena_allocate_block(arena, block, params);
+    if (block != NULL && params->is_fallback) {
         mark_block_fallback(
             arena, xseg_extent_block_at(xseg_page_map_find(arena->page_map, out->base), out->base));
         out->fallback = true;
     }
     xseg_biased_lock_unlock(&arena->lock);
-    if (!has_records)
-        return xseg_arena_fail_host_memory();
-    return XSEG_OK;
+    return has_records ? XSEG_OK : xseg_arena_fail_host_memory();
 }
 
 static bool is_cached_block(const struct xseg_block *neighbor)

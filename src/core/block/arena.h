@@ -256,22 +256,6 @@ static inline bool xseg_arena_reserve_records(struct xseg_arena *arena, struct x
 /* The status after xseg_arena_reserve_records() has failed for block records. */
 xseg_status xseg_arena_fail_host_memory(void);
 
-/* Insert an unmapped block into the tree of unmapped blocks, or remove it; the arena's lock is
- * held. */
-static inline void xseg_arena_insert_unmapped(struct xseg_arena *arena, struct xseg_block *block)
-{
-    const struct xseg_tree_key key = xseg_tree_key_of(block, false);
-
-    xseg_tree_insert(arena->records, &arena->unmapped_blocks, block, &key);
-}
-
-static inline void xseg_arena_remove_unmapped(struct xseg_arena *arena, struct xseg_block *block)
-{
-    const struct xseg_tree_key key = xseg_tree_key_of(block, false);
-
-    xseg_tree_remove(arena->records, &arena->unmapped_blocks, block, &key);
-}
-
 /* The time of the last decay pass; the arena's lock is held. */
 static inline uint64_t xseg_arena_now(const struct xseg_arena *arena)
 {
@@ -376,19 +360,14 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_violation *vio
  */
 
 /*
- * Serve a request from the free index.  Locks the arena.
+ * Serve a request from the free index.  Locks the arena.  With `is_fallback` the block has
+ * XSEG_BLOCK_FALLBACK.
  *
  * Returns: XSEG_OK, with *out unchanged for a miss and while the pool is paused;
  * XSEG_ERR_HOST_MEMORY
  */
 xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *params,
                              struct xseg_alloc_result *out);
-
-/* Serve a request of the default pool from an arena of a private pool, as xseg_arena_alloc() does.
- * The block has XSEG_BLOCK_FALLBACK. */
-xseg_status xseg_arena_alloc_fallback(struct xseg_arena *arena,
-                                      const struct xseg_alloc_params *params,
-                                      struct xseg_alloc_result *out);
 
 /*
  * Allocate from a cached block, which leaves the free index.  The part before the aligned address

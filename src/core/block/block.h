@@ -142,39 +142,6 @@ static inline struct xseg_extent *xseg_block_extent(const struct xseg_block *blo
     return atomic_load_explicit(&block->extent, memory_order_relaxed);
 }
 
-/*
- * Split a block; returns the new block, which follows it. Members are assigned one by one: for an
- * assignment of the whole record, compilers choose an instruction that takes as long as the rest of
- * a hit.
- */
-static inline struct xseg_block *xseg_block_split(struct xseg_slab *slab, struct xseg_block *block,
-                                                  uint64_t bytes, uint64_t rest_bytes,
-                                                  uint8_t state, bool mapped)
-{
-    struct xseg_block *rest = xseg_slab_alloc_uninitialized(slab);
-
-    XSEG_ASSERT(rest != block && bytes > 0 && rest_bytes > 0);
-    XSEG_ASSERT(bytes + rest_bytes == block->bytes);
-    rest->state = state;
-    rest->mapped = mapped;
-    rest->flags = 0;
-    rest->spare = 0;
-    rest->gc_count_base = 0;
-    rest->base = block->base + bytes;
-    rest->bytes = rest_bytes;
-    rest->requested = block->requested;
-    atomic_store_explicit(&rest->extent, xseg_block_extent(block), memory_order_relaxed);
-    rest->prev = block;
-    rest->next = block->next;
-    rest->uses = NULL;
-    if (rest->next != NULL)
-        rest->next->prev = rest;
-    block->next = rest;
-    block->bytes = bytes;
-    XSEG_ASSERT(rest->next == NULL || rest->next->base == xseg_block_end(rest));
-    return rest;
-}
-
 /* --- Handles.  0: no block. --- */
 
 static inline uint32_t xseg_block_handle(const char *records, const struct xseg_block *block)
@@ -291,7 +258,7 @@ static inline bool xseg_block_is_whole(const struct xseg_block *block)
 
 static inline bool xseg_extent_is_expandable(const struct xseg_extent *extent)
 {
-    return xseg_segment_is_expandable(&extent->segment);
+    return extent->segment.page_bytes != 0;
 }
 
 /* Whether an address is in an extent, whose arena's lock is held. */

@@ -302,22 +302,6 @@ static inline void xseg_free_index_remove(struct xseg_free_index *free_index,
     block->uses = NULL; /* shares its storage with the links */
 }
 
-/* The first block of a bin that is not empty. */
-static inline struct xseg_block *xseg_free_index_first(const struct xseg_free_index *free_index,
-                                                       uint32_t bin)
-{
-    return xseg_block_at(free_index->records, free_index->bin[bin]);
-}
-
-/* The first block of the next bin that is not empty, or NULL. */
-static inline struct xseg_block *
-xseg_free_index_first_above(const struct xseg_free_index *free_index, uint32_t bin)
-{
-    const uint32_t next = xseg_bitmap_next(&free_index->used, bin + 1);
-
-    return next == XSEG_BITMAP_NONE ? NULL : xseg_free_index_first(free_index, next);
-}
-
 /* The first block that does not precede (bytes, position), or NULL. */
 static inline struct xseg_block *
 xseg_free_index_lower_bound(const struct xseg_free_index *free_index, uint64_t bytes,
@@ -328,14 +312,16 @@ xseg_free_index_lower_bound(const struct xseg_free_index *free_index, uint64_t b
     if (bin >= XSEG_FREE_INDEX_BINS)
         return NULL;
     if (free_index->bin[bin] != 0) {
-        struct xseg_block *block = xseg_free_index_first(free_index, bin);
+        struct xseg_block *block = xseg_block_at(free_index->records, free_index->bin[bin]);
 
         if (xseg_free_index_precedes(block, bytes, position))
             block = xseg_free_index_find_in_bin(free_index, bin, bytes, position);
         if (block != NULL)
             return block;
     }
-    return xseg_free_index_first_above(free_index, bin);
+    const uint32_t next = xseg_bitmap_next(&free_index->used, bin + 1);
+    return next == XSEG_BITMAP_NONE ? NULL
+                                    : xseg_block_at(free_index->records, free_index->bin[next]);
 }
 
 /* The best fit for `bytes`, a multiple of 512, or NULL. The block remains in the free index. */
@@ -349,7 +335,7 @@ static inline struct xseg_block *xseg_free_index_find(const struct xseg_free_ind
         return NULL;
     return next == bin && bin >= XSEG_FREE_INDEX_EXACT
                ? xseg_free_index_lower_bound(free_index, bytes, 0)
-               : xseg_free_index_first(free_index, next);
+               : xseg_block_at(free_index->records, free_index->bin[next]);
 }
 
 /* The successor of a block of this free index, or NULL. */

@@ -70,7 +70,8 @@ _Static_assert(sizeof(xseg_start) == 4,
 
 static inline void xseg_start_set(xseg_start *start, uint32_t handle)
 {
-    XSEG_ASSERT(start != NULL && (handle == 0 || atomic_load_explicit(start, memory_order_acquire) == 0));
+    XSEG_ASSERT(start != NULL &&
+                (handle == 0 || atomic_load_explicit(start, memory_order_acquire) == 0));
     atomic_store_explicit(start, handle, memory_order_release);
 }
 
@@ -86,8 +87,9 @@ static inline bool xseg_start_is_current(const xseg_start *start, uint32_t handl
                                          const struct xseg_block *block,
                                          const struct xseg_arena *arena)
 {
-    return __builtin_expect(
-        atomic_load_explicit(start, memory_order_acquire) == handle && xseg_block_load_arena(block) == arena, 1);
+    return __builtin_expect(atomic_load_explicit(start, memory_order_acquire) == handle &&
+                                xseg_block_load_arena(block) == arena,
+                            1);
 }
 
 static inline struct xseg_block *xseg_slot_block(uintptr_t value)
@@ -108,7 +110,9 @@ static inline struct xseg_arena *xseg_slot_arena(uintptr_t value)
 static inline bool xseg_slot_is_current(const xseg_slot *slot, uintptr_t value,
                                         const struct xseg_arena *arena)
 {
-    return __builtin_expect(atomic_load_explicit(slot, memory_order_acquire) == value && xseg_slot_arena(value) == arena, 1);
+    return __builtin_expect(atomic_load_explicit(slot, memory_order_acquire) == value &&
+                                xseg_slot_arena(value) == arena,
+                            1);
 }
 
 static inline void xseg_slot_set(xseg_slot *slot, uintptr_t value)
@@ -231,18 +235,20 @@ struct xseg_block *xseg_page_map_last_slot(const struct xseg_page_map *page_map,
 uint64_t xseg_page_map_host_bytes(const struct xseg_page_map *page_map,
                                   const struct xseg_extent *extent);
 
-/* The entry of an address: an extent, a leaf plus 1, or 0. */
-static inline uintptr_t xseg_page_map_load_entry(const struct xseg_page_map *page_map,
-                                                 uint64_t address)
-{
-    if (address >> XSEG_PAGE_MAP_ADDRESS_BITS != 0)
-        return 0;
-    return atomic_load_explicit(xseg_page_map_entry(page_map, address >> 30), memory_order_acquire);
-}
-
 /* The leaf of an entry, or NULL. */
 static inline struct xseg_page_map_leaf *xseg_page_map_leaf_of(uintptr_t entry)
 {
+    return (entry & 1) == 0 ? NULL : (struct xseg_page_map_leaf *)(entry - 1);
+}
+
+/* The leaf of an address, or NULL. */
+static inline struct xseg_page_map_leaf *xseg_page_map_leaf(const struct xseg_page_map *page_map,
+                                                            uint64_t address)
+{
+    if (address >> XSEG_PAGE_MAP_ADDRESS_BITS != 0)
+        return NULL;
+    const uintptr_t entry =
+        atomic_load_explicit(xseg_page_map_entry(page_map, address >> 30), memory_order_acquire);
     return (entry & 1) == 0 ? NULL : (struct xseg_page_map_leaf *)(entry - 1);
 }
 
@@ -256,8 +262,7 @@ static inline xseg_slot *xseg_page_map_slot_in(struct xseg_page_map_leaf *leaf, 
 /* The slot of an address; NULL where no block can begin. */
 static inline xseg_slot *xseg_page_map_slot(const struct xseg_page_map *page_map, uint64_t address)
 {
-    struct xseg_page_map_leaf *leaf =
-        xseg_page_map_leaf_of(xseg_page_map_load_entry(page_map, address));
+    struct xseg_page_map_leaf *leaf = xseg_page_map_leaf(page_map, address);
 
     return leaf == NULL ? NULL : xseg_page_map_slot_in(leaf, address);
 }
@@ -277,8 +282,7 @@ static inline xseg_start *xseg_page_map_start_in(struct xseg_page_map_leaf *leaf
 static inline xseg_start *xseg_page_map_start(const struct xseg_page_map *page_map,
                                               uint64_t address)
 {
-    struct xseg_page_map_leaf *leaf =
-        xseg_page_map_leaf_of(xseg_page_map_load_entry(page_map, address));
+    struct xseg_page_map_leaf *leaf = xseg_page_map_leaf(page_map, address);
 
     return __builtin_expect(leaf == NULL, 0) ? NULL : xseg_page_map_start_in(leaf, address);
 }
@@ -297,7 +301,10 @@ static inline struct xseg_block *xseg_page_map_block(const struct xseg_page_map 
 static inline struct xseg_extent *xseg_page_map_find(const struct xseg_page_map *page_map,
                                                      uint64_t address)
 {
-    const uintptr_t entry = xseg_page_map_load_entry(page_map, address);
+    if (address >> XSEG_PAGE_MAP_ADDRESS_BITS != 0)
+        return NULL;
+    const uintptr_t entry =
+        atomic_load_explicit(xseg_page_map_entry(page_map, address >> 30), memory_order_acquire);
     const struct xseg_page_map_leaf *leaf = xseg_page_map_leaf_of(entry);
 
     if (leaf == NULL)

@@ -18,15 +18,6 @@ static struct xseg_block *usable_block(struct xseg_block *block)
                : NULL;
 }
 
-/* The first block of a candidate range with an unmapped block: the cached block before it, or the block itself. */
-static struct xseg_block *find_first_block(struct xseg_block *unmapped)
-{
-    struct xseg_block *prev = unmapped->prev;
-
-    XSEG_ASSERT(unmapped->state == XSEG_BLOCK_UNMAPPED);
-    return prev != NULL && prev->state == XSEG_BLOCK_CACHED ? prev : unmapped;
-}
-
 struct xseg_block *xseg_candidate_find_lowest(const struct xseg_arena *arena, uint64_t bytes)
 {
     struct xseg_block *empty = NULL; /* the first extent without memory that is long enough */
@@ -35,7 +26,9 @@ struct xseg_block *xseg_candidate_find_lowest(const struct xseg_arena *arena, ui
     for (struct xseg_block *unmapped = xseg_tree_first(arena->records, arena->unmapped_blocks);
          unmapped != NULL;
          unmapped = xseg_tree_next(arena->records, arena->unmapped_blocks, unmapped)) {
-        struct xseg_block *const first = find_first_block(unmapped);
+        struct xseg_block *const prev = unmapped->prev;
+        struct xseg_block *const first =
+            prev != NULL && prev->state == XSEG_BLOCK_CACHED ? prev : unmapped;
         uint64_t sum = 0;
 
         if (xseg_block_is_whole(unmapped)) {
@@ -53,7 +46,7 @@ struct xseg_block *xseg_candidate_find_lowest(const struct xseg_arena *arena, ui
 }
 
 /* Bytes of an unmapped block that `bytes` need: up to the end of a full page, or of a small one. */
-static uint64_t wanted_bytes_of(const struct xseg_block *unmapped, uint64_t bytes, bool small)
+static uint64_t needed_bytes_of(const struct xseg_block *unmapped, uint64_t bytes, bool small)
 {
     const struct xseg_segment *segment = &unmapped->extent->segment;
     XSEG_ASSERT(unmapped->state == XSEG_BLOCK_UNMAPPED && bytes > 0);
@@ -73,7 +66,7 @@ static uint64_t count_missing_from(struct xseg_block *block, uint64_t bytes)
 
     for (; block != NULL && sum < bytes; block = usable_block(block->next)) {
         if (!block->mapped)
-            missing += xseg_min(wanted_bytes_of(block, bytes - sum, true), block->bytes);
+            missing += xseg_min(needed_bytes_of(block, bytes - sum, true), block->bytes);
         sum += block->bytes;
     }
     return sum < bytes ? UINT64_MAX : missing;
@@ -89,7 +82,9 @@ struct xseg_block *xseg_candidate_find_cheapest(const struct xseg_arena *arena, 
     for (struct xseg_block *unmapped = xseg_tree_first(arena->records, arena->unmapped_blocks);
          unmapped != NULL;
          unmapped = xseg_tree_next(arena->records, arena->unmapped_blocks, unmapped)) {
-        struct xseg_block *first = find_first_block(unmapped);
+        struct xseg_block *const prev = unmapped->prev;
+        struct xseg_block *first =
+            prev != NULL && prev->state == XSEG_BLOCK_CACHED ? prev : unmapped;
         const uint64_t missing = count_missing_from(first, bytes);
 
         if (missing < min) {
@@ -99,13 +94,6 @@ struct xseg_block *xseg_candidate_find_cheapest(const struct xseg_arena *arena, 
     }
     *min_missing = min;
     return cheapest;
-}
-
-/* Settle the part of an unmapped block that stays unmapped. */
-static void settle_unmapped_part(struct xseg_arena *arena, struct xseg_block *unmapped)
-{
-    unmapped->requested = 0;
-    (void)xseg_arena_settle(arena, unmapped);
 }
 
 void xseg_candidate_claim(struct xseg_arena *arena, struct xseg_block *first, uint64_t bytes,
@@ -119,7 +107,7 @@ void xseg_candidate_claim(struct xseg_arena *arena, struct xseg_block *first, ui
     *candidate = (struct xseg_candidate){.small = small};
     while (sum < bytes) {
         XSEG_ASSERT(next != NULL);
-        const uint64_t wanted = next->mapped ? 0 : wanted_bytes_of(next, bytes - sum, small);
+        const uint64_t needed = next->mapped ? 0 : needed_bytes_of(next, bytes - sum, small);
         struct xseg_block *block = xseg_arena_claim(arena, next);
 
         if (!block->mapped && xseg_block_is_whole(block)) {
@@ -127,8 +115,13 @@ void xseg_candidate_claim(struct xseg_arena *arena, struct xseg_block *first, ui
             xseg_growth_renew_positions(block->extent);
             block->requested = 0;
         }
-        if (!block->mapped && wanted < block->bytes)
-            settle_unmapped_part(arena, xseg_arena_split_block(arena, block, wanted));
+        if (!block->mapped && needed < block->bytes) {
+            /* The rest stays unmapped. */
+            struct xseg_block *rest = xseg_arena_split_block(arena, block, needed);
+
+            rest->requested = 0;
+            (void)xseg_arena_settle(arena, rest);
+        }
         XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED);
         candidate->missing += block->mapped ? 0 : block->bytes;
         candidate->first = candidate->first == NULL ? block : candidate->first;
@@ -136,22 +129,6 @@ void xseg_candidate_claim(struct xseg_arena *arena, struct xseg_block *first, ui
         sum += block->bytes;
         next = usable_block(block->next);
     }
-}
-
-static xseg_status map_unmapped_block(struct xseg_block *unmapped,
-                                      const struct xseg_page_source *source)
-{
-    struct xseg_extent *extent = unmapped->extent;
-    struct xseg_segment *segment = &extent->segment;
-    const uint64_t begin = unmapped->base - segment->base;
-
-    XSEG_ASSERT(unmapped->state == XSEG_BLOCK_CLAIMED && !unmapped->mapped);
-    XSEG_ASSERT(begin % segment->granule_bytes == 0 &&
-                unmapped->bytes % segment->granule_bytes == 0);
-    if (!xseg_extent_cover(extent, begin, begin + unmapped->bytes))
-        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, segment tables");
-    return xseg_segment_map(segment, (uint32_t)(begin / segment->granule_bytes),
-                            (uint32_t)(unmapped->bytes / segment->granule_bytes), source);
 }
 
 /* Record in the history that an unmapped block was mapped. */
@@ -168,20 +145,29 @@ static void record_map(const struct xseg_block *block)
 
 xseg_status xseg_candidate_map(struct xseg_candidate *candidate)
 {
-    struct xseg_arena *arena = candidate->first->extent->arena;
+    struct xseg_extent *extent = candidate->first->extent;
+    struct xseg_segment *segment = &extent->segment;
+    const uint64_t granule = segment->granule_bytes;
     const struct xseg_page_source source = {.use_small = candidate->small,
                                             .max_page_bytes = candidate->longest};
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && candidate->failed == NULL);
     for (struct xseg_block *block = candidate->first;; block = block->next) {
-        if (!block->mapped) {
-            const xseg_status status = map_unmapped_block(block, &source);
+        const uint64_t begin = block->base - segment->base;
+        xseg_status status = XSEG_OK;
 
-            if (status != XSEG_OK) {
-                candidate->failed = block;
-                return status;
-            }
-            xseg_pool_record_growth(arena, block->bytes);
+        XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED);
+        if (!block->mapped && !xseg_extent_cover(extent, begin, begin + block->bytes))
+            status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, segment tables");
+        else if (!block->mapped)
+            status = xseg_segment_map(segment, (uint32_t)(begin / granule),
+                                      (uint32_t)(block->bytes / granule), &source);
+        if (status != XSEG_OK) {
+            candidate->failed = block;
+            return status;
+        }
+        if (!block->mapped) {
+            xseg_pool_record_growth(extent->arena, block->bytes);
             record_map(block);
             xseg_debug_fill_claimed(block);
         }

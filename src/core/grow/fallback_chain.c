@@ -58,11 +58,6 @@ static xseg_status search_if_freed(struct fallback *fallback)
                                                                           : search_arena(fallback);
 }
 
-static xseg_status grow_arena(struct fallback *fallback)
-{
-    return xseg_growth_run(fallback->arena, fallback->params, fallback->out);
-}
-
 /* Search, collect garbage, grow: as PyTorch does without memory pressure. */
 static xseg_status search_and_grow(struct fallback *fallback)
 {
@@ -80,7 +75,7 @@ static xseg_status search_and_grow(struct fallback *fallback)
         return status;
     if (__builtin_expect(fallback->params->collects_garbage, 0))
         xseg_trim_garbage(device, fallback->params->config);
-    return grow_arena(fallback);
+    return xseg_growth_run(fallback->arena, fallback->params, fallback->out);
 }
 
 /* --- Steps. --- */
@@ -162,10 +157,11 @@ static xseg_status allocate_from_fallback_pools(struct fallback *fallback)
         XSEG_ASSERT(other != arena);
         /* A cached single page stays one. */
         params.no_split =
-            atomic_load_explicit(&pool->no_split, memory_order_relaxed) || (atomic_load_explicit(&pool->is_single, memory_order_relaxed) && !arena->is_small);
+            atomic_load_explicit(&pool->no_split, memory_order_relaxed) ||
+            (atomic_load_explicit(&pool->is_single, memory_order_relaxed) && !arena->is_small);
         params.is_fallback = true;
         if (other != NULL)
-            status = xseg_arena_alloc_fallback(other, &params, fallback->out);
+            status = xseg_arena_alloc(other, &params, fallback->out);
     }
     if (pool != NULL)
         xseg_pool_end_visit(pool);
@@ -197,7 +193,7 @@ static xseg_status release_oversize_segments(struct fallback *fallback)
     if (min == UINT64_MAX ||
         !xseg_trim_oversize(fallback->arena, min, xseg_max(params->bytes, min)))
         return XSEG_OK;
-    return grow_arena(fallback);
+    return xseg_growth_run(fallback->arena, fallback->params, fallback->out);
 }
 
 /* Release the idle memory of the pool on the stream of a request for a single page, since idle pages of other sizes
@@ -213,7 +209,7 @@ static xseg_status release_pool_memory(struct fallback *fallback)
     XSEG_ASSERT(fallback->params->is_single);
     if (status == XSEG_ERR_DEVICE_LOST || result.released == 0)
         return status == XSEG_ERR_DEVICE_LOST ? status : XSEG_OK;
-    return grow_arena(fallback);
+    return xseg_growth_run(fallback->arena, fallback->params, fallback->out);
 }
 
 /* Release all idle memory to the driver, then grow. */
@@ -225,10 +221,10 @@ static xseg_status release_all_memory(struct fallback *fallback)
     if (status != XSEG_OK)
         return status;
     atomic_fetch_add_explicit(&device->retries, 1, memory_order_relaxed);
-    status = grow_arena(fallback);
+    status = xseg_growth_run(fallback->arena, fallback->params, fallback->out);
     if (status == XSEG_ERR_NO_ADDRESSES) {
         xseg_device_visit_arenas(device, xseg_reclaim_visit_unmapped, NULL);
-        status = grow_arena(fallback);
+        status = xseg_growth_run(fallback->arena, fallback->params, fallback->out);
     }
     return status;
 }
@@ -461,7 +457,8 @@ static xseg_status grow_with_fewer_addresses(struct fallback *fallback)
     XSEG_ASSERT(classic.expandable && fallback->out->base == 0);
     if (!xseg_pending_captures(device->pending)) {
         xseg_device_visit_arenas(device, xseg_reclaim_visit_unmapped, NULL);
-        const xseg_status status = grow_arena(fallback);
+        const xseg_status status =
+            xseg_growth_run(fallback->arena, fallback->params, fallback->out);
 
         if (status != XSEG_ERR_NO_ADDRESSES)
             return status;
@@ -510,7 +507,7 @@ static xseg_status repeat_growth(struct fallback *fallback, bool is_doubtful, bo
 
     *persists = true;
     for (unsigned attempt = 1; *persists && attempt < XSEG_FALLBACK_ATTEMPTS; attempt++) {
-        status = grow_arena(fallback);
+        status = xseg_growth_run(fallback->arena, fallback->params, fallback->out);
         *persists = is_doubtful ? status == XSEG_ERR_NO_MEMORY : is_page_failure(fallback, status);
     }
     return status;
@@ -592,6 +589,7 @@ static xseg_status run_chain_and_check_pages(struct fallback *fallback, xseg_sta
 static void log_changes(const struct fallback *fallback)
 {
     struct xseg_device *device = fallback->device;
+    const struct xseg_config *config = xseg_allocator_config(device->allocator);
     struct xseg_log *log = &device->allocator->log;
 
     if (fallback->lacks_virtual_addresses)
@@ -607,9 +605,8 @@ static void log_changes(const struct fallback *fallback)
             "segments%s, set expandable_segments:False to disable expandable segments from "
             "the start",
             device->context.ordinal, fallback->page_error,
-            xseg_guarded_is_enabled(xseg_allocator_config(device->allocator))
-                ? " without unmap_on_free and guard_page"
-                : "");
+            config->unmap_on_free || config->guard_page ? " without unmap_on_free and guard_page"
+                                                        : "");
 }
 
 /* --- The call. --- */

@@ -34,12 +34,12 @@ xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more)
     return xseg_oom_cause_fail(pool, XSEG_OOM_CAUSE_POOL, more);
 }
 
-/* Check the limits for a growth of a pool from `physical` bytes on, which include unused quotas. */
-static xseg_status check_limits(struct xseg_pool *pool, uint64_t more, uint64_t covered,
-                                uint64_t physical, uint64_t limit)
+xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t covered)
 {
     struct xseg_device *device = pool->device;
-    const uint64_t total = device->context.total_bytes;
+    const uint64_t total = device->context.total_bytes, limit = xseg_device_allowance(device);
+    /* The quotas of ranges count as physical memory. */
+    const uint64_t physical = xseg_device_physical(device) + device->unused_quota;
     const xseg_status status = xseg_growth_check_pool(pool, more);
 
     XSEG_ASSERT(covered <= more);
@@ -53,22 +53,14 @@ static xseg_status check_limits(struct xseg_pool *pool, uint64_t more, uint64_t 
         return xseg_oom_cause_fail(pool, xseg_oom_cause_of_limit(device, limit), more);
     if (__builtin_expect(xseg_allocator_config(device->allocator)->throw_on_cudamalloc_oom, 0)) {
         const uint64_t max =
-            (uint64_t)(atomic_load_explicit(&device->limits.rejection, memory_order_relaxed) * (double)total);
+            (uint64_t)(atomic_load_explicit(&device->limits.rejection, memory_order_relaxed) *
+                       (double)total);
 
         if (physical > max || more > max - physical)
             return xseg_oom_cause_fail(pool, XSEG_OOM_CAUSE_REJECTION, more);
     }
     device->oom_cause = XSEG_OOM_CAUSE_DRIVER;
     return XSEG_OK;
-}
-
-xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t covered)
-{
-    struct xseg_device *device = pool->device;
-
-    /* The quotas of ranges count as physical memory. */
-    return check_limits(pool, more, covered, xseg_device_physical(device) + device->unused_quota,
-                        xseg_device_allowance(device));
 }
 
 xseg_status xseg_growth_fail_unpaged(const struct xseg_device *device)
@@ -202,7 +194,7 @@ static xseg_status register_reserved_extent(struct xseg_extent *extent, xseg_sta
 }
 
 xseg_status xseg_growth_reserve_elastic(struct xseg_arena *arena,
-                                        const struct xseg_segment_reservation *wanted,
+                                        const struct xseg_segment_reservation *reservation,
                                         struct xseg_elastic *elastic, struct xseg_extent **out)
 {
     struct xseg_device *device = arena->device;
@@ -214,7 +206,7 @@ xseg_status xseg_growth_reserve_elastic(struct xseg_arena *arena,
     extent->elastic = elastic;
     const xseg_status status = register_reserved_extent(
         extent, xseg_segment_reserve_range(&extent->segment, &device->context, &device->page_cache,
-                                           wanted));
+                                           reservation));
     if (status == XSEG_OK)
         *out = extent;
     return status;
@@ -350,13 +342,13 @@ static struct range_size choose_range_size(const struct xseg_device *device,
     const uint64_t full = xseg_min(xseg_round_up(total + total / 8, page), max / page * page);
     const uint64_t used = atomic_load_explicit(&device->addresses, memory_order_relaxed);
     const uint64_t left = XSEG_GROWTH_ADDRESSES - xseg_min(used, XSEG_GROWTH_ADDRESSES);
-    const uint64_t wanted =
+    const uint64_t configured =
         xseg_round_up(configured_range_bytes(device, params->config, full), page);
-    const uint64_t min =
-        xseg_min(xseg_round_up(xseg_max(params->span, xseg_min(wanted, XSEG_GIB / 2)), page), full);
+    const uint64_t min = xseg_min(
+        xseg_round_up(xseg_max(params->span, xseg_min(configured, XSEG_GIB / 2)), page), full);
 
     XSEG_ASSERT(page > 0 && min > 0 && min % page == 0);
-    return (struct range_size){xseg_max(min, xseg_min(wanted, left / 8 / page * page)), min};
+    return (struct range_size){xseg_max(min, xseg_min(configured, left / 8 / page * page)), min};
 }
 
 /* Reserve a range, or the minimum if the driver has no addresses for it. */
@@ -465,12 +457,11 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_alloc
  * than a sixteenth of the growth, since a page is released as a whole.
  */
 static void choose_page_sizes(struct xseg_device *device, const struct xseg_alloc_params *params,
-                              uint64_t physical, uint64_t allowance,
                               struct xseg_candidate *candidate)
 {
     const struct xseg_segment *segment = &candidate->first->extent->segment;
-    const uint64_t limit = xseg_min(allowance, device->context.total_bytes);
-    const uint64_t taken = physical + candidate->missing;
+    const uint64_t limit = xseg_min(xseg_device_allowance(device), device->context.total_bytes);
+    const uint64_t taken = xseg_device_physical(device) + candidate->missing;
 
     XSEG_ASSERT(candidate->first->extent->arena->device == device);
     device->is_memory_low = device->is_memory_low && taken > limit / 2;
@@ -498,17 +489,13 @@ static xseg_status grow_expandable_segment(struct xseg_arena *arena,
     XSEG_ASSERT(candidate.first != NULL && candidate.last != NULL);
     XSEG_ASSERT(candidate.first->state == XSEG_BLOCK_CLAIMED &&
                 candidate.last->state == XSEG_BLOCK_CLAIMED);
-    const uint64_t physical = xseg_device_physical(device);
-    const uint64_t allowance = xseg_device_allowance(device);
-    choose_page_sizes(device, params, physical, allowance, &candidate);
+    choose_page_sizes(device, params, &candidate);
     const struct xseg_page_filter filter = {.properties =
                                                 candidate.first->extent->segment.properties};
     const uint64_t covered = xseg_page_cache_bytes(&device->page_cache) == 0
                                  ? 0
                                  : xseg_candidate_covered(&candidate, &filter);
-    /* The quotas of ranges count as physical memory. */
-    status = check_limits(arena->pool, candidate.missing, covered, physical + device->unused_quota,
-                          allowance);
+    status = xseg_growth_check(arena->pool, candidate.missing, covered);
     return xseg_growth_finish(arena, params, &candidate, status, out);
 }
 
@@ -516,11 +503,11 @@ static xseg_status grow_expandable_segment(struct xseg_arena *arena,
 
 /* Reserve and register a segment for one block.  *out: the claimed, unmapped block; unchanged on an error */
 static xseg_status reserve_block_segment(struct xseg_arena *arena,
-                                         const struct xseg_segment_reservation *wanted,
+                                         const struct xseg_segment_reservation *reservation,
                                          struct xseg_block **out)
 {
     struct xseg_device *device = arena->device;
-    xseg_status status = check_page_size(device, wanted->page_bytes);
+    xseg_status status = check_page_size(device, reservation->page_bytes);
 
     if (status != XSEG_OK)
         return status;
@@ -529,7 +516,7 @@ static xseg_status reserve_block_segment(struct xseg_arena *arena,
         return XSEG_ERR_HOST_MEMORY;
     status = register_reserved_extent(extent,
                                       xseg_segment_reserve_range(&extent->segment, &device->context,
-                                                                 &device->page_cache, wanted));
+                                                                 &device->page_cache, reservation));
     if (status == XSEG_OK)
         *out = extent->first;
     XSEG_ASSERT(status != XSEG_OK || ((*out)->state == XSEG_BLOCK_CLAIMED && !(*out)->mapped));
@@ -567,21 +554,21 @@ static xseg_status grow_single_page(struct xseg_arena *arena,
                                     struct xseg_alloc_result *out)
 {
     const uint64_t granule = arena->device->context.granularity;
-    const struct xseg_segment_reservation wanted = {
+    const struct xseg_segment_reservation reservation = {
         .bytes = xseg_round_up(params->bytes, granule),
         .page_bytes = xseg_round_up(params->bytes, granule),
         .alignment = xseg_max(granule, params->alignment),
     };
-    struct xseg_candidate candidate = {.missing = wanted.bytes};
+    struct xseg_candidate candidate = {.missing = reservation.bytes};
     xseg_status status = xseg_pool_check_running(arena->pool);
 
     if (status != XSEG_OK)
         return status;
-    candidate.first = claim_single_page_range(arena, wanted.bytes, wanted.alignment);
+    candidate.first = claim_single_page_range(arena, reservation.bytes, reservation.alignment);
     if (candidate.first == NULL && !xseg_pending_captures(arena->device->pending))
         (void)xseg_reclaim_destroy_all_unmapped(arena);
     if (candidate.first == NULL)
-        status = reserve_block_segment(arena, &wanted, &candidate.first);
+        status = reserve_block_segment(arena, &reservation, &candidate.first);
     if (status != XSEG_OK)
         return status;
     candidate.last = candidate.first;
@@ -589,7 +576,7 @@ static xseg_status grow_single_page(struct xseg_arena *arena,
     const struct xseg_page_filter filter = {.properties = extent->segment.properties};
     const uint64_t covered = xseg_candidate_covered(&candidate, &filter);
     status = xseg_growth_finish(arena, params, &candidate,
-                                xseg_growth_check(arena->pool, wanted.bytes, covered), out);
+                                xseg_growth_check(arena->pool, reservation.bytes, covered), out);
     if (status != XSEG_OK && !xseg_pending_captures(arena->device->pending))
         (void)xseg_reclaim_destroy_unmapped(extent);
     return status;
@@ -618,8 +605,8 @@ static xseg_status grow_guarded_segment(struct xseg_arena *arena,
                                         struct xseg_alloc_result *out)
 {
     const uint64_t page = XSEG_SIZE_SMALL_SEGMENT, bytes = xseg_round_up(params->bytes, page);
-    const struct xseg_segment_reservation wanted = {bytes, page, page,
-                                                    xseg_max(page, params->alignment), 0};
+    const struct xseg_segment_reservation reservation = {bytes, page, page,
+                                                         xseg_max(page, params->alignment), 0};
     struct xseg_candidate candidate = {.missing = bytes, .small = true};
     const struct xseg_page_filter filter = {.properties = xseg_pool_properties(arena->pool)};
     const uint64_t idle = xseg_page_cache_usable_bytes(&arena->device->page_cache,
@@ -628,7 +615,7 @@ static xseg_status grow_guarded_segment(struct xseg_arena *arena,
 
     XSEG_ASSERT(arena->is_guarded);
     if (status == XSEG_OK)
-        status = reserve_block_segment(arena, &wanted, &candidate.first);
+        status = reserve_block_segment(arena, &reservation, &candidate.first);
     if (status != XSEG_OK)
         return status;
     struct xseg_block *block = candidate.last = candidate.first;

@@ -225,12 +225,6 @@ xseg_status xseg_remap_pages(struct xseg_device *device, const struct xseg_remap
 /* The maximum number of segments of an arena in quarantine; then the older half is destroyed. */
 #define XSEG_GUARDED_QUARANTINE 4096u
 
-/* Whether a configuration enables guarded blocks. */
-static inline bool xseg_guarded_is_enabled(const struct xseg_config *config)
-{
-    return config->unmap_on_free || config->guard_page;
-}
-
 /*
  * If a guarded block can serve a request, mark the request, and replace its arena by a guarded one.  No lock is held.
  *

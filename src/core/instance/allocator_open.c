@@ -422,19 +422,21 @@ static xseg_status open_new_device(struct xseg_allocator *allocator, int ordinal
                   device->context.batches_unmap && device->context.batches_access
                       ? "supported"
                       : "not supported");
-    if (xseg_allocator_config(allocator)->exportable && !device->pool.options.exportable)
+    const struct xseg_config *config = xseg_allocator_config(allocator);
+    if (config->exportable && !device->pool.options.exportable)
         xseg_log_line(
             &allocator->log, XSEG_LOG_WARNING, "device %d: exportable has no effect, %s", ordinal,
-            !device->context.has_vmm                  ? "virtual memory management is unavailable"
-            : xseg_page_probe_is_due(device->sharing) ? "too little free memory for the driver "
-                                                        "test, repeated at the next growth"
-                                                      : device->sharing->exportable.reason);
-    if (why[0] != '\0' && xseg_allocator_config(allocator)->expandable_segments)
+            !device->context.has_vmm ? "virtual memory management is unavailable"
+            : atomic_load_explicit(&device->sharing->has_deferred_probe, memory_order_relaxed)
+                ? "too little free memory for the driver "
+                  "test, repeated at the next growth"
+                : device->sharing->exportable.reason);
+    if (why[0] != '\0' && config->expandable_segments)
         xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
                       "device %d: segments are classic%s, %s; set "
                       "expandable_segments:False to avoid this warning",
                       ordinal,
-                      xseg_guarded_is_enabled(xseg_allocator_config(allocator))
+                      config->unmap_on_free || config->guard_page
                           ? ", unmap_on_free and guard_page have no effect"
                           : "",
                       why);

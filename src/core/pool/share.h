@@ -274,13 +274,6 @@ xseg_status xseg_page_probe_export(struct xseg_device *device, bool *supported);
  */
 xseg_status xseg_page_probe_rdma(struct xseg_device *device);
 
-/* Whether a probe is deferred.  No lock is needed. */
-static inline bool xseg_page_probe_is_due(const struct xseg_sharing *sharing)
-{
-    return __builtin_expect(
-        atomic_load_explicit(&sharing->has_deferred_probe, memory_order_relaxed), 0);
-}
-
 /* Run the deferred probes, before the device grows.  No lock is held. */
 void xseg_page_probe_retry(struct xseg_device *device);
 
