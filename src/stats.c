@@ -209,9 +209,8 @@ struct walk {
     bool ended;
 };
 
-static void visit_arena_blocks(void *self, struct xseg_arena *arena)
+static void visit_arena_blocks(struct walk *walk, struct xseg_arena *arena)
 {
-    struct walk *walk = self;
     uint64_t cursor = 0;
     size_t count;
 
@@ -247,7 +246,10 @@ xseg_status xseg_for_each_block(struct xseg_allocator *allocator, const struct x
             continue;
         status = xseg_scope_select(device, &chosen, &walk.selection);
         if (status == XSEG_OK)
-            xseg_device_visit_arenas(device, visit_arena_blocks, &walk);
+            XSEG_DEVICE_FOR_ARENAS(arena, device)
+            {
+                visit_arena_blocks(&walk, arena);
+            }
     }
     xseg_history_labels_end_reading(&allocator->history.labels);
     free(walk.batch);

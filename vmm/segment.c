@@ -544,8 +544,7 @@ xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint3
     return XSEG_OK;
 }
 
-xseg_status xseg_segment_retry_unknown_run(struct xseg_segment *segment, uint32_t first,
-                                           uint32_t count)
+xseg_status xseg_segment_retry_unknown(struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
     xseg_status result = XSEG_OK;
     bool is_known = true;
@@ -560,11 +559,6 @@ xseg_status xseg_segment_retry_unknown_run(struct xseg_segment *segment, uint32_
             result = status;
     }
     return result;
-}
-
-xseg_status xseg_segment_retry_unknown(struct xseg_segment *segment)
-{
-    return xseg_segment_retry_unknown_run(segment, 0, segment->granules);
 }
 
 xseg_status xseg_segment_destroy(struct xseg_segment *segment)

@@ -252,9 +252,8 @@ void xseg_segment_mark_unknown(struct xseg_segment *segment, uint32_t first, uin
 
 /* Unmap the pages in state UNKNOWN, those that start in [first, first + count) or all.  Returns the
  * first error; failed pages keep their state. */
-xseg_status xseg_segment_retry_unknown_run(struct xseg_segment *segment, uint32_t first,
-                                           uint32_t count);
-xseg_status xseg_segment_retry_unknown(struct xseg_segment *segment);
+xseg_status xseg_segment_retry_unknown(struct xseg_segment *segment, uint32_t first,
+                                       uint32_t count);
 
 /*
  * Grant or revoke a peer's read and write access to all mapped pages of an expandable segment.

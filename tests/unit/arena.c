@@ -22,10 +22,8 @@ struct fixture {
     struct xseg_block *allocated, *cached, *unmapped;
 };
 
-static void pick(void *self, struct xseg_arena *arena)
+static void pick(struct xseg_arena **picked, struct xseg_arena *arena)
 {
-    struct xseg_arena **picked = self;
-
     if (!xseg_list_is_empty(&arena->extents))
         *picked = arena;
 }
@@ -35,7 +33,10 @@ static void find_arena(struct fixture *f)
     f->device = xseg_allocator_open_device(f->allocator, 0);
     assert_non_null(f->device);
     xseg_mutex_lock(&f->device->memory_lock);
-    xseg_device_visit_arenas(f->device, pick, &f->arena);
+    XSEG_DEVICE_FOR_ARENAS(arena, f->device)
+    {
+        pick(&f->arena, arena);
+    }
     xseg_mutex_unlock(&f->device->memory_lock);
     assert_non_null(f->arena);
 }

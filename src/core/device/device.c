@@ -9,51 +9,27 @@
 #include "src/base/error.h"
 #include "src/core/config/config_table.h"
 
-void xseg_device_visit_arenas(struct xseg_device *device,
-                              void (*visit)(void *self, struct xseg_arena *arena), void *self)
-{
-    XSEG_ASSERT(visit != NULL);
-    xseg_pool_visit_arenas(&device->pool, visit, self);
-    for (struct xseg_pool *pool = NULL; (pool = xseg_pools_next(device, pool)) != NULL;)
-        xseg_pool_visit_arenas(pool, visit, self);
-}
-
-struct walk {
-    xseg_block_visitor *visit;
-    void *self;
-};
-
-static void walk_arena_locked(void *self, struct xseg_arena *arena)
-{
-    const struct walk *walk = self;
-
-    xseg_biased_lock_lock(&arena->lock);
-    xseg_arena_for_each_block(arena, walk->visit, walk->self);
-    xseg_biased_lock_unlock(&arena->lock);
-}
-
 void xseg_device_walk(struct xseg_device *device, xseg_block_visitor *visit, void *self)
 {
-    struct walk walk = {visit, self};
-
-    xseg_device_visit_arenas(device, walk_arena_locked, &walk);
+    XSEG_DEVICE_FOR_ARENAS(arena, device)
+    {
+        xseg_biased_lock_lock(&arena->lock);
+        xseg_arena_for_each_block(arena, visit, self);
+        xseg_biased_lock_unlock(&arena->lock);
+    }
 }
 
-static void lock_arena_nested(void *self, struct xseg_arena *arena) XSEG_UNCHECKED
-{
-    struct xseg_arena **first = self;
-
-    xseg_biased_lock_lock_nested(&arena->lock);
-    arena->locked_next = *first;
-    *first = arena;
-}
-
-struct xseg_arena *xseg_device_lock_arenas(struct xseg_device *device)
+struct xseg_arena *xseg_device_lock_arenas(struct xseg_device *device) XSEG_UNCHECKED
 {
     struct xseg_arena *first = NULL;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    xseg_device_visit_arenas(device, lock_arena_nested, &first);
+    XSEG_DEVICE_FOR_ARENAS(arena, device)
+    {
+        xseg_biased_lock_lock_nested(&arena->lock);
+        arena->locked_next = first;
+        first = arena;
+    }
     return first;
 }
 
@@ -245,9 +221,8 @@ static uint64_t subtract_saturating(uint64_t whole, uint64_t part)
 
 /* --- Memory. --- */
 
-static void add_arena_memory(void *self, struct xseg_arena *arena)
+static void add_arena_memory(struct xseg_counters *sum, struct xseg_arena *arena)
 {
-    struct xseg_counters *sum = self;
     const struct xseg_counts *counts = &arena->counts;
 
     sum->allocated += xseg_counts_read(counts, XSEG_COUNT_ALLOCATED_BYTES).current;
@@ -260,7 +235,10 @@ struct xseg_counters xseg_counters_of_pool(struct xseg_pool *pool)
 {
     struct xseg_counters sum = {0, 0, 0, 0};
 
-    xseg_pool_visit_arenas(pool, add_arena_memory, &sum);
+    XSEG_POOL_FOR_ARENAS(arena, pool)
+    {
+        add_arena_memory(&sum, arena);
+    }
     return sum;
 }
 
@@ -268,7 +246,10 @@ struct xseg_counters xseg_counters_of_device(struct xseg_device *device)
 {
     struct xseg_counters sum = {0, 0, 0, 0};
 
-    xseg_device_visit_arenas(device, add_arena_memory, &sum);
+    XSEG_DEVICE_FOR_ARENAS(arena, device)
+    {
+        add_arena_memory(&sum, arena);
+    }
     return sum;
 }
 
@@ -308,9 +289,8 @@ static struct xseg_counts_value read_own_count(const struct xseg_arena *arena, e
     return value;
 }
 
-static void add_arena_counts(void *self, struct xseg_arena *arena)
+static void add_arena_counts(struct xseg_statistics *stats, struct xseg_arena *arena)
 {
-    struct xseg_statistics *stats = self;
     const unsigned own = arena->is_small ? XSEG_STAT_SMALL : XSEG_STAT_LARGE;
 
     for (unsigned i = 0; i < XSEG_COUNTS; i++) {
@@ -343,7 +323,10 @@ static void begin_statistics(struct xseg_device *device, struct xseg_statistics 
 void xseg_counters_read_pool(struct xseg_pool *pool, struct xseg_statistics *out)
 {
     begin_statistics(pool->device, out);
-    xseg_pool_visit_arenas(pool, add_arena_counts, out);
+    XSEG_POOL_FOR_ARENAS(arena, pool)
+    {
+        add_arena_counts(out, arena);
+    }
     /* Memory may be mapped or unmapped between the two reads. */
     for (unsigned group = 0; group < XSEG_STAT_GROUPS; group++)
         out->reserved_bytes[group].peak =
@@ -353,9 +336,8 @@ void xseg_counters_read_pool(struct xseg_pool *pool, struct xseg_statistics *out
     out->address_bytes = load_counter(&pool->addresses);
 }
 
-static void reset_arena_counts(void *self, struct xseg_arena *arena)
+static void reset_arena_counts(struct xseg_arena *arena)
 {
-    (void)self;
     xseg_biased_lock_lock(&arena->lock);
     for (unsigned i = 0; i < XSEG_COUNTS; i++) {
         const struct xseg_counts_value value = read_own_count(arena, (enum xseg_count)i);
@@ -390,7 +372,10 @@ void xseg_counters_reset_pool(struct xseg_pool *pool, unsigned what)
     if ((what & XSEG_RESET_PEAK) != 0)
         reset_pool_peaks(pool);
     if ((what & XSEG_RESET_ACCUMULATED) != 0)
-        xseg_pool_visit_arenas(pool, reset_arena_counts, NULL);
+        XSEG_POOL_FOR_ARENAS(arena, pool)
+        {
+            reset_arena_counts(arena);
+        }
     xseg_mutex_unlock(&device->memory_lock);
 }
 

@@ -309,9 +309,16 @@ xseg_status xseg_device_create_copy_stream(struct xseg_device *device);
 
 /* --- Visits. --- */
 
-/* Visit every arena of the device. */
-void xseg_device_visit_arenas(struct xseg_device *device,
-                              void (*visit)(void *self, struct xseg_arena *arena), void *self);
+/* Iterate over the pools of a device, the default pool first.  Do not leave the loop early: the loop
+ * visits the private pools (pool.h). */
+#define XSEG_DEVICE_FOR_POOLS(each, device)                      \
+    for (struct xseg_pool *each = &(device)->pool; each != NULL; \
+         each = xseg_pools_next((device), each == &(device)->pool ? NULL : each))
+
+/* Iterate over the arenas of all pools.  Do not leave the loop early. */
+#define XSEG_DEVICE_FOR_ARENAS(arena, device)   \
+    XSEG_DEVICE_FOR_POOLS(arena##_pool, device) \
+    XSEG_POOL_FOR_ARENAS(arena, arena##_pool)
 
 /* Walk all blocks and unmapped ranges of the device, O(blocks).  Each arena is locked while its
  * blocks are visited. */

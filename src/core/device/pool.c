@@ -86,19 +86,15 @@ unsigned xseg_pool_properties(const struct xseg_pool *pool)
            (has_rdma ? XSEG_PAGE_RDMA : 0U);
 }
 
-static struct xseg_arena *next_arena(const struct xseg_arena *arena)
-{
-    return atomic_load_explicit(&arena->next, memory_order_acquire);
-}
-
 struct xseg_arena *xseg_pool_find_arena(struct xseg_pool *pool,
                                         const struct xseg_known_stream *stream, bool is_small)
 {
-    struct xseg_arena *arena = atomic_load_explicit(&pool->arenas, memory_order_acquire);
-
-    while (arena != NULL && (xseg_arena_stream(arena) != stream || arena->is_small != is_small))
-        arena = next_arena(arena);
-    return arena;
+    XSEG_POOL_FOR_ARENAS(arena, pool)
+    {
+        if (xseg_arena_stream(arena) == stream && arena->is_small == is_small)
+            return arena;
+    }
+    return NULL;
 }
 
 /*
@@ -272,15 +268,6 @@ xseg_status xseg_pool_fail_released(const struct xseg_pool *pool)
 {
     return xseg_fail(XSEG_ERR_ARGUMENT, "pool has been released, %s; create another one",
                      xseg_pool_label(pool));
-}
-
-void xseg_pool_visit_arenas(struct xseg_pool *pool,
-                            void (*visit)(void *self, struct xseg_arena *arena), void *self)
-{
-    struct xseg_arena *arena = atomic_load_explicit(&pool->arenas, memory_order_acquire);
-
-    for (; arena != NULL; arena = next_arena(arena))
-        visit(self, arena);
 }
 
 static void raise_peak(atomic_uint_fast64_t *peak, uint64_t value)
@@ -463,9 +450,8 @@ struct xseg_pool *xseg_pools_next(struct xseg_device *device, struct xseg_pool *
 /* --- Destruction. --- */
 
 /* Prepare an arena for reuse by another pool. */
-static void reset_arena(void *self, struct xseg_arena *arena)
+static void reset_arena(struct xseg_arena *arena)
 {
-    (void)self;
     XSEG_ASSERT(xseg_list_is_empty(&arena->extents) && arena->fence == NULL);
     arena->fence_time = arena->idle_before = 0;
     xseg_biased_lock_lock(&arena->lock);
@@ -480,7 +466,10 @@ void xseg_pools_destroy(struct xseg_pool *pool)
 
     XSEG_ASSERT(atomic_load(&pool->references) == 0 && xseg_pool_is_retired(pool));
     XSEG_ASSERT(atomic_load(&pool->reserved) == 0);
-    xseg_pool_visit_arenas(pool, reset_arena, NULL);
+    XSEG_POOL_FOR_ARENAS(arena, pool)
+    {
+        reset_arena(arena);
+    }
     if (pool->options.on_destroy == NULL) {
         xseg_pool_end_visit(pool);
         return;

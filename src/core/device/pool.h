@@ -122,9 +122,10 @@ struct xseg_arena *xseg_pool_find_arena(struct xseg_pool *pool,
 xseg_status xseg_pool_arena(struct xseg_pool *pool, struct xseg_known_stream *stream, bool is_small,
                             struct xseg_arena **out);
 
-/* Visit every arena of a pool. */
-void xseg_pool_visit_arenas(struct xseg_pool *pool,
-                            void (*visit)(void *self, struct xseg_arena *arena), void *self);
+/* Iterate over the arenas of a pool. */
+#define XSEG_POOL_FOR_ARENAS(arena, pool)                                                        \
+    for (struct xseg_arena *arena = atomic_load_explicit(&(pool)->arenas, memory_order_acquire); \
+         arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_acquire))
 
 /* Account for memory that was mapped for an arena of a pool, or released.  The caller holds the
  * device memory lock. */
@@ -252,8 +253,9 @@ static inline bool xseg_pool_is_single_page(const struct xseg_extent *extent)
     const struct xseg_arena *arena = extent->arena;
     const struct xseg_pool *pool = xseg_pool_of(extent);
 
-    return pool != NULL && atomic_load_explicit(&pool->is_single, memory_order_relaxed) && !arena->is_small &&
-           xseg_segment_is_expandable(segment) && segment->page_bytes == segment->bytes;
+    return pool != NULL && atomic_load_explicit(&pool->is_single, memory_order_relaxed) &&
+           !arena->is_small && xseg_segment_is_expandable(segment) &&
+           segment->page_bytes == segment->bytes;
 }
 
 /* The properties of new pages of the pool, of enum xseg_page_property, as far as the device

@@ -223,7 +223,10 @@ static xseg_status release_all_memory(struct fallback *fallback)
     atomic_fetch_add_explicit(&device->retries, 1, memory_order_relaxed);
     status = xseg_growth_run(fallback->arena, fallback->params, fallback->out);
     if (status == XSEG_ERR_NO_ADDRESSES) {
-        xseg_device_visit_arenas(device, xseg_reclaim_visit_unmapped, NULL);
+        XSEG_DEVICE_FOR_ARENAS(arena, device)
+        {
+            (void)xseg_reclaim_destroy_all_unmapped(arena);
+        }
         status = xseg_growth_run(fallback->arena, fallback->params, fallback->out);
     }
     return status;
@@ -456,7 +459,10 @@ static xseg_status grow_with_fewer_addresses(struct fallback *fallback)
 
     XSEG_ASSERT(classic.expandable && fallback->out->base == 0);
     if (!xseg_pending_captures(device->pending)) {
-        xseg_device_visit_arenas(device, xseg_reclaim_visit_unmapped, NULL);
+        XSEG_DEVICE_FOR_ARENAS(arena, device)
+        {
+            (void)xseg_reclaim_destroy_all_unmapped(arena);
+        }
         const xseg_status status =
             xseg_growth_run(fallback->arena, fallback->params, fallback->out);
 

@@ -59,11 +59,6 @@ static void mark_event(void *self, uint32_t frames, uint32_t label)
         append_number(sweep->numbers, frames);
 }
 
-static void mark_arena_blocks(void *self, struct xseg_arena *arena)
-{
-    xseg_origins_visit(arena, mark_event, self);
-}
-
 /* Mark the events of a ring.  Events that are written during the sweep have marked labels. */
 static void mark_ring(struct sweep *sweep, const struct xseg_history_ring *ring)
 {
@@ -87,7 +82,10 @@ static void mark_ring(struct sweep *sweep, const struct xseg_history_ring *ring)
 static void mark_device(struct sweep *sweep, struct xseg_device *device)
 {
     xseg_mutex_lock(&device->memory_lock);
-    xseg_device_visit_arenas(device, mark_arena_blocks, sweep);
+    XSEG_DEVICE_FOR_ARENAS(arena, device)
+    {
+        xseg_origins_visit(arena, mark_event, sweep);
+    }
     xseg_mutex_unlock(&device->memory_lock);
     for (const struct xseg_history_ring *ring = atomic_load(&device->history.rings); ring != NULL;
          ring = ring->next)

@@ -128,10 +128,8 @@ static void find_extent_blockers(struct blockers *found, struct xseg_extent *ext
 }
 
 /* Close an arena for allocations, and collect its blockers. */
-static void close_arena(void *self, struct xseg_arena *arena)
+static void close_arena(struct blockers *found, struct xseg_arena *arena)
 {
-    struct blockers *found = self;
-
     xseg_biased_lock_lock(&arena->lock);
     arena->is_paused = true;
     found->claimed += arena->fills;
@@ -144,9 +142,8 @@ static void close_arena(void *self, struct xseg_arena *arena)
     xseg_biased_lock_unlock(&arena->lock);
 }
 
-static void mark_range_streams(void *self, struct xseg_arena *arena)
+static void mark_range_streams(struct xseg_arena *arena)
 {
-    (void)self;
     XSEG_LIST_FOR(node, &arena->extents)
     {
         const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
@@ -156,9 +153,8 @@ static void mark_range_streams(void *self, struct xseg_arena *arena)
     }
 }
 
-static void open_arena(void *self, struct xseg_arena *arena)
+static void open_arena(struct xseg_arena *arena)
 {
-    (void)self;
     xseg_biased_lock_lock(&arena->lock);
     arena->is_paused = false;
     xseg_biased_lock_unlock(&arena->lock);
@@ -247,8 +243,14 @@ static xseg_status close_pool(struct xseg_pool *pool)
     XSEG_ASSERT(pool->state == XSEG_POOL_TRANSITION);
     xseg_pending_poll(pool->device->pending);
     xseg_pending_unmap_poll(pool->device, false);
-    xseg_pool_visit_arenas(pool, close_arena, &found);
-    xseg_pool_visit_arenas(pool, mark_range_streams, &found);
+    XSEG_POOL_FOR_ARENAS(arena, pool)
+    {
+        close_arena(&found, arena);
+    }
+    XSEG_POOL_FOR_ARENAS(arena, pool)
+    {
+        mark_range_streams(arena);
+    }
     xseg_streams_for_each(&pool->device->streams, query_stream, &found);
     return check_blockers(pool, &found);
 }
@@ -257,7 +259,10 @@ static void open_pool(struct xseg_pool *pool)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_ASSERT(pool->state == XSEG_POOL_RUNNING);
-    xseg_pool_visit_arenas(pool, open_arena, NULL);
+    XSEG_POOL_FOR_ARENAS(arena, pool)
+    {
+        open_arena(arena);
+    }
 }
 
 /* --- Checks. --- */
@@ -306,9 +311,8 @@ static void record_evicted_pages(const struct xseg_arena *arena, enum xseg_histo
 
 /* Record the resume of an arena.  xseg_evicted_finish() follows, after which evicted pages can no
  * longer be distinguished from the others. */
-static void record_resume(void *self, struct xseg_arena *arena)
+static void record_resume(struct xseg_arena *arena)
 {
-    (void)self;
     xseg_biased_lock_lock(&arena->lock);
     if (xseg_recorder_is_enabled(arena))
         record_evicted_pages(arena, XSEG_HISTORY_RESUME);
@@ -316,9 +320,8 @@ static void record_resume(void *self, struct xseg_arena *arena)
 }
 
 /* Subtract the evicted bytes of an arena from its reserved bytes. */
-static void settle_arena_counts(void *self, struct xseg_arena *arena)
+static void settle_arena_counts(struct xseg_arena *arena)
 {
-    struct xseg_pool *pool = self;
     uint64_t evicted = 0;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
@@ -329,7 +332,7 @@ static void settle_arena_counts(void *self, struct xseg_arena *arena)
     xseg_biased_lock_lock(&arena->lock);
     const uint64_t before = arena->evicted;
     arena->evicted = evicted;
-    atomic_fetch_add_explicit(&pool->device->evicted, evicted - before, memory_order_relaxed);
+    atomic_fetch_add_explicit(&arena->device->evicted, evicted - before, memory_order_relaxed);
     if (evicted > before)
         xseg_counts_decrease(&arena->counts, XSEG_COUNT_RESERVED_BYTES, evicted - before);
     if (evicted < before)
@@ -350,7 +353,10 @@ static void settle_transition(struct xseg_pool *pool, enum xseg_pool_state state
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_ASSERT(pool->state == XSEG_POOL_TRANSITION && state != XSEG_POOL_TRANSITION);
-    xseg_pool_visit_arenas(pool, settle_arena_counts, pool);
+    XSEG_POOL_FOR_ARENAS(arena, pool)
+    {
+        settle_arena_counts(arena);
+    }
     pool->state = state;
     if (state == XSEG_POOL_RUNNING)
         open_pool(pool);
@@ -651,7 +657,10 @@ static xseg_status run_resume(struct xseg_pool *pool)
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_ASSERT(contents == pool->contents);
     if (status == XSEG_OK) {
-        xseg_pool_visit_arenas(pool, record_resume, NULL);
+        XSEG_POOL_FOR_ARENAS(arena, pool)
+        {
+            record_resume(arena);
+        }
         FOR_SEGMENTS(at, pool)
         {
             xseg_evicted_finish(at.segment);

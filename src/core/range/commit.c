@@ -430,7 +430,7 @@ static xseg_status unmap_unknown_aliases(const struct commit *commit)
     const uint32_t first = commit->run.first, end = first + commit->run.count;
     xseg_status status = segment->alias_record == NULL
                              ? XSEG_OK
-                             : xseg_segment_retry_unknown_run(segment, first, commit->run.count);
+                             : xseg_segment_retry_unknown(segment, first, commit->run.count);
 
     for (uint32_t at = first; status != XSEG_OK && at < end; at++)
         if (segment->state[at] == XSEG_PAGE_UNKNOWN && xseg_alias_record(segment, at) != NULL)

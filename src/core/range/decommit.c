@@ -225,7 +225,7 @@ static xseg_status map_aliases(const struct xseg_range_run *to, const struct xse
     struct xseg_arena *arena = to->extent->arena;
     struct xseg_segment *segment = &to->extent->segment;
     /* A page in unknown state may still be mapped: unmap it first. */
-    xseg_status status = xseg_segment_retry_unknown_run(segment, to->first, to->count);
+    xseg_status status = xseg_segment_retry_unknown(segment, to->first, to->count);
 
     if (status == XSEG_OK)
         status = xseg_alias_map(segment, to->first, to->count, &from->extent->segment, from->first);

@@ -463,7 +463,7 @@ static xseg_status release_range(struct xseg_range *range)
     if (status == XSEG_OK)
         status = xseg_range_check_handle(range);
     if (status == XSEG_OK)
-        status = xseg_segment_retry_unknown(segment);
+        status = xseg_segment_retry_unknown(segment, 0, segment->granules);
     if (status == XSEG_OK)
         status = check_release(state);
     if (status != XSEG_OK)

@@ -119,9 +119,8 @@ struct age_count {
     const struct xseg_pool *named;
 };
 
-static void count_arena_pages(void *self, struct xseg_arena *arena)
+static void count_arena_pages(const struct age_count *count, struct xseg_arena *arena)
 {
-    const struct age_count *count = self;
     struct xseg_idle_ages *ages = count->ages;
     const struct xseg_block *block;
     uint64_t bytes = XSEG_SIZE_SMALL_SEGMENT, position = 0;
@@ -151,7 +150,10 @@ void xseg_idle_count(struct xseg_device *device, uint64_t now, uint64_t span,
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     *ages = (struct xseg_idle_ages){.now = now, .span = span};
     xseg_page_cache_set_time(&device->page_cache, now);
-    xseg_device_visit_arenas(device, count_arena_pages, &count);
+    XSEG_DEVICE_FOR_ARENAS(arena, device)
+    {
+        count_arena_pages(&count, arena);
+    }
 }
 
 void xseg_idle_choose(struct xseg_idle_limit *limit, uint64_t bytes, uint32_t youngest,
@@ -220,9 +222,8 @@ uint64_t xseg_idle_poll_fence(struct xseg_arena *arena, uint64_t now)
     return arena->idle_before;
 }
 
-static void return_arena_fence(void *self, struct xseg_arena *arena)
+static void return_arena_fence(struct xseg_arena *arena)
 {
-    (void)self;
     if (arena->fence != NULL)
         xseg_pending_return_event(arena->device->pending, arena->fence);
     arena->fence = NULL;
@@ -231,13 +232,19 @@ static void return_arena_fence(void *self, struct xseg_arena *arena)
 void xseg_idle_return_fences(struct xseg_device *device)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    xseg_device_visit_arenas(device, return_arena_fence, NULL);
+    XSEG_DEVICE_FOR_ARENAS(arena, device)
+    {
+        return_arena_fence(arena);
+    }
 }
 
 void xseg_idle_return_pool_fences(struct xseg_pool *pool)
 {
     XSEG_ASSERT(atomic_load(&pool->references) == 0);
-    xseg_pool_visit_arenas(pool, return_arena_fence, NULL);
+    XSEG_POOL_FOR_ARENAS(arena, pool)
+    {
+        return_arena_fence(arena);
+    }
 }
 
 /* --- Decay. --- */
@@ -392,8 +399,9 @@ static uint64_t compute_decayed_bytes(const struct xseg_idle_ages *ages, uint64_
 static uint64_t compute_demanded_bytes(struct xseg_device *device, const struct xseg_config *config)
 {
     const uint64_t physical = xseg_device_physical(device);
-    const uint64_t limit = xseg_min(atomic_load_explicit(&device->limits.soft, memory_order_relaxed),
-                                    atomic_load_explicit(&device->limits.hard, memory_order_relaxed));
+    const uint64_t limit =
+        xseg_min(atomic_load_explicit(&device->limits.soft, memory_order_relaxed),
+                 atomic_load_explicit(&device->limits.hard, memory_order_relaxed));
     uint64_t target = physical - xseg_min(physical, limit);
     uint64_t free = 0, total = 0;
 

@@ -124,19 +124,6 @@ static uint64_t free_classic_segment(struct xseg_arena *arena, struct xseg_block
     return bytes;
 }
 
-/* Allocate the block record for the split after a partial unmap, before the driver is called.
- * Returns NULL on host allocation failure. */
-static void *reserve_split_record(struct xseg_arena *arena)
-{
-    void *spare = NULL;
-
-    xseg_biased_lock_lock(&arena->lock);
-    if (xseg_arena_reserve_records(arena, &arena->blocks, 1))
-        spare = xseg_slab_alloc_uninitialized(&arena->blocks);
-    xseg_biased_lock_unlock(&arena->lock);
-    return spare;
-}
-
 /* Unmap the pages of a claimed block; pages that the driver does not unmap are cached again.
  * Returns the released bytes. */
 static uint64_t unmap_block_pages(struct xseg_arena *arena, struct xseg_block *block, bool keep,
@@ -145,9 +132,13 @@ static uint64_t unmap_block_pages(struct xseg_arena *arena, struct xseg_block *b
     struct xseg_segment *segment = &block->extent->segment;
     const uint64_t granule = segment->granule_bytes;
     const uint64_t mapped = atomic_load_explicit(&segment->mapped, memory_order_relaxed);
-    void *spare = reserve_split_record(arena);
+    void *spare = NULL; /* the record for the split after a partial unmap */
     uint32_t done = 0;
 
+    xseg_biased_lock_lock(&arena->lock);
+    if (xseg_arena_reserve_records(arena, &arena->blocks, 1))
+        spare = xseg_slab_alloc_uninitialized(&arena->blocks);
+    xseg_biased_lock_unlock(&arena->lock);
     if (spare != NULL)
         (void)xseg_segment_unmap(segment, (uint32_t)((block->base - segment->base) / granule),
                                  (uint32_t)(block->bytes / granule), keep, &done);
@@ -280,12 +271,6 @@ bool xseg_reclaim_destroy_all_unmapped(struct xseg_arena *arena)
         all = xseg_reclaim_destroy_unmapped(XSEG_CONTAINER(node, struct xseg_extent, link)) && all;
     }
     return all;
-}
-
-void xseg_reclaim_visit_unmapped(void *self, struct xseg_arena *arena)
-{
-    (void)self;
-    (void)xseg_reclaim_destroy_all_unmapped(arena);
 }
 
 void xseg_reclaim_destroy_some_unmapped(struct xseg_arena *arena, uint32_t max)
@@ -427,25 +412,6 @@ static struct xseg_idle_run choose_page_run(struct quota *quota, const struct xs
     return run;
 }
 
-static bool policy_selects_block(const struct xseg_reclaim_policy *policy,
-                                 const struct xseg_block *block)
-{
-    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED);
-    if (policy->classic_only && xseg_extent_is_expandable(block->extent))
-        return false;
-    return policy->min_searches == 0 ||
-           policy->searches - block->gc_count_base >= policy->min_searches;
-}
-
-static struct xseg_block *claim_page_run(struct xseg_arena *arena, struct xseg_block *block,
-                                         struct xseg_idle_run run) XSEG_REQUIRES(arena->lock)
-{
-    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA) && run.count > 0);
-    if (xseg_extent_is_expandable(block->extent))
-        return xseg_reclaim_claim_pages(arena, block, run.first, run.count);
-    return xseg_arena_claim(arena, block);
-}
-
 static void append_claimed_block(struct chain *chain, struct xseg_block *block, bool largest_first)
 {
     XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && block->mapped);
@@ -481,11 +447,15 @@ static struct chain claim_selected_blocks(const struct reclaim *reclaim, struct 
 
         bytes = block->bytes;
         position = xseg_block_position(block) + 1;
-        if (policy_selects_block(policy, block))
+        const bool is_expandable = xseg_extent_is_expandable(block->extent);
+        if (!(policy->classic_only && is_expandable) &&
+            (policy->min_searches == 0 ||
+             policy->searches - block->gc_count_base >= policy->min_searches))
             run = choose_page_run(quota, block, &has_more);
         if (run.count == 0)
             continue;
-        block = claim_page_run(arena, block, run);
+        block = is_expandable ? xseg_reclaim_claim_pages(arena, block, run.first, run.count)
+                              : xseg_arena_claim(arena, block);
         append_claimed_block(&chain, block, policy->largest_first);
         if (!has_more)
             continue;
@@ -623,9 +593,8 @@ static bool release_claimed_memory(struct reclaim *reclaim)
     return true;
 }
 
-static void reclaim_arena(void *self, struct xseg_arena *arena)
+static void reclaim_arena(struct reclaim *reclaim, struct xseg_arena *arena)
 {
-    struct reclaim *reclaim = self;
     const uint64_t target = reclaim->quota.bytes, released = reclaim->result->released;
 
     /* A capture may begin while observers are notified. */
@@ -650,7 +619,10 @@ static void run_reclaim_pass(struct reclaim *reclaim, uint64_t min_block)
     if (reclaim->policy->arena != NULL)
         reclaim_arena(reclaim, reclaim->policy->arena);
     if (reclaim->policy->scope != XSEG_RECLAIM_ARENA)
-        xseg_device_visit_arenas(reclaim->device, reclaim_arena, reclaim);
+        XSEG_DEVICE_FOR_ARENAS(arena, reclaim->device)
+        {
+            reclaim_arena(reclaim, arena);
+        }
 }
 
 xseg_status xseg_reclaim(struct xseg_device *device, const struct xseg_reclaim_policy *policy,

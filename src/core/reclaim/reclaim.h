@@ -136,9 +136,6 @@ bool xseg_reclaim_destroy_unmapped(struct xseg_extent *extent);
  */
 bool xseg_reclaim_destroy_all_unmapped(struct xseg_arena *arena);
 
-/* xseg_reclaim_destroy_all_unmapped() as a visitor of arenas. */
-void xseg_reclaim_visit_unmapped(void *self, struct xseg_arena *arena);
-
 /* Destroy at most `max` segments of an arena that have no mapped memory. */
 void xseg_reclaim_destroy_some_unmapped(struct xseg_arena *arena, uint32_t max);
 
@@ -276,14 +273,12 @@ bool xseg_release_pool(struct xseg_pool *pool);
  * ARENA lock and must not read the pool afterwards, unless it visits the pool. */
 void xseg_release_pool_reference(struct xseg_pool *pool);
 
-/* Free the saved contents of a pool; NULL is ignored.  No lock is needed. */
+/* Free the saved contents of a pool; NULL is ignored.  The caller holds the device memory lock. */
 void xseg_discard_contents(struct xseg_contents *contents);
 
-/* Discard paused pools without holders and without allocated blocks. */
-void xseg_discard_paused_pools(struct xseg_device *device);
-
-/* Discard all paused pools, because the device closes. */
-void xseg_discard_all_paused(struct xseg_device *device);
+/* Discard paused pools without holders and without allocated blocks.
+ * all: discard every paused pool, because the device closes */
+void xseg_discard_paused_pools(struct xseg_device *device, bool all);
 
 /* Free the saved contents of all pools and nothing else, because the device is lost. */
 void xseg_discard_lost_contents(struct xseg_device *device);

@@ -23,10 +23,8 @@ struct capacity {
     size_t pages, arenas;
 };
 
-static void count_pages(void *self, struct xseg_arena *arena)
+static void count_pages(struct capacity *capacity, struct xseg_arena *arena)
 {
-    struct capacity *capacity = self;
-
     capacity->arenas += !xseg_list_is_empty(&arena->extents);
     XSEG_LIST_FOR(node, &arena->extents)
     {
@@ -50,7 +48,10 @@ static xseg_status reserve_reasons(struct xseg_explainer *explainer)
     struct capacity capacity = {0, 0};
     struct xseg_reason *list;
 
-    xseg_device_visit_arenas(explainer->device, count_pages, &capacity);
+    XSEG_DEVICE_FOR_ARENAS(arena, explainer->device)
+    {
+        count_pages(&capacity, arena);
+    }
     explainer->arenas = malloc((capacity.arenas + 1) * sizeof(*explainer->arenas));
     explainer->capacity = capacity.arenas;
     if (explainer->arenas != NULL && capacity.pages <= reasons->capacity - reasons->count)
