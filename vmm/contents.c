@@ -37,8 +37,10 @@ static void free_buffers(struct xseg_contents *contents)
 {
     XSEG_ASSERT(contents->buffers == 0 || xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     for (size_t i = 0; i < contents->buffers; i++)
-        (void)xseg_unreleased_release(contents->unreleased, XSEG_UNRELEASED_HOST,
-                                      (uintptr_t)contents->buffer[i], contents->buffer_bytes);
+        (void)xseg_unreleased_release(contents->unreleased,
+                                      (struct xseg_unreleased){XSEG_UNRELEASED_HOST,
+                                                               (uintptr_t)contents->buffer[i],
+                                                               contents->buffer_bytes, 0});
     free(contents->buffer);
     contents->buffer = NULL;
     contents->buffers = 0;

@@ -8,7 +8,7 @@
 #include "src/base/align.h"
 #include "src/base/error.h"
 #include "src/base/host_memory.h"
-#include "vmm/segment_page.h"
+#include "vmm/alias.h"
 
 /* Alignment of every block, and so of every segment. */
 #define ALIGNMENT 512u
@@ -188,8 +188,9 @@ static void release_page_memory(struct xseg_segment *segment, uint32_t page, boo
         segment->length[page] = 0;
     }
     if (handle != 0) /* a page that the driver does not release becomes unreleased */
-        (void)xseg_page_cache_put(segment->page_cache, xseg_segment_page_kind(segment, bytes),
-                                  handle, segment->owner, keep && !was_exported);
+        (void)xseg_page_cache_put(segment->page_cache,
+                                  (struct xseg_page_kind){bytes, segment->properties, NULL}, handle,
+                                  segment->owner, keep && !was_exported);
 }
 
 xseg_status xseg_segment_unmap_page(struct xseg_segment *segment, uint32_t page, bool *is_known)
@@ -202,7 +203,8 @@ xseg_status xseg_segment_unmap_page(struct xseg_segment *segment, uint32_t page,
 static void remove_page(struct xseg_segment *segment, uint32_t page, bool keep)
 {
     if (segment->state[page] == XSEG_PAGE_MAPPED)
-        xseg_segment_count_mapped_page(segment, page, false);
+        atomic_fetch_sub_explicit(&segment->mapped, xseg_segment_page_bytes(segment, page),
+                                  memory_order_relaxed);
     else if (segment->handle[page] != 0)
         xseg_segment_count_unknown_page(segment, page, false);
     release_page_memory(segment, page, keep);
@@ -213,7 +215,8 @@ static void remove_page(struct xseg_segment *segment, uint32_t page, bool keep)
 static void mark_page_unknown(struct xseg_segment *segment, uint32_t page)
 {
     if (segment->state[page] == XSEG_PAGE_MAPPED) {
-        xseg_segment_count_mapped_page(segment, page, false);
+        atomic_fetch_sub_explicit(&segment->mapped, xseg_segment_page_bytes(segment, page),
+                                  memory_order_relaxed);
         xseg_segment_count_unknown_page(segment, page, true);
     }
     xseg_segment_set_state(segment, page, XSEG_PAGE_UNKNOWN);
@@ -570,13 +573,14 @@ xseg_status xseg_segment_destroy(struct xseg_segment *segment)
     }
     if (!xseg_segment_is_expandable(segment)) {
         free_granule_tables(segment);
-        return xseg_unreleased_release(segment->page_cache->unreleased, XSEG_UNRELEASED_ALLOCATION,
-                                       segment->base, segment->bytes);
+        return xseg_unreleased_release(
+            segment->page_cache->unreleased,
+            (struct xseg_unreleased){XSEG_UNRELEASED_ALLOCATION, segment->base, segment->bytes, 0});
     }
     XSEG_ASSERT(atomic_load(&segment->mapped) == 0 && segment->unknown == 0);
-    const xseg_status status =
-        xseg_unreleased_release(segment->page_cache->unreleased, XSEG_UNRELEASED_RANGE,
-                                segment->base, segment->reserved_bytes);
+    const xseg_status status = xseg_unreleased_release(
+        segment->page_cache->unreleased,
+        (struct xseg_unreleased){XSEG_UNRELEASED_RANGE, segment->base, segment->reserved_bytes, 0});
     xseg_segment_abandon(segment);
     return status;
 }

@@ -134,12 +134,6 @@ static inline bool xseg_segment_is_expandable(const struct xseg_segment *segment
     return segment->page_bytes != 0;
 }
 
-static inline struct xseg_page_kind xseg_segment_page_kind(const struct xseg_segment *segment,
-                                                           uint64_t page_bytes)
-{
-    return (struct xseg_page_kind){page_bytes, segment->properties, NULL};
-}
-
 /* --- Creation and destruction. --- */
 
 /* Alignment and size unit of most segments, so that one flat table finds a segment by address. */

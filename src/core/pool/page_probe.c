@@ -99,8 +99,9 @@ static xseg_status probe_export_page(struct xseg_device *device)
     copy_reason(probe->reason, sizeof(probe->reason));
     if (status == XSEG_OK)
         (void)close(file);
-    (void)xseg_unreleased_release(&device->unreleased, XSEG_UNRELEASED_PAGE, handle,
-                                  context->granularity);
+    (void)xseg_unreleased_release(
+        &device->unreleased,
+        (struct xseg_unreleased){XSEG_UNRELEASED_PAGE, handle, context->granularity, 0});
     return status == XSEG_OK ? XSEG_OK : xseg_fail(status, "%s", probe->reason);
 }
 

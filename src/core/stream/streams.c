@@ -71,7 +71,7 @@ bool xseg_streams_is_default(xseg_stream handle)
 /* The key of a stream.  Per-thread default streams share a handle, so their ID is the key. */
 static uint64_t key_of_stream(xseg_stream handle, uint64_t id)
 {
-    return xseg_streams_is_per_thread(handle) ? id : (uintptr_t)handle;
+    return (uintptr_t)handle == PER_THREAD_HANDLE ? id : (uintptr_t)handle;
 }
 
 static _Atomic(struct xseg_known_stream *) *bucket_of(const struct xseg_streams_table *table,
@@ -88,7 +88,7 @@ static struct xseg_known_stream *find_entry(const struct xseg_streams *streams, 
     struct xseg_known_stream *stream = xseg_streams_chain(streams, key_of_stream(handle, id));
 
     while (stream != NULL && (!xseg_stream_is_of(stream, handle) ||
-                              (xseg_streams_is_per_thread(handle) && stream->id != id)))
+                              ((uintptr_t)handle == PER_THREAD_HANDLE && stream->id != id)))
         stream = atomic_load_explicit(&stream->next, memory_order_acquire);
     return stream;
 }
@@ -233,7 +233,7 @@ uint64_t xseg_streams_host_bytes(const struct xseg_streams *streams)
 static xseg_status find_or_add_locked(struct xseg_streams *streams, xseg_stream handle,
                                       struct xseg_known_stream **out)
 {
-    const bool is_per_thread = xseg_streams_is_per_thread(handle);
+    const bool is_per_thread = (uintptr_t)handle == PER_THREAD_HANDLE;
     xseg_status status = XSEG_OK;
     uint64_t id = 0;
 
@@ -258,7 +258,7 @@ struct xseg_known_stream *xseg_streams_find(struct xseg_streams *streams, xseg_s
 {
     struct xseg_known_stream *stream;
 
-    XSEG_ASSERT(!xseg_streams_is_per_thread(handle));
+    XSEG_ASSERT((uintptr_t)handle != PER_THREAD_HANDLE);
     handle = (uintptr_t)handle == LEGACY_HANDLE ? NULL : handle;
     stream = find_entry(streams, handle, 0);
     if (__builtin_expect(stream != NULL, 1))
@@ -283,7 +283,7 @@ xseg_status xseg_streams_find_or_add(struct xseg_streams *streams, xseg_stream h
 {
     if ((uintptr_t)handle == LEGACY_HANDLE)
         handle = NULL;
-    if (__builtin_expect(!xseg_streams_is_per_thread(handle), 1)) {
+    if (__builtin_expect((uintptr_t)handle != PER_THREAD_HANDLE, 1)) {
         struct xseg_known_stream *stream = find_entry(streams, handle, 0);
 
         if (__builtin_expect(stream != NULL, 1)) {
@@ -326,7 +326,7 @@ xseg_status xseg_streams_can_use(struct xseg_context *context,
     uint64_t id = stream->id;
     xseg_status status = XSEG_OK;
 
-    if (xseg_streams_is_per_thread(stream->handle))
+    if ((uintptr_t)stream->handle == PER_THREAD_HANDLE)
         status = xseg_driver_stream_id(context, stream->handle, &id);
     *can = id == stream->id;
     return status;
