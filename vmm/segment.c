@@ -432,55 +432,44 @@ uint64_t xseg_segment_covered_by_idle(const struct xseg_segment *segment, uint32
     return covered;
 }
 
-/* A run of granules that is being mapped. */
-struct run {
-    struct xseg_segment *segment;
-    const struct xseg_page_source *source;
-    uint32_t first, end;
-};
-
-static xseg_status acquire_page(struct run *run, uint32_t at)
+/* Release the pages of a run that were acquired for unmapped granules. */
+static void release_acquired_pages(struct xseg_segment *segment, uint32_t first, uint32_t end)
 {
-    struct xseg_segment *segment = run->segment;
-    const struct xseg_page_filter filter = {NULL, segment->properties, run->source->prepared_for};
-    const uint64_t idle_full =
-        run->source->use_small
-            ? xseg_page_cache_usable_bytes(segment->page_cache, segment->page_bytes, &filter)
-            : 0;
-    struct xseg_page page;
-
-    segment->length[at] = choose_page_length(segment, at, run->end, run->source, idle_full);
-    if (xseg_page_cache_acquire(segment->page_cache, xseg_segment_page_bytes(segment, at), &filter,
-                                &page)) {
-        segment->handle[at] = page.handle;
-        return XSEG_OK;
+    for (uint32_t page = first, next; page < end; page = next) {
+        next = page + segment->length[page];
+        if (segment->state[page] == XSEG_PAGE_UNMAPPED)
+            release_page_memory(segment, page, false);
     }
-    const xseg_status status =
-        xseg_driver_create(segment->context, xseg_segment_page_bytes(segment, at),
-                           segment->properties, &segment->handle[at]);
-    if (status != XSEG_OK)
-        segment->length[at] = 0;
-    return status;
 }
 
-/* Acquire pages for the unmapped granules of a run; on failure release them. */
-static xseg_status acquire_pages(struct run *run)
+/* Acquire pages for the unmapped granules of a run, from the page cache or from the driver; on
+ * failure release them. */
+static xseg_status acquire_pages(struct xseg_segment *segment, uint32_t first, uint32_t end,
+                                 const struct xseg_page_source *source)
 {
-    struct xseg_segment *segment = run->segment;
+    const struct xseg_page_filter filter = {NULL, segment->properties, source->prepared_for};
+    struct xseg_page page;
 
-    for (uint32_t at = run->first; at < run->end; at += segment->length[at]) {
-        xseg_status status = XSEG_OK;
-
-        if (segment->state[at] == XSEG_PAGE_UNMAPPED)
-            status = acquire_page(run, at);
-        if (status == XSEG_OK)
+    for (uint32_t at = first; at < end; at += segment->length[at]) {
+        if (segment->state[at] != XSEG_PAGE_UNMAPPED)
             continue;
-        for (uint32_t page = run->first, next; page < at; page = next) {
-            next = page + segment->length[page];
-            if (segment->state[page] == XSEG_PAGE_UNMAPPED)
-                release_page_memory(segment, page, false);
+        const uint64_t idle_full =
+            source->use_small
+                ? xseg_page_cache_usable_bytes(segment->page_cache, segment->page_bytes, &filter)
+                : 0;
+        segment->length[at] = choose_page_length(segment, at, end, source, idle_full);
+        const uint64_t bytes = xseg_segment_page_bytes(segment, at);
+        if (xseg_page_cache_acquire(segment->page_cache, bytes, &filter, &page)) {
+            segment->handle[at] = page.handle;
+            continue;
         }
-        return status;
+        const xseg_status status =
+            xseg_driver_create(segment->context, bytes, segment->properties, &segment->handle[at]);
+        if (status != XSEG_OK) {
+            segment->length[at] = 0;
+            release_acquired_pages(segment, first, at);
+            return status;
+        }
     }
     return XSEG_OK;
 }
@@ -521,11 +510,10 @@ static void roll_back_map(struct xseg_segment *segment, uint32_t first, uint32_t
 xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint32_t count,
                              const struct xseg_page_source *source)
 {
-    struct run run = {segment, source, first, first + count};
     char reason[256];
 
     XSEG_ASSERT(count > 0 && first + count <= segment->granules);
-    xseg_status status = acquire_pages(&run);
+    xseg_status status = acquire_pages(segment, first, first + count, source);
     if (status != XSEG_OK)
         return status;
     status = map_pages(segment, first, count);

@@ -466,6 +466,37 @@ struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block 
     return block;
 }
 
+/* The rest keeps its place in the tree, because no other unmapped block is between the two parts. */
+struct xseg_block *xseg_arena_claim_head(struct xseg_arena *arena, struct xseg_block *unmapped,
+                                         uint64_t bytes)
+{
+    struct xseg_block *head = xseg_slab_alloc_uninitialized(&arena->blocks);
+
+    XSEG_ASSERT(unmapped->state == XSEG_BLOCK_UNMAPPED && bytes > 0 && bytes < unmapped->bytes);
+    XSEG_ASSERT(bytes % XSEG_SIZE_UNIT == 0 && xseg_biased_lock_is_held(&arena->lock));
+    head->state = XSEG_BLOCK_CLAIMED;
+    head->mapped = false;
+    head->flags = 0;
+    head->spare = 0;
+    head->gc_count_base = 0;
+    head->base = unmapped->base;
+    head->bytes = bytes;
+    head->requested = unmapped->requested;
+    atomic_store_explicit(&head->extent, xseg_block_extent(unmapped), memory_order_relaxed);
+    head->prev = unmapped->prev;
+    head->next = unmapped;
+    head->uses = NULL;
+    if (head->prev != NULL)
+        head->prev->next = head;
+    else
+        unmapped->extent->first = head;
+    unmapped->prev = head;
+    unmapped->base += bytes;
+    unmapped->bytes -= bytes;
+    unmapped->requested = 0;
+    return head;
+}
+
 struct xseg_block *xseg_arena_settle(struct xseg_arena *arena, struct xseg_block *block)
 {
     XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && xseg_biased_lock_is_held(&arena->lock));

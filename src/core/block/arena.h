@@ -408,6 +408,11 @@ void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *exte
 /* Claim a cached or unmapped block; returns the block. */
 struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block *block);
 
+/* Claim the first bytes of an unmapped block, and return them as a block; the rest stays unmapped.
+ * A record must be reserved. */
+struct xseg_block *xseg_arena_claim_head(struct xseg_arena *arena, struct xseg_block *unmapped,
+                                         uint64_t bytes);
+
 /* Split a block that is not indexed after `bytes`; returns the second block.  A record must be
  * reserved. */
 struct xseg_block *xseg_arena_split_block(struct xseg_arena *arena, struct xseg_block *block,

@@ -195,14 +195,14 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_violation *vio
         return false;
     if (has_claimed_block(arena))
         return true;
-    XSEG_INVARIANT(violation, "ARENA-3",
-                   xseg_counts_read(counts, XSEG_COUNT_ALLOCATION).current == sums.allocated &&
-                       xseg_counts_read(counts, XSEG_COUNT_ALLOCATED_BYTES).current ==
-                           sums.allocated_bytes &&
-                       xseg_counts_read(counts, XSEG_COUNT_ACTIVE).current == sums.active &&
-                       xseg_counts_read(counts, XSEG_COUNT_ACTIVE_BYTES).current == sums.active_bytes,
-                   "counted %" PRIu64 " allocated, there are %" PRIu64,
-                   xseg_counts_read(counts, XSEG_COUNT_ALLOCATION).current, sums.allocated);
+    XSEG_INVARIANT(
+        violation, "ARENA-3",
+        xseg_counts_read(counts, XSEG_COUNT_ALLOCATION).current == sums.allocated &&
+            xseg_counts_read(counts, XSEG_COUNT_ALLOCATED_BYTES).current == sums.allocated_bytes &&
+            xseg_counts_read(counts, XSEG_COUNT_ACTIVE).current == sums.active &&
+            xseg_counts_read(counts, XSEG_COUNT_ACTIVE_BYTES).current == sums.active_bytes,
+        "counted %" PRIu64 " allocated, there are %" PRIu64,
+        xseg_counts_read(counts, XSEG_COUNT_ALLOCATION).current, sums.allocated);
     XSEG_INVARIANT(
         violation, "ARENA-4",
         xseg_counts_read(counts, XSEG_COUNT_RESERVED_BYTES).current + arena->evicted == sums.mapped,

@@ -22,20 +22,6 @@ void xseg_extent_fini(struct xseg_extent *extent)
     xseg_origins_fini(extent);
 }
 
-bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
-{
-    struct xseg_page_map *page_map = extent->arena->page_map;
-
-    XSEG_ASSERT(begin < end && end <= extent->segment.bytes);
-    /* The insertion of a classic extent into the page map allocated its slots. */
-    if (!extent->has_starts && !xseg_extent_is_expandable(extent))
-        return true;
-    xseg_mutex_lock(&page_map->lock);
-    const bool is_covered = xseg_page_map_populate(page_map, extent, begin, end);
-    xseg_mutex_unlock(&page_map->lock);
-    return is_covered;
-}
-
 uint64_t xseg_extent_host_bytes(const struct xseg_extent *extent)
 {
     return xseg_origins_host_bytes(extent) +

@@ -274,11 +274,6 @@ bool xseg_extent_init(struct xseg_extent *extent);
 /* Free the tables of an extent whose blocks are no longer used. */
 void xseg_extent_fini(struct xseg_extent *extent);
 
-/* Allocate the tables of the page map for offsets [begin, end) before memory is mapped there.  The
- * caller holds the device memory lock and no other lock.  Returns false on host allocation
- * failure. */
-bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end);
-
 /* Host bytes of the tables. */
 uint64_t xseg_extent_host_bytes(const struct xseg_extent *extent);
 

@@ -253,8 +253,14 @@ bool xseg_page_map_populate(struct xseg_page_map *page_map, struct xseg_extent *
     const uint64_t first = extent->segment.base + begin, last = extent->segment.base + end - 1;
 
     XSEG_ASSERT(begin < end && end <= extent->segment.bytes);
-    return ensure_leaves(page_map, first >> 30, last >> 30) &&
-           (!extent->has_starts || ensure_start_tables(page_map, first, last));
+    /* The insertion of a classic extent allocated its slots. */
+    if (!extent->has_starts && !xseg_extent_is_expandable(extent))
+        return true;
+    xseg_mutex_lock(&page_map->lock);
+    const bool is_populated = ensure_leaves(page_map, first >> 30, last >> 30) &&
+                              (!extent->has_starts || ensure_start_tables(page_map, first, last));
+    xseg_mutex_unlock(&page_map->lock);
+    return is_populated;
 }
 
 struct xseg_block *xseg_page_map_last_start(const struct xseg_page_map *page_map,

@@ -220,7 +220,7 @@ struct xseg_slab_batch *xseg_page_map_allocate_records(struct xseg_page_map *pag
 bool xseg_page_map_overlaps(const struct xseg_page_map *page_map, uint64_t first, uint64_t last);
 
 /* Create the missing leaves for the offsets [begin, end) of an inserted extent, and tables of
- * starts if its blocks are small. Returns false on host allocation failure. */
+ * starts if its blocks are small. Locks TABLE. Returns false on host allocation failure. */
 bool xseg_page_map_populate(struct xseg_page_map *page_map, struct xseg_extent *extent,
                             uint64_t begin, uint64_t end);
 

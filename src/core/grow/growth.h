@@ -159,6 +159,20 @@ xseg_status xseg_growth_reserve_elastic(struct xseg_arena *arena,
                                         const struct xseg_segment_reservation *reservation,
                                         struct xseg_elastic *elastic, struct xseg_extent **out);
 
+/* Add an expandable segment for a request to an arena; it is one unmapped block. */
+xseg_status xseg_growth_add_segment(struct xseg_arena *arena,
+                                    const struct xseg_alloc_params *params);
+
+/* xseg_growth_run() for one kind of segment: a classic one, one page for one block (single_page),
+ * and a segment for a guarded block. */
+xseg_status xseg_growth_classic(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                                struct xseg_alloc_result *out);
+xseg_status xseg_growth_single_page(struct xseg_arena *arena,
+                                    const struct xseg_alloc_params *params,
+                                    struct xseg_alloc_result *out);
+xseg_status xseg_growth_guarded(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                                struct xseg_alloc_result *out);
+
 /* Fail with XSEG_ERR_UNSUPPORTED because a device makes no pages. */
 xseg_status xseg_growth_fail_unpaged(const struct xseg_device *device);
 

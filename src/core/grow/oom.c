@@ -18,7 +18,8 @@ enum xseg_oom_cause xseg_oom_cause_of_limit(const struct xseg_device *device, ui
 {
     if (limit < xseg_device_limit(device))
         return XSEG_OOM_CAUSE_BUDGET;
-    return xseg_device_limit(device) < atomic_load_explicit(&device->limits.hard, memory_order_relaxed)
+    return xseg_device_limit(device) <
+                   atomic_load_explicit(&device->limits.hard, memory_order_relaxed)
                ? XSEG_OOM_CAUSE_FRACTION
                : XSEG_OOM_CAUSE_HARD_LIMIT;
 }
@@ -35,7 +36,8 @@ static const char *name_limit(const struct xseg_device *device)
     case XSEG_OOM_CAUSE_REJECTION:
         return "throw_on_cudamalloc_oom";
     default:
-        return atomic_load_explicit(&device->limits.hard, memory_order_relaxed) == config->hard_limit_bytes
+        return atomic_load_explicit(&device->limits.hard, memory_order_relaxed) ==
+                       config->hard_limit_bytes
                    ? "hard_limit_mb"
                    : "hard_bytes of xseg_limits_set()";
     }
@@ -312,8 +314,7 @@ static void print_account(struct xseg_strbuf *text, const struct account *accoun
     xseg_strbuf_printf(text, "; ");
     xseg_strbuf_add_mib(text, account->missing);
     xseg_strbuf_printf(text, " needed from the %s, ",
-                       account->arena->pool->has_own_memory ? "memory functions"
-                                                                      : "driver");
+                       account->arena->pool->has_own_memory ? "memory functions" : "driver");
     xseg_strbuf_add_mib(text, account->free);
     xseg_strbuf_printf(text, " of ");
     xseg_strbuf_add_mib(text, account->total);
@@ -370,7 +371,8 @@ static bool has_driver_memory(const struct denied_request *request, uint64_t fre
 static bool is_within_limits(const struct denied_request *request, uint64_t freed)
 {
     return physical_after(request, freed) <= xseg_device_limit(request->pool->device) &&
-           pool_bytes_after(request) <= atomic_load_explicit(&request->pool->limit, memory_order_relaxed);
+           pool_bytes_after(request) <=
+               atomic_load_explicit(&request->pool->limit, memory_order_relaxed);
 }
 
 /* Whether the request would be served if `freed` bytes were released. */
@@ -407,7 +409,8 @@ static void print_limit_changes(struct xseg_strbuf *text, const struct denied_re
     const uint64_t hard = atomic_load_explicit(&device->limits.hard, memory_order_relaxed);
 
     XSEG_ASSERT(!is_within_limits(request, request->idle));
-    if (pool_bytes_after(request) > atomic_load_explicit(&request->pool->limit, memory_order_relaxed)) {
+    if (pool_bytes_after(request) >
+        atomic_load_explicit(&request->pool->limit, memory_order_relaxed)) {
         xseg_strbuf_printf(text, "%slimit_bytes of pool %s to %" PRIu64 " MiB or more", before,
                            xseg_pool_label(request->pool), mib_for(pool_bytes_after(request)));
         before = ", and ";
@@ -487,7 +490,7 @@ static void print_advice(struct xseg_strbuf *text, const struct xseg_arena *aren
     }
     /* No limit denies the request, and the device has memory: no setting caused the failure. */
     if (arena->pool->has_own_memory ? arena->device->oom_cause == XSEG_OOM_CAUSE_DRIVER
-                                              : would_suffice(&request, request.idle))
+                                    : would_suffice(&request, request.idle))
         return;
     if (captures && would_suffice(&request, account->cached + account->pending_whole)) {
         xseg_strbuf_printf(text, "; end the capture first, no memory is released during a capture");
