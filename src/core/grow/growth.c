@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/grow/growth.h"
 
-#include <inttypes.h>
-
 #include "src/base/error.h"
 #include "src/base/span.h"
 #include "src/core/block/arena.h"
