@@ -638,7 +638,7 @@ bool xseg_segment_audit(const struct xseg_segment *segment, struct xseg_violatio
         unknown += unknown_bytes(segment, at);
     }
     XSEG_INVARIANT(violation, "SEG-2", mapped == backed && segment->unknown == unknown,
-                   "mapped is %" PRIu64 ", pages have %" PRIu64 "; stuck is %" PRIu64
+                   "mapped is %" PRIu64 ", pages have %" PRIu64 "; unknown is %" PRIu64
                    ", pages have %" PRIu64,
                    mapped, backed, segment->unknown, unknown);
     XSEG_INVARIANT(

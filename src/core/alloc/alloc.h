@@ -158,7 +158,7 @@ void xseg_slow_path_end_call(struct xseg_device *device, const struct xseg_confi
 
 /*
  * The slow path of a free, for all blocks, and other calls for an allocated block: recording a stream that uses it, and a free
- * behind events.
+ * after events.
  *
  * Each call looks the block up once and works under the lock of the arena that the lookup has locked.  It looks the block up
  * again only if that lock had to be released, to stock records or to ask the driver about a stream.  A block that other streams
@@ -173,7 +173,7 @@ void xseg_slow_path_end_call(struct xseg_device *device, const struct xseg_confi
 /* Free a block: serves xseg_free() of the public header. */
 xseg_status xseg_allocator_free(struct xseg_allocator *allocator, const void *pointer);
 
-/* Free a block behind events: serves xseg_free_after() of the public header. */
+/* Free a block after events: serves xseg_free_after() of the public header. */
 xseg_status xseg_allocator_free_after(struct xseg_allocator *allocator, const void *pointer,
                                       const xseg_event *events, size_t count);
 

@@ -251,7 +251,7 @@ enum situation {
     NORMAL = 1,    /* none of the others */
     CAPTURE = 2,   /* a capture is active: no step waits or unmaps memory */
     POOL_FULL = 4, /* the pool is at its own limit: memory of other pools does not help */
-    EARLY = 8 /* before other processes are asked: no step waits, and observers are not called */
+    EARLY = 8 /* before other processes are notified: no step waits, and observers are not called */
 };
 
 #define ALWAYS (NORMAL | CAPTURE | POOL_FULL)

@@ -2,7 +2,7 @@
 /*
  * The out-of-memory fallback chain: the steps that serve a request for which no cached block fits.
  *
- *     miss              search under the device memory lock; collect garbage by age, if a limit asks for it; grow
+ *     miss              search under the device memory lock; collect garbage by age, if a limit requires it; grow
  *     ------------------------------------------------- the driver or a limit denies the growth
  *     completed events  free pending blocks whose events have completed
  *     other processes   with a budget: remap and allocate from fallback pools without a wait, then wait for memory that

@@ -27,14 +27,14 @@ void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *contex
     xseg_list_init(&pending->streams);
     xseg_list_init(&pending->deferred);
     xseg_topology_init(&pending->topology);
-    pending->ended = NULL;
+    pending->completed_blocks = NULL;
     atomic_init(&pending->captures, 0);
     pending->marks = 0;
 }
 
 void xseg_pending_fini(struct xseg_pending *pending)
 {
-    XSEG_ASSERT(pending->ended == NULL);
+    XSEG_ASSERT(pending->completed_blocks == NULL);
     XSEG_ASSERT(xseg_list_is_empty(&pending->deferred) ||
                 xseg_context_is_lost(pending->fences.context));
     /* Deferred blocks remain only if the device is lost. */
@@ -467,8 +467,8 @@ static void complete_use(struct xseg_pending *pending, struct xseg_stream_use *u
         record_action(arena, block, XSEG_HISTORY_FREE_COMPLETED);
     if (--block->waits == 0 && __builtin_expect(xseg_debug_fill_is_on(arena), 0)) {
         block->state = XSEG_BLOCK_CLAIMED;
-        block->chain = pending->ended;
-        pending->ended = block;
+        block->chain = pending->completed_blocks;
+        pending->completed_blocks = block;
     } else if (block->waits == 0) {
         xseg_arena_free_pending(arena, block);
     }
@@ -557,12 +557,12 @@ static inline void poll_queues(struct xseg_pending *pending)
  * lock. */
 static void unlock_and_fill_freed(struct xseg_pending *pending) XSEG_UNCHECKED
 {
-    struct xseg_block *ended = pending->ended;
+    struct xseg_block *completed = pending->completed_blocks;
 
-    pending->ended = NULL;
+    pending->completed_blocks = NULL;
     xseg_biased_lock_unlock(&pending->lock);
-    if (__builtin_expect(ended != NULL, 0))
-        xseg_debug_fill_freed(ended);
+    if (__builtin_expect(completed != NULL, 0))
+        xseg_debug_fill_freed(completed);
 }
 
 void xseg_pending_poll(struct xseg_pending *pending) XSEG_UNCHECKED

@@ -58,7 +58,7 @@ struct xseg_pending {
     struct xseg_topology topology;
     /* Claimed blocks without uses that the debug pattern is written to after unlock; linked through
      * `chain`. */
-    struct xseg_block *ended;
+    struct xseg_block *completed_blocks;
     /* Active captures on the device, including marks; may be read without the lock. */
     atomic_uint captures;
     unsigned marks; /* of these, captures that xseg_capture_mark() announced */

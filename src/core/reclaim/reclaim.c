@@ -588,7 +588,7 @@ static bool release_claimed_memory(struct reclaim *reclaim)
             xseg_reclaim_release_block(block, policy->keep_pages, policy->cause);
         XSEG_ASSERT(released <= bytes);
         result->released += released;
-        result->refused += bytes - released;
+        result->failed += bytes - released;
     }
     return true;
 }

@@ -97,10 +97,10 @@ struct xseg_reclaim_policy {
 /* Bytes of the selected memory by outcome. */
 struct xseg_reclaim_result {
     uint64_t released;
-    uint64_t busy;    /* still cached: work is queued */
-    uint64_t kept;    /* still cached: an observer keeps it, or a capture has begun */
-    uint64_t refused; /* still cached: the driver did not unmap it */
-    uint64_t pages;   /* claimed pages; counted with policy->idle.ages only */
+    uint64_t busy;   /* still cached: work is queued */
+    uint64_t kept;   /* still cached: an observer keeps it, or a capture has begun */
+    uint64_t failed; /* still cached: the driver did not unmap it */
+    uint64_t pages;  /* claimed pages; counted with policy->idle.ages only */
     /* With all_or_nothing: `bytes` were claimed, and observers did not keep them. */
     bool is_complete;
 };

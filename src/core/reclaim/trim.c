@@ -219,7 +219,7 @@ static void count_remainder(struct trim *trim, const struct xseg_reclaim_result 
 {
     struct xseg_trim_result *done = trim->done;
     const struct xseg_trim_result before = *done;
-    const uint64_t stays = result->busy + result->kept + result->refused;
+    const uint64_t still_cached = result->busy + result->kept + result->failed;
 
     XSEG_DEVICE_FOR_ARENAS(arena, trim->device)
     {
@@ -227,15 +227,17 @@ static void count_remainder(struct trim *trim, const struct xseg_reclaim_result 
     }
     /* Memory that the reclaim kept is cached, so it was counted twice. */
     if (xseg_pending_captures(trim->device->pending))
-        done->kept_capture -= xseg_min(done->kept_capture - before.kept_capture, stays);
+        done->kept_capture -= xseg_min(done->kept_capture - before.kept_capture, still_cached);
     else if (trim->keeps_idle)
-        done->kept_by_options -= xseg_min(done->kept_by_options - before.kept_by_options, stays);
+        done->kept_by_options -=
+            xseg_min(done->kept_by_options - before.kept_by_options, still_cached);
     else
-        done->kept_fragmented -= xseg_min(done->kept_fragmented - before.kept_fragmented, stays);
+        done->kept_fragmented -=
+            xseg_min(done->kept_fragmented - before.kept_fragmented, still_cached);
     done->released += result->released;
     done->kept_busy += result->busy;
     done->kept_capture += result->kept;
-    done->kept_failed += result->refused;
+    done->kept_failed += result->failed;
     if (trim->is_whole_device)
         done->remaining += xseg_unreleased_bytes(&trim->device->unreleased) +
                            xseg_page_cache_bytes(&trim->device->page_cache);
