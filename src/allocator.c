@@ -4,14 +4,11 @@
 #include <inttypes.h>
 
 #include "src/base/error.h"
-#include "src/core/alloc/allocator_free.h"
-#include "src/core/alloc/hit.h"
-#include "src/core/alloc/hit_stream.h"
+#include "src/core/alloc/alloc.h"
 #include "src/core/config/config.h"
 #include "src/core/instance/instance.h"
 #include "src/core/pending/pending.h"
-#include "src/core/pending/stream_retirement.h"
-#include "src/core/report/block_info.h"
+#include "src/core/report/heap_copy.h"
 #include "src/entry.h"
 #include "xseg/observer.h"
 #include "xseg/status.h"

@@ -16,8 +16,7 @@
 
 #include "src/base/align.h"
 #include "src/base/error.h"
-#include "src/core/device/allocator.h"
-#include "src/core/instance/history_sweep.h"
+#include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
 #include "xseg/reclaim.h"
 

@@ -6,7 +6,6 @@
 
 #include "src/base/stack.h"
 #include "src/base/symbolizer.h"
-#include "src/core/instance/history_sweep.h"
 #include "src/core/instance/instance.h"
 #include "src/core/report/device_history.h"
 #include "src/core/report/snapshot.h"

@@ -3,13 +3,12 @@
 
 #include <string.h>
 
-#include "src/core/alloc/capture.h"
-#include "src/core/alloc/slow_path.h"
-#include "src/core/config/size.h"
+#include "src/core/alloc/alloc.h"
+#include "src/core/config/config.h"
 #include "src/core/instance/instance.h"
 #include "src/core/pool/checkpoint.h"
 #include "src/core/pool/pause.h"
-#include "src/core/reclaim/pool_release.h"
+#include "src/core/reclaim/reclaim.h"
 #include "src/entry.h"
 
 xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
@@ -70,7 +69,7 @@ xseg_status xseg_pool_set(struct xseg_pool *pool, enum xseg_pool_setting setting
                            setting == XSEG_POOL_SINGLE_PAGE,
                        "unknown value of enum xseg_pool_setting, %d", (int)setting);
     XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool), "pool has been released");
-    XSEG_ENTRY_REQUIRE(setting != XSEG_POOL_SINGLE_PAGE || !xseg_pool_has_own_memory(pool),
+    XSEG_ENTRY_REQUIRE(setting != XSEG_POOL_SINGLE_PAGE || !pool->has_own_memory,
                        "single_page with memory functions; only pages of the driver can have this "
                        "property");
     if (setting == XSEG_POOL_SINGLE_PAGE)

@@ -5,7 +5,7 @@
 
 #include "src/core/instance/instance.h"
 #include "src/core/range/range.h"
-#include "src/core/reclaim/pool_release.h"
+#include "src/core/reclaim/reclaim.h"
 #include "src/core/report/snapshot.h"
 #include "src/entry.h"
 

@@ -3,11 +3,11 @@
 
 #include <stdlib.h>
 
-#include "src/core/alloc/slow_path.h"
+#include "src/core/alloc/alloc.h"
 #include "src/core/instance/instance.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/mapping.h"
-#include "src/core/reclaim/trim.h"
+#include "src/core/reclaim/reclaim.h"
 #include "src/entry.h"
 
 /* --- Scopes. --- */
@@ -53,32 +53,6 @@ xseg_status xseg_scope_select(struct xseg_device *device, const struct xseg_scop
 
 /* --- Trim. --- */
 
-/* Trim one open device. */
-static xseg_status trim_scope_of_device(struct xseg_device *device, const struct xseg_scope *scope,
-                                        const struct xseg_trim_options *trim_options,
-                                        struct xseg_trim_result *done)
-{
-    struct xseg_trim_plan plan = {
-        .pool = scope->pool,
-        .wait = trim_options->wait,
-        .target_bytes = trim_options->target_bytes,
-        .idle_ms = trim_options->idle_ms,
-    };
-    struct xseg_known_stream *stream = NULL;
-    xseg_status status = XSEG_OK;
-
-    if (scope->one_stream)
-        status = xseg_streams_find_or_add(&device->streams, scope->stream, &stream);
-    if (status != XSEG_OK)
-        return status;
-    plan.stream = stream;
-    xseg_mutex_lock(&device->memory_lock);
-    status = xseg_trim_device(device, &plan, done);
-    xseg_mutex_unlock(&device->memory_lock);
-    xseg_pools_notify(device);
-    return status;
-}
-
 static xseg_status trim_devices(struct xseg_allocator *allocator, const struct xseg_scope *scope,
                                 const struct xseg_trim_options *trim_options,
                                 struct xseg_trim_result *done)
@@ -89,11 +63,27 @@ static xseg_status trim_devices(struct xseg_allocator *allocator, const struct x
 
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
+        struct xseg_known_stream *stream = NULL;
+        xseg_status status = XSEG_OK;
 
         if (device == NULL || (scope->device != -1 && scope->device != i) ||
             (pool_device != NULL && pool_device != device))
             continue;
-        const xseg_status status = trim_scope_of_device(device, scope, trim_options, done);
+        if (scope->one_stream)
+            status = xseg_streams_find_or_add(&device->streams, scope->stream, &stream);
+        const struct xseg_trim_plan plan = {
+            .stream = stream,
+            .pool = scope->pool,
+            .wait = trim_options->wait,
+            .target_bytes = trim_options->target_bytes,
+            .idle_ms = trim_options->idle_ms,
+        };
+        if (status == XSEG_OK) {
+            xseg_mutex_lock(&device->memory_lock);
+            status = xseg_trim_device(device, &plan, done);
+            xseg_mutex_unlock(&device->memory_lock);
+            xseg_pools_notify(device);
+        }
         first = first == XSEG_OK ? status : first;
     }
     return first;

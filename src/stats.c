@@ -4,15 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/core/block/origins.h"
-#include "src/core/device/counters.h"
+#include "src/core/block/recorder.h"
+#include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
 #include "src/core/pool/share.h"
 #include "src/core/reclaim/mapping.h"
 #include "src/core/register/register.h"
-#include "src/core/report/block_info.h"
 #include "src/core/report/explain.h"
-#include "src/core/report/metrics.h"
+#include "src/core/report/heap_copy.h"
+#include "src/core/report/memory_stats.h"
 #include "src/entry.h"
 
 /* Find the device that `scope` selects, and its private pool or NULL. */
@@ -204,14 +204,13 @@ struct walk {
     struct xseg_selection selection;
     bool (*visit)(void *context, const struct xseg_block_info *block);
     void *context;
-    uint64_t now;                  /* of origins.h */
+    uint64_t now;                  /* of recorder.h */
     struct xseg_block_info *batch; /* [BATCH] */
     bool ended;
 };
 
-static void visit_arena_blocks(void *self, struct xseg_arena *arena)
+static void visit_arena_blocks(struct walk *walk, struct xseg_arena *arena)
 {
-    struct walk *walk = self;
     uint64_t cursor = 0;
     size_t count;
 
@@ -247,7 +246,10 @@ xseg_status xseg_for_each_block(struct xseg_allocator *allocator, const struct x
             continue;
         status = xseg_scope_select(device, &chosen, &walk.selection);
         if (status == XSEG_OK)
-            xseg_device_visit_arenas(device, visit_arena_blocks, &walk);
+            XSEG_DEVICE_FOR_ARENAS(arena, device)
+            {
+                visit_arena_blocks(&walk, arena);
+            }
     }
     xseg_history_labels_end_reading(&allocator->history.labels);
     free(walk.batch);

@@ -7,7 +7,6 @@
 
 #include "src/base/error.h"
 #include "src/base/host_memory.h"
-#include "vmm/segment_page.h"
 
 /* Count the memory of a page as unknown exactly if no granule can use it. */
 static void update_unknown_bytes(const struct xseg_segment *segment,
@@ -207,7 +206,8 @@ xseg_status xseg_alias_map(struct xseg_segment *segment, uint32_t first, uint32_
     }
     for (uint32_t granule = first; granule < first + count; granule++) {
         xseg_alias_set_state(segment, granule, XSEG_PAGE_MAPPED);
-        xseg_segment_count_mapped_page(segment, granule, true);
+        atomic_fetch_add_explicit(&segment->mapped, xseg_segment_page_bytes(segment, granule),
+                                  memory_order_relaxed);
         segment->alias_record[granule]->count.committed++;
     }
     xseg_segment_record_change(segment, first, count, ++segment->page_cache->generation);

@@ -11,6 +11,7 @@
 
 #include "src/base/align.h"
 #include "src/base/error.h"
+#include "src/base/mutex.h"
 
 /* The maximum size of a pinned buffer, a small part of the memory of a host.  The size is a choice,
  * not a measurement. */
@@ -31,37 +32,41 @@ static xseg_status fail_file_operation(const struct xseg_contents *contents, con
 
 /* --- Pinned memory. --- */
 
+/* Free all buffers.  The caller holds the device memory lock. */
 static void free_buffers(struct xseg_contents *contents)
 {
+    XSEG_ASSERT(contents->buffers == 0 || xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     for (size_t i = 0; i < contents->buffers; i++)
-        if (contents->buffer[i] != NULL)
-            (void)xseg_unreleased_release(contents->unreleased, XSEG_UNRELEASED_HOST,
-                                          (uintptr_t)contents->buffer[i], contents->buffer_bytes);
+        (void)xseg_unreleased_release(contents->unreleased,
+                                      (struct xseg_unreleased){XSEG_UNRELEASED_HOST,
+                                                               (uintptr_t)contents->buffer[i],
+                                                               contents->buffer_bytes, 0});
     free(contents->buffer);
     contents->buffer = NULL;
     contents->buffers = 0;
 }
 
+/* Allocate the buffers.  After a failure the buffers that were allocated remain: their release can
+ * add a record to `unreleased`, and the caller does not hold the device memory lock. */
 static xseg_status alloc_buffers(struct xseg_contents *contents, uint64_t bytes)
 {
     const size_t count = (size_t)((bytes + contents->buffer_bytes - 1) / contents->buffer_bytes);
 
+    XSEG_ASSERT(contents->buffers == 0);
+    free(contents->buffer);
     contents->buffer = calloc(count, sizeof(*contents->buffer));
     if (contents->buffer == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY,
                          "out of host memory, table of pinned buffers for %" PRIu64 " bytes",
                          bytes);
-    contents->buffers = count;
     for (size_t i = 0; i < count; i++) {
         const xseg_status status = xseg_driver_host_alloc(
             contents->context, xseg_min(contents->buffer_bytes, bytes - i * contents->buffer_bytes),
             &contents->buffer[i]);
 
-        if (status != XSEG_OK) {
-            contents->buffer[i] = NULL;
-            free_buffers(contents);
+        if (status != XSEG_OK)
             return status;
-        }
+        contents->buffers = i + 1;
     }
     return XSEG_OK;
 }
@@ -304,11 +309,7 @@ xseg_status xseg_contents_open(struct xseg_contents *contents,
     };
     if (has_file)
         status = create_file(contents, path);
-    if (status == XSEG_OK)
-        status = alloc_buffers(contents, has_file ? FILE_BUFFER : bytes);
-    if (status != XSEG_OK)
-        xseg_contents_close(contents);
-    return status;
+    return status == XSEG_OK ? alloc_buffers(contents, has_file ? FILE_BUFFER : bytes) : status;
 }
 
 void xseg_contents_close(struct xseg_contents *contents)

@@ -19,7 +19,7 @@
  *
  * Locking: a copy belongs to one pool in transition, so save, load and wait need no lock.  The
  * caller holds the device memory lock for a close and for the release of a buffer, because they can
- * add records to `unreleased`.
+ * add records to `unreleased`.  So a failed open or acquire frees no buffer.
  */
 #ifndef XSEG_VMM_CONTENTS_H
 #define XSEG_VMM_CONTENTS_H
@@ -43,7 +43,7 @@ struct xseg_contents {
 };
 
 /*
- * Create an empty copy of `bytes` bytes.
+ * Create an empty copy of `bytes` bytes.  The caller closes the copy, also after a failure.
  *
  * keep:   not XSEG_KEEP_NOTHING.
  * path:   of a file that does not exist; copied.

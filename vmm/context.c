@@ -74,11 +74,14 @@ static void release_probe(struct probe *probe, struct xseg_unreleased_list *unre
     for (unsigned page = 0; page < probe->created; page++) {
         const uint64_t address = probe->base + page * probe->page_bytes;
 
-        (void)xseg_unreleased_release_mapped(unreleased, probe->handle[page],
-                                             page < probe->mapped ? address : 0, probe->page_bytes);
+        (void)xseg_unreleased_release(
+            unreleased,
+            (struct xseg_unreleased){XSEG_UNRELEASED_PAGE, probe->handle[page], probe->page_bytes,
+                                     page < probe->mapped ? address : 0});
     }
-    (void)xseg_unreleased_release(unreleased, XSEG_UNRELEASED_RANGE, probe->base,
-                                  PROBE_PAGES * probe->page_bytes);
+    (void)xseg_unreleased_release(unreleased,
+                                  (struct xseg_unreleased){XSEG_UNRELEASED_RANGE, probe->base,
+                                                           PROBE_PAGES * probe->page_bytes, 0});
 }
 
 /* Query whether network cards can access the pages, because a driver may ignore the property. */
@@ -148,7 +151,8 @@ static bool can_allocate_classic(struct xseg_context *context,
 
     if (xseg_driver_alloc(context, bytes, &address) != XSEG_OK)
         return false;
-    (void)xseg_unreleased_release(unreleased, XSEG_UNRELEASED_ALLOCATION, address, bytes);
+    (void)xseg_unreleased_release(
+        unreleased, (struct xseg_unreleased){XSEG_UNRELEASED_ALLOCATION, address, bytes, 0});
     return true;
 }
 

@@ -134,16 +134,12 @@ static _Thread_local struct {
 /* Whether any thread has such a context; while false, no thread checks its own. */
 static atomic_bool any_unpopped;
 
-static bool is_any_unpopped(void)
-{
-    return __builtin_expect(atomic_load_explicit(&any_unpopped, memory_order_relaxed), 0);
-}
-
 xseg_status xseg_driver_push_context(struct xseg_context *context)
 {
     CUcontext current = NULL;
 
-    if (is_any_unpopped() && unpopped.context == context->primary) {
+    if (__builtin_expect(atomic_load_explicit(&any_unpopped, memory_order_relaxed), 0) &&
+        unpopped.context == context->primary) {
         const xseg_status status =
             CALL_STATUS_ON(context, CtxGetCurrent, XSEG_ERR_DRIVER, 0, &current);
 
@@ -160,7 +156,8 @@ void xseg_driver_pop_context(struct xseg_context *context)
 {
     CUcontext popped = NULL;
 
-    if (is_any_unpopped() && unpopped.skipped_push) {
+    if (__builtin_expect(atomic_load_explicit(&any_unpopped, memory_order_relaxed), 0) &&
+        unpopped.skipped_push) {
         unpopped.skipped_push = false;
         return;
     }

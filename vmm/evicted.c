@@ -2,7 +2,7 @@
 #include "vmm/evicted.h"
 
 #include "src/base/align.h"
-#include "vmm/segment_page.h"
+#include "vmm/alias.h"
 
 /* --- Runs of pages. --- */
 
@@ -130,7 +130,8 @@ static xseg_status unmap_page_run(struct xseg_segment *segment, uint32_t first, 
  * driver. */
 static void settle_evicted(struct xseg_segment *segment, uint32_t page, bool is_known)
 {
-    xseg_segment_count_mapped_page(segment, page, false);
+    atomic_fetch_sub_explicit(&segment->mapped, xseg_segment_page_bytes(segment, page),
+                              memory_order_relaxed);
     xseg_segment_count_unknown_page(segment, page, true);
     set_state(segment, page, is_known ? XSEG_PAGE_EVICTED : XSEG_PAGE_EVICTED_MAPPED);
 }
@@ -178,8 +179,8 @@ static void release_page_memory(struct xseg_segment *segment, uint32_t page)
     /* A page that the driver does not release becomes unreleased. */
     (void)xseg_page_cache_put(
         segment->page_cache,
-        xseg_segment_page_kind(segment, xseg_segment_page_bytes(segment, page)), handle,
-        segment->owner, false);
+        (struct xseg_page_kind){xseg_segment_page_bytes(segment, page), segment->properties, NULL},
+        handle, segment->owner, false);
 }
 
 void xseg_evicted_release(struct xseg_segment *segment)
@@ -309,7 +310,8 @@ void xseg_evicted_finish(struct xseg_segment *segment)
     for (uint32_t at = 0, count; (count = find_run(segment, is_restoring, &at)) != 0; at += count) {
         for (uint32_t page = at; page < at + count; page += segment->length[page]) {
             xseg_segment_count_unknown_page(segment, page, false);
-            xseg_segment_count_mapped_page(segment, page, true);
+            atomic_fetch_add_explicit(&segment->mapped, xseg_segment_page_bytes(segment, page),
+                                      memory_order_relaxed);
             set_state(segment, page, XSEG_PAGE_MAPPED);
         }
         xseg_segment_record_change(segment, at, count, generation);

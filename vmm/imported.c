@@ -16,12 +16,14 @@ static void unmap_pages(struct xseg_imported *imported, size_t pages, uint64_t b
     uint64_t address = imported->base;
 
     for (size_t i = 0; i < pages && !is_batched; i++) {
-        (void)xseg_unreleased_release(imported->unreleased, XSEG_UNRELEASED_MAPPING, address,
-                                      imported->page_bytes[i]);
+        (void)xseg_unreleased_release(
+            imported->unreleased,
+            (struct xseg_unreleased){XSEG_UNRELEASED_MAPPING, address, imported->page_bytes[i], 0});
         address += imported->page_bytes[i];
     }
-    (void)xseg_unreleased_release(imported->unreleased, XSEG_UNRELEASED_RANGE, imported->base,
-                                  imported->bytes);
+    (void)xseg_unreleased_release(
+        imported->unreleased,
+        (struct xseg_unreleased){XSEG_UNRELEASED_RANGE, imported->base, imported->bytes, 0});
 }
 
 void xseg_imported_unmap(struct xseg_imported *imported)
@@ -44,12 +46,14 @@ static xseg_status import_page(struct xseg_imported *imported, uint64_t address,
     status = xseg_driver_map(imported->context, address, bytes, handle);
     /* Another process owns the memory, so an unreleased handle counts 0 bytes. */
     if (status == XSEG_OK) {
-        (void)xseg_unreleased_release(imported->unreleased, XSEG_UNRELEASED_PAGE, handle, 0);
+        (void)xseg_unreleased_release(imported->unreleased,
+                                      (struct xseg_unreleased){XSEG_UNRELEASED_PAGE, handle, 0, 0});
         return XSEG_OK;
     }
     char reason[256];
     (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
-    (void)xseg_unreleased_release(imported->unreleased, XSEG_UNRELEASED_PAGE, handle, 0);
+    (void)xseg_unreleased_release(imported->unreleased,
+                                  (struct xseg_unreleased){XSEG_UNRELEASED_PAGE, handle, 0, 0});
     return xseg_fail(status, "%s", reason);
 }
 

@@ -229,8 +229,9 @@ static void release_page(struct xseg_page_cache *cache, struct xseg_page_cache_s
     const struct xseg_page page = remove_page(cache, stack, at);
 
     /* A page that the driver does not release becomes unreleased. */
-    (void)xseg_unreleased_release(cache->unreleased, XSEG_UNRELEASED_PAGE, page.handle,
-                                  stack->kind.bytes);
+    (void)xseg_unreleased_release(
+        cache->unreleased,
+        (struct xseg_unreleased){XSEG_UNRELEASED_PAGE, page.handle, stack->kind.bytes, 0});
 }
 
 /* --- Acquire and put. --- */
@@ -318,7 +319,8 @@ xseg_status xseg_page_cache_put(struct xseg_page_cache *cache, struct xseg_page_
         push_page(cache, stack, handle, owner);
         return XSEG_OK;
     }
-    return xseg_unreleased_release(cache->unreleased, XSEG_UNRELEASED_PAGE, handle, kind.bytes);
+    return xseg_unreleased_release(
+        cache->unreleased, (struct xseg_unreleased){XSEG_UNRELEASED_PAGE, handle, kind.bytes, 0});
 }
 
 bool xseg_page_cache_unprepare(struct xseg_page_cache *cache, struct xseg_page_kind kind)

@@ -8,7 +8,7 @@
 #include "src/base/align.h"
 #include "src/base/error.h"
 #include "src/base/host_memory.h"
-#include "vmm/segment_page.h"
+#include "vmm/alias.h"
 
 /* Alignment of every block, and so of every segment. */
 #define ALIGNMENT 512u
@@ -188,8 +188,9 @@ static void release_page_memory(struct xseg_segment *segment, uint32_t page, boo
         segment->length[page] = 0;
     }
     if (handle != 0) /* a page that the driver does not release becomes unreleased */
-        (void)xseg_page_cache_put(segment->page_cache, xseg_segment_page_kind(segment, bytes),
-                                  handle, segment->owner, keep && !was_exported);
+        (void)xseg_page_cache_put(segment->page_cache,
+                                  (struct xseg_page_kind){bytes, segment->properties, NULL}, handle,
+                                  segment->owner, keep && !was_exported);
 }
 
 xseg_status xseg_segment_unmap_page(struct xseg_segment *segment, uint32_t page, bool *is_known)
@@ -202,7 +203,8 @@ xseg_status xseg_segment_unmap_page(struct xseg_segment *segment, uint32_t page,
 static void remove_page(struct xseg_segment *segment, uint32_t page, bool keep)
 {
     if (segment->state[page] == XSEG_PAGE_MAPPED)
-        xseg_segment_count_mapped_page(segment, page, false);
+        atomic_fetch_sub_explicit(&segment->mapped, xseg_segment_page_bytes(segment, page),
+                                  memory_order_relaxed);
     else if (segment->handle[page] != 0)
         xseg_segment_count_unknown_page(segment, page, false);
     release_page_memory(segment, page, keep);
@@ -213,7 +215,8 @@ static void remove_page(struct xseg_segment *segment, uint32_t page, bool keep)
 static void mark_page_unknown(struct xseg_segment *segment, uint32_t page)
 {
     if (segment->state[page] == XSEG_PAGE_MAPPED) {
-        xseg_segment_count_mapped_page(segment, page, false);
+        atomic_fetch_sub_explicit(&segment->mapped, xseg_segment_page_bytes(segment, page),
+                                  memory_order_relaxed);
         xseg_segment_count_unknown_page(segment, page, true);
     }
     xseg_segment_set_state(segment, page, XSEG_PAGE_UNKNOWN);
@@ -429,55 +432,44 @@ uint64_t xseg_segment_covered_by_idle(const struct xseg_segment *segment, uint32
     return covered;
 }
 
-/* A run of granules that is being mapped. */
-struct run {
-    struct xseg_segment *segment;
-    const struct xseg_page_source *source;
-    uint32_t first, end;
-};
-
-static xseg_status acquire_page(struct run *run, uint32_t at)
+/* Release the pages of a run that were acquired for unmapped granules. */
+static void release_acquired_pages(struct xseg_segment *segment, uint32_t first, uint32_t end)
 {
-    struct xseg_segment *segment = run->segment;
-    const struct xseg_page_filter filter = {NULL, segment->properties, run->source->prepared_for};
-    const uint64_t idle_full =
-        run->source->use_small
-            ? xseg_page_cache_usable_bytes(segment->page_cache, segment->page_bytes, &filter)
-            : 0;
-    struct xseg_page page;
-
-    segment->length[at] = choose_page_length(segment, at, run->end, run->source, idle_full);
-    if (xseg_page_cache_acquire(segment->page_cache, xseg_segment_page_bytes(segment, at), &filter,
-                                &page)) {
-        segment->handle[at] = page.handle;
-        return XSEG_OK;
+    for (uint32_t page = first, next; page < end; page = next) {
+        next = page + segment->length[page];
+        if (segment->state[page] == XSEG_PAGE_UNMAPPED)
+            release_page_memory(segment, page, false);
     }
-    const xseg_status status =
-        xseg_driver_create(segment->context, xseg_segment_page_bytes(segment, at),
-                           segment->properties, &segment->handle[at]);
-    if (status != XSEG_OK)
-        segment->length[at] = 0;
-    return status;
 }
 
-/* Acquire pages for the unmapped granules of a run; on failure release them. */
-static xseg_status acquire_pages(struct run *run)
+/* Acquire pages for the unmapped granules of a run, from the page cache or from the driver; on
+ * failure release them. */
+static xseg_status acquire_pages(struct xseg_segment *segment, uint32_t first, uint32_t end,
+                                 const struct xseg_page_source *source)
 {
-    struct xseg_segment *segment = run->segment;
+    const struct xseg_page_filter filter = {NULL, segment->properties, source->prepared_for};
+    struct xseg_page page;
 
-    for (uint32_t at = run->first; at < run->end; at += segment->length[at]) {
-        xseg_status status = XSEG_OK;
-
-        if (segment->state[at] == XSEG_PAGE_UNMAPPED)
-            status = acquire_page(run, at);
-        if (status == XSEG_OK)
+    for (uint32_t at = first; at < end; at += segment->length[at]) {
+        if (segment->state[at] != XSEG_PAGE_UNMAPPED)
             continue;
-        for (uint32_t page = run->first, next; page < at; page = next) {
-            next = page + segment->length[page];
-            if (segment->state[page] == XSEG_PAGE_UNMAPPED)
-                release_page_memory(segment, page, false);
+        const uint64_t idle_full =
+            source->use_small
+                ? xseg_page_cache_usable_bytes(segment->page_cache, segment->page_bytes, &filter)
+                : 0;
+        segment->length[at] = choose_page_length(segment, at, end, source, idle_full);
+        const uint64_t bytes = xseg_segment_page_bytes(segment, at);
+        if (xseg_page_cache_acquire(segment->page_cache, bytes, &filter, &page)) {
+            segment->handle[at] = page.handle;
+            continue;
         }
-        return status;
+        const xseg_status status =
+            xseg_driver_create(segment->context, bytes, segment->properties, &segment->handle[at]);
+        if (status != XSEG_OK) {
+            segment->length[at] = 0;
+            release_acquired_pages(segment, first, at);
+            return status;
+        }
     }
     return XSEG_OK;
 }
@@ -518,11 +510,10 @@ static void roll_back_map(struct xseg_segment *segment, uint32_t first, uint32_t
 xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint32_t count,
                              const struct xseg_page_source *source)
 {
-    struct run run = {segment, source, first, first + count};
     char reason[256];
 
     XSEG_ASSERT(count > 0 && first + count <= segment->granules);
-    xseg_status status = acquire_pages(&run);
+    xseg_status status = acquire_pages(segment, first, first + count, source);
     if (status != XSEG_OK)
         return status;
     status = map_pages(segment, first, count);
@@ -544,8 +535,7 @@ xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint3
     return XSEG_OK;
 }
 
-xseg_status xseg_segment_retry_unknown_run(struct xseg_segment *segment, uint32_t first,
-                                           uint32_t count)
+xseg_status xseg_segment_retry_unknown(struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
     xseg_status result = XSEG_OK;
     bool is_known = true;
@@ -562,11 +552,6 @@ xseg_status xseg_segment_retry_unknown_run(struct xseg_segment *segment, uint32_
     return result;
 }
 
-xseg_status xseg_segment_retry_unknown(struct xseg_segment *segment)
-{
-    return xseg_segment_retry_unknown_run(segment, 0, segment->granules);
-}
-
 xseg_status xseg_segment_destroy(struct xseg_segment *segment)
 {
     if (segment->memory.free != NULL) {
@@ -576,13 +561,14 @@ xseg_status xseg_segment_destroy(struct xseg_segment *segment)
     }
     if (!xseg_segment_is_expandable(segment)) {
         free_granule_tables(segment);
-        return xseg_unreleased_release(segment->page_cache->unreleased, XSEG_UNRELEASED_ALLOCATION,
-                                       segment->base, segment->bytes);
+        return xseg_unreleased_release(
+            segment->page_cache->unreleased,
+            (struct xseg_unreleased){XSEG_UNRELEASED_ALLOCATION, segment->base, segment->bytes, 0});
     }
     XSEG_ASSERT(atomic_load(&segment->mapped) == 0 && segment->unknown == 0);
-    const xseg_status status =
-        xseg_unreleased_release(segment->page_cache->unreleased, XSEG_UNRELEASED_RANGE,
-                                segment->base, segment->reserved_bytes);
+    const xseg_status status = xseg_unreleased_release(
+        segment->page_cache->unreleased,
+        (struct xseg_unreleased){XSEG_UNRELEASED_RANGE, segment->base, segment->reserved_bytes, 0});
     xseg_segment_abandon(segment);
     return status;
 }
@@ -652,7 +638,7 @@ bool xseg_segment_audit(const struct xseg_segment *segment, struct xseg_violatio
         unknown += unknown_bytes(segment, at);
     }
     XSEG_INVARIANT(violation, "SEG-2", mapped == backed && segment->unknown == unknown,
-                   "mapped is %" PRIu64 ", pages have %" PRIu64 "; stuck is %" PRIu64
+                   "mapped is %" PRIu64 ", pages have %" PRIu64 "; unknown is %" PRIu64
                    ", pages have %" PRIu64,
                    mapped, backed, segment->unknown, unknown);
     XSEG_INVARIANT(

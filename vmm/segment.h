@@ -134,12 +134,6 @@ static inline bool xseg_segment_is_expandable(const struct xseg_segment *segment
     return segment->page_bytes != 0;
 }
 
-static inline struct xseg_page_kind xseg_segment_page_kind(const struct xseg_segment *segment,
-                                                           uint64_t page_bytes)
-{
-    return (struct xseg_page_kind){page_bytes, segment->properties, NULL};
-}
-
 /* --- Creation and destruction. --- */
 
 /* Alignment and size unit of most segments, so that one flat table finds a segment by address. */
@@ -252,9 +246,8 @@ void xseg_segment_mark_unknown(struct xseg_segment *segment, uint32_t first, uin
 
 /* Unmap the pages in state UNKNOWN, those that start in [first, first + count) or all.  Returns the
  * first error; failed pages keep their state. */
-xseg_status xseg_segment_retry_unknown_run(struct xseg_segment *segment, uint32_t first,
-                                           uint32_t count);
-xseg_status xseg_segment_retry_unknown(struct xseg_segment *segment);
+xseg_status xseg_segment_retry_unknown(struct xseg_segment *segment, uint32_t first,
+                                       uint32_t count);
 
 /*
  * Grant or revoke a peer's read and write access to all mapped pages of an expandable segment.

@@ -5,7 +5,7 @@
 
 #include "src/base/align.h"
 #include "src/base/error.h"
-#include "vmm/segment_page.h"
+#include "vmm/alias.h"
 
 /* A range of granules; a classic segment has one granule. */
 struct granule_run {

@@ -46,27 +46,20 @@ xseg_status xseg_unreleased_unmap(struct xseg_context *context, uint64_t address
     return mapped ? xseg_fail(status, "%s", reason) : XSEG_OK;
 }
 
-static xseg_status release_page(struct xseg_context *context, struct xseg_unreleased *record)
+/* Release one object to the driver.  A mapping in unknown state counts as a failure. */
+static xseg_status release_object(struct xseg_context *context, struct xseg_unreleased *record)
 {
     xseg_status status = XSEG_OK;
     bool is_known = true;
 
-    if (record->mapped_at != 0)
-        status = xseg_unreleased_unmap(context, record->mapped_at, record->bytes, &is_known);
-    if (status != XSEG_OK)
-        return status;
-    record->mapped_at = 0;
-    return xseg_driver_release(context, record->object);
-}
-
-/* Release one object to the driver.  A mapping in unknown state counts as a failure. */
-static xseg_status release_object(struct xseg_context *context, struct xseg_unreleased *record)
-{
-    bool is_known = true;
-
     switch (record->kind) {
     case XSEG_UNRELEASED_PAGE:
-        return release_page(context, record);
+        if (record->mapped_at != 0)
+            status = xseg_unreleased_unmap(context, record->mapped_at, record->bytes, &is_known);
+        if (status != XSEG_OK)
+            return status;
+        record->mapped_at = 0;
+        return xseg_driver_release(context, record->object);
     case XSEG_UNRELEASED_ALLOCATION:
         return xseg_driver_free(context, record->object);
     case XSEG_UNRELEASED_HOST:
@@ -107,27 +100,14 @@ static void add_record(struct xseg_unreleased_list *unreleased,
     unreleased->record[unreleased->count++] = *record;
 }
 
-static xseg_status release_or_record(struct xseg_unreleased_list *unreleased,
-                                     struct xseg_unreleased record)
+xseg_status xseg_unreleased_release(struct xseg_unreleased_list *unreleased,
+                                    struct xseg_unreleased record)
 {
     const xseg_status status = release_object(unreleased->context, &record);
 
     if (status != XSEG_OK)
         add_record(unreleased, &record);
     return status;
-}
-
-xseg_status xseg_unreleased_release(struct xseg_unreleased_list *unreleased,
-                                    enum xseg_unreleased_kind kind, uint64_t object, uint64_t bytes)
-{
-    return release_or_record(unreleased, (struct xseg_unreleased){kind, object, bytes, 0});
-}
-
-xseg_status xseg_unreleased_release_mapped(struct xseg_unreleased_list *unreleased, uint64_t handle,
-                                           uint64_t address, uint64_t bytes)
-{
-    return release_or_record(
-        unreleased, (struct xseg_unreleased){XSEG_UNRELEASED_PAGE, handle, bytes, address});
 }
 
 xseg_status xseg_unreleased_retry(struct xseg_unreleased_list *unreleased)

@@ -62,17 +62,13 @@ xseg_status xseg_unreleased_init(struct xseg_unreleased_list *unreleased,
 void xseg_unreleased_fini(struct xseg_unreleased_list *unreleased);
 
 /*
- * Release an object to the driver, or record it.
+ * Release an object to the driver, or add its record.  A page that is still mapped is unmapped
+ * first.
  *
  * Returns: XSEG_OK if the object was released; else the driver's error
  */
 xseg_status xseg_unreleased_release(struct xseg_unreleased_list *unreleased,
-                                    enum xseg_unreleased_kind kind, uint64_t object,
-                                    uint64_t bytes);
-
-/* Unmap a page, or skip that if the address is 0, and release the page, or record it. */
-xseg_status xseg_unreleased_release_mapped(struct xseg_unreleased_list *unreleased, uint64_t handle,
-                                           uint64_t address, uint64_t bytes);
+                                    struct xseg_unreleased record);
 
 /*
  * Unmap one mapping.  After a failure the driver is queried whether the mapping exists: a batched

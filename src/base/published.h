@@ -12,7 +12,7 @@
  *
  * Open devices with the XSEG_PUBLISHED_DEVICES lowest ordinals are published.  The rows of the pools of a device are in
  * this order: the default pool, guarded blocks (if any), private pools from the oldest to the youngest, one row for
- * other private pools, memory of released pools.  A device has at most XSEG_PUBLISHED_POOLS / device_count rows; four of
+ * other private pools, memory of retired pools.  A device has at most XSEG_PUBLISHED_POOLS / device_count rows; four of
  * them are reserved for the kinds with one row.  The youngest private pools without a row share one, so the rows add up
  * to the memory of the device.  Metrics (xseg/stats.h) have the same rows.
  *
@@ -36,9 +36,9 @@
 struct xseg_published_device {
     int32_t ordinal;
     uint32_t reserved_1;
-    uint64_t live, pending, cached; /* in live, pending and cached blocks */
-    uint64_t reserved;              /* mapped pages and classic segments */
-    uint64_t live_peak, reserved_peak;
+    uint64_t allocated, pending, cached; /* in allocated, pending and cached blocks */
+    uint64_t reserved;                   /* mapped pages and classic segments */
+    uint64_t allocated_peak, reserved_peak;
     uint64_t page_cache; /* unmapped pages in the page cache */
     uint64_t unreleased; /* pages that the driver did not release */
     uint64_t paused;     /* in blocks and cached memory of paused pools */
@@ -54,7 +54,7 @@ enum xseg_published_kind {
     XSEG_PUBLISHED_DEFAULT, /* the default pool */
     XSEG_PUBLISHED_PRIVATE, /* a private pool */
     XSEG_PUBLISHED_GUARDED, /* blocks with a segment each (unmap_on_free, guard_page) */
-    XSEG_PUBLISHED_ENDED,   /* cached memory of released pools without blocks */
+    XSEG_PUBLISHED_RETIRED, /* cached memory of retired pools without blocks */
     XSEG_PUBLISHED_OTHERS   /* `count` private pools that have no row of their own */
 };
 
@@ -64,11 +64,11 @@ struct xseg_published_pool {
     uint32_t kind;   /* enum xseg_published_kind */
     uint32_t count;  /* OTHERS: number of pools; otherwise 1 */
     uint32_t number; /* ID of a private pool, from 1 in the order of creation */
-    uint64_t live, pending, cached, reserved; /* as those of a device */
-    uint64_t reserved_peak;                   /* OTHERS and ENDED: current value */
-    uint64_t registered;                      /* as that of a device */
-    uint64_t limit;                           /* UINT64_MAX: unlimited */
-    char label[XSEG_PUBLISHED_LABEL];         /* name in quotes, or ID; terminated */
+    uint64_t allocated, pending, cached, reserved; /* as those of a device */
+    uint64_t reserved_peak;                        /* OTHERS and RETIRED: current value */
+    uint64_t registered;                           /* as that of a device */
+    uint64_t limit;                                /* UINT64_MAX: unlimited */
+    char label[XSEG_PUBLISHED_LABEL];              /* name in quotes, or ID; terminated */
 };
 
 struct xseg_published_sample {

@@ -122,7 +122,7 @@ static void while_asking(void **state)
 
         (void)state;
         scene_free(allocator, scene_alloc(allocator, 6 * MIB, NULL));
-        /* A stream has a shortcut after its second request, and none after a configuration. */
+        /* A stream is in the lookup cache after its second request, and not after a configuration. */
         if (is_known != 0)
             scene_free(allocator, scene_alloc(allocator, 6 * MIB, NULL));
         assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);

@@ -14,11 +14,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "src/base/published.h"
 #include "tests/support/due.h"
 #include "tests/support/registrar.h"
 #include "tests/support/scene.h"
 #include "xseg/stats.h"
-#include "src/base/published.h"
 
 static struct xseg_published seen;
 
@@ -124,11 +124,12 @@ static void expect_as_statistics(struct xseg_allocator *allocator)
     const struct xseg_published_device *device = &read_frame()->devices[0];
     const struct xseg_statistics stats = scene_stats(allocator);
 
-    assert_int_equal(device->live, stats.allocated_bytes[XSEG_STAT_ALL].current);
-    assert_int_equal(device->pending, stats.active_bytes[XSEG_STAT_ALL].current - device->live);
+    assert_int_equal(device->allocated, stats.allocated_bytes[XSEG_STAT_ALL].current);
+    assert_int_equal(device->pending,
+                     stats.active_bytes[XSEG_STAT_ALL].current - device->allocated);
     assert_int_equal(device->reserved, stats.reserved_bytes[XSEG_STAT_ALL].current);
-    assert_int_equal(device->cached, device->reserved - device->live - device->pending);
-    assert_int_equal(device->live_peak, stats.allocated_bytes[XSEG_STAT_ALL].peak);
+    assert_int_equal(device->cached, device->reserved - device->allocated - device->pending);
+    assert_int_equal(device->allocated_peak, stats.allocated_bytes[XSEG_STAT_ALL].peak);
     assert_int_equal(device->reserved_peak, stats.reserved_bytes[XSEG_STAT_ALL].peak);
     assert_int_equal(device->ooms, stats.num_ooms);
     assert_int_equal(device->rejections, stats.num_oom_rejections);
@@ -187,11 +188,11 @@ static void figures_are_those_of_the_statistics(void **state)
     assert_int_equal(read_frame()->pool_count, 2);
     const struct xseg_published_pool *of = find_pool(read_frame(), "default");
     assert_non_null(of);
-    assert_int_equal(of->live, 35 * MIB);
+    assert_int_equal(of->allocated, 35 * MIB);
     assert_int_equal(of->kind, XSEG_PUBLISHED_DEFAULT);
     of = find_pool(read_frame(), "1");
     assert_non_null(of);
-    assert_int_equal(of->live, 3 * MIB);
+    assert_int_equal(of->allocated, 3 * MIB);
     assert_int_equal(of->reserved, 20 * MIB);
     assert_int_equal(of->cached, 17 * MIB);
     assert_int_equal(of->kind, XSEG_PUBLISHED_PRIVATE);
@@ -276,14 +277,14 @@ static void pools_without_a_row_are_added_up(void **state)
     const struct xseg_published_sample *frame = read_frame();
     assert_int_equal(frame->pool_count, 1 + own + 1);
     for (unsigned i = 0; i < frame->pool_count; i++) {
-        live += frame->pools[i].live;
+        live += frame->pools[i].allocated;
         reserved += frame->pools[i].reserved;
     }
-    assert_int_equal(live, frame->devices[0].live);
+    assert_int_equal(live, frame->devices[0].allocated);
     assert_int_equal(reserved, frame->devices[0].reserved);
     for (unsigned i = 1; i <= own; i++) {
         assert_int_equal(frame->pools[i].number, i);
-        assert_int_equal(frame->pools[i].live, scene_block(allocator, ptr[i - 1]).bytes);
+        assert_int_equal(frame->pools[i].allocated, scene_block(allocator, ptr[i - 1]).bytes);
     }
     const struct xseg_published_pool *others = find_pool(frame, "others");
     assert_ptr_equal(others, &frame->pools[1 + own]);
@@ -318,7 +319,7 @@ static void each_open_device_has_its_rows(void **state)
     assert_int_equal(frame->pool_count, XSEG_PUBLISHED_DEVICES);
     for (unsigned i = 0; i < XSEG_PUBLISHED_DEVICES; i++) {
         assert_int_equal(frame->devices[i].ordinal, i);
-        assert_int_equal(frame->devices[i].live, (i + 1) * 2 * MIB);
+        assert_int_equal(frame->devices[i].allocated, (i + 1) * 2 * MIB);
         assert_int_equal(frame->pools[i].ordinal, i);
     }
     for (unsigned i = 0; i < COUNT_OF(ptr); i++)
@@ -346,7 +347,7 @@ static void hits_uses_and_scrapes_change_nothing_and_a_tick_does(void **state)
     (void)read_frame();
     assert_int_equal(seen.sequence, sequence);
     await_frame(allocator);
-    assert_int_equal(read_frame()->devices[0].live, 4096);
+    assert_int_equal(read_frame()->devices[0].allocated, 4096);
     scene_free(allocator, ptr);
     scene_close(allocator);
 }
@@ -400,7 +401,7 @@ static void the_background_thread_publishes(void **state)
     void *const ptr = scene_alloc(allocator, 8192, NULL);
     for (unsigned i = 0; i < 1000 && live != 8192; i++) {
         pass_time();
-        live = read_frame()->devices[0].live;
+        live = read_frame()->devices[0].allocated;
     }
     assert_int_equal(live, 8192);
     scene_free(allocator, ptr);
@@ -416,7 +417,7 @@ static void the_key_can_be_changed(void **state)
     void *const ptr = scene_alloc(allocator, 30 * MIB, NULL);
     for (unsigned i = 0; i < 3; i++) {
         assert_int_equal(xseg_config_set(allocator, "publish:True"), XSEG_OK);
-        assert_int_equal(read_frame()->devices[0].live, 30 * MIB);
+        assert_int_equal(read_frame()->devices[0].allocated, 30 * MIB);
         assert_int_equal(xseg_config_set(allocator, "publish:False"), XSEG_OK);
         assert_int_equal(find_files(&file), 0);
     }
@@ -467,8 +468,8 @@ static void it_is_published_while_threads_run(void **state)
         assert_int_equal(pread(file, &after, 8, offsetof(struct xseg_published, sequence)), 8);
         if (after != seen.sequence || frame->device_count == 0)
             continue;
-        assert_in_range(frame->devices[0].live, 0, 48 * MIB);
-        assert_int_equal(frame->devices[0].live % (24 * MIB), 0);
+        assert_in_range(frame->devices[0].allocated, 0, 48 * MIB);
+        assert_int_equal(frame->devices[0].allocated % (24 * MIB), 0);
     }
     assert_int_equal(pthread_create(&thread[2], NULL, reconfigure, allocator), 0);
     pass_time();

@@ -9,8 +9,8 @@
  */
 #include <string.h>
 
-#include "src/core/block/extent.h"
-#include "src/core/device/allocator.h"
+#include "src/core/block/block.h"
+#include "src/core/device/device.h"
 #include "src/core/range/range.h"
 #include "tests/fault/armed.h"
 #include "tests/fault/host.h"

@@ -13,7 +13,7 @@
 
 #include "tests/fault/stage.h"
 
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "tests/support/due.h"
 #include "tests/support/exported.h"
 #include "xseg/range.h"

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
-#include "src/core/pending/debug_fill.h"
+#include "src/core/pending/pending.h"
 #include "tests/fault/host.h"
 #include "tests/support/due.h"
 

@@ -16,8 +16,8 @@
 #include <string.h>
 
 #include "src/core/block/arena.h"
-#include "src/core/block/extent.h"
-#include "src/core/device/allocator.h"
+#include "src/core/block/block.h"
+#include "src/core/device/device.h"
 #include "tests/support/draw.h"
 #include "tests/support/scene.h"
 

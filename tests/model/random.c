@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
 
 #define DEVICES  2

@@ -9,8 +9,8 @@
 
 #include <pthread.h>
 
-#include "src/core/block/extent.h"
-#include "src/core/device/allocator.h"
+#include "src/core/block/block.h"
+#include "src/core/device/device.h"
 #include "src/core/range/range.h"
 #include "tests/support/cases.h"
 #include "tests/support/draw.h"

@@ -24,8 +24,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "src/core/block/extent.h"
-#include "src/core/device/allocator.h"
+#include "src/core/block/block.h"
+#include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
 #include "src/core/range/range.h"
 #include "tests/model/machine.h"
@@ -495,7 +495,7 @@ static void check_device(bool audits)
     assert_true(xseg_sim_used(0) <= world.limit);
     assert_true(stats.idle_page_bytes >= prepared);
     assert_true(stats.idle_page_bytes - prepared <= world.cache);
-    assert_int_equal(world.device->promised, promised);
+    assert_int_equal(world.device->unused_quota, promised);
     if (audits && !xseg_device_audit(world.device, &violation))
         fail_msg("%s: %s", violation.tag, violation.text);
 }

@@ -49,7 +49,7 @@ static unsigned any_pool(struct world *world)
     return pool == 0 || world_below(world, 4) != 0 ? LEDGER_NONE : pool;
 }
 
-static unsigned pool_number(const struct world *world, const struct xseg_pool *pool)
+static unsigned pool_id(const struct world *world, const struct xseg_pool *pool)
 {
     unsigned i = 0;
 
@@ -85,7 +85,7 @@ static void enter_block(struct world *world, unsigned slot, void *ptr, size_t by
 
     block.entry = segment.entry = world->slot[slot].entry;
     block.lent = info.fallback_pool != NULL;
-    block.pool = segment.pool = pool_number(world, block.lent ? info.fallback_pool : info.pool);
+    block.pool = segment.pool = pool_id(world, block.lent ? info.fallback_pool : info.pool);
     block.is_small = info.is_small;
     if (block.pool != pool) {
         /* A pool may lend to the default one when memory is short. */

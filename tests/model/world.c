@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "src/core/block/extent.h"
+#include "src/core/block/block.h"
 #include "src/core/instance/instance.h"
 #include "src/core/pending/pending.h"
 #include "tests/support/draw.h"

@@ -9,7 +9,7 @@
 #ifndef XSEG_TESTS_WORLD_H
 #define XSEG_TESTS_WORLD_H
 
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "tests/model/ledger.h"
 #include "tests/model/machine.h"
 #include "tests/support/scene.h"

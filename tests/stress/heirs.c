@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "src/core/pending/debug_fill.h"
+#include "src/core/pending/pending.h"
 #include "tests/support/draw.h"
 #include "tests/support/scene.h"
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The audits of an arena, its extents and its device: each test breaks one invariant. */
 #include "src/core/block/arena.h"
-#include "src/core/block/arena_blocks.h"
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
 
 #include <setjmp.h>
@@ -23,10 +22,8 @@ struct fixture {
     struct xseg_block *allocated, *cached, *unmapped;
 };
 
-static void pick(void *self, struct xseg_arena *arena)
+static void pick(struct xseg_arena **picked, struct xseg_arena *arena)
 {
-    struct xseg_arena **picked = self;
-
     if (!xseg_list_is_empty(&arena->extents))
         *picked = arena;
 }
@@ -36,7 +33,10 @@ static void find_arena(struct fixture *f)
     f->device = xseg_allocator_open_device(f->allocator, 0);
     assert_non_null(f->device);
     xseg_mutex_lock(&f->device->memory_lock);
-    xseg_device_visit_arenas(f->device, pick, &f->arena);
+    XSEG_DEVICE_FOR_ARENAS(arena, f->device)
+    {
+        pick(&f->arena, arena);
+    }
     xseg_mutex_unlock(&f->device->memory_lock);
     assert_non_null(f->arena);
 }
@@ -153,12 +153,13 @@ static void audit_detects_a_block_that_is_not_indexed(void **state)
 
     (void)state;
     set_up(&f);
+    const struct xseg_tree_key key = xseg_tree_key_of(f.unmapped, false);
     xseg_free_index_remove(&f.arena->free_index, f.cached);
     expect(&f, "ARENA-1");
     xseg_free_index_insert(&f.arena->free_index, f.cached);
-    xseg_arena_remove_unmapped(f.arena, f.unmapped);
+    xseg_tree_remove(f.arena->records, &f.arena->unmapped_blocks, f.unmapped, &key);
     expect(&f, "ARENA-2");
-    xseg_arena_insert_unmapped(f.arena, f.unmapped);
+    xseg_tree_insert(f.arena->records, &f.arena->unmapped_blocks, f.unmapped, &key);
     tear_down(&f);
 }
 
@@ -276,13 +277,13 @@ static void audit_skips_the_counts_while_a_block_is_claimed(void **state)
 
     (void)state;
     set_up(&f);
-    xseg_arena_lock(f.arena);
+    xseg_biased_lock_lock(&f.arena->lock);
     (void)xseg_arena_claim(f.arena, f.cached);
     atomic_fetch_add(&f.arena->counts.row[XSEG_COUNT_ACTIVE].up, 1);
     assert_true(xseg_arena_audit(f.arena, &violation));
     atomic_fetch_sub(&f.arena->counts.row[XSEG_COUNT_ACTIVE].up, 1);
     assert_ptr_equal(xseg_arena_settle(f.arena, f.cached), f.cached);
-    xseg_arena_unlock(f.arena);
+    xseg_biased_lock_unlock(&f.arena->lock);
     tear_down(&f);
 }
 

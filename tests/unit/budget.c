@@ -4,8 +4,8 @@
 #include <stddef.h>
 
 #include "src/core/budget/budget.h"
-#include "src/core/device/allocator.h"
-#include "src/core/grow/oom.h"
+#include "src/core/device/device.h"
+#include "src/core/grow/fallback_chain.h"
 #include "tests/support/scene.h"
 #include "tests/support/shared_budgets.h"
 
@@ -168,7 +168,7 @@ static void expect_no_part(struct xseg_allocator *allocator, struct scene_heard 
     for (unsigned i = 0; i < 3; i++) {
         scene_expect_error(xseg_alloc(allocator, 1, 6 * MIB, NULL, &more), XSEG_ERR_NO_MEMORY,
                            "device 1");
-        assert_int_equal(atomic_load(&device->budget->asks), 0);
+        assert_int_equal(atomic_load(&device->budget->requests), 0);
     }
     assert_int_equal(heard->lines, 1);
     assert_non_null(strstr(heard->line, "budget_file: device 1 is excluded, "));

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "src/base/align.h"
+#include "src/base/mutex.h"
 #include "tests/support/scene.h"
 #include "vmm/contents.h"
 #include "vmm/context.h"
@@ -16,6 +17,7 @@
 
 struct fixture {
     struct xseg_driver *driver;
+    struct xseg_mutex memory_lock;
     struct xseg_context context;
     struct xseg_unreleased_list unreleased;
     struct xseg_page_cache pages;
@@ -31,6 +33,7 @@ static void set_up(struct fixture *f)
     char why[128];
 
     memset(f, 0, sizeof(*f));
+    xseg_mutex_init(&f->memory_lock, XSEG_RANK_DEVICE_MEMORY);
     settings.real_bytes = true;
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
     assert_int_equal(xseg_driver_open(scene_driver(), &f->driver), XSEG_OK);
@@ -62,6 +65,21 @@ static void tear_down(struct fixture *f)
     xseg_unreleased_fini(&f->unreleased);
     xseg_driver_close(f->driver);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    xseg_mutex_fini(&f->memory_lock);
+}
+
+static void close_contents(struct fixture *f, struct xseg_contents *contents)
+{
+    xseg_mutex_lock(&f->memory_lock);
+    xseg_contents_close(contents);
+    xseg_mutex_unlock(&f->memory_lock);
+}
+
+static void release_buffer(struct fixture *f, struct xseg_contents *contents)
+{
+    xseg_mutex_lock(&f->memory_lock);
+    xseg_contents_release_buffer(contents);
+    xseg_mutex_unlock(&f->memory_lock);
 }
 
 static unsigned char *memory_of(const struct fixture *f)
@@ -118,12 +136,12 @@ static void contents_come_back(void **state)
             xseg_contents_open(&contents, &f.unreleased, f.stream, keep[i], f.path, BYTES),
             XSEG_OK);
         assert_int_equal(move(&f, &contents, true), XSEG_OK);
-        xseg_contents_release_buffer(&contents);
+        release_buffer(&f, &contents);
         memset(memory_of(&f), 0xaa, BYTES);
         assert_int_equal(xseg_contents_acquire_buffer(&contents), XSEG_OK);
         assert_int_equal(move(&f, &contents, false), XSEG_OK);
         expect_written(&f);
-        xseg_contents_close(&contents);
+        close_contents(&f, &contents);
         assert_int_not_equal(access(f.path, F_OK), 0);
         tear_down(&f);
     }
@@ -143,7 +161,7 @@ static void a_file_that_was_cut_is_noticed(void **state)
     assert_int_equal(move(&f, &contents, true), XSEG_OK);
     assert_int_equal(truncate(f.path, 100 * XSEG_MIB), 0);
     scene_expect_error(move(&f, &contents, false), XSEG_ERR_FILE, "file has been truncated");
-    xseg_contents_close(&contents);
+    close_contents(&f, &contents);
     tear_down(&f);
 }
 
@@ -158,9 +176,50 @@ static void pinned_memory_that_fails_to_free_becomes_unreleased(void **state)
         xseg_contents_open(&contents, &f.unreleased, f.stream, XSEG_KEEP_HOST, NULL, BYTES),
         XSEG_OK);
     assert_int_equal(xseg_sim_fail("cuMemFreeHost", 1, 999), XSEG_OK);
-    xseg_contents_close(&contents);
+    close_contents(&f, &contents);
     assert_int_equal(f.unreleased.count, 1);
     assert_int_equal(xseg_unreleased_bytes(&f.unreleased), 0); /* not the device's */
+    tear_down(&f);
+}
+
+/* The caller of an open and of an acquire holds no lock, so neither may add a record of unreleased memory. */
+static void a_failed_open_frees_no_buffer(void **state)
+{
+    const struct xseg_sim_fault no_second = {sizeof(no_second), .call = "cuMemHostAlloc", .nth = 2,
+                                             .error = 2};
+    const struct xseg_sim_fault no_free = {sizeof(no_free), .call = "cuMemFreeHost", .nth = 1,
+                                           .error = 999};
+    struct xseg_contents contents;
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    assert_int_equal(xseg_sim_fault_set(0, &no_second), XSEG_OK);
+    assert_int_equal(xseg_sim_fault_set(1, &no_free), XSEG_OK);
+    assert_int_equal(
+        xseg_contents_open(&contents, &f.unreleased, f.stream, XSEG_KEEP_HOST, NULL, 2 * XSEG_GIB),
+        XSEG_ERR_HOST_MEMORY);
+    assert_int_equal(f.unreleased.count, 0);
+    close_contents(&f, &contents);
+    assert_int_equal(f.unreleased.count, 1);
+    tear_down(&f);
+}
+
+static void an_acquire_succeeds_after_one_has_failed(void **state)
+{
+    struct xseg_contents contents;
+    struct fixture f;
+
+    (void)state;
+    set_up(&f);
+    assert_int_equal(
+        xseg_contents_open(&contents, &f.unreleased, f.stream, XSEG_KEEP_FILE, f.path, BYTES),
+        XSEG_OK);
+    release_buffer(&f, &contents);
+    assert_int_equal(xseg_sim_fail("cuMemHostAlloc", 1, 2), XSEG_OK);
+    assert_int_equal(xseg_contents_acquire_buffer(&contents), XSEG_ERR_HOST_MEMORY);
+    assert_int_equal(xseg_contents_acquire_buffer(&contents), XSEG_OK);
+    close_contents(&f, &contents);
     tear_down(&f);
 }
 
@@ -170,6 +229,8 @@ int main(void)
         cmocka_unit_test(contents_come_back),
         cmocka_unit_test(a_file_that_was_cut_is_noticed),
         cmocka_unit_test(pinned_memory_that_fails_to_free_becomes_unreleased),
+        cmocka_unit_test(a_failed_open_frees_no_buffer),
+        cmocka_unit_test(an_acquire_succeeds_after_one_has_failed),
     };
 
     return cmocka_run_group_tests_name("contents", tests, NULL, NULL);

@@ -54,18 +54,18 @@ static void only_named_keys_are_followed(void **state)
     config.soft_limit_bytes = 33;
     config.keep_bytes = 5;
     assert_int_equal(xseg_device_limits_follow(&device, &config, 0, true), XSEG_OK);
-    assert_int_equal(xseg_device_limits_hard(&device.limits), 50);
+    assert_int_equal(atomic_load_explicit(&device.limits.hard, memory_order_relaxed), 50);
     scene_expect_error(xseg_device_limits_follow(&device, &config, hard, true), XSEG_ERR_CONFIG,
                        "soft_bytes exceeds hard_bytes");
-    assert_int_equal(xseg_device_limits_hard(&device.limits), 50);
+    assert_int_equal(atomic_load_explicit(&device.limits.hard, memory_order_relaxed), 50);
     assert_int_equal(xseg_device_limits_follow(&device, &config, hard | soft, false), XSEG_OK);
-    assert_int_equal(xseg_device_limits_hard(&device.limits), 50);
+    assert_int_equal(atomic_load_explicit(&device.limits.hard, memory_order_relaxed), 50);
     assert_int_equal(xseg_device_limits_follow(&device, &config, hard | soft, true), XSEG_OK);
-    assert_int_equal(xseg_device_limits_hard(&device.limits), 35);
-    assert_int_equal(xseg_device_limits_soft(&device.limits), 33);
-    assert_int_equal(xseg_device_limits_keep(&device.limits), 30);
+    assert_int_equal(atomic_load_explicit(&device.limits.hard, memory_order_relaxed), 35);
+    assert_int_equal(atomic_load_explicit(&device.limits.soft, memory_order_relaxed), 33);
+    assert_int_equal(atomic_load_explicit(&device.limits.keep, memory_order_relaxed), 30);
     assert_int_equal(xseg_device_limits_follow(&device, &config, keep, true), XSEG_OK);
-    assert_int_equal(xseg_device_limits_keep(&device.limits), 5);
+    assert_int_equal(atomic_load_explicit(&device.limits.keep, memory_order_relaxed), 5);
 }
 
 int main(void)

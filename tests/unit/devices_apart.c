@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "tests/support/scene.h"
 #include "xseg/range.h"
 

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "src/base/clock.h"
-#include "src/core/pool/export_socket.h"
+#include "src/core/pool/share.h"
 #include "tests/support/scene.h"
 
 #define PAGE (2 * MIB)

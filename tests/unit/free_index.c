@@ -10,7 +10,6 @@
 
 #include "src/base/align.h"
 #include "src/core/block/free_index.h"
-#include "src/core/block/tree.h"
 
 #define BLOCKS 600u
 

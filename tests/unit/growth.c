@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/grow/growth.h"
 #include "tests/support/scene.h"
 
@@ -65,10 +65,8 @@ static void a_range_in_use_stays(void **state)
     scene_close(allocator);
 }
 
-static void pick_small(void *self, struct xseg_arena *arena)
+static void pick_small(struct xseg_arena **picked, struct xseg_arena *arena)
 {
-    struct xseg_arena **picked = self;
-
     if (arena->is_small)
         *picked = arena;
 }
@@ -92,7 +90,10 @@ static void enough_that_was_freed_meanwhile_serves(void **state)
 
     (void)state;
     xseg_mutex_lock(&device->memory_lock);
-    xseg_device_visit_arenas(device, pick_small, &arena);
+    XSEG_DEVICE_FOR_ARENAS(each, device)
+    {
+        pick_small(&arena, each);
+    }
     assert_non_null(arena);
     assert_int_equal(xseg_growth_run(arena, &need, &grant), XSEG_OK);
     xseg_mutex_unlock(&device->memory_lock);

@@ -13,9 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "src/core/alloc/allocator_free.h"
-#include "src/core/alloc/hit_stream.h"
-#include "src/core/alloc/slow_path.h"
+#include "src/core/alloc/alloc.h"
 #include "tests/support/draw.h"
 #include "tests/support/scene.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Which ages go: the oldest, as far as bytes and pages allow. */
-#include "src/core/reclaim/idle.h"
+#include "src/core/reclaim/decay.h"
 
 #include "tests/support/scene.h"
 

@@ -9,8 +9,8 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "src/core/block/arena_blocks.h"
-#include "src/core/pending/debug_fill.h"
+#include "src/core/block/arena.h"
+#include "src/core/pending/pending.h"
 #include "tests/support/scene.h"
 
 /* --- Where threads park. --- */

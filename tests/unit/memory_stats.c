@@ -7,9 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/core/device/counters.h"
+#include "src/core/device/device.h"
 #include "src/core/report/memory_stats.h"
-#include "src/core/report/metrics.h"
 
 /* More pools than have a row each in either format. */
 #define POOLS 140u
@@ -39,7 +38,7 @@ static uint64_t metric_of(const char *family, const char *pool, const char *name
 static void expect_metrics(const struct xseg_published_pool *row, const char *pool,
                            const char *name)
 {
-    assert_int_equal(row->live, metric_of("xseg_allocated_bytes", pool, name));
+    assert_int_equal(row->allocated, metric_of("xseg_allocated_bytes", pool, name));
     assert_int_equal(row->pending, metric_of("xseg_pending_bytes", pool, name));
     assert_int_equal(row->cached, metric_of("xseg_cached_bytes", pool, name));
     assert_int_equal(row->reserved, metric_of("xseg_reserved_bytes", pool, name));
@@ -62,7 +61,7 @@ static void expect_private(const struct xseg_published_pool *row)
 /* The metrics have rows for a few more pools, which share one row in the sample. */
 static void expect_others(const struct xseg_published_pool *row, uint32_t newest)
 {
-    struct xseg_published_pool sum = {.live = metric_of("xseg_allocated_bytes", "other", ""),
+    struct xseg_published_pool sum = {.allocated = metric_of("xseg_allocated_bytes", "other", ""),
                                       .pending = metric_of("xseg_pending_bytes", "other", ""),
                                       .cached = metric_of("xseg_cached_bytes", "other", ""),
                                       .reserved = metric_of("xseg_reserved_bytes", "other", "")};
@@ -75,14 +74,14 @@ static void expect_others(const struct xseg_published_pool *row, uint32_t newest
 
         if (live == UINT64_MAX)
             continue;
-        sum.live += live;
+        sum.allocated += live;
         sum.pending += metric_of("xseg_pending_bytes", pool, "");
         sum.cached += metric_of("xseg_cached_bytes", pool, "");
         sum.reserved += metric_of("xseg_reserved_bytes", pool, "");
         more++;
     }
     assert_int_equal(more, 4);
-    assert_int_equal(row->live, sum.live);
+    assert_int_equal(row->allocated, sum.allocated);
     assert_int_equal(row->pending, sum.pending);
     assert_int_equal(row->cached, sum.cached);
     assert_int_equal(row->reserved, sum.reserved);
@@ -93,20 +92,20 @@ static void expect_others(const struct xseg_published_pool *row, uint32_t newest
 static void expect_statistics(struct xseg_allocator *allocator)
 {
     const struct xseg_statistics stats = scene_stats(allocator);
-    struct xseg_published_pool sum = {.live = 0};
+    struct xseg_published_pool sum = {.allocated = 0};
 
     for (uint32_t i = 0; i < sample.pool_count; i++) {
         const struct xseg_published_pool *row = &sample.pools[i];
 
-        sum.live += row->live;
+        sum.allocated += row->allocated;
         sum.pending += row->pending;
         sum.cached += row->cached;
         sum.reserved += row->reserved;
     }
-    assert_int_equal(sum.live, stats.allocated_bytes[XSEG_STAT_ALL].current);
-    assert_int_equal(sum.live + sum.pending, stats.active_bytes[XSEG_STAT_ALL].current);
+    assert_int_equal(sum.allocated, stats.allocated_bytes[XSEG_STAT_ALL].current);
+    assert_int_equal(sum.allocated + sum.pending, stats.active_bytes[XSEG_STAT_ALL].current);
     assert_int_equal(sum.reserved, stats.reserved_bytes[XSEG_STAT_ALL].current);
-    assert_int_equal(sum.cached + sum.live + sum.pending, sum.reserved + stats.paused_bytes);
+    assert_int_equal(sum.cached + sum.allocated + sum.pending, sum.reserved + stats.paused_bytes);
     assert_int_equal(sample.devices[0].cached, sum.cached);
 }
 
@@ -116,7 +115,7 @@ static uint32_t expect_agreement(struct xseg_allocator *allocator)
 {
     static const unsigned places[] = {
         [XSEG_PUBLISHED_DEFAULT] = 0, [XSEG_PUBLISHED_GUARDED] = 1, [XSEG_PUBLISHED_PRIVATE] = 2,
-        [XSEG_PUBLISHED_OTHERS] = 3,  [XSEG_PUBLISHED_ENDED] = 4,
+        [XSEG_PUBLISHED_OTHERS] = 3,  [XSEG_PUBLISHED_RETIRED] = 4,
     };
     uint32_t newest = 0, private_rows = 0;
 
@@ -178,7 +177,7 @@ static void rows_of_a_device_without_private_pools(void **state)
     scene_free(allocator, scene_alloc_in(allocator, pool, 30 * MIB, NULL));
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(expect_agreement(allocator), 0);
-    assert_int_equal(find_kind(XSEG_PUBLISHED_ENDED)->cached, 40 * MIB);
+    assert_int_equal(find_kind(XSEG_PUBLISHED_RETIRED)->cached, 40 * MIB);
     scene_empty_cache(allocator);
     assert_int_equal(expect_agreement(allocator), 0);
     assert_int_equal(sample.pool_count, 1);
@@ -198,12 +197,12 @@ static void fallback_and_paused_memory_is_equal_in_both(void **state)
     scene_free(allocator, scene_alloc_in(allocator, pool[1], 40 * MIB, NULL));
     void *const lent = scene_alloc(allocator, 30 * MIB, NULL);
     assert_int_equal(expect_agreement(allocator), 2);
-    assert_int_equal(sample.pools[2].live, 70 * MIB);
+    assert_int_equal(sample.pools[2].allocated, 70 * MIB);
     assert_int_equal(sample.pools[2].cached, 10 * MIB);
     assert_int_equal(sample.pools[0].reserved, 0);
     assert_int_equal(xseg_pool_pause(pool[0], XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     assert_int_equal(expect_agreement(allocator), 2);
-    assert_int_equal(sample.pools[1].live, 20 * MIB);
+    assert_int_equal(sample.pools[1].allocated, 20 * MIB);
     assert_int_equal(sample.pools[1].reserved, 0);
     assert_int_equal(xseg_pool_resume(pool[0]), XSEG_OK);
     scene_free(allocator, lent);
@@ -243,8 +242,8 @@ static void pools_without_a_row_share_one(void **state)
     scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
     assert_int_equal(expect_agreement(allocator), XSEG_PUBLISHED_POOLS - 4);
     assert_int_equal(sample.pool_count, XSEG_PUBLISHED_POOLS);
-    assert_int_equal(find_kind(XSEG_PUBLISHED_GUARDED)->live, 3 * MIB);
-    assert_int_equal(find_kind(XSEG_PUBLISHED_ENDED)->cached, 20 * MIB);
+    assert_int_equal(find_kind(XSEG_PUBLISHED_GUARDED)->allocated, 3 * MIB);
+    assert_int_equal(find_kind(XSEG_PUBLISHED_RETIRED)->cached, 20 * MIB);
     assert_true(find_kind(XSEG_PUBLISHED_OTHERS)->pending > 0);
     assert_true(find_kind(XSEG_PUBLISHED_OTHERS)->cached > 0);
     assert_true(sample.pools[3].pending > 0);
@@ -291,7 +290,7 @@ static void rows_are_shared_by_devices(void **state)
     }
     assert_int_equal(sample.pools[1].kind, XSEG_PUBLISHED_OTHERS);
     assert_int_equal(sample.pools[1].count, COUNT_OF(pool));
-    assert_int_equal(sample.pools[1].live, live);
+    assert_int_equal(sample.pools[1].allocated, live);
     assert_int_equal(sample.pools[1].reserved, reserved);
     assert_int_equal(sample.pools[2].ordinal, 1);
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
@@ -327,22 +326,22 @@ static void reading_takes_no_lock_of_an_allocation(void **state) XSEG_UNCHECKED
     for (unsigned i = 0; i < 2; i++) {
         struct xseg_arena *held = i == 0 ? large : small;
 
-        xseg_arena_lock(held);
+        xseg_biased_lock_lock(&held->lock);
         assert_int_equal(xseg_metrics_write_text(allocator, metrics, sizeof(metrics), &needed),
                          XSEG_OK);
         xseg_publisher_sample(allocator, &sample);
         for (unsigned k = 0; k < COUNT_OF(pool_stats); k++)
             xseg_counters_read_pool(k == 0 ? &device->pool : pool, &pool_stats[k]);
-        xseg_arena_unlock(held);
+        xseg_biased_lock_unlock(&held->lock);
         assert_int_equal(sample.device_count, 1);
         assert_int_equal(sample.pool_count, 2);
         assert_int_equal(sample.pools[0].kind, XSEG_PUBLISHED_DEFAULT);
-        assert_int_equal(sample.pools[0].live, 3 * MIB);
+        assert_int_equal(sample.pools[0].allocated, 3 * MIB);
         assert_int_equal(sample.pools[1].kind, XSEG_PUBLISHED_PRIVATE);
-        assert_int_equal(sample.pools[1].live, 512);
+        assert_int_equal(sample.pools[1].allocated, 512);
         for (unsigned k = 0; k < COUNT_OF(pool_stats); k++)
             assert_int_equal(pool_stats[k].allocated_bytes[XSEG_STAT_ALL].current,
-                             sample.pools[k].live);
+                             sample.pools[k].allocated);
         assert_in_range(needed, 1000, sizeof(metrics));
     }
     xseg_mutex_unlock(&device->memory_lock);

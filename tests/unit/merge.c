@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "src/base/align.h"
-#include "src/core/history/merge.h"
+#include "src/core/history/ring.h"
 #include "tests/support/draw.h"
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Origins of blocks: stamps, call stacks and user values by place. */
-#include "src/core/block/origins.h"
+#include "src/core/block/recorder.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "tests/support/scene.h"
 
 #define TICK_NS (UINT64_C(1) << 24)

@@ -35,7 +35,7 @@ static void fill(void)
     file.sequence = 6;
     now->device_count = 2;
     now->pool_count = 3;
-    now->devices[1] = (struct xseg_published_device){.ordinal = 1, .live = 5, .reserved = 9};
+    now->devices[1] = (struct xseg_published_device){.ordinal = 1, .allocated = 5, .reserved = 9};
     now->pools[0] =
         (struct xseg_published_pool){.kind = XSEG_PUBLISHED_DEFAULT, .label = "default"};
     now->pools[1] = (struct xseg_published_pool){
@@ -67,15 +67,15 @@ static void what_is_well_formed_is_taken(void **state)
     assert_int_equal(head.pid, 77);
     assert_int_equal(head.start_ticks, 1234);
     assert_int_equal(frame.device_count, 2);
-    assert_int_equal(frame.devices[1].live, 5);
+    assert_int_equal(frame.devices[1].allocated, 5);
     assert_string_equal(frame.pools[2].label, "\"kv\"");
     /* The other frame is the current one after the next change. */
     file.samples[1].device_count = 1;
-    file.samples[1].devices[0].live = 11;
+    file.samples[1].devices[0].allocated = 11;
     file.sequence++;
     assert_true(take());
     assert_int_equal(frame.device_count, 1);
-    assert_int_equal(frame.devices[0].live, 11);
+    assert_int_equal(frame.devices[0].allocated, 11);
 }
 
 static void what_is_not_is_refused(void **state)
@@ -176,7 +176,7 @@ static void files_are_read(void **state)
     fill();
     int made = make_file(sizeof(file));
     assert_true(published_read(made, &head, &frame, &why));
-    assert_int_equal(frame.devices[1].live, 5);
+    assert_int_equal(frame.devices[1].allocated, 5);
     assert_int_equal(close(made), 0);
     for (size_t bytes = 0; bytes < sizeof(file); bytes = bytes * 3 + 1) {
         made = make_file(bytes);
@@ -210,9 +210,9 @@ static void *write_frames(void *self)
 
         atomic_thread_fence(memory_order_release);
         to->device_count = 1;
-        to->devices[0].live = next;
+        to->devices[0].allocated = next;
         for (unsigned i = 0; i < XSEG_PUBLISHED_POOLS; i++)
-            to->pools[i].live = next;
+            to->pools[i].allocated = next;
         to->devices[0].reserved = next;
         __atomic_store_n(&memory->sequence, next, __ATOMIC_RELEASE);
         if (next % 16 == 0)
@@ -243,10 +243,10 @@ static void a_frame_is_of_one_moment(void **state)
         if (frame.device_count != 1)
             continue; /* that from before the thread */
         taken++;
-        assert_int_equal(frame.devices[0].live, head.sequence);
+        assert_int_equal(frame.devices[0].allocated, head.sequence);
         assert_int_equal(frame.devices[0].reserved, head.sequence);
         for (unsigned k = 0; k < XSEG_PUBLISHED_POOLS; k++)
-            assert_int_equal(frame.pools[k].live, head.sequence);
+            assert_int_equal(frame.pools[k].allocated, head.sequence);
     }
     atomic_store(&ends_now, true);
     assert_int_equal(pthread_join(thread, NULL), 0);

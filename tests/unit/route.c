@@ -11,7 +11,6 @@
 #include <cmocka.h>
 
 #include "src/core/device/device.h"
-#include "src/core/device/route.h"
 
 static struct xseg_mutex table_lock;
 static struct xseg_routes routes;

@@ -172,7 +172,7 @@ static void a_failed_undo_loses_nothing(void **state)
     assert_int_equal(mapped(&f), 3 * PAGE);
 
     make_unknown(&f, 1);
-    assert_int_equal(xseg_segment_retry_unknown(&f.segment), XSEG_OK);
+    assert_int_equal(xseg_segment_retry_unknown(&f.segment, 0, f.segment.granules), XSEG_OK);
     assert_int_equal(f.segment.unknown, 0);
     assert_int_equal(xseg_sim_used(0), 2 * PAGE);
     tear_down(&f);
@@ -581,7 +581,7 @@ static void an_alias_in_unknown_state_keeps_its_page(void **state)
     assert_int_equal(xseg_page_cache_bytes(&f.pages), 0);
     assert_int_equal(xseg_unreleased_bytes(&f.unreleased), PAGE);
     assert_int_equal(xseg_sim_used(0), PAGE);
-    assert_int_equal(xseg_segment_retry_unknown(&f.segment), XSEG_OK);
+    assert_int_equal(xseg_segment_retry_unknown(&f.segment, 0, f.segment.granules), XSEG_OK);
     assert_int_equal(xseg_unreleased_bytes(&f.unreleased), 0);
     assert_int_equal(xseg_sim_used(0), 0);
     tear_down(&f);
@@ -628,7 +628,7 @@ static void aliases_undo_themselves_at_every_failure(void **state)
         assert_int_equal(status == XSEG_OK, n > (twice ? 10 : 3));
         assert_int_equal(xseg_sim_fail(NULL, 0, 999), XSEG_OK);
         assert_int_equal(xseg_sim_fault_set(1, NULL), XSEG_OK);
-        assert_int_equal(xseg_segment_retry_unknown(&f.segment), XSEG_OK);
+        assert_int_equal(xseg_segment_retry_unknown(&f.segment, 0, f.segment.granules), XSEG_OK);
         assert_int_equal(xseg_sim_used(0), 3 * PAGE);
         assert_int_equal(xseg_unreleased_bytes(&f.unreleased), 0);
         tear_down(&f);

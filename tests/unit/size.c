@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "src/core/config/size.h"
+#include "src/core/config/config.h"
 
 #define KIB XSEG_KIB
 #define MIB XSEG_MIB
@@ -76,8 +76,8 @@ static void segments(void **state)
     assert_int_equal(xseg_size_segment(&config, 10 * MIB + 512), 12 * MIB);
     config.large_segment_bytes = 64 * MIB;
     assert_int_equal(xseg_size_segment(&config, 2 * MIB), 64 * MIB);
-    assert_true(xseg_size_is_small(MIB));
-    assert_false(xseg_size_is_small(MIB + 512));
+    assert_true(MIB <= XSEG_SIZE_SMALL_MAX);
+    assert_false(MIB + 512 <= XSEG_SIZE_SMALL_MAX);
 }
 
 int main(void)

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "src/core/block/extent.h"
-#include "src/core/device/allocator.h"
+#include "src/core/block/block.h"
+#include "src/core/device/device.h"
 #include "tests/support/scene.h"
 
 /* A little over two GiB, from the middle of one on. */
@@ -130,15 +130,15 @@ static void a_slot_is_of_one_arena(void **state)
     assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &first) &&
                 xseg_page_map_insert(&page_map, &second));
     xseg_slot *start = xseg_page_map_slot(&page_map, BASE);
-    assert_int_equal(xseg_slot_read(start), 0);
+    assert_int_equal(atomic_load_explicit(start, memory_order_acquire), 0);
     xseg_slot_add(start, make_block(1, &first));
     xseg_slot_add(xseg_page_map_slot(&page_map, BASE + 3 * XSEG_MIB), make_block(2, &second));
-    assert_ptr_equal(xseg_slot_arena(xseg_slot_read(start)), arena_number(0));
+    assert_ptr_equal(xseg_slot_arena(atomic_load_explicit(start, memory_order_acquire)), arena_number(0));
     assert_ptr_equal(xseg_slot_block_of(start, arena_number(0)), &block[1]);
     assert_null(xseg_slot_block_of(start, arena_number(1)));
     assert_ptr_equal(xseg_page_map_last_slot(&page_map, &second, BASE + 5 * XSEG_MIB), &block[2]);
     assert_ptr_equal(xseg_page_map_last_slot(&page_map, &first, BASE + 3 * XSEG_MIB), &block[1]);
-    const uintptr_t before = xseg_slot_read(start);
+    const uintptr_t before = atomic_load_explicit(start, memory_order_acquire);
     xseg_slot_remove(start);
     assert_false(xseg_slot_is_current(start, before, arena_number(0)));
     xseg_slot_add(start, &block[2]);
@@ -221,7 +221,7 @@ static void expect_finding(const char *tag, void (*sabotage)(xseg_slot *start))
     void *ptr = scene_alloc(allocator, 8 * XSEG_MIB, NULL);
     struct xseg_extent *extent = xseg_page_map_find(&allocator->page_map, (uintptr_t)ptr);
     xseg_slot *start = xseg_page_map_slot(&allocator->page_map, (uintptr_t)ptr);
-    const uintptr_t what = xseg_slot_read(start);
+    const uintptr_t what = atomic_load_explicit(start, memory_order_acquire);
 
     assert_true(xseg_extent_audit(extent, &violation));
     sabotage(start);
@@ -241,7 +241,7 @@ static void lose(xseg_slot *start)
 
 static void repeat(xseg_slot *start)
 {
-    xseg_slot_set(start + 2, xseg_slot_read(start));
+    xseg_slot_set(start + 2, atomic_load_explicit(start, memory_order_acquire));
 }
 
 static void the_audit_can_fail(void **state)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Small blocks: what the audit of their starts finds, and requested sizes. */
 #include "src/core/block/arena.h"
-#include "src/core/block/extent.h"
-#include "src/core/device/allocator.h"
+#include "src/core/block/block.h"
+#include "src/core/device/device.h"
 
 #include <string.h>
 

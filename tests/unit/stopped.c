@@ -7,8 +7,8 @@
  * one that is wanted.  Each run stops it one instruction later, STRIDE under AddressSanitizer, until it comes to
  * its end.
  */
-#include "src/core/device/allocator.h"
-#include "src/core/reclaim/pool_release.h"
+#include "src/core/device/device.h"
+#include "src/core/reclaim/reclaim.h"
 #include "tests/support/scene.h"
 
 /* ThreadSanitizer delivers no signal in between, and locks are mutexes there. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What the histories of an allocator share: settings by configuration, time, labels of threads, hooks, the depot. */
-#include "src/core/history/store.h"
+#include "src/core/history/history.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -13,7 +13,6 @@
 #include <cmocka.h>
 
 #include "src/core/config/config.h"
-#include "src/core/history/context.h"
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 

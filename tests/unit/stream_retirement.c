@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Departure: what becomes of the entry of a stream that is gone. */
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "tests/support/scene.h"
 
 static struct xseg_known_stream *known(struct xseg_allocator *allocator, xseg_stream stream)

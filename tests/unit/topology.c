@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "src/core/stream/topology.h"
+#include "src/core/stream/streams.h"
 #include "tests/support/scene.h"
 #include "vmm/context.h"
 

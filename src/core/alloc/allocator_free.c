@@ -1,21 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/alloc/allocator_free.h"
+#include "src/core/alloc/alloc.h"
 
 #include <inttypes.h>
 
 #include "src/base/error.h"
-#include "src/core/alloc/capture.h"
-#include "src/core/alloc/slow_path.h"
 #include "src/core/block/arena.h"
-#include "src/core/block/arena_blocks.h"
-#include "src/core/block/extent.h"
+#include "src/core/block/block.h"
 #include "src/core/block/recorder.h"
-#include "src/core/grow/guarded.h"
+#include "src/core/grow/growth.h"
 #include "src/core/history/history.h"
-#include "src/core/instance/history_sweep.h"
-#include "src/core/pending/debug_fill.h"
+#include "src/core/instance/instance.h"
 #include "src/core/pending/pending.h"
-#include "src/core/pending/stream_retirement.h"
 
 /* --- From an address to its block. --- */
 
@@ -73,7 +68,7 @@ static xseg_status append_last_free(struct xseg_allocator *allocator, uint64_t a
 }
 
 /* An allocated block whose arena is locked. */
-struct live {
+struct locked_block {
     struct xseg_arena *arena;
     struct xseg_block *block;
 };
@@ -84,8 +79,9 @@ struct live {
  * status:  set to XSEG_ERR_NOT_ALLOCATED if there is none
  * Returns: whether the arena is locked
  */
-static inline bool lock_live(struct xseg_allocator *allocator, const void *pointer,
-                             struct live *live, xseg_status *status) XSEG_TRIES(live->arena->lock)
+static inline bool lock_allocated_block(struct xseg_allocator *allocator, const void *pointer,
+                                        struct locked_block *locked, xseg_status *status)
+    XSEG_TRIES(locked->arena->lock)
 {
     const uint64_t address = (uint64_t)(uintptr_t)pointer;
     struct xseg_extent *extent = xseg_arena_lock_at(&allocator->page_map, address);
@@ -96,13 +92,13 @@ static inline bool lock_live(struct xseg_allocator *allocator, const void *point
         return false;
     }
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
-    live->arena = extent->arena;
-    live->block = xseg_extent_block_at(extent, address);
-    if (__builtin_expect(live->block != NULL && live->block->state == XSEG_BLOCK_ALLOCATED, 1))
+    locked->arena = extent->arena;
+    locked->block = xseg_extent_block_at(extent, address);
+    if (__builtin_expect(locked->block != NULL && locked->block->state == XSEG_BLOCK_ALLOCATED, 1))
         return true;
     bool is_free = false;
     *status = fail_not_allocated(extent, address, &is_free);
-    xseg_arena_unlock(live->arena);
+    xseg_biased_lock_unlock(&locked->arena->lock);
     if (is_free)
         *status = append_last_free(allocator, address);
     return false;
@@ -117,11 +113,12 @@ static inline bool is_watched(const struct xseg_config *config, const struct xse
 }
 
 /* Allocate a record of a stream use, and unlock the arena. */
-static xseg_status reserve_use_record(const struct live *live) XSEG_RELEASES(live->arena->lock)
+static xseg_status reserve_use_record(const struct locked_block *locked)
+    XSEG_RELEASES(locked->arena->lock)
 {
-    const bool reserved = xseg_arena_reserve_records(live->arena, &live->arena->uses, 1);
+    const bool reserved = xseg_arena_reserve_records(locked->arena, &locked->arena->uses, 1);
 
-    xseg_arena_unlock(live->arena);
+    xseg_biased_lock_unlock(&locked->arena->lock);
     return reserved ? XSEG_OK
                     : xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, stream use of a block");
 }
@@ -138,19 +135,19 @@ static xseg_status free_claimed(struct xseg_block *block, const struct xseg_conf
         return xseg_pending_free(arena->device->pending, block,
                                  config->graph_capture_record_stream_reuse);
     xseg_debug_fill_claimed(block);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     xseg_recorder_free_if_enabled(arena, block);
     xseg_arena_free(arena, block);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     return XSEG_OK;
 }
 
 /* Free a block that no other stream uses, and unlock its arena. */
-static inline void free_unused(const struct live *live) XSEG_RELEASES(live->arena->lock)
+static inline void free_unused(const struct locked_block *locked) XSEG_RELEASES(locked->arena->lock)
 {
-    xseg_recorder_free_if_enabled(live->arena, live->block);
-    xseg_arena_free(live->arena, live->block);
-    xseg_arena_unlock(live->arena);
+    xseg_recorder_free_if_enabled(locked->arena, locked->block);
+    xseg_arena_free(locked->arena, locked->block);
+    xseg_biased_lock_unlock(&locked->arena->lock);
 }
 
 /* Free the block at an address.  side: a stream whose work uses the block as well, or NULL */
@@ -162,26 +159,26 @@ static xseg_status free_at(struct xseg_allocator *allocator, const void *pointer
     xseg_status status = XSEG_OK;
 
     for (;;) {
-        struct live live = {0};
+        struct locked_block locked = {0};
 
-        if (__builtin_expect(!lock_live(allocator, pointer, &live, &status), 0))
+        if (__builtin_expect(!lock_allocated_block(allocator, pointer, &locked, &status), 0))
             return status;
-        const uint32_t uses = side != NULL && side != xseg_arena_stream(live.arena);
-        device = live.arena->device;
-        if (__builtin_expect(!is_watched(config, live.arena), 1) && uses == 0 &&
-            live.block->uses == NULL) {
-            free_unused(&live);
+        const uint32_t uses = side != NULL && side != xseg_arena_stream(locked.arena);
+        device = locked.arena->device;
+        if (__builtin_expect(!is_watched(config, locked.arena), 1) && uses == 0 &&
+            locked.block->uses == NULL) {
+            free_unused(&locked);
             break;
         }
-        if (live.arena->uses.free_count >= uses) {
+        if (locked.arena->uses.free_count >= uses) {
             if (uses != 0)
-                xseg_pending_record_stream(live.arena, live.block, side, false);
-            live.block->state = XSEG_BLOCK_CLAIMED;
-            xseg_arena_unlock(live.arena);
-            status = free_claimed(live.block, config);
+                xseg_pending_record_stream(locked.arena, locked.block, side, false);
+            locked.block->state = XSEG_BLOCK_CLAIMED;
+            xseg_biased_lock_unlock(&locked.arena->lock);
+            status = free_claimed(locked.block, config);
             break;
         }
-        status = reserve_use_record(&live);
+        status = reserve_use_record(&locked);
         if (status != XSEG_OK)
             return status;
     }
@@ -214,48 +211,48 @@ xseg_status xseg_allocator_record_stream(struct xseg_allocator *allocator, const
     bool captured = false;
 
     do {
-        struct live live = {0};
+        struct locked_block locked = {0};
 
-        if (!lock_live(allocator, pointer, &live, &status))
+        if (!lock_allocated_block(allocator, pointer, &locked, &status))
             return status;
-        struct xseg_device *device = live.arena->device;
+        struct xseg_device *device = locked.arena->device;
         if (stream == NULL)
             stream = find_stream(device, handle);
         if (stream == NULL) {
-            xseg_arena_unlock(live.arena);
+            xseg_biased_lock_unlock(&locked.arena->lock);
             status = xseg_stream_retirement_get(device, handle, &stream);
             if (status == XSEG_OK)
                 status = xseg_capture_has_stream(device, stream, &captured);
             continue;
         }
-        if (stream == xseg_arena_stream(live.arena)) {
-            xseg_arena_unlock(live.arena);
+        if (stream == xseg_arena_stream(locked.arena)) {
+            xseg_biased_lock_unlock(&locked.arena->lock);
             return XSEG_OK;
         }
-        if (live.arena->uses.free_count > 0) {
-            xseg_pending_record_stream(live.arena, live.block, stream, captured);
-            xseg_arena_unlock(live.arena);
+        if (locked.arena->uses.free_count > 0) {
+            xseg_pending_record_stream(locked.arena, locked.block, stream, captured);
+            xseg_biased_lock_unlock(&locked.arena->lock);
             return XSEG_OK;
         }
-        status = reserve_use_record(&live);
+        status = reserve_use_record(&locked);
     } while (status == XSEG_OK);
     return status;
 }
 
-/* --- Free behind events. --- */
+/* --- Free after events. --- */
 
 /* Find the device of an allocated block. */
 static xseg_status find_device(struct xseg_allocator *allocator, const void *pointer,
                                struct xseg_device **out)
 {
-    struct live live = {0};
+    struct locked_block locked = {0};
     xseg_status status = XSEG_OK;
 
-    if (!lock_live(allocator, pointer, &live, &status))
+    if (!lock_allocated_block(allocator, pointer, &locked, &status))
         return status;
-    XSEG_ASSERT(live.arena->device->allocator == allocator);
-    *out = live.arena->device;
-    xseg_arena_unlock(live.arena);
+    XSEG_ASSERT(locked.arena->device->allocator == allocator);
+    *out = locked.arena->device;
+    xseg_biased_lock_unlock(&locked.arena->lock);
     return XSEG_OK;
 }
 

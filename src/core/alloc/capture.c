@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/alloc/capture.h"
+#include "src/core/alloc/alloc.h"
 
 #include "src/base/error.h"
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
 #include "src/core/pending/pending.h"
-#include "src/core/pending/stream_retirement.h"
 #include "src/core/pool/pause.h"
-#include "src/core/reclaim/pool_release.h"
-#include "src/core/reclaim/trim.h"
+#include "src/core/reclaim/reclaim.h"
 
 static xseg_status retain_pool(struct xseg_pool *pool)
 {
@@ -43,10 +41,10 @@ xseg_status xseg_route_start(struct xseg_pool *pool, bool (*accepts)(void *, xse
     if (status != XSEG_OK)
         return status;
     /* A mark that is added after this check finds the route. */
-    xseg_pending_lock(pending);
+    xseg_biased_lock_lock(&pending->lock);
     if (pending->marks != 0)
         atomic_store_explicit(&pool->is_captured, true, memory_order_relaxed);
-    xseg_pending_unlock(pending);
+    xseg_biased_lock_unlock(&pending->lock);
     return XSEG_OK;
 }
 
@@ -67,9 +65,9 @@ xseg_status xseg_route_stop(struct xseg_pool *pool)
         return xseg_fail(XSEG_ERR_ARGUMENT,
                          "route is not active, pool %s; match each call to one xseg_route_begin()",
                          xseg_pool_label(pool));
-    xseg_pending_lock(device->pending);
+    xseg_biased_lock_lock(&device->pending->lock);
     settle_deferred_of(device->pending, pool);
-    xseg_pending_unlock(device->pending);
+    xseg_biased_lock_unlock(&device->pending->lock);
     (void)xseg_release_pool(pool);
     return XSEG_OK;
 }
@@ -119,9 +117,9 @@ xseg_status xseg_capture_start(struct xseg_pool *pool, xseg_stream handle)
     /* A trim, a growth or a poll that is in progress ends before the capture begins. */
     xseg_mutex_lock(&device->memory_lock);
     release_memory_for_capture(device);
-    xseg_pending_lock(device->pending);
+    xseg_biased_lock_lock(&device->pending->lock);
     atomic_fetch_add(&device->pending->captures, 1);
-    xseg_pending_unlock(device->pending);
+    xseg_biased_lock_unlock(&device->pending->lock);
     xseg_mutex_unlock(&device->memory_lock);
     xseg_pools_notify(device);
     xseg_housekeeping_end_call(device->allocator);
@@ -146,10 +144,10 @@ xseg_status xseg_capture_stop(struct xseg_pool *pool)
             XSEG_ERR_ARGUMENT,
             "capture is not active, pool %s; match each call to one xseg_capture_begin()",
             xseg_pool_label(pool));
-    xseg_pending_lock(pending);
+    xseg_biased_lock_lock(&pending->lock);
     decrease_captures(pending);
     settle_deferred_of(pending, pool);
-    xseg_pending_unlock(pending);
+    xseg_biased_lock_unlock(&pending->lock);
     (void)xseg_release_pool(pool);
     return XSEG_OK;
 }
@@ -162,10 +160,10 @@ xseg_status xseg_capture_mark_device(struct xseg_device *device)
         return xseg_driver_fail_lost(&device->context);
     /* As for a capture.  No memory is released, because the driver may have begun the capture already. */
     xseg_mutex_lock(&device->memory_lock);
-    xseg_pending_lock(pending);
+    xseg_biased_lock_lock(&pending->lock);
     pending->marks++;
     atomic_fetch_add(&pending->captures, 1);
-    xseg_pending_unlock(pending);
+    xseg_biased_lock_unlock(&pending->lock);
     xseg_mutex_unlock(&device->memory_lock);
     xseg_routes_record_capture(&device->routes);
     return XSEG_OK;
@@ -175,13 +173,13 @@ bool xseg_capture_unmark_device(struct xseg_device *device)
 {
     struct xseg_pending *pending = device->pending;
 
-    xseg_pending_lock(pending);
+    xseg_biased_lock_lock(&pending->lock);
     const bool is_marked = pending->marks != 0;
     if (is_marked) {
         pending->marks--;
         decrease_captures(pending);
     }
-    xseg_pending_unlock(pending);
+    xseg_biased_lock_unlock(&pending->lock);
     return is_marked;
 }
 

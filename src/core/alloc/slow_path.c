@@ -1,25 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/alloc/slow_path.h"
+#include "src/core/alloc/alloc.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "src/base/error.h"
-#include "src/core/alloc/allocator_free.h"
-#include "src/core/block/arena_blocks.h"
-#include "src/core/block/extent.h"
-#include "src/core/config/size.h"
-#include "src/core/device/allocator.h"
+#include "src/core/block/arena.h"
+#include "src/core/block/block.h"
+#include "src/core/config/config.h"
+#include "src/core/device/device.h"
 #include "src/core/grow/fallback_chain.h"
-#include "src/core/grow/guarded.h"
-#include "src/core/grow/oom.h"
+#include "src/core/grow/growth.h"
 #include "src/core/instance/instance.h"
-#include "src/core/pending/debug_fill.h"
 #include "src/core/pending/pending.h"
-#include "src/core/pending/stream_retirement.h"
 #include "src/core/pool/share.h"
 #include "src/core/reclaim/decay.h"
-#include "src/core/reclaim/pool_release.h"
+#include "src/core/reclaim/reclaim.h"
 #include "src/core/report/snapshot.h"
 
 /* The largest alignment of an address that a request can have. */
@@ -72,16 +68,19 @@ static void set_sizes(const struct xseg_device *device, struct xseg_alloc_params
 
     params->alignment = xseg_max(params->alignment, XSEG_SIZE_UNIT);
     params->expandable =
-        config->expandable_segments && device->context.has_vmm && !xseg_pool_has_own_memory(pool);
+        config->expandable_segments && device->context.has_vmm && !pool->has_own_memory;
     /* Fixed since the pool has an arena. */
-    params->is_single = xseg_pool_is_single(pool) && !params->is_small && params->expandable;
-    params->no_split = params->is_single || xseg_pool_is_whole(pool);
+    params->is_single = atomic_load_explicit(&pool->is_single, memory_order_relaxed) &&
+                        !params->is_small && params->expandable;
+    params->no_split =
+        params->is_single || atomic_load_explicit(&pool->no_split, memory_order_relaxed);
     /* A single page has its alignment from the address at which it is mapped. */
     params->span = params->bytes + (params->is_single ? 0 : params->alignment - XSEG_SIZE_UNIT);
     params->segment_bytes = xseg_max(xseg_size_segment(config, params->bytes),
                                      xseg_round_up(params->span, XSEG_SIZE_SEGMENT_STEP));
-    params->collects_garbage = config->garbage_collection_threshold > 0 &&
-                               xseg_device_limits_fraction(&device->limits) < 1.0;
+    params->collects_garbage =
+        config->garbage_collection_threshold > 0 &&
+        atomic_load_explicit(&device->limits.fraction, memory_order_relaxed) < 1.0;
     XSEG_ASSERT(params->bytes >= params->requested && params->span >= params->bytes);
     XSEG_ASSERT(params->segment_bytes >= params->span);
 }
@@ -101,7 +100,7 @@ static xseg_status prepare_params(struct xseg_device *device, struct xseg_alloc_
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
     params->bytes = xseg_size_round(params->config, params->requested);
-    params->is_small = xseg_size_is_small(params->bytes);
+    params->is_small = params->bytes <= XSEG_SIZE_SMALL_MAX;
     params->is_searched = params->arena != NULL && params->arena->is_small == params->is_small &&
                           !xseg_pending_captures(device->pending) &&
                           (params->pool != NULL || !xseg_routes_exist(&device->routes));
@@ -200,9 +199,9 @@ static xseg_status allocate_at(const struct xseg_alloc_params *params,
     xseg_mutex_lock(&device->memory_lock);
     xseg_status status = xseg_pool_check_running(arena->pool);
     if (status == XSEG_OK) {
-        xseg_arena_lock(arena);
+        xseg_biased_lock_lock(&arena->lock);
         status = allocate_cached_at(arena, params, out);
-        xseg_arena_unlock(arena);
+        xseg_biased_lock_unlock(&arena->lock);
     }
     xseg_mutex_unlock(&device->memory_lock);
     return status;
@@ -217,7 +216,9 @@ static xseg_status allocate_after_miss(const struct xseg_alloc_params *params,
     struct xseg_arena *arena = params->arena;
     struct xseg_device *device = arena->device;
 
-    if (xseg_page_probe_is_due(device->sharing) && !xseg_pending_captures(device->pending))
+    if (__builtin_expect(
+            atomic_load_explicit(&device->sharing->has_deferred_probe, memory_order_relaxed), 0) &&
+        !xseg_pending_captures(device->pending))
         xseg_page_probe_retry(device);
     bool rejected = false;
     const xseg_status status = xseg_fallback_chain_alloc(params, out, &rejected);
@@ -233,7 +234,8 @@ static xseg_status allocate_from_arena(struct xseg_alloc_params *params,
     struct xseg_device *device = params->arena->device;
     xseg_status status = XSEG_OK;
 
-    if (__builtin_expect(xseg_guarded_is_enabled(params->config), 0) && params->address == 0)
+    if (__builtin_expect(params->config->unmap_on_free || params->config->guard_page, 0) &&
+        params->address == 0)
         status = xseg_guarded_choose(params);
     if (status != XSEG_OK)
         return status;

@@ -6,10 +6,13 @@
 
 #include "src/base/error.h"
 #include "src/base/host_memory.h"
-#include "src/core/block/origins.h"
-#include "src/core/config/size.h"
+#include "src/core/block/best_fit.h"
+#include "src/core/block/block.h"
+#include "src/core/block/page_map.h"
+#include "src/core/block/recorder.h"
+#include "src/core/config/config.h"
 
-struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan)
+struct xseg_arena *xseg_arena_create(const struct xseg_arena_params *params)
 {
     _Static_assert(sizeof(struct xseg_arena) >= XSEG_DEMAND_ZERO_LARGE,
                    "demand-zero memory of this size begins at a cache line");
@@ -21,21 +24,21 @@ struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan)
     XSEG_ASSERT((uintptr_t)arena % _Alignof(struct xseg_arena) == 0);
     xseg_slab_init(&arena->blocks, sizeof(struct xseg_block));
     xseg_slab_init(&arena->uses, sizeof(struct xseg_stream_use));
-    arena->device = plan->device;
-    arena->page_map = plan->page_map;
-    arena->searches = plan->searches;
-    arena->history = plan->history;
-    arena->pool_number = plan->pool_number;
-    atomic_init(&arena->pool, plan->pool);
-    atomic_init(&arena->stream, plan->stream);
-    arena->is_small = plan->is_small;
-    arena->is_private = plan->is_private;
-    arena->is_guarded = plan->is_guarded;
-    atomic_init(&arena->free_actions, plan->is_guarded ? XSEG_ARENA_SLOW_PATH : 0);
-    arena->has_starts = plan->is_small && !plan->is_guarded;
-    arena->unindexed_max = plan->is_small ? 0 : XSEG_SIZE_SMALL_MAX;
-    arena->last_remainder_min = plan->is_small ? 128 << 10 : XSEG_SIZE_SMALL_MAX + 1;
-    arena->records = plan->page_map->records.base;
+    arena->device = params->device;
+    arena->page_map = params->page_map;
+    arena->searches = params->searches;
+    arena->history = params->history;
+    arena->pool_id = params->pool_id;
+    atomic_init(&arena->pool, params->pool);
+    atomic_init(&arena->stream, params->stream);
+    arena->is_small = params->is_small;
+    arena->is_private = params->is_private;
+    arena->is_guarded = params->is_guarded;
+    atomic_init(&arena->free_actions, params->is_guarded ? XSEG_ARENA_SLOW_PATH : 0);
+    arena->has_starts = params->is_small && !params->is_guarded;
+    arena->unindexed_max = params->is_small ? 0 : XSEG_SIZE_SMALL_MAX;
+    arena->last_remainder_min = params->is_small ? 128 << 10 : XSEG_SIZE_SMALL_MAX + 1;
+    arena->records = params->page_map->records.base;
     xseg_biased_lock_init(&arena->lock, XSEG_RANK_ARENA);
     xseg_free_index_init(&arena->free_index, arena->records);
     arena->sentinel.state = XSEG_BLOCK_CLAIMED;
@@ -60,11 +63,11 @@ bool xseg_arena_allocate_records(struct xseg_arena *arena, struct xseg_slab *sla
     while (slab->free_count < count) {
         const uint32_t records = xseg_slab_next_records(slab);
 
-        xseg_arena_unlock(arena);
+        xseg_biased_lock_unlock(&arena->lock);
         struct xseg_slab_batch *batch =
             slab == &arena->blocks ? xseg_page_map_allocate_records(arena->page_map, records)
                                    : xseg_slab_make_batch(slab->record_bytes, records);
-        xseg_arena_lock(arena);
+        xseg_biased_lock_lock(&arena->lock);
         if (batch == NULL || !xseg_slab_refill(slab, batch))
             return false;
     }
@@ -106,4 +109,407 @@ void xseg_arena_run_free_actions_slow(struct xseg_arena *arena, struct xseg_exte
         (void)atomic_fetch_and(&arena->free_actions, ~XSEG_ARENA_ORIGINS);
     if (xseg_arena_now(arena) != 0)
         stamp_granules(arena, extent, base, bytes);
+}
+
+/* --- Blocks. --- */
+
+/* Members of the new block are assigned one by one: for an assignment of the whole record, compilers
+ * choose an instruction that takes as long as the rest of a hit. */
+struct xseg_block *xseg_arena_split_block(struct xseg_arena *arena, struct xseg_block *block,
+                                          uint64_t bytes)
+{
+    struct xseg_block *rest = xseg_slab_alloc_uninitialized(&arena->blocks);
+
+    XSEG_ASSERT(bytes > 0 && bytes < block->bytes && bytes % XSEG_SIZE_UNIT == 0);
+    XSEG_ASSERT(block->extent->arena == arena && xseg_biased_lock_is_held(&arena->lock));
+    rest->state = block->state;
+    rest->mapped = block->mapped;
+    rest->flags = 0;
+    rest->spare = 0;
+    rest->gc_count_base = 0;
+    rest->base = block->base + bytes;
+    rest->bytes = block->bytes - bytes;
+    rest->requested = block->requested;
+    atomic_store_explicit(&rest->extent, xseg_block_extent(block), memory_order_relaxed);
+    rest->prev = block;
+    rest->next = block->next;
+    rest->uses = NULL;
+    if (rest->next != NULL)
+        rest->next->prev = rest;
+    block->next = rest;
+    block->bytes = bytes;
+    XSEG_ASSERT(rest->next == NULL || rest->next->base == xseg_block_end(rest));
+    return rest;
+}
+
+/* Extend a block over the next one, whose record is freed. */
+static void join_next_block(struct xseg_arena *arena, struct xseg_block *block)
+{
+    struct xseg_block *next = block->next;
+
+    XSEG_ASSERT(next->state == block->state && next->base == xseg_block_end(block));
+    block->bytes += next->bytes;
+    block->next = next->next;
+    if (block->next != NULL)
+        block->next->prev = block;
+    xseg_slab_free(&arena->blocks, next);
+}
+
+/* Insert a cached or unmapped block into the structure that searches use. */
+static void index_block(struct xseg_arena *arena, struct xseg_block *block)
+{
+    if (block->state == XSEG_BLOCK_UNMAPPED) {
+        const struct xseg_tree_key key = xseg_tree_key_of(block, false);
+
+        xseg_tree_insert(arena->records, &arena->unmapped_blocks, block, &key);
+    } else {
+        xseg_cached_add(arena, block);
+    }
+}
+
+static void unindex_block(struct xseg_arena *arena, struct xseg_block *block)
+{
+    XSEG_ASSERT(block->state == XSEG_BLOCK_UNMAPPED || block->state == XSEG_BLOCK_CACHED);
+    if (block->state == XSEG_BLOCK_UNMAPPED) {
+        const struct xseg_tree_key key = xseg_tree_key_of(block, false);
+
+        xseg_tree_remove(arena->records, &arena->unmapped_blocks, block, &key);
+    } else {
+        xseg_cached_remove(arena, block);
+    }
+}
+
+/* Coalesce a block that is not indexed with neighbors in the same state, and index the result,
+ * which keeps the `requested` of the block. */
+static struct xseg_block *coalesce_block(struct xseg_arena *arena, struct xseg_block *block)
+{
+    struct xseg_block *prev = block->prev, *next = block->next;
+
+    XSEG_ASSERT(block->state == XSEG_BLOCK_UNMAPPED || block->state == XSEG_BLOCK_CACHED);
+    XSEG_ASSERT(block->flags == 0);
+    if (next != NULL && next->state == block->state) {
+        unindex_block(arena, next);
+        join_next_block(arena, block);
+    }
+    if (prev != NULL && prev->state == block->state) {
+        unindex_block(arena, prev);
+        prev->requested = block->requested;
+        join_next_block(arena, prev);
+        block = prev;
+    }
+    XSEG_ASSERT(block->next == NULL || block->next->state != block->state);
+    XSEG_ASSERT(block->prev == NULL || block->prev->state != block->state);
+    index_block(arena, block);
+    return block;
+}
+
+/* --- Block flags. --- */
+
+/* Mark an allocated block as allocated for the default pool. */
+static void mark_block_fallback(struct xseg_arena *arena, struct xseg_block *block)
+{
+    atomic_uint_fast64_t *up = arena->fallback.up;
+
+    XSEG_ASSERT(block->state == XSEG_BLOCK_ALLOCATED && !xseg_block_is_fallback(block));
+    XSEG_ASSERT(arena->is_private && xseg_biased_lock_is_held(&arena->lock));
+    up[XSEG_COUNT_ALLOCATION]++;
+    up[XSEG_COUNT_ALLOCATED_BYTES] += block->bytes;
+    up[XSEG_COUNT_REQUESTED_BYTES] += block->requested;
+    up[XSEG_COUNT_ACTIVE]++;
+    up[XSEG_COUNT_ACTIVE_BYTES] += block->bytes;
+    up[XSEG_COUNT_OVERSIZE_ALLOCATION] += (block->flags & XSEG_BLOCK_OVERSIZE) != 0;
+    block->flags |= XSEG_BLOCK_FALLBACK;
+    xseg_arena_set_slow_path(arena, true);
+}
+
+/* Count the free of a block with flags, which may become pending. */
+static void end_flagged_allocation(struct xseg_arena *arena, struct xseg_block *block)
+{
+    atomic_uint_fast64_t *down = arena->fallback.down;
+    const bool oversize = (block->flags & XSEG_BLOCK_OVERSIZE) != 0;
+
+    XSEG_ASSERT(block->flags != 0 && xseg_biased_lock_is_held(&arena->lock));
+    if (oversize)
+        xseg_counts_decrease(&arena->counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
+    if (xseg_block_is_fallback(block)) {
+        XSEG_ASSERT(down[XSEG_COUNT_ALLOCATION] < arena->fallback.up[XSEG_COUNT_ALLOCATION]);
+        down[XSEG_COUNT_ALLOCATION]++;
+        down[XSEG_COUNT_ALLOCATED_BYTES] += block->bytes;
+        down[XSEG_COUNT_OVERSIZE_ALLOCATION] += oversize;
+    }
+    block->flags &= (uint8_t)~XSEG_BLOCK_OVERSIZE;
+}
+
+/* Count a block with flags that no stream uses any more, and clear the flags. */
+static void end_flagged_activity(struct xseg_arena *arena, struct xseg_block *block)
+{
+    atomic_uint_fast64_t *down = arena->fallback.down;
+
+    if (xseg_block_is_fallback(block)) {
+        down[XSEG_COUNT_REQUESTED_BYTES] += block->requested;
+        XSEG_ASSERT(down[XSEG_COUNT_ACTIVE] < arena->fallback.up[XSEG_COUNT_ACTIVE]);
+        down[XSEG_COUNT_ACTIVE]++;
+        down[XSEG_COUNT_ACTIVE_BYTES] += block->bytes;
+        xseg_arena_set_slow_path(arena,
+                                 arena->is_guarded || arena->fallback.up[XSEG_COUNT_ACTIVE] !=
+                                                          down[XSEG_COUNT_ACTIVE]);
+    }
+    block->flags = 0;
+}
+
+static __attribute__((noinline)) void end_flagged_block(struct xseg_arena *arena,
+                                                        struct xseg_block *block)
+{
+    end_flagged_allocation(arena, block);
+    end_flagged_activity(arena, block);
+}
+
+/* --- Allocation. --- */
+
+/* Split a cached block at an address; the first part stays cached.  Returns the remainder.  PyTorch
+ * allocates and frees the first part, so its requested size is its size. */
+static struct xseg_block *split_unaligned_head(struct xseg_arena *arena, struct xseg_block *block,
+                                               uint64_t base)
+{
+    const uint64_t head = base - block->base;
+    const bool was_split = xseg_block_is_split(block);
+
+    if (__builtin_expect(head == 0, 1))
+        return block;
+    struct xseg_block *rest = xseg_arena_split_block(arena, block, head);
+    block->requested = head;
+    xseg_cached_add(arena, block);
+    if (!xseg_extent_is_expandable(block->extent))
+        xseg_fragments_split_head(&arena->counts, was_split, head + rest->bytes);
+    return rest;
+}
+
+static struct xseg_alloc_result allocate_cached_block(struct xseg_arena *arena,
+                                                      struct xseg_block *block, uint64_t base,
+                                                      const struct xseg_alloc_params *params)
+{
+    struct xseg_counts *counts = &arena->counts;
+
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED && xseg_biased_lock_is_held(&arena->lock));
+    XSEG_ASSERT(base >= block->base && base + params->bytes <= xseg_block_end(block));
+    XSEG_ASSERT(base % params->alignment == 0 && params->requested <= params->bytes);
+    xseg_cached_remove(arena, block);
+    block = split_unaligned_head(arena, block, base);
+    const bool was_split = xseg_block_is_split(block);
+    const uint64_t rest = xseg_cached_rest(block, params);
+    if (rest != 0)
+        xseg_cached_add_last_remainder(arena, xseg_arena_split_block(arena, block, params->bytes));
+    if (!xseg_extent_is_expandable(block->extent))
+        xseg_fragments_split_any(counts, was_split, block->bytes, rest);
+    block->state = XSEG_BLOCK_ALLOCATED;
+    block->requested = params->requested;
+    xseg_cached_set_start(arena, block);
+    xseg_counts_alloc(counts, block->bytes, params->requested);
+    block->flags = block->bytes >= params->config->max_split_bytes ? XSEG_BLOCK_OVERSIZE : 0;
+    if (block->flags != 0)
+        xseg_counts_increase(counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
+    return (struct xseg_alloc_result){arena, block->base, block->bytes, block->requested, false};
+}
+
+/* Record an allocation in the history if it is enabled. */
+static inline struct xseg_alloc_result record_result(struct xseg_alloc_result result,
+                                                     const struct xseg_alloc_params *params)
+{
+    if (xseg_recorder_is_enabled(result.arena))
+        xseg_recorder_alloc(result.arena,
+                            &(struct xseg_recorded_block){result.base, result.bytes,
+                                                          result.requested, params->is_fallback});
+    return result;
+}
+
+struct xseg_alloc_result xseg_arena_allocate_block(struct xseg_arena *arena,
+                                                   struct xseg_block *block,
+                                                   const struct xseg_alloc_params *params)
+{
+    const uint64_t base = xseg_round_up(block->base, params->alignment);
+
+    if (params->keep)
+        return (struct xseg_alloc_result){
+            .arena = arena, .base = block->base, .bytes = block->bytes};
+    return record_result(allocate_cached_block(arena, block, base, params), params);
+}
+
+struct xseg_alloc_result xseg_arena_allocate_at(struct xseg_arena *arena,
+                                                struct xseg_extent *extent, uint64_t base,
+                                                const struct xseg_alloc_params *params)
+{
+    struct xseg_block *block = xseg_extent_block_over(extent, base);
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED);
+    return record_result(allocate_cached_block(arena, block, base, params), params);
+}
+
+xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                             struct xseg_alloc_result *out)
+{
+    struct xseg_block *block = NULL;
+
+    xseg_biased_lock_lock(&arena->lock);
+    if (__builtin_expect(arena->is_paused, 0)) {
+        xseg_biased_lock_unlock(&arena->lock);
+        return XSEG_OK;
+    }
+    const bool has_records = xseg_arena_reserve_records(arena, &arena->blocks, 2);
+    if (__builtin_expect(params->counts_search, 0) && !arena->is_small && !arena->is_private)
+        atomic_fetch_add_explicit(arena->searches, 1, memory_order_relaxed);
+    if (has_records)
+        block = __builtin_expect(params->is_single, 0) ? xseg_cached_find_single_page(arena, params)
+                                                       : xseg_cached_choose(arena, params);
+    if (block != NULL)
+        *out = xseg_arena_allocate_block(arena, block, params);
+    if (block != NULL && params->is_fallback) {
+        mark_block_fallback(
+            arena, xseg_extent_block_at(xseg_page_map_find(arena->page_map, out->base), out->base));
+        out->fallback = true;
+    }
+    xseg_biased_lock_unlock(&arena->lock);
+    return has_records ? XSEG_OK : xseg_arena_fail_host_memory();
+}
+
+static bool is_cached_block(const struct xseg_block *neighbor)
+{
+    return neighbor != NULL && neighbor->state == XSEG_BLOCK_CACHED;
+}
+
+void xseg_arena_set_requested(struct xseg_extent *extent, uint64_t address, uint64_t requested)
+{
+    struct xseg_block *block = xseg_extent_block_over(extent, address);
+
+    if (block->state == XSEG_BLOCK_CACHED)
+        block->requested = requested;
+}
+
+/* Cache a block that no stream uses any more, and coalesce it. */
+static void cache_freed_block(struct xseg_arena *arena, struct xseg_block *block)
+{
+    struct xseg_extent *extent = block->extent;
+    const uint64_t bytes = block->bytes;
+
+    XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && extent->arena == arena);
+    XSEG_ASSERT(block->mapped && block->flags == 0);
+    xseg_arena_run_free_actions(arena, extent, block->base, block->bytes);
+    xseg_cached_clear_start(arena, block);
+    const unsigned neighbors =
+        (unsigned)is_cached_block(block->prev) + is_cached_block(block->next);
+    block->state = XSEG_BLOCK_CACHED;
+    block = coalesce_block(arena, block);
+    if (!xseg_extent_is_expandable(extent))
+        xseg_fragments_coalesce(&arena->counts, xseg_block_is_split(block), neighbors, bytes,
+                                block->bytes - bytes);
+}
+
+void xseg_arena_free(struct xseg_arena *arena, struct xseg_block *block)
+{
+    xseg_counts_free(&arena->counts, block->bytes, block->requested);
+    if (__builtin_expect(block->flags != 0, 0))
+        end_flagged_block(arena, block);
+    cache_freed_block(arena, block);
+}
+
+void xseg_arena_mark_pending(struct xseg_arena *arena, struct xseg_block *block)
+{
+    xseg_counts_mark_pending(&arena->counts, 1, block->bytes);
+    if (__builtin_expect(block->flags != 0, 0))
+        end_flagged_allocation(arena, block);
+}
+
+void xseg_arena_free_pending(struct xseg_arena *arena, struct xseg_block *block)
+{
+    xseg_counts_end_pending(&arena->counts, 1, block->bytes, block->requested);
+    if (__builtin_expect(block->flags != 0, 0))
+        end_flagged_activity(arena, block);
+    cache_freed_block(arena, block);
+}
+
+/* --- Claims, for growth and trim. --- */
+
+struct xseg_block *xseg_arena_add_extent(struct xseg_arena *arena, struct xseg_extent *extent)
+{
+    struct xseg_block *block = xseg_slab_alloc_uninitialized(&arena->blocks);
+
+    XSEG_ASSERT(extent->arena == arena && extent->has_starts == arena->has_starts);
+    XSEG_ASSERT(extent->first == NULL && xseg_biased_lock_is_held(&arena->lock));
+    block->state = XSEG_BLOCK_CLAIMED;
+    block->mapped = !xseg_extent_is_expandable(extent);
+    block->flags = 0;
+    block->spare = 0;
+    block->gc_count_base = 0;
+    block->base = extent->segment.base;
+    block->bytes = extent->segment.bytes;
+    block->requested = 0;
+    atomic_store_explicit(&block->extent, extent, memory_order_relaxed);
+    block->prev = block->next = NULL;
+    block->uses = NULL;
+    extent->first = block;
+    xseg_list_insert(&arena->extents, &extent->link);
+    return block;
+}
+
+void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *extent)
+{
+    XSEG_ASSERT(extent->first->state == XSEG_BLOCK_CLAIMED && extent->first->next == NULL);
+    XSEG_ASSERT(extent->arena == arena && xseg_biased_lock_is_held(&arena->lock));
+    xseg_slab_free(&arena->blocks, extent->first);
+    extent->first = NULL;
+    xseg_list_remove(&extent->link);
+}
+
+struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block *block)
+{
+    XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock));
+    unindex_block(arena, block);
+    block->state = XSEG_BLOCK_CLAIMED;
+    return block;
+}
+
+/* The rest keeps its place in the tree, because no other unmapped block is between the two parts. */
+struct xseg_block *xseg_arena_claim_head(struct xseg_arena *arena, struct xseg_block *unmapped,
+                                         uint64_t bytes)
+{
+    struct xseg_block *head = xseg_slab_alloc_uninitialized(&arena->blocks);
+
+    XSEG_ASSERT(unmapped->state == XSEG_BLOCK_UNMAPPED && bytes > 0 && bytes < unmapped->bytes);
+    XSEG_ASSERT(bytes % XSEG_SIZE_UNIT == 0 && xseg_biased_lock_is_held(&arena->lock));
+    head->state = XSEG_BLOCK_CLAIMED;
+    head->mapped = false;
+    head->flags = 0;
+    head->spare = 0;
+    head->gc_count_base = 0;
+    head->base = unmapped->base;
+    head->bytes = bytes;
+    head->requested = unmapped->requested;
+    atomic_store_explicit(&head->extent, xseg_block_extent(unmapped), memory_order_relaxed);
+    head->prev = unmapped->prev;
+    head->next = unmapped;
+    head->uses = NULL;
+    if (head->prev != NULL)
+        head->prev->next = head;
+    else
+        unmapped->extent->first = head;
+    unmapped->prev = head;
+    unmapped->base += bytes;
+    unmapped->bytes -= bytes;
+    unmapped->requested = 0;
+    return head;
+}
+
+struct xseg_block *xseg_arena_settle(struct xseg_arena *arena, struct xseg_block *block)
+{
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && xseg_biased_lock_is_held(&arena->lock));
+    XSEG_ASSERT(block->uses == NULL);
+    xseg_single_writer_add(&arena->settles, 1);
+    block->state = block->mapped ? XSEG_BLOCK_CACHED : XSEG_BLOCK_UNMAPPED;
+    return coalesce_block(arena, block);
+}
+
+/* --- Memory. --- */
+
+uint64_t xseg_arena_host_bytes(const struct xseg_arena *arena)
+{
+    return xseg_demand_zero_resident(arena, sizeof(*arena)) + arena->blocks.host_bytes +
+           arena->uses.host_bytes;
 }

@@ -5,9 +5,9 @@
  *
  * A hit locks one arena and nothing else, so threads on different streams share no lock.  The lock
  * is biased towards the thread that uses it (biased_lock.h).  An arena keeps what its blocks need:
- * the slabs of block records and stream uses, the free index of cached blocks (free_index.h), the
- * tree of unmapped blocks in order of position (tree.h), the last remainder (best_fit.h), and the
- * counts of statistics (counts.h).  arena_blocks.h has the operations.
+ * the slabs of block records and stream uses, the free index of cached blocks and the tree
+ * of unmapped blocks (free_index.h), the last remainder (best_fit.h), and the counts of statistics
+ * (counts.h).
  *
  * Claims.  Growth and trim call the driver, which must not happen under the lock.  They claim
  * blocks under the lock (state XSEG_BLOCK_CLAIMED), release the lock, call the driver, lock again
@@ -15,9 +15,9 @@
  *
  * Free actions.  A free usually changes the counts, coalesces the block and does nothing else.
  * `free_actions` is 0 in that case, so the fast path tests one word.  Three features set bits:
- * suspended counts (counts.h), origins (origins.h), and the slow path for frees of large blocks in
+ * suspended counts (counts.h), origins (recorder.h), and the slow path for frees of large blocks in
  * a guarded arena or in one with fallback blocks.  The low bits contain the time of the last decay
- * pass, with which a free stamps the granules that become idle (idle.h).
+ * pass, with which a free stamps the granules that become idle (decay.h).
  *
  * Block flags.  Frees of blocks without a flag test one byte.  XSEG_BLOCK_OVERSIZE: the block is
  * counted as an oversize allocation.  XSEG_BLOCK_FALLBACK: the default pool allocated the block
@@ -46,10 +46,9 @@
 #include <stddef.h>
 
 #include "src/base/biased_lock.h"
-#include "src/core/block/extent.h"
+#include "src/core/block/block.h"
 #include "src/core/block/free_index.h"
 #include "src/core/block/page_map.h"
-#include "src/core/block/tree.h"
 #include "src/core/config/config.h"
 #include "src/core/stats/counts.h"
 #include "src/core/stream/streams.h"
@@ -58,7 +57,7 @@
  * fallback blocks. */
 #define XSEG_ARENA_SLOW_PATH ((uint64_t)1 << 62)
 
-/* In free_actions: a free clears the origin of its block, see origins.h. */
+/* In free_actions: a free clears the origin of its block, see recorder.h. */
 #define XSEG_ARENA_ORIGINS ((uint64_t)1 << 61)
 
 /* The bits of free_actions that are not part of the time. */
@@ -87,11 +86,11 @@ struct xseg_arena {
      * lock. */
     _Atomic(struct xseg_known_stream *) stream;
     /* Work of a free in addition to freeing; 0: none.  The high bits are XSEG_ARENA_FREE_ACTIONS,
-     * the low bits the time of the last decay pass (idle.h), 0 before the first. */
+     * the low bits the time of the last decay pass (decay.h), 0 before the first. */
     atomic_uint_fast64_t free_actions;
     bool is_small;
     bool is_private; /* of a private pool */
-    bool is_guarded; /* each segment has one block, see guarded.h */
+    bool is_guarded; /* each segment has one block, see growth.h */
     bool has_starts; /* its blocks are small: starts lead to them (page_map.h) */
     bool is_paused;  /* allocations fail, see pause.h; guarded by the lock */
 
@@ -117,9 +116,9 @@ struct xseg_arena {
     _Alignas(64) struct xseg_block sentinel;
     struct xseg_free_index free_index;
     /* Guarded by the device memory lock: an event on the stream, or NULL, and when it was recorded.
-     * No queued work uses blocks that were cached before `passed`. */
+     * No queued work uses blocks that were cached before `idle_before`. */
     xseg_event fence;
-    uint64_t fenced, passed;
+    uint64_t fence_time, idle_before;
     struct xseg_fallback_counts fallback;
     struct xseg_slab uses; /* struct xseg_stream_use */
     /* Number of xseg_arena_settle() calls.  Written under the lock, read without. */
@@ -136,7 +135,7 @@ struct xseg_arena {
     uint64_t origins;               /* number of blocks that have an origin; guarded by the lock */
     struct xseg_history *history;   /* the device's */
     struct xseg_history_ring *ring; /* NULL before the first event; guarded by the lock */
-    uint32_t pool_number;           /* ID of `pool` in the history; 0: the default pool */
+    uint32_t pool_id;               /* ID of `pool` in the history; 0: the default pool */
 };
 
 #if !XSEG_BIASED_LOCK_IS_ATOMIC
@@ -153,7 +152,7 @@ _Static_assert((offsetof(struct xseg_arena, lock) + XSEG_BIASED_LOCK_SHARED_OFFS
 _Static_assert((XSEG_ARENA_SLOW_PATH & XSEG_COUNTS_SUSPENDED) == 0, "each action has a bit");
 _Static_assert(XSEG_ARENA_RECORDS <= XSEG_SLAB_FIRST, "one batch is enough for a step");
 
-/* The parameters of an allocation.  The entry point sets the request; slow_path.h adds the rest. */
+/* The parameters of an allocation.  The entry point sets the request; alloc.h adds the rest. */
 struct xseg_alloc_params {
     const struct xseg_config *config;
     struct xseg_pool *pool;   /* NULL: the pool that a route selects, or the default pool */
@@ -167,7 +166,7 @@ struct xseg_alloc_params {
     uint64_t segment_bytes; /* of a classic segment for the request */
     bool is_small;
     bool expandable;
-    bool is_guarded;       /* the block is all of its segment, see guarded.h */
+    bool is_guarded;       /* the block is all of its segment, see growth.h */
     bool at_end;           /* guarded: the block ends at the end of the segment */
     bool zeroed;           /* the block must be filled with zeros */
     bool has_polled;       /* this request has polled pending blocks, once */
@@ -207,47 +206,37 @@ static inline uint64_t xseg_arena_generation(const struct xseg_arena *arena)
 /* Whether freed blocks of an arena wait for other streams. */
 static inline bool xseg_arena_has_pending(const struct xseg_arena *arena)
 {
-    return xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE) !=
-           xseg_counts_current(&arena->counts, XSEG_COUNT_ALLOCATION);
+    return xseg_counts_read(&arena->counts, XSEG_COUNT_ACTIVE).current !=
+           xseg_counts_read(&arena->counts, XSEG_COUNT_ALLOCATION).current;
 }
 
 /* Bytes of cached blocks.  Without the arena's lock the result is approximate, because two counters
  * are read. */
 static inline uint64_t xseg_arena_cached_bytes(const struct xseg_arena *arena)
 {
-    const uint64_t reserved = xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
-    const uint64_t active = xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE_BYTES);
+    const uint64_t reserved = xseg_counts_read(&arena->counts, XSEG_COUNT_RESERVED_BYTES).current;
+    const uint64_t active = xseg_counts_read(&arena->counts, XSEG_COUNT_ACTIVE_BYTES).current;
 
     return reserved - xseg_min(reserved, active);
 }
 
 /* The arguments of xseg_arena_create(); members of an arena have the same names. */
-struct xseg_arena_plan {
+struct xseg_arena_params {
     struct xseg_device *device;
     struct xseg_pool *pool;
     struct xseg_known_stream *stream;
     struct xseg_page_map *page_map;
     struct xseg_history *history;
     atomic_uint *searches;
-    uint32_t pool_number;
+    uint32_t pool_id;
     bool is_small, is_private, is_guarded;
 };
 
 /* Returns NULL on host allocation failure. */
-struct xseg_arena *xseg_arena_create(const struct xseg_arena_plan *plan);
+struct xseg_arena *xseg_arena_create(const struct xseg_arena_params *params);
 
 /* Destroy an arena, which must have no extent. */
 void xseg_arena_destroy(struct xseg_arena *arena);
-
-static inline void xseg_arena_lock(struct xseg_arena *arena) XSEG_ACQUIRES(arena->lock)
-{
-    xseg_biased_lock_lock(&arena->lock);
-}
-
-static inline void xseg_arena_unlock(struct xseg_arena *arena) XSEG_RELEASES(arena->lock)
-{
-    xseg_biased_lock_unlock(&arena->lock);
-}
 
 /* The slow path of xseg_arena_reserve_records(): the slab has too few records. */
 bool xseg_arena_allocate_records(struct xseg_arena *arena, struct xseg_slab *slab, uint32_t count)
@@ -266,28 +255,6 @@ static inline bool xseg_arena_reserve_records(struct xseg_arena *arena, struct x
 
 /* The status after xseg_arena_reserve_records() has failed for block records. */
 xseg_status xseg_arena_fail_host_memory(void);
-
-/* Insert an unmapped block into the tree of unmapped blocks, or remove it; the arena's lock is
- * held. */
-static inline void xseg_arena_insert_unmapped(struct xseg_arena *arena, struct xseg_block *block)
-{
-    const struct xseg_tree_key key = xseg_tree_key_of(block, false);
-
-    xseg_tree_insert(arena->records, &arena->unmapped_blocks, block, &key);
-}
-
-static inline void xseg_arena_remove_unmapped(struct xseg_arena *arena, struct xseg_block *block)
-{
-    const struct xseg_tree_key key = xseg_tree_key_of(block, false);
-
-    xseg_tree_remove(arena->records, &arena->unmapped_blocks, block, &key);
-}
-
-/* Whether a free has work in addition to freeing. */
-static inline bool xseg_arena_has_free_actions(const struct xseg_arena *arena)
-{
-    return !xseg_single_writer_equals_relaxed(&arena->free_actions, 0);
-}
 
 /* The time of the last decay pass; the arena's lock is held. */
 static inline uint64_t xseg_arena_now(const struct xseg_arena *arena)
@@ -321,7 +288,7 @@ void xseg_arena_run_free_actions_slow(struct xseg_arena *arena, struct xseg_exte
 static inline void xseg_arena_run_free_actions(struct xseg_arena *arena, struct xseg_extent *extent,
                                                uint64_t base, uint64_t bytes)
 {
-    if (__builtin_expect(xseg_arena_has_free_actions(arena), 0))
+    if (__builtin_expect(!xseg_single_writer_equals_relaxed(&arena->free_actions, 0), 0))
         xseg_arena_run_free_actions_slow(arena, extent, base, bytes);
 }
 
@@ -353,7 +320,7 @@ static inline struct xseg_extent *xseg_arena_lock_at(struct xseg_page_map *page_
         if (__builtin_expect(extent == NULL, 0))
             return NULL;
         struct xseg_arena *arena = extent->arena;
-        xseg_arena_lock(arena);
+        xseg_biased_lock_lock(&arena->lock);
         /* An extent that belongs to its arena and has blocks has not been destroyed. */
         if (__builtin_expect(extent->arena == arena && extent->first != NULL &&
                                  xseg_extent_contains(extent, address),
@@ -361,7 +328,7 @@ static inline struct xseg_extent *xseg_arena_lock_at(struct xseg_page_map *page_
             return extent;
         const bool is_free =
             extent == xseg_page_map_find(page_map, address) && extent->arena == arena;
-        xseg_arena_unlock(arena);
+        xseg_biased_lock_unlock(&arena->lock);
         if (is_free)
             return NULL;
     }
@@ -369,5 +336,92 @@ static inline struct xseg_extent *xseg_arena_lock_at(struct xseg_page_map *page_
 
 /* Audit an arena and its extents; the lock must be held. */
 bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_violation *violation);
+
+/* --- Operations on blocks. --- */
+
+/*
+ * The operations of an arena on its blocks: allocate, free, split, coalesce, claim, settle.
+ *
+ * Allocation and free.  A request takes the best fit from the free index (best_fit.h).  The head of
+ * the block, or a range inside it if the alignment requires one, becomes allocated; the rest stays
+ * cached.  A free caches the block, or first makes it pending if other streams use it (pending.h).
+ * A cached block coalesces with adjacent cached blocks immediately.
+ *
+ * Claim and settle.  Growth, trim and pause take cached and unmapped blocks out of the free index
+ * and the tree of unmapped blocks.  No other thread modifies, coalesces or allocates a claimed
+ * block, so the claim remains valid while its owner calls the driver without the arena's lock.  To
+ * settle a block makes it cached or unmapped, depending on `mapped`, and coalesces it.
+ *
+ * Records.  A split needs a block record, and allocating records may release the lock.  So callers
+ * reserve records with xseg_arena_reserve_records() before they choose a block; the operations here
+ * then cannot fail.
+ *
+ * Locking: the caller holds the arena's lock, unless a function locks it itself.
+ */
+
+/*
+ * Serve a request from the free index.  Locks the arena.  With `is_fallback` the block has
+ * XSEG_BLOCK_FALLBACK.
+ *
+ * Returns: XSEG_OK, with *out unchanged for a miss and while the pool is paused;
+ * XSEG_ERR_HOST_MEMORY
+ */
+xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *params,
+                             struct xseg_alloc_result *out);
+
+/*
+ * Allocate from a cached block, which leaves the free index.  The part before the aligned address
+ * stays cached, and so does the rest if it is worth a split (best_fit.h).  Two block records must
+ * be reserved.  If `keep` is set, the block stays cached.
+ */
+struct xseg_alloc_result xseg_arena_allocate_block(struct xseg_arena *arena,
+                                                   struct xseg_block *block,
+                                                   const struct xseg_alloc_params *params);
+
+/* xseg_arena_allocate_block() at an address.  The cached block that covers the address must contain
+ * all of the request; the part before the address stays cached. */
+struct xseg_alloc_result xseg_arena_allocate_at(struct xseg_arena *arena,
+                                                struct xseg_extent *extent, uint64_t base,
+                                                const struct xseg_alloc_params *params);
+
+/* Set the requested size of the block that covers an address, if the block is cached. */
+void xseg_arena_set_requested(struct xseg_extent *extent, uint64_t address, uint64_t requested);
+
+/* Free an allocated block that no other stream uses: cache and coalesce it. */
+void xseg_arena_free(struct xseg_arena *arena, struct xseg_block *block);
+
+/* Count a freed block as pending; the block itself does not change. */
+void xseg_arena_mark_pending(struct xseg_arena *arena, struct xseg_block *block);
+
+/* Free a pending block whose streams have completed: cache and coalesce it. */
+void xseg_arena_free_pending(struct xseg_arena *arena, struct xseg_block *block);
+
+/* --- Claims, for growth and trim. --- */
+
+/* Add an extent of one claimed block, which is not mapped if the extent is expandable.  A record
+ * must be reserved. */
+struct xseg_block *xseg_arena_add_extent(struct xseg_arena *arena, struct xseg_extent *extent);
+
+/* Remove an extent whose only block is claimed. */
+void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *extent);
+
+/* Claim a cached or unmapped block; returns the block. */
+struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block *block);
+
+/* Claim the first bytes of an unmapped block, and return them as a block; the rest stays unmapped.
+ * A record must be reserved. */
+struct xseg_block *xseg_arena_claim_head(struct xseg_arena *arena, struct xseg_block *unmapped,
+                                         uint64_t bytes);
+
+/* Split a block that is not indexed after `bytes`; returns the second block.  A record must be
+ * reserved. */
+struct xseg_block *xseg_arena_split_block(struct xseg_arena *arena, struct xseg_block *block,
+                                          uint64_t bytes);
+
+/* Settle a claimed block: cached if it is mapped, else unmapped.  Returns the coalesced block. */
+struct xseg_block *xseg_arena_settle(struct xseg_arena *arena, struct xseg_block *block);
+
+/* Host bytes of an arena without its extents. */
+uint64_t xseg_arena_host_bytes(const struct xseg_arena *arena);
 
 #endif

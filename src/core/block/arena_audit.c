@@ -4,9 +4,8 @@
 #include <inttypes.h>
 
 #include "src/core/block/best_fit.h"
-#include "src/core/block/elastic.h"
-#include "src/core/block/extent.h"
-#include "src/core/block/origins.h"
+#include "src/core/block/block.h"
+#include "src/core/block/recorder.h"
 #include "src/core/stats/counts.h"
 #include "vmm/alias.h"
 
@@ -25,7 +24,7 @@ static void count_blocks(const struct xseg_arena *arena, const struct xseg_exten
         const bool allocated = view.state == XSEG_BLOCK_ALLOCATED;
         const bool active = allocated || view.state == XSEG_BLOCK_PENDING_FREE;
         const bool cached =
-            view.state == XSEG_BLOCK_CACHED && !xseg_cached_is_unindexed(arena, view.record);
+            view.state == XSEG_BLOCK_CACHED && view.record->bytes > arena->unindexed_max;
 
         sums->allocated += allocated;
         sums->allocated_bytes += allocated ? view.bytes : 0;
@@ -196,19 +195,19 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_violation *vio
         return false;
     if (has_claimed_block(arena))
         return true;
-    XSEG_INVARIANT(violation, "ARENA-3",
-                   xseg_counts_current(counts, XSEG_COUNT_ALLOCATION) == sums.allocated &&
-                       xseg_counts_current(counts, XSEG_COUNT_ALLOCATED_BYTES) ==
-                           sums.allocated_bytes &&
-                       xseg_counts_current(counts, XSEG_COUNT_ACTIVE) == sums.active &&
-                       xseg_counts_current(counts, XSEG_COUNT_ACTIVE_BYTES) == sums.active_bytes,
-                   "counted %" PRIu64 " allocated, there are %" PRIu64,
-                   xseg_counts_current(counts, XSEG_COUNT_ALLOCATION), sums.allocated);
+    XSEG_INVARIANT(
+        violation, "ARENA-3",
+        xseg_counts_read(counts, XSEG_COUNT_ALLOCATION).current == sums.allocated &&
+            xseg_counts_read(counts, XSEG_COUNT_ALLOCATED_BYTES).current == sums.allocated_bytes &&
+            xseg_counts_read(counts, XSEG_COUNT_ACTIVE).current == sums.active &&
+            xseg_counts_read(counts, XSEG_COUNT_ACTIVE_BYTES).current == sums.active_bytes,
+        "counted %" PRIu64 " allocated, there are %" PRIu64,
+        xseg_counts_read(counts, XSEG_COUNT_ALLOCATION).current, sums.allocated);
     XSEG_INVARIANT(
         violation, "ARENA-4",
-        xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES) + arena->evicted == sums.mapped,
+        xseg_counts_read(counts, XSEG_COUNT_RESERVED_BYTES).current + arena->evicted == sums.mapped,
         "counted %" PRIu64 " reserved and %" PRIu64 " evicted, mapped are %" PRIu64,
-        xseg_counts_current(counts, XSEG_COUNT_RESERVED_BYTES), arena->evicted, sums.mapped);
+        xseg_counts_read(counts, XSEG_COUNT_RESERVED_BYTES).current, arena->evicted, sums.mapped);
     XSEG_INVARIANT(violation, "ARENA-6",
                    arena->origins == sums.origins &&
                        ((atomic_load(&arena->free_actions) & XSEG_ARENA_ORIGINS) != 0) ==

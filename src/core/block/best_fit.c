@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/block/best_fit.h"
 
+#include "src/core/block/page_map.h"
+
 /* The size to which an expandable block can grow: its own size and that of an unmapped block after
  * it. */
 static uint64_t effective_bytes(const struct xseg_block *block)

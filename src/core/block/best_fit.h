@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Best fit: the cached blocks of an arena in the order of size, then position (extent.h).
+ * Best fit: the cached blocks of an arena in the order of size, then position (block.h).
  *
  * Most cached blocks are in the free index (free_index.h). Two kinds are not:
  *
  *   - The *last remainder* is the remainder of the block that was split last. Often the next
  *     request is split off the last remainder as well, and freed parts coalesce with it; in the
  *     free index, each of these would change its place. A freed block that fills its segment also
- *     becomes the last remainder (fast_path.h). In a small arena a remainder below 128 KiB goes to
+ *     becomes the last remainder. In a small arena a remainder below 128 KiB goes to
  *     the free index instead, because requests of many sizes use it next.
  *   - *Unindexed blocks* of a large arena have at most 1 MiB, which is too small for every request.
  *     Best fit creates many of them: 4100 of 4600 cached blocks in the large churn at 10^4
@@ -24,7 +24,7 @@
 
 #include "src/core/block/arena.h"
 #include "src/core/block/page_map.h"
-#include "src/core/config/size.h"
+#include "src/core/config/config.h"
 
 /* PyTorch's choice among blocks that can grow. The effective size of a block includes the unmapped
  * block after it. Starting at `block`, the function returns the first block that cannot grow, or
@@ -36,13 +36,6 @@ struct xseg_block *xseg_cached_prefer_enclosed(const struct xseg_arena *arena,
 struct xseg_block *xseg_cached_filter(const struct xseg_arena *arena,
                                       const struct xseg_alloc_params *params,
                                       struct xseg_block *block);
-
-/* Whether a block is too small for every request of its arena. */
-static inline bool xseg_cached_is_unindexed(const struct xseg_arena *arena,
-                                            const struct xseg_block *block)
-{
-    return block->bytes <= arena->unindexed_max;
-}
 
 /* Set the start or slot of a block that becomes allocated. */
 static inline void xseg_cached_set_start(const struct xseg_arena *arena, struct xseg_block *block)
@@ -81,7 +74,7 @@ static inline bool xseg_cached_has_last_remainder(const struct xseg_arena *arena
  * its final size. */
 static inline void xseg_cached_index(struct xseg_arena *arena, struct xseg_block *block)
 {
-    XSEG_ASSERT(!xseg_cached_is_unindexed(arena, block));
+    XSEG_ASSERT(block->bytes > arena->unindexed_max);
     XSEG_ASSERT(block != arena->last_remainder);
     xseg_cached_record_gc_count(arena, block);
     xseg_free_index_insert(&arena->free_index, block);
@@ -93,7 +86,7 @@ static inline void xseg_cached_index(struct xseg_arena *arena, struct xseg_block
 static inline void xseg_cached_set_last_remainder(struct xseg_arena *arena,
                                                   struct xseg_block *block)
 {
-    XSEG_ASSERT(!xseg_cached_is_unindexed(arena, block));
+    XSEG_ASSERT(block->bytes > arena->unindexed_max);
     XSEG_ASSERT(block != arena->last_remainder);
     xseg_cached_record_gc_count(arena, block);
     if (xseg_cached_has_last_remainder(arena))
@@ -105,7 +98,7 @@ static inline void xseg_cached_set_last_remainder(struct xseg_arena *arena,
  * of the last remainder. Returns whether the block was the last remainder. */
 static inline bool xseg_cached_unindex(struct xseg_arena *arena, struct xseg_block *block)
 {
-    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED && !xseg_cached_is_unindexed(arena, block));
+    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED && block->bytes > arena->unindexed_max);
     if (block == arena->last_remainder) {
         arena->last_remainder = &arena->sentinel;
         return true;
@@ -118,20 +111,20 @@ static inline bool xseg_cached_unindex(struct xseg_arena *arena, struct xseg_blo
  * are skipped. */
 static inline void xseg_cached_add(struct xseg_arena *arena, struct xseg_block *block)
 {
-    if (!xseg_cached_is_unindexed(arena, block))
+    if (block->bytes > arena->unindexed_max)
         xseg_cached_index(arena, block);
 }
 
 static inline void xseg_cached_add_last_remainder(struct xseg_arena *arena,
                                                   struct xseg_block *block)
 {
-    if (!xseg_cached_is_unindexed(arena, block))
+    if (block->bytes > arena->unindexed_max)
         xseg_cached_set_last_remainder(arena, block);
 }
 
 static inline void xseg_cached_remove(struct xseg_arena *arena, struct xseg_block *block)
 {
-    if (!xseg_cached_is_unindexed(arena, block))
+    if (block->bytes > arena->unindexed_max)
         (void)xseg_cached_unindex(arena, block);
 }
 

@@ -3,8 +3,6 @@
 
 #include <inttypes.h>
 
-#include "src/core/block/tree.h"
-
 void xseg_free_index_init(struct xseg_free_index *free_index, char *records)
 {
     XSEG_ASSERT(free_index->storage[0] == 0 && free_index->bin[0] == 0);

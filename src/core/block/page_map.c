@@ -143,30 +143,24 @@ static struct xseg_page_map_leaf *allocate_leaf(struct xseg_page_map *page_map)
     return leaf;
 }
 
-/* The leaf of a GiB, created if there is none; NULL on host allocation failure. If the entry was an
+/* Create the missing leaves of a range of GiB; false on host allocation failure. If an entry was an
  * extent, the new leaf leads to that extent. */
-static struct xseg_page_map_leaf *ensure_leaf(struct xseg_page_map *page_map, uint64_t gib)
-{
-    struct xseg_page_map_leaf *leaf = load_leaf(page_map, gib);
-    struct xseg_extent *extent = (struct xseg_extent *)load_entry(page_map, gib);
-
-    if (leaf != NULL)
-        return leaf;
-    leaf = allocate_leaf(page_map);
-    if (leaf == NULL)
-        return NULL;
-    if (extent != NULL)
-        set_extent_in_leaf(leaf, gib, extent, true);
-    store_entry(page_map, gib, (uintptr_t)leaf + 1);
-    return leaf;
-}
-
 static bool ensure_leaves(struct xseg_page_map *page_map, uint64_t first, uint64_t last)
 {
     XSEG_ASSERT(first <= last && last < XSEG_PAGE_MAP_ROOTS);
-    for (uint64_t gib = first; gib <= last; gib++)
-        if (ensure_leaf(page_map, gib) == NULL)
+    for (uint64_t gib = first; gib <= last; gib++) {
+        const uintptr_t entry = load_entry(page_map, gib);
+
+        if (xseg_page_map_leaf_of(entry) != NULL)
+            continue;
+        struct xseg_page_map_leaf *leaf = allocate_leaf(page_map);
+        if (leaf == NULL)
             return false;
+        if (entry != 0)
+            set_extent_in_leaf(leaf, gib, (struct xseg_extent *)entry,
+                               true); /* NOLINT(performance-no-int-to-ptr) */
+        store_entry(page_map, gib, (uintptr_t)leaf + 1);
+    }
     return true;
 }
 
@@ -259,8 +253,14 @@ bool xseg_page_map_populate(struct xseg_page_map *page_map, struct xseg_extent *
     const uint64_t first = extent->segment.base + begin, last = extent->segment.base + end - 1;
 
     XSEG_ASSERT(begin < end && end <= extent->segment.bytes);
-    return ensure_leaves(page_map, first >> 30, last >> 30) &&
-           (!extent->has_starts || ensure_start_tables(page_map, first, last));
+    /* The insertion of a classic extent allocated its slots. */
+    if (!extent->has_starts && !xseg_extent_is_expandable(extent))
+        return true;
+    xseg_mutex_lock(&page_map->lock);
+    const bool is_populated = ensure_leaves(page_map, first >> 30, last >> 30) &&
+                              (!extent->has_starts || ensure_start_tables(page_map, first, last));
+    xseg_mutex_unlock(&page_map->lock);
+    return is_populated;
 }
 
 struct xseg_block *xseg_page_map_last_start(const struct xseg_page_map *page_map,

@@ -44,7 +44,7 @@
 #include "src/base/align.h"
 #include "src/base/check.h"
 #include "src/base/mutex.h"
-#include "src/core/block/extent.h"
+#include "src/core/block/block.h"
 
 /* --- Slots and starts. --- */
 
@@ -68,14 +68,10 @@ _Static_assert((uint64_t)XSEG_SLOT_SLOTS << XSEG_SLOT_SHIFT == XSEG_GIB, "slots 
 _Static_assert(sizeof(xseg_start) == 4,
                "a table of starts takes 0.8 % of the memory that it describes");
 
-static inline uint32_t xseg_start_read(const xseg_start *start)
-{
-    return atomic_load_explicit(start, memory_order_acquire);
-}
-
 static inline void xseg_start_set(xseg_start *start, uint32_t handle)
 {
-    XSEG_ASSERT(start != NULL && (handle == 0 || xseg_start_read(start) == 0));
+    XSEG_ASSERT(start != NULL &&
+                (handle == 0 || atomic_load_explicit(start, memory_order_acquire) == 0));
     atomic_store_explicit(start, handle, memory_order_release);
 }
 
@@ -91,13 +87,9 @@ static inline bool xseg_start_is_current(const xseg_start *start, uint32_t handl
                                          const struct xseg_block *block,
                                          const struct xseg_arena *arena)
 {
-    return __builtin_expect(
-        xseg_start_read(start) == handle && xseg_block_load_arena(block) == arena, 1);
-}
-
-static inline uintptr_t xseg_slot_read(const xseg_slot *slot)
-{
-    return atomic_load_explicit(slot, memory_order_acquire);
+    return __builtin_expect(atomic_load_explicit(start, memory_order_acquire) == handle &&
+                                xseg_block_load_arena(block) == arena,
+                            1);
 }
 
 static inline struct xseg_block *xseg_slot_block(uintptr_t value)
@@ -118,7 +110,9 @@ static inline struct xseg_arena *xseg_slot_arena(uintptr_t value)
 static inline bool xseg_slot_is_current(const xseg_slot *slot, uintptr_t value,
                                         const struct xseg_arena *arena)
 {
-    return __builtin_expect(xseg_slot_read(slot) == value && xseg_slot_arena(value) == arena, 1);
+    return __builtin_expect(atomic_load_explicit(slot, memory_order_acquire) == value &&
+                                xseg_slot_arena(value) == arena,
+                            1);
 }
 
 static inline void xseg_slot_set(xseg_slot *slot, uintptr_t value)
@@ -130,7 +124,7 @@ static inline void xseg_slot_set(xseg_slot *slot, uintptr_t value)
 /* Set a slot, which must be empty, to a block. */
 static inline void xseg_slot_add(xseg_slot *slot, struct xseg_block *block)
 {
-    XSEG_ASSERT(slot != NULL && xseg_slot_read(slot) == 0);
+    XSEG_ASSERT(slot != NULL && atomic_load_explicit(slot, memory_order_acquire) == 0);
     XSEG_ASSERT(block != NULL);
     xseg_slot_set(slot, (uintptr_t)block);
 }
@@ -147,7 +141,7 @@ static inline void xseg_slot_remove(xseg_slot *slot)
 static inline struct xseg_block *xseg_slot_block_of(const xseg_slot *slot,
                                                     const struct xseg_arena *arena)
 {
-    const uintptr_t value = slot == NULL ? 0 : xseg_slot_read(slot);
+    const uintptr_t value = slot == NULL ? 0 : atomic_load_explicit(slot, memory_order_acquire);
 
     return value == 0 || xseg_slot_arena(value) != arena ? NULL : xseg_slot_block(value);
 }
@@ -226,7 +220,7 @@ struct xseg_slab_batch *xseg_page_map_allocate_records(struct xseg_page_map *pag
 bool xseg_page_map_overlaps(const struct xseg_page_map *page_map, uint64_t first, uint64_t last);
 
 /* Create the missing leaves for the offsets [begin, end) of an inserted extent, and tables of
- * starts if its blocks are small. Returns false on host allocation failure. */
+ * starts if its blocks are small. Locks TABLE. Returns false on host allocation failure. */
 bool xseg_page_map_populate(struct xseg_page_map *page_map, struct xseg_extent *extent,
                             uint64_t begin, uint64_t end);
 
@@ -241,18 +235,20 @@ struct xseg_block *xseg_page_map_last_slot(const struct xseg_page_map *page_map,
 uint64_t xseg_page_map_host_bytes(const struct xseg_page_map *page_map,
                                   const struct xseg_extent *extent);
 
-/* The entry of an address: an extent, a leaf plus 1, or 0. */
-static inline uintptr_t xseg_page_map_load_entry(const struct xseg_page_map *page_map,
-                                                 uint64_t address)
-{
-    if (address >> XSEG_PAGE_MAP_ADDRESS_BITS != 0)
-        return 0;
-    return atomic_load_explicit(xseg_page_map_entry(page_map, address >> 30), memory_order_acquire);
-}
-
 /* The leaf of an entry, or NULL. */
 static inline struct xseg_page_map_leaf *xseg_page_map_leaf_of(uintptr_t entry)
 {
+    return (entry & 1) == 0 ? NULL : (struct xseg_page_map_leaf *)(entry - 1);
+}
+
+/* The leaf of an address, or NULL. */
+static inline struct xseg_page_map_leaf *xseg_page_map_leaf(const struct xseg_page_map *page_map,
+                                                            uint64_t address)
+{
+    if (address >> XSEG_PAGE_MAP_ADDRESS_BITS != 0)
+        return NULL;
+    const uintptr_t entry =
+        atomic_load_explicit(xseg_page_map_entry(page_map, address >> 30), memory_order_acquire);
     return (entry & 1) == 0 ? NULL : (struct xseg_page_map_leaf *)(entry - 1);
 }
 
@@ -266,8 +262,7 @@ static inline xseg_slot *xseg_page_map_slot_in(struct xseg_page_map_leaf *leaf, 
 /* The slot of an address; NULL where no block can begin. */
 static inline xseg_slot *xseg_page_map_slot(const struct xseg_page_map *page_map, uint64_t address)
 {
-    struct xseg_page_map_leaf *leaf =
-        xseg_page_map_leaf_of(xseg_page_map_load_entry(page_map, address));
+    struct xseg_page_map_leaf *leaf = xseg_page_map_leaf(page_map, address);
 
     return leaf == NULL ? NULL : xseg_page_map_slot_in(leaf, address);
 }
@@ -287,8 +282,7 @@ static inline xseg_start *xseg_page_map_start_in(struct xseg_page_map_leaf *leaf
 static inline xseg_start *xseg_page_map_start(const struct xseg_page_map *page_map,
                                               uint64_t address)
 {
-    struct xseg_page_map_leaf *leaf =
-        xseg_page_map_leaf_of(xseg_page_map_load_entry(page_map, address));
+    struct xseg_page_map_leaf *leaf = xseg_page_map_leaf(page_map, address);
 
     return __builtin_expect(leaf == NULL, 0) ? NULL : xseg_page_map_start_in(leaf, address);
 }
@@ -298,7 +292,7 @@ static inline xseg_start *xseg_page_map_start(const struct xseg_page_map *page_m
 static inline struct xseg_block *xseg_page_map_block(const struct xseg_page_map *page_map,
                                                      const xseg_start *start)
 {
-    const uint32_t handle = start == NULL ? 0 : xseg_start_read(start);
+    const uint32_t handle = start == NULL ? 0 : atomic_load_explicit(start, memory_order_acquire);
 
     return handle == 0 ? NULL : xseg_block_at(page_map->records.base, handle);
 }
@@ -307,7 +301,10 @@ static inline struct xseg_block *xseg_page_map_block(const struct xseg_page_map 
 static inline struct xseg_extent *xseg_page_map_find(const struct xseg_page_map *page_map,
                                                      uint64_t address)
 {
-    const uintptr_t entry = xseg_page_map_load_entry(page_map, address);
+    if (address >> XSEG_PAGE_MAP_ADDRESS_BITS != 0)
+        return NULL;
+    const uintptr_t entry =
+        atomic_load_explicit(xseg_page_map_entry(page_map, address >> 30), memory_order_acquire);
     const struct xseg_page_map_leaf *leaf = xseg_page_map_leaf_of(entry);
 
     if (leaf == NULL)

@@ -3,11 +3,13 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "src/base/clock.h"
 #include "src/base/error.h"
-#include "src/core/device/allocator.h"
-#include "src/core/device/counters.h"
+#include "src/core/block/recorder.h"
+#include "src/core/config/config.h"
+#include "src/core/device/device.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/decay.h"
 
@@ -28,7 +30,7 @@
 struct members {
     struct xseg_budget_member member[XSEG_SHARED_BUDGET_SLOTS];
     unsigned count, own;
-    bool is_wanted; /* another member has a demand */
+    bool has_demand; /* another member has a demand */
 };
 
 void xseg_budget_init(struct xseg_budget *budget)
@@ -162,11 +164,11 @@ static struct xseg_shared_budget_device collect_statistics(struct xseg_device *d
     const struct xseg_budget_device *budget = device->budget;
     struct xseg_shared_budget_device statistics = {
         .physical = xseg_device_physical(device),
-        .demand = xseg_min(atomic_load_explicit(&budget->wanted, memory_order_relaxed),
+        .demand = xseg_min(atomic_load_explicit(&budget->demand, memory_order_relaxed),
                            XSEG_SHARED_BUDGET_BYTES_BOUND - 1),
         .share = (uint64_t)(config->budget_share * XSEG_SHARED_BUDGET_WHOLE_SHARE + 0.5),
         .floor = xseg_min(config->budget_min_bytes, XSEG_SHARED_BUDGET_BYTES_BOUND - 1),
-        .released = atomic_load_explicit(&budget->returned, memory_order_relaxed),
+        .released = atomic_load_explicit(&budget->released, memory_order_relaxed),
     };
 
     statistics.idle = count_releasable_bytes(device, statistics.physical);
@@ -329,7 +331,7 @@ static void append_member(struct members *members,
     if (is_own)
         members->own = members->count;
     else
-        members->is_wanted |= member->demand != 0;
+        members->has_demand |= member->demand != 0;
     members->count++;
 }
 
@@ -342,7 +344,7 @@ static bool collect_members(struct xseg_budget_file *file, const struct xseg_dev
 
     members->count = 0;
     members->own = XSEG_BUDGET_UNKNOWN;
-    members->is_wanted = false;
+    members->has_demand = false;
     for (unsigned slot = 0; slot < XSEG_SHARED_BUDGET_SLOTS; slot++) {
         const struct xseg_shared_budget_entry *entry = &file->shared.seen[slot];
 
@@ -420,7 +422,7 @@ static uint64_t release_idle_bytes(struct xseg_device *device, const struct xseg
     }
     if (released < part)
         record_unreleasable_bytes(device, timeout);
-    atomic_fetch_add_explicit(&device->budget->returned, released, memory_order_relaxed);
+    atomic_fetch_add_explicit(&device->budget->released, released, memory_order_relaxed);
     return released;
 }
 
@@ -430,7 +432,7 @@ static uint64_t update_share(struct xseg_device *device, const struct members *m
                              bool *exceeds)
 {
     struct xseg_budget_device *budget = device->budget;
-    const uint64_t free = members->is_wanted ? query_free_bytes(device) : 0;
+    const uint64_t free = members->has_demand ? query_free_bytes(device) : 0;
     const struct xseg_budget_split split = xseg_budget_split(
         members->member, members->count, members->own, device->context.total_bytes, free);
 
@@ -439,7 +441,7 @@ static uint64_t update_share(struct xseg_device *device, const struct members *m
     atomic_store_explicit(&budget->others_idle, split.others_idle, memory_order_relaxed);
     *exceeds = *exceeds || split.exceeds;
     set_allowance(device, &split);
-    return members->is_wanted ? split.release : 0;
+    return members->has_demand ? split.release : 0;
 }
 
 /* Evaluate the statistics of a device, if the file is open and lists the device in the slot of this
@@ -513,7 +515,7 @@ void xseg_budget_round(struct xseg_allocator *allocator)
     const uint64_t timeout = demand_timeout(config);
     struct members members;
     uint64_t released = 0;
-    bool exceeds = false, is_wanted = false;
+    bool exceeds = false, has_demand = false;
 
     if (config->budget_file[0] == '\0')
         return;
@@ -525,12 +527,12 @@ void xseg_budget_round(struct xseg_allocator *allocator)
 
         if (device == NULL || !atomic_load(&device->budget->is_member))
             continue;
-        members.is_wanted = false;
+        members.has_demand = false;
         const uint64_t part = evaluate_device(device, timeout, &members, &exceeds);
         released += part != 0 ? release_idle_bytes(device, config, part, timeout) : 0;
-        is_wanted |= members.is_wanted;
+        has_demand |= members.has_demand;
     }
-    if (is_wanted)
+    if (has_demand)
         allocator->budget->fast_until = xseg_clock_system() + config->budget_wait_ms * MILLISECOND;
     if (exceeds)
         log_excess_shares(allocator);
@@ -572,18 +574,18 @@ bool xseg_budget_request(struct xseg_device *device, uint64_t bytes)
 
     register_device(device);
     atomic_store(&budget->since, xseg_clock_system());
-    atomic_fetch_add(&budget->wanted, bytes);
+    atomic_fetch_add(&budget->demand, bytes);
     const bool is_read = exchange_now(device);
     const unsigned others = atomic_load_explicit(&budget->others, memory_order_relaxed);
     if (!is_read || others == 0 || others == XSEG_BUDGET_UNKNOWN)
         return false;
-    atomic_fetch_add_explicit(&budget->asks, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&budget->requests, 1, memory_order_relaxed);
     return true;
 }
 
 void xseg_budget_request_end(struct xseg_device *device, uint64_t bytes)
 {
-    atomic_fetch_sub(&device->budget->wanted, bytes);
+    atomic_fetch_sub(&device->budget->demand, bytes);
     publish_statistics(device->allocator);
 }
 
@@ -605,4 +607,110 @@ uint64_t xseg_budget_above_share(const struct xseg_device *device)
     const uint64_t taken = xseg_device_physical(device);
 
     return taken - xseg_min(taken, share);
+}
+
+/* --- Waiting for other processes. --- */
+
+#define MILLISECOND UINT64_C(1000000)
+
+/* Whether memory of other processes can remove the cause of the failure. */
+static bool can_others_help(const struct xseg_device *device)
+{
+    return device->oom_cause == XSEG_OOM_CAUSE_DRIVER ||
+           device->oom_cause == XSEG_OOM_CAUSE_DEVICE || device->oom_cause == XSEG_OOM_CAUSE_BUDGET;
+}
+
+/* Decide by the free memory of the device whether a growth may succeed.  A growth that a limit denies makes no driver call. */
+static void query_free_memory(struct xseg_budget_wait *budget_wait)
+{
+    uint64_t free = 0, total = 0;
+
+    budget_wait->grows = budget_wait->by_limit ||
+                         xseg_device_query_memory(budget_wait->device, &free, &total) != XSEG_OK;
+    if (budget_wait->grows)
+        return;
+    budget_wait->tried = xseg_min(budget_wait->tried, free);
+    budget_wait->grows =
+        free > budget_wait->tried && (free >= budget_wait->bytes || free == budget_wait->seen);
+    budget_wait->seen = free;
+    if (budget_wait->grows)
+        budget_wait->tried = free;
+}
+
+static void record_demand(struct xseg_arena *arena, uint64_t bytes)
+{
+    if (!xseg_recorder_is_enabled(arena))
+        return;
+    xseg_biased_lock_lock(&arena->lock);
+    xseg_recorder_budget_request(arena, bytes);
+    xseg_biased_lock_unlock(&arena->lock);
+}
+
+bool xseg_budget_wait_begin(struct xseg_budget_wait *budget_wait, struct xseg_arena *arena,
+                            uint64_t bytes, const struct xseg_config *config) XSEG_UNCHECKED
+{
+    struct xseg_device *device = arena->device;
+    const uint64_t now = xseg_clock_system(), time = config->budget_wait_ms * MILLISECOND;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    *budget_wait =
+        (struct xseg_budget_wait){.bytes = bytes, .early = now + time / 2, .until = now + time};
+    if (!xseg_budget_is_open(device) || !can_others_help(device) ||
+        bytes > device->context.total_bytes || xseg_pending_captures(device->pending))
+        return false;
+    budget_wait->device = device;
+    budget_wait->by_limit = device->oom_cause != XSEG_OOM_CAUSE_DRIVER;
+    xseg_mutex_unlock(&device->memory_lock);
+    const bool has_others = xseg_budget_request(device, bytes);
+    xseg_mutex_lock(&device->memory_lock);
+    /* The growth that failed may have found less free memory than a query would now. */
+    budget_wait->tried = bytes - xseg_min(bytes, 1);
+    if (has_others)
+        record_demand(arena, bytes);
+    return has_others;
+}
+
+bool xseg_budget_wait_retry(struct xseg_budget_wait *budget_wait) XSEG_UNCHECKED
+{
+    const struct timespec moment = {.tv_nsec = MILLISECOND};
+    struct xseg_device *device = budget_wait->device;
+    const uint64_t now = xseg_clock_system();
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    if (now >= budget_wait->until || xseg_pending_captures(device->pending))
+        return false;
+    if (now >= budget_wait->early &&
+        atomic_load_explicit(&device->budget->others_idle, memory_order_relaxed) == 0)
+        return false;
+    /* A growth of another thread can change the cause as soon as the lock is released. */
+    if (budget_wait->grows)
+        budget_wait->by_limit = device->oom_cause != XSEG_OOM_CAUSE_DRIVER;
+    xseg_mutex_unlock(&device->memory_lock);
+    if (budget_wait->grows)
+        xseg_budget_grow_end(device, budget_wait->bytes);
+    (void)nanosleep(&moment, NULL);
+    xseg_mutex_lock(&device->memory_lock);
+    query_free_memory(budget_wait);
+    if (!budget_wait->grows)
+        return true;
+    xseg_mutex_unlock(&device->memory_lock);
+    xseg_budget_grow(device, budget_wait->bytes);
+    xseg_mutex_lock(&device->memory_lock);
+    return true;
+}
+
+void xseg_budget_wait_end(struct xseg_budget_wait *budget_wait, bool served) XSEG_UNCHECKED
+{
+    struct xseg_device *device = budget_wait->device;
+
+    if (device == NULL)
+        return;
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    xseg_mutex_unlock(&device->memory_lock);
+    xseg_budget_request_end(device, budget_wait->bytes);
+    if (budget_wait->grows)
+        xseg_budget_grow_end(device, budget_wait->bytes);
+    xseg_mutex_lock(&device->memory_lock);
+    if (served)
+        atomic_fetch_add_explicit(&device->budget->served, 1, memory_order_relaxed);
 }

@@ -13,7 +13,7 @@
  * for budget_wait_ms after another process had a demand, because demands rarely come alone.  A
  * round writes the statistics of this process, reads those of the others, and releases idle memory
  * if others demand it.  A request that the device cannot serve publishes its demand immediately and
- * retries until budget_wait_ms has passed (budget_wait.h).
+ * retries until budget_wait_ms has passed.
  *
  * Split.  Each process has a *share* of the device; memory above it is releasable for others.  A
  * demand up to the share is entitled, the rest is not.  Demands, without the bytes for which pages
@@ -92,15 +92,15 @@ struct xseg_budget_device {
     uint8_t uuid[XSEG_SHARED_BUDGET_UUID];
     atomic_bool is_member;            /* `uuid` is set and the record has space; set once */
     atomic_bool has_logged_exclusion; /* the log names the reason why the device is not a member */
-    atomic_uint_fast64_t wanted;      /* bytes of the current demand */
+    atomic_uint_fast64_t demand;      /* bytes of the current demand */
     atomic_uint_fast64_t growing;     /* of these, bytes for which requests create pages now */
     atomic_uint_fast64_t since;       /* time at which the newest request began to wait */
     atomic_uint_fast64_t share;       /* bytes; UINT64_MAX: no budget */
-    atomic_uint_fast64_t returned;    /* bytes released because of demands of others */
+    atomic_uint_fast64_t released;    /* bytes released because of demands of others */
     /* Bytes that are counted as idle but could not be released, such as bytes of pools with
      * holders; valid until kept_until. */
     atomic_uint_fast64_t kept, kept_until;
-    atomic_uint_fast64_t asks;        /* requests that published a demand */
+    atomic_uint_fast64_t requests;    /* requests that published a demand */
     atomic_uint_fast64_t served;      /* of these, requests that got memory while they waited */
     atomic_uint others;               /* other processes on the device, or XSEG_BUDGET_UNKNOWN */
     atomic_uint_fast64_t others_idle; /* bytes that other processes could release */
@@ -190,5 +190,54 @@ struct xseg_budget_split {
  */
 struct xseg_budget_split xseg_budget_split(const struct xseg_budget_member *member, unsigned count,
                                            unsigned own, uint64_t total, uint64_t free);
+
+/* --- Waiting for other processes. --- */
+
+/*
+ * A request that the device cannot serve publishes its demand in the shared budget file.  It retries until other processes have released enough idle memory or the time has elapsed.
+ *
+ *     struct xseg_budget_wait budget_wait;
+ *
+ *     if (xseg_budget_wait_begin(&budget_wait, arena, bytes, config))
+ *         while (the request fails with memory pressure && xseg_budget_wait_retry(&budget_wait))
+ *             retry the request, with new pages only if budget_wait.grows
+ *     xseg_budget_wait_end(&budget_wait, whether the request was served);
+ *
+ * Other processes release memory to the driver, where any process can allocate it first: hence the retries.  A growth that
+ * fails creates pages and releases them, which other processes see as missing memory.  So a retry grows only if the device has
+ * enough free memory, or if it has more than at the last growth and the free memory no longer increases.
+ *
+ * Locking: the caller holds the device memory lock.  Each function releases it for a while, so other threads can grow, and all
+ * state of the device can change.
+ */
+
+struct xseg_budget_wait {
+    struct xseg_device *device; /* NULL: no demand is published */
+    uint64_t bytes;
+    uint64_t early, until; /* clock: other processes have responded; the time has elapsed */
+    uint64_t tried, seen;  /* free memory at the last growth, and at the last query */
+    bool by_limit;         /* a limit denied that growth, without a driver call */
+    bool grows;            /* whether a growth may succeed now */
+};
+
+/*
+ * Publish the demand of a request, if that can help.  It can if there are other processes, the device or the budget denies
+ * the request, the device has that much memory, and no capture is active.
+ *
+ * arena: the arena of the request, or one of them; the history records the event there
+ * bytes: that the request needs
+ */
+bool xseg_budget_wait_begin(struct xseg_budget_wait *budget_wait, struct xseg_arena *arena,
+                            uint64_t bytes, const struct xseg_config *config);
+
+/*
+ * Wait a millisecond.  Returns false if the time has elapsed, no process has idle memory, or a capture has begun.
+ *
+ * Cost: one memory query
+ */
+bool xseg_budget_wait_retry(struct xseg_budget_wait *budget_wait);
+
+/* Withdraw the demand.  served: whether the request was served */
+void xseg_budget_wait_end(struct xseg_budget_wait *budget_wait, bool served);
 
 #endif

@@ -11,7 +11,6 @@
 #include "src/base/align.h"
 #include "src/base/check.h"
 #include "src/core/config/config_table.h"
-#include "src/core/config/size.h"
 
 enum { DESCRIPTION_BYTES = 640 };
 
@@ -303,15 +302,6 @@ void xseg_config_for_each_key(const struct xseg_config *config, uint64_t named,
 
 /* --- Sizes. --- */
 
-/* The interval of roundup_power2_divisions that has a size. */
-static unsigned interval_of_size(uint64_t bytes)
-{
-    XSEG_ASSERT(bytes != 0);
-    const unsigned log2 = xseg_log2_floor(bytes);
-
-    return log2 < 20 ? 0 : log2 > 35 ? 15 : log2 - 20;
-}
-
 /* Round up to a multiple of 1/divisions of the next lower power of two. */
 static uint64_t round_to_division(uint64_t bytes, uint32_t divisions)
 {
@@ -328,7 +318,11 @@ uint64_t xseg_size_round(const struct xseg_config *config, uint64_t bytes)
     XSEG_ASSERT(bytes != 0 && bytes <= XSEG_SIZE_MAX);
     if (bytes < XSEG_SIZE_UNIT)
         return XSEG_SIZE_UNIT;
-    const uint32_t divisions = config->roundup_divisions[interval_of_size(bytes)];
+    /* Interval n of the option has the sizes from 2^n MiB on; the first one also all smaller sizes. */
+    const unsigned log2 = xseg_log2_floor(bytes);
+    const uint32_t divisions = config->roundup_divisions[log2 < 20   ? 0
+                                                         : log2 > 35 ? 15
+                                                                     : log2 - 20];
     if (divisions > 1 && bytes > XSEG_SIZE_UNIT * divisions)
         return round_to_division(bytes, divisions);
     return xseg_round_up(bytes, XSEG_SIZE_UNIT);
@@ -337,7 +331,7 @@ uint64_t xseg_size_round(const struct xseg_config *config, uint64_t bytes)
 uint64_t xseg_size_segment(const struct xseg_config *config, uint64_t rounded)
 {
     XSEG_ASSERT(rounded != 0 && rounded % XSEG_SIZE_UNIT == 0);
-    if (xseg_size_is_small(rounded))
+    if (rounded <= XSEG_SIZE_SMALL_MAX)
         return XSEG_SIZE_SMALL_SEGMENT;
     if (rounded < XSEG_SIZE_OWN_SEGMENT)
         return config->large_segment_bytes;

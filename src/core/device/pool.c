@@ -8,11 +8,9 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/core/block/arena_blocks.h"
-#include "src/core/device/allocator.h"
-#include "src/core/device/counters.h"
+#include "src/core/block/arena.h"
 #include "src/core/device/device.h"
-#include "src/core/history/context.h"
+#include "src/core/history/history.h"
 
 void xseg_pool_set_label(struct xseg_pool *pool, const char *name)
 {
@@ -20,11 +18,11 @@ void xseg_pool_set_label(struct xseg_pool *pool, const char *name)
     pool->options.name = NULL;
     /* IDs number the pools that the application created. */
     if (!pool->is_guarded)
-        pool->number = atomic_fetch_add(&pool->device->allocator->pools_created, 1) + 1;
+        pool->id = atomic_fetch_add(&pool->device->allocator->pools_created, 1) + 1;
     if (name != NULL && name[0] != '\0')
         (void)snprintf(pool->label, sizeof(pool->label), "\"%s\"", name);
     else
-        (void)snprintf(pool->label, sizeof(pool->label), "%" PRIu32, pool->number);
+        (void)snprintf(pool->label, sizeof(pool->label), "%" PRIu32, pool->id);
 }
 
 void xseg_pool_init(struct xseg_pool *pool, struct xseg_device *device,
@@ -88,19 +86,15 @@ unsigned xseg_pool_properties(const struct xseg_pool *pool)
            (has_rdma ? XSEG_PAGE_RDMA : 0U);
 }
 
-static struct xseg_arena *next_arena(const struct xseg_arena *arena)
-{
-    return atomic_load_explicit(&arena->next, memory_order_acquire);
-}
-
 struct xseg_arena *xseg_pool_find_arena(struct xseg_pool *pool,
                                         const struct xseg_known_stream *stream, bool is_small)
 {
-    struct xseg_arena *arena = atomic_load_explicit(&pool->arenas, memory_order_acquire);
-
-    while (arena != NULL && (xseg_arena_stream(arena) != stream || arena->is_small != is_small))
-        arena = next_arena(arena);
-    return arena;
+    XSEG_POOL_FOR_ARENAS(arena, pool)
+    {
+        if (xseg_arena_stream(arena) == stream && arena->is_small == is_small)
+            return arena;
+    }
+    return NULL;
 }
 
 /*
@@ -155,19 +149,19 @@ static void reuse_arena(struct xseg_arena *arena, struct xseg_pool *pool,
 {
     XSEG_ASSERT(arena->counts.totals != NULL && xseg_list_is_empty(&arena->extents));
     XSEG_ASSERT(arena->pool == NULL);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     arena->pool = pool;
-    arena->pool_number = pool->number;
+    arena->pool_id = pool->id;
     atomic_store_explicit(&arena->stream, stream, memory_order_release);
     memset(&arena->fallback, 0, sizeof(arena->fallback));
     for (unsigned i = 0; i < XSEG_COUNTS; i++) {
-        const uint64_t up = xseg_counts_increases(&arena->counts, (enum xseg_count)i);
+        const uint64_t up = xseg_counts_read(&arena->counts, (enum xseg_count)i).up;
 
         atomic_store_explicit(&arena->up_before[i], up, memory_order_relaxed);
         atomic_store_explicit(&arena->down_before[i], up, memory_order_relaxed);
     }
 
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 /* Get a free or a new arena, which is in no list.  Returns NULL on host allocation failure. */
@@ -180,13 +174,13 @@ static struct xseg_arena *acquire_arena(struct xseg_pool *pool, struct xseg_know
     if (pool->is_private && !pool->is_guarded)
         arena = acquire_free_arena(device, is_small);
     if (arena == NULL)
-        return xseg_arena_create(&(struct xseg_arena_plan){
+        return xseg_arena_create(&(struct xseg_arena_params){
             .device = device,
             .pool = pool,
             .stream = stream,
             .page_map = device->page_map,
             .history = &device->history,
-            .pool_number = pool->number,
+            .pool_id = pool->id,
             .searches = &device->searches,
             .is_small = is_small,
             .is_private = pool->is_private,
@@ -276,15 +270,6 @@ xseg_status xseg_pool_fail_released(const struct xseg_pool *pool)
                      xseg_pool_label(pool));
 }
 
-void xseg_pool_visit_arenas(struct xseg_pool *pool,
-                            void (*visit)(void *self, struct xseg_arena *arena), void *self)
-{
-    struct xseg_arena *arena = atomic_load_explicit(&pool->arenas, memory_order_acquire);
-
-    for (; arena != NULL; arena = next_arena(arena))
-        visit(self, arena);
-}
-
 static void raise_peak(atomic_uint_fast64_t *peak, uint64_t value)
 {
     if (value > atomic_load_explicit(peak, memory_order_relaxed))
@@ -371,7 +356,7 @@ static bool record_pool_id(const struct xseg_pool *pool)
     const uint64_t *id = pool->options.id;
 
     return (id[0] | id[1]) == 0 ||
-           xseg_history_store_add_pool_id(pool->device->history.store, pool->number, id);
+           xseg_history_store_add_pool_id(pool->device->history.store, pool->id, id);
 }
 
 xseg_status xseg_pools_create(struct xseg_device *device, const struct xseg_pool_options *options,
@@ -465,14 +450,13 @@ struct xseg_pool *xseg_pools_next(struct xseg_device *device, struct xseg_pool *
 /* --- Destruction. --- */
 
 /* Prepare an arena for reuse by another pool. */
-static void reset_arena(void *self, struct xseg_arena *arena)
+static void reset_arena(struct xseg_arena *arena)
 {
-    (void)self;
     XSEG_ASSERT(xseg_list_is_empty(&arena->extents) && arena->fence == NULL);
-    arena->fenced = arena->passed = 0;
-    xseg_arena_lock(arena);
+    arena->fence_time = arena->idle_before = 0;
+    xseg_biased_lock_lock(&arena->lock);
     arena->is_paused = false;
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 /* No other thread uses the arenas of a pool without segments. */
@@ -482,7 +466,10 @@ void xseg_pools_destroy(struct xseg_pool *pool)
 
     XSEG_ASSERT(atomic_load(&pool->references) == 0 && xseg_pool_is_retired(pool));
     XSEG_ASSERT(atomic_load(&pool->reserved) == 0);
-    xseg_pool_visit_arenas(pool, reset_arena, NULL);
+    XSEG_POOL_FOR_ARENAS(arena, pool)
+    {
+        reset_arena(arena);
+    }
     if (pool->options.on_destroy == NULL) {
         xseg_pool_end_visit(pool);
         return;

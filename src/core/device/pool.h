@@ -3,7 +3,7 @@
  * Pools: arenas that share no memory with other pools.
  *
  * Every device has a default pool, which serves requests that name no pool.  The application
- * creates *private* pools; one more private pool of the library serves guarded blocks (guarded.h).
+ * creates *private* pools; one more private pool of the library serves guarded blocks (growth.h).
  * A pool has one arena per stream and size class, created by the first request.
  *
  * Lifetime of a private pool:
@@ -15,7 +15,7 @@
  *
  * A retired pool serves no requests.  Its allocated blocks stay valid, and its cached memory is
  * reclaimed like that of the default pool.  `references` counts 1 for all holders together and 1
- * for each segment.  The thread that drops the last reference destroys the pool (pool_release.h).
+ * for each segment.  The thread that drops the last reference destroys the pool (reclaim.h).
  * If the pool has a callback (`on_destroy`), it is called as soon as that thread holds no lock;
  * until it has returned, the pool can be queried and trimmed.  Then the pool is freed, and its
  * arenas move to a free list of the device: arenas are not freed before the device closes, because
@@ -50,13 +50,13 @@ struct xseg_pool {
     atomic_bool no_split, allows_fallback; /* options, may be changed by xseg_pool_set() */
     atomic_bool is_single; /* single_page; constant after the first arena was created */
     bool is_private;
-    bool is_guarded;         /* the pool of guarded blocks, which have a segment each (guarded.h) */
+    bool is_guarded;         /* the pool of guarded blocks, which have a segment each (growth.h) */
     bool has_own_memory;     /* memory is allocated by functions of the application */
     atomic_bool is_captured; /* a capture allocated from the pool */
     /* The limit of the pool denied the last growth; guarded by the device memory lock. */
     bool is_at_limit;
     enum xseg_pool_state state; /* guarded by the device memory lock */
-    uint32_t number; /* ID of a pool of the application, from 1; 0: the default or guarded pool */
+    uint32_t id; /* ID of a pool of the application, from 1; 0: the default or guarded pool */
     /* Unique among all pools that the device ever had: the owner of pages (vmm/page_cache.h). */
     uint64_t serial;
     atomic_uint_fast64_t limit; /* maximum reserved bytes; UINT64_MAX: no limit */
@@ -122,9 +122,10 @@ struct xseg_arena *xseg_pool_find_arena(struct xseg_pool *pool,
 xseg_status xseg_pool_arena(struct xseg_pool *pool, struct xseg_known_stream *stream, bool is_small,
                             struct xseg_arena **out);
 
-/* Visit every arena of a pool. */
-void xseg_pool_visit_arenas(struct xseg_pool *pool,
-                            void (*visit)(void *self, struct xseg_arena *arena), void *self);
+/* Iterate over the arenas of a pool. */
+#define XSEG_POOL_FOR_ARENAS(arena, pool)                                                        \
+    for (struct xseg_arena *arena = atomic_load_explicit(&(pool)->arenas, memory_order_acquire); \
+         arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_acquire))
 
 /* Account for memory that was mapped for an arena of a pool, or released.  The caller holds the
  * device memory lock. */
@@ -241,18 +242,6 @@ static inline bool xseg_pool_allows_fallback(const struct xseg_pool *pool)
            !atomic_load_explicit(&pool->is_captured, memory_order_relaxed);
 }
 
-/* Whether cached blocks of the pool are not split. */
-static inline bool xseg_pool_is_whole(const struct xseg_pool *pool)
-{
-    return atomic_load_explicit(&pool->no_split, memory_order_relaxed);
-}
-
-/* Whether a large block of the pool is one page. */
-static inline bool xseg_pool_is_single(const struct xseg_pool *pool)
-{
-    return atomic_load_explicit(&pool->is_single, memory_order_relaxed);
-}
-
 /* Set single_page of a pool that has no arena yet: XSEG_OK, XSEG_ERR_BUSY.  The caller holds no
  * lock. */
 xseg_status xseg_pool_set_single(struct xseg_pool *pool, bool is_single);
@@ -264,31 +253,20 @@ static inline bool xseg_pool_is_single_page(const struct xseg_extent *extent)
     const struct xseg_arena *arena = extent->arena;
     const struct xseg_pool *pool = xseg_pool_of(extent);
 
-    return pool != NULL && xseg_pool_is_single(pool) && !arena->is_small &&
-           xseg_segment_is_expandable(segment) && segment->page_bytes == segment->bytes;
+    return pool != NULL && atomic_load_explicit(&pool->is_single, memory_order_relaxed) &&
+           !arena->is_small && xseg_segment_is_expandable(segment) &&
+           segment->page_bytes == segment->bytes;
 }
 
 /* The properties of new pages of the pool, of enum xseg_page_property, as far as the device
  * supports them. */
 unsigned xseg_pool_properties(const struct xseg_pool *pool);
 
-/* Whether memory of the pool is allocated by functions of the application. */
-static inline bool xseg_pool_has_own_memory(const struct xseg_pool *pool)
-{
-    return pool->has_own_memory;
-}
-
 /* Whether the fast path can serve large blocks of the pool: they are parts of segments of the
  * driver. */
 static inline bool xseg_pool_has_fast_path(const struct xseg_pool *pool)
 {
-    return !pool->has_own_memory && !xseg_pool_is_single(pool);
-}
-
-/* Maximum reserved bytes of the pool by its options or xseg_limits_set(). */
-static inline uint64_t xseg_pool_limit(const struct xseg_pool *pool)
-{
-    return atomic_load_explicit(&pool->limit, memory_order_relaxed);
+    return !pool->has_own_memory && !atomic_load_explicit(&pool->is_single, memory_order_relaxed);
 }
 
 #endif

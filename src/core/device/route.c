@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/device/route.h"
+#include "src/core/device/device.h"
 
 #include <sched.h>
 #include <stdlib.h>

@@ -6,20 +6,14 @@
 
 #include "src/base/error.h"
 #include "src/base/span.h"
-#include "src/core/block/arena_blocks.h"
-#include "src/core/block/recorder.h"
+#include "src/core/block/arena.h"
 #include "src/core/budget/budget.h"
-#include "src/core/config/size.h"
-#include "src/core/device/allocator.h"
-#include "src/core/grow/budget_wait.h"
+#include "src/core/config/config.h"
+#include "src/core/device/device.h"
 #include "src/core/grow/growth.h"
-#include "src/core/grow/guarded.h"
-#include "src/core/grow/oom.h"
-#include "src/core/grow/remap.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/pending_unmap.h"
 #include "src/core/reclaim/reclaim.h"
-#include "src/core/reclaim/trim.h"
 #include "vmm/context.h"
 
 /* A request in the chain. */
@@ -64,11 +58,6 @@ static xseg_status search_if_freed(struct fallback *fallback)
                                                                           : search_arena(fallback);
 }
 
-static xseg_status grow_arena(struct fallback *fallback)
-{
-    return xseg_growth_run(fallback->arena, fallback->params, fallback->out);
-}
-
 /* Search, collect garbage, grow: as PyTorch does without memory pressure. */
 static xseg_status search_and_grow(struct fallback *fallback)
 {
@@ -77,7 +66,7 @@ static xseg_status search_and_grow(struct fallback *fallback)
     if (atomic_load_explicit(&device->polls_on_miss, memory_order_relaxed) &&
         xseg_pending_count(device->pending) != 0 && !xseg_pending_captures(device->pending))
         xseg_pending_poll(device->pending);
-    if (xseg_pending_unmap_is_any(device->pending_unmaps))
+    if (!xseg_list_is_empty(&device->pending_unmaps->batches))
         xseg_pending_unmap_poll(device, false);
     /* Another thread may have freed or mapped a block that fits before this thread got the lock. */
     const xseg_status status = search_arena(fallback);
@@ -86,7 +75,7 @@ static xseg_status search_and_grow(struct fallback *fallback)
         return status;
     if (__builtin_expect(fallback->params->collects_garbage, 0))
         xseg_trim_garbage(device, fallback->params->config);
-    return grow_arena(fallback);
+    return xseg_growth_run(fallback->arena, fallback->params, fallback->out);
 }
 
 /* --- Steps. --- */
@@ -168,10 +157,11 @@ static xseg_status allocate_from_fallback_pools(struct fallback *fallback)
         XSEG_ASSERT(other != arena);
         /* A cached single page stays one. */
         params.no_split =
-            xseg_pool_is_whole(pool) || (xseg_pool_is_single(pool) && !arena->is_small);
+            atomic_load_explicit(&pool->no_split, memory_order_relaxed) ||
+            (atomic_load_explicit(&pool->is_single, memory_order_relaxed) && !arena->is_small);
         params.is_fallback = true;
         if (other != NULL)
-            status = xseg_arena_alloc_fallback(other, &params, fallback->out);
+            status = xseg_arena_alloc(other, &params, fallback->out);
     }
     if (pool != NULL)
         xseg_pool_end_visit(pool);
@@ -203,7 +193,7 @@ static xseg_status release_oversize_segments(struct fallback *fallback)
     if (min == UINT64_MAX ||
         !xseg_trim_oversize(fallback->arena, min, xseg_max(params->bytes, min)))
         return XSEG_OK;
-    return grow_arena(fallback);
+    return xseg_growth_run(fallback->arena, fallback->params, fallback->out);
 }
 
 /* Release the idle memory of the pool on the stream of a request for a single page, since idle pages of other sizes
@@ -219,7 +209,7 @@ static xseg_status release_pool_memory(struct fallback *fallback)
     XSEG_ASSERT(fallback->params->is_single);
     if (status == XSEG_ERR_DEVICE_LOST || result.released == 0)
         return status == XSEG_ERR_DEVICE_LOST ? status : XSEG_OK;
-    return grow_arena(fallback);
+    return xseg_growth_run(fallback->arena, fallback->params, fallback->out);
 }
 
 /* Release all idle memory to the driver, then grow. */
@@ -231,10 +221,13 @@ static xseg_status release_all_memory(struct fallback *fallback)
     if (status != XSEG_OK)
         return status;
     atomic_fetch_add_explicit(&device->retries, 1, memory_order_relaxed);
-    status = grow_arena(fallback);
+    status = xseg_growth_run(fallback->arena, fallback->params, fallback->out);
     if (status == XSEG_ERR_NO_ADDRESSES) {
-        xseg_device_visit_arenas(device, xseg_reclaim_visit_unmapped, NULL);
-        status = grow_arena(fallback);
+        XSEG_DEVICE_FOR_ARENAS(arena, device)
+        {
+            (void)xseg_reclaim_destroy_all_unmapped(arena);
+        }
+        status = xseg_growth_run(fallback->arena, fallback->params, fallback->out);
     }
     return status;
 }
@@ -258,7 +251,7 @@ enum situation {
     NORMAL = 1,    /* none of the others */
     CAPTURE = 2,   /* a capture is active: no step waits or unmaps memory */
     POOL_FULL = 4, /* the pool is at its own limit: memory of other pools does not help */
-    EARLY = 8 /* before other processes are asked: no step waits, and observers are not called */
+    EARLY = 8 /* before other processes are notified: no step waits, and observers are not called */
 };
 
 #define ALWAYS (NORMAL | CAPTURE | POOL_FULL)
@@ -359,7 +352,7 @@ static bool is_device_short(const struct fallback *fallback, xseg_status denied)
 {
     const struct xseg_pool *pool = fallback->arena->pool;
 
-    if (xseg_pool_has_own_memory(pool))
+    if (pool->has_own_memory)
         return false;
     return denied == XSEG_ERR_NO_MEMORY || (denied == XSEG_ERR_LIMIT && !pool->is_at_limit);
 }
@@ -466,8 +459,12 @@ static xseg_status grow_with_fewer_addresses(struct fallback *fallback)
 
     XSEG_ASSERT(classic.expandable && fallback->out->base == 0);
     if (!xseg_pending_captures(device->pending)) {
-        xseg_device_visit_arenas(device, xseg_reclaim_visit_unmapped, NULL);
-        const xseg_status status = grow_arena(fallback);
+        XSEG_DEVICE_FOR_ARENAS(arena, device)
+        {
+            (void)xseg_reclaim_destroy_all_unmapped(arena);
+        }
+        const xseg_status status =
+            xseg_growth_run(fallback->arena, fallback->params, fallback->out);
 
         if (status != XSEG_ERR_NO_ADDRESSES)
             return status;
@@ -505,7 +502,7 @@ static bool is_pressure_doubtful(const struct fallback *fallback, xseg_status st
     const uint64_t physical = xseg_device_physical(device);
 
     return is_paged(fallback) && status == XSEG_ERR_NO_MEMORY &&
-           device->denied_by == XSEG_OOM_CAUSE_DRIVER && physical <= device->context.total_bytes &&
+           device->oom_cause == XSEG_OOM_CAUSE_DRIVER && physical <= device->context.total_bytes &&
            plenty <= device->context.total_bytes - physical;
 }
 
@@ -516,7 +513,7 @@ static xseg_status repeat_growth(struct fallback *fallback, bool is_doubtful, bo
 
     *persists = true;
     for (unsigned attempt = 1; *persists && attempt < XSEG_FALLBACK_ATTEMPTS; attempt++) {
-        status = grow_arena(fallback);
+        status = xseg_growth_run(fallback->arena, fallback->params, fallback->out);
         *persists = is_doubtful ? status == XSEG_ERR_NO_MEMORY : is_page_failure(fallback, status);
     }
     return status;
@@ -598,6 +595,7 @@ static xseg_status run_chain_and_check_pages(struct fallback *fallback, xseg_sta
 static void log_changes(const struct fallback *fallback)
 {
     struct xseg_device *device = fallback->device;
+    const struct xseg_config *config = xseg_allocator_config(device->allocator);
     struct xseg_log *log = &device->allocator->log;
 
     if (fallback->lacks_virtual_addresses)
@@ -613,9 +611,8 @@ static void log_changes(const struct fallback *fallback)
             "segments%s, set expandable_segments:False to disable expandable segments from "
             "the start",
             device->context.ordinal, fallback->page_error,
-            xseg_guarded_is_enabled(xseg_allocator_config(device->allocator))
-                ? " without unmap_on_free and guard_page"
-                : "");
+            config->unmap_on_free || config->guard_page ? " without unmap_on_free and guard_page"
+                                                        : "");
 }
 
 /* --- The call. --- */
@@ -624,35 +621,11 @@ static void log_changes(const struct fallback *fallback)
  * denies the request, but the device has too little memory, or the fraction of rejections is exceeded. */
 static bool is_rejected(const struct xseg_device *device, const struct xseg_alloc_params *params)
 {
-    if (device->denied_by == XSEG_OOM_CAUSE_REJECTION)
+    if (device->oom_cause == XSEG_OOM_CAUSE_REJECTION)
         return true;
     return params->config->throw_on_cudamalloc_oom &&
-           xseg_device_limits_fraction(&device->limits) >= 1.0 &&
-           device->denied_by == XSEG_OOM_CAUSE_DEVICE;
-}
-
-static void record_oom(struct xseg_arena *arena, uint64_t requested, uint64_t free_bytes)
-{
-    if (!xseg_recorder_is_enabled(arena))
-        return;
-    xseg_arena_lock(arena);
-    xseg_recorder_oom(arena, requested, free_bytes);
-    xseg_arena_unlock(arena);
-}
-
-/* Count, describe and record an out-of-memory failure. */
-static xseg_status fail_out_of_memory(const struct fallback *fallback, xseg_status status,
-                                      bool rejected)
-{
-    struct xseg_device *device = fallback->device;
-    uint64_t free_bytes = 0;
-
-    atomic_fetch_add_explicit(rejected ? &device->rejections : &device->ooms, 1,
-                              memory_order_relaxed);
-    status = xseg_oom_fail(fallback->arena, fallback->params, status, rejected, &free_bytes);
-    if (!rejected)
-        record_oom(fallback->arena, fallback->params->requested, free_bytes);
-    return status;
+           atomic_load_explicit(&device->limits.fraction, memory_order_relaxed) >= 1.0 &&
+           device->oom_cause == XSEG_OOM_CAUSE_DEVICE;
 }
 
 /* Handle a growth that has failed. */
@@ -674,9 +647,11 @@ static __attribute__((noinline)) xseg_status handle_failure(struct fallback *fal
         status = run_chain_and_check_pages(fallback, status);
         XSEG_SPAN_END(fallback, device->context.ordinal, status);
     }
-    return xseg_oom_cause_is_memory_pressure(status)
-               ? fail_out_of_memory(fallback, status, *rejected)
-               : status;
+    if (!xseg_oom_cause_is_memory_pressure(status))
+        return status;
+    atomic_fetch_add_explicit(*rejected ? &device->rejections : &device->ooms, 1,
+                              memory_order_relaxed);
+    return xseg_oom_fail(fallback->arena, params, status, *rejected);
 }
 
 xseg_status xseg_fallback_chain_alloc(const struct xseg_alloc_params *params,

@@ -1,32 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/grow/growth.h"
 
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "src/base/error.h"
 #include "src/base/span.h"
-#include "src/core/block/arena_blocks.h"
-#include "src/core/block/extent.h"
+#include "src/core/block/arena.h"
 #include "src/core/block/recorder.h"
-#include "src/core/config/size.h"
-#include "src/core/device/allocator.h"
-#include "src/core/grow/oom.h"
-#include "src/core/pending/debug_fill.h"
+#include "src/core/config/config.h"
+#include "src/core/device/device.h"
+#include "src/core/grow/fallback_chain.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/mapping.h"
-#include "src/core/reclaim/reclaim.h"
-#include "src/core/reclaim/trim.h"
-
-_Static_assert(XSEG_GROWTH_ADDRESSES >> XSEG_PAGE_MAP_ADDRESS_BITS == 0,
-               "the page map covers the budget of addresses");
 
 /* --- Limits. --- */
 
 xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more)
 {
-    const uint64_t limit = xseg_pool_limit(pool);
+    const uint64_t limit = atomic_load_explicit(&pool->limit, memory_order_relaxed);
     const uint64_t has = atomic_load_explicit(&pool->reserved, memory_order_relaxed);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
@@ -36,12 +25,12 @@ xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more)
     return xseg_oom_cause_fail(pool, XSEG_OOM_CAUSE_POOL, more);
 }
 
-/* Check the limits for a growth of a pool from `physical` bytes of physical memory and promised quotas on. */
-static xseg_status check_limits(struct xseg_pool *pool, uint64_t more, uint64_t covered,
-                                uint64_t physical, uint64_t limit)
+xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t covered)
 {
     struct xseg_device *device = pool->device;
-    const uint64_t total = device->context.total_bytes;
+    const uint64_t total = device->context.total_bytes, limit = xseg_device_allowance(device);
+    /* The quotas of ranges count as physical memory. */
+    const uint64_t physical = xseg_device_physical(device) + device->unused_quota;
     const xseg_status status = xseg_growth_check_pool(pool, more);
 
     XSEG_ASSERT(covered <= more);
@@ -55,22 +44,14 @@ static xseg_status check_limits(struct xseg_pool *pool, uint64_t more, uint64_t 
         return xseg_oom_cause_fail(pool, xseg_oom_cause_of_limit(device, limit), more);
     if (__builtin_expect(xseg_allocator_config(device->allocator)->throw_on_cudamalloc_oom, 0)) {
         const uint64_t max =
-            (uint64_t)(xseg_device_limits_rejection(&device->limits) * (double)total);
+            (uint64_t)(atomic_load_explicit(&device->limits.rejection, memory_order_relaxed) *
+                       (double)total);
 
         if (physical > max || more > max - physical)
             return xseg_oom_cause_fail(pool, XSEG_OOM_CAUSE_REJECTION, more);
     }
-    device->denied_by = XSEG_OOM_CAUSE_DRIVER;
+    device->oom_cause = XSEG_OOM_CAUSE_DRIVER;
     return XSEG_OK;
-}
-
-xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t covered)
-{
-    struct xseg_device *device = pool->device;
-
-    /* The quotas of ranges count as physical memory. */
-    return check_limits(pool, more, covered, xseg_device_physical(device) + device->promised,
-                        xseg_device_allowance(device));
 }
 
 xseg_status xseg_growth_fail_unpaged(const struct xseg_device *device)
@@ -80,329 +61,253 @@ xseg_status xseg_growth_fail_unpaged(const struct xseg_device *device)
                      device->context.ordinal);
 }
 
-/* --- Extents of new segments. --- */
+/* --- Candidate ranges. --- */
 
-/* Get an extent for a new segment of an arena; NULL on host allocation failure, with an error message. */
-static struct xseg_extent *acquire_extent(struct xseg_arena *arena)
+/* A block if it can be part of a candidate range, as cached and unmapped blocks can; else NULL. */
+static struct xseg_block *usable_block(struct xseg_block *block)
 {
-    struct xseg_list *spare = &arena->device->spare_extents;
-    struct xseg_extent *extent;
+    return block != NULL &&
+                   (block->state == XSEG_BLOCK_CACHED || block->state == XSEG_BLOCK_UNMAPPED)
+               ? block
+               : NULL;
+}
 
-    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    if (xseg_list_is_empty(spare)) {
-        extent = aligned_alloc(_Alignof(struct xseg_extent), sizeof(*extent));
-        if (extent == NULL) {
-            (void)xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, segment record");
-            return NULL;
+struct xseg_block *xseg_candidate_find_lowest(const struct xseg_arena *arena, uint64_t bytes)
+{
+    struct xseg_block *empty = NULL; /* the first extent without memory that is long enough */
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA) && bytes > 0);
+    for (struct xseg_block *unmapped = xseg_tree_first(arena->records, arena->unmapped_blocks);
+         unmapped != NULL;
+         unmapped = xseg_tree_next(arena->records, arena->unmapped_blocks, unmapped)) {
+        struct xseg_block *const prev = unmapped->prev;
+        struct xseg_block *const first =
+            prev != NULL && prev->state == XSEG_BLOCK_CACHED ? prev : unmapped;
+        uint64_t sum = 0;
+
+        if (xseg_block_is_whole(unmapped)) {
+            if (empty == NULL && unmapped->bytes >= bytes)
+                empty = unmapped;
+            continue;
         }
-        memset(extent, 0, sizeof(*extent));
-    } else {
-        extent = XSEG_LIST_FIRST(spare, struct xseg_extent, link);
-        xseg_list_remove(&extent->link);
+        for (struct xseg_block *block = first; block != NULL && sum < bytes;
+             block = usable_block(block->next))
+            sum += block->bytes;
+        if (sum >= bytes)
+            return first;
     }
-    xseg_list_init(&extent->link);
-    extent->arena = arena;
-    extent->oversize = false;
-    extent->registered = 0;
-    extent->elastic = NULL;
-    return extent;
+    return empty;
 }
 
-/* Return an extent whose segment was not created. */
-static void return_extent(struct xseg_extent *extent)
+/* Bytes of an unmapped block that `bytes` need: up to the end of a full page, or of a small one. */
+static uint64_t needed_bytes_of(const struct xseg_block *unmapped, uint64_t bytes, bool small)
 {
-    XSEG_ASSERT(xseg_list_is_empty(&extent->link));
-    xseg_list_insert(&extent->arena->device->spare_extents, &extent->link);
+    const struct xseg_segment *segment = &unmapped->extent->segment;
+    XSEG_ASSERT(unmapped->state == XSEG_BLOCK_UNMAPPED && bytes > 0);
+    const uint64_t page = small ? segment->granule_bytes : segment->page_bytes;
+    const uint64_t begin = unmapped->base - segment->base;
+    const uint64_t granule = xseg_round_up(begin + bytes, page) / segment->granule_bytes;
+
+    if (granule >= segment->granules)
+        return unmapped->bytes;
+    return xseg_segment_page_end(segment, (uint32_t)granule) * segment->granule_bytes - begin;
 }
 
-/* Give an extent the next positions of its device (extent.h). */
-static void assign_positions(struct xseg_extent *extent)
+/* Bytes to be mapped for a candidate range from a block on; UINT64_MAX if the range is too short. */
+static uint64_t count_missing_from(struct xseg_block *block, uint64_t bytes)
 {
-    struct xseg_device *device = xseg_device_of(extent);
+    uint64_t sum = 0, missing = 0;
 
-    extent->position = device->next_position;
-    device->next_position += extent->segment.bytes >> XSEG_START_SHIFT;
+    for (; block != NULL && sum < bytes; block = usable_block(block->next)) {
+        if (!block->mapped)
+            missing += xseg_min(needed_bytes_of(block, bytes - sum, true), block->bytes);
+        sum += block->bytes;
+    }
+    return sum < bytes ? UINT64_MAX : missing;
 }
 
-void xseg_growth_renew_positions(struct xseg_extent *extent)
+struct xseg_block *xseg_candidate_find_cheapest(const struct xseg_arena *arena, uint64_t bytes,
+                                                uint64_t *min_missing)
 {
-    const struct xseg_device *device = xseg_device_of(extent);
-    const uint64_t end = extent->segment.base + extent->segment.bytes;
+    struct xseg_block *cheapest = NULL;
+    uint64_t min = UINT64_MAX;
 
-    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
-                xseg_lock_rank_is_held(XSEG_RANK_ARENA));
-    XSEG_ASSERT(!extent->first->mapped && xseg_block_is_whole(extent->first));
-    if (xseg_extent_position(extent, end) == device->next_position)
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA) && bytes > 0);
+    for (struct xseg_block *unmapped = xseg_tree_first(arena->records, arena->unmapped_blocks);
+         unmapped != NULL;
+         unmapped = xseg_tree_next(arena->records, arena->unmapped_blocks, unmapped)) {
+        struct xseg_block *const prev = unmapped->prev;
+        struct xseg_block *first =
+            prev != NULL && prev->state == XSEG_BLOCK_CACHED ? prev : unmapped;
+        const uint64_t missing = count_missing_from(first, bytes);
+
+        if (missing < min) {
+            min = missing;
+            cheapest = first;
+        }
+    }
+    *min_missing = min;
+    return cheapest;
+}
+
+void xseg_candidate_claim(struct xseg_arena *arena, struct xseg_block *first, uint64_t bytes,
+                          bool small, struct xseg_candidate *candidate)
+{
+    struct xseg_block *next = first;
+    uint64_t sum = 0;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA) && first->extent->arena == arena);
+    XSEG_ASSERT(arena->blocks.free_count >= XSEG_ARENA_RECORDS);
+    *candidate = (struct xseg_candidate){.small = small};
+    while (sum < bytes) {
+        XSEG_ASSERT(next != NULL);
+        const uint64_t needed = next->mapped ? 0 : needed_bytes_of(next, bytes - sum, small);
+
+        if (!next->mapped && xseg_block_is_whole(next)) {
+            /* PyTorch has destroyed the empty segment, and registers a new one. */
+            xseg_growth_renew_positions(next->extent);
+            next->requested = 0;
+        }
+        struct xseg_block *block = !next->mapped && needed < next->bytes
+                                       ? xseg_arena_claim_head(arena, next, needed)
+                                       : xseg_arena_claim(arena, next);
+        XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED);
+        candidate->missing += block->mapped ? 0 : block->bytes;
+        candidate->first = candidate->first == NULL ? block : candidate->first;
+        candidate->last = block;
+        sum += block->bytes;
+        next = usable_block(block->next);
+    }
+}
+
+/* Record in the history that an unmapped block was mapped. */
+static void record_map(const struct xseg_block *block)
+{
+    struct xseg_arena *arena = block->extent->arena;
+
+    if (!xseg_recorder_is_enabled(arena))
         return;
-    assign_positions(extent);
+    xseg_biased_lock_lock(&arena->lock);
+    xseg_recorder_segment(block->extent, XSEG_HISTORY_SEGMENT_MAP, block->base, block->bytes);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
-/*
- * Register an extent as one claimed block: allocate its tables, give it positions, and add it to the page map and to its
- * arena.  On failure the segment is destroyed and the extent returned.
- *
- * cover: its memory is mapped
- * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
- */
-static xseg_status register_extent(struct xseg_extent *extent, bool cover)
+xseg_status xseg_candidate_map(struct xseg_candidate *candidate)
 {
-    struct xseg_arena *arena = extent->arena;
-    struct xseg_device *device = arena->device;
-    bool known = false;
+    struct xseg_extent *extent = candidate->first->extent;
+    struct xseg_segment *segment = &extent->segment;
+    const uint64_t granule = segment->granule_bytes;
+    const struct xseg_page_source source = {.use_small = candidate->small,
+                                            .max_page_bytes = candidate->longest};
 
-    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && extent->segment.bytes > 0);
-    if (!xseg_extent_init(extent))
-        goto end_segment;
-    assign_positions(extent);
-    if (cover && !xseg_extent_cover(extent, 0, extent->segment.bytes))
-        goto end_tables;
-    extent->segment.owner = xseg_pool_owner(arena->pool);
-    extent->segment.properties = xseg_pool_properties(arena->pool);
-    atomic_store_explicit(&extent->base, extent->segment.base, memory_order_relaxed);
-    xseg_arena_lock(arena);
-    if (xseg_arena_reserve_records(arena, &arena->blocks, 2)) {
-        xseg_mutex_lock(&device->page_map->lock);
-        known = xseg_page_map_insert(device->page_map, extent);
-        xseg_mutex_unlock(&device->page_map->lock);
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && candidate->failed == NULL);
+    for (struct xseg_block *block = candidate->first;; block = block->next) {
+        const uint64_t begin = block->base - segment->base;
+        xseg_status status = XSEG_OK;
+
+        XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED);
+        if (!block->mapped &&
+            !xseg_page_map_populate(extent->arena->page_map, extent, begin, begin + block->bytes))
+            status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, segment tables");
+        else if (!block->mapped)
+            status = xseg_segment_map(segment, (uint32_t)(begin / granule),
+                                      (uint32_t)(block->bytes / granule), &source);
+        if (status != XSEG_OK) {
+            candidate->failed = block;
+            return status;
+        }
+        if (!block->mapped) {
+            xseg_pool_record_growth(extent->arena, block->bytes);
+            record_map(block);
+            xseg_debug_fill_claimed(block);
+        }
+        if (block == candidate->last)
+            return XSEG_OK;
     }
-    if (known)
-        (void)xseg_arena_add_extent(arena, extent);
-    xseg_arena_unlock(arena);
-    if (known)
-        xseg_pool_add_reference(arena->pool);
-    XSEG_ASSERT(!known || extent->first->state == XSEG_BLOCK_CLAIMED);
-    if (known)
-        return XSEG_OK;
-
-end_tables:
-    xseg_arena_lock(arena);
-    xseg_extent_fini(extent);
-    xseg_arena_unlock(arena);
-end_segment:
-    (void)xseg_segment_destroy(&extent->segment);
-    return_extent(extent);
-    return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, segment tables");
 }
 
-/* Register a new expandable segment, which is unmapped, and count its addresses.  status: of the reservation */
-static xseg_status register_reserved_extent(struct xseg_extent *extent, xseg_status status)
+struct xseg_block *xseg_candidate_settle(struct xseg_arena *arena,
+                                         const struct xseg_candidate *candidate, bool mapped)
 {
-    struct xseg_device *device = extent->arena->device;
-    struct xseg_pool *pool = extent->arena->pool;
-    const uint64_t bytes = extent->segment.reserved_bytes;
+    struct xseg_block *block = candidate->first, *next, *result;
+    uint64_t requested = 0; /* of the block that was mapped last */
+    bool has_grown = false;
 
-    XSEG_ASSERT(status != XSEG_OK || bytes >= extent->segment.bytes);
-    if (status == XSEG_OK)
-        status = register_extent(extent, false);
-    else
-        return_extent(extent);
-    if (status != XSEG_OK)
-        return status;
-    atomic_fetch_add_explicit(&device->addresses, bytes, memory_order_relaxed);
-    atomic_fetch_add_explicit(&pool->addresses, bytes, memory_order_relaxed);
-    return XSEG_OK;
-}
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
+    for (;; block = next) {
+        XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED);
+        const bool is_last = block == candidate->last;
 
-xseg_status xseg_growth_reserve_elastic(struct xseg_arena *arena,
-                                        const struct xseg_segment_reservation *wanted,
-                                        struct xseg_elastic *elastic, struct xseg_extent **out)
-{
-    struct xseg_device *device = arena->device;
-    struct xseg_extent *extent = acquire_extent(arena);
-
-    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    if (extent == NULL)
-        return XSEG_ERR_HOST_MEMORY;
-    extent->elastic = elastic;
-    const xseg_status status = register_reserved_extent(
-        extent, xseg_segment_reserve_range(&extent->segment, &device->context, &device->page_cache,
-                                           wanted));
-    if (status == XSEG_OK)
-        *out = extent;
-    return status;
-}
-
-/* --- Classic segments. --- */
-
-/* Whether an address range that a memory function returned overlaps no segment. */
-static bool is_unused_range(const struct xseg_device *device, uint64_t base, uint64_t bytes)
-{
-    const uint64_t last = base + bytes - 1;
-    bool free = true;
-
-    XSEG_ASSERT(bytes > 0);
-    if (last < base || last >> XSEG_PAGE_MAP_ADDRESS_BITS != 0)
-        return false;
-    xseg_mutex_lock(&device->page_map->lock);
-    for (uint64_t at = base; free && at <= last; at = (at | (2 * XSEG_MIB - 1)) + 1)
-        free =
-            !xseg_page_map_overlaps(device->page_map, at, xseg_min(last, at | (2 * XSEG_MIB - 1)));
-    xseg_mutex_unlock(&device->page_map->lock);
-    return free;
-}
-
-/* Allocate a classic segment, from the driver or from the memory function of the pool. */
-static xseg_status allocate_classic_segment(struct xseg_arena *arena, struct xseg_segment *segment,
-                                            uint64_t bytes)
-{
-    struct xseg_device *device = arena->device;
-    xseg_status status;
-
-    if (!xseg_pool_has_own_memory(arena->pool))
-        return xseg_segment_allocate(segment, &device->context, &device->page_cache, bytes);
-    status = xseg_segment_allocate_from_callback(segment, &device->context, &device->page_cache,
-                                                 bytes, &arena->pool->options.memory,
-                                                 xseg_arena_stream(arena)->handle);
-    if (status != XSEG_OK)
-        xseg_fail_append(", pool %s", xseg_pool_label(arena->pool));
-    if (status != XSEG_OK || is_unused_range(device, segment->base, bytes))
-        return status;
-    status = xseg_fail(
-        XSEG_ERR_ARGUMENT,
-        "memory function of pool %s returned an address that is in use or is not a device "
-        "address, %#" PRIx64 " for %" PRIu64 " bytes",
-        xseg_pool_label(arena->pool), segment->base, bytes);
-    (void)xseg_segment_destroy(segment);
-    return status;
-}
-
-static xseg_status grow_classic_segment(struct xseg_arena *arena,
-                                        const struct xseg_alloc_params *params,
-                                        struct xseg_alloc_result *out)
-{
-    const uint64_t bytes = params->segment_bytes;
-    XSEG_ASSERT(bytes >= params->span);
-    xseg_status status = xseg_pool_check_running(arena->pool);
-
-    if (status == XSEG_OK)
-        status = xseg_growth_check(arena->pool, bytes, 0);
-    if (status != XSEG_OK)
-        return status;
-    struct xseg_extent *extent = acquire_extent(arena);
-    if (extent == NULL)
-        return XSEG_ERR_HOST_MEMORY;
-    status = allocate_classic_segment(arena, &extent->segment, bytes);
-    if (status != XSEG_OK) {
-        return_extent(extent);
-        return status;
+        next = block->next;
+        mapped = mapped && block != candidate->failed;
+        if (!block->mapped && mapped) {
+            block->mapped = has_grown = true;
+            requested = block->requested;
+            xseg_arena_run_free_actions(arena, block->extent, block->base, block->bytes);
+            xseg_counts_increase(&arena->counts, XSEG_COUNT_RESERVED_BYTES, block->bytes);
+        } else if (block->mapped && has_grown) {
+            /* As in PyTorch, new memory keeps its `requested` when it coalesces with cached blocks. */
+            block->requested = requested;
+        }
+        result = xseg_arena_settle(arena, block);
+        if (is_last)
+            return result;
     }
-    status = register_extent(extent, true);
-    if (status != XSEG_OK)
-        return status;
-    xseg_pool_record_growth(arena, bytes);
-    xseg_debug_fill_claimed(extent->first);
-    xseg_notify_map(extent, extent->segment.base, bytes);
-    xseg_arena_lock(arena);
-    if (xseg_recorder_is_enabled(arena))
-        xseg_recorder_segment(extent, XSEG_HISTORY_SEGMENT_ALLOC, extent->segment.base, bytes);
-    extent->oversize = bytes >= params->config->max_split_bytes;
-    xseg_counts_increase(&arena->counts, XSEG_COUNT_SEGMENT, 1);
-    xseg_counts_increase(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
-    if (extent->oversize)
-        xseg_counts_increase(&arena->counts, XSEG_COUNT_OVERSIZE_SEGMENT, 1);
-    const bool stocked = xseg_arena_reserve_records(arena, &arena->blocks, 2);
-    struct xseg_block *block = xseg_arena_settle(arena, extent->first);
-    XSEG_ASSERT(!stocked || block != NULL);
-    if (stocked)
-        *out = xseg_arena_allocate_block(arena, block, params);
-    xseg_arena_unlock(arena);
-    return stocked ? XSEG_OK : xseg_arena_fail_host_memory();
 }
 
-/* --- Expandable segments. --- */
-
-static xseg_status check_page_size(const struct xseg_device *device, uint64_t page)
+uint64_t xseg_candidate_full_pages(const struct xseg_candidate *candidate)
 {
-    if (page % device->context.granularity == 0)
-        return XSEG_OK;
-    return xseg_fail(XSEG_ERR_UNSUPPORTED,
-                     "page size is not a multiple of the granularity of device %d, %" PRIu64
-                     " bytes; use multiples of %" PRIu64 " bytes",
-                     device->context.ordinal, page, device->context.granularity);
+    const struct xseg_segment *segment = &candidate->first->extent->segment;
+    uint64_t pages = 0;
+
+    for (const struct xseg_block *block = candidate->first;; block = block->next) {
+        pages += block->mapped ? 0 : block->bytes / segment->page_bytes;
+        if (block == candidate->last)
+            return pages;
+    }
 }
 
-/* Bytes of addresses of a new segment, and the minimum if the driver has fewer; both in whole pages. */
-struct range_size {
-    uint64_t bytes, min;
-};
-
-/* Bytes that a segment reserves by the configuration, up to `max`. */
-static uint64_t configured_range_bytes(const struct xseg_device *device,
-                                       const struct xseg_config *config, uint64_t max)
+uint64_t xseg_candidate_covered(const struct xseg_candidate *candidate,
+                                const struct xseg_page_filter *filter)
 {
-    const struct xseg_config_reserve *reserve = &config->expandable_segments_reserve;
-    const double unit = reserve->in_gib ? (double)XSEG_GIB : (double)device->context.total_bytes;
-    const double bytes = reserve->amount * unit;
+    const struct xseg_segment *segment = &candidate->first->extent->segment;
+    const uint64_t granule = segment->granule_bytes;
+    const struct xseg_page_source source = {.use_small = candidate->small,
+                                            .max_page_bytes = candidate->longest};
+    uint64_t small = xseg_page_cache_usable_bytes(segment->page_cache, granule, filter),
+             covered = 0;
+    uint64_t full =
+        segment->page_bytes == granule
+            ? 0
+            : xseg_page_cache_usable_bytes(segment->page_cache, segment->page_bytes, filter);
 
-    /* Compared as a double, since the product can exceed an integer. */
-    return reserve->amount == 0 || bytes >= (double)max ? max : (uint64_t)bytes;
+    for (const struct xseg_block *block = candidate->first; small + full != 0;
+         block = block->next) {
+        if (!block->mapped)
+            covered += xseg_segment_covered_by_idle(
+                segment, (uint32_t)((block->base - segment->base) / granule),
+                (uint32_t)(block->bytes / granule), &source, &full, &small);
+        if (block == candidate->last)
+            break;
+    }
+    XSEG_ASSERT(covered <= candidate->missing);
+    return covered;
 }
 
-/*
- * Choose the range of a new segment.  PyTorch reserves 9/8 of the device, so that one segment can hold all of its memory
- * with unmapped ranges in between.  A segment of small blocks has at most 512 GiB; another one follows when it is full.  When
- * the budget of addresses runs low, each new segment takes an eighth of the rest.  expandable_segments_reserve makes segments
- * smaller from the start, but never too short for the request.
- */
-static struct range_size choose_range_size(const struct xseg_device *device,
-                                           const struct xseg_alloc_params *params, uint64_t page,
-                                           uint64_t max)
+void xseg_candidate_notify(const struct xseg_candidate *candidate)
 {
-    const uint64_t total = device->context.total_bytes;
-    const uint64_t full = xseg_min(xseg_round_up(total + total / 8, page), max / page * page);
-    const uint64_t used = atomic_load_explicit(&device->addresses, memory_order_relaxed);
-    const uint64_t left = XSEG_GROWTH_ADDRESSES - xseg_min(used, XSEG_GROWTH_ADDRESSES);
-    const uint64_t wanted =
-        xseg_round_up(configured_range_bytes(device, params->config, full), page);
-    const uint64_t min =
-        xseg_min(xseg_round_up(xseg_max(params->span, xseg_min(wanted, XSEG_GIB / 2)), page), full);
-
-    XSEG_ASSERT(page > 0 && min > 0 && min % page == 0);
-    return (struct range_size){xseg_max(min, xseg_min(wanted, left / 8 / page * page)), min};
+    if (!xseg_notify_is_enabled(candidate->first->extent->arena->device))
+        return;
+    for (const struct xseg_block *block = candidate->first; block != candidate->failed;
+         block = block->next) {
+        if (!block->mapped)
+            xseg_notify_map(block->extent, block->base, block->bytes);
+        if (block == candidate->last)
+            return;
+    }
 }
 
-/* Reserve a range, or the minimum if the driver has no addresses for it. */
-static xseg_status reserve_range(struct xseg_device *device, struct xseg_segment *segment,
-                                 const struct range_size *range, uint64_t page)
-{
-    XSEG_ASSERT(range->min <= range->bytes && range->bytes % page == 0);
-    const xseg_status status =
-        xseg_segment_reserve(segment, &device->context, &device->page_cache, range->bytes, page);
-
-    if (status != XSEG_ERR_NO_ADDRESSES || range->bytes == range->min)
-        return status;
-    return xseg_segment_reserve(segment, &device->context, &device->page_cache, range->min, page);
-}
-
-/* Add a segment to an arena; it is one unmapped block. */
-static xseg_status add_expandable_segment(struct xseg_arena *arena,
-                                          const struct xseg_alloc_params *params)
-{
-    struct xseg_device *device = arena->device;
-    const uint64_t page =
-        arena->is_small ? XSEG_SIZE_SMALL_SEGMENT : params->config->large_segment_bytes;
-    const struct range_size range = choose_range_size(
-        device, params, page, arena->has_starts ? XSEG_STARTS_MAX : XSEG_PAGE_MAP_EXTENT_MAX);
-    xseg_status status;
-
-    XSEG_ASSERT(params->expandable && !arena->is_guarded);
-    if (params->span > range.bytes)
-        return xseg_oom_cause_fail(arena->pool, XSEG_OOM_CAUSE_DEVICE, params->span);
-    status = check_page_size(device, page);
-    if (status != XSEG_OK)
-        return status;
-    struct xseg_extent *extent = acquire_extent(arena);
-    if (extent == NULL)
-        return XSEG_ERR_HOST_MEMORY;
-    status =
-        register_reserved_extent(extent, reserve_range(device, &extent->segment, &range, page));
-    if (status != XSEG_OK)
-        return status;
-    xseg_arena_lock(arena);
-    (void)xseg_arena_settle(arena, extent->first);
-    xseg_arena_unlock(arena);
-    return XSEG_OK;
-}
+/* --- Growth in an expandable segment. --- */
 
 xseg_status xseg_growth_claim(struct xseg_arena *arena, const struct xseg_alloc_params *params,
                               bool small, struct xseg_candidate *candidate)
@@ -413,22 +318,23 @@ xseg_status xseg_growth_claim(struct xseg_arena *arena, const struct xseg_alloc_
     if (status != XSEG_OK)
         return status;
     for (;;) {
-        xseg_arena_lock(arena);
-        const bool stocked = xseg_arena_reserve_records(arena, &arena->blocks, XSEG_ARENA_RECORDS);
+        xseg_biased_lock_lock(&arena->lock);
+        const bool has_records =
+            xseg_arena_reserve_records(arena, &arena->blocks, XSEG_ARENA_RECORDS);
         struct xseg_block *first = NULL;
         uint64_t missing;
 
-        if (stocked)
+        if (has_records)
             first = small ? xseg_candidate_find_cheapest(arena, params->span, &missing)
                           : xseg_candidate_find_lowest(arena, params->span);
         if (first != NULL)
             xseg_candidate_claim(arena, first, params->span, small, candidate);
-        xseg_arena_unlock(arena);
-        if (!stocked)
+        xseg_biased_lock_unlock(&arena->lock);
+        if (!has_records)
             return xseg_arena_fail_host_memory();
         if (first != NULL)
             return XSEG_OK;
-        status = add_expandable_segment(arena, params);
+        status = xseg_growth_add_segment(arena, params);
         if (status != XSEG_OK)
             return status;
     }
@@ -446,13 +352,13 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_alloc
         status = xseg_candidate_map(candidate);
     if (is_allowed)
         xseg_candidate_notify(candidate);
-    xseg_arena_lock(arena);
-    const bool stocked = xseg_arena_reserve_records(arena, &arena->blocks, 2);
+    xseg_biased_lock_lock(&arena->lock);
+    const bool has_records = xseg_arena_reserve_records(arena, &arena->blocks, 2);
     struct xseg_block *block = xseg_candidate_settle(arena, candidate, is_allowed);
-    if (status == XSEG_OK && stocked)
+    if (status == XSEG_OK && has_records)
         *out = xseg_arena_allocate_block(arena, block, params);
-    xseg_arena_unlock(arena);
-    if (status == XSEG_OK && !stocked)
+    xseg_biased_lock_unlock(&arena->lock);
+    if (status == XSEG_OK && !has_records)
         return xseg_arena_fail_host_memory();
     return status;
 }
@@ -466,12 +372,11 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_alloc
  * than a sixteenth of the growth, since a page is released as a whole.
  */
 static void choose_page_sizes(struct xseg_device *device, const struct xseg_alloc_params *params,
-                              uint64_t physical, uint64_t allowance,
                               struct xseg_candidate *candidate)
 {
     const struct xseg_segment *segment = &candidate->first->extent->segment;
-    const uint64_t limit = xseg_min(allowance, device->context.total_bytes);
-    const uint64_t taken = physical + candidate->missing;
+    const uint64_t limit = xseg_min(xseg_device_allowance(device), device->context.total_bytes);
+    const uint64_t taken = xseg_device_physical(device) + candidate->missing;
 
     XSEG_ASSERT(candidate->first->extent->arena->device == device);
     device->is_memory_low = device->is_memory_low && taken > limit / 2;
@@ -499,159 +404,17 @@ static xseg_status grow_expandable_segment(struct xseg_arena *arena,
     XSEG_ASSERT(candidate.first != NULL && candidate.last != NULL);
     XSEG_ASSERT(candidate.first->state == XSEG_BLOCK_CLAIMED &&
                 candidate.last->state == XSEG_BLOCK_CLAIMED);
-    const uint64_t physical = xseg_device_physical(device);
-    const uint64_t allowance = xseg_device_allowance(device);
-    choose_page_sizes(device, params, physical, allowance, &candidate);
+    choose_page_sizes(device, params, &candidate);
     const struct xseg_page_filter filter = {.properties =
                                                 candidate.first->extent->segment.properties};
     const uint64_t covered = xseg_page_cache_bytes(&device->page_cache) == 0
                                  ? 0
                                  : xseg_candidate_covered(&candidate, &filter);
-    /* The quotas of ranges count as physical memory. */
-    status = check_limits(arena->pool, candidate.missing, covered, physical + device->promised,
-                          allowance);
+    status = xseg_growth_check(arena->pool, candidate.missing, covered);
     return xseg_growth_finish(arena, params, &candidate, status, out);
 }
 
-/* --- Segments for one block. --- */
-
-/* Reserve and register a segment for one block.  *out: the claimed, unmapped block; unchanged on an error */
-static xseg_status reserve_block_segment(struct xseg_arena *arena,
-                                         const struct xseg_segment_reservation *wanted,
-                                         struct xseg_block **out)
-{
-    struct xseg_device *device = arena->device;
-    xseg_status status = check_page_size(device, wanted->page_bytes);
-
-    if (status != XSEG_OK)
-        return status;
-    struct xseg_extent *extent = acquire_extent(arena);
-    if (extent == NULL)
-        return XSEG_ERR_HOST_MEMORY;
-    status = register_reserved_extent(extent,
-                                      xseg_segment_reserve_range(&extent->segment, &device->context,
-                                                                 &device->page_cache, wanted));
-    if (status == XSEG_OK)
-        *out = extent->first;
-    XSEG_ASSERT(status != XSEG_OK || ((*out)->state == XSEG_BLOCK_CLAIMED && !(*out)->mapped));
-    return status;
-}
-
-/* Claim the unmapped block of a segment for a single page of a size and an alignment; NULL if there is none. */
-static struct xseg_block *claim_single_page_range(struct xseg_arena *arena, uint64_t bytes,
-                                                  uint64_t alignment)
-{
-    struct xseg_block *unmapped = NULL;
-
-    xseg_arena_lock(arena);
-    XSEG_LIST_FOR(node, &arena->extents)
-    {
-        const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
-
-        if (unmapped == NULL && extent->first->state == XSEG_BLOCK_UNMAPPED &&
-            extent->segment.bytes == bytes && extent->segment.page_bytes == bytes &&
-            extent->segment.base % alignment == 0)
-            unmapped = extent->first;
-    }
-    if (unmapped != NULL) {
-        (void)xseg_arena_claim(arena, unmapped);
-        xseg_growth_renew_positions(unmapped->extent);
-    }
-    xseg_arena_unlock(arena);
-    return unmapped;
-}
-
-/* Grow by one page for one block (single_page).  Unmapped segments of other sizes release their addresses before a new segment
- * is reserved, so that they do not accumulate. */
-static xseg_status grow_single_page(struct xseg_arena *arena,
-                                    const struct xseg_alloc_params *params,
-                                    struct xseg_alloc_result *out)
-{
-    const uint64_t granule = arena->device->context.granularity;
-    const struct xseg_segment_reservation wanted = {
-        .bytes = xseg_round_up(params->bytes, granule),
-        .page_bytes = xseg_round_up(params->bytes, granule),
-        .alignment = xseg_max(granule, params->alignment),
-    };
-    struct xseg_candidate candidate = {.missing = wanted.bytes};
-    xseg_status status = xseg_pool_check_running(arena->pool);
-
-    if (status != XSEG_OK)
-        return status;
-    candidate.first = claim_single_page_range(arena, wanted.bytes, wanted.alignment);
-    if (candidate.first == NULL && !xseg_pending_captures(arena->device->pending))
-        (void)xseg_reclaim_destroy_all_unmapped(arena);
-    if (candidate.first == NULL)
-        status = reserve_block_segment(arena, &wanted, &candidate.first);
-    if (status != XSEG_OK)
-        return status;
-    candidate.last = candidate.first;
-    struct xseg_extent *extent = candidate.first->extent;
-    const struct xseg_page_filter filter = {.properties = extent->segment.properties};
-    const uint64_t covered = xseg_candidate_covered(&candidate, &filter);
-    status = xseg_growth_finish(arena, params, &candidate,
-                                xseg_growth_check(arena->pool, wanted.bytes, covered), out);
-    if (status != XSEG_OK && !xseg_pending_captures(arena->device->pending))
-        (void)xseg_reclaim_destroy_unmapped(extent);
-    return status;
-}
-
-/* Allocate from the claimed block of a guarded segment (guarded.h), at its start or at its end; the rest is cached. */
-static struct xseg_alloc_result allocate_guarded_block(struct xseg_arena *arena,
-                                                       struct xseg_block *block,
-                                                       const struct xseg_alloc_params *params)
-{
-    XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && block->bytes >= params->bytes);
-    const uint64_t offset =
-        params->at_end ? xseg_round_down(block->bytes - params->bytes, params->alignment) : 0;
-
-    if (offset == 0)
-        return xseg_arena_allocate_block(arena, xseg_arena_settle(arena, block), params);
-    struct xseg_block *rest = xseg_arena_split_block(arena, block, offset);
-    const struct xseg_alloc_result result =
-        xseg_arena_allocate_block(arena, xseg_arena_settle(arena, rest), params);
-    (void)xseg_arena_settle(arena, block);
-    return result;
-}
-
-static xseg_status grow_guarded_segment(struct xseg_arena *arena,
-                                        const struct xseg_alloc_params *params,
-                                        struct xseg_alloc_result *out)
-{
-    const uint64_t page = XSEG_SIZE_SMALL_SEGMENT, bytes = xseg_round_up(params->bytes, page);
-    const struct xseg_segment_reservation wanted = {bytes, page, page,
-                                                    xseg_max(page, params->alignment), 0};
-    struct xseg_candidate candidate = {.missing = bytes, .small = true};
-    const struct xseg_page_filter filter = {.properties = xseg_pool_properties(arena->pool)};
-    const uint64_t idle = xseg_page_cache_usable_bytes(&arena->device->page_cache,
-                                                       arena->device->context.granularity, &filter);
-    xseg_status status = xseg_growth_check(arena->pool, bytes, xseg_min(bytes, idle));
-
-    XSEG_ASSERT(arena->is_guarded);
-    if (status == XSEG_OK)
-        status = reserve_block_segment(arena, &wanted, &candidate.first);
-    if (status != XSEG_OK)
-        return status;
-    struct xseg_block *block = candidate.last = candidate.first;
-    struct xseg_extent *extent = block->extent;
-    status = xseg_candidate_map(&candidate);
-    xseg_candidate_notify(&candidate);
-    xseg_arena_lock(arena);
-    const bool stocked = xseg_arena_reserve_records(arena, &arena->blocks, 3);
-    if (status != XSEG_OK || !stocked) {
-        (void)xseg_candidate_settle(arena, &candidate, true);
-    } else {
-        block->mapped = true;
-        xseg_counts_increase(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
-        *out = allocate_guarded_block(arena, block, params);
-    }
-    xseg_arena_unlock(arena);
-    if (status != XSEG_OK)
-        (void)xseg_reclaim_destroy_unmapped(extent);
-    else if (!stocked)
-        status = xseg_arena_fail_host_memory();
-    return status;
-}
+/* --- All kinds of segments. --- */
 
 /* The parameters of a request in a classic segment, for a device that makes no pages. */
 static struct xseg_alloc_params make_classic_params(const struct xseg_arena *arena,
@@ -660,7 +423,7 @@ static struct xseg_alloc_params make_classic_params(const struct xseg_arena *are
     struct xseg_alloc_params classic = *params;
 
     classic.expandable = classic.is_single = false;
-    classic.no_split = xseg_pool_is_whole(arena->pool);
+    classic.no_split = atomic_load_explicit(&arena->pool->no_split, memory_order_relaxed);
     classic.span = params->bytes + params->alignment - XSEG_SIZE_UNIT;
     classic.segment_bytes =
         xseg_max(params->segment_bytes, xseg_round_up(classic.span, XSEG_SIZE_SEGMENT_STEP));
@@ -678,15 +441,15 @@ xseg_status xseg_growth_run(struct xseg_arena *arena, const struct xseg_alloc_pa
                 params->bytes >= params->requested);
     XSEG_SPAN_BEGIN(growth, device, params->bytes);
     if (__builtin_expect(params->is_guarded, 0)) {
-        status = grow_guarded_segment(arena, params, out);
+        status = xseg_growth_guarded(arena, params, out);
     } else if (params->expandable && __builtin_expect(!is_paged, 0)) {
         const struct xseg_alloc_params classic = make_classic_params(arena, params);
 
-        status = grow_classic_segment(arena, &classic, out);
+        status = xseg_growth_classic(arena, &classic, out);
     } else if (!is_paged) {
-        status = grow_classic_segment(arena, params, out);
+        status = xseg_growth_classic(arena, params, out);
     } else {
-        status = params->is_single ? grow_single_page(arena, params, out)
+        status = params->is_single ? xseg_growth_single_page(arena, params, out)
                                    : grow_expandable_segment(arena, params, out);
     }
     XSEG_SPAN_END(growth, device, status);

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/grow/oom.h"
+#include "src/core/grow/fallback_chain.h"
 
 #include <inttypes.h>
 
 #include "src/base/error.h"
+#include "src/core/block/recorder.h"
 #include "src/core/budget/budget.h"
-#include "src/core/config/size.h"
-#include "src/core/device/allocator.h"
-#include "src/core/grow/candidate.h"
+#include "src/core/config/config.h"
+#include "src/core/device/device.h"
+#include "src/core/grow/growth.h"
 #include "src/core/pending/pending.h"
-#include "src/core/reclaim/idle.h"
+#include "src/core/reclaim/decay.h"
 
 /* --- Cause. --- */
 
@@ -17,7 +18,8 @@ enum xseg_oom_cause xseg_oom_cause_of_limit(const struct xseg_device *device, ui
 {
     if (limit < xseg_device_limit(device))
         return XSEG_OOM_CAUSE_BUDGET;
-    return xseg_device_limit(device) < xseg_device_limits_hard(&device->limits)
+    return xseg_device_limit(device) <
+                   atomic_load_explicit(&device->limits.hard, memory_order_relaxed)
                ? XSEG_OOM_CAUSE_FRACTION
                : XSEG_OOM_CAUSE_HARD_LIMIT;
 }
@@ -26,7 +28,7 @@ static const char *name_limit(const struct xseg_device *device)
 {
     const struct xseg_config *config = xseg_allocator_config(device->allocator);
 
-    switch (device->denied_by) {
+    switch (device->oom_cause) {
     case XSEG_OOM_CAUSE_BUDGET:
         return "budget_file";
     case XSEG_OOM_CAUSE_FRACTION:
@@ -34,7 +36,8 @@ static const char *name_limit(const struct xseg_device *device)
     case XSEG_OOM_CAUSE_REJECTION:
         return "throw_on_cudamalloc_oom";
     default:
-        return xseg_device_limits_hard(&device->limits) == config->hard_limit_bytes
+        return atomic_load_explicit(&device->limits.hard, memory_order_relaxed) ==
+                       config->hard_limit_bytes
                    ? "hard_limit_mb"
                    : "hard_bytes of xseg_limits_set()";
     }
@@ -45,26 +48,26 @@ static void print_limit(struct xseg_strbuf *text, const struct xseg_pool *pool)
 {
     const struct xseg_device *device = pool->device;
 
-    if (device->denied_by == XSEG_OOM_CAUSE_REJECTION) {
+    if (device->oom_cause == XSEG_OOM_CAUSE_REJECTION) {
         xseg_strbuf_printf(text, ", limit %g of the device",
-                           xseg_device_limits_rejection(&device->limits));
+                           atomic_load_explicit(&device->limits.rejection, memory_order_relaxed));
         return;
     }
     xseg_strbuf_printf(text, ", limit ");
-    if (device->denied_by == XSEG_OOM_CAUSE_POOL)
-        xseg_strbuf_add_mib(text, xseg_pool_limit(pool));
-    else if (device->denied_by == XSEG_OOM_CAUSE_BUDGET)
+    if (device->oom_cause == XSEG_OOM_CAUSE_POOL)
+        xseg_strbuf_add_mib(text, atomic_load_explicit(&pool->limit, memory_order_relaxed));
+    else if (device->oom_cause == XSEG_OOM_CAUSE_BUDGET)
         xseg_strbuf_add_mib(text,
                             atomic_load_explicit(&device->budget->share, memory_order_relaxed));
-    else if (device->denied_by == XSEG_OOM_CAUSE_FRACTION)
+    else if (device->oom_cause == XSEG_OOM_CAUSE_FRACTION)
         xseg_strbuf_add_mib(text, xseg_device_limit(device));
     else
-        xseg_strbuf_add_mib(text, xseg_device_limits_hard(&device->limits));
-    if (device->denied_by == XSEG_OOM_CAUSE_BUDGET)
+        xseg_strbuf_add_mib(text, atomic_load_explicit(&device->limits.hard, memory_order_relaxed));
+    if (device->oom_cause == XSEG_OOM_CAUSE_BUDGET)
         xseg_strbuf_printf(text, " while other processes request their shares");
-    if (device->denied_by == XSEG_OOM_CAUSE_FRACTION)
+    if (device->oom_cause == XSEG_OOM_CAUSE_FRACTION)
         xseg_strbuf_printf(text, " (%g of the device)",
-                           xseg_device_limits_fraction(&device->limits));
+                           atomic_load_explicit(&device->limits.fraction, memory_order_relaxed));
 }
 
 /* Append the cause: "hard_limit_mb rejects the request". */
@@ -72,14 +75,14 @@ static void print_cause(struct xseg_strbuf *text, const struct xseg_pool *pool, 
 {
     const struct xseg_device *device = pool->device;
 
-    if (status == XSEG_ERR_LIMIT && device->denied_by == XSEG_OOM_CAUSE_POOL)
+    if (status == XSEG_ERR_LIMIT && device->oom_cause == XSEG_OOM_CAUSE_POOL)
         xseg_strbuf_printf(text, "limit_bytes of pool %s rejects the request",
                            xseg_pool_label(pool));
     else if (status == XSEG_ERR_LIMIT)
         xseg_strbuf_printf(text, "%s rejects the request", name_limit(device));
     else if (status == XSEG_ERR_NO_ADDRESSES)
         xseg_strbuf_printf(text, "out of virtual addresses");
-    else if (device->denied_by == XSEG_OOM_CAUSE_DRIVER && xseg_pool_has_own_memory(pool))
+    else if (device->oom_cause == XSEG_OOM_CAUSE_DRIVER && pool->has_own_memory)
         xseg_strbuf_printf(text, "memory functions of pool %s returned no memory",
                            xseg_pool_label(pool));
     else
@@ -93,7 +96,7 @@ static void print_failure(struct xseg_strbuf *text, const struct xseg_pool *pool
     const struct xseg_device *device = pool->device;
 
     XSEG_ASSERT(xseg_oom_cause_is_memory_pressure(status) &&
-                device->denied_by <= XSEG_OOM_CAUSE_REJECTION);
+                device->oom_cause <= XSEG_OOM_CAUSE_REJECTION);
     print_cause(text, pool, status);
     xseg_strbuf_printf(text, " on device %d, ", device->context.ordinal);
     xseg_strbuf_add_mib(text, bytes);
@@ -110,7 +113,7 @@ xseg_status xseg_oom_cause_fail(struct xseg_pool *pool, enum xseg_oom_cause caus
     struct xseg_strbuf text;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && cause != XSEG_OOM_CAUSE_DRIVER);
-    device->denied_by = cause;
+    device->oom_cause = cause;
     xseg_strbuf_init(&text, buffer, sizeof(buffer));
     print_failure(&text, pool, status, more);
     xseg_strbuf_printf(&text, "; ");
@@ -123,9 +126,9 @@ xseg_status xseg_oom_cause_fail(struct xseg_pool *pool, enum xseg_oom_cause caus
         xseg_strbuf_add_mib(&text, device->context.total_bytes);
         xseg_strbuf_printf(&text, " used by this allocator");
     }
-    if (cause != XSEG_OOM_CAUSE_POOL && device->promised != 0) {
+    if (cause != XSEG_OOM_CAUSE_POOL && device->unused_quota != 0) {
         xseg_strbuf_printf(&text, ", ");
-        xseg_strbuf_add_mib(&text, device->promised);
+        xseg_strbuf_add_mib(&text, device->unused_quota);
         xseg_strbuf_printf(&text, " reserved by quotas of ranges");
     }
     return xseg_fail(status, "%s", buffer);
@@ -217,7 +220,7 @@ static void account_cached(struct account *account, const struct xseg_arena *are
     account->fragmented += view->bytes - whole.releasable - whole.held.pinned - whole.held.exported;
     if (xseg_extent_is_expandable(view->extent))
         account->small_whole += count_small_whole(view, &whole);
-    else if (whole.releasable + whole.held.pinned == 0 && !xseg_pool_has_own_memory(arena->pool)) {
+    else if (whole.releasable + whole.held.pinned == 0 && !arena->pool->has_own_memory) {
         account->classic_small += count_classic_whole(view, XSEG_SIZE_SMALL_SEGMENT);
         account->classic_whole += count_classic_whole(
             view, arena->is_small ? XSEG_SIZE_SMALL_SEGMENT : account->large_page_bytes);
@@ -251,9 +254,9 @@ static uint64_t count_missing(struct xseg_arena *arena, const struct xseg_alloc_
         return params->segment_bytes;
     if (params->is_guarded || params->is_single)
         return xseg_round_up(params->bytes, XSEG_SIZE_SMALL_SEGMENT);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     const bool found = xseg_candidate_find_cheapest(arena, params->span, &missing) != NULL;
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     return found ? missing : xseg_round_up(params->span, granule);
 }
 
@@ -311,8 +314,7 @@ static void print_account(struct xseg_strbuf *text, const struct account *accoun
     xseg_strbuf_printf(text, "; ");
     xseg_strbuf_add_mib(text, account->missing);
     xseg_strbuf_printf(text, " needed from the %s, ",
-                       xseg_pool_has_own_memory(account->arena->pool) ? "memory functions"
-                                                                      : "driver");
+                       account->arena->pool->has_own_memory ? "memory functions" : "driver");
     xseg_strbuf_add_mib(text, account->free);
     xseg_strbuf_printf(text, " of ");
     xseg_strbuf_add_mib(text, account->total);
@@ -332,7 +334,7 @@ static void print_account(struct xseg_strbuf *text, const struct account *accoun
     print_part(text, &part, account->page_cache, "in the page cache");
     print_part(text, &part, account->unreleased, "unreleased");
     print_part(text, &more, account->longest_block, "in the largest cached block on this stream");
-    print_part(text, &more, device->promised, "reserved by quotas of ranges");
+    print_part(text, &more, device->unused_quota, "reserved by quotas of ranges");
 }
 
 /* --- Advice. --- */
@@ -369,7 +371,8 @@ static bool has_driver_memory(const struct denied_request *request, uint64_t fre
 static bool is_within_limits(const struct denied_request *request, uint64_t freed)
 {
     return physical_after(request, freed) <= xseg_device_limit(request->pool->device) &&
-           pool_bytes_after(request) <= xseg_pool_limit(request->pool);
+           pool_bytes_after(request) <=
+               atomic_load_explicit(&request->pool->limit, memory_order_relaxed);
 }
 
 /* Whether the request would be served if `freed` bytes were released. */
@@ -403,10 +406,11 @@ static void print_limit_changes(struct xseg_strbuf *text, const struct denied_re
     const struct xseg_device *device = request->pool->device;
     const struct xseg_config *config = request->params->config;
     const uint64_t then = physical_after(request, request->idle);
-    const uint64_t hard = xseg_device_limits_hard(&device->limits);
+    const uint64_t hard = atomic_load_explicit(&device->limits.hard, memory_order_relaxed);
 
     XSEG_ASSERT(!is_within_limits(request, request->idle));
-    if (pool_bytes_after(request) > xseg_pool_limit(request->pool)) {
+    if (pool_bytes_after(request) >
+        atomic_load_explicit(&request->pool->limit, memory_order_relaxed)) {
         xseg_strbuf_printf(text, "%slimit_bytes of pool %s to %" PRIu64 " MiB or more", before,
                            xseg_pool_label(request->pool), mib_for(pool_bytes_after(request)));
         before = ", and ";
@@ -419,7 +423,7 @@ static void print_limit_changes(struct xseg_strbuf *text, const struct denied_re
                            before, mib_for(then));
         before = ", and ";
     }
-    const double fraction = xseg_device_limits_fraction(&device->limits);
+    const double fraction = atomic_load_explicit(&device->limits.fraction, memory_order_relaxed);
     if (fraction < 1.0 && then > (uint64_t)(fraction * (double)device->context.total_bytes))
         xseg_strbuf_printf(text, "%sper_process_memory_fraction to %.4f or more", before,
                            fraction_for(device, then));
@@ -432,7 +436,7 @@ static const char *choose_page_setting(const struct denied_request *request)
     const struct xseg_config *config = request->params->config;
     const bool has_full_pages = config->page_sizes != XSEG_CONFIG_PAGES_SMALL;
 
-    if (xseg_pool_has_own_memory(request->pool))
+    if (request->pool->has_own_memory)
         return NULL;
     if (!config->expandable_segments && xseg_device_makes_pages(request->pool->device)) {
         if (would_suffice(request, request->idle + account->classic_whole))
@@ -485,8 +489,8 @@ static void print_advice(struct xseg_strbuf *text, const struct xseg_arena *aren
         return;
     }
     /* No limit denies the request, and the device has memory: no setting caused the failure. */
-    if (xseg_pool_has_own_memory(arena->pool) ? arena->device->denied_by == XSEG_OOM_CAUSE_DRIVER
-                                              : would_suffice(&request, request.idle))
+    if (arena->pool->has_own_memory ? arena->device->oom_cause == XSEG_OOM_CAUSE_DRIVER
+                                    : would_suffice(&request, request.idle))
         return;
     if (captures && would_suffice(&request, account->cached + account->pending_whole)) {
         xseg_strbuf_printf(text, "; end the capture first, no memory is released during a capture");
@@ -510,13 +514,13 @@ static void print_driver_call(struct xseg_strbuf *text, const struct xseg_arena 
                             atomic_load_explicit(&arena->device->addresses, memory_order_relaxed));
         xseg_strbuf_printf(text, " of virtual addresses reserved by this allocator");
     }
-    if (status == XSEG_ERR_NO_MEMORY && arena->device->denied_by == XSEG_OOM_CAUSE_DRIVER &&
-        call != NULL && !xseg_pool_has_own_memory(arena->pool))
+    if (status == XSEG_ERR_NO_MEMORY && arena->device->oom_cause == XSEG_OOM_CAUSE_DRIVER &&
+        call != NULL && !arena->pool->has_own_memory)
         xseg_strbuf_printf(text, "; %s failed, CUDA_ERROR_OUT_OF_MEMORY", call);
 }
 
 xseg_status xseg_oom_fail(struct xseg_arena *arena, const struct xseg_alloc_params *params,
-                          xseg_status status, bool rejected, uint64_t *free_bytes)
+                          xseg_status status, bool rejected)
 {
     struct account account;
     char buffer[1024];
@@ -525,13 +529,17 @@ xseg_status xseg_oom_fail(struct xseg_arena *arena, const struct xseg_alloc_para
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
                 xseg_oom_cause_is_memory_pressure(status));
     collect_account(&account, arena, params);
-    *free_bytes = account.free;
     xseg_strbuf_init(&text, buffer, sizeof(buffer));
     print_failure(&text, arena->pool, status, params->requested);
     print_account(&text, &account);
     print_driver_call(&text, arena, status);
     if (status != XSEG_ERR_NO_ADDRESSES)
         print_advice(&text, arena, params, &account, rejected);
+    if (!rejected && xseg_recorder_is_enabled(arena)) {
+        xseg_biased_lock_lock(&arena->lock);
+        xseg_recorder_oom(arena, params->requested, account.free);
+        xseg_biased_lock_unlock(&arena->lock);
+    }
     return xseg_fail(status, "%s", buffer);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/grow/remap.h"
+#include "src/core/grow/growth.h"
 
-#include "src/core/grow/oom.h"
+#include "src/core/grow/fallback_chain.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/reclaim.h"
 
@@ -61,13 +61,13 @@ static xseg_status create_pages_of_size(const struct xseg_remap_plan *plan, uint
             xseg_page_cache_usable_bytes(&device->page_cache, page, &plan->filter) >=
                 plan->full_pages * page)
             return XSEG_OK;
-        if (xseg_device_physical(device) + device->promised + page > limit)
+        if (xseg_device_physical(device) + device->unused_quota + page > limit)
             return xseg_oom_cause_fail(plan->arena->pool,
                                        limit < device->context.total_bytes
                                            ? xseg_oom_cause_of_limit(device, limit)
                                            : XSEG_OOM_CAUSE_DEVICE,
                                        page);
-        device->denied_by = XSEG_OOM_CAUSE_DRIVER;
+        device->oom_cause = XSEG_OOM_CAUSE_DRIVER;
         const xseg_status status =
             xseg_page_cache_create(&device->page_cache, page_kind_of(plan, page));
         if (status != XSEG_OK)

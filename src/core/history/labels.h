@@ -6,7 +6,7 @@
  * bump allocator, so it never moves and its string is read without a lock.  The ID is the handle of
  * the record in that allocator.  A hash table with chains finds a label by its string.
  *
- * Unused labels are collected by incremental mark and sweep (history_sweep.h).  Each sweep has a
+ * Unused labels are collected by incremental mark and sweep (instance.h).  Each sweep has a
  * number, and the mark of a label is the number of the last sweep that found the label in use.  A
  * sweep marks the labels of threads, events and allocated blocks, and then drops the labels whose
  * mark is older.  New labels, and labels that a thread sets again, are marked with the number of

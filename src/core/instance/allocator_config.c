@@ -5,12 +5,12 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/core/block/origins.h"
+#include "src/core/block/recorder.h"
 #include "src/core/budget/budget.h"
 #include "src/core/config/config.h"
 #include "src/core/config/config_table.h"
-#include "src/core/pending/debug_fill.h"
-#include "src/core/reclaim/trim.h"
+#include "src/core/pending/pending.h"
+#include "src/core/reclaim/reclaim.h"
 #include "src/core/report/memory_stats.h"
 
 void xseg_allocator_apply_config(struct xseg_allocator *allocator,
@@ -81,7 +81,8 @@ static bool has_device_soft_limit(struct xseg_allocator *allocator,
     for (int i = 0; i < allocator->device_count; i++) {
         const struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
-        if (device != NULL && xseg_device_limits_soft(&device->limits) != config->soft_limit_bytes)
+        if (device != NULL && atomic_load_explicit(&device->limits.soft, memory_order_relaxed) !=
+                                  config->soft_limit_bytes)
             return true;
     }
     return false;
@@ -94,8 +95,8 @@ static bool has_device_fraction(struct xseg_allocator *allocator, const struct x
     for (int i = 0; i < allocator->device_count; i++) {
         const struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
-        if (device != NULL &&
-            xseg_device_limits_fraction(&device->limits) != config->memory_fraction)
+        if (device != NULL && atomic_load_explicit(&device->limits.fraction,
+                                                   memory_order_relaxed) != config->memory_fraction)
             return true;
     }
     return false;
@@ -158,12 +159,6 @@ static void trim_devices_to_limits(struct xseg_allocator *allocator)
     }
 }
 
-static void discard_arena_users(void *self, struct xseg_arena *arena)
-{
-    (void)self;
-    xseg_origins_discard_users(arena);
-}
-
 static void discard_all_users(struct xseg_allocator *allocator)
 {
     for (int i = 0; i < allocator->device_count; i++) {
@@ -172,7 +167,10 @@ static void discard_all_users(struct xseg_allocator *allocator)
         if (device == NULL)
             continue;
         xseg_mutex_lock(&device->memory_lock);
-        xseg_device_visit_arenas(device, discard_arena_users, NULL);
+        XSEG_DEVICE_FOR_ARENAS(arena, device)
+        {
+            xseg_origins_discard_users(arena);
+        }
         xseg_mutex_unlock(&device->memory_lock);
     }
 }

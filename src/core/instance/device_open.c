@@ -9,23 +9,17 @@
 #include "src/base/error.h"
 #include "src/base/string_util.h"
 #include "src/core/block/arena.h"
-#include "src/core/block/arena_blocks.h"
-#include "src/core/block/extent.h"
-#include "src/core/block/origins.h"
+#include "src/core/block/block.h"
+#include "src/core/block/recorder.h"
 #include "src/core/budget/budget.h"
-#include "src/core/device/allocator.h"
-#include "src/core/pending/debug_fill.h"
+#include "src/core/device/device.h"
 #include "src/core/pending/pending.h"
-#include "src/core/pending/stream_retirement.h"
 #include "src/core/pool/share.h"
 #include "src/core/range/range.h"
 #include "src/core/reclaim/decay.h"
-#include "src/core/reclaim/idle.h"
 #include "src/core/reclaim/mapping.h"
 #include "src/core/reclaim/pending_unmap.h"
-#include "src/core/reclaim/pool_release.h"
 #include "src/core/reclaim/reclaim.h"
-#include "src/core/reclaim/trim.h"
 #include "src/core/stats/counts.h"
 
 /* A device and the state that modules above `device` keep of it. */
@@ -185,13 +179,6 @@ static void record_survivor(void *self, const struct xseg_block_view *view)
                                    " from ", &live->text);
 }
 
-static void destroy_extents(void *self, struct xseg_arena *arena)
-{
-    bool *all = self;
-
-    *all = xseg_reclaim_destroy_all_unmapped(arena) && *all;
-}
-
 /* Destroy a stream that the library created. */
 static xseg_status destroy_library_stream(struct xseg_device *device, xseg_stream *stream)
 {
@@ -214,12 +201,15 @@ static xseg_status release_all_memory(struct xseg_device *device)
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
                 !xseg_context_is_lost(&device->context));
-    xseg_discard_all_paused(device);
+    xseg_discard_paused_pools(device, true);
     status = xseg_trim_device(device, &everything, &done);
     if (status != XSEG_OK)
         return status;
     xseg_ranges_destroy_all(device);
-    xseg_device_visit_arenas(device, destroy_extents, &all);
+    XSEG_DEVICE_FOR_ARENAS(arena, device)
+    {
+        all = xseg_reclaim_destroy_all_unmapped(arena) && all;
+    }
     if (!all)
         return xseg_fail(XSEG_ERR_DRIVER,
                          "driver has not released all memory, %" PRIu64
@@ -239,9 +229,8 @@ static xseg_status release_all_memory(struct xseg_device *device)
 
 /* Free the host memory of an arena's extents, because the device is lost.  The pools are freed with
  * the device. */
-static void abandon_extents(void *self, struct xseg_arena *arena)
+static void abandon_extents(struct xseg_arena *arena)
 {
-    (void)self;
     XSEG_ASSERT(xseg_context_is_lost(&arena->device->context));
     XSEG_LIST_FOR_SAFE(node, &arena->extents)
     {
@@ -325,9 +314,9 @@ static void complete_stream(void *self, struct xseg_known_stream *stream)
 static void complete_pending_blocks(struct xseg_device *device)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    xseg_pending_lock(device->pending);
+    xseg_biased_lock_lock(&device->pending->lock);
     xseg_deferred_settle(device->pending, NULL);
-    xseg_pending_unlock(device->pending);
+    xseg_biased_lock_unlock(&device->pending->lock);
     xseg_streams_for_each(&device->streams, complete_stream, device);
 }
 
@@ -342,7 +331,10 @@ xseg_status xseg_device_release_memory(struct xseg_device *device)
         complete_pending_blocks(device);
         xseg_discard_lost_contents(device);
         xseg_ranges_destroy_all(device);
-        xseg_device_visit_arenas(device, abandon_extents, NULL);
+        XSEG_DEVICE_FOR_ARENAS(arena, device)
+        {
+            abandon_extents(arena);
+        }
         status = XSEG_OK;
     }
     xseg_mutex_unlock(&device->memory_lock);
@@ -365,11 +357,9 @@ void xseg_device_retain_context(struct xseg_device *device)
 
 /* --- Host memory and audit. --- */
 
-static void add_arena_host_bytes(void *self, struct xseg_arena *arena)
+static void add_arena_host_bytes(uint64_t *bytes, struct xseg_arena *arena)
 {
-    uint64_t *bytes = self;
-
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     *bytes += xseg_arena_host_bytes(arena);
     XSEG_LIST_FOR(node, &arena->extents)
     {
@@ -380,7 +370,7 @@ static void add_arena_host_bytes(void *self, struct xseg_arena *arena)
         if (extent->elastic != NULL)
             *bytes += xseg_ranges_host_bytes(extent);
     }
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 uint64_t xseg_device_host_bytes(struct xseg_device *device)
@@ -393,7 +383,10 @@ uint64_t xseg_device_host_bytes(struct xseg_device *device)
                      xseg_sharing_host_bytes(device->sharing) + xseg_pools_host_bytes(device) +
                      xseg_streams_host_bytes(&device->streams);
 
-    xseg_device_visit_arenas(device, add_arena_host_bytes, &bytes);
+    XSEG_DEVICE_FOR_ARENAS(arena, device)
+    {
+        add_arena_host_bytes(&bytes, arena);
+    }
     return bytes;
 }
 
@@ -403,16 +396,14 @@ struct device_audit {
     bool holds;
 };
 
-static void audit_arena(void *self, struct xseg_arena *arena)
+static void audit_arena(struct device_audit *audit, struct xseg_arena *arena)
 {
-    struct device_audit *audit = self;
-
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     if (audit->holds)
         audit->holds = xseg_arena_audit(arena, audit->violation);
-    audit->reserved += xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
+    audit->reserved += xseg_counts_read(&arena->counts, XSEG_COUNT_RESERVED_BYTES).current;
     audit->evicted += arena->evicted;
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 static bool audit_totals(struct xseg_device *device, const struct device_audit *audit,
@@ -445,7 +436,10 @@ bool xseg_device_audit(struct xseg_device *device, struct xseg_violation *violat
     struct device_audit audit = {.violation = violation, .holds = true};
 
     xseg_mutex_lock(&device->memory_lock);
-    xseg_device_visit_arenas(device, audit_arena, &audit);
+    XSEG_DEVICE_FOR_ARENAS(arena, device)
+    {
+        audit_arena(&audit, arena);
+    }
     if (audit.holds)
         audit.holds = audit_totals(device, &audit, violation);
     xseg_mutex_unlock(&device->memory_lock);

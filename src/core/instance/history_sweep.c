@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/instance/history_sweep.h"
+#include "src/core/instance/instance.h"
 
 #include <stdlib.h>
 
 #include "src/base/error.h"
-#include "src/core/block/origins.h"
+#include "src/core/block/recorder.h"
 #include "src/core/report/device_history.h"
 
 /* Numbers of the hook between two sweeps, in addition to twice the number of survivors of the last
@@ -59,11 +59,6 @@ static void mark_event(void *self, uint32_t frames, uint32_t label)
         append_number(sweep->numbers, frames);
 }
 
-static void mark_arena_blocks(void *self, struct xseg_arena *arena)
-{
-    xseg_origins_visit(arena, mark_event, self);
-}
-
 /* Mark the events of a ring.  Events that are written during the sweep have marked labels. */
 static void mark_ring(struct sweep *sweep, const struct xseg_history_ring *ring)
 {
@@ -87,7 +82,10 @@ static void mark_ring(struct sweep *sweep, const struct xseg_history_ring *ring)
 static void mark_device(struct sweep *sweep, struct xseg_device *device)
 {
     xseg_mutex_lock(&device->memory_lock);
-    xseg_device_visit_arenas(device, mark_arena_blocks, sweep);
+    XSEG_DEVICE_FOR_ARENAS(arena, device)
+    {
+        xseg_origins_visit(arena, mark_event, sweep);
+    }
     xseg_mutex_unlock(&device->memory_lock);
     for (const struct xseg_history_ring *ring = atomic_load(&device->history.rings); ring != NULL;
          ring = ring->next)
@@ -262,7 +260,7 @@ xseg_status xseg_label_annotate(struct xseg_allocator *allocator, struct xseg_de
 {
     struct label_change change = {.text = text, .is_aside = true};
 
-    if (!xseg_history_settings_record(xseg_history_settings(&device->history),
+    if (!xseg_history_settings_record(xseg_history_store_settings(device->history.store),
                                       XSEG_HISTORY_ANNOTATION))
         return XSEG_OK;
     xseg_status status = change_label(allocator, &change);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/pending/debug_fill.h"
+#include "src/core/pending/pending.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -7,8 +7,8 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/core/block/arena_blocks.h"
-#include "src/core/device/allocator.h"
+#include "src/core/block/arena.h"
+#include "src/core/device/device.h"
 #include "src/core/history/history.h"
 
 /* Number of bytes read back at a time. */
@@ -145,9 +145,9 @@ void xseg_debug_fill_freed(struct xseg_block *block)
         next = block->chain;
         block->chain = NULL;
         xseg_debug_fill_claimed(block);
-        xseg_arena_lock(arena);
+        xseg_biased_lock_lock(&arena->lock);
         xseg_arena_free_pending(arena, block);
-        xseg_arena_unlock(arena);
+        xseg_biased_lock_unlock(&arena->lock);
     }
 }
 
@@ -289,19 +289,19 @@ static void check_pattern(const struct xseg_alloc_result *result)
 /* Prevent a pause of the pool until end_fill().  Returns false if a pause has begun. */
 static bool begin_fill(struct xseg_arena *arena)
 {
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     const bool can = !arena->is_paused;
     arena->fills += can;
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     return can;
 }
 
 static void end_fill(struct xseg_arena *arena)
 {
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     XSEG_ASSERT(arena->fills != 0);
     arena->fills--;
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 xseg_status xseg_debug_fill_allocated(const struct xseg_alloc_result *result, bool zeroed,

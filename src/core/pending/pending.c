@@ -6,9 +6,8 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/core/block/arena_blocks.h"
+#include "src/core/block/arena.h"
 #include "src/core/block/recorder.h"
-#include "src/core/pending/debug_fill.h"
 
 static void increment_count(struct xseg_pending *pending)
 {
@@ -28,14 +27,14 @@ void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *contex
     xseg_list_init(&pending->streams);
     xseg_list_init(&pending->deferred);
     xseg_topology_init(&pending->topology);
-    pending->ended = NULL;
+    pending->completed_blocks = NULL;
     atomic_init(&pending->captures, 0);
     pending->marks = 0;
 }
 
 void xseg_pending_fini(struct xseg_pending *pending)
 {
-    XSEG_ASSERT(pending->ended == NULL);
+    XSEG_ASSERT(pending->completed_blocks == NULL);
     XSEG_ASSERT(xseg_list_is_empty(&pending->deferred) ||
                 xseg_context_is_lost(pending->fences.context));
     /* Deferred blocks remain only if the device is lost. */
@@ -50,9 +49,9 @@ void xseg_pending_fini(struct xseg_pending *pending)
 
 void xseg_pending_return_event(struct xseg_pending *pending, xseg_event event)
 {
-    xseg_pending_lock(pending);
+    xseg_biased_lock_lock(&pending->lock);
     xseg_fences_return(&pending->fences, event);
-    xseg_pending_unlock(pending);
+    xseg_biased_lock_unlock(&pending->lock);
 }
 
 void xseg_pending_record_stream(struct xseg_arena *arena, struct xseg_block *block,
@@ -69,7 +68,7 @@ void xseg_pending_record_stream(struct xseg_arena *arena, struct xseg_block *blo
         XSEG_ASSERT(use != NULL);
         xseg_list_init(&use->link);
         use->stream = stream;
-        use->number = stream->id;
+        use->stream_id = stream->id;
         use->block = block;
         use->next = block->uses;
         use->outside = use->captured = use->is_shared = false;
@@ -333,7 +332,7 @@ void xseg_deferred_reuse(struct xseg_pending *pending, struct xseg_known_stream 
 
     if (stream->handle == NULL)
         return;
-    xseg_pending_lock(pending);
+    xseg_biased_lock_lock(&pending->lock);
     if (xseg_driver_capture_info(context, stream->handle, &info) == XSEG_OK && info.count > 0)
         view = xseg_topology_get(&pending->topology, info.id, stream);
     if (view != NULL) {
@@ -345,13 +344,13 @@ void xseg_deferred_reuse(struct xseg_pending *pending, struct xseg_known_stream 
             struct xseg_arena *arena = deferred->block->extent->arena;
 
             XSEG_ASSERT(deferred->waiter.missing == 0);
-            xseg_arena_lock(arena);
+            xseg_biased_lock_lock(&arena->lock);
             cache_pending_block(arena, deferred->block);
-            xseg_arena_unlock(arena);
+            xseg_biased_lock_unlock(&arena->lock);
             remove_deferred(pending, deferred);
         }
     }
-    xseg_pending_unlock(pending);
+    xseg_biased_lock_unlock(&pending->lock);
 }
 
 /* --- Deferred blocks: after the capture. --- */
@@ -389,12 +388,12 @@ static xseg_status settle_deferred_block(struct xseg_pending *pending, struct xs
 {
     struct xseg_arena *arena = block->extent->arena;
 
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     drop_captured_uses(arena, block);
     const bool free = block->uses == NULL || xseg_context_is_lost(pending->fences.context);
     if (free)
         cache_pending_block(arena, block);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     return free ? XSEG_OK : record_block_events(pending, block);
 }
 
@@ -429,14 +428,14 @@ xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *b
     XSEG_ASSERT(!xseg_lock_rank_is_held(XSEG_RANK_PENDING) &&
                 !xseg_lock_rank_is_held(XSEG_RANK_ARENA));
     XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && block->uses != NULL);
-    xseg_pending_lock(pending);
+    xseg_biased_lock_lock(&pending->lock);
     if (xseg_context_is_lost(pending->fences.context))
         status = XSEG_ERR_DEVICE_LOST;
     else if (xseg_pending_captures(pending))
         status = defer_block(pending, block, by_topology);
     else
         status = record_block_events(pending, block);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     block->state = XSEG_BLOCK_ALLOCATED;
     if (status == XSEG_OK || status == XSEG_ERR_DEVICE_LOST) {
         block->state = XSEG_BLOCK_PENDING_FREE;
@@ -446,8 +445,8 @@ xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *b
     /* No work runs on a lost device, so a freed block is cached immediately. */
     if (status == XSEG_ERR_DEVICE_LOST)
         cache_pending_block(arena, block);
-    xseg_arena_unlock(arena);
-    xseg_pending_unlock(pending);
+    xseg_biased_lock_unlock(&arena->lock);
+    xseg_biased_lock_unlock(&pending->lock);
     return status == XSEG_ERR_DEVICE_LOST ? XSEG_OK : status;
 }
 
@@ -462,18 +461,18 @@ static void complete_use(struct xseg_pending *pending, struct xseg_stream_use *u
     xseg_list_remove(&use->link);
     decrement_count(pending);
     return_use_event(pending, use);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     xseg_slab_free(&arena->uses, use);
     if (block->waits == 1)
         record_action(arena, block, XSEG_HISTORY_FREE_COMPLETED);
     if (--block->waits == 0 && __builtin_expect(xseg_debug_fill_is_on(arena), 0)) {
         block->state = XSEG_BLOCK_CLAIMED;
-        block->chain = pending->ended;
-        pending->ended = block;
+        block->chain = pending->completed_blocks;
+        pending->completed_blocks = block;
     } else if (block->waits == 0) {
         xseg_arena_free_pending(arena, block);
     }
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 /*
@@ -558,17 +557,17 @@ static inline void poll_queues(struct xseg_pending *pending)
  * lock. */
 static void unlock_and_fill_freed(struct xseg_pending *pending) XSEG_UNCHECKED
 {
-    struct xseg_block *ended = pending->ended;
+    struct xseg_block *completed = pending->completed_blocks;
 
-    pending->ended = NULL;
-    xseg_pending_unlock(pending);
-    if (__builtin_expect(ended != NULL, 0))
-        xseg_debug_fill_freed(ended);
+    pending->completed_blocks = NULL;
+    xseg_biased_lock_unlock(&pending->lock);
+    if (__builtin_expect(completed != NULL, 0))
+        xseg_debug_fill_freed(completed);
 }
 
 void xseg_pending_poll(struct xseg_pending *pending) XSEG_UNCHECKED
 {
-    xseg_pending_lock(pending);
+    xseg_biased_lock_lock(&pending->lock);
     if (!xseg_pending_captures(pending))
         poll_queues(pending);
     unlock_and_fill_freed(pending);
@@ -577,7 +576,7 @@ void xseg_pending_poll(struct xseg_pending *pending) XSEG_UNCHECKED
 void xseg_pending_stream_synchronized(struct xseg_pending *pending,
                                       struct xseg_known_stream *stream) XSEG_UNCHECKED
 {
-    xseg_pending_lock(pending);
+    xseg_biased_lock_lock(&pending->lock);
     XSEG_LIST_FOR_SAFE(node, &stream->uses)
     {
         complete_use(pending, XSEG_CONTAINER(node, struct xseg_stream_use, link));
@@ -600,7 +599,7 @@ static xseg_event find_last_event(struct xseg_pending *pending, bool again, uint
     xseg_event event = NULL;
 
     *any = false;
-    xseg_pending_lock(pending);
+    xseg_biased_lock_lock(&pending->lock);
     XSEG_LIST_FOR(node, &pending->streams)
     {
         const struct xseg_known_stream *stream =
@@ -616,7 +615,7 @@ static xseg_event find_last_event(struct xseg_pending *pending, bool again, uint
         *rank = stream->rank;
         break;
     }
-    xseg_pending_unlock(pending);
+    xseg_biased_lock_unlock(&pending->lock);
     return event;
 }
 
@@ -636,14 +635,14 @@ xseg_status xseg_pending_wait(struct xseg_pending *pending)
     uint64_t rank = 0;
     bool any = true;
 
-    xseg_pending_lock(pending);
+    xseg_biased_lock_lock(&pending->lock);
     /*
      * Deferred blocks stay until the capture ends, also if it began after the check of the caller.
      */
     const xseg_status settled =
         xseg_pending_captures(pending) ? XSEG_OK : xseg_deferred_settle(pending, NULL);
     xseg_status status = XSEG_OK;
-    xseg_pending_unlock(pending);
+    xseg_biased_lock_unlock(&pending->lock);
     xseg_pending_poll(pending);
     /*
      * Wait once for each stream, for the blocks that are pending now: other threads may free more.

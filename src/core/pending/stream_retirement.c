@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/pending/stream_retirement.h"
+#include "src/core/pending/pending.h"
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/core/device/allocator.h"
-#include "src/core/pending/pending.h"
+#include "src/core/device/device.h"
 
 /* --- Begin of a retirement. --- */
 
@@ -60,12 +59,12 @@ xseg_status xseg_stream_retirement_begin(struct xseg_device *device, xseg_stream
      */
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     xseg_mutex_lock(&device->memory_lock);
-    xseg_pending_lock(device->pending);
+    xseg_biased_lock_lock(&device->pending->lock);
     if (xseg_stream_is_known(stream) && xseg_context_is_lost(&device->context))
         xseg_streams_mark_retired(&device->streams, stream);
     else if (xseg_stream_is_known(stream))
         status = retire_stream(device, stream);
-    xseg_pending_unlock(device->pending);
+    xseg_biased_lock_unlock(&device->pending->lock);
     xseg_mutex_unlock(&device->memory_lock);
     if (!xseg_stream_is_known(stream))
         xseg_stream_cache_drop(&device->allocator->stream_cache, stream);
@@ -129,13 +128,13 @@ static void poll_retirements(struct xseg_device *device)
     if (atomic_load_explicit(&device->streams.retiring_count, memory_order_relaxed) == 0)
         return;
     xseg_pending_poll(device->pending);
-    xseg_pending_lock(device->pending);
+    xseg_biased_lock_lock(&device->pending->lock);
     if (!xseg_pending_captures(device->pending) &&
         xseg_driver_relax_capture_mode(&device->context, &mode) == XSEG_OK) {
         poll_retiring_streams(device);
         xseg_driver_restore_capture_mode(&device->context, mode);
     }
-    xseg_pending_unlock(device->pending);
+    xseg_biased_lock_unlock(&device->pending->lock);
 }
 
 static xseg_status query_last_event(struct xseg_context *context, xseg_event event, bool *done)
@@ -158,9 +157,9 @@ xseg_status xseg_stream_retirement_check(struct xseg_device *device,
     xseg_event event;
 
     XSEG_ASSERT(!xseg_lock_rank_is_held(XSEG_RANK_PENDING));
-    xseg_pending_lock(device->pending);
+    xseg_biased_lock_lock(&device->pending->lock);
     event = stream->retire_event;
-    xseg_pending_unlock(device->pending);
+    xseg_biased_lock_unlock(&device->pending->lock);
     *completed = event == NULL;
     if (*completed)
         return XSEG_OK;
@@ -175,12 +174,12 @@ xseg_status xseg_stream_retirement_check(struct xseg_device *device,
 void xseg_stream_retirement_finish_all(struct xseg_device *device)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    xseg_pending_lock(device->pending);
+    xseg_biased_lock_lock(&device->pending->lock);
     XSEG_LIST_FOR_SAFE(node, &device->streams.retiring)
     {
         finish_retirement(device, XSEG_CONTAINER(node, struct xseg_known_stream, retire_link));
     }
-    xseg_pending_unlock(device->pending);
+    xseg_biased_lock_unlock(&device->pending->lock);
 }
 
 xseg_status xseg_stream_retirement_get(struct xseg_device *device, xseg_stream handle,

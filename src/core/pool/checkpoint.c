@@ -7,12 +7,11 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/core/block/arena_blocks.h"
-#include "src/core/block/extent.h"
-#include "src/core/block/origins.h"
+#include "src/core/block/arena.h"
+#include "src/core/block/block.h"
 #include "src/core/block/recorder.h"
-#include "src/core/config/size.h"
-#include "src/core/device/allocator.h"
+#include "src/core/config/config.h"
+#include "src/core/device/device.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pool/pause.h"
 
@@ -65,7 +64,7 @@ static void walk_pool(struct xseg_pool *pool, struct block_list *list)
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     list->count = list->cached_count = list->pending = list->used = 0;
     for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_acquire)) {
-        xseg_arena_lock(arena);
+        xseg_biased_lock_lock(&arena->lock);
         XSEG_LIST_FOR(node, &arena->extents)
         {
             const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
@@ -78,7 +77,7 @@ static void walk_pool(struct xseg_pool *pool, struct block_list *list)
                 add_block(list, arena, &view);
             }
         }
-        xseg_arena_unlock(arena);
+        xseg_biased_lock_unlock(&arena->lock);
     }
 }
 
@@ -133,7 +132,7 @@ static xseg_status check_idle(struct xseg_pool *pool, const struct block_list *l
 xseg_status xseg_checkpoint_take(struct xseg_pool *pool, struct xseg_checkpoint **out)
 {
     struct xseg_device *device = pool->device;
-    const bool with_users = (xseg_history_settings(&device->history) & XSEG_HISTORY_USERS) != 0;
+    const bool with_users = (xseg_history_store_settings(device->history.store) & XSEG_HISTORY_USERS) != 0;
     struct xseg_checkpoint_ranges *ranges = NULL;
     struct xseg_checkpoint *checkpoint = NULL;
     struct block_list list;
@@ -197,7 +196,7 @@ static bool is_still_mapped(const struct xseg_pool *pool, const struct xseg_chec
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (!mapped)
         return false;
-    xseg_arena_lock(saved->arena);
+    xseg_biased_lock_lock(&saved->arena->lock);
     struct xseg_block_view view = xseg_extent_view_at(extent, saved->base);
     for (; mapped && view.extent != NULL && view.base < end; view = xseg_extent_next_view(&view)) {
         /* A claimed block may be unmapped by its thread. */
@@ -206,7 +205,7 @@ static bool is_still_mapped(const struct xseg_pool *pool, const struct xseg_chec
             *fallback = view;
     }
     mapped = mapped && end <= extent->segment.base + extent->segment.bytes;
-    xseg_arena_unlock(saved->arena);
+    xseg_biased_lock_unlock(&saved->arena->lock);
     return mapped;
 }
 
@@ -231,10 +230,10 @@ static xseg_status reserve_records(const struct xseg_checkpoint *checkpoint)
 
         for (end = first; end < checkpoint->count && checkpoint->block[end].arena == arena;)
             end++;
-        xseg_arena_lock(arena);
+        xseg_biased_lock_lock(&arena->lock);
         const bool reserved =
             xseg_arena_reserve_records(arena, &arena->blocks, (uint32_t)(2 * (end - first) + 2));
-        xseg_arena_unlock(arena);
+        xseg_biased_lock_unlock(&arena->lock);
         if (!reserved)
             return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, %zu block records",
                              2 * (end - first));
@@ -246,7 +245,7 @@ static void free_block(const struct xseg_checkpoint_block *live)
 {
     struct xseg_arena *arena = live->arena;
 
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     struct xseg_extent *extent = find_pool_extent(arena->pool, live->base);
     XSEG_ASSERT(extent != NULL && extent->arena == arena);
     struct xseg_block *block = xseg_extent_block_at(extent, live->base);
@@ -255,7 +254,7 @@ static void free_block(const struct xseg_checkpoint_block *live)
             arena, &(struct xseg_recorded_block){live->base, live->bytes, live->requested, false});
     if (block != NULL)
         xseg_arena_free(arena, block);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 /* Allocate a block of the checkpoint at its address, with its user word.  No other block overlaps
@@ -274,10 +273,10 @@ static void allocate_saved_block(const struct xseg_checkpoint_block *saved, uint
                                              .expandable = true};
 
     xseg_history_set_user(arena->history->store, user);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     XSEG_ASSERT(extent != NULL && extent->arena == arena && saved->requested <= saved->bytes);
     (void)xseg_arena_allocate_at(arena, extent, saved->base, &params);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 /* Set the requested size of a cached block of the checkpoint, unless its memory was released. */
@@ -288,9 +287,9 @@ static void restore_requested_size(const struct xseg_checkpoint_block *saved)
 
     if (extent == NULL || extent->arena != arena || extent->elastic != NULL)
         return;
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     xseg_arena_set_requested(extent, saved->base, saved->requested);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 static xseg_status check_restore(const struct xseg_checkpoint *checkpoint,

@@ -16,8 +16,8 @@
  * Ranges (range.h):
  *
  *     granule        0     1     2     3     4     5     6
- *     checkpoint   [live][live][    ][    ][live][    ][    ]
- *     now          [live][pend][live][pend][live][    ][live]
+ *     checkpoint   [used][used][    ][    ][used][    ][    ]
+ *     now          [used][pend][used][pend][used][    ][used]
  *     restore        |   recom-  de-    |    |     |    de-
  *                        mit   commit                  commit
  *

@@ -15,8 +15,8 @@
 #include "src/base/align.h"
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/core/block/extent.h"
-#include "src/core/device/allocator.h"
+#include "src/core/block/block.h"
+#include "src/core/device/device.h"
 #include "src/core/pool/share.h"
 #include "src/core/reclaim/mapping.h"
 #include "vmm/alias.h"
@@ -93,9 +93,9 @@ static xseg_status find_exported_block(const struct xseg_extent *extent, uint64_
     struct xseg_arena *arena = extent->arena;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     *out = xseg_extent_view_at(extent, address);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     if (out->state == XSEG_BLOCK_ALLOCATED && out->base == address)
         return XSEG_OK;
     if (out->state == XSEG_BLOCK_CLAIMED)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/pool/export_socket.h"
+#include "src/core/pool/share.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -12,7 +12,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/grow/growth.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pool/share.h"

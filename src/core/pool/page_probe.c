@@ -9,7 +9,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/pool/share.h"
 #include "vmm/context.h"
 
@@ -38,9 +38,8 @@ static void update_deferred(struct xseg_sharing *sharing)
 }
 
 /* Set the properties of the segments that have no memory; they were created before the probe. */
-static void update_arena_properties(void *self, struct xseg_arena *arena)
+static void update_arena_properties(struct xseg_arena *arena)
 {
-    (void)self;
     XSEG_LIST_FOR(node, &arena->extents)
     {
         struct xseg_segment *segment = &XSEG_CONTAINER(node, struct xseg_extent, link)->segment;
@@ -54,7 +53,10 @@ static void update_arena_properties(void *self, struct xseg_arena *arena)
 static void update_properties(struct xseg_device *device)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    xseg_device_visit_arenas(device, update_arena_properties, NULL);
+    XSEG_DEVICE_FOR_ARENAS(arena, device)
+    {
+        update_arena_properties(arena);
+    }
 }
 
 /* --- Exports. --- */
@@ -97,8 +99,9 @@ static xseg_status probe_export_page(struct xseg_device *device)
     copy_reason(probe->reason, sizeof(probe->reason));
     if (status == XSEG_OK)
         (void)close(file);
-    (void)xseg_unreleased_release(&device->unreleased, XSEG_UNRELEASED_PAGE, handle,
-                                  context->granularity);
+    (void)xseg_unreleased_release(
+        &device->unreleased,
+        (struct xseg_unreleased){XSEG_UNRELEASED_PAGE, handle, context->granularity, 0});
     return status == XSEG_OK ? XSEG_OK : xseg_fail(status, "%s", probe->reason);
 }
 

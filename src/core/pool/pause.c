@@ -7,20 +7,18 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/base/span.h"
-#include "src/core/block/extent.h"
+#include "src/core/block/block.h"
 #include "src/core/block/recorder.h"
-#include "src/core/config/size.h"
-#include "src/core/device/allocator.h"
-#include "src/core/grow/budget_wait.h"
+#include "src/core/budget/budget.h"
+#include "src/core/config/config.h"
+#include "src/core/device/device.h"
+#include "src/core/grow/fallback_chain.h"
 #include "src/core/grow/growth.h"
-#include "src/core/grow/oom.h"
 #include "src/core/pending/pending.h"
 #include "src/core/range/range.h"
 #include "src/core/reclaim/mapping.h"
 #include "src/core/reclaim/pending_unmap.h"
-#include "src/core/reclaim/pool_release.h"
 #include "src/core/reclaim/reclaim.h"
-#include "src/core/reclaim/trim.h"
 #include "vmm/contents.h"
 #include "vmm/evicted.h"
 
@@ -130,11 +128,9 @@ static void find_extent_blockers(struct blockers *found, struct xseg_extent *ext
 }
 
 /* Close an arena for allocations, and collect its blockers. */
-static void close_arena(void *self, struct xseg_arena *arena)
+static void close_arena(struct blockers *found, struct xseg_arena *arena)
 {
-    struct blockers *found = self;
-
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     arena->is_paused = true;
     found->claimed += arena->fills;
     XSEG_LIST_FOR(node, &arena->extents)
@@ -143,12 +139,11 @@ static void close_arena(void *self, struct xseg_arena *arena)
     }
     if (!xseg_list_is_empty(&arena->extents))
         xseg_arena_stream(arena)->is_queried = true;
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
-static void mark_range_streams(void *self, struct xseg_arena *arena)
+static void mark_range_streams(struct xseg_arena *arena)
 {
-    (void)self;
     XSEG_LIST_FOR(node, &arena->extents)
     {
         const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
@@ -158,12 +153,11 @@ static void mark_range_streams(void *self, struct xseg_arena *arena)
     }
 }
 
-static void open_arena(void *self, struct xseg_arena *arena)
+static void open_arena(struct xseg_arena *arena)
 {
-    (void)self;
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     arena->is_paused = false;
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 static void query_stream(void *self, struct xseg_known_stream *stream)
@@ -249,8 +243,14 @@ static xseg_status close_pool(struct xseg_pool *pool)
     XSEG_ASSERT(pool->state == XSEG_POOL_TRANSITION);
     xseg_pending_poll(pool->device->pending);
     xseg_pending_unmap_poll(pool->device, false);
-    xseg_pool_visit_arenas(pool, close_arena, &found);
-    xseg_pool_visit_arenas(pool, mark_range_streams, &found);
+    XSEG_POOL_FOR_ARENAS(arena, pool)
+    {
+        close_arena(&found, arena);
+    }
+    XSEG_POOL_FOR_ARENAS(arena, pool)
+    {
+        mark_range_streams(arena);
+    }
     xseg_streams_for_each(&pool->device->streams, query_stream, &found);
     return check_blockers(pool, &found);
 }
@@ -259,7 +259,10 @@ static void open_pool(struct xseg_pool *pool)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_ASSERT(pool->state == XSEG_POOL_RUNNING);
-    xseg_pool_visit_arenas(pool, open_arena, NULL);
+    XSEG_POOL_FOR_ARENAS(arena, pool)
+    {
+        open_arena(arena);
+    }
 }
 
 /* --- Checks. --- */
@@ -308,19 +311,17 @@ static void record_evicted_pages(const struct xseg_arena *arena, enum xseg_histo
 
 /* Record the resume of an arena.  xseg_evicted_finish() follows, after which evicted pages can no
  * longer be distinguished from the others. */
-static void record_resume(void *self, struct xseg_arena *arena)
+static void record_resume(struct xseg_arena *arena)
 {
-    (void)self;
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     if (xseg_recorder_is_enabled(arena))
         record_evicted_pages(arena, XSEG_HISTORY_RESUME);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 /* Subtract the evicted bytes of an arena from its reserved bytes. */
-static void settle_arena_counts(void *self, struct xseg_arena *arena)
+static void settle_arena_counts(struct xseg_arena *arena)
 {
-    struct xseg_pool *pool = self;
     uint64_t evicted = 0;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
@@ -328,17 +329,17 @@ static void settle_arena_counts(void *self, struct xseg_arena *arena)
     {
         evicted += xseg_evicted_bytes(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
     }
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     const uint64_t before = arena->evicted;
     arena->evicted = evicted;
-    atomic_fetch_add_explicit(&pool->device->evicted, evicted - before, memory_order_relaxed);
+    atomic_fetch_add_explicit(&arena->device->evicted, evicted - before, memory_order_relaxed);
     if (evicted > before)
         xseg_counts_decrease(&arena->counts, XSEG_COUNT_RESERVED_BYTES, evicted - before);
     if (evicted < before)
         xseg_counts_increase(&arena->counts, XSEG_COUNT_RESERVED_BYTES, before - evicted);
     if (evicted > before && xseg_recorder_is_enabled(arena))
         record_evicted_pages(arena, XSEG_HISTORY_PAUSE);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
                 !xseg_lock_rank_is_held(XSEG_RANK_ARENA));
     if (evicted > before)
@@ -352,7 +353,10 @@ static void settle_transition(struct xseg_pool *pool, enum xseg_pool_state state
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_ASSERT(pool->state == XSEG_POOL_TRANSITION && state != XSEG_POOL_TRANSITION);
-    xseg_pool_visit_arenas(pool, settle_arena_counts, pool);
+    XSEG_POOL_FOR_ARENAS(arena, pool)
+    {
+        settle_arena_counts(arena);
+    }
     pool->state = state;
     if (state == XSEG_POOL_RUNNING)
         open_pool(pool);
@@ -407,7 +411,7 @@ static xseg_status copy_contents(const struct xseg_pool *pool, struct xseg_conte
     return status;
 }
 
-/* out: set also if the copies fail; NULL: there is nothing to save */
+/* out: set also after a failure; NULL: there is nothing to save */
 static xseg_status save_contents(const struct xseg_pool *pool, enum xseg_keep keep,
                                  const char *path, struct xseg_contents **out)
 {
@@ -421,14 +425,10 @@ static xseg_status save_contents(const struct xseg_pool *pool, enum xseg_keep ke
     contents = malloc(sizeof(*contents));
     if (contents == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, record of saved contents");
+    *out = contents;
     const xseg_status status =
         xseg_contents_open(contents, &device->unreleased, device->copy_stream, keep, path, bytes);
-    if (status != XSEG_OK) {
-        free(contents);
-        return status;
-    }
-    *out = contents;
-    return copy_contents(pool, contents, true);
+    return status == XSEG_OK ? copy_contents(pool, contents, true) : status;
 }
 
 /* --- Pause. --- */
@@ -657,7 +657,10 @@ static xseg_status run_resume(struct xseg_pool *pool)
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_ASSERT(contents == pool->contents);
     if (status == XSEG_OK) {
-        xseg_pool_visit_arenas(pool, record_resume, NULL);
+        XSEG_POOL_FOR_ARENAS(arena, pool)
+        {
+            record_resume(arena);
+        }
         FOR_SEGMENTS(at, pool)
         {
             xseg_evicted_finish(at.segment);

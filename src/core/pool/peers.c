@@ -8,7 +8,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/pool/share.h"
 
 /* A change of the access rights of one peer to all mapped memory of a device. */
@@ -24,10 +24,8 @@ static bool must_continue(const struct access_change *change)
     return change->status == XSEG_OK || !change->is_allowed;
 }
 
-static void change_arena_access(void *self, struct xseg_arena *arena)
+static void change_arena_access(struct access_change *change, struct xseg_arena *arena)
 {
-    struct access_change *change = self;
-
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_LIST_FOR(node, &arena->extents)
     {
@@ -47,18 +45,14 @@ static xseg_status change_access(struct xseg_device *owner, const struct xseg_co
 {
     struct access_change change = {peer, is_allowed, XSEG_OK};
 
-    xseg_device_visit_arenas(owner, change_arena_access, &change);
+    XSEG_DEVICE_FOR_ARENAS(arena, owner)
+    {
+        change_arena_access(&change, arena);
+    }
     if (!must_continue(&change))
         return change.status;
     const xseg_status status = xseg_share_set_import_access(owner, peer, is_allowed);
     return status == XSEG_OK ? change.status : status;
-}
-
-static void find_transition(void *self, struct xseg_arena *arena)
-{
-    bool *found = self;
-
-    *found = *found || arena->pool->state == XSEG_POOL_TRANSITION;
 }
 
 /* Check that the hardware supports the peer, and that no pool is being paused or resumed. */
@@ -77,7 +71,10 @@ static xseg_status check_peer(struct xseg_device *owner, const struct xseg_conte
                          can ? "maximum number of peers reached"
                              : "no peer-to-peer path (see nvidia-smi topo -p2p r)");
     /* A resume that has released the lock has already mapped pages, with the former rights. */
-    xseg_device_visit_arenas(owner, find_transition, &in_transition);
+    XSEG_DEVICE_FOR_ARENAS(arena, owner)
+    {
+        in_transition = in_transition || arena->pool->state == XSEG_POOL_TRANSITION;
+    }
     if (in_transition)
         return xseg_fail(XSEG_ERR_BUSY,
                          "pool of device %d is being paused or resumed; retry after that call has "

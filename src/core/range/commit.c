@@ -5,28 +5,16 @@
  *     1. Claim the granules.
  *     2. Get pages for those that are empty, and map them.
  *     3. Make the stream wait for the streams on which the other granules are pending unmap.
- *     4. Settle: all granules become live, or all of them return to their former state.
+ *     4. Settle: all granules become allocated, or all of them return to their former state.
  *
  * Pages come from the range's prepared pages, the page cache and the driver, in this order.  Under
- * memory pressure the commit runs an out-of-memory fallback chain; every step ends with another
- * attempt:
- *
- *     reclaim    unmap what is pending and whose stream has reached the event
- *     budget     request memory from the other processes that share the device
- *     observers  call on_low_memory, without the device memory lock
- *     remap      remap idle pages of other ranges and pools; release other idle memory to the
- *                driver and create pages for it
- *     wait       remap again, after a wait for the streams of that memory
- *     pending    wait for all memory that is pending unmap or pending free
- *     wait       remap again, which includes the memory that the previous step has freed
- *     flush      release all idle memory to the driver
- *
- * During a capture only `observers` and `remap` run, and `remap` only creates pages.  If the range
- * or its pool is at its own limit, memory of others is of no use: the chain runs `pending` first,
- * and the remaining steps only if that has made room within the limit.
+ * memory pressure the commit runs the table `steps`, which has the steps of the out-of-memory
+ * fallback chain and the situations in which each of them runs; every step ends with another
+ * attempt.  If an observer frees memory and the commit still fails, the chain runs again from the
+ * observers on, up to XSEG_LOW_MEMORY_CALLS_MAX times.
  *
  * Locking: the device memory lock.  It is released while observers run and while the commit waits
- * for other processes.  `coming` of the extent has the bytes that the commit is about to map.  They
+ * for other processes.  `committing` of the extent has the bytes that the commit is about to map.  They
  * are subtracted from the unused quota of the range, so that a check of the limits does not count
  * them twice.
  */
@@ -37,19 +25,15 @@
 #include "src/base/span.h"
 #include "src/core/block/recorder.h"
 #include "src/core/budget/budget.h"
-#include "src/core/config/size.h"
-#include "src/core/device/allocator.h"
-#include "src/core/grow/budget_wait.h"
+#include "src/core/config/config.h"
+#include "src/core/device/device.h"
+#include "src/core/grow/fallback_chain.h"
 #include "src/core/grow/growth.h"
-#include "src/core/grow/oom.h"
-#include "src/core/grow/remap.h"
 #include "src/core/pending/pending.h"
-#include "src/core/pending/stream_retirement.h"
 #include "src/core/range/range.h"
 #include "src/core/reclaim/mapping.h"
 #include "src/core/reclaim/pending_unmap.h"
-#include "src/core/reclaim/pool_release.h"
-#include "src/core/reclaim/trim.h"
+#include "src/core/reclaim/reclaim.h"
 #include "vmm/alias.h"
 
 struct commit {
@@ -61,6 +45,9 @@ struct commit {
     struct xseg_alloc_params params; /* for observers and the out-of-memory report */
     uint64_t missing;                /* bytes of granules that need pages */
     bool is_full;                    /* the range or its pool is at its own limit */
+    xseg_status denied;              /* of the last attempt to map the pages */
+    unsigned notifications;          /* how often observers were called */
+    bool was_freed; /* an observer has freed memory, so that the chain may run again */
 };
 
 /* --- Claiming. --- */
@@ -180,8 +167,6 @@ static xseg_status map_pages(struct commit *commit)
 
 /* --- The out-of-memory fallback chain. --- */
 
-typedef xseg_status step(struct commit *commit);
-
 static xseg_status reclaim_completed(struct commit *commit)
 {
     xseg_pending_poll(commit->device->pending);
@@ -189,7 +174,7 @@ static xseg_status reclaim_completed(struct commit *commit)
     return map_pages(commit);
 }
 
-static xseg_status remap_idle(struct commit *commit, bool wait)
+static xseg_status remap_pages(struct commit *commit, bool wait)
 {
     const struct xseg_segment *segment = &commit->run.extent->segment;
     const struct xseg_remap_plan plan = {
@@ -210,14 +195,14 @@ static xseg_status remap_idle(struct commit *commit, bool wait)
     return remapped == XSEG_OK ? map_empty(commit) : remapped;
 }
 
-static xseg_status remap_idle_now(struct commit *commit)
+static xseg_status remap_idle_pages(struct commit *commit)
 {
-    return remap_idle(commit, false);
+    return remap_pages(commit, false);
 }
 
-static xseg_status remap_and_wait(struct commit *commit)
+static xseg_status remap_after_waiting(struct commit *commit)
 {
-    return remap_idle(commit, true);
+    return remap_pages(commit, true);
 }
 
 static xseg_status wait_for_pending(struct commit *commit)
@@ -231,7 +216,7 @@ static xseg_status wait_for_pending(struct commit *commit)
     return status == XSEG_ERR_DEVICE_LOST ? status : map_pages(commit);
 }
 
-static xseg_status flush_idle(struct commit *commit)
+static xseg_status release_all_memory(struct commit *commit)
 {
     const xseg_status status = xseg_trim_all(commit->device, true);
 
@@ -241,48 +226,15 @@ static xseg_status flush_idle(struct commit *commit)
     return map_pages(commit);
 }
 
-static step *const all_steps[] = {remap_idle_now, remap_and_wait, wait_for_pending,
-                                  remap_and_wait, flush_idle,     NULL};
-static step *const capture_steps[] = {remap_idle_now, NULL};
-
-/* Run the steps after the callback of the observers. */
-static xseg_status run_chain(struct commit *commit, xseg_status status)
-{
-    const bool captures = xseg_pending_captures(commit->device->pending);
-
-    if (commit->is_full && !captures)
-        status = wait_for_pending(commit);
-    if (commit->is_full || !xseg_oom_cause_is_memory_pressure(status))
-        return status;
-    commit->device->is_memory_low = true;
-    for (step *const *next = captures ? capture_steps : all_steps;
-         *next != NULL && xseg_oom_cause_is_memory_pressure(status); next++)
-        status = (*next)(commit);
-    return status;
-}
-
-/* Call on_low_memory of the observers, without the device memory lock.  Returns whether an observer
- * has freed memory. */
-static bool notify_low_memory(const struct commit *commit, xseg_status status,
-                              unsigned attempt) XSEG_UNCHECKED
-{
-    xseg_mutex_unlock(&commit->device->memory_lock);
-    const bool freed =
-        xseg_oom_notify(commit->arena, &commit->params, status, XSEG_OBSERVER_LOW_MEMORY, attempt);
-    xseg_mutex_lock(&commit->device->memory_lock);
-    return freed;
-}
-
 /* Request memory from other processes and retry until the timeout.  Idle pages are remapped first,
  * because that costs the other processes nothing. */
-static xseg_status request_from_budget(struct commit *commit, xseg_status status)
+static xseg_status wait_for_other_processes(struct commit *commit)
 {
-    struct xseg_device *device = commit->device;
     struct xseg_budget_wait budget_wait;
 
-    if (commit->is_full || !xseg_budget_is_open(device) || xseg_pending_captures(device->pending))
-        return status;
-    status = remap_idle_now(commit);
+    if (!xseg_budget_is_open(commit->device))
+        return commit->denied;
+    xseg_status status = remap_idle_pages(commit);
     if (!xseg_oom_cause_is_memory_pressure(status))
         return status;
     if (xseg_budget_wait_begin(&budget_wait, commit->arena, commit->missing, commit->config))
@@ -293,26 +245,72 @@ static xseg_status request_from_budget(struct commit *commit, xseg_status status
     return status;
 }
 
-static xseg_status run_fallback(struct commit *commit, xseg_status status)
+/* Call on_low_memory of the observers, without the device memory lock. */
+static xseg_status notify_observers(struct commit *commit) XSEG_UNCHECKED
 {
-    struct xseg_device *device = commit->device;
-    bool freed = true;
+    xseg_mutex_unlock(&commit->device->memory_lock);
+    commit->was_freed = xseg_oom_notify(commit->arena, &commit->params, commit->denied,
+                                        XSEG_OBSERVER_LOW_MEMORY, commit->notifications++);
+    xseg_mutex_lock(&commit->device->memory_lock);
+    return commit->was_freed ? map_pages(commit) : commit->denied;
+}
 
-    device->is_memory_low = device->is_memory_low || !commit->is_full;
-    if (!xseg_pending_captures(device->pending))
-        status = reclaim_completed(commit);
-    if (xseg_oom_cause_is_memory_pressure(status))
-        status = request_from_budget(commit, status);
-    for (unsigned attempt = 0;
-         freed && attempt < XSEG_LOW_MEMORY_CALLS_MAX && xseg_oom_cause_is_memory_pressure(status);
-         attempt++) {
-        freed = notify_low_memory(commit, status, attempt);
-        if (freed)
-            status = map_pages(commit);
-        if (xseg_oom_cause_is_memory_pressure(status))
-            status = run_chain(commit, status);
+/* Situations, one at a time.  FULL: the range or its pool is at its own limit, so that memory of
+ * others is of no use. */
+enum situation { NORMAL = 1, CAPTURE = 2, FULL = 4, FULL_CAPTURE = 8 };
+
+/* A step returns the status of its attempt.  The chain ends with a status other than memory
+ * pressure. */
+struct step {
+    const char *name;
+    xseg_status (*run)(struct commit *commit);
+    unsigned situations; /* in which the step runs */
+};
+
+static const struct step steps[] = {
+    {"completed events", reclaim_completed, NORMAL | FULL},
+    {"other processes", wait_for_other_processes, NORMAL},
+    {"observers", notify_observers, NORMAL | CAPTURE | FULL | FULL_CAPTURE},
+    {"pending memory", wait_for_pending, FULL},
+    /* During a capture the remap only creates pages. */
+    {"remap", remap_idle_pages, NORMAL | CAPTURE},
+    {"remap, waiting", remap_after_waiting, NORMAL},
+    {"pending memory", wait_for_pending, NORMAL},
+    /* Includes the memory that the previous step has freed. */
+    {"remap, waiting", remap_after_waiting, NORMAL},
+    {"release all", release_all_memory, NORMAL},
+};
+
+/* The index of the step that notifies observers.  The chain is repeated from there. */
+#define OBSERVERS 2u
+
+static enum situation current_situation(const struct commit *commit)
+{
+    const bool captures = xseg_pending_captures(commit->device->pending);
+
+    if (commit->is_full)
+        return captures ? FULL_CAPTURE : FULL;
+    return captures ? CAPTURE : NORMAL;
+}
+
+/* Run the chain.  denied: why the pages could not be mapped */
+static xseg_status run_chain(struct commit *commit, xseg_status denied)
+{
+    XSEG_ASSERT(steps[OBSERVERS].run == notify_observers);
+    commit->denied = denied;
+    for (size_t next = 0;
+         next < XSEG_COUNT_OF(steps) && xseg_oom_cause_is_memory_pressure(commit->denied);) {
+        const enum situation situation = current_situation(commit);
+
+        commit->device->is_memory_low = commit->device->is_memory_low || !commit->is_full;
+        if ((steps[next].situations & situation) != 0)
+            commit->denied = steps[next].run(commit);
+        next++;
+        if (next == XSEG_COUNT_OF(steps) && commit->was_freed &&
+            commit->notifications < XSEG_LOW_MEMORY_CALLS_MAX)
+            next = OBSERVERS;
     }
-    return status;
+    return commit->denied;
 }
 
 /* Map all empty granules, or none, and shrink the page cache to page_cache_mb. */
@@ -322,15 +320,15 @@ static xseg_status get_pages(struct commit *commit)
     struct xseg_device *device = commit->device;
 
     xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing + commit->missing,
-                           &device->promised);
+                           &device->unused_quota);
     xseg_status status = map_pages(commit);
     if (xseg_oom_cause_is_memory_pressure(status)) {
         XSEG_SPAN_BEGIN(fallback, device->context.ordinal, commit->missing);
-        status = run_fallback(commit, status);
+        status = run_chain(commit, status);
         XSEG_SPAN_END(fallback, device->context.ordinal, status);
     }
     xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing - commit->missing,
-                           &device->promised);
+                           &device->unused_quota);
     xseg_page_cache_shrink_unprepared(&device->page_cache, commit->config->page_cache_bytes);
     return status;
 }
@@ -364,19 +362,19 @@ static void count_mapped(const struct commit *commit, const struct xseg_range_ru
     struct xseg_arena *arena = commit->arena;
     const uint64_t bytes = xseg_range_bytes(part);
 
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     xseg_elastic_set_bytes(elastic, elastic->charged + bytes, elastic->committing,
-                           &commit->device->promised);
+                           &commit->device->unused_quota);
     elastic->allocated += part->count;
     xseg_counts_increase(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
     xseg_counts_alloc_bytes(&arena->counts, bytes);
     if (xseg_recorder_is_enabled(arena))
         xseg_recorder_segment(part->extent, XSEG_HISTORY_SEGMENT_MAP, xseg_range_base(part), bytes);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     xseg_pool_record_growth(arena, bytes);
 }
 
-/* Make all granules live.  Observers are notified of new memory while it is still claimed.  The
+/* Make all granules allocated.  Observers are notified of new memory while it is still claimed.  The
  * memory is counted before that, because the device memory lock is released while observers run. */
 static void settle_commit(const struct commit *commit)
 {
@@ -432,7 +430,7 @@ static xseg_status unmap_unknown_aliases(const struct commit *commit)
     const uint32_t first = commit->run.first, end = first + commit->run.count;
     xseg_status status = segment->alias_record == NULL
                              ? XSEG_OK
-                             : xseg_segment_retry_unknown_run(segment, first, commit->run.count);
+                             : xseg_segment_retry_unknown(segment, first, commit->run.count);
 
     for (uint32_t at = first; status != XSEG_OK && at < end; at++)
         if (segment->state[at] == XSEG_PAGE_UNKNOWN && xseg_alias_record(segment, at) != NULL)
@@ -546,19 +544,10 @@ static xseg_status begin_commit_unaliased(struct commit *commit, struct xseg_ran
 /* Write the error message of an out-of-memory failure, and count the failure. */
 static xseg_status fail_commit(struct commit *commit, xseg_status status)
 {
-    struct xseg_arena *arena = commit->arena;
-    uint64_t free_bytes = 0;
-
     atomic_fetch_add_explicit(&commit->device->ooms, 1, memory_order_relaxed);
-    if (commit->is_full && !arena->pool->is_at_limit)
-        return status;
-    status = xseg_oom_fail(arena, &commit->params, status, false, &free_bytes);
-    if (!xseg_recorder_is_enabled(arena))
-        return status;
-    xseg_arena_lock(arena);
-    xseg_recorder_oom(arena, commit->params.requested, free_bytes);
-    xseg_arena_unlock(arena);
-    return status;
+    return commit->is_full && !commit->arena->pool->is_at_limit
+               ? status
+               : xseg_oom_fail(commit->arena, &commit->params, status, false);
 }
 
 xseg_status xseg_ranges_commit(struct xseg_range *range, uint64_t offset, uint64_t bytes,
@@ -607,10 +596,10 @@ static xseg_status create_prepared_page(struct xseg_range_state *state, uint64_t
         return XSEG_OK;
     /* The prepared pages count against the quota during the check. */
     xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing + has + page,
-                           &device->promised);
+                           &device->unused_quota);
     xseg_status status = xseg_growth_check(state->pool, page, 0);
     xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing - has - page,
-                           &device->promised);
+                           &device->unused_quota);
     if (status == XSEG_OK)
         status = xseg_page_cache_create(&device->page_cache, kind);
     return status;
@@ -647,7 +636,7 @@ static bool is_within_limit(const struct xseg_device *device)
 {
     const uint64_t limit = xseg_min(xseg_device_allowance(device), device->context.total_bytes);
 
-    return xseg_device_physical(device) + device->promised <= limit;
+    return xseg_device_physical(device) + device->unused_quota <= limit;
 }
 
 static xseg_status set_range_quota(struct xseg_range *range, uint64_t bytes)
@@ -658,7 +647,7 @@ static xseg_status set_range_quota(struct xseg_range *range, uint64_t bytes)
     xseg_status status = XSEG_OK;
 
     elastic->quota = bytes;
-    xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing, &device->promised);
+    xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing, &device->unused_quota);
     if (bytes <= before || is_within_limit(device))
         return XSEG_OK;
     if (!xseg_pending_captures(device->pending))
@@ -669,7 +658,7 @@ static xseg_status set_range_quota(struct xseg_range *range, uint64_t bytes)
     if (status != XSEG_ERR_DEVICE_LOST && is_within_limit(device))
         return XSEG_OK;
     elastic->quota = before;
-    xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing, &device->promised);
+    xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing, &device->unused_quota);
     if (status == XSEG_ERR_DEVICE_LOST)
         return status;
     const uint64_t limit = xseg_min(xseg_device_allowance(device), device->context.total_bytes);
@@ -677,7 +666,7 @@ static xseg_status set_range_quota(struct xseg_range *range, uint64_t bytes)
         limit < device->context.total_bytes ? XSEG_ERR_LIMIT : XSEG_ERR_NO_MEMORY,
         "quota exceeds the available memory of device %d, %" PRIu64 " bytes; %" PRIu64
         " of %" PRIu64 " bytes used by this allocator, %" PRIu64 " bytes reserved by quotas",
-        device->context.ordinal, bytes, xseg_device_physical(device), limit, device->promised);
+        device->context.ordinal, bytes, xseg_device_physical(device), limit, device->unused_quota);
 }
 
 xseg_status xseg_ranges_set_quota(struct xseg_range *range, uint64_t bytes)

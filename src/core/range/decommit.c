@@ -12,9 +12,8 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/pending/pending.h"
-#include "src/core/pending/stream_retirement.h"
 #include "src/core/range/range.h"
 #include "src/core/reclaim/mapping.h"
 #include "src/core/reclaim/pending_unmap.h"
@@ -55,13 +54,13 @@ void xseg_range_settle_decommit(const struct xseg_range_run *run)
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     const uint64_t unused = count_granules_unused(run);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     memset(&elastic->use[run->first], XSEG_ELASTIC_UNMAPPING, run->count);
     elastic->allocated -= run->count;
     elastic->pending_unmaps += run->count;
     if (unused != 0)
         xseg_counts_mark_pending(&arena->counts, 0, unused);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 void xseg_range_recommit_run(const struct xseg_range_run *run)
@@ -72,11 +71,11 @@ void xseg_range_recommit_run(const struct xseg_range_run *run)
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     xseg_pending_unmap_remove(run->extent, run->first, run->count);
     count_granules_live(run);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     elastic->pending_unmaps -= run->count;
     elastic->allocated += run->count;
     xseg_counts_alloc_pending_bytes(&arena->counts, xseg_range_bytes(run));
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     run->state->recommits += run->count;
 }
 
@@ -226,17 +225,17 @@ static xseg_status map_aliases(const struct xseg_range_run *to, const struct xse
     struct xseg_arena *arena = to->extent->arena;
     struct xseg_segment *segment = &to->extent->segment;
     /* A page in unknown state may still be mapped: unmap it first. */
-    xseg_status status = xseg_segment_retry_unknown_run(segment, to->first, to->count);
+    xseg_status status = xseg_segment_retry_unknown(segment, to->first, to->count);
 
     if (status == XSEG_OK)
         status = xseg_alias_map(segment, to->first, to->count, &from->extent->segment, from->first);
     if (status != XSEG_OK)
         return status;
     /* Observers run without the lock, so the granules are claimed until they have returned. */
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     memset(&to->extent->elastic->use[to->first], XSEG_ELASTIC_CLAIMED, to->count);
     to->extent->elastic->allocated += to->count;
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     xseg_notify_map(to->extent, xseg_range_base(to), xseg_range_bytes(to));
     xseg_range_set_use(to, XSEG_ELASTIC_ALLOCATED);
     return XSEG_OK;

@@ -7,11 +7,10 @@
 
 #include "src/base/error.h"
 #include "src/base/host_memory.h"
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/grow/growth.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/pending_unmap.h"
-#include "src/core/reclaim/pool_release.h"
 #include "src/core/reclaim/reclaim.h"
 
 #define DEFAULT_PAGE (2 * XSEG_MIB)
@@ -102,8 +101,8 @@ static struct xseg_range_state *create_state(uint32_t granules)
     state->elastic.holds = tables + granules;
     state->elastic.use = (uint8_t *)(tables + 2 * (size_t)granules);
     xseg_list_init(&state->link);
-    xseg_list_init(&state->elastic.parked);
-    xseg_list_init(&state->elastic.parked_link);
+    xseg_list_init(&state->elastic.retained);
+    xseg_list_init(&state->elastic.retained_link);
     return state;
 }
 
@@ -140,7 +139,7 @@ static xseg_status check_pool(const struct xseg_pool *pool)
 
     if (!xseg_device_makes_pages(device))
         return xseg_growth_fail_unpaged(device);
-    if (xseg_pool_has_own_memory(pool))
+    if (pool->has_own_memory)
         return xseg_fail(
             XSEG_ERR_ARGUMENT,
             "pool %s has memory functions; ranges need a pool without memory functions",
@@ -334,9 +333,9 @@ void xseg_range_set_use(const struct xseg_range_run *run, enum xseg_elastic_use 
 {
     struct xseg_arena *arena = run->extent->arena;
 
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     memset(&run->extent->elastic->use[run->first], (int)use, run->count);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 /* --- Query. --- */
@@ -440,7 +439,7 @@ static void destroy_range(struct xseg_range_state *state)
     const uint32_t granules = state->extent->segment.granules;
 
     state->elastic.quota = 0;
-    xseg_elastic_set_bytes(&state->elastic, 0, 0, &device->promised);
+    xseg_elastic_set_bytes(&state->elastic, 0, 0, &device->unused_quota);
     release_prepared_pages(state);
     xseg_reclaim_destroy_elastic(state->extent);
     state->range->state = NULL;
@@ -464,7 +463,7 @@ static xseg_status release_range(struct xseg_range *range)
     if (status == XSEG_OK)
         status = xseg_range_check_handle(range);
     if (status == XSEG_OK)
-        status = xseg_segment_retry_unknown(segment);
+        status = xseg_segment_retry_unknown(segment, 0, segment->granules);
     if (status == XSEG_OK)
         status = check_release(state);
     if (status != XSEG_OK)

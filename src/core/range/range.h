@@ -2,12 +2,12 @@
 /*
  * Elastic ranges: reserved virtual addresses whose pages the user commits and decommits.
  *
- * A range is an elastic extent (elastic.h) in the arena that its pool has for large blocks on the
+ * A range is an elastic extent (block.h) in the arena that its pool has for large blocks on the
  * default stream.  One page is one granule long.  The public header xseg/range.h defines the terms
  * and the state of a granule that each call requires:
  *
  *                   commit                    decommit
- *     empty --------------------> live --------------------> pending unmap
+ *     empty ------------------> allocated -----------------> pending unmap
  *       ^      maps a page          ^      records an event        |  |
  *       |                           +----------- recommit ---------+  |
  *       +----------- poll: the event is complete, no reference -------+
@@ -23,7 +23,7 @@
  * An aliased page is mapped by several granules, of one range or of several ranges of a pool
  * (vmm/alias.h).  The pool is charged for the page until its last mapping is removed.  The range
  * that committed the page is charged for it as long as that range maps it.  The page is in use
- * while one of its granules is live; after that it is pending unmap.
+ * while one of its granules is allocated; after that it is pending unmap.
  *
  * Prepared pages are idle pages in the page cache that only their range can map.  A quota reserves
  * bytes of the device's limits for the range without creating pages.
@@ -45,7 +45,7 @@
 #ifndef XSEG_CORE_RANGE_H
 #define XSEG_CORE_RANGE_H
 
-#include "src/core/block/elastic.h"
+#include "src/core/block/block.h"
 #include "src/core/device/device.h"
 #include "src/core/stream/streams.h"
 #include "xseg/range.h"
@@ -167,7 +167,7 @@ void xseg_range_set_use(const struct xseg_range_run *run, enum xseg_elastic_use 
  * have no other mapping.  The caller sets their state. */
 void xseg_range_recommit_run(const struct xseg_range_run *run);
 
-/* Set live granules that got a batch from xseg_pending_unmap_begin() to pending unmap. */
+/* Set allocated granules that got a batch from xseg_pending_unmap_begin() to pending unmap. */
 void xseg_range_settle_decommit(const struct xseg_range_run *run);
 
 static inline uint64_t xseg_range_bytes(const struct xseg_range_run *run)

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 #include "src/base/error.h"
-#include "src/core/block/extent.h"
-#include "src/core/device/allocator.h"
+#include "src/core/block/block.h"
+#include "src/core/device/device.h"
 #include "src/core/pending/pending.h"
 
 /* --- Runs. --- */
@@ -116,10 +116,8 @@ static void set_held_flags(const struct xseg_extent *extent, uint32_t end,
     mapping->is_exported = xseg_segment_is_exported(segment, end - count, count);
 }
 
-static void collect_arena_mappings(void *self, struct xseg_arena *arena)
+static void collect_arena_mappings(struct collection *collection, struct xseg_arena *arena)
 {
-    struct collection *collection = self;
-
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (collection->stream != NULL && xseg_arena_stream(arena) != collection->stream)
         return;
@@ -145,7 +143,10 @@ xseg_status xseg_mapping_collect(struct xseg_device *device, const struct xseg_p
     struct collection collection = {pool, stream, list, XSEG_OK};
 
     xseg_mutex_lock(&device->memory_lock);
-    xseg_device_visit_arenas(device, collect_arena_mappings, &collection);
+    XSEG_DEVICE_FOR_ARENAS(arena, device)
+    {
+        collect_arena_mappings(&collection, arena);
+    }
     xseg_mutex_unlock(&device->memory_lock);
     return collection.status;
 }
@@ -210,14 +211,14 @@ bool xseg_mapping_is_claimed(const struct xseg_extent *extent, uint64_t begin, u
     struct xseg_arena *arena = extent->arena;
     bool found = false;
 
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     for (uint64_t at = begin; at < end && !found;) {
         const struct xseg_block_view view = xseg_extent_view_at(extent, at);
 
         found = view.state == XSEG_BLOCK_CLAIMED;
         at = xseg_block_view_end(&view);
     }
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     return found;
 }
 
@@ -235,9 +236,9 @@ static xseg_status check_allocated_range(const struct xseg_extent *extent, uint6
 {
     struct xseg_arena *arena = extent->arena;
 
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     const struct xseg_block_view view = xseg_extent_view_at(extent, address);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     if (view.state == XSEG_BLOCK_CLAIMED)
         return xseg_mapping_fail_claimed(address);
     if (view.state != XSEG_BLOCK_ALLOCATED)
@@ -304,10 +305,8 @@ xseg_status xseg_mapping_unpin(struct xseg_allocator *allocator, uint64_t addres
                                   bytes, address);
 }
 
-static void add_pinned_bytes(void *self, struct xseg_arena *arena)
+static void add_pinned_bytes(uint64_t *bytes, struct xseg_arena *arena)
 {
-    uint64_t *bytes = self;
-
     XSEG_LIST_FOR(node, &arena->extents)
     {
         *bytes += xseg_segment_all_retained_bytes(
@@ -321,7 +320,10 @@ uint64_t xseg_mapping_pinned(struct xseg_device *device)
     uint64_t bytes = 0;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    xseg_device_visit_arenas(device, add_pinned_bytes, &bytes);
+    XSEG_DEVICE_FOR_ARENAS(arena, device)
+    {
+        add_pinned_bytes(&bytes, arena);
+    }
     return bytes;
 }
 

@@ -6,28 +6,28 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/core/block/elastic.h"
+#include "src/core/block/block.h"
 #include "src/core/block/recorder.h"
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/mapping.h"
 #include "src/core/reclaim/reclaim.h"
 
 struct xseg_unmap_batch {
     struct xseg_list link;       /* in the list of all batches */
-    struct xseg_list queue_link; /* in one queue, see enqueue_batch() and park_batch() */
+    struct xseg_list queue_link; /* in one queue, see enqueue_batch() and queue_retained_batch() */
     struct xseg_extent *extent;
     struct xseg_known_stream *stream;
     /* The stream's number at creation.  If the entry has another number, the stream was retired and
      * has completed. */
-    uint64_t stream_number;
+    uint64_t stream_id;
     xseg_event event;      /* NULL: not recorded yet, or is_complete */
     uint32_t id;           /* index in the table */
     uint32_t first, count; /* granules at creation */
     uint32_t remaining;    /* of these, granules that still belong to the batch */
     bool is_complete;      /* the stream has completed the work before the decommit */
     bool is_unmapping;     /* a thread unmaps granules; it may release the device memory lock */
-    bool is_parked;        /* `queue_link` is in the list of the extent */
+    bool is_retained;      /* `queue_link` is in the list of the extent */
     uint64_t poll;         /* number of the last poll that visited the batch */
     uint64_t releases; /* count_releases() when the batch was last unmapped; UINT64_MAX: retry */
 };
@@ -72,9 +72,9 @@ static void dequeue_batch(struct xseg_unmap_batch *batch)
     struct xseg_elastic *elastic = batch->extent->elastic;
 
     xseg_list_remove(&batch->queue_link);
-    if (batch->is_parked && xseg_list_is_empty(&elastic->parked))
-        xseg_list_remove(&elastic->parked_link);
-    batch->is_parked = false;
+    if (batch->is_retained && xseg_list_is_empty(&elastic->retained))
+        xseg_list_remove(&elastic->retained_link);
+    batch->is_retained = false;
     if (xseg_list_is_empty(&batch->stream->batches))
         xseg_list_remove(&batch->stream->batch_link);
 }
@@ -129,42 +129,44 @@ static uint64_t count_releases(const struct xseg_extent *extent)
 static void wake_batch(struct xseg_unmap_batch *batch)
 {
     batch->releases = UINT64_MAX;
-    if (batch->is_parked)
+    if (batch->is_retained)
         enqueue_batch(xseg_device_of(batch->extent)->pending_unmaps, batch);
 }
 
 /*
- * Park a batch, none of whose granules can be unmapped, until a reference of its extent is
+ * Queue a batch, none of whose granules can be unmapped, as retained until a reference of its extent is
  * released.  A reference that was released while observers ran is not missed: then the batch stays
  * in its queue.
  */
-static void park_batch(struct xseg_pending_unmap *unmaps, struct xseg_unmap_batch *batch)
+static void queue_retained_batch(struct xseg_pending_unmap *unmaps, struct xseg_unmap_batch *batch)
 {
     struct xseg_elastic *elastic = batch->extent->elastic;
 
     if (batch->releases != count_releases(batch->extent))
         return;
     dequeue_batch(batch);
-    if (xseg_list_is_empty(&elastic->parked)) {
-        xseg_list_insert(&unmaps->parked, &elastic->parked_link);
-        elastic->parked_at = batch->releases;
+    if (xseg_list_is_empty(&elastic->retained)) {
+        xseg_list_insert(&unmaps->retained, &elastic->retained_link);
+        elastic->retained_at = batch->releases;
     }
-    xseg_list_insert(&elastic->parked, &batch->queue_link);
-    batch->is_parked = true;
+    xseg_list_insert(&elastic->retained, &batch->queue_link);
+    batch->is_retained = true;
 }
 
-/* Wake the parked batches of extents in which a reference was released. */
-static void wake_parked_batches(struct xseg_pending_unmap *unmaps)
+/* Wake the retained batches of extents in which a reference was released. */
+static void wake_retained_batches(struct xseg_pending_unmap *unmaps)
 {
-    XSEG_LIST_FOR_SAFE(node, &unmaps->parked)
+    XSEG_LIST_FOR_SAFE(node, &unmaps->retained)
     {
-        const struct xseg_elastic *elastic = XSEG_CONTAINER(node, struct xseg_elastic, parked_link);
+        const struct xseg_elastic *elastic =
+            XSEG_CONTAINER(node, struct xseg_elastic, retained_link);
         const struct xseg_unmap_batch *batch =
-            XSEG_LIST_FIRST(&elastic->parked, struct xseg_unmap_batch, queue_link);
+            XSEG_LIST_FIRST(&elastic->retained, struct xseg_unmap_batch, queue_link);
 
-        if (elastic->parked_at != count_releases(batch->extent))
-            while (!xseg_list_is_empty(&elastic->parked))
-                wake_batch(XSEG_LIST_FIRST(&elastic->parked, struct xseg_unmap_batch, queue_link));
+        if (elastic->retained_at != count_releases(batch->extent))
+            while (!xseg_list_is_empty(&elastic->retained))
+                wake_batch(
+                    XSEG_LIST_FIRST(&elastic->retained, struct xseg_unmap_batch, queue_link));
     }
 }
 
@@ -175,7 +177,7 @@ void xseg_pending_unmap_init(struct xseg_pending_unmap *unmaps)
     xseg_list_init(&unmaps->streams);
     xseg_list_init(&unmaps->unrecorded);
     xseg_list_init(&unmaps->completed);
-    xseg_list_init(&unmaps->parked);
+    xseg_list_init(&unmaps->retained);
     unmaps->lowest_free_id = 1;
 }
 
@@ -199,9 +201,9 @@ static void set_granule_use(const struct run *run, enum xseg_elastic_use use)
 {
     struct xseg_arena *arena = run->extent->arena;
 
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     memset(&run->extent->elastic->use[run->first], (int)use, run->count);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 /* --- Creation and reuse. --- */
@@ -209,7 +211,7 @@ static void set_granule_use(const struct run *run, enum xseg_elastic_use use)
 /* Whether the stream of a batch was retired, so that its work has completed. */
 static bool is_batch_stream_retired(const struct xseg_unmap_batch *batch)
 {
-    return atomic_load_explicit(&batch->stream->id, memory_order_acquire) != batch->stream_number;
+    return atomic_load_explicit(&batch->stream->id, memory_order_acquire) != batch->stream_id;
 }
 
 /* Record the event of a batch on its stream. */
@@ -217,10 +219,10 @@ static xseg_status record_batch_event(struct xseg_unmap_batch *batch)
 {
     struct xseg_pending *pending = xseg_device_of(batch->extent)->pending;
 
-    xseg_pending_lock(pending);
+    xseg_biased_lock_lock(&pending->lock);
     const xseg_status status =
         xseg_fences_record(&pending->fences, batch->stream->handle, &batch->event);
-    xseg_pending_unlock(pending);
+    xseg_biased_lock_unlock(&pending->lock);
     if (status == XSEG_OK)
         enqueue_batch(xseg_device_of(batch->extent)->pending_unmaps, batch);
     return status;
@@ -243,7 +245,7 @@ static xseg_status create_batch(struct xseg_extent *extent, struct xseg_known_st
     batch->stream = stream;
     xseg_list_init(&batch->queue_link);
     enqueue_batch(device->pending_unmaps, batch);
-    batch->stream_number = atomic_load_explicit(&stream->id, memory_order_relaxed);
+    batch->stream_id = atomic_load_explicit(&stream->id, memory_order_relaxed);
     batch->releases = UINT64_MAX;
     if (!xseg_pending_captures(device->pending) && !xseg_context_is_lost(&device->context))
         status = record_batch_event(batch);
@@ -398,7 +400,7 @@ static void poll_batch_events(struct xseg_device *device)
 {
     struct xseg_driver_poll queries = {.context = &device->context};
 
-    xseg_pending_lock(device->pending);
+    xseg_biased_lock_lock(&device->pending->lock);
     XSEG_LIST_FOR_SAFE(node, &device->pending_unmaps->streams)
     {
         if (!poll_stream_batches(device, &queries,
@@ -406,7 +408,7 @@ static void poll_batch_events(struct xseg_device *device)
             break;
     }
     xseg_driver_poll_end(&queries);
-    xseg_pending_unlock(device->pending);
+    xseg_biased_lock_unlock(&device->pending->lock);
 }
 
 /* Record the event of a batch that has none, or mark the batch complete if its stream is idle. */
@@ -429,7 +431,7 @@ static void record_missing_event(struct xseg_device *device, struct xseg_unmap_b
 static bool can_poll(const struct xseg_device *device)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    return xseg_pending_unmap_is_any(device->pending_unmaps) &&
+    return !xseg_list_is_empty(&device->pending_unmaps->batches) &&
            !xseg_pending_captures(device->pending) && !xseg_context_is_lost(&device->context);
 }
 
@@ -491,21 +493,21 @@ static void count_unmapped_run(const struct run *run, uint64_t own)
     const uint64_t bytes = run->count * extent->segment.granule_bytes;
 
     xseg_pending_unmap_remove(extent, run->first, run->count);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     memset(&extent->elastic->use[run->first], XSEG_ELASTIC_EMPTY, run->count);
     extent->elastic->pending_unmaps -= run->count;
     xseg_elastic_set_bytes(extent->elastic,
                            (extent->elastic->allocated + extent->elastic->pending_unmaps) *
                                    extent->segment.granule_bytes -
                                extent->segment.alias_bytes,
-                           extent->elastic->committing, &arena->device->promised);
+                           extent->elastic->committing, &arena->device->unused_quota);
     if (own != 0) {
         xseg_counts_end_pending(&arena->counts, 0, own, own);
         xseg_counts_decrease(&arena->counts, XSEG_COUNT_RESERVED_BYTES, own);
     }
     if (own != 0 && xseg_recorder_is_enabled(arena))
         xseg_recorder_segment(extent, XSEG_HISTORY_SEGMENT_UNMAP, run_base(run), bytes);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     if (own != 0)
         xseg_pool_record_shrink(arena, own);
 }
@@ -557,7 +559,7 @@ static void unmap_batch(struct xseg_device *device, struct xseg_unmap_batch *bat
     if (batch->remaining == 0)
         destroy_batch(device->pending_unmaps, batch);
     else
-        park_batch(device->pending_unmaps, batch);
+        queue_retained_batch(device->pending_unmaps, batch);
 }
 
 /* The next completed batch to unmap.  A visited batch moves to the end of the queue, so that a poll
@@ -587,7 +589,7 @@ void xseg_pending_unmap_poll(struct xseg_device *device, bool keep)
     if (!can_poll(device))
         return;
     unmaps->polls++;
-    wake_parked_batches(unmaps);
+    wake_retained_batches(unmaps);
     xseg_pending_unmap_query(device);
     while (!xseg_pending_captures(device->pending) && (batch = next_due_batch(unmaps)) != NULL)
         unmap_batch(device, batch, keep || cache != 0);
@@ -620,7 +622,7 @@ xseg_status xseg_pending_unmap_wait(struct xseg_device *device, bool keep)
     xseg_status status = XSEG_OK;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    if (!xseg_pending_unmap_is_any(device->pending_unmaps) ||
+    if (xseg_list_is_empty(&device->pending_unmaps->batches) ||
         xseg_pending_captures(device->pending))
         return XSEG_OK;
     XSEG_LIST_FOR(node, &device->pending_unmaps->batches)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Pending unmaps: granules of elastic ranges (elastic.h) that were decommitted while streams may
+ * Pending unmaps: granules of elastic ranges (block.h) that were decommitted while streams may
  * still use them.
  *
  *     decommit --> a batch: one run of granules, and an event on the stream
@@ -16,12 +16,12 @@
  *     unrecorded   created during a capture; the first poll after the capture records an event
  *     stream       one queue for each stream with recorded events, in the order of the decommits
  *     completed    the event has completed, so granules without references can be unmapped
- *     parked       completed, but every granule has a reference; one list for each range
+ *     retained       completed, but every granule has a reference; one list for each range
  *
  * A poll queries the first event of each stream and continues with the next one only if it has
- * completed, because a stream completes its events in order.  Parked batches are visited again only
+ * completed, because a stream completes its events in order.  Retained batches are visited again only
  * after a reference of their range was released.  A poll is O(streams + completed batches + ranges
- * with parked batches); it does not visit batches that still wait.
+ * with retained batches); it does not visit batches that still wait.
  *
  * Calls that need memory, trims, decay and the calls of ranges poll.  During a capture nothing is
  * queried or unmapped.
@@ -42,7 +42,7 @@ struct xseg_pending_unmap {
     struct xseg_list streams;        /* streams with batches in their queues */
     struct xseg_list unrecorded;     /* batches without an event */
     struct xseg_list completed;      /* batches whose event has completed */
-    struct xseg_list parked;         /* extents with parked batches */
+    struct xseg_list retained;       /* extents with retained batches */
     struct xseg_unmap_batch **table; /* [capacity]: by ID; ID 0 means no batch */
     uint32_t capacity;
     uint32_t lowest_free_id; /* no lower ID is free */
@@ -121,12 +121,6 @@ bool xseg_pending_unmap_stream(const struct xseg_device *device, uint64_t addres
 static inline uint64_t xseg_pending_unmap_host_bytes(const struct xseg_pending_unmap *unmaps)
 {
     return atomic_load_explicit(&unmaps->host_bytes, memory_order_relaxed);
-}
-
-/* Whether granules of the device are pending unmap. */
-static inline bool xseg_pending_unmap_is_any(const struct xseg_pending_unmap *unmaps)
-{
-    return !xseg_list_is_empty(&unmaps->batches);
 }
 
 #endif

@@ -2,15 +2,13 @@
 #include "src/core/reclaim/reclaim.h"
 
 #include "src/base/error.h"
-#include "src/core/block/arena_blocks.h"
+#include "src/core/block/arena.h"
 #include "src/core/block/best_fit.h"
-#include "src/core/block/extent.h"
+#include "src/core/block/block.h"
 #include "src/core/block/recorder.h"
-#include "src/core/config/size.h"
+#include "src/core/config/config.h"
 #include "src/core/pending/pending.h"
-#include "src/core/pending/stream_retirement.h"
 #include "src/core/reclaim/mapping.h"
-#include "src/core/reclaim/pool_release.h"
 
 _Static_assert(XSEG_ARENA_RECORDS >= 4, "a claim of pages needs four records");
 
@@ -110,33 +108,20 @@ static uint64_t free_classic_segment(struct xseg_arena *arena, struct xseg_block
     const uint64_t bytes = block->bytes;
 
     XSEG_ASSERT(xseg_block_is_whole(block) && !xseg_segment_has_retained(&extent->segment));
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     record_release(block, cause, XSEG_HISTORY_SEGMENT_FREE, bytes);
     xseg_counts_decrease(&arena->counts, XSEG_COUNT_SEGMENT, 1);
     xseg_counts_decrease(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
     if (extent->oversize)
         xseg_counts_decrease(&arena->counts, XSEG_COUNT_OVERSIZE_SEGMENT, 1);
     unregister_extent(arena, extent);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     /* If the driver fails, the range stays in device->unreleased. */
     (void)xseg_segment_destroy(&extent->segment);
     xseg_list_insert(&device->spare_extents, &extent->link);
     xseg_pool_record_shrink(arena, bytes);
     xseg_release_pool_reference(arena->pool);
     return bytes;
-}
-
-/* Allocate the block record for the split after a partial unmap, before the driver is called.
- * Returns NULL on host allocation failure. */
-static void *reserve_split_record(struct xseg_arena *arena)
-{
-    void *spare = NULL;
-
-    xseg_arena_lock(arena);
-    if (xseg_arena_reserve_records(arena, &arena->blocks, 1))
-        spare = xseg_slab_alloc_uninitialized(&arena->blocks);
-    xseg_arena_unlock(arena);
-    return spare;
 }
 
 /* Unmap the pages of a claimed block; pages that the driver does not unmap are cached again.
@@ -147,9 +132,13 @@ static uint64_t unmap_block_pages(struct xseg_arena *arena, struct xseg_block *b
     struct xseg_segment *segment = &block->extent->segment;
     const uint64_t granule = segment->granule_bytes;
     const uint64_t mapped = atomic_load_explicit(&segment->mapped, memory_order_relaxed);
-    void *spare = reserve_split_record(arena);
+    void *spare = NULL; /* the record for the split after a partial unmap */
     uint32_t done = 0;
 
+    xseg_biased_lock_lock(&arena->lock);
+    if (xseg_arena_reserve_records(arena, &arena->blocks, 1))
+        spare = xseg_slab_alloc_uninitialized(&arena->blocks);
+    xseg_biased_lock_unlock(&arena->lock);
     if (spare != NULL)
         (void)xseg_segment_unmap(segment, (uint32_t)((block->base - segment->base) / granule),
                                  (uint32_t)(block->bytes / granule), keep, &done);
@@ -161,7 +150,7 @@ static uint64_t unmap_block_pages(struct xseg_arena *arena, struct xseg_block *b
     /* Other threads may map and unmap memory of the segment while observers run. */
     if (released < block->bytes)
         xseg_notify_map(block->extent, block->base + released, block->bytes - released);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     if (spare != NULL)
         xseg_slab_free(&arena->blocks, spare);
     if (released > 0) {
@@ -181,7 +170,7 @@ static uint64_t unmap_block_pages(struct xseg_arena *arena, struct xseg_block *b
             xseg_recorder_discarded(block->extent, block->base, released);
     }
     (void)xseg_arena_settle(arena, block);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     return released;
 }
 
@@ -214,9 +203,9 @@ void xseg_reclaim_settle(struct xseg_block *claimed)
         XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED);
         next = block->chain;
         block->chain = NULL;
-        xseg_arena_lock(arena);
+        xseg_biased_lock_lock(&arena->lock);
         (void)xseg_arena_settle(arena, block);
-        xseg_arena_unlock(arena);
+        xseg_biased_lock_unlock(&arena->lock);
     }
 }
 
@@ -247,9 +236,9 @@ void xseg_reclaim_destroy_elastic(struct xseg_extent *extent)
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_ASSERT(extent->elastic != NULL && extent->registered == 0 && extent->segment.unknown == 0);
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     unregister_extent(arena, extent);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     free_extent_addresses(extent);
 }
 
@@ -260,14 +249,14 @@ bool xseg_reclaim_destroy_unmapped(struct xseg_extent *extent)
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (arena->pool->state != XSEG_POOL_RUNNING || extent->registered != 0)
         return false;
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     const bool is_unmapped = extent->first->state == XSEG_BLOCK_UNMAPPED &&
                              extent->first->next == NULL && extent->segment.unknown == 0;
     if (is_unmapped) {
         (void)xseg_arena_claim(arena, extent->first);
         unregister_extent(arena, extent);
     }
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     if (is_unmapped)
         free_extent_addresses(extent);
     return is_unmapped;
@@ -282,12 +271,6 @@ bool xseg_reclaim_destroy_all_unmapped(struct xseg_arena *arena)
         all = xseg_reclaim_destroy_unmapped(XSEG_CONTAINER(node, struct xseg_extent, link)) && all;
     }
     return all;
-}
-
-void xseg_reclaim_visit_unmapped(void *self, struct xseg_arena *arena)
-{
-    (void)self;
-    (void)xseg_reclaim_destroy_all_unmapped(arena);
 }
 
 void xseg_reclaim_destroy_some_unmapped(struct xseg_arena *arena, uint32_t max)
@@ -338,7 +321,7 @@ static bool is_arena_in_scope(const struct xseg_reclaim_policy *policy,
     case XSEG_RECLAIM_RELEASABLE:
         return xseg_pool_may_trim(pool, policy->pool);
     case XSEG_RECLAIM_PAGES:
-        return xseg_pool_may_shrink(pool) && !xseg_pool_has_own_memory(pool);
+        return xseg_pool_may_shrink(pool) && !pool->has_own_memory;
     case XSEG_RECLAIM_LARGE:
         return pool == &arena->device->pool && !arena->is_small;
     case XSEG_RECLAIM_ALL:
@@ -429,25 +412,6 @@ static struct xseg_idle_run choose_page_run(struct quota *quota, const struct xs
     return run;
 }
 
-static bool policy_selects_block(const struct xseg_reclaim_policy *policy,
-                                 const struct xseg_block *block)
-{
-    XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED);
-    if (policy->classic_only && xseg_extent_is_expandable(block->extent))
-        return false;
-    return policy->min_searches == 0 ||
-           policy->searches - block->gc_count_base >= policy->min_searches;
-}
-
-static struct xseg_block *claim_page_run(struct xseg_arena *arena, struct xseg_block *block,
-                                         struct xseg_idle_run run) XSEG_REQUIRES(arena->lock)
-{
-    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA) && run.count > 0);
-    if (xseg_extent_is_expandable(block->extent))
-        return xseg_reclaim_claim_pages(arena, block, run.first, run.count);
-    return xseg_arena_claim(arena, block);
-}
-
 static void append_claimed_block(struct chain *chain, struct xseg_block *block, bool largest_first)
 {
     XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED && block->mapped);
@@ -483,11 +447,15 @@ static struct chain claim_selected_blocks(const struct reclaim *reclaim, struct 
 
         bytes = block->bytes;
         position = xseg_block_position(block) + 1;
-        if (policy_selects_block(policy, block))
+        const bool is_expandable = xseg_extent_is_expandable(block->extent);
+        if (!(policy->classic_only && is_expandable) &&
+            (policy->min_searches == 0 ||
+             policy->searches - block->gc_count_base >= policy->min_searches))
             run = choose_page_run(quota, block, &has_more);
         if (run.count == 0)
             continue;
-        block = claim_page_run(arena, block, run);
+        block = is_expandable ? xseg_reclaim_claim_pages(arena, block, run.first, run.count)
+                              : xseg_arena_claim(arena, block);
         append_claimed_block(&chain, block, policy->largest_first);
         if (!has_more)
             continue;
@@ -524,9 +492,9 @@ static struct chain claim_arena_memory(const struct reclaim *reclaim, struct xse
     const uint64_t target = quota->bytes;
 
     quota->bytes = reclaim->policy->largest_first ? UINT64_MAX : target;
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     struct chain chain = claim_selected_blocks(reclaim, arena, quota);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
     if (reclaim->policy->largest_first)
         settle_surplus_blocks(&chain, target);
     quota->bytes = target - xseg_min(target, chain.bytes);
@@ -620,14 +588,13 @@ static bool release_claimed_memory(struct reclaim *reclaim)
             xseg_reclaim_release_block(block, policy->keep_pages, policy->cause);
         XSEG_ASSERT(released <= bytes);
         result->released += released;
-        result->refused += bytes - released;
+        result->failed += bytes - released;
     }
     return true;
 }
 
-static void reclaim_arena(void *self, struct xseg_arena *arena)
+static void reclaim_arena(struct reclaim *reclaim, struct xseg_arena *arena)
 {
-    struct reclaim *reclaim = self;
     const uint64_t target = reclaim->quota.bytes, released = reclaim->result->released;
 
     /* A capture may begin while observers are notified. */
@@ -652,7 +619,10 @@ static void run_reclaim_pass(struct reclaim *reclaim, uint64_t min_block)
     if (reclaim->policy->arena != NULL)
         reclaim_arena(reclaim, reclaim->policy->arena);
     if (reclaim->policy->scope != XSEG_RECLAIM_ARENA)
-        xseg_device_visit_arenas(reclaim->device, reclaim_arena, reclaim);
+        XSEG_DEVICE_FOR_ARENAS(arena, reclaim->device)
+        {
+            reclaim_arena(reclaim, arena);
+        }
 }
 
 xseg_status xseg_reclaim(struct xseg_device *device, const struct xseg_reclaim_policy *policy,

@@ -23,7 +23,7 @@
  *
  * Invariants:
  *   - Memory is unmapped only after the work of its stream has completed, known from a query, a
- *     wait, or a fence (idle.h).
+ *     wait, or a fence (decay.h).
  *   - A page that overlaps an allocated or pending block is never unmapped.  A pool with holders
  *     keeps its memory, unless the policy names the pool or the device closes.
  *   - Nothing is unmapped during a capture.
@@ -39,8 +39,10 @@
 #define XSEG_CORE_RECLAIM_H
 
 #include "src/core/device/device.h"
-#include "src/core/reclaim/idle.h"
+#include "src/core/device/pool.h"
+#include "src/core/reclaim/decay.h"
 #include "xseg/history.h"
+#include "xseg/reclaim.h"
 
 /* The arenas of a policy, before its pool and stream are considered. */
 enum xseg_reclaim_scope {
@@ -95,10 +97,10 @@ struct xseg_reclaim_policy {
 /* Bytes of the selected memory by outcome. */
 struct xseg_reclaim_result {
     uint64_t released;
-    uint64_t busy;    /* still cached: work is queued */
-    uint64_t kept;    /* still cached: an observer keeps it, or a capture has begun */
-    uint64_t refused; /* still cached: the driver did not unmap it */
-    uint64_t pages;   /* claimed pages; counted with policy->idle.ages only */
+    uint64_t busy;   /* still cached: work is queued */
+    uint64_t kept;   /* still cached: an observer keeps it, or a capture has begun */
+    uint64_t failed; /* still cached: the driver did not unmap it */
+    uint64_t pages;  /* claimed pages; counted with policy->idle.ages only */
     /* With all_or_nothing: `bytes` were claimed, and observers did not keep them. */
     bool is_complete;
 };
@@ -134,9 +136,6 @@ bool xseg_reclaim_destroy_unmapped(struct xseg_extent *extent);
  */
 bool xseg_reclaim_destroy_all_unmapped(struct xseg_arena *arena);
 
-/* xseg_reclaim_destroy_all_unmapped() as a visitor of arenas. */
-void xseg_reclaim_visit_unmapped(void *self, struct xseg_arena *arena);
-
 /* Destroy at most `max` segments of an arena that have no mapped memory. */
 void xseg_reclaim_destroy_some_unmapped(struct xseg_arena *arena, uint32_t max);
 
@@ -169,5 +168,119 @@ uint64_t xseg_reclaim_release_block(struct xseg_block *block, bool keep,
 
 /* Settle claimed blocks, linked through `chain`: cache them again. */
 void xseg_reclaim_settle(struct xseg_block *claimed);
+
+/* --- Trim. --- */
+
+/*
+ * A trim is a policy that releases cached memory immediately, on a call of the
+ * application, for a limit, or for a request that is about to fail.  decay.h has the policies that
+ * release memory over time.
+ *
+ * A trim of a device first completes pending blocks and pending unmaps, by a poll or a wait,
+ * retries failed driver calls, discards paused pools that cannot be resumed, and releases the page
+ * cache.  Then one reclaim releases the selected memory.  Finally all memory that is still reserved
+ * in the scope is counted by the reason why it was kept, so that the result explains itself.
+ * Without `wait` a trim never waits for a stream.
+ */
+
+/* The scope and the options of a trim. */
+struct xseg_trim_plan {
+    const struct xseg_known_stream *stream; /* NULL: any */
+    const struct xseg_pool *pool;           /* NULL: any */
+    bool wait;                              /* for pending blocks and streams */
+    bool retained_pools;                    /* include pools with holders: the device closes */
+    uint64_t target_bytes;                  /* stop once the scope has no more reserved bytes */
+    uint64_t idle_ms; /* only memory that has been idle for this time; 0: any */
+};
+
+/*
+ * Trim a device.  The caller holds the device memory lock and no other lock.
+ *
+ * done: the results are added
+ * Returns: XSEG_OK; XSEG_ERR_DRIVER if a stream could not be queried or waited for;
+ *          XSEG_ERR_DEVICE_LOST
+ */
+xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_plan *plan,
+                             struct xseg_trim_result *done);
+
+/*
+ * Release all idle memory of a device before a request is retried.  The caller holds the device
+ * memory lock and no other lock.
+ *
+ * wait: wait for pending blocks and streams
+ * Returns: XSEG_OK, also if a stream could not be queried or waited for: the memory of other
+ *          streams is released; XSEG_ERR_DEVICE_LOST
+ */
+xseg_status xseg_trim_all(struct xseg_device *device, bool wait);
+
+/*
+ * Apply changed limits: release the page cache above page_cache_mb and, down to the hard limit,
+ * idle memory without queued work.  The caller holds no lock.
+ *
+ * Cost: no driver call within the limits; else as a trim that does not wait
+ */
+void xseg_trim_to_limits(struct xseg_device *device);
+
+/*
+ * Free cached classic segments of an arena of at least `min` bytes: the smallest segment with
+ * `needed` bytes, else the largest segments that have `needed` bytes together (PyTorch's rule for
+ * max_split_size_mb).  cuMemFree waits for the device.  The caller holds the device memory lock and
+ * no other lock.
+ *
+ * Returns: whether `needed` bytes were freed; if not, no memory was freed
+ */
+bool xseg_trim_oversize(struct xseg_arena *arena, uint64_t min, uint64_t needed);
+
+/*
+ * Collect garbage by age for a request that is about to grow.  The threshold is the part
+ * garbage_collection_threshold of the limit that per_process_memory_fraction sets.  While more is
+ * reserved, old cached memory of the large arenas of the default pool is released, but not during a
+ * capture.  The caller holds the device memory lock and no other lock.
+ *
+ * The age of a cached block is how often these arenas were searched since the block was cached.
+ * Each round releases the blocks that are at least as old as the average (PyTorch's rule).
+ *
+ * Cost: waits for the streams whose memory is unmapped
+ */
+void xseg_trim_garbage(struct xseg_device *device, const struct xseg_config *config);
+
+/* --- Release of pools. --- */
+
+/*
+ * Release of pools, and discard of paused pools (pause.h).
+ *
+ * A pool is released by its holders and by segments that end.  The last holder retires the pool;
+ * the last reference destroys it (pool.h).  A paused pool that cannot be resumed any more is
+ * discarded: its saved contents are freed, and its evicted blocks become unmapped blocks.
+ *
+ * Locking: functions that release a pool state their locks; functions that discard are called with
+ * the device memory lock held and no other lock.
+ */
+
+struct xseg_contents;
+struct xseg_device;
+
+/*
+ * Remove a holder of a pool.  The last holder retires the pool; a pool without memory is destroyed,
+ * and its `on_destroy` is called.  The caller holds no lock.
+ *
+ * Returns: false if the pool has no holder
+ * Cost:    if the pool has segments without memory, one cuMemAddressFree per segment
+ */
+bool xseg_release_pool(struct xseg_pool *pool);
+
+/* Drop a reference of a pool; the last one destroys the pool.  Locks PENDING.  The caller holds no
+ * ARENA lock and must not read the pool afterwards, unless it visits the pool. */
+void xseg_release_pool_reference(struct xseg_pool *pool);
+
+/* Free the saved contents of a pool; NULL is ignored.  The caller holds the device memory lock. */
+void xseg_discard_contents(struct xseg_contents *contents);
+
+/* Discard paused pools without holders and without allocated blocks.
+ * all: discard every paused pool, because the device closes */
+void xseg_discard_paused_pools(struct xseg_device *device, bool all);
+
+/* Free the saved contents of all pools and nothing else, because the device is lost. */
+void xseg_discard_lost_contents(struct xseg_device *device);
 
 #endif

@@ -1,24 +1,136 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/reclaim/trim.h"
+#include "src/core/reclaim/reclaim.h"
+
+#include <stdlib.h>
 
 #include "src/base/error.h"
 #include "src/base/span.h"
 #include "src/core/block/best_fit.h"
-#include "src/core/config/size.h"
-#include "src/core/device/allocator.h"
+#include "src/core/config/config.h"
+#include "src/core/device/device.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/decay.h"
 #include "src/core/reclaim/pending_unmap.h"
-#include "src/core/reclaim/pool_release.h"
-#include "src/core/reclaim/reclaim.h"
+#include "vmm/contents.h"
+
+/* --- Release of pools. --- */
+
+/* Free the virtual address ranges of a retired pool without memory.  If a capture is active, a
+ * later trim frees them. */
+static void free_pool_addresses(struct xseg_pool *pool)
+{
+    struct xseg_device *device = pool->device;
+    struct xseg_fail_saved kept;
+
+    /* The caller may release the pool after a failure, whose error is preserved. */
+    xseg_fail_save(&kept);
+    xseg_mutex_lock(&device->memory_lock);
+    if (!xseg_pending_captures(device->pending) && !xseg_context_is_lost(&device->context))
+        XSEG_POOL_FOR_ARENAS(arena, pool)
+        {
+            (void)xseg_reclaim_destroy_all_unmapped(arena);
+        }
+    xseg_mutex_unlock(&device->memory_lock);
+    xseg_fail_restore(&kept);
+}
+
+bool xseg_release_pool(struct xseg_pool *pool)
+{
+    struct xseg_device *device = pool->device;
+    bool is_last = false;
+
+    XSEG_ASSERT(!xseg_lock_rank_is_any_held());
+    if (!xseg_pool_release_last(pool, &is_last))
+        return false;
+    if (!is_last)
+        return true;
+    /* The reference of the holders keeps the pool valid. */
+    if (atomic_load(&pool->references) > 1 && atomic_load(&pool->reserved) == 0)
+        free_pool_addresses(pool);
+    xseg_release_pool_reference(pool);
+    xseg_pools_notify(device);
+    return true;
+}
+
+void xseg_release_pool_reference(struct xseg_pool *pool)
+{
+    if (!xseg_pool_drop_reference(pool))
+        return;
+    xseg_idle_return_pool_fences(pool);
+    xseg_pools_destroy(pool);
+}
+
+/* --- Discard of paused pools. --- */
+
+void xseg_discard_contents(struct xseg_contents *contents)
+{
+    if (contents == NULL)
+        return;
+    xseg_contents_close(contents);
+    free(contents);
+}
+
+static void discard_paused_pool(struct xseg_pool *pool)
+{
+    const struct xseg_reclaim_policy everything = {
+        .scope = XSEG_RECLAIM_ALL,
+        .pool = pool,
+        .bytes = UINT64_MAX,
+        .min_block = XSEG_SIZE_SMALL_SEGMENT,
+        .work = XSEG_RECLAIM_EVICTED,
+        .cause = XSEG_HISTORY_TRIM,
+    };
+    struct xseg_reclaim_result result;
+
+    XSEG_ASSERT(pool->state == XSEG_POOL_PAUSED);
+    (void)xseg_reclaim(pool->device, &everything, &result);
+    xseg_discard_contents(pool->contents);
+    pool->contents = NULL;
+    pool->state = XSEG_POOL_RUNNING;
+    if (xseg_pool_is_retired(pool))
+        XSEG_POOL_FOR_ARENAS(arena, pool)
+        {
+            (void)xseg_reclaim_destroy_all_unmapped(arena);
+        }
+}
+
+void xseg_discard_paused_pools(struct xseg_device *device, bool all)
+{
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    for (struct xseg_pool *pool = NULL; (pool = xseg_pools_next(device, pool)) != NULL;) {
+        uint64_t active = 0;
+
+        if (pool->state != XSEG_POOL_PAUSED || (!all && !xseg_pool_is_retired(pool)))
+            continue;
+        XSEG_POOL_FOR_ARENAS(arena, pool)
+        {
+            active += xseg_counts_read(&arena->counts, XSEG_COUNT_ACTIVE).current;
+        }
+        if (all || active == 0)
+            discard_paused_pool(pool);
+    }
+}
+
+void xseg_discard_lost_contents(struct xseg_device *device)
+{
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
+                xseg_context_is_lost(&device->context));
+    for (struct xseg_pool *pool = NULL; (pool = xseg_pools_next(device, pool)) != NULL;) {
+        xseg_discard_contents(pool->contents);
+        pool->contents = NULL;
+    }
+}
+
+/* --- Trim. --- */
 
 /* An active trim of one device. */
 struct trim {
     struct xseg_device *device;
     const struct xseg_trim_plan *plan;
     struct xseg_trim_result *done;
-    uint64_t max;      /* bytes that may still be released */
-    uint64_t reserved; /* a sum over the selected arenas */
+    bool is_whole_device; /* the plan selects neither a pool nor a stream */
+    bool keeps_idle;      /* the plan keeps idle memory because of a target size or an age */
+    uint64_t max;         /* bytes that may still be released */
 };
 
 /* --- Counting. --- */
@@ -27,37 +139,6 @@ static bool plan_selects_arena(const struct xseg_trim_plan *plan, const struct x
 {
     return (plan->stream == NULL || xseg_arena_stream(arena) == plan->stream) &&
            (plan->pool == NULL || arena->pool == plan->pool);
-}
-
-/* Whether a plan selects whole devices. */
-static bool plan_selects_device(const struct xseg_trim_plan *plan)
-{
-    return plan->stream == NULL && plan->pool == NULL;
-}
-
-/* Whether a plan keeps idle memory because of a target size or an age. */
-static bool plan_keeps_idle_memory(const struct xseg_trim_plan *plan)
-{
-    return plan->target_bytes != 0 || plan->idle_ms != 0;
-}
-
-static void add_reserved_bytes(void *self, struct xseg_arena *arena)
-{
-    struct trim *trim = self;
-
-    if (!plan_selects_arena(trim->plan, arena))
-        return;
-    xseg_arena_lock(arena);
-    trim->reserved += xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
-    xseg_arena_unlock(arena);
-}
-
-/* Reserved bytes of the selected arenas. */
-static uint64_t sum_reserved_bytes(struct trim *trim)
-{
-    trim->reserved = 0;
-    xseg_device_visit_arenas(trim->device, add_reserved_bytes, trim);
-    return trim->reserved;
 }
 
 /* Cached bytes of an arena in whole pages and segments. */
@@ -93,37 +174,36 @@ static bool arena_has_held_pages(const struct xseg_arena *arena)
 }
 
 /* Count the memory that is still reserved in an arena, by the reason why the trim kept it. */
-static void count_arena_remainder(void *self, struct xseg_arena *arena)
+static void count_arena_remainder(struct trim *trim, struct xseg_arena *arena)
 {
-    struct trim *trim = self;
     struct xseg_trim_result *done = trim->done;
     const bool is_paused = arena->is_paused;
     struct xseg_idle_bytes whole = {0, {0, 0}};
 
     if (!plan_selects_arena(trim->plan, arena))
         return;
-    xseg_arena_lock(arena);
-    const uint64_t reserved = xseg_counts_current(&arena->counts, XSEG_COUNT_RESERVED_BYTES);
-    const uint64_t active = xseg_counts_current(&arena->counts, XSEG_COUNT_ACTIVE_BYTES);
-    const uint64_t allocated = xseg_counts_current(&arena->counts, XSEG_COUNT_ALLOCATED_BYTES);
+    xseg_biased_lock_lock(&arena->lock);
+    const uint64_t reserved = xseg_counts_read(&arena->counts, XSEG_COUNT_RESERVED_BYTES).current;
+    const uint64_t active = xseg_counts_read(&arena->counts, XSEG_COUNT_ACTIVE_BYTES).current;
+    const uint64_t allocated = xseg_counts_read(&arena->counts, XSEG_COUNT_ALLOCATED_BYTES).current;
     const bool may_trim =
         xseg_pool_may_trim(arena->pool, trim->plan->pool) || trim->plan->retained_pools;
     const bool is_capturing = xseg_pending_captures(trim->device->pending);
-    if (may_trim && !is_capturing &&
-        (plan_keeps_idle_memory(trim->plan) || arena_has_held_pages(arena)))
+    if (may_trim && !is_capturing && (trim->keeps_idle || arena_has_held_pages(arena)))
         whole = sum_whole_page_bytes(arena);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 
     XSEG_ASSERT(allocated <= active && (is_paused || active <= reserved));
     /* The memory of a paused arena is evicted. */
     const uint64_t cached = is_paused ? 0 : reserved - active;
+    done->remaining += reserved;
     done->kept_pending += active - allocated;
     if (is_capturing)
         done->kept_capture += cached;
     else if (!may_trim)
         done->kept_pool += cached;
     else {
-        const uint64_t releasable = plan_keeps_idle_memory(trim->plan) ? whole.releasable : 0;
+        const uint64_t releasable = trim->keeps_idle ? whole.releasable : 0;
         const uint64_t counted = releasable + whole.held.pinned + whole.held.exported;
 
         done->kept_by_options += releasable;
@@ -139,34 +219,42 @@ static void count_remainder(struct trim *trim, const struct xseg_reclaim_result 
 {
     struct xseg_trim_result *done = trim->done;
     const struct xseg_trim_result before = *done;
-    const uint64_t stays = result->busy + result->kept + result->refused;
+    const uint64_t still_cached = result->busy + result->kept + result->failed;
 
-    xseg_device_visit_arenas(trim->device, count_arena_remainder, trim);
+    XSEG_DEVICE_FOR_ARENAS(arena, trim->device)
+    {
+        count_arena_remainder(trim, arena);
+    }
     /* Memory that the reclaim kept is cached, so it was counted twice. */
     if (xseg_pending_captures(trim->device->pending))
-        done->kept_capture -= xseg_min(done->kept_capture - before.kept_capture, stays);
-    else if (plan_keeps_idle_memory(trim->plan))
-        done->kept_by_options -= xseg_min(done->kept_by_options - before.kept_by_options, stays);
+        done->kept_capture -= xseg_min(done->kept_capture - before.kept_capture, still_cached);
+    else if (trim->keeps_idle)
+        done->kept_by_options -=
+            xseg_min(done->kept_by_options - before.kept_by_options, still_cached);
     else
-        done->kept_fragmented -= xseg_min(done->kept_fragmented - before.kept_fragmented, stays);
+        done->kept_fragmented -=
+            xseg_min(done->kept_fragmented - before.kept_fragmented, still_cached);
     done->released += result->released;
     done->kept_busy += result->busy;
     done->kept_capture += result->kept;
-    done->kept_failed += result->refused;
-    done->remaining += sum_reserved_bytes(trim);
-    if (plan_selects_device(trim->plan))
+    done->kept_failed += result->failed;
+    if (trim->is_whole_device)
         done->remaining += xseg_unreleased_bytes(&trim->device->unreleased) +
                            xseg_page_cache_bytes(&trim->device->page_cache);
 }
 
 /* --- Trim of a device. --- */
 
-static void retry_unknown_pages(void *self, struct xseg_arena *arena)
+static void retry_unknown_pages(struct xseg_device *device)
 {
-    (void)self;
-    XSEG_LIST_FOR(node, &arena->extents)
+    XSEG_DEVICE_FOR_ARENAS(arena, device)
     {
-        (void)xseg_segment_retry_unknown(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
+        XSEG_LIST_FOR(node, &arena->extents)
+        {
+            struct xseg_segment *segment = &XSEG_CONTAINER(node, struct xseg_extent, link)->segment;
+
+            (void)xseg_segment_retry_unknown(segment, 0, segment->granules);
+        }
     }
 }
 
@@ -176,9 +264,12 @@ static void set_release_limit(struct trim *trim)
     trim->max = UINT64_MAX;
     if (trim->plan->target_bytes == 0)
         return;
-    trim->max = sum_reserved_bytes(trim);
-    if (plan_selects_device(trim->plan))
-        trim->max += xseg_page_cache_bytes(&trim->device->page_cache);
+    trim->max = trim->is_whole_device ? xseg_page_cache_bytes(&trim->device->page_cache) : 0;
+    XSEG_DEVICE_FOR_ARENAS(arena, trim->device)
+    {
+        if (plan_selects_arena(trim->plan, arena))
+            trim->max += xseg_counts_read(&arena->counts, XSEG_COUNT_RESERVED_BYTES).current;
+    }
     trim->max -= xseg_min(trim->max, trim->plan->target_bytes);
 }
 
@@ -194,7 +285,7 @@ static void trim_page_cache(struct trim *trim)
     struct xseg_page_cache *pages = &trim->device->page_cache;
     const uint64_t had = xseg_page_cache_bytes(pages);
 
-    XSEG_ASSERT(plan_selects_device(trim->plan));
+    XSEG_ASSERT(trim->is_whole_device);
     if (trim->plan->idle_ms == 0) {
         (void)xseg_reclaim_page_cache(trim->device, &trim->max, UINT64_MAX);
     } else {
@@ -254,15 +345,21 @@ static xseg_status collect_completed_blocks(struct trim *trim)
 static xseg_status run_device_trim(struct xseg_device *device, const struct xseg_trim_plan *plan,
                                    struct xseg_trim_result *done)
 {
-    struct trim trim = {.device = device, .plan = plan, .done = done, .max = UINT64_MAX};
+    struct trim trim = {
+        .device = device,
+        .plan = plan,
+        .done = done,
+        .is_whole_device = plan->stream == NULL && plan->pool == NULL,
+        .keeps_idle = plan->target_bytes != 0 || plan->idle_ms != 0,
+        .max = UINT64_MAX,
+    };
     const uint64_t returned_before = done->released;
     struct xseg_reclaim_result result = {.released = 0};
 
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
     if (xseg_pending_captures(device->pending)) {
-        done->kept_capture +=
-            plan_selects_device(plan) ? xseg_page_cache_bytes(&device->page_cache) : 0;
+        done->kept_capture += trim.is_whole_device ? xseg_page_cache_bytes(&device->page_cache) : 0;
         count_remainder(&trim, &result);
         return XSEG_OK;
     }
@@ -272,11 +369,11 @@ static xseg_status run_device_trim(struct xseg_device *device, const struct xseg
     if (waited == XSEG_ERR_DEVICE_LOST)
         return waited;
     (void)xseg_unreleased_retry(&device->unreleased);
-    xseg_discard_paused_pools(device);
-    xseg_device_visit_arenas(device, retry_unknown_pages, NULL);
+    xseg_discard_paused_pools(device, false);
+    retry_unknown_pages(device);
     const uint64_t kept = xseg_unreleased_bytes(&device->unreleased);
     set_release_limit(&trim);
-    if (plan_selects_device(plan))
+    if (trim.is_whole_device)
         trim_page_cache(&trim);
     const xseg_status status = reclaim_selected_memory(&trim, &result);
     count_remainder(&trim, &result);
@@ -367,15 +464,14 @@ struct garbage {
     uint64_t ages, count; /* the sum of ages, and the number of blocks */
 };
 
-static void add_block_ages(void *self, struct xseg_arena *arena)
+static void add_block_ages(struct garbage *garbage, struct xseg_arena *arena)
 {
-    struct garbage *garbage = self;
     const struct xseg_block *block;
     uint64_t bytes = XSEG_SIZE_SMALL_SEGMENT, position = 0;
 
     if (arena->pool != &arena->device->pool || arena->is_small)
         return;
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     while ((block = xseg_cached_lower_bound(arena, bytes, position)) != NULL) {
         bytes = block->bytes;
         position = xseg_block_position(block) + 1;
@@ -384,7 +480,7 @@ static void add_block_ages(void *self, struct xseg_arena *arena)
         garbage->ages += garbage->searches - block->gc_count_base;
         garbage->count++;
     }
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 /* Release old blocks until no more than `trigger` bytes are reserved, or none can be released. */
@@ -395,7 +491,10 @@ static void collect_garbage(struct xseg_device *device, uint64_t trigger)
     while (result.released != 0 && xseg_device_physical(device) > trigger) {
         struct garbage garbage = {.searches = atomic_load(&device->searches)};
 
-        xseg_device_visit_arenas(device, add_block_ages, &garbage);
+        XSEG_DEVICE_FOR_ARENAS(arena, device)
+        {
+            add_block_ages(&garbage, arena);
+        }
         if (garbage.count == 0)
             return;
         const struct xseg_reclaim_policy policy = {

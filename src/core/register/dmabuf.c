@@ -13,7 +13,7 @@
 
 #include "src/base/align.h"
 #include "src/base/error.h"
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/pool/share.h"
 #include "src/core/reclaim/mapping.h"
 #include "src/core/register/register.h"

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/reclaim/mapping.h"
 #include "src/core/register/register.h"
 

@@ -38,12 +38,11 @@ void xseg_device_history_begin_cut(struct xseg_device *device, struct xseg_histo
 }
 
 /* The arena lock orders the events that the arena has recorded before the cut. */
-static void lock_and_cut_arena(void *self, struct xseg_arena *arena)
+static void lock_and_cut_arena(struct xseg_arena *arena)
 {
-    (void)self;
-    xseg_arena_lock(arena);
+    xseg_biased_lock_lock(&arena->lock);
     xseg_device_history_cut_arena(arena);
-    xseg_arena_unlock(arena);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 /* Cut all rings of a device at the current moment.  A ring that is created later has no event
@@ -51,7 +50,10 @@ static void lock_and_cut_arena(void *self, struct xseg_arena *arena)
 static void cut_rings(struct xseg_device *device, struct xseg_history_cut *cut)
 {
     xseg_device_history_begin_cut(device, cut);
-    xseg_device_visit_arenas(device, lock_and_cut_arena, NULL);
+    XSEG_DEVICE_FOR_ARENAS(arena, device)
+    {
+        lock_and_cut_arena(arena);
+    }
 }
 
 bool xseg_device_history_finish_cut(struct xseg_device *device, struct xseg_history_cut *cut)
@@ -373,8 +375,8 @@ xseg_status xseg_device_history_annotate(struct xseg_device *device, uint32_t la
 
     xseg_mutex_lock(&device->memory_lock);
     event.order = xseg_history_next_order(history);
-    const bool has_memory = xseg_history_append_to_device(history, ANNOTATION_CAPACITY,
-                                                          xseg_history_settings(history), &event);
+    const bool has_memory = xseg_history_append_to_device(
+        history, ANNOTATION_CAPACITY, xseg_history_store_settings(history->store), &event);
     xseg_mutex_unlock(&device->memory_lock);
     return has_memory
                ? XSEG_OK

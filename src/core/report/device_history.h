@@ -6,7 +6,7 @@
  * readers share.  A reader takes two steps.  Under the device memory lock it cuts the rings: it
  * records for each ring the number of events at that moment.  Later, without that lock, it copies
  * the events before the cut.  The rings continue to be written, so the oldest of these events may
- * be overwritten before they are copied.  A merge (merge.h) then yields the events of all rings and
+ * be overwritten before they are copied.  A merge (ring.h) then yields the events of all rings and
  * devices in one order.
  *
  * Two kinds of readers exist.  xseg_for_each_event() copies all events of each ring.  A snapshot
@@ -23,8 +23,8 @@
 #ifndef XSEG_CORE_DEVICE_HISTORY_H
 #define XSEG_CORE_DEVICE_HISTORY_H
 
-#include "src/core/device/allocator.h"
-#include "src/core/history/merge.h"
+#include "src/core/device/device.h"
+#include "src/core/history/ring.h"
 
 /* Copied events of one or several devices; `lost` and `count` are sums over the devices. */
 struct xseg_history_reader {

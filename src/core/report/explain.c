@@ -5,13 +5,12 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/core/block/extent.h"
-#include "src/core/block/origins.h"
+#include "src/core/block/block.h"
+#include "src/core/block/recorder.h"
 #include "src/core/budget/budget.h"
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/decay.h"
-#include "src/core/reclaim/idle.h"
 #include "src/core/reclaim/pending_unmap.h"
 #include "src/core/reclaim/reclaim.h"
 #include "src/core/register/register.h"
@@ -24,10 +23,8 @@ struct capacity {
     size_t pages, arenas;
 };
 
-static void count_pages(void *self, struct xseg_arena *arena)
+static void count_pages(struct capacity *capacity, struct xseg_arena *arena)
 {
-    struct capacity *capacity = self;
-
     capacity->arenas += !xseg_list_is_empty(&arena->extents);
     XSEG_LIST_FOR(node, &arena->extents)
     {
@@ -51,7 +48,10 @@ static xseg_status reserve_reasons(struct xseg_explainer *explainer)
     struct capacity capacity = {0, 0};
     struct xseg_reason *list;
 
-    xseg_device_visit_arenas(explainer->device, count_pages, &capacity);
+    XSEG_DEVICE_FOR_ARENAS(arena, explainer->device)
+    {
+        count_pages(&capacity, arena);
+    }
     explainer->arenas = malloc((capacity.arenas + 1) * sizeof(*explainer->arenas));
     explainer->capacity = capacity.arenas;
     if (explainer->arenas != NULL && capacity.pages <= reasons->capacity - reasons->count)
@@ -570,7 +570,7 @@ static size_t collect_waiting_blocks(struct xseg_pending *pending, struct waitin
 {
     size_t count = 0;
 
-    xseg_pending_lock(pending);
+    xseg_biased_lock_lock(&pending->lock);
     XSEG_LIST_FOR(node, &pending->streams)
     {
         const struct xseg_known_stream *stream =
@@ -591,7 +591,7 @@ static size_t collect_waiting_blocks(struct xseg_pending *pending, struct waitin
         if (count < max && block->uses != NULL)
             blocks[count++] = (struct waiting_block){block->base, block->uses->stream->handle};
     }
-    xseg_pending_unlock(pending);
+    xseg_biased_lock_unlock(&pending->lock);
     XSEG_ASSERT(count <= max);
     return count;
 }

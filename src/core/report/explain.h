@@ -55,7 +55,7 @@ struct xseg_explainer {
     struct xseg_device *device;
     const struct xseg_config *config;
     struct xseg_reason_list *reasons;
-    uint64_t origins_now; /* current time, see origins.h */
+    uint64_t origins_now; /* current time, see recorder.h */
     bool may_query_driver;
     /* The caller sets the members above and clears the members below. */
     struct xseg_explained_arena *arenas; /* [count], in the order of their reasons */

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "src/base/clock.h"
-#include "src/core/device/counters.h"
+#include "src/core/device/device.h"
 #include "src/core/register/register.h"
 
 /* Minimum interval between two samples without a change. */
@@ -78,19 +78,19 @@ static struct xseg_published_pool read_pool(struct stats_reader *reader, struct 
     struct xseg_published_pool row = init_row(reader->device, kind, label);
     struct xseg_published_device *out = reader->out;
 
-    row.number = pool->number;
-    row.live = counters.allocated;
+    row.number = pool->id;
+    row.allocated = counters.allocated;
     row.pending = counters.pending;
     row.cached = counters.cached;
     row.reserved = counters.reserved;
-    row.limit = xseg_pool_limit(pool);
+    row.limit = atomic_load_explicit(&pool->limit, memory_order_relaxed);
     /* Memory may be mapped between the two reads. */
     row.reserved_peak =
         xseg_max(row.reserved,
                  atomic_load_explicit(&pool->reserved_peak[XSEG_STAT_ALL], memory_order_relaxed));
     if (kind != XSEG_PUBLISHED_GUARDED)
         row.registered = claim_registered_bytes(reader, pool->is_private ? pool : NULL);
-    out->live += row.live;
+    out->allocated += row.allocated;
     out->pending += row.pending;
     out->cached += row.cached;
     out->reserved += row.reserved;
@@ -100,7 +100,7 @@ static struct xseg_published_pool read_pool(struct stats_reader *reader, struct 
 /* Add a row to the row of several pools, which has no peak and no limit. */
 static void add_to_row(struct xseg_published_pool *into, const struct xseg_published_pool *row)
 {
-    into->live += row->live;
+    into->allocated += row->allocated;
     into->pending += row->pending;
     into->cached += row->cached;
     into->reserved += row->reserved;
@@ -135,7 +135,7 @@ static void read_private_pool(struct stats_reader *reader, struct xseg_pool *poo
     }
     const struct xseg_published_pool row =
         read_pool(reader, pool, XSEG_PUBLISHED_PRIVATE, pool->label);
-    if (xseg_pool_is_retired(pool) && row.live == 0 && row.pending == 0)
+    if (xseg_pool_is_retired(pool) && row.allocated == 0 && row.pending == 0)
         add_to_row(&reader->retired, &row);
     else
         add_private_row(reader, &row);
@@ -195,7 +195,7 @@ static uint32_t collect_rows(struct stats_reader *reader, struct xseg_published_
     if (reader->others.count != 0)
         rows[count++] = reader->others;
     reader->retired.registered += reader->registered;
-    if (reader->retired.reserved != 0 || reader->retired.live != 0)
+    if (reader->retired.reserved != 0 || reader->retired.allocated != 0)
         rows[count++] = reader->retired;
     return count;
 }
@@ -210,7 +210,7 @@ uint32_t xseg_memory_stats_read(struct xseg_device *device, struct xseg_publishe
         .ring = rows + 2,
         .private_rows = private_rows,
         .others = init_row(device, XSEG_PUBLISHED_OTHERS, "others"),
-        .retired = init_row(device, XSEG_PUBLISHED_ENDED, "ended"),
+        .retired = init_row(device, XSEG_PUBLISHED_RETIRED, "ended"),
     };
 
     read_device_stats(device, out);
@@ -220,7 +220,8 @@ uint32_t xseg_memory_stats_read(struct xseg_device *device, struct xseg_publishe
      * omitted. */
     for (struct xseg_pool *pool = NULL; (pool = xseg_pools_next(device, pool)) != NULL;)
         read_private_pool(&reader, pool);
-    out->live_peak = xseg_totals_peak(&device->totals, XSEG_COUNT_ALLOCATED_BYTES, out->live);
+    out->allocated_peak =
+        xseg_totals_peak(&device->totals, XSEG_COUNT_ALLOCATED_BYTES, out->allocated);
     out->reserved_peak =
         xseg_totals_peak(&device->totals, XSEG_COUNT_RESERVED_BYTES, out->reserved);
     if (private_pools != NULL)

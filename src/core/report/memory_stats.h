@@ -2,7 +2,7 @@
 /*
  * Memory statistics: the memory of each device and of its pools, read from the counters.
  *
- * Two formats have the same contents: metrics (metrics.h), and the shared statistics region that
+ * Two formats have the same contents: metrics, and the shared statistics region that
  * `xseg top` reads from other processes (published.h).  Both read the counters here, so they report
  * the same values of a device or pool.  The counters are read one after the other without arena
  * locks and without driver calls; while other threads allocate, values can be of slightly different
@@ -30,7 +30,7 @@
 
 #include "src/base/host_memory.h"
 #include "src/base/published.h"
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 
 /* Rows of a device that do not belong to one private pool. */
 #define XSEG_MEMORY_STATS_COMMON_ROWS 4u
@@ -72,5 +72,40 @@ void xseg_publisher_sample(struct xseg_allocator *allocator, struct xseg_publish
 
 /* Publish a sample if one is due.  The caller holds no lock. */
 void xseg_publisher_run(struct xseg_allocator *allocator);
+
+/* --- Metrics. --- */
+
+/*
+ * Metrics: memory statistics and counters in the text format of Prometheus, version 0.0.4, in a
+ * buffer or in a file.
+ *
+ * All values are read first; then the text is formatted from them, once to measure it and once to
+ * write it, so it is complete or absent.  A metric family has a help text and a type, then one line
+ * for each row (pool, device or driver entry point) that has a value; a family without a line is
+ * omitted.  The number of lines is bounded, because the rows of pools are.  Pool
+ * names are the only strings of users: invalid UTF-8 and control characters other than newline
+ * become question marks.
+ *
+ * https://prometheus.io/docs/instrumenting/exposition_formats
+ *
+ * Locking: as above.
+ */
+
+/*
+ * Write the metrics of all open devices into a buffer.
+ *
+ * text:    NULL if bytes is 0; always terminated, and "" if the metrics do not fit
+ * needed:  receives the size of the text, terminator included
+ * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
+ */
+xseg_status xseg_metrics_write_text(struct xseg_allocator *allocator, char *text, size_t bytes,
+                                    size_t *needed);
+
+/*
+ * Replace a file by the metrics (file_writer.h).
+ *
+ * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY; XSEG_ERR_FILE, and an earlier file is unchanged
+ */
+xseg_status xseg_metrics_write_file(struct xseg_allocator *allocator, const char *path);
 
 #endif

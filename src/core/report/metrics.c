@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/report/metrics.h"
+#include "src/core/report/memory_stats.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -11,7 +11,6 @@
 #include "src/base/file_writer.h"
 #include "src/base/string_util.h"
 #include "src/core/budget/budget.h"
-#include "src/core/report/memory_stats.h"
 
 /* --- Values. --- */
 
@@ -60,7 +59,7 @@ struct family {
 };
 
 static const struct family pool_families[] = {
-    {"xseg_allocated_bytes", GAUGE, NUMBER, offsetof(struct xseg_published_pool, live),
+    {"xseg_allocated_bytes", GAUGE, NUMBER, offsetof(struct xseg_published_pool, allocated),
      "Size of allocated blocks, including blocks of paused pools, which have no physical memory."},
     {"xseg_pending_bytes", GAUGE, NUMBER, offsetof(struct xseg_published_pool, pending),
      "Size of freed blocks that another stream may still use."},
@@ -162,10 +161,10 @@ static void read_budget(const struct xseg_device *device, struct device_row *row
         row->is_budget_member = xseg_budget_is_member(device);
     if (!xseg_budget_is_open(device))
         return;
-    row->demand = load(&budget->wanted);
-    row->requests = load(&budget->asks);
+    row->demand = load(&budget->demand);
+    row->requests = load(&budget->requests);
     row->served_requests = load(&budget->served);
-    row->released = load(&budget->returned);
+    row->released = load(&budget->released);
     row->share = load(&budget->share);
     if (row->share == UINT64_MAX)
         return;
@@ -339,7 +338,7 @@ static void format_pool_label(struct label *label, const struct xseg_published_p
 {
     static const char *const kinds[] = {
         [XSEG_PUBLISHED_DEFAULT] = "default", [XSEG_PUBLISHED_PRIVATE] = "",
-        [XSEG_PUBLISHED_GUARDED] = "guarded", [XSEG_PUBLISHED_ENDED] = "ended",
+        [XSEG_PUBLISHED_GUARDED] = "guarded", [XSEG_PUBLISHED_RETIRED] = "ended",
         [XSEG_PUBLISHED_OTHERS] = "other",
     };
     struct output output = {.text = label->text, .bytes = sizeof(label->text) - 1};

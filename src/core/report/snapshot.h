@@ -34,7 +34,7 @@
 #include <stddef.h>
 
 #include "src/core/block/arena.h"
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 
 struct xseg_snapshot_params {
     bool include_events;

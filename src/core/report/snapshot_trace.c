@@ -30,7 +30,7 @@
 #include <string.h>
 
 #include "src/base/align.h"
-#include "src/core/config/size.h"
+#include "src/core/config/config.h"
 #include "src/core/report/snapshot_writer.h"
 
 /* --- Evicted ranges. --- */

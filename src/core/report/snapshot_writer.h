@@ -20,7 +20,7 @@
 
 #include "src/base/hash_table.h"
 #include "src/base/pickle_writer.h"
-#include "src/core/history/store.h"
+#include "src/core/history/history.h"
 #include "src/core/report/heap_copy.h"
 
 /* --- Values. --- */

@@ -590,7 +590,7 @@ static bool audit_suspended_counts(const struct xseg_counts *counts,
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
     for (enum xseg_count what = 0; counts->is_suspended && what < XSEG_COUNTS; what++) {
-        const uint64_t current = xseg_counts_current(counts, what);
+        const uint64_t current = xseg_counts_read(counts, what).current;
 
         XSEG_INVARIANT(violation, "COUNT-2", current == quota_of(counts, what),
                        "suspended counts: quantity %d is %" PRIu64 ", quota %" PRIu64, (int)what,

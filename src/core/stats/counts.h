@@ -209,23 +209,6 @@ static inline struct xseg_counts_value xseg_counts_read(const struct xseg_counts
     return value;
 }
 
-static inline uint64_t xseg_counts_current(const struct xseg_counts *counts, enum xseg_count what)
-{
-    return xseg_counts_read(counts, what).current;
-}
-
-static inline uint64_t xseg_counts_increases(const struct xseg_counts *counts, enum xseg_count what)
-{
-    return xseg_counts_read(counts, what).up;
-}
-
-/* Whether the value of a row exceeds a limit, for the writer of the row. */
-static inline bool xseg_counts_is_above(const struct xseg_counts_row *row,
-                                        const atomic_uint_fast64_t *limit)
-{
-    return xseg_single_writer_is_below(limit, row->own_up - row->own_down);
-}
-
 /* --- Counting.  The caller holds the arena lock. --- */
 
 /* Increase a quantity other than the five that an allocation changes. */
@@ -256,31 +239,28 @@ static inline void xseg_counts_decrease(struct xseg_counts *counts, enum xseg_co
     xseg_counts_decrease_only(counts, what, amount);
 }
 
-/* Count an allocated block.  The caller then tests xseg_counts_are_past_limits(). */
-static inline void xseg_counts_add_alloc(struct xseg_counts *counts, uint64_t bytes,
-                                         uint64_t requested)
-{
-    XSEG_ASSERT(bytes != 0 && requested <= bytes);
-    xseg_single_writer_add(&counts->row[XSEG_COUNT_ALLOCATION].up, 1);
-    xseg_single_writer_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].up, bytes);
-    xseg_single_writer_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].up, requested);
-}
-
 /* Whether an allocation has exceeded a limit, so that the arena must reconcile. */
 static inline bool xseg_counts_are_past_limits(const struct xseg_counts *counts)
 {
-    return xseg_counts_is_above(&counts->row[XSEG_COUNT_ALLOCATION],
-                                &counts->limit[XSEG_LIMIT_BLOCKS]) ||
-           xseg_counts_is_above(&counts->row[XSEG_COUNT_ALLOCATED_BYTES],
-                                &counts->limit[XSEG_LIMIT_BYTES]) ||
-           xseg_counts_is_above(&counts->row[XSEG_COUNT_REQUESTED_BYTES],
-                                &counts->limit[XSEG_LIMIT_REQUESTED]);
+    const struct xseg_counts_row *blocks = &counts->row[XSEG_COUNT_ALLOCATION];
+    const struct xseg_counts_row *bytes = &counts->row[XSEG_COUNT_ALLOCATED_BYTES];
+    const struct xseg_counts_row *requested = &counts->row[XSEG_COUNT_REQUESTED_BYTES];
+
+    return xseg_single_writer_is_below(&counts->limit[XSEG_LIMIT_BLOCKS],
+                                       blocks->own_up - blocks->own_down) ||
+           xseg_single_writer_is_below(&counts->limit[XSEG_LIMIT_BYTES],
+                                       bytes->own_up - bytes->own_down) ||
+           xseg_single_writer_is_below(&counts->limit[XSEG_LIMIT_REQUESTED],
+                                       requested->own_up - requested->own_down);
 }
 
 /* Count an allocated block, and reconcile if necessary. */
 static inline void xseg_counts_alloc(struct xseg_counts *counts, uint64_t bytes, uint64_t requested)
 {
-    xseg_counts_add_alloc(counts, bytes, requested);
+    XSEG_ASSERT(bytes != 0 && requested <= bytes);
+    xseg_single_writer_add(&counts->row[XSEG_COUNT_ALLOCATION].up, 1);
+    xseg_single_writer_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].up, bytes);
+    xseg_single_writer_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].up, requested);
     if (__builtin_expect(xseg_counts_are_past_limits(counts), 0))
         xseg_counts_reconcile_all(counts);
 }
@@ -324,7 +304,8 @@ static inline unsigned xseg_fragments_increase(struct xseg_counts *counts, enum 
 {
     XSEG_ASSERT(what == XSEG_COUNT_INACTIVE_SPLIT || what == XSEG_COUNT_INACTIVE_SPLIT_BYTES);
     xseg_single_writer_add(&counts->row[what].up, amount);
-    return xseg_counts_is_above(&counts->row[what], &counts->quota[what]);
+    return xseg_single_writer_is_below(&counts->quota[what],
+                                       counts->row[what].own_up - counts->row[what].own_down);
 }
 
 static inline void xseg_fragments_reconcile_if(struct xseg_counts *counts, unsigned is_above)

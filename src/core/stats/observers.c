@@ -7,7 +7,7 @@
 
 #include "src/base/check.h"
 #include "src/base/error.h"
-#include "src/core/history/context.h"
+#include "src/core/history/history.h"
 
 struct observer_node {
     struct xseg_list link;

@@ -71,7 +71,7 @@ bool xseg_streams_is_default(xseg_stream handle)
 /* The key of a stream.  Per-thread default streams share a handle, so their ID is the key. */
 static uint64_t key_of_stream(xseg_stream handle, uint64_t id)
 {
-    return xseg_streams_is_per_thread(handle) ? id : (uintptr_t)handle;
+    return (uintptr_t)handle == PER_THREAD_HANDLE ? id : (uintptr_t)handle;
 }
 
 static _Atomic(struct xseg_known_stream *) *bucket_of(const struct xseg_streams_table *table,
@@ -88,7 +88,7 @@ static struct xseg_known_stream *find_entry(const struct xseg_streams *streams, 
     struct xseg_known_stream *stream = xseg_streams_chain(streams, key_of_stream(handle, id));
 
     while (stream != NULL && (!xseg_stream_is_of(stream, handle) ||
-                              (xseg_streams_is_per_thread(handle) && stream->id != id)))
+                              ((uintptr_t)handle == PER_THREAD_HANDLE && stream->id != id)))
         stream = atomic_load_explicit(&stream->next, memory_order_acquire);
     return stream;
 }
@@ -233,7 +233,7 @@ uint64_t xseg_streams_host_bytes(const struct xseg_streams *streams)
 static xseg_status find_or_add_locked(struct xseg_streams *streams, xseg_stream handle,
                                       struct xseg_known_stream **out)
 {
-    const bool is_per_thread = xseg_streams_is_per_thread(handle);
+    const bool is_per_thread = (uintptr_t)handle == PER_THREAD_HANDLE;
     xseg_status status = XSEG_OK;
     uint64_t id = 0;
 
@@ -258,7 +258,7 @@ struct xseg_known_stream *xseg_streams_find(struct xseg_streams *streams, xseg_s
 {
     struct xseg_known_stream *stream;
 
-    XSEG_ASSERT(!xseg_streams_is_per_thread(handle));
+    XSEG_ASSERT((uintptr_t)handle != PER_THREAD_HANDLE);
     handle = (uintptr_t)handle == LEGACY_HANDLE ? NULL : handle;
     stream = find_entry(streams, handle, 0);
     if (__builtin_expect(stream != NULL, 1))
@@ -283,7 +283,7 @@ xseg_status xseg_streams_find_or_add(struct xseg_streams *streams, xseg_stream h
 {
     if ((uintptr_t)handle == LEGACY_HANDLE)
         handle = NULL;
-    if (__builtin_expect(!xseg_streams_is_per_thread(handle), 1)) {
+    if (__builtin_expect((uintptr_t)handle != PER_THREAD_HANDLE, 1)) {
         struct xseg_known_stream *stream = find_entry(streams, handle, 0);
 
         if (__builtin_expect(stream != NULL, 1)) {
@@ -326,7 +326,7 @@ xseg_status xseg_streams_can_use(struct xseg_context *context,
     uint64_t id = stream->id;
     xseg_status status = XSEG_OK;
 
-    if (xseg_streams_is_per_thread(stream->handle))
+    if ((uintptr_t)stream->handle == PER_THREAD_HANDLE)
         status = xseg_driver_stream_id(context, stream->handle, &id);
     *can = id == stream->id;
     return status;
@@ -384,4 +384,156 @@ void xseg_stream_cache_drop_all(struct xseg_stream_cache *stream_cache, int ordi
             atomic_store_explicit(&stream_cache->stream[i], NULL, memory_order_release);
     }
     xseg_mutex_unlock(stream_cache->lock);
+}
+
+/* --- Topology of captures. --- */
+
+/* The state of a node, in the table of a view. */
+struct node_state {
+    uint64_t node;                    /* key: the address of the node */
+    bool precedes;                    /* the node precedes all further work of the stream */
+    struct xseg_topology_mark *marks; /* of the waiters of this node */
+};
+
+/* A stack of nodes whose dependencies will be visited. */
+struct node_stack {
+    xseg_node *node;
+    size_t count, capacity;
+};
+
+void xseg_topology_init(struct xseg_topology *topology)
+{
+    xseg_list_init(&topology->views);
+}
+
+void xseg_topology_fini(struct xseg_topology *topology)
+{
+    XSEG_LIST_FOR_SAFE(node, &topology->views)
+    {
+        struct xseg_topology_view *view = XSEG_CONTAINER(node, struct xseg_topology_view, link);
+
+        xseg_list_remove(&view->link);
+        xseg_hash_table_fini(&view->nodes);
+        free(view);
+    }
+}
+
+struct xseg_topology_view *xseg_topology_get(struct xseg_topology *topology, uint64_t capture,
+                                             const struct xseg_known_stream *stream)
+{
+    XSEG_ASSERT(capture != 0 && stream != NULL);
+    XSEG_LIST_FOR(node, &topology->views)
+    {
+        struct xseg_topology_view *view = XSEG_CONTAINER(node, struct xseg_topology_view, link);
+
+        if (view->capture == capture && view->stream == stream)
+            return view;
+    }
+    struct xseg_topology_view *view = calloc(1, sizeof(*view));
+    if (view == NULL)
+        return NULL;
+    view->capture = capture;
+    view->stream = stream;
+    xseg_hash_table_init(&view->nodes, sizeof(struct node_state));
+    xseg_list_init(&view->ready);
+    xseg_list_insert(&topology->views, &view->link);
+    return view;
+}
+
+/* --- Graph walk. --- */
+
+static bool push_node(struct node_stack *stack, xseg_node node)
+{
+    if (stack->count == stack->capacity) {
+        const size_t capacity = stack->capacity == 0 ? 64 : stack->capacity * 2;
+        xseg_node *larger = realloc(stack->node, capacity * sizeof(xseg_node));
+
+        if (larger == NULL)
+            return false;
+        stack->node = larger;
+        stack->capacity = capacity;
+    }
+    XSEG_ASSERT(stack->count < stack->capacity);
+    stack->node[stack->count++] = node;
+    return true;
+}
+
+/* Record that a node precedes the stream, and push it to visit its dependencies. */
+static void add_preceding_node(struct xseg_topology_view *view, struct node_stack *stack,
+                               xseg_node node)
+{
+    struct node_state *state = xseg_hash_table_find_or_add(&view->nodes, (uintptr_t)node);
+
+    if (state == NULL || state->precedes || !push_node(stack, node))
+        return;
+    state->precedes = true;
+    for (struct xseg_topology_mark *mark = state->marks; mark != NULL; mark = mark->next) {
+        XSEG_ASSERT(mark->waiter->missing != 0);
+        if (--mark->waiter->missing == 0)
+            xseg_list_insert(&view->ready, &mark->waiter->link);
+    }
+    state->marks = NULL;
+}
+
+/* Record that the dependencies of a node precede the stream. */
+static void visit_dependencies(struct xseg_topology_view *view, struct node_stack *stack,
+                               struct xseg_context *context, xseg_node node)
+{
+    xseg_node few[16], *dependencies = few;
+    size_t count = sizeof(few) / sizeof(few[0]);
+
+    if (xseg_driver_node_dependencies(context, node, few, &count) != XSEG_OK)
+        return;
+    if (count >= sizeof(few) / sizeof(few[0])) {
+        /* The array may have been too small. */
+        if (xseg_driver_node_dependencies(context, node, NULL, &count) != XSEG_OK)
+            return;
+        dependencies = calloc(count, sizeof(xseg_node));
+        if (dependencies == NULL ||
+            xseg_driver_node_dependencies(context, node, dependencies, &count) != XSEG_OK)
+            count = 0;
+    }
+    for (size_t i = 0; i < count; i++)
+        add_preceding_node(view, stack, dependencies[i]);
+    if (dependencies != few)
+        free(dependencies);
+}
+
+void xseg_topology_advance(struct xseg_topology_view *view, struct xseg_context *context,
+                           const xseg_node *terminals, size_t count)
+{
+    struct node_stack stack = {NULL, 0, 0};
+
+    XSEG_ASSERT(count == 0 || terminals != NULL);
+    /* The driver owns the array, and the next query replaces it, so it is read first. */
+    for (size_t i = 0; i < count; i++)
+        add_preceding_node(view, &stack, terminals[i]);
+    while (stack.count > 0)
+        visit_dependencies(view, &stack, context, stack.node[--stack.count]);
+    free(stack.node);
+}
+
+bool xseg_topology_wait(struct xseg_topology_view *view, struct xseg_topology_waiter *waiter,
+                        struct xseg_topology_mark *marks, size_t count)
+{
+    XSEG_ASSERT(count != 0 && marks != NULL);
+    xseg_list_init(&waiter->link);
+    waiter->missing = 0;
+    for (size_t i = 0; i < count; i++)
+        if (xseg_hash_table_find_or_add(&view->nodes, (uintptr_t)marks[i].node) == NULL)
+            return false;
+    for (size_t i = 0; i < count; i++) {
+        struct node_state *state = xseg_hash_table_find(&view->nodes, (uintptr_t)marks[i].node);
+
+        if (state->precedes)
+            continue;
+        marks[i].waiter = waiter;
+        marks[i].next = state->marks;
+        state->marks = &marks[i];
+        waiter->missing++;
+    }
+    XSEG_ASSERT(waiter->missing <= count);
+    if (waiter->missing == 0)
+        xseg_list_insert(&view->ready, &waiter->link);
+    return true;
 }

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "src/core/budget/budget.h"
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
 #include "tests/support/check.h"
 #include "tests/support/draw.h"
@@ -310,7 +310,7 @@ static void obey(void)
 /* Let the parent know what would be lost with a kill. */
 static void count_asks(void)
 {
-    atomic_store(&own.seat->asks, own.asks + device()->budget->asks);
+    atomic_store(&own.seat->asks, own.asks + device()->budget->requests);
     atomic_store(&own.seat->served, own.served + device()->budget->served);
 }
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/core/device/allocator.h"
+#include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
 #include "tests/stress/exercise/world.h"
 #include "xseg/sim.h"

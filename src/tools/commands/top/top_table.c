@@ -24,7 +24,7 @@ static uint64_t value_of(const struct top_row *row, enum top_by by)
     case TOP_BY_RESERVED:
         return pool ? pool->reserved : device->reserved;
     case TOP_BY_LIVE:
-        return pool ? pool->live : device->live;
+        return pool ? pool->allocated : device->allocated;
     case TOP_BY_PENDING:
         return pool ? pool->pending : device->pending;
     case TOP_BY_CACHED:
@@ -195,8 +195,8 @@ static void format_amounts(char *text, size_t room, const uint64_t *amounts, siz
 static void format_device(const struct top_row *row, char line[TOP_LINE])
 {
     const struct xseg_published_device *device = row->device;
-    const uint64_t amounts[] = {device->live,     device->pending,       device->cached,
-                                device->reserved, device->reserved_peak, device->registered};
+    const uint64_t amounts[] = {device->allocated, device->pending,       device->cached,
+                                device->reserved,  device->reserved_peak, device->registered};
     char columns[96], age[16];
 
     format_amounts(columns, sizeof(columns), amounts, sizeof(amounts) / sizeof(amounts[0]));
@@ -209,8 +209,8 @@ static void format_device(const struct top_row *row, char line[TOP_LINE])
 
 static void format_pool(const struct xseg_published_pool *pool, char line[TOP_LINE])
 {
-    const uint64_t amounts[] = {pool->live,     pool->pending,       pool->cached,
-                                pool->reserved, pool->reserved_peak, pool->registered};
+    const uint64_t amounts[] = {pool->allocated, pool->pending,       pool->cached,
+                                pool->reserved,  pool->reserved_peak, pool->registered};
     char columns[96], label[XSEG_PUBLISHED_LABEL + 16];
 
     format_amounts(columns, sizeof(columns), amounts, sizeof(amounts) / sizeof(amounts[0]));
@@ -247,7 +247,7 @@ static json_t *pool_json(const struct xseg_published_pool *pool)
 
     return json_pack("{s:s, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "kind",
                      kinds[pool->kind], "label", printable_json(pool->label), "count",
-                     (json_int_t)pool->count, "allocated", number(pool->live), "pending",
+                     (json_int_t)pool->count, "allocated", number(pool->allocated), "pending",
                      number(pool->pending), "cached", number(pool->cached), "reserved",
                      number(pool->reserved), "reserved_peak", number(pool->reserved_peak),
                      "registered", number(pool->registered), "limit", number(pool->limit));
@@ -264,9 +264,9 @@ static json_t *device_json(const struct publisher *publisher,
             output_json_add(&pools, pool_json(&frame->pools[i]));
     return json_pack(
         "{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-        "device", (json_int_t)device->ordinal, "allocated", number(device->live), "pending",
+        "device", (json_int_t)device->ordinal, "allocated", number(device->allocated), "pending",
         number(device->pending), "cached", number(device->cached), "reserved",
-        number(device->reserved), "allocated_peak", number(device->live_peak), "reserved_peak",
+        number(device->reserved), "allocated_peak", number(device->allocated_peak), "reserved_peak",
         number(device->reserved_peak), "registered", number(device->registered), "page_cache",
         number(device->page_cache), "unreleased", number(device->unreleased), "paused",
         number(device->paused), "limit", number(device->limit), "total", number(device->total),

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/block/extent.h"
+#include "src/core/block/block.h"
 
 #include <inttypes.h>
 
 #include "src/core/block/arena.h"
-#include "src/core/block/elastic.h"
-#include "src/core/block/origins.h"
 #include "src/core/block/page_map.h"
-#include "src/core/config/size.h"
+#include "src/core/block/recorder.h"
+#include "src/core/config/config.h"
 
 bool xseg_extent_init(struct xseg_extent *extent)
 {
@@ -23,35 +22,15 @@ void xseg_extent_fini(struct xseg_extent *extent)
     xseg_origins_fini(extent);
 }
 
-static struct xseg_page_map *extent_page_map(const struct xseg_extent *extent)
-{
-    XSEG_ASSERT(extent->arena != NULL);
-    return ((const struct xseg_arena *)extent->arena)->page_map;
-}
-
-bool xseg_extent_cover(struct xseg_extent *extent, uint64_t begin, uint64_t end)
-{
-    struct xseg_page_map *page_map = extent_page_map(extent);
-
-    XSEG_ASSERT(begin < end && end <= extent->segment.bytes);
-    /* The insertion of a classic extent into the page map allocated its slots. */
-    if (!extent->has_starts && !xseg_extent_is_expandable(extent))
-        return true;
-    xseg_mutex_lock(&page_map->lock);
-    const bool is_covered = xseg_page_map_populate(page_map, extent, begin, end);
-    xseg_mutex_unlock(&page_map->lock);
-    return is_covered;
-}
-
 uint64_t xseg_extent_host_bytes(const struct xseg_extent *extent)
 {
     return xseg_origins_host_bytes(extent) +
-           xseg_page_map_host_bytes(extent_page_map(extent), extent);
+           xseg_page_map_host_bytes(extent->arena->page_map, extent);
 }
 
 struct xseg_block *xseg_extent_block_at(const struct xseg_extent *extent, uint64_t address)
 {
-    const struct xseg_page_map *page_map = extent_page_map(extent);
+    const struct xseg_page_map *page_map = extent->arena->page_map;
 
     XSEG_ASSERT(address - extent->segment.base < extent->segment.bytes);
     struct xseg_block *block =
@@ -64,7 +43,7 @@ struct xseg_block *xseg_extent_block_at(const struct xseg_extent *extent, uint64
 struct xseg_block *xseg_extent_block_over(const struct xseg_extent *extent, uint64_t address)
 {
     XSEG_ASSERT(address - extent->segment.base < extent->segment.bytes);
-    const struct xseg_page_map *page_map = extent_page_map(extent);
+    const struct xseg_page_map *page_map = extent->arena->page_map;
     struct xseg_block *block = extent->has_starts
                                    ? xseg_page_map_last_start(page_map, extent, address)
                                    : xseg_page_map_last_slot(page_map, extent, address);
@@ -245,7 +224,7 @@ static bool may_have_start(const struct xseg_block *block)
 /* Audit the slots of an extent of large blocks. */
 static bool audit_slots(const struct xseg_extent *extent, struct xseg_violation *violation)
 {
-    const struct xseg_page_map *page_map = extent_page_map(extent);
+    const struct xseg_page_map *page_map = extent->arena->page_map;
     const uint64_t end = extent->segment.base + extent->segment.bytes;
 
     for (uint64_t at = extent->segment.base >> XSEG_SLOT_SHIFT << XSEG_SLOT_SHIFT; at < end;
@@ -266,7 +245,7 @@ static bool audit_slots(const struct xseg_extent *extent, struct xseg_violation 
 /* Audit the starts of an extent of small blocks. */
 static bool audit_starts(const struct xseg_extent *extent, struct xseg_violation *violation)
 {
-    const struct xseg_page_map *page_map = extent_page_map(extent);
+    const struct xseg_page_map *page_map = extent->arena->page_map;
     const uint64_t unit = (uint64_t)1 << XSEG_STARTS_UNIT_SHIFT;
     const uint64_t end = extent->segment.base + extent->segment.bytes;
 

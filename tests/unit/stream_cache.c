@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Shortcuts: who has one, what drops it, and that a forked child finds none. */
+/* The stream lookup cache: which streams it has, what drops them, and that it is empty in a forked child. */
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "src/core/alloc/hit_stream.h"
+#include "src/core/alloc/alloc.h"
 #include "tests/support/scene.h"
 
 #define BYTES 3000u
@@ -14,7 +14,7 @@ static bool has(struct xseg_allocator *allocator, xseg_stream stream)
     return xseg_stream_cache_find(&allocator->stream_cache, 0, stream) != NULL;
 }
 
-/* Plain requests: the first one grows, the second one is a hit, by which the stream gets a shortcut. */
+/* Plain requests: the first one grows, the second one is a hit, which adds the stream to the lookup cache. */
 static void warm(struct xseg_allocator *allocator, xseg_stream stream)
 {
     for (unsigned i = 0; i < 2; i++)
@@ -239,5 +239,5 @@ int main(void)
         cmocka_unit_test(where_nothing_is_wiped_there_is_none),
     };
 
-    return cmocka_run_group_tests_name("shortcuts", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("stream_cache", tests, NULL, NULL);
 }

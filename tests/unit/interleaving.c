@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Hand-overs between threads: one thread is parked where the other one has to wait for it, or has to
+ * Interleavings of threads: one thread is blocked where the other one has to wait for it, or has to
  * look again because of it.
  *
  * A thread is parked in a callback or at a mutex (the linker's --wrap leads pthread_mutex_lock() here).
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/syscall.h>
 
-#include "src/core/instance/history_sweep.h"
+#include "src/core/instance/instance.h"
 #include "tests/support/scene.h"
 
 /* --- What the linker leads here. --- */
@@ -169,8 +169,8 @@ static void the_end_of_a_route_waits_for_its_predicate(void **state)
     scene_close(allocator);
 }
 
-/* A plain request is about to take its shortcut when a route begins: the shortcut would lead past it. */
-static void no_shortcut_is_taken_past_a_route_that_has_begun(void **state)
+/* A request is about to use its cached stream when a route begins: the cached stream would lead past the route. */
+static void no_cached_stream_is_used_after_a_route_has_begun(void **state)
 {
     struct xseg_allocator *allocator = scene_open(NULL);
     struct xseg_pool *pool = scene_pool(allocator);
@@ -179,7 +179,7 @@ static void no_shortcut_is_taken_past_a_route_that_has_begun(void **state)
 
     (void)state;
     reset();
-    /* The first request makes the arena; from then on a request may take the shortcut. */
+    /* The first request makes the arena; from then on a request may use the cached stream. */
     scene_free(allocator, scene_alloc(allocator, KIB, NULL));
     xseg_stream_cache_drop_all(&allocator->stream_cache, -1);
     assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
@@ -465,7 +465,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_end_of_a_route_waits_for_its_predicate),
-        cmocka_unit_test(no_shortcut_is_taken_past_a_route_that_has_begun),
+        cmocka_unit_test(no_cached_stream_is_used_after_a_route_has_begun),
         cmocka_unit_test(a_text_stays_until_it_is_noted),
         cmocka_unit_test(two_threads_that_meet_a_stream_know_one),
         cmocka_unit_test(an_unobserve_waits_for_calls_under_way),
@@ -477,5 +477,5 @@ int main(void)
 #endif
     };
 
-    return cmocka_run_group_tests_name("handover", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("interleaving", tests, NULL, NULL);
 }
