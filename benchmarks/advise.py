@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""What `xseg advise` takes for a snapshot of a training job of N events: advise.py TOOL [--events N] [--rounds N].
+"""Measures `xseg advise` on a snapshot of a training job: advise.py TOOL [--events N] [--rounds N].
 
-Prints configurations, seconds by the clock and of processors, and the host memory of the largest of its processes: the
-median of the rounds.
+Prints the number of configurations, elapsed time, CPU time (medians of the rounds), and the peak host memory of the largest process.
 """
 import argparse
 import json
@@ -19,20 +18,20 @@ import job  # pylint: disable=wrong-import-position
 
 
 def used():
-    """Seconds of processors that children have taken so far."""
+    """CPU seconds of all children so far."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def advise(tool, path):
-    """One round: configurations, seconds, seconds of processors."""
+    """Run a round; returns configurations, elapsed seconds, CPU seconds."""
     before, begin = used(), time.monotonic()
     done = subprocess.run([tool, "advise", "--json", path], capture_output=True, check=True)
     return json.loads(done.stdout)["replayed"], time.monotonic() - begin, used() - before
 
 
 def main():
-    """Make the snapshot, and measure."""
+    """Make the snapshot and measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tool")
     parser.add_argument("--events", type=int, default=1_000_000)
@@ -42,9 +41,9 @@ def main():
         path = pathlib.Path(folder) / "job.pickle"
         job.write(path, arguments.events)
         rounds = [advise(arguments.tool, path) for _ in range(arguments.rounds)]
-    replayed, seconds, processors = map(statistics.median, zip(*rounds))
+    replayed, seconds, cpu_seconds = map(statistics.median, zip(*rounds))
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    print(f"{arguments.events} events: {replayed:.0f} configurations, {seconds:.1f} s, {processors:.1f} s of processors, "
+    print(f"{arguments.events} events: {replayed:.0f} configurations, {seconds:.1f} s, {cpu_seconds:.1f} s of CPU time, "
           f"{peak:.0f} MiB")
 
 

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""What the commands of the tool cost that read a snapshot, beside Python's pickle.load of it in the same rounds.
+"""Measures the commands of the tool that read a snapshot, and Python's pickle.load of it in the same rounds.
 
 commands.py TOOL [--events N] [--rounds N] [FILE...]
 
-The files are memory snapshots; without one a snapshot of a training job with N events is made.  Of each file a row for
-each command is printed: the median of its processor times, as a part of what pickle.load takes, and for each event; host
-memory at the most, also as a part of the file; and how much is written.  `xseg compare` reads the file twice, so it stands
-beside two loads.
+The files are memory snapshots; without files a snapshot of a training job with N events is made.  A row per command has the median
+CPU time, relative to pickle.load and per event; the peak host memory, also relative to the file; and the size of the output.
+`xseg compare` reads the file twice, so its ratio is to two loads.
 """
 import argparse
 import os
@@ -18,7 +17,7 @@ import tempfile
 
 import job
 
-# It prints how many events there are.  What it has loaded need not be freed.
+# Prints the number of events, and exits without freeing the objects.
 LOAD = """
 import os, pickle, sys
 with open(sys.argv[1], "rb") as file:
@@ -26,23 +25,23 @@ with open(sys.argv[1], "rb") as file:
 print(sum(map(len, snapshot["device_traces"])), flush=True)
 os._exit(0)
 """
-# Options, files that are written, and how often the snapshot is read.
+# Options, output file, and number of reads of the snapshot.
 COMMANDS = {"blame": ([], None, 1), "view": (["-o", "page.html"], "page.html", 1),
             "compare": ([], None, 2), "export": (["--perfetto", "-o", "job.perfetto"], "job.perfetto", 1)}
 
 
 def run(command, folder):
-    """Seconds of a processor and bytes of host memory of one run; what it prints goes to `said`."""
-    with open(folder / "said", "wb") as said, subprocess.Popen(command, cwd=folder, stdout=said) as process:
+    """Run a command; returns CPU seconds and bytes of host memory.  The output is in the file `output`."""
+    with open(folder / "output", "wb") as output, subprocess.Popen(command, cwd=folder, stdout=output) as process:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
-        sys.exit(f"{command[:2]} failed")
+        sys.exit(f"commands.py: command failed, {command[:2]}")
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10
 
 
 def measure(tool, path, rounds, folder):
-    """Print the rows of a file.  In a round each command runs once."""
+    """Print the rows of a file.  Each command runs once per round."""
     size = os.path.getsize(path)
     commands = {"pickle.load": [sys.executable, "-c", LOAD, path]}
     commands |= {f"xseg {name}": [tool, name, *options, *[path] * times] for name, (options, _, times) in COMMANDS.items()}
@@ -50,10 +49,10 @@ def measure(tool, path, rounds, folder):
     for _ in range(rounds):
         for name, command in commands.items():
             figures[name].append(run(command, folder))
-            events = int((folder / "said").read_text()) if name == "pickle.load" else events
-            written[name] = (folder / ((COMMANDS.get(name[5:]) or ("", None))[1] or "said")).stat().st_size
+            events = int((folder / "output").read_text()) if name == "pickle.load" else events
+            written[name] = (folder / ((COMMANDS.get(name[5:]) or ("", None))[1] or "output")).stat().st_size
     print(f"{os.path.basename(path)}: {events} events, {size / 1e6:.0f} MB, {rounds} round{'s' * (rounds > 1)}")
-    print(f"{'':14}{'seconds':>9}{'of load':>9}{'us/event':>10}{'MiB':>7}{'of file':>9}{'MB written':>12}")
+    print(f"{'':14}{'seconds':>9}{'/ load':>9}{'us/event':>10}{'MiB':>7}{'/ file':>9}{'MB written':>12}")
     load = statistics.median(seconds for seconds, _ in figures["pickle.load"])
     for name, runs in figures.items():
         seconds, memory = statistics.median(one for one, _ in runs), max(one for _, one in runs)
@@ -64,7 +63,7 @@ def measure(tool, path, rounds, folder):
 
 
 def main():
-    """All of it."""
+    """Measure all files."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tool", type=os.path.abspath)
     parser.add_argument("--events", type=lambda text: int(float(text)), default=1000000)

@@ -1,26 +1,25 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What does a free cost that comes from another thread than the allocation?  Two threads, each with a
- * stream of its own, allocate blocks of up to 8 KiB and free those of the other.
+ * Frees by a thread other than the allocating one.  Two threads, each with a separate stream, allocate blocks of up to 8 KiB
+ * and free those of the other thread.
  *
- * In batches, a thread lays 256 blocks down and takes up what the other has laid down.  One by one,
- * the blocks lie in 1000 places that both exchange at random, so half of what a thread frees is its
- * own, and the places themselves wander between the cores.
+ * "batches of 256": each thread hands over 256 blocks at a time.  "one by one": both threads exchange blocks in 1000 random
+ * slots.  Half of the frees of a thread are of blocks that it allocated, and the cache lines of the slots move between CPUs.
  */
 #include <sched.h>
 #include <stdatomic.h>
 #include <stddef.h>
 
+#include "benchmarks/bench.h"
 #include "benchmarks/measure.h"
-#include "benchmarks/subject.h"
 #include "benchmarks/team.h"
 
-#define BATCH  256u
-#define PLACES 1000u
-#define DRAWN  4096u
+#define BATCH 256u
+#define SLOTS 1000u
+#define DRAWN 4096u
 
-/* A batch lies here until the other thread takes it. */
-struct desk {
+/* A batch on its way to the other thread. */
+struct mailbox {
     _Alignas(128) atomic_bool is_full;
     void *blocks[BATCH];
 };
@@ -29,13 +28,13 @@ struct side {
     unsigned number;
     uint64_t seed;
     size_t bytes[DRAWN];
-    uint32_t place[DRAWN];
+    uint32_t slot[DRAWN];
 };
 
-static struct desk desks[2];
+static struct mailbox mailboxes[2];
 static struct {
     _Atomic(void *) block;
-} places[PLACES];
+} slots[SLOTS];
 
 static uint32_t draw(uint64_t *seed)
 {
@@ -46,37 +45,37 @@ static uint32_t draw(uint64_t *seed)
 static void wait_until(const atomic_bool *flag, bool value)
 {
     while (atomic_load_explicit(flag, memory_order_acquire) != value)
-        (void)sched_yield(); /* on a busy machine the other thread may be waiting for this core */
+        (void)sched_yield(); /* the other thread may wait for this CPU */
 }
 
-/* Take up what the other has laid down for this side, and free it. */
-static void take_up(unsigned number)
+/* Free the batch of the other thread. */
+static void free_batch(unsigned number)
 {
-    struct desk *desk = &desks[number];
+    struct mailbox *mailbox = &mailboxes[number];
     void *blocks[BATCH];
 
-    wait_until(&desk->is_full, true);
+    wait_until(&mailbox->is_full, true);
     for (unsigned i = 0; i < BATCH; i++)
-        blocks[i] = desk->blocks[i];
-    atomic_store_explicit(&desk->is_full, false, memory_order_release);
+        blocks[i] = mailbox->blocks[i];
+    atomic_store_explicit(&mailbox->is_full, false, memory_order_release);
     for (unsigned i = 0; i < BATCH; i++)
-        subject_free(blocks[i]);
+        bench_free(blocks[i]);
 }
 
 static uint64_t in_batches(void *self, uint64_t count)
 {
     struct side *side = self;
-    struct desk *other = &desks[1 - side->number];
+    struct mailbox *other = &mailboxes[1 - side->number];
     void *blocks[BATCH];
 
     for (uint64_t done = 0; done < count; done += BATCH) {
         for (unsigned i = 0; i < BATCH; i++)
-            blocks[i] = subject_alloc(side->bytes[(done + i) % DRAWN], side->number);
+            blocks[i] = bench_alloc(side->bytes[(done + i) % DRAWN], side->number);
         wait_until(&other->is_full, false);
         for (unsigned i = 0; i < BATCH; i++)
             other->blocks[i] = blocks[i];
         atomic_store_explicit(&other->is_full, true, memory_order_release);
-        take_up(side->number);
+        free_batch(side->number);
     }
     return 0;
 }
@@ -86,10 +85,10 @@ static uint64_t one_by_one(void *self, uint64_t count)
     struct side *side = self;
 
     for (uint64_t i = 0; i < count; i++) {
-        void *block = subject_alloc(side->bytes[i % DRAWN], side->number);
-        block = atomic_exchange(&places[(side->place[i % DRAWN] + i) % PLACES].block, block);
+        void *block = bench_alloc(side->bytes[i % DRAWN], side->number);
+        block = atomic_exchange(&slots[(side->slot[i % DRAWN] + i) % SLOTS].block, block);
         if (block != NULL)
-            subject_free(block);
+            bench_free(block);
     }
     return 0;
 }
@@ -105,15 +104,15 @@ int main(int argc, char **argv)
         sides[i].seed = i + 1;
         for (unsigned j = 0; j < DRAWN; j++) {
             sides[i].bytes[j] = 1 + draw(&sides[i].seed) % (8 << 10);
-            sides[i].place[j] = draw(&sides[i].seed) % PLACES;
+            sides[i].slot[j] = draw(&sides[i].seed) % SLOTS;
         }
     }
     team.work = in_batches;
     (void)measure_steps(&(struct measure){"cross", "batches of 256", 200000, team_run, &team});
     team.work = one_by_one;
     (void)measure_steps(&(struct measure){"cross", "one by one", 200000, team_run, &team});
-    for (unsigned i = 0; i < PLACES; i++)
-        if (atomic_load(&places[i].block) != NULL)
-            subject_free(atomic_load(&places[i].block));
+    for (unsigned i = 0; i < SLOTS; i++)
+        if (atomic_load(&slots[i].block) != NULL)
+            bench_free(atomic_load(&slots[i].block));
     return 0;
 }

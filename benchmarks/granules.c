@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What do calls about granules cost among 10^5 that are committed?  One at a time, all over the range, and 64 in a row: host
- * time a granule, and of that what is left when the driver's part is taken off.  That part is the same calls by hand.
+ * Calls on granules of a range with 10^5 committed granules: one granule at a time at random offsets, and 64 adjacent ones.
+ *
+ * The rows have the host time per granule, and the rest without the driver's time.  The driver's time is measured with the
+ * same driver calls ("driver only").
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,18 +11,18 @@
 
 #include <dlfcn.h>
 
+#include "benchmarks/bench.h"
 #include "benchmarks/measure.h"
-#include "benchmarks/subject.h"
 
 #define GRANULE  ((uint64_t)2 << 20)
 #define GRANULES 100000u
-#define GROUP    64u   /* granules that are worked on at a time */
-#define APART    1567u /* granules between two of a group, where they are not in a row */
-#define LEAVING  10000u
-#define BUSY     1u /* streams */
+#define GROUP    64u    /* granules of a group */
+#define APART    1567u  /* distance of the granules of a group that are not adjacent */
+#define PENDING  10000u /* granules that are pending unmap */
+#define BUSY     1u     /* streams */
 #define IDLE     2u
 
-/* From the driver's interface, by their plain C types. */
+/* Structures of the driver, with plain C types. */
 struct location {
     int type, id; /* type 1: a device */
 };
@@ -40,7 +42,7 @@ struct access {
 static struct {
     struct xseg_range *range;
     uint64_t seed;
-    /* By hand. */
+    /* For the driver's time. */
     uint64_t base, page[GROUP];
     void *event;
     struct access access;
@@ -57,13 +59,13 @@ static struct {
     int (*event_query)(void *event);
 } driver;
 
-static void must(bool holds, const char *what)
+static void check(bool holds, const char *what)
 {
     if (!holds)
-        subject_fail(what);
+        bench_fail(what);
 }
 
-/* The next group: its first granule.  The others are behind it, or APART from each other. */
+/* The first granule of the next group. */
 static uint64_t next_group(void)
 {
     scene.seed = scene.seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
@@ -79,16 +81,16 @@ static uint64_t offset_of(uint64_t first, unsigned i)
 
 static void commit(uint64_t offset, uint64_t count, unsigned stream)
 {
-    must(xseg_range_commit(scene.range, offset, count * GRANULE, subject_xseg.streams[stream]) ==
-             XSEG_OK,
-         "xseg_range_commit");
+    check(xseg_range_commit(scene.range, offset, count * GRANULE, bench_xseg.streams[stream]) ==
+              XSEG_OK,
+          "xseg_range_commit");
 }
 
 static void decommit(uint64_t offset, uint64_t count, unsigned stream)
 {
-    must(xseg_range_decommit(scene.range, offset, count * GRANULE, subject_xseg.streams[stream]) ==
-             XSEG_OK,
-         "xseg_range_decommit");
+    check(xseg_range_decommit(scene.range, offset, count * GRANULE, bench_xseg.streams[stream]) ==
+              XSEG_OK,
+          "xseg_range_decommit");
 }
 
 static void commit_singly(uint64_t first, unsigned stream)
@@ -113,7 +115,7 @@ static void decommit_row(uint64_t first, unsigned stream)
     decommit(first * GRANULE, GROUP, stream);
 }
 
-/* A case: what is timed, and what is done before and after it. */
+/* A case: the timed function, and the functions before and after it. */
 struct pair {
     void (*before)(uint64_t first, unsigned stream);
     void (*timed)(uint64_t first, unsigned stream);
@@ -121,36 +123,36 @@ struct pair {
     unsigned stream;
 };
 
-static void nothing(uint64_t first, unsigned stream)
+static void do_nothing(uint64_t first, unsigned stream)
 {
     (void)first;
     (void)stream;
 }
 
-/* --- The same by hand. --- */
+/* --- The same driver calls. --- */
 
-static void map_by_hand(uint64_t offset, unsigned page)
+static void driver_map(uint64_t offset, unsigned page)
 {
-    must(driver.map(scene.base + offset, GRANULE, 0, scene.page[page], 0) == 0, "cuMemMap");
+    check(driver.map(scene.base + offset, GRANULE, 0, scene.page[page], 0) == 0, "cuMemMap");
 }
 
-static void access_by_hand(uint64_t offset, uint64_t count)
+static void driver_set_access(uint64_t offset, uint64_t count)
 {
-    must(driver.set_access(scene.base + offset, count * GRANULE, &scene.access, 1) == 0,
-         "cuMemSetAccess");
+    check(driver.set_access(scene.base + offset, count * GRANULE, &scene.access, 1) == 0,
+          "cuMemSetAccess");
 }
 
-static void unmap_by_hand(uint64_t offset, uint64_t count)
+static void driver_unmap(uint64_t offset, uint64_t count)
 {
-    must(driver.unmap(scene.base + offset, count * GRANULE) == 0, "cuMemUnmap");
+    check(driver.unmap(scene.base + offset, count * GRANULE) == 0, "cuMemUnmap");
 }
 
 static void map_singly(uint64_t first, unsigned stream)
 {
     (void)stream;
     for (unsigned i = 0; i < GROUP; i++) {
-        map_by_hand(offset_of(first, i), i);
-        access_by_hand(offset_of(first, i), 1);
+        driver_map(offset_of(first, i), i);
+        driver_set_access(offset_of(first, i), 1);
     }
 }
 
@@ -158,29 +160,29 @@ static void unmap_singly(uint64_t first, unsigned stream)
 {
     (void)stream;
     for (unsigned i = 0; i < GROUP; i++)
-        unmap_by_hand(offset_of(first, i), 1);
+        driver_unmap(offset_of(first, i), 1);
 }
 
 static void map_row(uint64_t first, unsigned stream)
 {
     (void)stream;
     for (unsigned i = 0; i < GROUP; i++)
-        map_by_hand((first + i) * GRANULE, i);
-    access_by_hand(first * GRANULE, GROUP);
+        driver_map((first + i) * GRANULE, i);
+    driver_set_access(first * GRANULE, GROUP);
 }
 
 static void unmap_row(uint64_t first, unsigned stream)
 {
     (void)stream;
-    unmap_by_hand(first * GRANULE, GROUP);
+    driver_unmap(first * GRANULE, GROUP);
 }
 
-/* A decommit records an event; and the look that it takes asks about one. */
+/* A decommit records an event, and polls one. */
 static void record_singly(uint64_t first, unsigned stream)
 {
     (void)first;
     for (unsigned i = 0; i < GROUP; i++) {
-        must(driver.event_record(scene.event, subject_xseg.streams[stream]) == 0, "cuEventRecord");
+        check(driver.event_record(scene.event, bench_xseg.streams[stream]) == 0, "cuEventRecord");
         (void)driver.event_query(scene.event);
     }
 }
@@ -189,18 +191,18 @@ static void find(void *library, const char *name, void *function)
 {
     void *symbol = dlsym(library, name);
 
-    must(symbol != NULL, name);
+    check(symbol != NULL, name);
     memcpy(function, &symbol, sizeof(symbol));
 }
 
-static void open_by_hand(void)
+static void open_driver(void)
 {
     const char *named = getenv("XSEG_DRIVER");
     void *library =
         dlopen(named != NULL && *named != '\0' ? named : BENCH_DRIVER, RTLD_NOW | RTLD_LOCAL);
     const struct page_properties what = {.type = 1, .location = {1, 0}};
 
-    must(library != NULL, "dlopen");
+    check(library != NULL, "dlopen");
     find(library, "cuMemAddressReserve", &driver.reserve);
     find(library, "cuMemCreate", &driver.create);
     find(library, "cuMemMap", &driver.map);
@@ -209,15 +211,15 @@ static void open_by_hand(void)
     find(library, "cuEventCreate", &driver.event_create);
     find(library, "cuEventRecord", &driver.event_record);
     find(library, "cuEventQuery", &driver.event_query);
-    must(driver.reserve(&scene.base, GRANULES * GRANULE, 0, 0, 0) == 0, "cuMemAddressReserve");
+    check(driver.reserve(&scene.base, GRANULES * GRANULE, 0, 0, 0) == 0, "cuMemAddressReserve");
     for (unsigned i = 0; i < GROUP; i++)
-        must(driver.create(&scene.page[i], GRANULE, &what, 0) == 0, "cuMemCreate");
-    must(driver.event_create(&scene.event, 2 /* without times */) == 0, "cuEventCreate");
+        check(driver.create(&scene.page[i], GRANULE, &what, 0) == 0, "cuMemCreate");
+    check(driver.event_create(&scene.event, 2 /* without times */) == 0, "cuEventCreate");
 }
 
 /* --- Measuring. --- */
 
-/* Granules are worked on in whole groups; what is timed is cut to those that were asked for. */
+/* Runs whole groups; the time is scaled to `count` granules. */
 static uint64_t work(void *self, uint64_t count)
 {
     const struct pair *pair = self;
@@ -241,14 +243,14 @@ static double measure_pair(const char *name, struct pair pair)
     return measure_steps(&(struct measure){"granules", name, 8 * GROUP, work, &pair});
 }
 
-/* A call, and what is left of it without the driver. */
+/* Measure a call, and print the rest of its time without the driver's. */
 static void measure_own(const char *name, struct pair pair, double driver_ns)
 {
     char text[64];
     const double ns = measure_pair(name, pair);
 
     (void)snprintf(text, sizeof(text), "%s, without the driver", name);
-    measure_say("granules", text, "ns, by difference", ns - driver_ns);
+    measure_print("granules", text, "ns, by difference", ns - driver_ns, "");
 }
 
 static uint64_t calls(void)
@@ -259,74 +261,74 @@ static uint64_t calls(void)
     uint64_t made = 0;
 
     for (unsigned i = 0; i < sizeof(name) / sizeof(name[0]); i++)
-        made += subject_calls(name[i]);
+        made += bench_driver_calls(name[i]);
     return made;
 }
 
-/* Taking back: on a stream that is at work, so that nothing goes. */
-static void measure_taking_back(void)
+/* Recommit on a busy stream, whose granules are pending unmap. */
+static void measure_recommit(void)
 {
-    const double record = measure_pair("record and ask, by hand",
-                                       (struct pair){nothing, record_singly, nothing, BUSY});
+    const double record = measure_pair("record and query, driver only",
+                                       (struct pair){do_nothing, record_singly, do_nothing, BUSY});
 
-    subject_make_busy(BUSY, true);
+    bench_set_busy(BUSY, true);
     decommit_singly(0, BUSY);
     const uint64_t before = calls();
     commit_singly(0, BUSY);
-    measure_say("granules", "take one back: driver calls", "calls, counted",
-                (double)(calls() - before));
-    (void)measure_pair("take one back",
-                       (struct pair){decommit_singly, commit_singly, nothing, BUSY});
-    (void)measure_pair("take 64 back", (struct pair){decommit_row, commit_row, nothing, BUSY});
-    measure_own("decommit one", (struct pair){nothing, decommit_singly, commit_singly, BUSY},
+    measure_print("granules", "recommit one: driver calls", "calls, counted",
+                  (double)(calls() - before), "");
+    (void)measure_pair("recommit one",
+                       (struct pair){decommit_singly, commit_singly, do_nothing, BUSY});
+    (void)measure_pair("recommit 64", (struct pair){decommit_row, commit_row, do_nothing, BUSY});
+    measure_own("decommit one", (struct pair){do_nothing, decommit_singly, commit_singly, BUSY},
                 record);
-    measure_own("decommit 64", (struct pair){nothing, decommit_row, commit_row, BUSY},
+    measure_own("decommit 64", (struct pair){do_nothing, decommit_row, commit_row, BUSY},
                 record / GROUP);
-    /* Each of these leaves with an event of its own. */
-    for (unsigned i = 0; i < LEAVING; i++)
+    /* Each of these has a separate event. */
+    for (unsigned i = 0; i < PENDING; i++)
         decommit((GRANULES + i) * GRANULE, 1, BUSY);
-    measure_own("decommit one, while 10^4 leave",
-                (struct pair){nothing, decommit_singly, commit_singly, BUSY}, record);
-    (void)measure_pair("take one back, while 10^4 leave",
-                       (struct pair){decommit_singly, commit_singly, nothing, BUSY});
-    subject_make_busy(BUSY, false);
+    measure_own("decommit one, 10^4 pending",
+                (struct pair){do_nothing, decommit_singly, commit_singly, BUSY}, record);
+    (void)measure_pair("recommit one, 10^4 pending",
+                       (struct pair){decommit_singly, commit_singly, do_nothing, BUSY});
+    bench_set_busy(BUSY, false);
     decommit(0, 0, BUSY);
 }
 
-/* On an idle stream pages go into the page cache at once, and come from there. */
+/* On an idle stream, pages are moved to the page cache immediately, and mapped from there. */
 static void measure_mapping(void)
 {
-    const double map_one =
-        measure_pair("map one, by hand", (struct pair){nothing, map_singly, unmap_singly, IDLE});
+    const double map_one = measure_pair("map one, driver only",
+                                        (struct pair){do_nothing, map_singly, unmap_singly, IDLE});
     const double map_64 =
-        measure_pair("map 64, by hand", (struct pair){nothing, map_row, unmap_row, IDLE});
+        measure_pair("map 64, driver only", (struct pair){do_nothing, map_row, unmap_row, IDLE});
     const double unmap_64 =
-        measure_pair("unmap 64, by hand", (struct pair){map_row, unmap_row, nothing, IDLE});
+        measure_pair("unmap 64, driver only", (struct pair){map_row, unmap_row, do_nothing, IDLE});
 
     measure_own("commit one from the cache",
-                (struct pair){decommit_singly, commit_singly, nothing, IDLE}, map_one);
-    measure_own("commit 64 from the cache", (struct pair){decommit_row, commit_row, nothing, IDLE},
-                map_64);
+                (struct pair){decommit_singly, commit_singly, do_nothing, IDLE}, map_one);
+    measure_own("commit 64 from the cache",
+                (struct pair){decommit_row, commit_row, do_nothing, IDLE}, map_64);
     measure_own("decommit 64 into the cache",
-                (struct pair){nothing, decommit_row, commit_row, IDLE}, unmap_64);
+                (struct pair){do_nothing, decommit_row, commit_row, IDLE}, unmap_64);
 }
 
 int main(int argc, char **argv)
 {
     measure_open(argc, argv, 3);
-    if (!measure_fits("granules", "10^5", (GRANULES + LEAVING + GROUP) * GRANULE))
+    if (!measure_fits("granules", "10^5", (GRANULES + PENDING + GROUP) * GRANULE))
         return 0;
-    must(xseg_config_set(subject_xseg.allocator, "page_cache_mb:1024") == XSEG_OK,
-         "xseg_config_set");
-    must(xseg_range_reserve(subject_xseg.allocator, 0, (GRANULES + LEAVING) * GRANULE, NULL,
-                            &scene.range) == XSEG_OK,
-         "xseg_range_reserve");
-    open_by_hand();
+    check(xseg_config_set(bench_xseg.allocator, "page_cache_mb:1024") == XSEG_OK,
+          "xseg_config_set");
+    check(xseg_range_reserve(bench_xseg.allocator, 0, (GRANULES + PENDING) * GRANULE, NULL,
+                             &scene.range) == XSEG_OK,
+          "xseg_range_reserve");
+    open_driver();
     commit(0, GRANULES, IDLE);
-    commit(GRANULES * GRANULE, LEAVING, IDLE);
-    measure_taking_back();
+    commit(GRANULES * GRANULE, PENDING, IDLE);
+    measure_recommit();
     measure_mapping();
     decommit(0, GRANULES, IDLE);
-    must(xseg_range_release(scene.range) == XSEG_OK, "xseg_range_release");
+    check(xseg_range_release(scene.range) == XSEG_OK, "xseg_range_release");
     return 0;
 }

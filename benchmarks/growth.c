@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What does a request take for which memory has to be mapped first?  Host time is measured, the stand-in
- * driver's own work included; driver calls are counted; what they would cost on a GPU is modelled.  Then again beside 300
- * ranges of other memory that is registered (xseg/register.h), all of which each growth and shrink looks at; at last
- * with memory that comes beneath a registered range, by functions that do nothing.
+ * A request that maps memory.  Host time is measured, including the work of the simulated driver; driver calls are counted;
+ * driver time is modeled.
+ *
+ * The measurement is repeated with 300 registered ranges of other memory (xseg/register.h), which each growth and release
+ * checks, and with memory that is mapped inside a registered range whose callbacks are empty.
  */
 #include <stdio.h>
 
+#include "benchmarks/bench.h"
 #include "benchmarks/measure.h"
-#include "benchmarks/subject.h"
 
 static uint64_t grow(void *self, uint64_t count)
 {
@@ -17,10 +18,10 @@ static uint64_t grow(void *self, uint64_t count)
 
     for (uint64_t i = 0; i < count; i++) {
         const uint64_t began = measure_now();
-        void *block = subject_alloc(bytes, 0);
+        void *block = bench_alloc(bytes, 0);
         spent += measure_now() - began;
-        subject_free(block);
-        subject_empty();
+        bench_free(block);
+        bench_empty_cache();
     }
     return spent;
 }
@@ -28,33 +29,33 @@ static uint64_t grow(void *self, uint64_t count)
 static void count_calls(const char *name, size_t bytes)
 {
     static const char *const calls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess"};
-    uint64_t before[3], us = subject_driver_us();
+    uint64_t before[3], us = bench_driver_us();
     char text[64];
 
-    if (us == SUBJECT_UNKNOWN)
+    if (us == BENCH_UNKNOWN)
         return;
     for (unsigned i = 0; i < 3; i++)
-        before[i] = subject_calls(calls[i]);
-    void *block = subject_alloc(bytes, 0);
+        before[i] = bench_driver_calls(calls[i]);
+    void *block = bench_alloc(bytes, 0);
     for (unsigned i = 0; i < 3; i++) {
         (void)snprintf(text, sizeof(text), "%s: %s", name, calls[i]);
-        measure_say("growth", text, "calls, counted",
-                    (double)(subject_calls(calls[i]) - before[i]));
+        measure_print("growth", text, "calls, counted",
+                      (double)(bench_driver_calls(calls[i]) - before[i]), "");
     }
     (void)snprintf(text, sizeof(text), "%s: driver time", name);
-    measure_say("growth", text, "us, modelled", (double)(subject_driver_us() - us));
-    subject_free(block);
-    subject_empty();
+    measure_print("growth", text, "us, modeled", (double)(bench_driver_us() - us), "");
+    bench_free(block);
+    bench_empty_cache();
 }
 
 #define REGISTERED       300u
 #define REGISTERED_BYTES ((size_t)20 << 20)
 
-/* The ranges are of another pool, so that nothing of them grows.  Returns false where the subject does not register. */
+/* The ranges are in another pool, so growth does not map memory in them.  Returns false if the allocator has no registration. */
 static bool register_ranges(void)
 {
     for (unsigned i = 0; i < REGISTERED; i++)
-        if (!subject_register(subject_alloc_in(REGISTERED_BYTES, 0, 1), REGISTERED_BYTES))
+        if (!bench_register(bench_alloc_in_pool(REGISTERED_BYTES, 0, 1), REGISTERED_BYTES))
             return false;
     return true;
 }
@@ -86,8 +87,8 @@ int main(int argc, char **argv)
         if (measure_fits("growth", name, bytes))
             (void)measure_steps(&(struct measure){"growth", name, 1, grow, &bytes});
     }
-    /* What comes behind a page that is in use lies in the range. */
-    (void)subject_register(subject_alloc(REGISTERED_BYTES, 0), (size_t)1 << 30);
+    /* The range begins with an allocated page, so the next growth is inside the range. */
+    (void)bench_register(bench_alloc(REGISTERED_BYTES, 0), (size_t)1 << 30);
     (void)measure_steps(
         &(struct measure){"growth", "2 MiB, in a registered range", 1, grow, &(size_t){2 << 20}});
     return 0;

@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What does recording a history cost?  A pair, an allocation and its free, makes three events.  Pairs are timed
- * while nothing is recorded, with events, and with stacks of 32 frames.  What pairs take more is what three events
- * cost.  Of events without stacks one read of the clock is taken off.
+ * Cost of recording a history.  An allocation and its free record three events.  Such pairs are timed without history, with
+ * events, and with call stacks of 32 frames; a third of the difference is the cost of an event.  For events without stacks,
+ * the time of one read of the clock is subtracted.
  *
- * Pairs come from 16 places, so that a recorder sees several stacks in turn.
+ * The pairs have 16 call sites, so the recorder gets different stacks in turn.
  */
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "benchmarks/bench.h"
 #include "benchmarks/measure.h"
-#include "benchmarks/subject.h"
 #include "benchmarks/team.h"
 
-#define EVENTS 3u /* of a pair */
+#define EVENTS 3u /* per pair */
 #define SITES  16u
 #define BYTES  4096u
 
-/* Frames in between; with those of the pair, of measuring and of the C library's start there are 32. */
+/* Recursive frames; with those of the pair, the measurement and the C library there are 32. */
 #define DEPTH 22u
 
 /* --- Pairs. --- */
 
-#define SITE(number)                                                        \
-    static __attribute__((noinline)) void site_##number(unsigned stream)    \
-    {                                                                       \
-        subject_free(subject_alloc(BYTES, stream));                         \
-        __asm__ volatile(""); /* the free is no jump, and no two are one */ \
+#define SITE(number)                                                                  \
+    static __attribute__((noinline)) void site_##number(unsigned stream)              \
+    {                                                                                 \
+        bench_free(bench_alloc(BYTES, stream));                                       \
+        __asm__ volatile(""); /* prevents a tail call and merging of the functions */ \
     }
 SITE(0)
 SITE(1)
@@ -55,12 +55,12 @@ struct pairs {
     uint64_t count, ns;
 };
 
-/* Go so many frames down, and do the pairs there. */
+/* Run the pairs below `frames` recursive calls. */
 static __attribute__((noinline)) void descend(struct pairs *pairs, unsigned frames)
 {
     if (frames > 0) {
         descend(pairs, frames - 1);
-        __asm__ volatile(""); /* no jump */
+        __asm__ volatile(""); /* prevents a tail call */
         return;
     }
     const uint64_t began = measure_now();
@@ -90,7 +90,7 @@ static double measure(const char *name, uint64_t (*steps)(void *self, uint64_t c
 static inline uint64_t read_clock(void)
 {
 #if defined(__x86_64__)
-    return __builtin_ia32_rdtsc(); /* both subjects read this */
+    return __builtin_ia32_rdtsc(); /* both allocators read this clock */
 #elif defined(__aarch64__)
     uint64_t ticks;
 
@@ -101,7 +101,7 @@ static inline uint64_t read_clock(void)
 #endif
 }
 
-/* Nanoseconds that one read takes: of several tries the shortest. */
+/* Nanoseconds of one read: the minimum of several runs. */
 static double time_clock(void)
 {
     uint64_t least = UINT64_MAX;
@@ -129,7 +129,7 @@ static void measure_threads(const char *const names[2])
 
     for (team.count = 1; team.count <= 2; team.count++)
         ns[team.count - 1] = measure(names[team.count - 1], team_run, &team);
-    measure_say("history", "2 threads cost", "of one thread", ns[1] / ns[0]);
+    measure_print("history", "2 threads / 1 thread", "ratio", ns[1] / ns[0], "");
 }
 
 int main(int argc, char **argv)
@@ -140,19 +140,20 @@ int main(int argc, char **argv)
     const double off = measure("off", exchange, &pairs);
     const double clock = time_clock();
 
-    measure_say("history", "a read of the clock", "ns, least", clock);
-    if (subject_record(SUBJECT_EVENTS)) {
+    measure_print("history", "clock read", "ns, minimum", clock, "");
+    if (bench_record_history(BENCH_EVENTS)) {
         const double on = measure("events", exchange, &pairs);
 
-        measure_say("history", "an event, clock aside", "ns an event", (on - off) / EVENTS - clock);
+        measure_print("history", "event, without clock read", "ns per event",
+                      (on - off) / EVENTS - clock, "");
         if (sysconf(_SC_NPROCESSORS_ONLN) > 1)
             measure_threads((const char *[]){"events, 1 thread", "events, 2 threads"});
     }
-    if (subject_record(SUBJECT_STACKS)) {
+    if (bench_record_history(BENCH_EVENTS_AND_STACKS)) {
         const double on = measure("events with 32 frames", exchange, &pairs);
 
-        measure_say_with("history", "an event with 32 frames", "ns an event", (on - off) / EVENTS,
-                         subject_stacks());
+        measure_print("history", "event with 32 frames", "ns per event", (on - off) / EVENTS,
+                      bench_stack_method());
     }
     return 0;
 }

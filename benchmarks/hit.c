@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * What does the shortest way cost: malloc and free of one block, which is always the same one?
- */
+/* Time of an allocation that hits and its free; each pair gets the same block. */
+#include "benchmarks/bench.h"
 #include "benchmarks/measure.h"
-#include "benchmarks/subject.h"
 
 static uint64_t same_block(void *self, uint64_t count)
 {
@@ -11,7 +9,7 @@ static uint64_t same_block(void *self, uint64_t count)
     const uint64_t began = measure_now();
 
     for (uint64_t i = 0; i < count; i++)
-        subject_free(subject_alloc(bytes, 0));
+        bench_free(bench_alloc(bytes, 0));
     return measure_now() - began;
 }
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""A memory snapshot of a training job with N events, as PyTorch pickles it: job.py EVENTS FILE.
+"""Writes a memory snapshot of a simulated training job in PyTorch's format: job.py EVENTS FILE.
 
-It is written while it is made, so N may be 10^7 (some minutes, 1 GB).  As in PyTorch's own files, frames, stacks and keys
-are written once and come again by the memo, and each entry has a pool and a text of its own.
+The snapshot is written as a stream, so it can have 10^7 events (some minutes, 1 GB).  As in PyTorch's files, frames, stacks and keys
+are written once and then referenced by the pickle's memo, and each event has a separate pool ID and string.
 """
 import bisect
 import random
@@ -15,26 +15,26 @@ LAYERS = 24
 
 
 class Pickle:
-    """Values as Python's pickler writes them in protocol 4, without frames."""
+    """Writes values as Python's pickler does in protocol 4, without framing."""
 
     def __init__(self, file):
         self.file, self.memo, self.count, self.kept, self.batch = file, {}, 0, [], 0
         file.write(b"\x80\x04")
 
     def memoized(self, data, key=None):
-        """A new value, which may come again as `key`."""
+        """Encode a new value, which later values can reference by `key`."""
         if key is not None:
             self.memo[key] = self.count
         self.count += 1
         return data + b"\x94"
 
     def again(self, key):
-        """A value that came before."""
+        """Encode a reference to an earlier value."""
         at = self.memo[key]
         return b"h%c" % at if at < 256 else b"j" + struct.pack("<I", at)
 
     def text(self, text):
-        """A text, which is written once."""
+        """Encode a string, which is written once."""
         if text in self.memo:
             return self.again(text)
         data = text.encode()
@@ -51,7 +51,7 @@ class Pickle:
         return b"\x8a\x08" + struct.pack("<Q", number)
 
     def value(self, value):
-        """Any value; lists and dictionaries that are one object are written once."""
+        """Encode any value; the same list or dictionary is written once."""
         if value is None or isinstance(value, bool):
             return {None: b"N", True: b"\x88", False: b"\x89"}[value]
         if isinstance(value, int):
@@ -72,7 +72,7 @@ class Pickle:
         return head + b"".join(b"(" + b"".join(map(self.value, value[at:at + 1000])) + b"e" for at in range(0, len(value), 1000))
 
     def entry(self, action, address, size, now, frames):
-        """An entry of the history."""
+        """Write an event of the history."""
         if self.batch == 1000:
             self.file.write(b"e(")
             self.batch = 0
@@ -90,7 +90,7 @@ class Pickle:
         self.file.write(self.memoized(b"}") + b"(" + self.text("device_traces") + self.memoized(b"]") + self.memoized(b"]") + b"(")
 
     def end(self, rest):
-        """End the history; `rest` is what the dictionary has besides."""
+        """End the history, and add the other keys of the dictionary."""
         self.file.write(b"ea")
         for key, value in rest.items():
             self.file.write(self.text(key) + self.value(value))
@@ -98,21 +98,21 @@ class Pickle:
 
 
 class Memory:
-    """An expandable segment, first fit; entries go to a pickle as they come."""
+    """An expandable segment with first fit, whose events are written to a pickle."""
 
     def __init__(self, out):
-        self.starts, self.sizes = [], []  # what is free
+        self.starts, self.sizes = [], []  # of free ranges
         self.end = BASE
         self.out, self.events, self.time, self.blocks, self.stacks = out, 0, 10 ** 15, {}, {}
 
-    def note(self, action, address, size, frames=()):
-        """An entry."""
+    def record(self, action, address, size, frames=()):
+        """Write an event."""
         self.time += 7
         self.events += 1
         self.out.entry(action, address, size, self.time, frames)
 
     def stack(self, *places):
-        """Frames, the innermost first; equal ones are one list."""
+        """A list of frames, the innermost first; equal stacks share a list."""
         if places not in self.stacks:
             inner = [("empty", "torch/utils/_device.py", 109), ("__torch_function__", "torch/overrides.py", 1727)]
             self.stacks[places] = [{"name": name, "filename": file, "line": line} for name, file, line in [*inner, *places]]
@@ -124,8 +124,8 @@ class Memory:
         at = next((i for i, free in enumerate(self.sizes) if free >= taken), None)
         if at is None:
             grown = -(-taken // PAGE) * PAGE
-            self.note("segment_map", self.end, grown)
-            self.give(self.end, grown)
+            self.record("segment_map", self.end, grown)
+            self.add_free(self.end, grown)
             self.end += grown
             at = next(i for i, free in enumerate(self.sizes) if free >= taken)
         address = self.starts[at]
@@ -134,11 +134,11 @@ class Memory:
         if self.sizes[at] == 0:
             del self.starts[at], self.sizes[at]
         self.blocks[address] = (size, taken, frames)
-        self.note("alloc", address, size, frames)
+        self.record("alloc", address, size, frames)
         return address
 
-    def give(self, start, size):
-        """A range is free."""
+    def add_free(self, start, size):
+        """Add a free range, coalesced with its neighbors."""
         at = bisect.bisect_left(self.starts, start)
         if at < len(self.starts) and start + size == self.starts[at]:
             size += self.sizes[at]
@@ -152,12 +152,12 @@ class Memory:
     def free(self, address):
         """Free."""
         size, taken, frames = self.blocks.pop(address)
-        self.note("free_requested", address, size, frames)
-        self.note("free_completed", address, size, frames)
-        self.give(address, taken)
+        self.record("free_requested", address, size, frames)
+        self.record("free_completed", address, size, frames)
+        self.add_free(address, taken)
 
     def state(self):
-        """What _dump_snapshot() would write beside the history."""
+        """The other keys of the dictionary that _dump_snapshot() writes."""
         ranges = [(a, t, s, "active_allocated", f) for a, (s, t, f) in self.blocks.items()]
         ranges += [(a, s, 0, "inactive", []) for a, s in zip(self.starts, self.sizes)]
         blocks = [{"address": address, "size": taken, "requested_size": size, "state": state, "frames": frames}
@@ -169,9 +169,9 @@ class Memory:
 
 
 def train(out, events, seed=1, kept=0.05):
-    """Steps of a transformer with sequences of different lengths; in this part of them a metric keeps a block.
+    """Training steps of a transformer with sequences of different lengths.  In the fraction `kept` of the steps a metric keeps a block.
 
-    Returns the memory that they end with.
+    Returns the memory at the end.
     """
     draw, memory = random.Random(seed), Memory(out)
     main = ("main", "train.py", 188)

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * What does an exchange of blocks of up to 24 MiB cost, and how does that grow with the number of live ones?
- */
+/* Time of a free and an allocation of blocks of up to 24 MiB, among 10^2 to 10^4 live blocks. */
 #include "benchmarks/live.h"
 #include "benchmarks/measure.h"
 
@@ -17,9 +15,9 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         if (!live_fits("large", cases[i].name, cases[i].count, 24 << 20))
             continue;
-        live_start(&live, cases[i].count, 24 << 20, 0, 1, 1);
+        live_init(&live, cases[i].count, 24 << 20, 0, 1, 1);
         (void)measure_steps(&(struct measure){"large", cases[i].name, 200000, live_churn, &live});
-        live_end(&live);
+        live_fini(&live);
     }
     return 0;
 }

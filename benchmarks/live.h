@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A number of live blocks of random sizes, which are exchanged one after the other in random order:
- * the churn that several questions are about.
+ * Churn: a number of live blocks of random sizes.  Each step frees one block, in random order, and allocates another.
  *
- * Sizes and order are drawn before anything is timed, and are the same for every subject.
+ * Sizes and order are drawn before the measurement, and are the same for every allocator.
  */
 #ifndef BENCHMARKS_LIVE_H
 #define BENCHMARKS_LIVE_H
@@ -12,31 +11,30 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LIVE_DRAWN 4096u /* a power of two */
+#define LIVE_SEQUENCE 4096u /* a power of two */
 
 struct live {
     void **blocks;
     uint32_t count;   /* of blocks */
-    uint32_t streams; /* that take turns, from number `stream` on; 1 at least */
-    uint32_t stream;
-    uint32_t turn; /* goes round the blocks, so that all are reached whatever was drawn */
+    uint32_t streams; /* number of streams, which take turns; at least 1 */
+    uint32_t stream;  /* number of the first stream */
+    uint32_t turn;    /* is added to the random order, so that every block is reached */
     uint32_t step;
-    uint32_t order[LIVE_DRAWN];
-    size_t bytes[LIVE_DRAWN]; /* 1 to `most` */
+    uint32_t order[LIVE_SEQUENCE];
+    size_t bytes[LIVE_SEQUENCE]; /* 1 to max_bytes */
 };
 
-/* Allocate `count` blocks of 1 to `most` bytes: with several streams, in turn, so that each has its
- * share.  `seed` is not 0. */
-void live_start(struct live *live, uint32_t count, size_t most, uint32_t stream, uint32_t streams,
-                uint64_t seed);
+/* Allocate `count` blocks of 1 to max_bytes bytes, on the streams in turn.  seed is not 0. */
+void live_init(struct live *live, uint32_t count, size_t max_bytes, uint32_t stream,
+               uint32_t streams, uint64_t seed);
 
-/* Whether the device has memory for so many blocks, and an eighth more for the gaps between them; as measure_fits(). */
-bool live_fits(const char *question, const char *name, uint32_t count, size_t most);
+/* Like measure_fits(), for `count` blocks and an eighth more for fragmentation. */
+bool live_fits(const char *question, const char *name, uint32_t count, size_t max_bytes);
 
-/* Exchange so many blocks, one by one; as measure.steps. */
+/* Free and allocate `count` blocks, one after the other; a function for measure.steps. */
 uint64_t live_churn(void *self, uint64_t count);
 
-/* Free all. */
-void live_end(struct live *live);
+/* Free all blocks. */
+void live_fini(struct live *live);
 
 #endif

@@ -6,15 +6,16 @@
 #include <string.h>
 #include <time.h>
 
-#include "benchmarks/subject.h"
+#include "benchmarks/bench.h"
 
-#define BATCHES_LEAST 7
-#define BATCHES_MOST  400
-#define BATCH_NS      5000000u /* short enough to fall between what else the machine does */
-#define SPREAD        0.02     /* quartiles this close to the median end a measurement */
+#define BATCHES_MIN 7
+#define BATCHES_MAX 400
+#define BATCH_NS    5000000u /* short, so that most batches are not interrupted by other programs */
+#define SPREAD \
+    0.02 /* difference of the quartiles, relative to the median, that ends a measurement */
 
 static double seconds = 1.0;
-static uint64_t warm_most = UINT64_MAX;
+static uint64_t max_warm_up_steps = UINT64_MAX;
 
 uint64_t measure_now(void)
 {
@@ -34,9 +35,9 @@ void measure_open(int argc, char **argv, unsigned streams)
         } else if (i + 1 < argc && strcmp(argv[i], "--seconds") == 0) {
             seconds = strtod(argv[++i], NULL);
         } else if (i + 1 < argc && strcmp(argv[i], "--warm") == 0) {
-            warm_most = strtoull(argv[++i], NULL, 10);
+            max_warm_up_steps = strtoull(argv[++i], NULL, 10);
         } else if (strcmp(argv[i], "--at-once") == 0) {
-            continue; /* the programme's own */
+            continue; /* an option of the benchmark */
         } else if (argv[i][0] == '-') {
             (void)fprintf(stderr,
                           "usage: %s [--config STRING] [--seconds S] [--warm N] [FILE...]\n",
@@ -44,7 +45,7 @@ void measure_open(int argc, char **argv, unsigned streams)
             exit(2);
         }
     }
-    subject_open(config, streams);
+    bench_open(config, streams);
 }
 
 static int compare(const void *a, const void *b)
@@ -54,9 +55,9 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Batches, in order of size. */
+/* Times of batches in ascending order. */
 struct batches {
-    double ns[BATCHES_MOST];
+    double ns[BATCHES_MAX];
     unsigned count;
 };
 
@@ -79,10 +80,10 @@ static bool is_enough(const struct batches *batches, uint64_t began)
 {
     const double median = quantile(batches, 0.5);
 
-    if (batches->count < BATCHES_LEAST)
+    if (batches->count < BATCHES_MIN)
         return (double)(measure_now() - began) > 4e9 * seconds && batches->count > 2;
-    return batches->count == BATCHES_MOST || (double)(measure_now() - began) > 1e9 * seconds ||
-           (batches->count >= 4 * BATCHES_LEAST &&
+    return batches->count == BATCHES_MAX || (double)(measure_now() - began) > 1e9 * seconds ||
+           (batches->count >= 4 * BATCHES_MIN &&
             quantile(batches, 0.75) - quantile(batches, 0.25) < SPREAD * median);
 }
 
@@ -90,15 +91,13 @@ static double print(const struct measure *measure, const struct batches *batches
 {
     const double median = quantile(batches, 0.5);
 
-    printf("%s\t%s\t%s\tns\t%.1f\t%.1f\t%.1f\t%u\n", measure->question, measure->name,
-           subject_name(), median, quantile(batches, 0.25), quantile(batches, 0.75),
-           batches->count);
+    printf("%s\t%s\t%s\tns\t%.1f\t%.1f\t%.1f\t%u\n", measure->benchmark, measure->name,
+           bench_name(), median, quantile(batches, 0.25), quantile(batches, 0.75), batches->count);
     (void)fflush(stdout);
     return median;
 }
 
-/* The shorter time of two runs: on a busy machine one may have been held up, and batches of few steps
- * would measure how threads are started. */
+/* The shorter time of two runs.  An interrupted run would give batches of few steps, dominated by the start of threads. */
 static uint64_t time_of(const struct measure *measure, uint64_t steps)
 {
     const uint64_t one = measure->steps(measure->self, steps);
@@ -110,7 +109,8 @@ static uint64_t time_of(const struct measure *measure, uint64_t steps)
 double measure_steps(const struct measure *measure)
 {
     struct batches batches = {.count = 0};
-    const uint64_t warm = measure->warm < warm_most ? measure->warm : warm_most;
+    const uint64_t warm =
+        measure->warm_up < max_warm_up_steps ? measure->warm_up : max_warm_up_steps;
     uint64_t steps = 1, ns = measure->steps(measure->self, warm);
 
     while ((ns = time_of(measure, steps)) < BATCH_NS)
@@ -122,7 +122,7 @@ double measure_steps(const struct measure *measure)
     return print(measure, &batches);
 }
 
-double measure_whole(const struct measure *measure, uint64_t parts)
+double measure_events(const struct measure *measure, uint64_t parts)
 {
     struct batches batches = {.count = 0};
 
@@ -134,27 +134,22 @@ double measure_whole(const struct measure *measure, uint64_t parts)
     return print(measure, &batches);
 }
 
-bool measure_fits(const char *question, const char *name, uint64_t bytes)
+bool measure_fits(const char *benchmark, const char *name, uint64_t bytes)
 {
     const double gib = 1 << 30;
-    const uint64_t memory = subject_memory();
+    const uint64_t memory = bench_free_memory();
 
     if (bytes <= memory / 10 * 9)
         return true;
-    (void)fprintf(stderr, "%s, %s: left out, because it takes %.1f GiB and %.1f GiB are free\n",
-                  question, name, (double)bytes / gib, (double)memory / gib);
+    (void)fprintf(stderr, "%s, %s: left out, it takes %.1f GiB and %.1f GiB are free\n", benchmark,
+                  name, (double)bytes / gib, (double)memory / gib);
     return false;
 }
 
-void measure_say(const char *question, const char *name, const char *unit, double value)
+void measure_print(const char *benchmark, const char *name, const char *unit, double value,
+                   const char *note)
 {
-    measure_say_with(question, name, unit, value, "");
-}
-
-void measure_say_with(const char *question, const char *name, const char *unit, double value,
-                      const char *note)
-{
-    printf("%s\t%s\t%s\t%s\t%.6g\t%.6g\t%.6g\t1%s%s\n", question, name, subject_name(), unit, value,
+    printf("%s\t%s\t%s\t%s\t%.6g\t%.6g\t%.6g\t1%s%s\n", benchmark, name, bench_name(), unit, value,
            value, value, note[0] == '\0' ? "" : "\t", note);
     (void)fflush(stdout);
 }

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How a programme measures: warm up, then batch after batch until the spread is small, and one row.
+ * Measurement: a warm-up, then batches until their spread is small, and one row of output.
  *
  * A row is one line of tab-separated fields on standard output:
  *
- *     question  case  subject  unit  median  lower  upper  batches  [note]
+ *     benchmark  case  allocator  unit  median  lower  upper  batches  [note]
  *
- * Lower and upper are the quartiles of the batches.  What is counted or modelled, not measured, is a
- * row whose unit says so.
+ * Lower and upper are the quartiles of the batches.  The unit of a value that is counted or modeled says so.
  */
 #ifndef BENCHMARKS_MEASURE_H
 #define BENCHMARKS_MEASURE_H
@@ -15,35 +14,31 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What one measurement repeats. */
 struct measure {
-    const char *question, *name;
-    uint64_t warm; /* steps to warm up with, at least */
-    /* Do so many steps, and return the nanoseconds that they took. */
+    const char *benchmark, *name;
+    uint64_t warm_up; /* minimum number of steps before the measurement */
+    /* Run `count` steps, and return their time in nanoseconds. */
     uint64_t (*steps)(void *self, uint64_t count);
     void *self;
 };
 
-/* Open the subject as the command line says: [--config STRING] [--seconds S] [--warm N], S for each
- * case, and no more than N steps to warm up, where nobody looks at the times. */
+/* Open the allocator under test with the options of the command line: [--config STRING] [--seconds S] [--warm N], S for each
+ * case, and at most N steps of warm-up. */
 void measure_open(int argc, char **argv, unsigned streams);
 
-/* Measure nanoseconds a step, and print the row.  Returns the median. */
+/* Measure the nanoseconds of a step, and print the row.  Returns the median. */
 double measure_steps(const struct measure *measure);
 
-/* As measure_steps(), where steps are a whole and cannot be cut: each batch is one call with count 1,
- * which does `parts` of what is counted. */
-double measure_whole(const struct measure *measure, uint64_t parts);
+/* Like measure_steps(), for steps that consist of `parts` events: each batch is one step, and the row has the time of an
+ * event. */
+double measure_events(const struct measure *measure, uint64_t parts);
 
-/* Print one row of a figure that was not timed. */
-void measure_say(const char *question, const char *name, const char *unit, double value);
-/* The same with a note for the reader; "": none. */
-void measure_say_with(const char *question, const char *name, const char *unit, double value,
-                      const char *note);
+/* Print a row with a value that is not a time.  note: "" for none. */
+void measure_print(const char *benchmark, const char *name, const char *unit, double value,
+                   const char *note);
 
-/* Whether the device has memory for a case that takes so many bytes; where it has not, that is said on
- * standard error, and the case is left out. */
-bool measure_fits(const char *question, const char *name, uint64_t bytes);
+/* Whether the device has memory for a case of `bytes`.  If not, a message on standard error says so, and the case is left out. */
+bool measure_fits(const char *benchmark, const char *name, uint64_t bytes);
 
 uint64_t measure_now(void);
 

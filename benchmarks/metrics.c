@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What does a page of metrics cost?  With 1, 16 and 128 private pools that have a small and a large block each: the time
- * of the text, and of the file.
+ * Time of a metrics page, as text and as a file, with 1, 16 and 128 private pools that have a small and a large block each.
  *
- * Each figure is the median of many pages, between which other memory is read, as between two scrapes.  Files go to the
- * folder for temporary files.
+ * Each value is the median of many pages.  Other memory is read before a page, because a scrape finds the CPU caches cold.
+ * Files are in the directory for temporary files.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,9 +15,9 @@
 
 #define POOLS  128u
 #define ROUNDS 301u
-#define OTHER  ((size_t)8 << 20) /* bytes that are read between two pages */
+#define OTHER  ((size_t)8 << 20) /* bytes that are read before a page */
 
-static void need(xseg_status status, const char *what)
+static void check(xseg_status status, const char *what)
 {
     char text[512];
 
@@ -44,7 +43,7 @@ static int compare(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* Read other memory, so that the allocator's is in no cache of a core. */
+/* Read other memory, which evicts the allocator's memory from the CPU caches. */
 static void read_other(void)
 {
     static char *other;
@@ -62,7 +61,7 @@ static size_t make_text(struct xseg_allocator *allocator)
 {
     size_t needed = 0;
 
-    need(xseg_metrics(allocator, page, sizeof(page), &needed), "metrics");
+    check(xseg_metrics(allocator, page, sizeof(page), &needed), "metrics");
     return needed - 1;
 }
 
@@ -71,7 +70,7 @@ static size_t make_file(struct xseg_allocator *allocator)
     char path[128];
 
     (void)snprintf(path, sizeof(path), P_tmpdir "/xseg-bench-%ld.prom", (long)getpid());
-    need(xseg_metrics_write(allocator, path), "xseg_metrics_write");
+    check(xseg_metrics_write(allocator, path), "xseg_metrics_write");
     (void)unlink(path);
     return 0;
 }
@@ -93,7 +92,7 @@ static void measure(struct xseg_allocator *allocator, unsigned pools, const char
     }
     qsort(cold, ROUNDS, sizeof(*cold), compare);
     qsort(warm, ROUNDS, sizeof(*warm), compare);
-    printf("%-4u %-12s %8.1f us   again at once %8.1f us", pools, name, cold[ROUNDS / 2],
+    printf("%-4u %-12s %8.1f us cold   %8.1f us warm", pools, name, cold[ROUNDS / 2],
            warm[ROUNDS / 2]);
     if (bytes > 0)
         printf("   %7zu bytes", bytes);
@@ -108,32 +107,31 @@ int main(void)
     struct xseg_pool *pool[POOLS];
     void *small[POOLS], *large[POOLS];
 
-    need(xseg_sim_reset(NULL), "xseg_sim_reset");
+    check(xseg_sim_reset(NULL), "xseg_sim_reset");
     options.driver = BENCH_DRIVER;
-    need(xseg_open("expandable_segments:True", &options, &allocator), "xseg_open");
-    printf(
-        "private pools, what is made, median time with nothing in the caches, and right after\n");
+    check(xseg_open("expandable_segments:True", &options, &allocator), "xseg_open");
+    printf("private pools, output, median time with cold caches, and with warm caches\n");
     for (unsigned i = 0; i < POOLS; i++) {
         struct xseg_pool_options how = {sizeof(how)};
         struct xseg_request request = {sizeof(request)};
 
-        how.name = "a graph of the decoder";
-        need(xseg_pool_create(allocator, 0, &how, &pool[i]), "xseg_pool_create");
+        how.name = "decoder graph";
+        check(xseg_pool_create(allocator, 0, &how, &pool[i]), "xseg_pool_create");
         request.pool = pool[i];
         request.bytes = 1000;
-        need(xseg_alloc_with(allocator, &request, &small[i]), "xseg_alloc_with");
+        check(xseg_alloc_with(allocator, &request, &small[i]), "xseg_alloc_with");
         request.bytes = (size_t)5 << 20;
-        need(xseg_alloc_with(allocator, &request, &large[i]), "xseg_alloc_with");
+        check(xseg_alloc_with(allocator, &request, &large[i]), "xseg_alloc_with");
         if (i + 1 != 1 && i + 1 != 16 && i + 1 != POOLS)
             continue;
         measure(allocator, i + 1, "text", make_text);
         measure(allocator, i + 1, "file", make_file);
     }
     for (unsigned i = 0; i < POOLS; i++) {
-        need(xseg_free(allocator, small[i]), "xseg_free");
-        need(xseg_free(allocator, large[i]), "xseg_free");
-        need(xseg_pool_release(pool[i]), "xseg_pool_release");
+        check(xseg_free(allocator, small[i]), "xseg_free");
+        check(xseg_free(allocator, large[i]), "xseg_free");
+        check(xseg_pool_release(pool[i]), "xseg_pool_release");
     }
-    need(xseg_close(allocator), "xseg_close");
+    check(xseg_close(allocator), "xseg_close");
     return 0;
 }

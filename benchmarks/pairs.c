@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * So many allocations and frees, and nothing else: for tools that count instructions, cache and branch
- * misses.  What two lengths differ by is what their pairs cost, to the instruction.
+ * A given number of pairs of one allocation and one free, for tools that count instructions, cache misses and branch misses.
+ * The difference between two runs with different numbers of pairs is exactly the cost of the additional pairs.
  *
  *     bench-pairs CASE PAIRS [time]     same_block, same_large, small_churn, mid_churn or large_churn
  *
- * With `time` it prints nanoseconds a pair, measured, without those of warming up.
+ * With `time` it prints the measured nanoseconds per pair, without the warm-up.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "benchmarks/bench.h"
 #include "benchmarks/live.h"
 #include "benchmarks/measure.h"
-#include "benchmarks/subject.h"
 
 #define WARM 20000u
 
@@ -31,7 +31,7 @@ static uint64_t same_block(size_t bytes, uint64_t count)
     const uint64_t began = measure_now();
 
     for (uint64_t i = 0; i < count; i++)
-        subject_free(subject_alloc(bytes, 0));
+        bench_free(bench_alloc(bytes, 0));
     return measure_now() - began;
 }
 
@@ -60,15 +60,15 @@ int main(int argc, char **argv)
         while (i < CHURNS && strcmp(argv[1], churns[i].name) != 0)
             i++;
         if (i == CHURNS) {
-            (void)fprintf(stderr, "%s: no such case: %s\n", program, argv[1]);
+            (void)fprintf(stderr, "%s: unknown case, %s\n", program, argv[1]);
             return 2;
         }
         if (!live_fits("pairs", churns[i].name, churns[i].count, churns[i].most))
             return 3;
-        live_start(&live, churns[i].count, churns[i].most, 0, 1, 1);
+        live_init(&live, churns[i].count, churns[i].most, 0, 1, 1);
         (void)live_churn(&live, WARM);
         ns = live_churn(&live, pairs);
-        live_end(&live);
+        live_fini(&live);
     }
     if (is_timed)
         printf("%.1f\n", (double)ns / (double)(pairs > 0 ? pairs : 1));

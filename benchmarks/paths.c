@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Entries into functions on four paths through the library: small hit, free, miss, trim.
+ * Function entries on four paths through the library: small hit, free, miss, trim.
  *
- * In a build with -finstrument-functions each function of the library reports its entry.  The program records the
- * entries of each path and prints them in order, one a line: the path, the file of the shared library, and the offset
- * of the function in that file.  paths.py makes such a build and turns the offsets into names.  In other builds no
- * function reports, and the program prints nothing.
+ * In a build with -finstrument-functions each function of the library reports its entry.  The program records the entries of
+ * each path and prints them in order.  A line has the path, the file of the shared library, and the offset of the function in
+ * that file.  paths.py makes such a build and resolves the offsets.  In other builds the program prints nothing.
  *
- * The paths are those of a program in its steady state: the streams are known, and each pool has a segment.
+ * The paths are those of a program in steady state: the streams are known, and each pool has a segment.
  */
 #include <stdint.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""How many functions and files a call passes through: a hit, a free, a miss and a trim.
+"""Counts the functions and files that a hit, a free, a miss and a trim pass through.
 
 paths.py [--list [PATH...]] [--builddir DIR]
 
@@ -21,7 +21,7 @@ OPTIONS = ["-Dbuildtype=plain", "-Dchecks=0", "-Dtests=disabled", "-Dtools=disab
 
 
 def build(folder):
-    """Make or update the instrumented build; returns the program."""
+    """Create or update the instrumented build; returns the program."""
     if not (folder / "build.ninja").exists():
         subprocess.run(["meson", "setup", folder, ROOT, *OPTIONS], check=True, stdout=subprocess.DEVNULL)
     subprocess.run(["ninja", "-C", folder, "benchmarks/bench-paths"], check=True, stdout=subprocess.DEVNULL)
@@ -29,7 +29,7 @@ def build(folder):
 
 
 def entries(program):
-    """Of each path the entries, as pairs of shared library and offset."""
+    """The entries of each path, as pairs of shared library and offset."""
     result = {path: [] for path in PATHS}
     clean = {name: value for name, value in os.environ.items() if "ALLOC_CONF" not in name and name != "XSEG_DRIVER"}
     done = subprocess.run([program], check=True, text=True, stdout=subprocess.PIPE, env=clean)
@@ -63,7 +63,7 @@ def functions(path, passed, names):
 
 
 def main():
-    """All of it."""
+    """Print the counts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--list", nargs="*", metavar="PATH", choices=PATHS, help="print the functions of these paths, or of all")
     parser.add_argument("--builddir", type=pathlib.Path, default=ROOT / "build-paths")

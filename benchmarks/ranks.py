@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""What `xseg blame` and `xseg compare` cost on the snapshots of a job's ranks.
+"""Measures `xseg blame` and `xseg compare` on the snapshots of a job's ranks.
 
 ranks.py TOOL [--ranks N] [--distinct N] [--events N] [--keep FOLDER]
 
-Each rank is a training job (job.py) with sequences of its own; one keeps twenty times as many blocks.  With --distinct a file
-is the snapshot of several ranks, by hard links, so that a thousand need not take a thousand files' room.  Prints the time,
-and the most memory that was resident.
+Each rank is a training job (job.py) with different sequences; one rank keeps twenty times as many blocks.  With --distinct,
+several ranks share a file by hard links, so that a thousand ranks need less disk space.  Prints elapsed time, CPU time
+and peak resident memory.
 """
 import argparse
 import concurrent.futures
@@ -20,20 +20,20 @@ import job
 
 
 def write(folder, rank, events, odd):
-    """The snapshot of a rank."""
+    """Write the snapshot of a rank."""
     job.BASE = 0x7f0000000000 + rank * (1 << 36)
     job.write(folder / f"train-rank{rank}.pickle", events, seed=rank, kept=1 if rank == odd else 0.05)
 
 
 def measure(*command):
-    """First line, seconds, those of processors, and bytes resident at most."""
+    """Run a command; returns the first line, elapsed seconds, CPU seconds and peak resident bytes."""
     begin = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         text = process.stdout.read()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode not in (0, 1):
-        sys.exit(f"{command} ended with {process.returncode}")
+        sys.exit(f"ranks.py: command failed, status {process.returncode}: {command}")
     return text.splitlines()[0], time.monotonic() - begin, usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10
 
 
@@ -55,10 +55,10 @@ def main():
             same = rank % distinct
             os.link(folder / f"train-rank{same - (same == distinct // 2)}.pickle", folder / f"train-rank{rank}.pickle")
         size = sum(path.stat().st_size for path in folder.iterdir()) / given.ranks
-        print(f"{given.ranks} files of {given.events} events, {size / 1e6:.1f} MB each, {len(os.sched_getaffinity(0))} processors")
+        print(f"{given.ranks} files of {given.events} events, {size / 1e6:.1f} MB each, {len(os.sched_getaffinity(0))} CPUs")
         for command in ("blame", "compare"):
             line, seconds, busy, resident = measure(given.tool, command, str(folder))
-            print(f"xseg {command}: {seconds:.1f} s, {busy:.1f} s of processors, {resident >> 20} MiB: {line}")
+            print(f"xseg {command}: {seconds:.1f} s, {busy:.1f} s of CPU time, {resident >> 20} MiB: {line}")
 
 
 if __name__ == "__main__":

@@ -1,30 +1,27 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What does an allocation or free cost in a real programme?  Traces (plain text, docs/replay.md) from an
- * empty cache to their end; growth and what else reaches the simulated driver is in the figure.
+ * Time of an allocation or free in recorded traces (plain text, docs/replay.md), each from an empty cache to its end.  The time
+ * includes growth and other work of the simulated driver.
  *
  *     bench-replay [--config STRING] [--seconds S] [--at-once] FILE...
  *
- * --at-once: queued work ends at once, for subjects whose streams cannot be kept busy.
+ * --at-once: queued work completes immediately, for allocators whose streams cannot be kept busy.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "benchmarks/bench.h"
 #include "benchmarks/measure.h"
-#include "benchmarks/subject.h"
 
 #define STREAMS 16u
 
-/*
- * Short, and with blocks by slots that come again: a programme has no list of all that it ever does, and
- * what the player reads takes the cache from the allocator.
- */
+/* Operations are short, and slots of blocks are reused, so that the replay evicts little of the allocator from the CPU cache. */
 struct op {
     uint64_t bytes : 48;
     uint64_t stream : 8;
-    uint64_t kind : 8; /* first letter of its line; `y *` is Y */
-    uint32_t block;    /* its id; once all of the trace is read, its slot */
+    uint64_t kind : 8; /* first letter of the line; Y for `y *` */
+    uint32_t block;    /* its ID; its slot after the whole trace has been read */
     uint32_t pool;
 };
 
@@ -33,7 +30,7 @@ struct trace {
     size_t count, capacity;
     uint32_t ids, slots;
     uint64_t events; /* allocations and frees */
-    uint64_t most;   /* bytes that are live at once */
+    uint64_t peak;   /* of live bytes */
     void **blocks;   /* by slot */
     bool at_once;
 };
@@ -44,7 +41,7 @@ _Noreturn static void fail(const char *file, const char *what)
     exit(2);
 }
 
-/* What is too high for the player stays so. */
+/* Numbers that are too high become STREAMS. */
 static unsigned char stream_of(unsigned long long number)
 {
     return (unsigned char)(number < STREAMS ? number : STREAMS);
@@ -67,7 +64,7 @@ static struct op parse(const char *line)
     case 'u':
         op.stream = stream_of(field[1]);
         break;
-    case 'c': /* a capture, if it is not the configuration */
+    case 'c': /* a capture or the configuration */
         op.kind = line[1] == 'b' || line[1] == 'e' ? '?' : 'c';
         break;
     case 'y':
@@ -85,23 +82,23 @@ static void add(struct trace *trace, const struct op *op, const char *file)
 {
     if (strchr("afuyYe", op->kind) == NULL) {
         if (strchr("x#mcd\n", op->kind) == NULL)
-            fail(file, "has operations that this benchmark does not play");
+            fail(file, "operation is not supported by this benchmark");
         return;
     }
     if (op->stream >= STREAMS)
-        fail(file, "has more streams than this benchmark opens");
+        fail(file, "too many streams for this benchmark");
     if (trace->count == trace->capacity) {
         trace->capacity = trace->capacity == 0 ? 4096 : trace->capacity * 2;
         trace->ops = realloc(trace->ops, trace->capacity * sizeof(*trace->ops));
         if (trace->ops == NULL)
-            fail(file, "no host memory is left");
+            fail(file, "out of host memory");
     }
     trace->ops[trace->count++] = *op;
     trace->events += op->kind == 'a' || op->kind == 'f';
     trace->ids = op->block >= trace->ids ? op->block + 1 : trace->ids;
 }
 
-/* Slots for ids; that of the last block that was freed is the next one's.  Also how much is live at once. */
+/* Replace IDs by slots; an allocation gets the slot that was freed last.  Also computes the peak of live bytes. */
 static void choose_slots(struct trace *trace, const char *file)
 {
     uint32_t *slot = calloc(trace->ids + 1, sizeof(*slot));
@@ -111,7 +108,7 @@ static void choose_slots(struct trace *trace, const char *file)
     uint64_t live = 0;
 
     if (slot == NULL || spare == NULL || bytes == NULL)
-        fail(file, "no host memory is left");
+        fail(file, "out of host memory");
     for (size_t i = 0; i < trace->count; i++) {
         struct op *op = &trace->ops[i];
         const uint32_t id = op->block;
@@ -125,7 +122,7 @@ static void choose_slots(struct trace *trace, const char *file)
             spare[spares++] = slot[id];
             live -= bytes[id];
         }
-        trace->most = live > trace->most ? live : trace->most;
+        trace->peak = live > trace->peak ? live : trace->peak;
     }
     free(bytes);
     free(slot);
@@ -138,7 +135,7 @@ static void read_trace(struct trace *trace, const char *path)
     char line[512];
 
     if (file == NULL)
-        fail(path, "cannot be read");
+        fail(path, "cannot be opened");
     while (fgets(line, sizeof(line), file) != NULL) {
         const struct op op = parse(line);
         add(trace, &op, path);
@@ -147,7 +144,7 @@ static void read_trace(struct trace *trace, const char *path)
     choose_slots(trace, path);
     trace->blocks = calloc(trace->slots + 1, sizeof(*trace->blocks));
     if (trace->events == 0 || trace->blocks == NULL)
-        fail(path, "is no trace");
+        fail(path, "not a trace");
 }
 
 static void play_op(struct trace *trace, const struct op *op)
@@ -156,27 +153,27 @@ static void play_op(struct trace *trace, const struct op *op)
 
     switch (op->kind) {
     case 'a':
-        *block = op->pool == 0 ? subject_alloc(op->bytes, op->stream)
-                               : subject_alloc_in(op->bytes, op->stream, op->pool);
+        *block = op->pool == 0 ? bench_alloc(op->bytes, op->stream)
+                               : bench_alloc_in_pool(op->bytes, op->stream, op->pool);
         break;
     case 'f':
-        subject_free(*block);
+        bench_free(*block);
         *block = NULL;
         break;
     case 'u':
         if (!trace->at_once)
-            subject_make_busy(op->stream, true);
-        subject_use(*block, op->stream);
+            bench_set_busy(op->stream, true);
+        bench_record_stream(*block, op->stream);
         break;
     case 'y':
-        subject_make_busy(op->stream, false);
+        bench_set_busy(op->stream, false);
         break;
     case 'Y':
         for (unsigned stream = 0; stream < STREAMS; stream++)
-            subject_make_busy(stream, false);
+            bench_set_busy(stream, false);
         break;
     default:
-        subject_empty();
+        bench_empty_cache();
         break;
     }
 }
@@ -187,15 +184,15 @@ static uint64_t play(void *self, uint64_t count)
 
     (void)count;
     for (unsigned stream = 0; stream < STREAMS; stream++)
-        subject_make_busy(stream, false);
-    subject_empty();
+        bench_set_busy(stream, false);
+    bench_empty_cache();
     const uint64_t began = measure_now();
     for (size_t i = 0; i < trace->count; i++)
         play_op(trace, &trace->ops[i]);
     const uint64_t spent = measure_now() - began;
     for (uint32_t slot = 0; slot < trace->slots; slot++) {
         if (trace->blocks[slot] != NULL)
-            subject_free(trace->blocks[slot]);
+            bench_free(trace->blocks[slot]);
         trace->blocks[slot] = NULL;
     }
     return spent;
@@ -223,9 +220,9 @@ int main(int argc, char **argv)
         name[strcspn(name, ".")] = '\0';
         (void)strncat(name, classic ? ", classic" : ", expandable",
                       sizeof(name) - strlen(name) - 1);
-        /* An eighth more for the gaps between blocks. */
-        if (measure_fits("replay", name, trace.most + trace.most / 8))
-            (void)measure_whole(&(struct measure){"replay", name, 0, play, &trace}, trace.events);
+        /* An eighth more for fragmentation. */
+        if (measure_fits("replay", name, trace.peak + trace.peak / 8))
+            (void)measure_events(&(struct measure){"replay", name, 0, play, &trace}, trace.events);
         free(trace.ops);
         free(trace.blocks);
     }

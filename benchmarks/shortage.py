@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""What the traces take when memory is short, beside PyTorch: every figure of docs/internals/shortage.md.
+"""Computes the results of docs/internals/shortage.md: traces under memory pressure, on xseg and on PyTorch's allocator.
 
 shortage.py TOOL [TRACE...]          smallest device, and driver time on PyTorch's smallest device
-shortage.py TOOL --bounds            between which bounds the smallest device of 2 MiB pages lies
-shortage.py TOOL --stranded          what is stranded when memory is short for the first time, what finer
-                                     pages before that would cost, and the driver time that is forced
-shortage.py TOOL --fresh MAKER [N]   a floor check of N (200) fresh programmes, by hand
+shortage.py TOOL --bounds            lower and upper bound of the smallest device with pages of 2 MiB
+shortage.py TOOL --stranded          stranded memory at the first refusal, the cost of smaller pages before it, and the
+                                     minimum driver time
+shortage.py TOOL --fresh MAKER [N]   N (200) new random traces, on which xseg must serve what PyTorch served; run manually
 
-TOOL is the command line tool of a release build.  MAKER makes tapes, as for tests/support/fresh.py:
-`MAKER tape SEED OPERATIONS KIND`.
+TOOL is the tool of a release build.  MAKER makes tapes, as for tests/support/fresh.py: `MAKER tape SEED OPERATIONS KIND`.
 """
 import collections
 import json
@@ -28,15 +27,15 @@ MODES = (("expandable", "expandable_segments:True"),
          ("page_size:small", "expandable_segments:True,page_size:small"),
          ("page_size:auto", "expandable_segments:True,page_size:auto"),
          ("classic", "expandable_segments:False"))
-# Smallest device / peak requested bytes, and driver time / PyTorch's, that are aimed at.
-AIMS = {"decode_graphs": (None, 0.5), "gpt2_train": (1.005, 1), "llama_finetune": (1.008, 0.5),
+# Targets: smallest device / peak of requested bytes, and driver time / PyTorch's.
+TARGETS = {"decode_graphs": (None, 0.5), "gpt2_train": (1.005, 1), "llama_finetune": (1.008, 0.5),
         "llama_serve": (1.012, 1), "moe_train": (1.015, 1), "prefetch_train": (1.012, 0.5),
         "resnet_multiscale": (1.005, 1), "rl_ppo": (1.005, 1), "sd_unet": (1.005, 0.5)}
-# Microseconds of the preset a100 (vmm/sim/cost.c); create and access grow by the MiB.
+# Microseconds of the preset a100 (vmm/sim/cost.c).  Create and access depend on the page size in MiB.
 COSTS = {"reserve": 2, "address_free": 1, "create_2": 7.3, "create_20": 10, "map": 2,
          "access_2": 38.6, "access_20": 62, "unmap": 34, "release": 23, "event_create": 1,
          "event_record": 0.3, "event_query": 0.2, "synchronize": 5}
-# Programmes that run short: kind, memory of the device in MiB, configuration.
+# Random traces under memory pressure: kind, device memory in MiB, configuration.
 FRESH = (("m", 950, ""), ("mx", 1350, ""),
          ("bx", 81920, "per_process_memory_fraction:0.1,garbage_collection_threshold:0.3,"
                        "max_split_size_mb:100"),
@@ -46,44 +45,44 @@ FRESH = (("m", 950, ""), ("mx", 1350, ""),
 
 
 def replay(tool, name, config, *options):
-    """One trace, as the tool's JSON."""
+    """Replay a trace; returns the JSON of the tool."""
     done = subprocess.run([tool, "replay", "--json", "--config", config, *options,
                            TRACES / f"{name}.xtrace.zst"], stdout=subprocess.PIPE, check=False)
     if not done.stdout:
-        sys.exit(f"shortage.py: {name} under {config} ended with status {done.returncode}")
+        sys.exit(f"shortage.py: replay failed, status {done.returncode}: {name}, {config}")
     return json.loads(done.stdout)
 
 
-def mark(value, aim):
-    """A figure, with a star where it misses what is aimed at."""
-    return f"{value:.4f}" + ("*" if aim is not None and value > aim + 0.00005 else " ")
+def mark(value, target):
+    """A value, with a star if it misses its target."""
+    return f"{value:.4f}" + ("*" if target is not None and value > target + 0.00005 else " ")
 
 
 def print_smallest(tool, reference):
-    """Smallest devices by mode, as ratios to the peak of requested bytes."""
-    print("smallest device / peak requested (found by replaying; * misses what is aimed at)\n"
-          f"{'trace':18}{'aim':>8}" + "".join(f"{mode:>14}{'PyTorch':>9}" for mode, _ in MODES))
+    """Print the smallest devices of all modes, relative to the peak of requested bytes."""
+    print("smallest device / peak requested (found by replaying; * misses the target)\n"
+          f"{'trace':18}{'target':>8}" + "".join(f"{mode:>14}{'PyTorch':>9}" for mode, _ in MODES))
     missed = []
     for name in sorted(reference):
         cells = ""
         for mode, config in MODES:
             run = replay(tool, name, config, "--min-device")
             theirs = reference[name]["classic" if mode == "classic" else "expandable"]
-            aim = AIMS[name][0] if mode != "classic" else None
+            target = TARGETS[name][0] if mode != "classic" else None
             ours = run["min_device"] / run["peak_requested"]
-            if mode == MODES[0][0] and aim is not None and ours > aim + 0.00005:
+            if mode == MODES[0][0] and target is not None and ours > target + 0.00005:
                 missed.append((name, run["peak_requested"]))
-            cells += f"{mark(ours, aim or theirs['min_device_mib'] * MIB / run['peak_requested']):>14}"
+            cells += f"{mark(ours, target or theirs['min_device_mib'] * MIB / run['peak_requested']):>14}"
             cells += f"{theirs['min_device_mib'] * MIB / theirs['peak_requested']:>9.4f}"
-        print(f"{name:18}{AIMS[name][0] or '':>8}{cells}", flush=True)
-    print_obstacles(tool, missed)
+        print(f"{name:18}{TARGETS[name][0] or '':>8}{cells}", flush=True)
+    print_failures(tool, missed)
 
 
-def print_obstacles(tool, missed):
-    """What is in the way on a device of the target size, from the error message."""
-    print("\non the device that is aimed at, where it is missed")
+def print_failures(tool, missed):
+    """Print why the traces fail on a device of the target size, from the error message."""
+    print("\non the target device, where the target is missed")
     for name, peak in missed:
-        device = aimed_device(name, peak)
+        device = target_device(name, peak)
         done = subprocess.run([tool, "replay", "--config", MODES[0][1], "--device-memory",
                                f"{device}MiB", TRACES / f"{name}.xtrace.zst"], check=False,
                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -96,20 +95,20 @@ def print_obstacles(tool, missed):
 
 
 def time_of(calls):
-    """What PyTorch's calls take, in microseconds."""
+    """The modeled time of PyTorch's driver calls in microseconds."""
     return sum(COSTS[call] * count for call, count in calls.items() if call in COSTS)
 
 
-def aimed_device(name, peak):
-    """The device that is aimed at, in MiB."""
-    return int(AIMS[name][0] * peak) // (2 * MIB) * 2
+def target_device(name, peak):
+    """The memory of the target device in MiB."""
+    return int(TARGETS[name][0] * peak) // (2 * MIB) * 2
 
 
 def print_driver_time(tool, reference, tight):
-    """Driver time on PyTorch's smallest device, and what it would be with plenty of memory."""
-    print("\ndriver time on PyTorch's smallest expandable device, ms (MODELLED: preset a100, both)\n"
-          f"{'trace':18}{'device MiB':>11}{'PyTorch':>9}{'xseg':>8}{'ratio':>9}{'aim':>6}"
-          f"{'small pages':>13}{'no shortage':>13}{'of it: queries, first touch':>29}")
+    """Print the driver time on PyTorch's smallest device, and on a large device."""
+    print("\ndriver time on PyTorch's smallest expandable device, ms (MODELED for both: preset a100)\n"
+          f"{'trace':18}{'device MiB':>11}{'PyTorch':>9}{'xseg':>8}{'ratio':>9}{'target':>7}"
+          f"{'small pages':>13}{'large device':>13}{'of it: queries, growth':>29}")
     for name in sorted(reference):
         theirs = time_of(tight[name])
         device = tight[name]["device_mib"]
@@ -117,13 +116,13 @@ def print_driver_time(tool, reference, tight):
         small = replay(tool, name, MODES[1][1], "--device-memory", f"{device}MiB")
         roomy = replay(tool, name, MODES[0][1])
         queries = roomy["driver_calls"].get("cuEventQuery", 0) * COSTS["event_query"]
-        given_back = roomy["driver_calls"].get("cuMemRelease", 0) * (34 + 23)
+        released = roomy["driver_calls"].get("cuMemRelease", 0) * (34 + 23)
         if ours["oom_at"] >= 0:
             sys.exit(f"shortage.py: {name} runs out of memory on {device} MiB")
         print(f"{name:18}{device:>11}{theirs / 1000:>9.1f}{ours['driver_us'] / 1000:>8.1f}"
-              f"{mark(ours['driver_us'] / theirs, AIMS[name][1]):>9}{AIMS[name][1]:>6}"
+              f"{mark(ours['driver_us'] / theirs, TARGETS[name][1]):>9}{TARGETS[name][1]:>6}"
               f"{small['driver_us'] / 1000:>13.1f}{roomy['driver_us'] / 1000:>13.1f}"
-              f"{queries / 1000:>14.1f}{(roomy['driver_us'] - queries - given_back) / 1000:>15.1f}",
+              f"{queries / 1000:>14.1f}{(roomy['driver_us'] - queries - released) / 1000:>15.1f}",
               flush=True)
 
 
@@ -134,7 +133,7 @@ def lines_of(name):
 
 
 def live_sizes(name):
-    """The changes of a trace: bytes of a block, negative when it goes."""
+    """The sizes of allocations of a trace, and the negative sizes of frees."""
     blocks = {}
     for line in lines_of(name):
         if line.startswith("a "):
@@ -146,9 +145,9 @@ def live_sizes(name):
 
 
 def print_bounds(reference):
-    """No placement needs less than the live bytes in 512-byte units, the small ones on pages of
-    their own; a page is shared by nobody in the other bound, which needs no foresight at all."""
-    print(f"{'trace':18}{'least':>9}{'no page shared':>16}   (of the peak of requested bytes)")
+    """Print bounds of the smallest device.  Lower bound: live bytes in units of 512 bytes, small blocks on separate pages.
+    Upper bound: no two blocks share a page."""
+    print(f"{'trace':18}{'lower':>9}{'no page shared':>16}   (relative to the peak of requested bytes)")
     for name in sorted(reference):
         small = large = alone = 0
         least = most = requested = peak = 0
@@ -169,8 +168,8 @@ def print_bounds(reference):
 
 
 def finest(model, lacks):
-    """Which pieces of a page rescue so many bytes for the least driver time, where pages are chosen by
-    chance: their size, and milliseconds."""
+    """The size of smaller pages that save the lacking bytes with the least driver time, if random pages are made smaller;
+    returns milliseconds and size."""
     def extra(mib):
         return 20 / mib * (7 + 0.15 * mib + COSTS["map"] + 36 + 1.3 * mib) - 74
 
@@ -180,13 +179,13 @@ def finest(model, lacks):
 
 
 def print_stranded(tool, reference, tight):
-    """The pages at the first refusal on the device that is aimed at, where that is missed."""
-    print("at the first refusal on the device that is aimed at; until then placement is PyTorch's\n"
+    """Print the pages at the first refusal on the target device, for traces that miss the target."""
+    print("at the first refusal on the target device; until then the placement is PyTorch's\n"
           f"{'trace':16}{'event':>8}{'last miss':>11}{'stranded MiB':>14}{'pages':>7}{'by hits':>9}"
           f"{'idle at a miss':>16}{'taken when mapped':>19}{'needs MiB':>11}{'has':>7}"
-          f"{'finer pages by chance':>23}{'left':>9}")
+          f"{'smaller pages':>23}{'left':>9}")
     for name in ("gpt2_train", "llama_finetune", "moe_train", "rl_ppo"):
-        device = aimed_device(name, reference[name]["expandable"]["peak_requested"])
+        device = target_device(name, reference[name]["expandable"]["peak_requested"])
         model = stranded.Model(device * MIB)
         rest = model.play(lines_of(name))
         of_page = model.stranded(model.large_blocks().values())
@@ -194,34 +193,34 @@ def print_stranded(tool, reference, tight):
         hits = sum(mib[page] for page in mib if model.pages.begun_by_hit[page])
         idle = sum(mib[page] for page in mib if model.pages.idle_at.get(page, 0) > 0.5)
         taken = statistics.median(model.pages.taken_when_mapped[page] for page in mib)
-        needs = max(device * MIB + model.lacks(), model.least_later(rest)) / MIB
+        needs = max(device * MIB + model.lacks(), model.min_later(rest)) / MIB
         cost, piece = finest(model, (needs - device) * MIB) if needs > device else (0, 0)
         ours = replay(tool, name, MODES[0][1], "--device-memory", f"{tight[name]['device_mib']}MiB")
-        left = (AIMS[name][1] * time_of(tight[name]) - ours["driver_us"]) / 1000
+        left = (TARGETS[name][1] * time_of(tight[name]) - ours["driver_us"]) / 1000
         print(f"{name:16}{model.events:>8}{model.last_miss:>11}{sum(mib.values()):>14}{len(mib):>7}"
               f"{hits:>9}{idle:>16}{taken:>19.0%}{needs:>11.0f}{device:>7}"
               f"{f'{cost:.0f} ms, {piece} MiB' if cost else '':>23}{left:>6.1f} ms", flush=True)
-    print("idle at a miss: with more than half of the device taken.  needs: no placement after the refusal "
-          "takes less.\nfiner pages by chance: driver time for as many pages in pieces as rescue what is "
-          "missing, on average.\nleft: driver time on PyTorch's smallest device, up to the aim")
+    print("idle at a miss: while more than half of the device was in use.  needs: minimum of all placements after "
+          "the refusal.\nsmaller pages: mean additional driver time if random pages are made smaller until "
+          "the memory suffices.\nleft: driver time on PyTorch's smallest device until the target")
 
 
 def print_forced(reference, tight):
-    """What PyTorch's reserved bytes cost on its smallest device up to the first refusal."""
-    print("\ndriver time that reserved forces up to the first refusal, on PyTorch's smallest device, ms\n"
-          f"{'trace':18}{'PyTorch':>9}{'forced':>9}{'ratio':>8}{'aim':>6}{'pages of 20 MiB':>17}"
-          f"{'of 2 MiB':>10}{'given back':>12}")
-    for name in sorted(set(reference) - {"prefetch_train"}):  # other streams' uses are not modelled
+    """Print the minimum driver time of PyTorch's reserved bytes on its smallest device up to the first refusal."""
+    print("\nminimum driver time of the reserved bytes up to the first refusal, on PyTorch's smallest device, ms\n"
+          f"{'trace':18}{'PyTorch':>9}{'minimum':>9}{'ratio':>8}{'target':>7}{'pages of 20 MiB':>17}"
+          f"{'of 2 MiB':>10}{'released':>12}")
+    for name in sorted(set(reference) - {"prefetch_train"}):  # the model has no uses on other streams
         model = stranded.Model(tight[name]["device_mib"] * MIB)
         model.play(lines_of(name))
         forced, theirs = model.forced(COSTS), time_of(tight[name])
         print(f"{name:18}{theirs / 1000:>9.1f}{forced / 1000:>9.1f}{forced / theirs:>8.3f}"
-              f"{AIMS[name][1]:>6}{model.made[20 * MIB]:>17}{model.made[2 * MIB]:>10}"
-              f"{sum(model.given_back.values()):>12}", flush=True)
+              f"{TARGETS[name][1]:>6}{model.made[20 * MIB]:>17}{model.made[2 * MIB]:>10}"
+              f"{sum(model.released.values()):>12}", flush=True)
 
 
 def check_fresh(tool, maker, count):
-    """Fresh programmes under shortage: whether a request fails that PyTorch served."""
+    """Replay new random traces under memory pressure, and print requests that fail although PyTorch served them."""
     failed, first = collections.Counter(), 0
     refused = served = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -246,8 +245,8 @@ def check_fresh(tool, maker, count):
             if here:
                 served += int(here.group(1).replace(b",", b""))
                 refused += int(here.group(2).replace(b",", b""))
-    print(f"{count - sum(failed.values())} of {count} programmes: nothing fails that PyTorch served; "
-          f"in {first} xseg serves what PyTorch refused\n"
+    print(f"{count - sum(failed.values())} of {count} traces: all requests that PyTorch served are served; "
+          f"in {first} traces also requests that PyTorch refused\n"
           f"{served} of {refused} requests that PyTorch refused are served")
     for (kind, mib, config), number in failed.items():
         print(f"{number} failures: {kind}, {mib} MiB, '{config}'")

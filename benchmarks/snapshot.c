@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What does writing a snapshot cost?  One of 10^6 events with 10^4 distinct call stacks, and
- * one of the state alone with 10^4 blocks: time, host memory beside what was taken before, and size.
+ * Time, additional host memory and file size of two snapshots: 10^6 events with 10^4 distinct call stacks, and the state of 10^4
+ * blocks without events.
  *
- * Files go to the folder for temporary files, which should be in memory or on a local disk.
+ * Files are in the directory for temporary files, which should be in memory or on a local disk.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@
 #define BLOCKS 10000u
 #define ROUNDS 5u
 
-static void need(xseg_status status, const char *what)
+static void check(xseg_status status, const char *what)
 {
     char text[512];
 
@@ -39,9 +39,9 @@ static struct xseg_allocator *open_on(const char *config)
     struct xseg_allocator *allocator = NULL;
 
     settings.memory_bytes = (uint64_t)64 << 30;
-    need(xseg_sim_reset(&settings), "xseg_sim_reset");
+    check(xseg_sim_reset(&settings), "xseg_sim_reset");
     options.driver = BENCH_DRIVER;
-    need(xseg_open(config, &options, &allocator), "xseg_open");
+    check(xseg_open(config, &options, &allocator), "xseg_open");
     return allocator;
 }
 
@@ -51,36 +51,36 @@ static void exchange(struct xseg_allocator *allocator)
 {
     void *ptr = NULL;
 
-    need(xseg_alloc(allocator, 0, 4096, NULL, &ptr), "xseg_alloc");
-    need(xseg_free(allocator, ptr), "xseg_free");
+    check(xseg_alloc(allocator, 0, 4096, NULL, &ptr), "xseg_alloc");
+    check(xseg_free(allocator, ptr), "xseg_free");
 }
 
-/* Each number has a path of its own through two functions, and so a stack of its own. */
-static void go_on(struct xseg_allocator *allocator, unsigned number, unsigned bits);
+/* Each number has a different path through two functions, and therefore a different call stack. */
+static void descend(struct xseg_allocator *allocator, unsigned number, unsigned bits);
 
-static __attribute__((noinline)) void go_left(struct xseg_allocator *allocator, unsigned number,
+static __attribute__((noinline)) void descend_left(struct xseg_allocator *allocator,
+                                                   unsigned number, unsigned bits)
+{
+    descend(allocator, number, bits);
+    __asm__ volatile("");
+}
+
+static __attribute__((noinline)) void descend_right(struct xseg_allocator *allocator,
+                                                    unsigned number, unsigned bits)
+{
+    descend(allocator, number, bits);
+    __asm__ volatile("");
+}
+
+static __attribute__((noinline)) void descend(struct xseg_allocator *allocator, unsigned number,
                                               unsigned bits)
-{
-    go_on(allocator, number, bits);
-    __asm__ volatile("");
-}
-
-static __attribute__((noinline)) void go_right(struct xseg_allocator *allocator, unsigned number,
-                                               unsigned bits)
-{
-    go_on(allocator, number, bits);
-    __asm__ volatile("");
-}
-
-static __attribute__((noinline)) void go_on(struct xseg_allocator *allocator, unsigned number,
-                                            unsigned bits)
 {
     if (bits == 0)
         exchange(allocator);
     else if (number % 2 == 0)
-        go_left(allocator, number / 2, bits - 1);
+        descend_left(allocator, number / 2, bits - 1);
     else
-        go_right(allocator, number / 2, bits - 1);
+        descend_right(allocator, number / 2, bits - 1);
     __asm__ volatile("");
 }
 
@@ -109,28 +109,28 @@ static int compare(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* Write a few, and print the median time, the host memory of the first, and the size. */
+/* Write several snapshots, and print the median time, the host memory of the first one, and the size. */
 static void measure(struct xseg_allocator *allocator, const char *name, bool without_events)
 {
     struct xseg_snapshot_options options = {sizeof(options)};
     char path[128];
     struct stat found = {.st_size = 0};
-    double seconds[ROUNDS], more = 0;
+    double seconds[ROUNDS], grown = 0;
 
     options.without_events = without_events;
     (void)snprintf(path, sizeof(path), P_tmpdir "/xseg-bench-%ld", (long)getpid());
     for (unsigned i = 0; i < ROUNDS; i++) {
         const double peak = peak_mib(), began = now_s();
 
-        need(xseg_snapshot(allocator, path, &options), "xseg_snapshot");
+        check(xseg_snapshot(allocator, path, &options), "xseg_snapshot");
         seconds[i] = now_s() - began;
-        more = i == 0 ? peak_mib() - peak : more;
+        grown = i == 0 ? peak_mib() - peak : grown;
     }
     (void)stat(path, &found);
     (void)unlink(path);
     qsort(seconds, ROUNDS, sizeof(*seconds), compare);
     printf("%-36s %9.1f ms %9.1f MiB of host memory %9.1f MiB file\n", name,
-           seconds[ROUNDS / 2] * 1e3, more, (double)found.st_size / (1 << 20));
+           seconds[ROUNDS / 2] * 1e3, grown, (double)found.st_size / (1 << 20));
     (void)fflush(stdout);
 }
 
@@ -140,17 +140,17 @@ int main(void)
     struct xseg_allocator *allocator = open_on("expandable_segments:True,history:state");
 
     for (unsigned i = 0; i < BLOCKS; i++)
-        need(xseg_alloc(allocator, 0, 2048 + i % 7 * 300000, NULL, &blocks[i]), "xseg_alloc");
+        check(xseg_alloc(allocator, 0, 2048 + i % 7 * 300000, NULL, &blocks[i]), "xseg_alloc");
     measure(allocator, "state of 10^4 blocks", false);
     for (unsigned i = 0; i < BLOCKS; i++)
-        need(xseg_free(allocator, blocks[i]), "xseg_free");
-    need(xseg_close(allocator), "xseg_close");
+        check(xseg_free(allocator, blocks[i]), "xseg_free");
+    check(xseg_close(allocator), "xseg_close");
     allocator =
         open_on("expandable_segments:True,history:all,history_stacks:all,history_events:1000000");
     for (unsigned i = 0; i < EVENTS / 3; i++)
-        go_on(allocator, i % (STACKS / 2), 13);
+        descend(allocator, i % (STACKS / 2), 13);
     measure(allocator, "10^6 events, 10^4 stacks", false);
-    measure(allocator, "the same, state alone", true);
-    need(xseg_close(allocator), "xseg_close");
+    measure(allocator, "10^4 stacks, without events", true);
+    check(xseg_close(allocator), "xseg_close");
     return 0;
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Draws what an allocation and its free cost: gnuplot -e "folder='...'" speed.gnuplot
+# Draws the time of an allocation and its free: gnuplot -e "folder='...'" speed.gnuplot
 #
 # Reads speed-bars.tsv of speed.py; writes speed.svg.
 bars = folder . "/speed-bars.tsv"
@@ -19,10 +19,10 @@ set logscale y 10
 set yrange [10:*]
 set xtics noenhanced scale 0 font ",11"
 set bmargin 4
-set ylabel "ns for an allocation and its free" textcolor rgb "#444444"
+set ylabel "ns per allocation and free" textcolor rgb "#444444"
 set boxwidth 0.36
 
-# A bar that is missing says so.
+# A missing bar has a label.
 if (STATS_max > 0) {
     plot bars using ($1-0.19):($4 > 0 ? $4 : 1/0) with boxes lc rgb "#d1622b" title "PyTorch", \
          bars using ($1+0.19):3 with boxes lc rgb "#1f6fb4" title "xseg", \

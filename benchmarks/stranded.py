@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""PyTorch's placement on pages of one size, until the driver refuses for the first time.
+"""Model of PyTorch's placement on pages of one size, until the driver first refuses a request.
 
-Until then xseg places every block as PyTorch does, so which parts of which pages are stranded beside
-live blocks at that moment is up to the trace alone.  For `shortage.py TOOL --stranded`.
+Until then xseg places every block as PyTorch does, so the parts of pages that are stranded next to live blocks depend only on the
+trace.  Used by `shortage.py TOOL --stranded`.
 """
 import bisect
 import collections
@@ -10,7 +10,7 @@ import collections
 MIB = 1 << 20
 GRANULE = 2 * MIB
 ENDLESS = 1 << 60
-LIVE, CACHED, HOLE = range(3)
+LIVE, CACHED, UNMAPPED = range(3)
 SMALL, LARGE = (0, 0, True), (0, 0, False)  # pool, stream, whether small: the default ones
 
 
@@ -22,36 +22,36 @@ class Block:
         self.prev, self.next = prev, following
 
     def can_grow(self):
-        return self.next is not None and self.next.state == HOLE
+        return self.next is not None and self.next.state == UNMAPPED
 
     def effective(self):
         return self.bytes + (self.next.bytes if self.can_grow() else 0)
 
 
 class Arena:
-    """One pool of one stream: a segment without end, best fit, growth at the lowest stretch."""
+    """A pool of one stream: an unlimited segment, best fit, growth of the lowest candidate range."""
 
     def __init__(self, page):
         self.page = page
-        self.shelf = []  # (bytes, base) of what is cached
-        self.holes = [0]
-        self.at = {0: Block(0, ENDLESS, HOLE, None, None)}
+        self.cached_blocks = []  # (bytes, base) of cached blocks
+        self.unmapped_bases = [0]
+        self.at = {0: Block(0, ENDLESS, UNMAPPED, None, None)}
         self.mapped = 0
 
     def insert(self, block):
         if block.state == CACHED:
-            bisect.insort(self.shelf, (block.bytes, block.base))
-        elif block.state == HOLE:
-            bisect.insort(self.holes, block.base)
+            bisect.insort(self.cached_blocks, (block.bytes, block.base))
+        elif block.state == UNMAPPED:
+            bisect.insort(self.unmapped_bases, block.base)
 
     def erase(self, block):
         if block.state == CACHED:
-            del self.shelf[bisect.bisect_left(self.shelf, (block.bytes, block.base))]
-        elif block.state == HOLE:
-            del self.holes[bisect.bisect_left(self.holes, block.base)]
+            del self.cached_blocks[bisect.bisect_left(self.cached_blocks, (block.bytes, block.base))]
+        elif block.state == UNMAPPED:
+            del self.unmapped_bases[bisect.bisect_left(self.unmapped_bases, block.base)]
 
-    def cut(self, block, size):
-        """The rest of a block that is in no list, as a block of its own."""
+    def split(self, block, size):
+        """Split a block that is in no list; returns the remainder."""
         rest = Block(block.base + size, block.bytes - size, block.state, block, block.next)
         if rest.next is not None:
             rest.next.prev = rest
@@ -60,7 +60,7 @@ class Arena:
         return rest
 
     def settle(self, block, state):
-        """Give a block that is in no list a state, joined with neighbours in the same."""
+        """Set the state of a block that is in no list, and coalesce it with neighbors in that state."""
         block.state = state
         for other in (block.next, block.prev):
             if other is not None and other.state == state:
@@ -75,29 +75,29 @@ class Arena:
         self.insert(block)
         return block
 
-    def hand_out(self, block, size):
+    def allocate(self, block, size):
         self.erase(block)
         if block.bytes > size:
-            self.insert(self.cut(block, size))
+            self.insert(self.split(block, size))
         block.state = LIVE
         return block
 
     def find(self, size):
-        """The smallest cached block that is large enough; what could grow is passed over."""
-        i = bisect.bisect_left(self.shelf, (size, 0))
-        if i == len(self.shelf):
+        """The smallest cached block that is large enough, unless it can grow and the next one is effectively smaller."""
+        i = bisect.bisect_left(self.cached_blocks, (size, 0))
+        if i == len(self.cached_blocks):
             return None
-        block = self.at[self.shelf[i][1]]
-        while block.can_grow() and i + 1 < len(self.shelf):
-            following = self.at[self.shelf[i + 1][1]]
+        block = self.at[self.cached_blocks[i][1]]
+        while block.can_grow() and i + 1 < len(self.cached_blocks):
+            following = self.at[self.cached_blocks[i + 1][1]]
             if following.effective() >= block.effective():
                 break
             block, i = following, i + 1
         return block
 
-    def stretch(self, size):
-        """The lowest run of holes and cached blocks that is long enough, as its pieces."""
-        for base in self.holes:
+    def candidate(self, size):
+        """The lowest candidate range of unmapped and cached blocks that is long enough, as a list of blocks."""
+        for base in self.unmapped_bases:
             block = self.at[base]
             if block.prev is not None and block.prev.state == CACHED:
                 block = block.prev
@@ -108,58 +108,58 @@ class Arena:
                 block = block.next
             if total >= size:
                 return pieces
-        raise AssertionError("a segment without end has no room")
+        raise AssertionError("an unlimited segment is full")
 
-    def wanted(self, pieces, size):
-        """What is to be mapped of each hole of a stretch."""
+    def growth(self, pieces, size):
+        """The bytes to map in each unmapped block of a candidate range."""
         wanted = []
         for piece in pieces:
-            if piece.state == HOLE:
+            if piece.state == UNMAPPED:
                 wanted.append((piece, min(piece.bytes, -(-size // self.page) * self.page)))
             size -= piece.bytes
         return wanted
 
     def grow(self, wanted):
-        for hole, size in wanted:
-            self.erase(hole)
-            if hole.bytes > size:
-                self.insert(self.cut(hole, size))
+        for unmapped, size in wanted:
+            self.erase(unmapped)
+            if unmapped.bytes > size:
+                self.insert(self.split(unmapped, size))
             self.mapped += size
-            self.settle(hole, CACHED)
+            self.settle(unmapped, CACHED)
 
     def free(self, block):
         self.settle(block, CACHED)
 
     def trim(self):
-        """Unmap the whole pages inside each cached block; their bases."""
-        gone = []
-        for size, base in list(self.shelf):
+        """Unmap the whole pages inside each cached block; returns their numbers."""
+        unmapped_pages = []
+        for size, base in list(self.cached_blocks):
             first, end = -(-base // self.page), (base + size) // self.page
             if first >= end:
                 continue
             block = self.at[base]
             self.erase(block)
             if first * self.page > base:
-                inner = self.cut(block, first * self.page - base)
+                inner = self.split(block, first * self.page - base)
                 self.insert(block)
                 block = inner
             if block.bytes > (end - first) * self.page:
-                self.insert(self.cut(block, (end - first) * self.page))
+                self.insert(self.split(block, (end - first) * self.page))
             self.mapped -= block.bytes
-            self.settle(block, HOLE)
-            gone += range(first, end)
-        return gone
+            self.settle(block, UNMAPPED)
+            unmapped_pages += range(first, end)
+        return unmapped_pages
 
 
 class Pages:
-    """The full pages of a large arena: how many blocks use each, and how the first of these came."""
+    """The pages of the large arena: number of blocks on each, and whether the first one was a hit."""
 
     def __init__(self, page):
         self.page = page
         self.users = collections.Counter()
         self.taken_when_mapped = {}
         self.begun_by_hit = {}
-        self.idle_at = {}  # page: the largest part of the device taken at a miss while it was idle
+        self.idle_at = {}  # page: the largest fraction of the device in use at a miss while the page was idle
 
     def over(self, block):
         return range(block.base // self.page, (block.base + block.bytes - 1) // self.page + 1)
@@ -190,7 +190,7 @@ class Pages:
 
 
 class Model:
-    """Play a trace on a device of so many bytes, up to the first request that the driver refuses."""
+    """Replay a trace on a device of `device` bytes, up to the first request that the driver refuses."""
 
     def __init__(self, device, page=20 * MIB):
         self.device = device
@@ -199,9 +199,9 @@ class Model:
         self.pages = Pages(page)  # of the default pool on stream 0
         self.blocks = {}  # by name: block, its arena's key
         self.events = self.last_miss = 0
-        self.asked = 0  # bytes of the request that was refused
-        self.made = collections.Counter()  # pages by their size
-        self.given_back = collections.Counter()
+        self.refused_bytes = 0  # bytes of the refused request
+        self.made = collections.Counter()  # number of pages by size
+        self.released = collections.Counter()
 
     def arena(self, key):
         pool, stream, small = key
@@ -219,27 +219,27 @@ class Model:
         block = arena.find(size)
         hit = block is not None
         if not hit:
-            wanted = arena.wanted(arena.stretch(size), size)
+            wanted = arena.growth(arena.candidate(size), size)
             missing = sum(part for _, part in wanted)
             if self.physical() + missing > self.device:
-                self.asked = size
+                self.refused_bytes = size
                 return False
             if key == LARGE:
-                self.note_growth(wanted)
+                self.record_growth(wanted)
             self.made[arena.page] += missing // arena.page
             arena.grow(wanted)
             block = arena.find(size)
-        block = arena.hand_out(block, size)
+        block = arena.allocate(block, size)
         if key == LARGE:
             self.pages.use(block, hit)
         self.blocks[name] = block, key
         return True
 
-    def note_growth(self, wanted):
+    def record_growth(self, wanted):
         self.last_miss = self.events
         self.pages.miss(self.physical() / self.device)
-        for hole, size in wanted:
-            self.pages.map(hole.base, size, self.physical() / self.device)
+        for unmapped, size in wanted:
+            self.pages.map(unmapped.base, size, self.physical() / self.device)
 
     def free(self, name):
         block, key = self.blocks.pop(name)
@@ -248,20 +248,20 @@ class Model:
         self.arenas[key].free(block)
 
     def trim(self):
-        """What empty_cache gives back: private pools are held."""
+        """The effect of empty_cache(), which does not release private pools."""
         for key, arena in self.arenas.items():
             if key[0] == 0:
-                gone = arena.trim()
-                self.given_back[arena.page] += len(gone)
+                unmapped_pages = arena.trim()
+                self.released[arena.page] += len(unmapped_pages)
                 if key == LARGE:
-                    self.pages.unmap(gone)
+                    self.pages.unmap(unmapped_pages)
 
     def step(self, word):
-        """One line; false if the driver refuses."""
+        """Execute a line; False if the driver refuses."""
         if word[0] == "e":
             self.trim()
         elif word[0] == "u":
-            raise ValueError("the model knows no uses on other streams")
+            raise ValueError("uses on other streams are not modeled")
         elif word[0] == "f":
             self.events += 1
             self.free(word[1])
@@ -271,7 +271,7 @@ class Model:
         return True
 
     def play(self, lines):
-        """Returns the lines from the one on that was refused."""
+        """Execute lines; returns the refused line and those after it."""
         for at, line in enumerate(lines):
             if line and not self.step(line.split()):
                 return lines[at:]
@@ -285,7 +285,7 @@ class Model:
             block.base // GRANULE, (block.base + block.bytes - 1) // GRANULE + 1)}
 
     def stranded(self, blocks):
-        """Of the pages under these blocks: granules that none of them touches."""
+        """For each page under these blocks: the granules without any of the blocks."""
         covered = self.covered(blocks)
         count = self.page // GRANULE
         return {page: left for page in {granule // count for granule in covered}
@@ -293,10 +293,10 @@ class Model:
                              if granule not in covered])}
 
     def lacks(self):
-        """Bytes that the refused request lacks when all that is idle is taken for it."""
-        pieces = self.arena(LARGE).stretch(self.asked)
+        """Bytes that the refused request lacks after all idle memory is used for it."""
+        pieces = self.arena(LARGE).candidate(self.refused_bytes)
         cached = [piece for piece in pieces if piece.state == CACHED]
-        unmapped = self.asked - sum(piece.bytes for piece in cached)
+        unmapped = self.refused_bytes - sum(piece.bytes for piece in cached)
         own = {page for piece in cached for page in self.pages.over(piece)}
         idle = sum(self.pages.users[page] == 0 for page in self.pages.taken_when_mapped
                    if page not in own)
@@ -306,23 +306,23 @@ class Model:
                 - idle * self.page - (small.mapped - len(used) * GRANULE))
 
     def rescued(self, piece):
-        """Bytes that would not be stranded if each page were pieces of so many bytes."""
+        """Bytes that would not be stranded with pages of `piece` bytes."""
         count = piece // GRANULE
         return sum(piece for granules in self.stranded(self.large_blocks().values()).values()
                    for first in range(granules[0] // count * count, granules[-1] + 1, count)
                    if set(range(first, first + count)) <= set(granules))
 
     def forced(self, costs):
-        """Microseconds that the driver takes at least: every page lies inside one of PyTorch's, so one
-        as large is the cheapest, and what empty_cache has to give back is unmapped and released."""
+        """Minimum driver time in microseconds.  Every page is inside one of PyTorch's, so a page of the same size is the cheapest;
+        empty_cache() unmaps and releases its pages."""
         return (self.made[GRANULE] * (costs["create_2"] + costs["map"] + costs["access_2"])
                 + self.made[self.page] * (costs["create_20"] + costs["map"] + costs["access_20"])
-                + sum(self.given_back.values()) * (costs["unmap"] + costs["release"])
+                + sum(self.released.values()) * (costs["unmap"] + costs["release"])
                 + len(self.arenas) * costs["reserve"])
 
-    def least_later(self, lines):
-        """The most bytes that are taken at once later on, wherever the rest of the trace is placed: what
-        is live, and the gaps between blocks from before that are too short for any block since."""
+    def min_later(self, lines):
+        """The peak of bytes for any placement of the rest of the trace: live bytes, and the gaps between earlier blocks that
+        are too short for any later block."""
         old, new = self.large_blocks(), {}
         small = {name: block.bytes for name, (block, key) in self.blocks.items() if key != LARGE}
         live = sum(block.bytes for block, _ in self.blocks.values())
@@ -341,9 +341,9 @@ class Model:
         return most
 
 
-def gaps(blocks, most):
-    """The gaps between blocks that are shorter than so much, so that no page is free in them."""
+def gaps(blocks, limit):
+    """The gaps between blocks that are shorter than `limit`, so that no page in them is free."""
     ordered = sorted((block.base, block.bytes) for block in blocks)
     for (base, size), (following, _) in zip(ordered, ordered[1:]):
-        if following - base - size < most:
+        if following - base - size < limit:
             yield following - base - size

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Replays every trace, classic and expandable, and prints one table: table.py [--quick] TOOL."""
+"""Replays all traces with classic and expandable segments, and prints one table: table.py [--quick] TOOL."""
 import json
 import pathlib
 import subprocess
@@ -8,55 +8,55 @@ import sys
 TRACES = pathlib.Path(__file__).parent / "traces"
 GIB, MIB = 1 << 30, 1 << 20
 MODES = (("classic", "expandable_segments:False"), ("expandable", "expandable_segments:True"))
-# Calls that make, change or end device memory, by the names that reference.json gives them.
+# Driver calls that change device memory, by their names in reference.json.
 CALLS = {"cudaMalloc": "cuMemAlloc", "cudaFree": "cuMemFree", "reserve": "cuMemAddressReserve",
          "create": "cuMemCreate", "map": "cuMemMap", "access": "cuMemSetAccess",
          "unmap": "cuMemUnmap", "release": "cuMemRelease"}
 
 NOTES = """
-  live             highest sum of the bytes that the programme asked for and had not freed
-  reserved         highest amount of device memory held; waste is reserved / live
-  driver calls     that make, map, unmap or free device memory
-  driver time      what all driver calls would have cost: MODELLED after an A100, not measured
-  smallest device  on which the programme completes, found by bisection to 0.1 % or 2 MiB
-  time per event   MEASURED here, one core, per allocation or free; the simulated driver's own
-                   work is in it
-  PyTorch          recorded from the allocator of PyTorch 2.15 on the same programmes
-  *                misses the aim, which is PyTorch's figure at most
+  live             peak of the bytes that the program has requested and not freed
+  reserved         peak of the device memory that the allocator holds
+  overhead         reserved / live
+  driver calls     that allocate, map, unmap or free device memory
+  driver time      of all driver calls: MODELED after an A100, not measured
+  smallest device  memory of the smallest device on which the trace completes (bisection to 0.1 % or 2 MiB)
+  time per event   of one allocation or free: MEASURED on one CPU, including the work of the simulated driver
+  PyTorch          the allocator of PyTorch 2.15 on the same trace, recorded
+  *                higher than PyTorch's value
 """
 
 
 def replay(tool, trace, config, quick):
-    """One trace under one configuration, as the tool's JSON."""
+    """Replay a trace with a configuration; returns the JSON of the tool."""
     command = [tool, "replay", "--json", "--config", config, trace]
     if not quick:
         command.insert(2, "--min-device")
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     if done.returncode != 0:
-        sys.exit(f"table.py: {' '.join(map(str, command))} ended with status {done.returncode}")
+        sys.exit(f"table.py: replay failed, status {done.returncode}: {' '.join(map(str, command))}")
     return json.loads(done.stdout)
 
 
 def groups(quick):
-    """What stands over the columns, and heading and width of each column below it."""
-    yield "", (("trace", 18), ("memory", 10))
+    """Groups of columns: title of the group, heading and width of each column."""
+    yield "", (("trace", 18), ("segments", 11))
     yield "GiB", (("live", 7), ("reserved", 10))
-    yield "waste", (("xseg", 9), ("PyTorch", 9))
+    yield "overhead", (("xseg", 9), ("PyTorch", 9))
     yield "driver calls", (("xseg", 10), ("PyTorch", 9))
-    yield "driver", (("time ms", 10),)
+    yield "driver", (("time, ms", 10),)
     if not quick:
         yield "smallest device, GiB", (("xseg", 12), ("PyTorch", 10))
-    yield "time per", (("event ns", 11),)
+    yield "time per", (("event, ns", 11),)
 
 
 def line(cells, widths):
-    """Text to the left in the first two columns, to the right in the others."""
+    """Align the first two columns to the left, and the others to the right."""
     return "".join(f"{cell:<{width}}" if i < 2 else f"{cell:>{width}}"
                    for i, (cell, width) in enumerate(zip(cells, widths))).rstrip()
 
 
 def print_head(quick):
-    """Two lines of headings and a rule; returns the widths of the columns."""
+    """Print the headings and a rule; returns the widths of the columns."""
     over, heads, widths = "", [], []
     for title, columns in groups(quick):
         over += f"{title:>{sum(width for _, width in columns)}}"
@@ -66,21 +66,21 @@ def print_head(quick):
     return widths
 
 
-def mark(text, is_missed):
-    """A figure, with a star where it misses its aim."""
-    return text + ("*" if is_missed else " ")
+def mark(text, is_worse):
+    """A value, with a star if it is worse than PyTorch's."""
+    return text + ("*" if is_worse else " ")
 
 
 def device(ours, theirs):
-    """The smallest device, which a search finds to 0.1 % or 2 MiB."""
+    """The cell of the smallest device, which the search finds to 0.1 % or 2 MiB."""
     if not ours:
         return mark("none", True)
-    least = theirs * MIB
-    return mark(f"{ours / GIB:.2f}", ours > least + max(least / 1000, 2 * MIB))
+    theirs *= MIB
+    return mark(f"{ours / GIB:.2f}", ours > theirs + max(theirs / 1000, 2 * MIB))
 
 
 def row(name, mode, ours, theirs, quick):
-    """The cells of one replay."""
+    """The cells of a replay."""
     live = ours["peak_requested"]
     calls = sum(ours["driver_calls"].get(call, 0) for call in CALLS.values())
     yield from (name, mode, f"{live / GIB:.2f}", f"{ours['peak_reserved'] / GIB:.2f}",
@@ -105,7 +105,7 @@ def main(arguments):
             ours = replay(tool, TRACES / f"{name}.xtrace.zst", config, quick)
             print(line(row(name if mode == "classic" else "", mode, ours, reference[name][mode],
                            quick), widths), flush=True)
-    print(NOTES)
+    print("".join(line for line in NOTES.splitlines(keepends=True) if not quick or "smallest device" not in line))
 
 
 if __name__ == "__main__":

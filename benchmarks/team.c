@@ -14,7 +14,7 @@ struct member {
     uint64_t began, ended;
 };
 
-static void *live(void *self)
+static void *run_member(void *self)
 {
     struct member *member = self;
     struct team *team = member->team;
@@ -31,16 +31,16 @@ static void *live(void *self)
 uint64_t team_run(void *self, uint64_t count)
 {
     struct team *team = self;
-    struct member members[TEAM_MOST];
-    pthread_t threads[TEAM_MOST];
+    struct member members[TEAM_MAX];
+    pthread_t threads[TEAM_MAX];
     uint64_t began = UINT64_MAX, ended = 0;
 
     team->steps = count;
     atomic_store(&team->ready, 0);
     for (unsigned i = 0; i < team->count; i++) {
         members[i] = (struct member){team, team->self[i], 0, 0};
-        if (pthread_create(&threads[i], NULL, live, &members[i]) != 0) {
-            (void)fprintf(stderr, "a thread cannot be started\n");
+        if (pthread_create(&threads[i], NULL, run_member, &members[i]) != 0) {
+            (void)fprintf(stderr, "pthread_create failed\n");
             exit(3);
         }
     }

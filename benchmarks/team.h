@@ -1,28 +1,23 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Threads that do the same at the same time.
- *
- * All start together; the time is from then until the last has finished, so it is what the slowest
- * takes.
- */
+/* Threads that run the same work concurrently.  The time is from their common start until the last thread has finished. */
 #ifndef BENCHMARKS_TEAM_H
 #define BENCHMARKS_TEAM_H
 
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define TEAM_MOST 64u
+#define TEAM_MAX 64u
 
 struct team {
     unsigned count;
-    /* What one of them does, `number` from 0 on: so many steps.  What it returns is not looked at. */
+    /* Runs `count` steps in one thread.  The result is ignored. */
     uint64_t (*work)(void *self, uint64_t count);
-    void *self[TEAM_MOST];
+    void *self[TEAM_MAX]; /* argument of each thread */
     uint64_t steps;
     atomic_uint ready;
 };
 
-/* Each does so many steps; as measure.steps, with a struct team. */
+/* Run `count` steps in each thread of a struct team; a function for measure.steps. */
 uint64_t team_run(void *self, uint64_t count);
 
 #endif

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What does it take to give idle memory back?  307 pages of 20 MiB that lie side by side: as one idle
- * stretch, and with a live block in every eleventh.  As in growth.c, only host time is measured.
+ * Release of 307 adjacent pages of 20 MiB: all idle, and with an allocated block in every eleventh.  Host time is measured,
+ * driver calls are counted, and driver time is modeled, as in growth.c.
  */
 #include <stdio.h>
 
+#include "benchmarks/bench.h"
 #include "benchmarks/measure.h"
-#include "benchmarks/subject.h"
 
 #define PAGES 307u
 #define PAGE  ((size_t)20 << 20)
 
 struct scene {
-    unsigned live_every; /* one block in so many stays live; 0: none */
+    unsigned live_every; /* every live_every-th block stays allocated; 0: no block */
     void *blocks[PAGES];
     uint64_t unmaps, driver_us; /* of the last trim */
 };
@@ -25,20 +25,20 @@ static uint64_t trim(void *self, uint64_t count)
     for (uint64_t i = 0; i < count; i++) {
         for (unsigned page = 0; page < PAGES; page++)
             if (scene->blocks[page] == NULL)
-                scene->blocks[page] = subject_alloc(PAGE, 0);
+                scene->blocks[page] = bench_alloc(PAGE, 0);
         for (unsigned page = 0; page < PAGES; page++) {
             if (scene->live_every != 0 && page % scene->live_every == 0)
                 continue;
-            subject_free(scene->blocks[page]);
+            bench_free(scene->blocks[page]);
             scene->blocks[page] = NULL;
         }
-        scene->unmaps = subject_calls("cuMemUnmap");
-        scene->driver_us = subject_driver_us();
+        scene->unmaps = bench_driver_calls("cuMemUnmap");
+        scene->driver_us = bench_driver_us();
         const uint64_t began = measure_now();
-        subject_empty();
+        bench_empty_cache();
         spent += measure_now() - began;
-        scene->unmaps = subject_calls("cuMemUnmap") - scene->unmaps;
-        scene->driver_us = subject_driver_us() - scene->driver_us;
+        scene->unmaps = bench_driver_calls("cuMemUnmap") - scene->unmaps;
+        scene->driver_us = bench_driver_us() - scene->driver_us;
     }
     return spent;
 }
@@ -48,18 +48,18 @@ static void measure_trim(struct scene *scene, const char *name)
     char text[64];
 
     (void)measure_steps(&(struct measure){"trim", name, 1, trim, scene});
-    if (subject_driver_us() != SUBJECT_UNKNOWN) {
+    if (bench_driver_us() != BENCH_UNKNOWN) {
         (void)snprintf(text, sizeof(text), "%s: cuMemUnmap", name);
-        measure_say("trim", text, "calls, counted", (double)scene->unmaps);
+        measure_print("trim", text, "calls, counted", (double)scene->unmaps, "");
         (void)snprintf(text, sizeof(text), "%s: driver time", name);
-        measure_say("trim", text, "us, modelled", (double)scene->driver_us);
+        measure_print("trim", text, "us, modeled", (double)scene->driver_us, "");
     }
     for (unsigned page = 0; page < PAGES; page++) {
         if (scene->blocks[page] != NULL)
-            subject_free(scene->blocks[page]);
+            bench_free(scene->blocks[page]);
         scene->blocks[page] = NULL;
     }
-    subject_empty();
+    bench_empty_cache();
 }
 
 int main(int argc, char **argv)

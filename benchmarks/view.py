@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""What the page of `xseg view` costs in Chromium without a GPU, for snapshots of a training job of N events.
+"""Measures the page of `xseg view` in Chromium without a GPU, for a snapshot of a training job of N events.
 
 view.py TOOL [--events N] [--blocks N] [--picture FILE [--dark]] [--keep FOLDER]
 
-Prints the size of the page, when its first picture is there, how long frames take while it is panned and zoomed, and a
-state, each as median and highest of 40, the memory of the page's process, and nodes.  A frame ends when its pixels are
-there: they are read back.  Needs what tests/tool/view_page.py needs.
+Prints the size of the page, the time of the first picture, the time of frames while panning and zooming and of a state (median and
+maximum of 40), the memory of the page's process, and the number of DOM nodes.  A frame ends when its pixels can be read back.
+Needs the packages of tests/tool/view_page.py.
 """
 import argparse
 import os
@@ -35,7 +35,7 @@ return [Main.times.first, measured, document.getElementsByTagName("*").length];
 
 
 def browse(page, dark):
-    """Chromium on a page, when all of it is there."""
+    """Open a page in Chromium, and wait until it is complete."""
     from selenium import webdriver
     from selenium.webdriver.chrome.options import Options
     from selenium.webdriver.chrome.service import Service
@@ -54,7 +54,7 @@ def browse(page, dark):
 
 
 def resident():
-    """The largest process that draws a page, in bytes."""
+    """The resident bytes of the largest renderer process."""
     most = 0
     for status in pathlib.Path("/proc").glob("[0-9]*/status"):
         try:
@@ -66,7 +66,7 @@ def resident():
 
 
 def main():
-    """All of it."""
+    """Make the snapshot and the page, and measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tool")
     parser.add_argument("--events", type=int, default=1000000)

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How much of two services whose peaks are independent does one card serve, by how they share it?
+ * Sessions of two services with independent peaks that one GPU can serve, for five ways to share the GPU.
  *
  *   bench-budget [--hours H] [--return-ms MS]
  *
- * Two services (sessions.h) have a week on a simulated card of 40 GiB that costs what an A100 does: in one process, or each
- * in a process of its own (server.h).  Their means fit beside each other, their peaks do not.  A session whose blocks are
- * not all to be had is not served.
+ * Two services (sessions.h) run for a week on a simulated GPU of 40 GiB with the driver costs of an A100: in one process, or
+ * in two (server.h).  The sum of their averages fits on the GPU, the sum of their peaks does not.  A session is refused
+ * unless all its blocks can be allocated.
  *
- * The processes go in lock step: each happening is done before the next, on clocks that only orders move.  So everything is
- * counted or modelled, the same each time, but for the time that a request waits for another process: that is the
- * machine's.
+ * The processes run in lock step on simulated clocks.  Therefore all values are counted or modeled, and reproducible, except
+ * the time that a request waits for the other process, which is measured.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,62 +20,63 @@
 
 #include "benchmarks/budget/server.h"
 
-#define CARD_BYTES  (40 * GIB)
-#define CONFIG_MOST 512u
-#define DECAY       "idle_ms:120000"
+#define GPU_BYTES  (40 * GIB)
+#define CONFIG_MAX 512u
+#define DECAY      "idle_ms:120000"
 
-/* How the services share the card. */
-struct way {
+/* One way to share the GPU. */
+struct mode {
     const char *name, *what;
     const char *config;
     unsigned processes;
-    bool ticks;  /* trim_due() every ten seconds, for decay */
-    bool budget; /* with the ledger */
+    bool ticks;  /* whether decay passes run every ten seconds */
+    bool budget; /* with a shared budget file */
 };
 
-static const struct way way[] = {
-    {"together", "one process serves both: the yardstick", "", 1, false, false},
+static const struct mode mode[] = {
+    {"together", "one process serves both: the reference", "", 1, false, false},
     {"halves", "per_process_memory_fraction:0.5 each", ",per_process_memory_fraction:0.5", 2, false,
      false},
-    {"decayed", DECAY " each, with trim_due() every ten seconds", "," DECAY, 2, true, false},
+    {"decayed", DECAY " each, with a decay pass every ten seconds", "," DECAY, 2, true, false},
     {"budget", "budget_file and budget_share:0.5 each", "", 2, false, true},
     {"budget, decayed", "both", "," DECAY, 2, true, true},
 };
-#define WAYS (sizeof(way) / sizeof(way[0]))
+#define MODES (sizeof(mode) / sizeof(mode[0]))
 
-/* What came of a service. */
-struct tally {
-    uint64_t came, served, lent; /* sessions; served with what the other process gave meanwhile */
-    uint64_t needless;           /* refused, although as much as they need was in no block */
-    double load;                 /* of those that were served: bytes times nanoseconds */
+/* Sessions of a service. */
+struct counters {
+    uint64_t begun, served,
+        lent;           /* sessions; lent: served while the other process released memory */
+    uint64_t avoidable; /* refused, although the free memory was sufficient */
+    double load;        /* of served sessions: bytes times nanoseconds */
 };
 
-/* What comes of requests: served without the other process, with memory of it, not at all. */
+/* Results of requests: served without the other process, served with memory that it released, refused. */
 enum kind { SERVED, LENT, REFUSED, KINDS };
 
-/* The time that a request takes for want of memory, in nanoseconds. */
+/* Delay of a request because of memory, in nanoseconds. */
 struct delay {
-    uint64_t own;    /* in its driver calls: modelled */
-    uint64_t others; /* in those of the other process meanwhile: modelled */
-    uint64_t waited; /* for the other process: measured */
+    uint64_t own;    /* modeled time of its driver calls */
+    uint64_t others; /* modeled time of concurrent driver calls of the other process */
+    uint64_t waited; /* measured time of waiting for the other process */
 };
 
 struct outcome {
-    struct tally tally[SERVICES];
-    struct delay *delays; /* of the requests that were served, and behind them the refused ones */
+    struct counters counters[SERVICES];
+    struct delay *delays; /* of the served requests, followed by those of the refused ones */
     size_t served, refused;
-    uint64_t waits[KINDS]; /* calls of requests that wait for the device */
+    uint64_t waits[KINDS]; /* calls in which requests wait for the device */
     uint64_t calls[CALLS], driver_ns;
-    double physical; /* bytes of the card, weighted by time */
-    double took_s;   /* of the machine */
+    double physical; /* bytes, average over time */
+    double took_s;   /* measured */
 };
 
-/* A way under way. */
-struct play {
-    const struct way *way;
+/* State of a run. */
+struct run_state {
+    const struct mode *mode;
     const struct week *week;
     struct server server[SERVICES];
-    struct server_answer last[SERVICES]; /* of each process */
+    struct server_answer last[SERVICES]; /* answer of each process */
     bool *is_live;                       /* of each session */
     uint64_t live_bytes, at_ns;
     struct outcome *outcome;
@@ -87,120 +87,126 @@ static uint64_t total(struct delay delay)
     return delay.own + delay.others + delay.waited;
 }
 
-/* --- One way. --- */
+/* --- Runs. --- */
 
-static struct server_answer tell(struct play *play, unsigned process, enum server_task task,
-                                 uint32_t session)
+static struct server_answer send_order(struct run_state *run_state, unsigned process,
+                                       enum server_task task, uint32_t session)
 {
-    const struct server_order order = {task, session, play->at_ns};
+    const struct server_order order = {task, session, run_state->at_ns};
 
-    play->last[process] = server_do(&play->server[process], order);
-    return play->last[process];
+    run_state->last[process] = server_do(&run_state->server[process], order);
+    return run_state->last[process];
 }
 
-/* The memory of the processes up to a time is what they had after the last happening. */
-static void pass(struct play *play, uint64_t at_ns)
+/* Physical memory is constant between two events. */
+static void advance_to(struct run_state *run_state, uint64_t at_ns)
 {
-    for (unsigned i = 0; i < play->way->processes; i++)
-        play->outcome->physical += (double)play->last[i].physical * (double)(at_ns - play->at_ns);
-    play->at_ns = at_ns;
+    for (unsigned i = 0; i < run_state->mode->processes; i++)
+        run_state->outcome->physical +=
+            (double)run_state->last[i].physical * (double)(at_ns - run_state->at_ns);
+    run_state->at_ns = at_ns;
 }
 
-static void count(struct play *play, const struct session *session, bool served, bool was_lent)
+static void count(struct run_state *run_state, const struct session *session, bool served,
+                  bool is_lent)
 {
-    struct tally *tally = &play->outcome->tally[session->service];
+    struct counters *counters = &run_state->outcome->counters[session->service];
     const double load = (double)session->bytes * (double)(session->end_ns - session->begin_ns);
 
-    tally->came++;
-    tally->served += served;
-    tally->load += served ? load : 0;
-    tally->lent += served && was_lent;
-    tally->needless += !served && play->live_bytes + session->bytes <= CARD_BYTES;
+    counters->begun++;
+    counters->served += served;
+    counters->load += served ? load : 0;
+    counters->lent += served && is_lent;
+    counters->avoidable += !served && run_state->live_bytes + session->bytes <= GPU_BYTES;
 }
 
 /*
- * The other process takes its looks before the request, and is asked afterwards what it did meanwhile.  A request may have
- * asked in vain and been served by its own process, so each that took as long as the shortest wait is charged for it.
+ * The other process advances its clock before the request, and reports its driver time afterwards.  A request can demand
+ * memory in vain and then be served from its own process, so every request of at least the shortest wait is charged.
  */
-static void begin(struct play *play, uint32_t number)
+static void begin(struct run_state *run_state, uint32_t number)
 {
-    const struct session *session = &play->week->sessions[number];
-    const bool has_other = play->way->processes > 1;
+    const struct session *session = &run_state->week->sessions[number];
+    const bool has_other = run_state->mode->processes > 1;
     const unsigned own = has_other ? session->service : 0, other = 1 - own;
-    struct outcome *outcome = play->outcome;
+    struct outcome *outcome = run_state->outcome;
     struct server_answer before = {0}, after = {0};
 
     if (has_other)
-        before = tell(play, other, SERVER_LOOK, 0);
-    const struct server_answer answer = tell(play, own, SERVER_BEGIN, number);
+        before = send_order(run_state, other, SERVER_POLL, 0);
+    const struct server_answer answer = send_order(run_state, own, SERVER_BEGIN, number);
     if (has_other)
-        after = tell(play, other, SERVER_LOOK, 0);
-    const bool was_lent = after.physical < before.physical;
+        after = send_order(run_state, other, SERVER_POLL, 0);
+    const bool is_lent = after.physical < before.physical;
     const struct delay delay = {
         .own = answer.driver_ns,
         .others = after.all_driver_ns - before.all_driver_ns,
-        .waited =
-            play->way->budget && (was_lent || !answer.served || answer.host_ns >= MILLISECOND_NS)
-                ? answer.host_ns
-                : 0,
+        .waited = run_state->mode->budget &&
+                          (is_lent || !answer.served || answer.host_ns >= MILLISECOND_NS)
+                      ? answer.host_ns
+                      : 0,
     };
-    count(play, session, answer.served, was_lent);
-    play->is_live[number] = answer.served;
-    play->live_bytes += answer.served ? session->bytes : 0;
+    count(run_state, session, answer.served, is_lent);
+    run_state->is_live[number] = answer.served;
+    run_state->live_bytes += answer.served ? session->bytes : 0;
     if (answer.served)
         outcome->delays[outcome->served++] = delay;
     else
-        outcome->delays[play->week->count - ++outcome->refused] = delay;
-    outcome->waits[!answer.served ? REFUSED : was_lent ? LENT : SERVED] += answer.waits;
+        outcome->delays[run_state->week->count - ++outcome->refused] = delay;
+    outcome->waits[!answer.served ? REFUSED : is_lent ? LENT : SERVED] += answer.waits;
 }
 
-static void end(struct play *play, uint32_t number)
+static void end(struct run_state *run_state, uint32_t number)
 {
-    const struct session *session = &play->week->sessions[number];
+    const struct session *session = &run_state->week->sessions[number];
 
-    if (!play->is_live[number])
+    if (!run_state->is_live[number])
         return;
-    (void)tell(play, play->way->processes > 1 ? session->service : 0, SERVER_END, number);
-    play->live_bytes -= session->bytes;
+    (void)send_order(run_state, run_state->mode->processes > 1 ? session->service : 0, SERVER_END,
+                     number);
+    run_state->live_bytes -= session->bytes;
 }
 
-static void configure(const struct way *one, const char *ledger, unsigned return_ms, char *config)
+static void configure(const struct mode *used, const char *budget_path, unsigned return_ms,
+                      char *config)
 {
-    (void)snprintf(config, CONFIG_MOST, "expandable_segments:True%s", one->config);
-    if (one->budget)
-        (void)snprintf(config + strlen(config), CONFIG_MOST - strlen(config),
-                       ",budget_file:%s,budget_share:0.5,budget_wait_ms:%u", ledger, return_ms);
+    (void)snprintf(config, CONFIG_MAX, "expandable_segments:True%s", used->config);
+    if (used->budget)
+        (void)snprintf(config + strlen(config), CONFIG_MAX - strlen(config),
+                       ",budget_file:%s,budget_share:0.5,budget_wait_ms:%u", budget_path,
+                       return_ms);
 }
 
-static void open_play(struct play *play, const char *ledger, unsigned return_ms)
+static void open_run(struct run_state *run_state, const char *budget_path, unsigned return_ms)
 {
-    char config[CONFIG_MOST], name[64];
-    const struct server_machine machine = {name, CARD_BYTES};
+    char config[CONFIG_MAX], name[64];
+    const struct server_machine machine = {name, GPU_BYTES};
 
     (void)snprintf(name, sizeof(name), "bench-budget-%d", (int)getpid());
-    configure(play->way, ledger, return_ms, config);
-    play->is_live = calloc(play->week->count + 1, sizeof(*play->is_live));
-    play->outcome->delays = calloc(play->week->count + 1, sizeof(*play->outcome->delays));
-    require(play->is_live != NULL && play->outcome->delays != NULL, "no host memory");
+    configure(run_state->mode, budget_path, return_ms, config);
+    run_state->is_live = calloc(run_state->week->count + 1, sizeof(*run_state->is_live));
+    run_state->outcome->delays =
+        calloc(run_state->week->count + 1, sizeof(*run_state->outcome->delays));
+    require(run_state->is_live != NULL && run_state->outcome->delays != NULL, "out of host memory");
     for (unsigned i = 0; i < SERVICES; i++)
-        play->live_bytes += services[i].weight_bytes;
-    for (unsigned i = 0; i < play->way->processes; i++)
-        play->server[i] =
-            server_start(&machine, play->week, play->way->processes > 1 ? 1u << i : 3u, config,
-                         play->way->ticks);
+        run_state->live_bytes += services[i].weight_bytes;
+    for (unsigned i = 0; i < run_state->mode->processes; i++)
+        run_state->server[i] =
+            server_start(&machine, run_state->week, run_state->mode->processes > 1 ? 1u << i : 3u,
+                         config, run_state->mode->ticks);
 }
 
-static void close_play(struct play *play)
+static void close_run(struct run_state *run_state)
 {
-    for (unsigned i = 0; i < play->way->processes; i++) {
-        const struct server_answer answer = server_end(&play->server[i], play->at_ns);
+    for (unsigned i = 0; i < run_state->mode->processes; i++) {
+        const struct server_answer answer = server_end(&run_state->server[i], run_state->at_ns);
 
-        play->outcome->driver_ns += answer.all_driver_ns;
+        run_state->outcome->driver_ns += answer.all_driver_ns;
         for (unsigned c = 0; c < CALLS; c++)
-            play->outcome->calls[c] += answer.calls[c];
+            run_state->outcome->calls[c] += answer.calls[c];
     }
-    play->outcome->physical /= play->at_ns != 0 ? (double)play->at_ns : 1;
-    free(play->is_live);
+    run_state->outcome->physical /= run_state->at_ns != 0 ? (double)run_state->at_ns : 1;
+    free(run_state->is_live);
 }
 
 static double read_machine_clock(void)
@@ -211,34 +217,34 @@ static double read_machine_clock(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-static void run(const struct way *one, const struct week *week, const char *ledger,
+static void run(const struct mode *used, const struct week *week, const char *budget_path,
                 unsigned return_ms, struct outcome *outcome)
 {
-    struct play play = {.way = one, .week = week, .outcome = outcome};
+    struct run_state run_state = {.mode = used, .week = week, .outcome = outcome};
     const double began = read_machine_clock();
 
-    open_play(&play, ledger, return_ms);
+    open_run(&run_state, budget_path, return_ms);
     for (size_t i = 0; i < 2 * week->count; i++) {
-        const struct happening *happening = &week->happenings[i];
+        const struct event *event = &week->events[i];
 
-        pass(&play, happening->at_ns);
-        if (happening->is_begin)
-            begin(&play, happening->session);
+        advance_to(&run_state, event->at_ns);
+        if (event->is_begin)
+            begin(&run_state, event->session);
         else
-            end(&play, happening->session);
+            end(&run_state, event->session);
     }
-    close_play(&play);
+    close_run(&run_state);
     outcome->took_s = read_machine_clock() - began;
 }
 
-/* --- The tables. --- */
+/* --- Tables. --- */
 
-static struct tally both(const struct outcome *outcome)
+static struct counters both(const struct outcome *outcome)
 {
-    const struct tally *a = &outcome->tally[0], *b = &outcome->tally[1];
+    const struct counters *a = &outcome->counters[0], *b = &outcome->counters[1];
 
-    return (struct tally){a->came + b->came, a->served + b->served, a->lent + b->lent,
-                          a->needless + b->needless, a->load + b->load};
+    return (struct counters){a->begun + b->begun, a->served + b->served, a->lent + b->lent,
+                             a->avoidable + b->avoidable, a->load + b->load};
 }
 
 static double percent(double part, double whole)
@@ -248,28 +254,30 @@ static double percent(double part, double whole)
 
 static void print_served(const struct outcome *outcome)
 {
-    const struct tally yard = both(&outcome[0]);
+    const struct counters reference = both(&outcome[0]);
 
     printf("Sessions, counted\n\n"
-           "| way | served of %s | of %s | served | of together's | GiB hours | of together's | "
-           "refused | needlessly | "
+           "| mode | served of %s | of %s | served | of reference | GiB hours | of reference | "
+           "refused | avoidable | "
            "lent |\n"
            "|---|---|---|---|---|---|---|---|---|---|\n",
            services[0].name, services[1].name);
-    for (unsigned i = 0; i < WAYS; i++) {
-        const struct tally sum = both(&outcome[i]);
-        const struct tally *one = outcome[i].tally;
+    for (unsigned i = 0; i < MODES; i++) {
+        const struct counters sum = both(&outcome[i]);
+        const struct counters *one = outcome[i].counters;
 
         printf("| %s | %" PRIu64 " of %" PRIu64 " | %" PRIu64 " of %" PRIu64
                " | %.1f %% | %.1f %% | %.0f | %.1f %% | %zu | %" PRIu64 " | %" PRIu64 " |\n",
-               way[i].name, one[0].served, one[0].came, one[1].served, one[1].came,
-               percent((double)sum.served, (double)sum.came),
-               percent((double)sum.served, (double)yard.served), sum.load / (double)GIB / 3600e9,
-               percent(sum.load, yard.load), outcome[i].refused, sum.needless, sum.lent);
+               mode[i].name, one[0].served, one[0].begun, one[1].served, one[1].begun,
+               percent((double)sum.served, (double)sum.begun),
+               percent((double)sum.served, (double)reference.served),
+               sum.load / (double)GIB / 3600e9, percent(sum.load, reference.load),
+               outcome[i].refused, sum.avoidable, sum.lent);
     }
-    printf("\nGiB hours: bytes of the served sessions times their time\n"
-           "needlessly: as many bytes as the session needs were in no block, wherever\n"
-           "lent: served while the other process gave memory back\n");
+    printf("\nof reference: relative to the mode `together`\n"
+           "GiB hours: bytes of the served sessions times their duration\n"
+           "avoidable: refused, although the bytes that no block used were sufficient\n"
+           "lent: served while the other process released memory\n");
 }
 
 static int compare(const void *left, const void *right)
@@ -279,7 +287,7 @@ static int compare(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* The delay that a part of the requests has at the most. */
+/* The quantile `part` of sorted delays. */
 static struct delay quantile(const struct delay *sorted, size_t count, double part)
 {
     const struct delay none = {0, 0, 0};
@@ -294,37 +302,37 @@ static void sort_delays(struct outcome *outcome, size_t count)
           compare);
 }
 
-/* How many requests were served with no more delay than some time. */
+/* The number of requests that were served with a delay of at most `time`. */
 static size_t served_within(const struct outcome *outcome, uint64_t time)
 {
-    size_t some = 0;
+    size_t number = 0;
 
-    while (some < outcome->served && total(outcome->delays[some]) <= time)
-        some++;
-    return some;
+    while (number < outcome->served && total(outcome->delays[number]) <= time)
+        number++;
+    return number;
 }
 
 static void print_delays(const struct outcome *outcome, size_t count)
 {
-    const uint64_t yard = total(quantile(outcome[0].delays, outcome[0].served, 1));
+    const uint64_t reference = total(quantile(outcome[0].delays, outcome[0].served, 1));
 
-    printf("\nWhat shortage adds to a request, ms: in its driver calls and in those of the other "
-           "process meanwhile, both "
-           "modelled,\nand waiting for that, measured\n\n"
-           "| way | served: p99 | worst | of which own + other's + waiting | within together's "
-           "worst | of together's | "
-           "refused: worst, of which |\n"
+    printf("\nDelay of requests because of memory, ms: own driver calls and concurrent ones of the "
+           "other "
+           "process (modeled),\nand waiting for the other process (measured)\n\n"
+           "| mode | served: p99 | longest | = own + other's + waiting | within the reference's "
+           "longest | of reference | "
+           "refused: longest = own + other's + waiting |\n"
            "|---|---|---|---|---|---|---|\n");
-    for (unsigned i = 0; i < WAYS; i++) {
+    for (unsigned i = 0; i < MODES; i++) {
         const struct outcome *one = &outcome[i];
         const struct delay worst = quantile(one->delays, one->served, 1);
         const struct delay usual = quantile(one->delays, one->served, 0.99);
-        const size_t within = served_within(one, yard);
+        const size_t within = served_within(one, reference);
 
         const struct delay never = quantile(one->delays + count - one->refused, one->refused, 1);
 
         printf("| %s | %.1f | %.1f | %.1f + %.1f + %.1f | %zu | %.1f %% | %.1f + %.1f + %.1f |\n",
-               way[i].name, (double)total(usual) / 1e6, (double)total(worst) / 1e6,
+               mode[i].name, (double)total(usual) / 1e6, (double)total(worst) / 1e6,
                (double)worst.own / 1e6, (double)worst.others / 1e6, (double)worst.waited / 1e6,
                within, percent((double)within, (double)outcome[0].served), (double)never.own / 1e6,
                (double)never.others / 1e6, (double)never.waited / 1e6);
@@ -333,19 +341,19 @@ static void print_delays(const struct outcome *outcome, size_t count)
 
 static void print_calls(const struct outcome *outcome)
 {
-    printf("\nCalls in which requests wait for the device, counted; driver calls of all processes, "
-           "counted, their time, "
-           "modelled;\nphysical is what the processes have of the card, weighted by time\n\n"
-           "| way | waits: served | lent | refused | physical GiB | driver s |");
+    printf("\nCalls in which requests wait for the device, and driver calls of all processes "
+           "(counted); "
+           "driver time (modeled);\nphysical memory of the processes, average over time\n\n"
+           "| mode | waits: served | lent | refused | physical, GiB | driver time, s |");
     for (unsigned c = 0; c < CALLS; c++)
         printf(" %s |", server_call[c]);
     printf("\n|---|---|---|---|---|---|");
     for (unsigned c = 0; c < CALLS; c++)
         printf("---|");
-    for (unsigned i = 0; i < WAYS; i++) {
+    for (unsigned i = 0; i < MODES; i++) {
         const uint64_t *waits = outcome[i].waits;
 
-        printf("\n| %s | %" PRIu64 " | %" PRIu64 " | %" PRIu64 " | %.2f | %.1f |", way[i].name,
+        printf("\n| %s | %" PRIu64 " | %" PRIu64 " | %" PRIu64 " | %.2f | %.1f |", mode[i].name,
                waits[SERVED], waits[LENT], waits[REFUSED], outcome[i].physical / (double)GIB,
                (double)outcome[i].driver_ns / 1e9);
         for (unsigned c = 0; c < CALLS; c++)
@@ -354,7 +362,7 @@ static void print_calls(const struct outcome *outcome)
     printf("\n");
 }
 
-/* How much the sessions that come need on average and at the most, each service by itself and both. */
+/* Print the average and peak memory that all sessions would need, for each service and for both. */
 static void print_week(const struct week *week, double hours, unsigned return_ms)
 {
     uint64_t live[SERVICES + 1] = {0}, peak[SERVICES + 1] = {0};
@@ -364,34 +372,35 @@ static void print_week(const struct week *week, double hours, unsigned return_ms
         live[s] = services[s].weight_bytes, live[SERVICES] += live[s];
     const double weights = (double)live[SERVICES];
     for (size_t i = 0; i < 2 * week->count; i++) {
-        const struct session *session = &week->sessions[week->happenings[i].session];
-        const unsigned places[2] = {session->service, SERVICES};
+        const struct session *session = &week->sessions[week->events[i].session];
+        const unsigned rows[2] = {session->service, SERVICES};
 
         for (unsigned p = 0; p < 2; p++) {
-            uint64_t *bytes = &live[places[p]];
+            uint64_t *bytes = &live[rows[p]];
 
-            *bytes =
-                week->happenings[i].is_begin ? *bytes + session->bytes : *bytes - session->bytes;
-            peak[places[p]] = *bytes > peak[places[p]] ? *bytes : peak[places[p]];
+            *bytes = week->events[i].is_begin ? *bytes + session->bytes : *bytes - session->bytes;
+            peak[rows[p]] = *bytes > peak[rows[p]] ? *bytes : peak[rows[p]];
         }
-        if (week->happenings[i].is_begin)
+        if (week->events[i].is_begin)
             load += (double)session->bytes * (double)(session->end_ns - session->begin_ns);
     }
-    printf("%.0f hours of two services on a card of %.0f GiB, %zu sessions: with the weights they "
-           "would need %.1f GiB on average,\n"
-           "%.1f and %.1f GiB at their peaks, %.1f GiB both at once; budget_wait_ms is %u\n\n",
-           hours, (double)CARD_BYTES / (double)GIB, week->count,
+    printf("%.0f hours of two services on a GPU of %.0f GiB, %zu sessions: all sessions and the "
+           "weights "
+           "need %.1f GiB on average,\n"
+           "%.1f and %.1f GiB at the peaks of the services, %.1f GiB at the common peak; "
+           "budget_wait_ms: %u\n\n",
+           hours, (double)GPU_BYTES / (double)GIB, week->count,
            (weights + load / (hours * 3600e9)) / (double)GIB, (double)peak[0] / (double)GIB,
            (double)peak[1] / (double)GIB, (double)peak[SERVICES] / (double)GIB, return_ms);
-    for (unsigned i = 0; i < WAYS; i++)
-        printf("  %-16s%s\n", way[i].name, way[i].what);
+    for (unsigned i = 0; i < MODES; i++)
+        printf("  %-16s%s\n", mode[i].name, mode[i].what);
     printf("\n");
 }
 
 int main(int argc, char **argv)
 {
-    static struct outcome outcome[WAYS];
-    char folder[] = "/dev/shm/xseg-bench-XXXXXX", ledger[64];
+    static struct outcome outcome[MODES];
+    char folder[] = "/dev/shm/xseg-bench-XXXXXX", budget_path[64];
     double hours = WEEK_HOURS;
     unsigned return_ms = 200;
 
@@ -407,20 +416,20 @@ int main(int argc, char **argv)
     }
     const struct week week = week_make(hours);
     require(mkdtemp(folder) != NULL, folder);
-    (void)snprintf(ledger, sizeof(ledger), "%s/ledger", folder);
+    (void)snprintf(budget_path, sizeof(budget_path), "%s/budget_path", folder);
     print_week(&week, hours, return_ms);
-    for (unsigned i = 0; i < WAYS; i++) {
-        run(&way[i], &week, ledger, return_ms, &outcome[i]);
-        (void)fprintf(stderr, "%s: %.1f s\n", way[i].name, outcome[i].took_s);
-        (void)unlink(ledger);
+    for (unsigned i = 0; i < MODES; i++) {
+        run(&mode[i], &week, budget_path, return_ms, &outcome[i]);
+        (void)fprintf(stderr, "%s: %.1f s\n", mode[i].name, outcome[i].took_s);
+        (void)unlink(budget_path);
     }
     (void)rmdir(folder);
     print_served(outcome);
-    for (unsigned i = 0; i < WAYS; i++)
+    for (unsigned i = 0; i < MODES; i++)
         sort_delays(&outcome[i], week.count);
     print_delays(outcome, week.count);
     print_calls(outcome);
     free(week.sessions);
-    free(week.happenings);
+    free(week.events);
     return 0;
 }

@@ -15,11 +15,11 @@
 #define BEGIN_NS (300 * MILLISECOND_NS)
 #define END_NS   (50 * MILLISECOND_NS)
 
-/* The driver may be busy for so long in a tick, in microseconds; ticks are between requests. */
+/* Maximum driver time of a tick in microseconds; ticks run between requests. */
 #define TICK_BUDGET_US 100000u
 #define NON_BLOCKING   1u
 
-/* From the driver's interface, by their plain C types. */
+/* Driver functions, declared with plain C types. */
 int cuInit(unsigned flags);
 int cuDevicePrimaryCtxRetain(void **context, int device);
 int cuCtxPushCurrent_v2(void *context);
@@ -28,13 +28,13 @@ int cuStreamCreate(xseg_stream *stream, unsigned flags);
 const char *const server_call[CALLS] = {"cuMemCreate", "cuMemMap",     "cuMemSetAccess",
                                         "cuMemUnmap",  "cuMemRelease", "cuMemGetInfo"};
 
-/* What a process serves with. */
+/* State of a server process. */
 struct state {
     const struct week *week;
     struct xseg_allocator *allocator;
     xseg_stream stream[SERVICES];
     void *weights[SERVICES];
-    void *(*blocks)[BLOCKS_MOST]; /* of each session */
+    void *(*blocks)[BLOCKS_MAX]; /* of each session */
     bool ticks;
 };
 
@@ -49,7 +49,7 @@ void require(bool holds, const char *what)
     exit(1);
 }
 
-/* --- In the process. --- */
+/* --- Server process. --- */
 
 static uint64_t read_machine_clock(void)
 {
@@ -71,7 +71,7 @@ static uint64_t count_waits(void)
            xseg_sim_calls("cuCtxSynchronize");
 }
 
-/* Release what is due, as a service's timer does. */
+/* Run a decay pass, like the timer of a service. */
 static bool trim_due(struct xseg_allocator *allocator)
 {
     const struct xseg_trim_options options = {
@@ -83,7 +83,7 @@ static bool trim_due(struct xseg_allocator *allocator)
     return xseg_trim(allocator, NULL, &options, NULL) == XSEG_OK;
 }
 
-/* Driver calls have moved the clock, too, so that it may be a little ahead. */
+/* Driver calls also advance the clock, so it may be past `at_ns`. */
 static void move_clock(const struct state *state, uint64_t at_ns)
 {
     for (uint64_t now = xseg_sim_clock(); now < at_ns; now = xseg_sim_clock()) {
@@ -98,7 +98,7 @@ static void free_blocks(const struct state *state, uint32_t session, unsigned co
         require(xseg_free(state->allocator, state->blocks[session][i]) == XSEG_OK, "xseg_free");
 }
 
-/* A request: all blocks, or none. */
+/* Allocate all blocks of a session, or none. */
 static bool allocate(const struct state *state, uint32_t number)
 {
     const struct session *session = &state->week->sessions[number];
@@ -141,19 +141,19 @@ static void end(const struct state *state, uint32_t number)
     free_blocks(state, number, session->count);
 }
 
-/* The last process that leaves the shared machine in order removes it. */
-static void leave(struct state *state)
+/* The simulator removes the shared host when its last process resets it. */
+static void close_allocator(struct state *state)
 {
-    const struct xseg_sim_settings alone = {sizeof(alone)};
+    const struct xseg_sim_settings unshared = {sizeof(unshared)};
 
     for (unsigned i = 0; i < SERVICES; i++)
         require(xseg_free(state->allocator, state->weights[i]) == XSEG_OK, "xseg_free");
     require(xseg_close(state->allocator) == XSEG_OK, "xseg_close");
-    require(xseg_sim_used(0) == 0, "memory is left");
-    require(xseg_sim_reset(&alone) == XSEG_OK, "xseg_sim_reset");
+    require(xseg_sim_used(0) == 0, "memory was not released");
+    require(xseg_sim_reset(&unshared) == XSEG_OK, "xseg_sim_reset");
 }
 
-static struct server_answer obey(struct state *state, const struct server_order *order)
+static struct server_answer handle(struct state *state, const struct server_order *order)
 {
     struct xseg_statistics stats = {sizeof(stats)};
     struct server_answer answer = {0};
@@ -170,8 +170,8 @@ static struct server_answer obey(struct state *state, const struct server_order 
     answer.all_driver_ns = xseg_sim_driver_time();
     for (unsigned i = 0; i < CALLS; i++)
         answer.calls[i] = xseg_sim_calls(server_call[i]);
-    if (order->task == SERVER_LEAVE)
-        leave(state);
+    if (order->task == SERVER_CLOSE)
+        close_allocator(state);
     return answer;
 }
 
@@ -188,7 +188,7 @@ static void open_allocator(struct state *state, const struct server_machine *mac
     require(xseg_sim_reset(&settings) == XSEG_OK, "xseg_sim_reset");
     require(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, 0) == 0 &&
                 cuCtxPushCurrent_v2(context) == 0,
-            "the simulated driver");
+            "open the simulated driver");
     options.driver = BENCH_DRIVER;
     options.clock = read_simulated_clock;
     require(xseg_open(config, &options, &state->allocator) == XSEG_OK, "xseg_open");
@@ -202,7 +202,7 @@ static void open_allocator(struct state *state, const struct server_machine *mac
     }
 }
 
-/* --- In the programme. --- */
+/* --- Parent process. --- */
 
 struct server server_start(const struct server_machine *machine, const struct week *week,
                            unsigned served, const char *config, bool ticks)
@@ -223,16 +223,16 @@ struct server server_start(const struct server_machine *machine, const struct we
     }
     (void)close(sockets[0]);
     state.blocks = calloc(week->count + 1, sizeof(*state.blocks));
-    require(state.blocks != NULL, "no host memory");
+    require(state.blocks != NULL, "out of host memory");
     open_allocator(&state, machine, served, config);
-    while (order.task != SERVER_LEAVE &&
+    while (order.task != SERVER_CLOSE &&
            read(sockets[1], &order, sizeof(order)) == (ssize_t)sizeof(order)) {
-        const struct server_answer answer = obey(&state, &order);
+        const struct server_answer answer = handle(&state, &order);
 
         require(write(sockets[1], &answer, sizeof(answer)) == (ssize_t)sizeof(answer), "write");
     }
     free(state.blocks);
-    _exit(order.task == SERVER_LEAVE ? 0 : 1);
+    _exit(order.task == SERVER_CLOSE ? 0 : 1);
 }
 
 struct server_answer server_do(const struct server *server, struct server_order order)
@@ -241,17 +241,18 @@ struct server_answer server_do(const struct server *server, struct server_order 
 
     require(write(server->socket, &order, sizeof(order)) == (ssize_t)sizeof(order), "write");
     require(read(server->socket, &answer, sizeof(answer)) == (ssize_t)sizeof(answer),
-            "a process has ended");
+            "server process has exited");
     return answer;
 }
 
 struct server_answer server_end(const struct server *server, uint64_t at_ns)
 {
-    const struct server_order order = {.task = SERVER_LEAVE, .at_ns = at_ns};
+    const struct server_order order = {.task = SERVER_CLOSE, .at_ns = at_ns};
     const struct server_answer answer = server_do(server, order);
     int result = 1;
 
     (void)close(server->socket);
-    require(waitpid(server->pid, &result, 0) == server->pid && result == 0, "a process failed");
+    require(waitpid(server->pid, &result, 0) == server->pid && result == 0,
+            "server process failed");
     return answer;
 }

@@ -5,11 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define SWING     0.4  /* of the day: from 0.6 to 1.4 times the rate */
-#define WEEKEND   0.5  /* times the rate, on the last two days */
-#define BURST     12.0 /* times the rate, in a burst */
-#define BURST_H   0.75 /* hours that a burst lasts on average */
-#define LULL_H    5.0  /* and the lull between two */
+#define SWING     0.4  /* of a day: from 0.6 to 1.4 times the rate */
+#define WEEKEND   0.5  /* factor of the rate on the last two days */
+#define BURST     12.0 /* factor of the rate in a burst */
+#define BURST_H   0.75 /* mean length of a burst in hours */
+#define LULL_H    5.0  /* mean time between bursts in hours */
 #define LIFE_LOW  30.0
 #define LIFE_HIGH 900.0 /* seconds of a session */
 #define SIZE_LOW  256.0
@@ -32,31 +32,31 @@ static double draw(uint64_t *seed)
     return (double)(*seed * UINT64_C(0x2545F4914F6CDD1D) >> 11) / 9007199254740992.0;
 }
 
-/* A time without a memory. */
-static double waiting(uint64_t *seed, double mean)
+/* Draw from an exponential distribution. */
+static double draw_exponential(uint64_t *seed, double mean)
 {
     return -mean * log(1.0 - draw(seed));
 }
 
-/* Every doubling is as likely as another. */
-static double any_scale(uint64_t *seed, double low, double high)
+/* Draw from a log-uniform distribution. */
+static double draw_log_uniform(uint64_t *seed, double low, double high)
 {
     return low * pow(high / low, draw(seed));
 }
 
-/* The last block has what the others leave, so that a session has its bytes exactly. */
+/* The last block has the remaining bytes, so that the session has the exact total. */
 static struct session make(unsigned service, uint64_t *seed, double hour)
 {
     struct session session = {.service = service};
-    double left = any_scale(seed, SIZE_LOW, SIZE_HIGH);
+    double left = draw_log_uniform(seed, SIZE_LOW, SIZE_HIGH);
 
     session.begin_ns = (uint64_t)(hour * 3600e3) * MILLISECOND_NS;
-    session.end_ns =
-        session.begin_ns + (uint64_t)(any_scale(seed, LIFE_LOW, LIFE_HIGH) * 1e3) * MILLISECOND_NS;
+    session.end_ns = session.begin_ns +
+                     (uint64_t)(draw_log_uniform(seed, LIFE_LOW, LIFE_HIGH) * 1e3) * MILLISECOND_NS;
     while (left > 0) {
-        double part = any_scale(seed, PART_LOW, PART_HIGH);
+        double part = draw_log_uniform(seed, PART_LOW, PART_HIGH);
 
-        if (part + PART_LOW > left || session.count + 1 == BLOCKS_MOST)
+        if (part + PART_LOW > left || session.count + 1 == BLOCKS_MAX)
             part = left;
         session.block[session.count] = (uint64_t)(part * 1024) << 10;
         session.bytes += session.block[session.count++];
@@ -89,29 +89,29 @@ static void add(struct week *week, const struct session *session)
     week->sessions[week->count++] = *session;
 }
 
-/* Draw more sessions than come at the highest rate, and leave out those that the hour does not have. */
+/* Draw sessions at the highest rate, and drop the ones that exceed the current rate. */
 static void add_service(struct week *week, unsigned number, double hours)
 {
     const struct service *service = &services[number];
-    const double most = service->hourly * (1 + SWING) * BURST;
+    const double max_rate = service->hourly * (1 + SWING) * BURST;
     uint64_t seed = service->seed;
-    double hour = 0, change = waiting(&seed, LULL_H);
+    double hour = 0, change = draw_exponential(&seed, LULL_H);
     int bursts = 0;
 
-    while ((hour += waiting(&seed, 1 / most)) < hours) {
-        for (; change < hour; change += waiting(&seed, bursts ? BURST_H : LULL_H))
+    while ((hour += draw_exponential(&seed, 1 / max_rate)) < hours) {
+        for (; change < hour; change += draw_exponential(&seed, bursts ? BURST_H : LULL_H))
             bursts = !bursts;
-        if (draw(&seed) * most >= rate_at(service, hour) * (bursts ? BURST : 1))
+        if (draw(&seed) * max_rate >= rate_at(service, hour) * (bursts ? BURST : 1))
             continue;
         const struct session session = make(number, &seed, hour);
         add(week, &session);
     }
 }
 
-/* What ends at a time does so before something begins. */
+/* At the same time, ends come before begins. */
 static int compare(const void *left, const void *right)
 {
-    const struct happening *a = left, *b = right;
+    const struct event *a = left, *b = right;
 
     if (a->at_ns != b->at_ns)
         return a->at_ns < b->at_ns ? -1 : 1;
@@ -126,13 +126,13 @@ struct week week_make(double hours)
 
     for (unsigned i = 0; i < SERVICES; i++)
         add_service(&week, i, hours);
-    week.happenings = grow(NULL, 2 * week.count + 1, sizeof(*week.happenings));
+    week.events = grow(NULL, 2 * week.count + 1, sizeof(*week.events));
     for (size_t i = 0; i < week.count; i++) {
         const struct session *session = &week.sessions[i];
 
-        week.happenings[2 * i] = (struct happening){session->begin_ns, (uint32_t)i, 1};
-        week.happenings[2 * i + 1] = (struct happening){session->end_ns, (uint32_t)i, 0};
+        week.events[2 * i] = (struct event){session->begin_ns, (uint32_t)i, 1};
+        week.events[2 * i + 1] = (struct event){session->end_ns, (uint32_t)i, 0};
     }
-    qsort(week.happenings, 2 * week.count, sizeof(*week.happenings), compare);
+    qsort(week.events, 2 * week.count, sizeof(*week.events), compare);
     return week;
 }

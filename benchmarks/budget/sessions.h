@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sessions of two services over a week, made up from a seed: the same each time, on every machine that has the same
- * libm.
+ * Pseudo-random sessions of two services over a week.  They depend only on the seeds and on libm.
  *
- * How many sessions begin in an hour follows the hour of the day, less at the weekend, and bursts with lulls between.  Each
- * service has a seed of its own, so that the peaks of one say nothing about those of the other.  A session has blocks of
- * mixed sizes from its beginning to its end.
+ * The rate of sessions follows the hour of the day, is lower at the weekend, and has bursts.  The services have different
+ * seeds, so their peaks are independent.  A session holds blocks of different sizes from its begin to its end.
  */
 #ifndef BENCHMARKS_BUDGET_SESSIONS_H
 #define BENCHMARKS_BUDGET_SESSIONS_H
@@ -13,11 +11,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SERVICES    2u
-#define BLOCKS_MOST 64u
-#define WEEK_HOURS  168.0
-#define MIB         (UINT64_C(1) << 20)
-#define GIB         (UINT64_C(1) << 30)
+#define SERVICES   2u
+#define BLOCKS_MAX 64u
+#define WEEK_HOURS 168.0
+#define MIB        (UINT64_C(1) << 20)
+#define GIB        (UINT64_C(1) << 30)
 
 #define MILLISECOND_NS UINT64_C(1000000)
 #define SECOND_NS      (1000 * MILLISECOND_NS)
@@ -25,9 +23,9 @@
 struct service {
     const char *name;
     uint64_t seed;         /* not 0 */
-    double hourly;         /* sessions an hour, on average over a working day without bursts */
-    double noon;           /* hour of the day at which most come */
-    uint64_t weight_bytes; /* that it has all the week */
+    double hourly;         /* sessions per hour, on average over a working day without bursts */
+    double noon;           /* hour of the day with the highest rate */
+    uint64_t weight_bytes; /* permanent memory */
 };
 
 struct session {
@@ -35,11 +33,11 @@ struct session {
     uint64_t begin_ns, end_ns;
     uint64_t bytes; /* of all blocks */
     unsigned count;
-    uint64_t block[BLOCKS_MOST]; /* bytes */
+    uint64_t block[BLOCKS_MAX]; /* bytes */
 };
 
-/* Everything that happens, in the order in which it does. */
-struct happening {
+/* The begin or the end of a session. */
+struct event {
     uint64_t at_ns;
     uint32_t session;
     uint32_t is_begin;
@@ -47,13 +45,13 @@ struct happening {
 
 struct week {
     struct session *sessions;
-    struct happening *happenings; /* two of each session */
-    size_t count;                 /* sessions */
+    struct event *events; /* two for each session, in order of time */
+    size_t count;         /* sessions */
 };
 
 extern const struct service services[SERVICES];
 
-/* The first hours of the week; the caller frees both fields.  Ends the programme without host memory. */
+/* The first hours of the week; the caller frees both arrays.  Ends the program if host memory is exhausted. */
 struct week week_make(double hours);
 
 #endif

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Draws how much less processor time PyTorch takes on xseg: gnuplot -e "folder='...'" pytorch.gnuplot
+# Draws the ratio of PyTorch's CPU time on its own allocator and on xseg: gnuplot -e "folder='...'" pytorch.gnuplot
 #
 # Reads pytorch-bars.tsv of compare.py; writes pytorch.svg.
 bars = folder . "/pytorch-bars.tsv"

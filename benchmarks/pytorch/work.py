@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""What a PyTorch programme does with memory, operation by operation, and the processor time of each.
+"""Measures the CPU time of PyTorch's memory operations on one allocator.
 
     work.py own|xseg
 
-PyTorch runs on its own allocator, or on xseg.  Names of rows come by standard input, a line each; the answer is a
-line of JSON: the least processor time of an operation in ns, and how many blocks an operation allocates.
+Reads the names of rows from standard input, one per line.  For each it prints a line of JSON: the minimum CPU time of an
+operation in ns, and the number of blocks that an operation allocates.
 
-The process stays on one processor.  PyTorch runs a backward pass in a thread of its own, and a step takes up to a third
-more processor time where the scheduler has put the two threads on different processors.
+The process is pinned to one CPU.  PyTorch runs the backward pass in a separate thread, and a step takes up to a third more CPU
+time if the two threads run on different CPUs.
 """
 import gc
 import json
@@ -19,12 +19,12 @@ import torch
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = {"256 B": 256, "4 KiB": 4 * KIB, "64 KiB": 64 * KIB, "1 MiB": MIB, "20 MiB": 20 * MIB, "100 MiB": 100 * MIB}
-# A batch is long beside the clock's resolution, and short beside a pause by another process.
+# A batch is long compared with the clock's resolution, and short compared with the time slices of other processes.
 BATCH_NS, BATCHES = 10_000_000, 12
 
 
 class Layer(torch.nn.Module):
-    """Attention and two linear layers, from operators that each allocate their result."""
+    """Attention and two linear layers, with operators that each allocate their result."""
 
     def __init__(self, width):
         super().__init__()
@@ -34,7 +34,7 @@ class Layer(torch.nn.Module):
         self.widen, self.narrow = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
 
     def forward(self, x, kept=None):
-        """The layer's output, and its keys and values: those kept, and those of x behind them."""
+        """The output, and the keys and values: the kept ones, followed by those of x."""
         query, key, value = self.query_key_value(self.before(x)).chunk(3, dim=-1)
         if kept is not None:
             key, value = torch.cat((kept[0], key), dim=1), torch.cat((kept[1], value), dim=1)
@@ -44,7 +44,7 @@ class Layer(torch.nn.Module):
 
 
 class Model(torch.nn.Module):
-    """Layers between an embedding and the scores of the next token."""
+    """An embedding, the layers, and the scores of the next token."""
 
     def __init__(self, layers, width, words):
         super().__init__()
@@ -62,7 +62,7 @@ class Model(torch.nn.Module):
 
 
 def empty(size):
-    """A tensor of so many bytes that is made and dropped."""
+    """Create and delete a tensor of `size` bytes."""
     device = torch.device("cuda")
 
     def operation():
@@ -71,7 +71,7 @@ def empty(size):
 
 
 def raw():
-    """A block from the allocator's own entry, without a tensor and without looking for device and stream."""
+    """Allocate and free a block by the allocator's entry point, without a tensor and without a query of device and stream."""
     # pylint: disable=protected-access
     allocate, free = torch._C._cuda_cudaCachingAllocator_raw_alloc, torch._C._cuda_cudaCachingAllocator_raw_delete
     stream = torch.cuda.current_stream().cuda_stream
@@ -82,7 +82,7 @@ def raw():
 
 
 def public_raw():
-    """The same by PyTorch's public functions, which look for device and stream in Python."""
+    """The same by PyTorch's public functions, which query device and stream in Python."""
     allocate, free = torch.cuda.caching_allocator_alloc, torch.cuda.caching_allocator_delete
 
     def operation():
@@ -91,7 +91,7 @@ def public_raw():
 
 
 def record_stream():
-    """A tensor that a second stream uses as well: its free waits for an event there."""
+    """A tensor that a second stream also uses: its free waits for an event."""
     device, side = torch.device("cuda"), torch.cuda.Stream()
 
     def operation():
@@ -100,7 +100,7 @@ def record_stream():
 
 
 def empty_cache():
-    """Ten large tensors and ten small ones, dropped, and their memory given back to the driver."""
+    """Create and delete ten large and ten small tensors, and release their memory to the driver."""
     device = torch.device("cuda")
 
     def operation():
@@ -112,21 +112,21 @@ def empty_cache():
 
 
 def training_step():
-    """Forward, backward and the optimiser's step of a small language model."""
+    """Forward pass, backward pass and optimizer step of a small language model."""
     model = Model(layers=6, width=256, words=1024).cuda()
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     tokens = torch.zeros(8, 128, dtype=torch.long, device="cuda")
 
     def operation():
         scores, _ = model(tokens)
         torch.nn.functional.cross_entropy(scores.flatten(0, 1), tokens.flatten()).backward()
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
     return operation
 
 
 def inference_step():
-    """One more token of eight sequences, whose keys and values grow and begin again after 64 tokens."""
+    """Generate one token of eight sequences, whose keys and values are reset after 64 tokens."""
     model = Model(layers=4, width=256, words=1024).cuda().eval()
     token = torch.zeros(8, 1, dtype=torch.long, device="cuda")
     cache = None
@@ -151,7 +151,7 @@ ROWS = {"empty(0)": lambda: empty(0),
 
 
 def batch(operation, count):
-    """Processor time of so many operations, in ns."""
+    """CPU time of `count` operations in ns."""
     began = time.process_time_ns()
     for _ in range(count):
         operation()
@@ -159,7 +159,7 @@ def batch(operation, count):
 
 
 def measure(operation):
-    """Least processor time of an operation in ns, and the blocks that one allocates."""
+    """Minimum CPU time of an operation in ns, and the number of blocks that it allocates."""
     for _ in range(3):
         operation()
     before = torch.cuda.memory_stats()["allocation.all.allocated"]
@@ -172,10 +172,10 @@ def measure(operation):
     return min(batch(operation, count) for _ in range(BATCHES)) / count, blocks
 
 
-def main(subject):
-    """Answer until standard input ends."""
+def main(allocator):
+    """Measure the rows of standard input."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    if subject == "xseg":
+    if allocator == "xseg":
         import xseg.torch  # pylint: disable=import-outside-toplevel,unused-import
     torch.set_num_threads(1)
     torch.zeros(1, device="cuda")

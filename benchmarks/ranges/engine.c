@@ -7,14 +7,14 @@
 #include "xseg/sim.h"
 
 #define BLOCK        16u  /* tokens */
-#define CHUNK        512u /* tokens of prompts in a step, at most */
+#define CHUNK        512u /* maximum tokens of prompts in a step */
 #define NON_BLOCKING 1u
 
-/* Bytes that ended sequences give up in a step, at most; and that stay free for those that grow when another is let in. */
+/* Maximum bytes of ended sequences to decommit in a step; bytes that stay free for growth when a sequence is started. */
 #define PORTION   ((uint64_t)128 << 20)
 #define WATERMARK ((uint64_t)128 << 20)
 
-/* From the driver's interface, by its plain C types. */
+/* A driver function, declared with plain C types. */
 int cuStreamCreate(xseg_stream *stream, unsigned flags);
 
 void require(bool holds, const char *what)
@@ -28,19 +28,19 @@ void require(bool holds, const char *what)
     exit(1);
 }
 
-static uint64_t most(uint64_t a, uint64_t b)
+static uint64_t max_u64(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
 
-static uint32_t least(uint32_t a, uint32_t b)
+static uint32_t min_u32(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;
 }
 
 /* --- Memory. --- */
 
-/* The granules beneath so many tokens, in whole blocks. */
+/* The number of granules of `tokens` tokens, rounded up to whole blocks. */
 static uint32_t granules_of(const struct engine *engine, uint32_t tokens)
 {
     const uint64_t blocks = (tokens + BLOCK - 1) / BLOCK;
@@ -49,7 +49,7 @@ static uint32_t granules_of(const struct engine *engine, uint32_t tokens)
                       engine->granule);
 }
 
-/* Of a system prompt: the granules that nothing else is on, and the tokens that are whole on these. */
+/* The granules of a system prompt that contain nothing else, and the tokens that are completely in them. */
 static uint32_t system_granules(const struct engine *engine, uint32_t system)
 {
     return (uint32_t)(engine->model->traffic.system[system] * engine->model->token_bytes /
@@ -67,32 +67,32 @@ static uint64_t offset_of(const struct engine *engine, const struct slot *slot, 
     return (uint64_t)(slot - engine->slot) * engine->slot_bytes + granule * engine->granule;
 }
 
-/* Let the library look at what has left: a decommit of nothing does. */
-static void look(const struct engine *engine)
+/* An empty decommit polls the events of earlier ones. */
+static void poll_events(const struct engine *engine)
 {
-    require(xseg_range_decommit(engine->range, 0, 0, engine->stream) == XSEG_OK, "a look");
+    require(xseg_range_decommit(engine->range, 0, 0, engine->stream) == XSEG_OK,
+            "xseg_range_decommit");
 }
 
-/* Whether the card has memory for so many bytes, beside what is promised.  Idle pages are free, what leaves is
- * not yet. */
-static bool has_room(const struct engine *engine, uint64_t bytes)
+/* Whether the GPU has `bytes` of free memory that are not promised to prompts.  Idle pages are free, pending unmaps are not. */
+static bool has_memory(const struct engine *engine, uint64_t bytes)
 {
-    const struct card *card = engine->card;
+    const struct gpu *gpu = engine->gpu;
 
-    if (card->way->halves)
+    if (gpu->mode->halves)
         return (engine->needed + engine->promised) * engine->granule + bytes <=
-               card->cache_bytes / ENGINES;
+               gpu->cache_bytes / ENGINES;
     for (unsigned i = 0; i < ENGINES; i++) {
         struct xseg_range_info info = {sizeof(info)};
 
-        require(xseg_range_query(card->engine[i].range, &info) == XSEG_OK, "xseg_range_info");
-        bytes += info.physical_bytes + card->engine[i].promised * engine->granule;
+        require(xseg_range_query(gpu->engine[i].range, &info) == XSEG_OK, "xseg_range_query");
+        bytes += info.physical_bytes + gpu->engine[i].promised * engine->granule;
     }
-    return bytes <= card->cache_bytes;
+    return bytes <= gpu->cache_bytes;
 }
 
-/* The tokens of a slot need so many granules. */
-static void need(struct engine *engine, struct slot *slot, uint32_t granules)
+/* Set the number of granules that the tokens of a slot need. */
+static void set_needed(struct engine *engine, struct slot *slot, uint32_t granules)
 {
     const uint32_t before = slot->needed > slot->shared ? slot->needed - slot->shared : 0;
     const uint32_t after = granules > slot->shared ? granules - slot->shared : 0;
@@ -100,40 +100,40 @@ static void need(struct engine *engine, struct slot *slot, uint32_t granules)
     engine->needed += after - (uint64_t)before;
     engine->ended += before - (uint64_t)after;
     slot->needed = granules;
-    engine->tally.peak = most(engine->tally.peak, engine->needed);
+    engine->counters.peak = max_u64(engine->counters.peak, engine->needed);
 }
 
-/* Have memory beneath the first granules of a slot, which are needed. */
+/* Commit the first granules of a slot, which its tokens need. */
 static void commit(struct engine *engine, struct slot *slot, uint32_t granules)
 {
     const uint32_t more = granules > slot->granules ? granules - slot->granules : 0;
 
-    if (more != 0 && !engine->card->way->halves)
+    if (more != 0 && !engine->gpu->mode->halves)
         require(xseg_range_commit(engine->range, offset_of(engine, slot, slot->granules),
                                   more * engine->granule, engine->stream) == XSEG_OK,
                 "xseg_range_commit");
     engine->ended += more;
     slot->granules += more;
-    need(engine, slot, granules);
+    set_needed(engine, slot, granules);
 }
 
-/* Give up the last granules of a slot, behind the step that was queued last. */
-static void give_up(struct engine *engine, struct slot *slot, uint32_t granules)
+/* Decommit the last granules of a slot, ordered after the last queued step. */
+static void decommit_last(struct engine *engine, struct slot *slot, uint32_t granules)
 {
     const uint32_t left = slot->granules - granules;
 
-    if (!engine->card->way->halves)
+    if (!engine->gpu->mode->halves)
         require(xseg_range_decommit(engine->range, offset_of(engine, slot, left),
                                     granules * engine->granule, engine->stream) == XSEG_OK,
                 "xseg_range_decommit");
-    engine->ended -= slot->granules - (uint64_t)most(left, slot->shared);
+    engine->ended -= slot->granules - (uint64_t)max_u64(left, slot->shared);
     slot->granules = left;
-    slot->shared = least(slot->shared, left);
+    slot->shared = min_u32(slot->shared, left);
     slot->passed_ns = engine->end_ns;
 }
 
-/* Give up a portion of what ended sequences have, those that ended first before others. */
-static void give_portion(struct engine *engine)
+/* Decommit a portion of the granules of ended sequences, in the order of their ends. */
+static void decommit_portion(struct engine *engine)
 {
     uint32_t portion = (uint32_t)(PORTION / engine->granule);
 
@@ -148,16 +148,16 @@ static void give_portion(struct engine *engine)
         }
         if (oldest == NULL)
             return;
-        const uint32_t part = least(portion, oldest->granules - oldest->needed);
-        give_up(engine, oldest, part);
+        const uint32_t part = min_u32(portion, oldest->granules - oldest->needed);
+        decommit_last(engine, oldest, part);
         portion -= part;
     }
 }
 
-/* --- Sequences that end. --- */
+/* --- End of sequences. --- */
 
-/* The sequence at a place among the running ones leaves its slot. */
-static void leave(struct engine *engine, uint32_t at)
+/* Free the slot of the running sequence at an index. */
+static void free_slot(struct engine *engine, uint32_t at)
 {
     struct slot *slot = &engine->slot[engine->running[at]];
     const struct request *request = &engine->requests[slot->request];
@@ -166,9 +166,9 @@ static void leave(struct engine *engine, uint32_t at)
     if (slot->prompt != 0)
         engine->promised -= whole - slot->needed;
     engine->tokens -= slot->tokens;
-    if (engine->card->way->shares)
+    if (engine->gpu->mode->shares)
         engine->tokens += system_tokens(engine, request->system);
-    need(engine, slot, 0);
+    set_needed(engine, slot, 0);
     slot->is_used = false;
     slot->order = ++engine->endings;
     for (; at + 1 < engine->running_count; at++)
@@ -176,7 +176,7 @@ static void leave(struct engine *engine, uint32_t at)
     engine->running_count--;
 }
 
-/* The sequences of which the engine knows by now that they have ended. */
+/* Free the slots of the sequences whose last step has completed. */
 static void end_sequences(struct engine *engine)
 {
     const uint64_t now = xseg_sim_clock();
@@ -186,30 +186,30 @@ static void end_sequences(struct engine *engine)
 
         if (slot->left != 0 || slot->done_ns > now)
             continue;
-        engine->tally.served++;
-        leave(engine, at);
+        engine->counters.served++;
+        free_slot(engine, at);
     }
 }
 
-/* Memory is short: the sequence that came last is computed again later. */
+/* Memory is low: interrupt the youngest sequence, and recompute it later. */
 static void interrupt(struct engine *engine)
 {
     const struct slot *slot = &engine->slot[engine->running[engine->running_count - 1]];
 
     if (slot->left == 0)
-        return; /* it is about to end anyway */
+        return; /* it ends with the running step */
     engine->made[slot->request] = engine->requests[slot->request].output - slot->left;
     engine->waiting_first = (engine->waiting_first - 1) % QUEUE;
     engine->waiting[engine->waiting_first] = slot->request;
     engine->waiting_count++;
-    engine->tally.interrupted++;
-    leave(engine, engine->running_count - 1);
+    engine->counters.interrupted++;
+    free_slot(engine, engine->running_count - 1);
 }
 
-/* --- Sequences that come. --- */
+/* --- Start of sequences. --- */
 
-/* Whether a slot will do for a request, where system prompts are shared: nothing is mapped where memory still leaves. */
-static bool has_prompt(const struct engine *engine, const struct slot *slot, uint32_t system)
+/* Whether a slot is usable with shared system prompts: it has no pending unmap, or the same system prompt. */
+static bool is_usable(const struct engine *engine, const struct slot *slot, uint32_t system)
 {
     if (slot->granules == 0)
         return slot->passed_ns <= xseg_sim_clock();
@@ -217,7 +217,7 @@ static bool has_prompt(const struct engine *engine, const struct slot *slot, uin
            engine->requests[slot->request].system == system;
 }
 
-/* A slot for a request: that which has most memory still, and of these the one that was left last. */
+/* Choose the free slot with the most committed memory, and among equal ones the one that was freed last. */
 static struct slot *choose_slot(struct engine *engine, uint32_t system)
 {
     struct slot *best = NULL;
@@ -225,7 +225,7 @@ static struct slot *choose_slot(struct engine *engine, uint32_t system)
     for (uint32_t i = 0; i < engine->model->slots; i++) {
         struct slot *slot = &engine->slot[i];
 
-        if (slot->is_used || (engine->card->way->shares && !has_prompt(engine, slot, system)))
+        if (slot->is_used || (engine->gpu->mode->shares && !is_usable(engine, slot, system)))
             continue;
         if (best == NULL || slot->granules > best->granules ||
             (slot->granules == best->granules && slot->order > best->order))
@@ -234,15 +234,15 @@ static struct slot *choose_slot(struct engine *engine, uint32_t system)
     return best;
 }
 
-/* Have the pages of a system prompt beneath the start of a slot.  Returns the tokens of it that need not be computed. */
+/* Map the pages of a system prompt at the start of a slot.  Returns the number of its tokens that are already computed. */
 static uint32_t share(struct engine *engine, struct slot *slot, uint32_t system)
 {
     struct slot *own = &engine->slot[engine->model->slots + system];
     const uint32_t granules = system_granules(engine, system),
                    tokens = system_tokens(engine, system);
-    const bool is_there = own->is_used;
+    const bool is_computed = own->is_used;
 
-    if (!is_there) {
+    if (!is_computed) {
         own->is_used = true;
         engine->tokens += tokens;
         commit(engine, own, granules);
@@ -252,47 +252,47 @@ static uint32_t share(struct engine *engine, struct slot *slot, uint32_t system)
                                  granules * engine->granule, engine->range,
                                  offset_of(engine, own, 0)) == XSEG_OK,
                 "xseg_range_alias");
-        engine->tally.shared += granules;
+        engine->counters.shared += granules;
         slot->granules = slot->shared = granules;
     }
-    return is_there ? tokens : 0;
+    return is_computed ? tokens : 0;
 }
 
-static void note_wait(struct engine *engine, uint32_t number)
+static void record_wait(struct engine *engine, uint32_t number)
 {
     const uint64_t waited = xseg_sim_clock() - engine->requests[number].arrival_ns;
 
     if (engine->made[number] != 0)
         return;
-    engine->tally.admitted++;
-    engine->tally.waited_ns += waited;
-    engine->tally.waited_worst_ns = most(engine->tally.waited_worst_ns, waited);
+    engine->counters.admitted++;
+    engine->counters.waited_ns += waited;
+    engine->counters.waited_worst_ns = max_u64(engine->counters.waited_worst_ns, waited);
 }
 
-/* Let a request have a slot. */
-static void let_in(struct engine *engine, struct slot *slot, uint32_t number)
+/* Start a request in a slot. */
+static void start_sequence(struct engine *engine, struct slot *slot, uint32_t number)
 {
     const struct request *request = &engine->requests[number];
     const uint32_t prompt = request->prompt + engine->made[number];
-    uint32_t there = 0;
+    uint32_t computed = 0;
 
-    if (engine->card->way->shares) {
-        there = share(engine, slot, request->system);
-        /* If nobody has computed it yet, this sequence does, onto the shared pages. */
-        engine->tokens -= system_tokens(engine, request->system) - there;
+    if (engine->gpu->mode->shares) {
+        computed = share(engine, slot, request->system);
+        /* The first sequence computes the system prompt in the shared pages. */
+        engine->tokens -= system_tokens(engine, request->system) - computed;
     }
     slot->is_used = true;
     slot->request = number;
-    slot->tokens = there;
-    slot->prompt = prompt - there;
+    slot->tokens = computed;
+    slot->prompt = prompt - computed;
     slot->left = request->output - engine->made[number];
-    need(engine, slot, slot->shared);
+    set_needed(engine, slot, slot->shared);
     engine->promised += granules_of(engine, prompt) - slot->needed;
     engine->running[engine->running_count++] = (uint32_t)(slot - engine->slot);
-    note_wait(engine, number);
+    record_wait(engine, number);
 }
 
-/* Let requests in, in the order in which they came, as long as there is memory for their prompts. */
+/* Start requests in order of arrival while there is memory for their prompts. */
 static void admit(struct engine *engine)
 {
     const uint64_t now = xseg_sim_clock();
@@ -301,21 +301,21 @@ static void admit(struct engine *engine)
            engine->requests[engine->next_request].arrival_ns <= now) {
         engine->waiting[(engine->waiting_first + engine->waiting_count++) % QUEUE] =
             (uint32_t)engine->next_request++;
-        require(engine->waiting_count < QUEUE, "the queue");
+        require(engine->waiting_count < QUEUE, "queue of requests is full");
     }
     if (engine->waiting_count != 0)
-        look(engine);
+        poll_events(engine);
     while (engine->waiting_count != 0) {
         const uint32_t number = engine->waiting[engine->waiting_first];
         const struct request *request = &engine->requests[number];
         struct slot *slot = choose_slot(engine, request->system);
 
         if (slot == NULL ||
-            !has_room(engine, granules_of(engine, request->prompt + engine->made[number]) *
-                                      engine->granule +
-                                  WATERMARK))
+            !has_memory(engine, granules_of(engine, request->prompt + engine->made[number]) *
+                                        engine->granule +
+                                    WATERMARK))
             return;
-        let_in(engine, slot, number);
+        start_sequence(engine, slot, number);
         engine->waiting_first = (engine->waiting_first + 1) % QUEUE;
         engine->waiting_count--;
     }
@@ -323,7 +323,7 @@ static void admit(struct engine *engine)
 
 /* --- Steps. --- */
 
-/* Have memory for what a step adds to a sequence.  Returns false where there is none: it sits the step out. */
+/* Commit memory for the tokens that a step adds to a sequence.  Without memory, returns false: the sequence skips the step. */
 static bool extend(struct engine *engine, struct slot *slot, uint32_t tokens)
 {
     const uint32_t granules = granules_of(engine, slot->tokens + tokens);
@@ -331,7 +331,7 @@ static bool extend(struct engine *engine, struct slot *slot, uint32_t tokens)
 
     slot->next = 0;
     if (granules > slot->granules && slot->prompt == 0 &&
-        !has_room(engine, (granules - slot->granules) * engine->granule))
+        !has_memory(engine, (granules - slot->granules) * engine->granule))
         return false;
     if (granules > slot->needed)
         commit(engine, slot, granules);
@@ -341,7 +341,7 @@ static bool extend(struct engine *engine, struct slot *slot, uint32_t tokens)
     return true;
 }
 
-/* Have memory for the next step.  Returns the tokens of prompts that it computes. */
+/* Commit memory for the next step.  Returns the number of prompt tokens that the step computes. */
 static uint32_t extend_all(struct engine *engine)
 {
     uint32_t chunk = CHUNK;
@@ -352,7 +352,7 @@ static uint32_t extend_all(struct engine *engine)
 
         slot->next = 0;
         if (slot->prompt != 0) {
-            const uint32_t part = least(chunk, slot->prompt);
+            const uint32_t part = min_u32(chunk, slot->prompt);
 
             if (part != 0 && extend(engine, slot, part))
                 chunk -= part;
@@ -365,17 +365,17 @@ static uint32_t extend_all(struct engine *engine)
     return CHUNK - chunk;
 }
 
-static void note_path(struct tally *tally, uint64_t ns)
+static void record_path(struct counters *counters, uint64_t ns)
 {
-    if (tally->steps == tally->path_room) {
-        tally->path_room = tally->path_room == 0 ? 4096 : 2 * tally->path_room;
-        tally->path_ns = realloc(tally->path_ns, tally->path_room * sizeof(uint64_t));
-        require(tally->path_ns != NULL, "no host memory");
+    if (counters->steps == counters->path_capacity) {
+        counters->path_capacity = counters->path_capacity == 0 ? 4096 : 2 * counters->path_capacity;
+        counters->path_ns = realloc(counters->path_ns, counters->path_capacity * sizeof(uint64_t));
+        require(counters->path_ns != NULL, "out of host memory");
     }
-    tally->path_ns[tally->steps++] = ns;
+    counters->path_ns[counters->steps++] = ns;
 }
 
-/* Count the tokens that the step makes which has been queued. */
+/* Count the tokens that the queued step generates. */
 static void make_tokens(struct engine *engine)
 {
     for (uint32_t at = 0; at < engine->running_count; at++) {
@@ -393,23 +393,23 @@ static void make_tokens(struct engine *engine)
     }
 }
 
-/* Queue a step behind the one that runs: it uses all that its sequences have. */
+/* Queue a step, which accesses the committed memory of its sequences. */
 static void launch(struct engine *engine, uint32_t prompt)
 {
     const struct model *model = engine->model;
-    struct xseg_sim_access touch[SLOTS_MOST];
+    struct xseg_sim_access touch[SLOTS_MAX];
     uint32_t touches = 0, decoding = 0;
 
     for (uint32_t at = 0; at < engine->running_count; at++) {
         const struct slot *slot = &engine->slot[engine->running[at]];
 
         decoding += slot->prompt == 0;
-        if (slot->needed != 0 && !engine->card->way->halves)
+        if (slot->needed != 0 && !engine->gpu->mode->halves)
             touch[touches++] = (struct xseg_sim_access){engine->base + offset_of(engine, slot, 0),
                                                         slot->needed * engine->granule};
     }
     const double us = model->step_us + decoding * model->sequence_us + prompt * model->prompt_us;
-    engine->begin_ns = most(xseg_sim_clock(), engine->end_ns);
+    engine->begin_ns = max_u64(xseg_sim_clock(), engine->end_ns);
     engine->end_ns = engine->begin_ns + (uint64_t)(us * 1e3);
     require(xseg_sim_launch_accessing(engine->stream, engine->end_ns - engine->begin_ns, touch,
                                       touches) == XSEG_OK,
@@ -417,30 +417,30 @@ static void launch(struct engine *engine, uint32_t prompt)
     make_tokens(engine);
 }
 
-/* Nothing runs: wait for what leaves, then for a request. */
-static void rest(struct engine *engine, uint64_t until_ns)
+/* No sequence runs: wait for pending unmaps, then for a request. */
+static void wait_for_work(struct engine *engine, uint64_t until_ns)
 {
     const uint64_t now = xseg_sim_clock();
     uint64_t wake = until_ns;
 
     if (now >= engine->end_ns)
-        look(engine);
+        poll_events(engine);
     if (engine->next_request < engine->request_count)
         wake = engine->requests[engine->next_request].arrival_ns;
     if (now < engine->end_ns && engine->end_ns < wake)
         wake = engine->end_ns;
-    /* More to give up; or the other engine has the memory. */
+    /* More memory to decommit, or the other engine holds the memory. */
     if ((engine->ended != 0 || engine->waiting_count != 0) && now + 1000000 < wake)
         wake = now + 1000000;
     engine->wake_ns = wake;
 }
 
-/* While steps run: have pages for what comes, as far as there is memory. */
+/* Prepare pages for later commits while steps run, if there is memory. */
 static void prepare(const struct engine *engine)
 {
-    const uint64_t bytes = engine->card->way->prepared * engine->granule;
+    const uint64_t bytes = engine->gpu->mode->prepared * engine->granule;
 
-    if (bytes == 0 || !has_room(engine, bytes + WATERMARK))
+    if (bytes == 0 || !has_memory(engine, bytes + WATERMARK))
         return;
     const xseg_status status = xseg_range_prepare(engine->range, bytes);
     require(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY, "xseg_range_prepare");
@@ -449,52 +449,52 @@ static void prepare(const struct engine *engine)
 void engine_pass(struct engine *engine, uint64_t until_ns)
 {
     const uint64_t driver_ns = xseg_sim_driver_time();
-    const bool goes_on = engine->running_count != 0;
-    struct tally *tally = &engine->tally;
+    const bool was_running = engine->running_count != 0;
+    struct counters *counters = &engine->counters;
 
     end_sequences(engine);
     admit(engine);
-    give_portion(engine);
+    decommit_portion(engine);
     const uint32_t prompt = extend_all(engine);
     if (engine->running_count == 0) {
-        rest(engine, until_ns);
+        wait_for_work(engine, until_ns);
         return;
     }
     const uint64_t now = xseg_sim_clock();
-    if (goes_on && now > engine->end_ns) {
-        tally->stood++;
-        tally->stood_ns += now - engine->end_ns;
-        tally->stood_worst_ns = most(tally->stood_worst_ns, now - engine->end_ns);
+    if (was_running && now > engine->end_ns) {
+        counters->stalls++;
+        counters->stall_ns += now - engine->end_ns;
+        counters->longest_stall_ns = max_u64(counters->longest_stall_ns, now - engine->end_ns);
     }
-    note_path(tally, xseg_sim_driver_time() - driver_ns);
+    record_path(counters, xseg_sim_driver_time() - driver_ns);
     launch(engine, prompt);
     prepare(engine);
     engine->wake_ns = engine->begin_ns;
 }
 
-/* --- Opening and closing. --- */
+/* --- Open and close. --- */
 
-void engine_open(struct engine *engine, struct card *card, const struct model *model,
+void engine_open(struct engine *engine, struct gpu *gpu, const struct model *model,
                  uint64_t until_ns)
 {
     struct xseg_range_info info = {sizeof(info)};
-    const bool halves = card->way->halves;
-    const uint64_t granule = card->way->granule,
-                   half = card->cache_bytes / ENGINES / granule * granule;
+    const bool halves = gpu->mode->halves;
+    const uint64_t granule = gpu->mode->granule,
+                   half = gpu->cache_bytes / ENGINES / granule * granule;
     struct xseg_range_options options = {sizeof(options)};
 
     engine->model = model;
-    engine->card = card;
+    engine->gpu = gpu;
     engine->granule = options.page_bytes = granule;
-    engine->slot_bytes = LONGEST * model->token_bytes;
+    engine->slot_bytes = MAX_TOKENS * model->token_bytes;
     engine->requests = requests_make(&model->traffic, until_ns, &engine->request_count);
     engine->made = calloc(engine->request_count + 1, sizeof(*engine->made));
-    require(engine->made != NULL, "no host memory");
+    require(engine->made != NULL, "out of host memory");
     require(cuStreamCreate(&engine->stream, NON_BLOCKING) == 0, "cuStreamCreate");
     const uint64_t bytes = halves ? half : (model->slots + SYSTEM_PROMPTS) * engine->slot_bytes;
-    require(xseg_range_reserve(card->allocator, 0, bytes, &options, &engine->range) == XSEG_OK,
+    require(xseg_range_reserve(gpu->allocator, 0, bytes, &options, &engine->range) == XSEG_OK,
             "xseg_range_reserve");
-    require(xseg_range_query(engine->range, &info) == XSEG_OK, "xseg_range_info");
+    require(xseg_range_query(engine->range, &info) == XSEG_OK, "xseg_range_query");
     engine->base = (uint64_t)(uintptr_t)info.base;
     if (halves)
         require(xseg_range_commit(engine->range, 0, half, engine->stream) == XSEG_OK,
@@ -506,20 +506,20 @@ void engine_close(struct engine *engine)
     struct xseg_range_info info = {sizeof(info)};
 
     while (engine->running_count != 0)
-        leave(engine, engine->running_count - 1);
+        free_slot(engine, engine->running_count - 1);
     for (uint32_t system = 0; system < SYSTEM_PROMPTS; system++)
-        need(engine, &engine->slot[engine->model->slots + system], 0);
+        set_needed(engine, &engine->slot[engine->model->slots + system], 0);
     for (uint32_t i = 0; i < engine->model->slots + SYSTEM_PROMPTS; i++)
         if (engine->slot[i].granules != 0)
-            give_up(engine, &engine->slot[i], engine->slot[i].granules);
+            decommit_last(engine, &engine->slot[i], engine->slot[i].granules);
     require(engine->needed == 0 && engine->ended == 0 && engine->promised == 0,
-            "the granules do not add up");
-    require(xseg_range_query(engine->range, &info) == XSEG_OK, "xseg_range_info");
-    if (info.committed_bytes != 0) /* a half */
+            "granules are not balanced");
+    require(xseg_range_query(engine->range, &info) == XSEG_OK, "xseg_range_query");
+    if (info.committed_bytes != 0) /* mode `halves` */
         require(xseg_range_decommit(engine->range, 0, info.bytes, engine->stream) == XSEG_OK,
                 "xseg_range_decommit");
     require(xseg_range_release(engine->range) == XSEG_OK, "xseg_range_release");
     free(engine->requests);
     free(engine->made);
-    free(engine->tally.path_ns);
+    free(engine->counters.path_ns);
 }

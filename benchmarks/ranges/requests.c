@@ -6,10 +6,10 @@
 #include <stdlib.h>
 
 #define DAY      1200.0 /* seconds */
-#define SWING    0.7    /* of the day: from 0.3 to 1.7 times the rate */
-#define BURST    2.5    /* times the rate, in a burst */
-#define BURST_S  15.0   /* a burst lasts on average */
-#define CALM_S   75.0   /* and the calm between two */
+#define SWING    0.7    /* of a day: from 0.3 to 1.7 times the rate */
+#define BURST    2.5    /* factor of the rate in a burst */
+#define BURST_S  15.0   /* mean length of a burst */
+#define CALM_S   75.0   /* mean time between bursts */
 #define SHORTEST 16.0
 #define PROMPT   5000.0 /* the longest prompt, without the system prompt */
 #define OUTPUT   1500.0 /* the longest output */
@@ -24,8 +24,8 @@ static double draw(uint64_t *seed)
     return (double)(*seed * UINT64_C(0x2545F4914F6CDD1D) >> 11) / 9007199254740992.0;
 }
 
-/* A time without a memory. */
-static double waiting(uint64_t *seed, double mean)
+/* Draw from an exponential distribution. */
+static double draw_exponential(uint64_t *seed, double mean)
 {
     return -mean * log(1.0 - draw(seed));
 }
@@ -38,7 +38,7 @@ static uint32_t length(uint64_t *seed, double median, double sigma, double longe
     return (uint32_t)fmin(fmax(median * exp(sigma * radius * cos(angle)), SHORTEST), longest);
 }
 
-/* The first system prompt is as frequent as the others together, and so on. */
+/* Each system prompt is half as frequent as the one before. */
 static uint32_t choose_system(uint64_t *seed)
 {
     const double at = draw(seed);
@@ -57,24 +57,24 @@ static struct request make(const struct traffic *traffic, uint64_t *seed, double
 
 struct request *requests_make(const struct traffic *traffic, uint64_t until_ns, size_t *count)
 {
-    const double until = (double)until_ns / 1e9, most = traffic->rate * (1 + SWING) * BURST;
+    const double until = (double)until_ns / 1e9, max_rate = traffic->rate * (1 + SWING) * BURST;
     uint64_t seed = traffic->seed;
     struct request *requests = NULL;
-    size_t made = 0, room = 0;
-    double time = 0, change = waiting(&seed, CALM_S);
+    size_t made = 0, capacity = 0;
+    double time = 0, change = draw_exponential(&seed, CALM_S);
     int bursts = 0;
 
-    while ((time += waiting(&seed, 1 / most)) < until) {
-        for (; change < time; change += waiting(&seed, bursts ? BURST_S : CALM_S))
+    while ((time += draw_exponential(&seed, 1 / max_rate)) < until) {
+        for (; change < time; change += draw_exponential(&seed, bursts ? BURST_S : CALM_S))
             bursts = !bursts;
         const double day = 1 + SWING * cos(2 * PI * (time / DAY - traffic->noon));
-        if (draw(&seed) * most >= traffic->rate * day * (bursts ? BURST : 1))
+        if (draw(&seed) * max_rate >= traffic->rate * day * (bursts ? BURST : 1))
             continue;
-        if (made == room) {
-            room = room == 0 ? 1024 : 2 * room;
-            requests = realloc(requests, room * sizeof(*requests));
+        if (made == capacity) {
+            capacity = capacity == 0 ? 1024 : 2 * capacity;
+            requests = realloc(requests, capacity * sizeof(*requests));
             if (requests == NULL) {
-                (void)fprintf(stderr, "no host memory for requests\n");
+                (void)fprintf(stderr, "out of host memory, requests\n");
                 exit(1);
             }
         }

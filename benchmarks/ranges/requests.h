@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The requests of a service, made up from a seed: the same each time, on every machine that has the same libm.
+ * Pseudo-random requests of a service.  They depend only on the seed and on libm.
  *
- * How many come in a second follows the hour of a "day" of 20 minutes, and bursts of some seconds on top of it.  Lengths
- * are log-normal, as those of recorded conversations are.  Each prompt begins with one of a few system prompts.
+ * The rate follows the hour of a "day" of 20 minutes, with bursts of some seconds.  Lengths are log-normal, like those of
+ * recorded conversations.  Each prompt begins with one of four system prompts.
  */
 #ifndef BENCHMARKS_RANGES_REQUESTS_H
 #define BENCHMARKS_RANGES_REQUESTS_H
@@ -12,25 +12,25 @@
 #include <stdint.h>
 
 #define SYSTEM_PROMPTS 4u
-#define LONGEST        8192u /* tokens of a sequence */
+#define MAX_TOKENS     8192u /* tokens of a sequence */
 
 struct request {
     uint64_t arrival_ns;
-    uint32_t system; /* number of its system prompt */
-    uint32_t prompt; /* tokens, with those of the system prompt */
+    uint32_t system; /* index of its system prompt */
+    uint32_t prompt; /* tokens, including the system prompt */
     uint32_t output; /* tokens */
 };
 
-/* How the requests of one model come. */
+/* Arrival of the requests of one model. */
 struct traffic {
     uint64_t seed;                   /* not 0 */
-    double rate;                     /* requests a second, on average over a day without bursts */
-    double noon;                     /* where in the day most come, 0 to 1 */
+    double rate;                     /* requests per second, on average over a day without bursts */
+    double noon;                     /* time of the highest rate, as a fraction of the day */
     double prompt, output;           /* medians, in tokens, without the system prompt */
     uint32_t system[SYSTEM_PROMPTS]; /* tokens of each system prompt */
 };
 
-/* The requests that come before a time, in order; the caller frees them.  Ends the programme without host memory. */
+/* The requests that arrive before a time, in order; the caller frees them.  Ends the program if host memory is exhausted. */
 struct request *requests_make(const struct traffic *traffic, uint64_t until_ns, size_t *count);
 
 #endif

@@ -2,14 +2,11 @@
 # SPDX-License-Identifier: MIT
 """Writes the week of a service as a trace with a clock: generate.py [--weeks N] >week.xtrace
 
-Two models share a device and come and go: a language model, by day, on two streams, and one that makes
-images, in sessions, on a third.  Requests come in bursts with lulls between.  What is allocated, how
-large and in which order is taken from two recorded programmes, llama_serve and sd_unet: their weights,
-the prompts of the one (the temporary memory of its first layer stands for that of all, the caches of
-all layers stay), and of the other one step of the denoising and the decoder, for each size of image
-(blocks of 8 MiB or more).  A cache grows in leaps of 64 tokens.  When things happen is made up.
-
-The same weeks come out each time.
+Two models share a device: a language model by day on two streams, and an image model in sessions on a third one.  Requests
+arrive in bursts.  Sizes and order of allocations are those of two recorded traces, llama_serve and sd_unet.  From the first:
+weights and prompts, with the temporary memory of the first layer only, and the caches of all layers.  From the second:
+weights, one denoising step and the decoder for each image size, blocks of 8 MiB or more.  A cache grows by 64 tokens at a
+time.  The times are pseudo-random with a fixed seed, so the output is reproducible.
 """
 import argparse
 import heapq
@@ -23,12 +20,12 @@ SECOND = 1_000_000
 HOUR = 3600 * SECOND
 DAY = 24 * HOUR
 TEXT_STREAMS, IMAGE_STREAM, COPY_STREAM = (1, 2), 3, 4
-LEAP = 64  # tokens
+GROWTH = 64  # tokens
 BIG = 8 << 20
 
 
 def recorded(name):
-    """The sections of a recorded programme between its marks, as (what, block, bytes)."""
+    """The sections of a recorded trace between its marks, as (operation, block, bytes)."""
     text = subprocess.run(["zstd", "-dc", TRACES / f"{name}.xtrace.zst"], check=True,
                           stdout=subprocess.PIPE).stdout.decode()
     sections = [[]]
@@ -42,7 +39,7 @@ def recorded(name):
 
 
 class Part:
-    """A piece of a recorded programme: its steps, and which blocks are left at its end."""
+    """A part of a recorded trace: its operations, and the blocks that are live at its end."""
 
     def __init__(self, steps):
         ended = {block for what, block, _ in steps if what == "f"}
@@ -51,7 +48,7 @@ class Part:
         self.left = [block for what, block, _ in steps if what == "a" and block not in ended]
 
     def peak(self):
-        """The step after which most is allocated."""
+        """The index of the operation at the peak of allocated bytes."""
         sizes, held, most, where = {}, 0, 0, 0
         for i, (what, block, size) in enumerate(self.steps):
             if what == "a":
@@ -63,7 +60,7 @@ class Part:
 
 
 class Prompt:
-    """A prompt of the language model: its first layer, and the caches of all layers."""
+    """A prompt of the language model: the first layer, and the caches of all layers."""
 
     def __init__(self, section):
         whole = Part(section)
@@ -72,14 +69,14 @@ class Prompt:
         cache = max(set(sizes[block] for block in caches),
                     key=[sizes[block] for block in caches].count)
         caches = [block for block in caches if sizes[block] == cache]
-        # Up to the third cache, which belongs to the second layer.
+        # The third cache belongs to the second layer.
         end = next(i for i, step in enumerate(section) if step[1] == caches[2])
         self.layer = Part([step for step in section[:end] if step[1] not in caches])
         self.cache_bytes, self.caches = cache, len(caches)
 
 
 class Image:
-    """An image: a step of the denoising, and the decoder; blocks of 8 MiB or more."""
+    """An image: a denoising step and the decoder; blocks of 8 MiB or more."""
 
     def __init__(self, section):
         sizes = {block: size for what, block, size in section if what == "a"}
@@ -90,7 +87,7 @@ class Image:
 
 
 class Service:
-    """The clock, the blocks, and what is going on."""
+    """The clock, the blocks, and the active coroutines."""
 
     def __init__(self, out):
         self.out = out
@@ -99,7 +96,7 @@ class Service:
         self.order = 0
 
     def at(self, time, what):
-        """Let a programme, which yields how long it waits, go on at a time."""
+        """Resume a coroutine, which yields its next delay, at a time."""
         heapq.heappush(self.agenda, (time, self.order, what))
         self.order += 1
 
@@ -124,7 +121,7 @@ class Service:
         self.out.write(" ".join(map(str, fields)) + "\n")
 
     def play(self, part, stream, begin=0, end=None, blocks=None):
-        """Steps of a recorded piece; returns the blocks that are left."""
+        """Replay the operations of a part; returns the live blocks."""
         blocks = {} if blocks is None else blocks
         for what, name, size in part.steps[begin:end]:
             if what == "a":
@@ -134,26 +131,26 @@ class Service:
         return blocks
 
 
-def model(service, name, weights, stream, stays):
-    """A model comes, stays for a while, and goes."""
+def model(service, name, weights, stream, duration):
+    """A model is loaded, used, and unloaded."""
     service.say("m", name, "comes")
     blocks = [service.alloc(size, stream) for size in weights]
     service.say("k", stream)
     yield 10 * SECOND
     service.say("y", stream)
-    yield stays
+    yield duration
     service.say("m", name, "goes")
     for block in blocks:
         service.say("f", block)
 
 
 def answer(service, number, prompt, stream, dice):
-    """A request to the language model: a prompt, then so many leaps."""
+    """A request to the language model: a prompt, then one or two growths of the caches."""
     service.say("m", "request", number)
     for block in service.play(prompt.layer, stream).values():
         service.say("f", block)
     size = prompt.cache_bytes
-    leap = max(size // 274, 512) * LEAP // 8 * 8
+    growth = max(size // 274, 512) * GROWTH // 8 * 8
     caches = [service.alloc(size, stream) for _ in range(prompt.caches)]
     service.say("k", stream)
     yield dice.randrange(SECOND // 10, SECOND // 2)
@@ -161,7 +158,7 @@ def answer(service, number, prompt, stream, dice):
     for _ in range(dice.choice((1, 1, 2))):
         yield dice.randrange(SECOND, 3 * SECOND)
         service.say("m", "request", number)
-        size += leap
+        size += growth
         for i, cache in enumerate(caches):
             caches[i] = service.alloc(size, stream)
             service.say("f", cache)
@@ -175,7 +172,7 @@ def answer(service, number, prompt, stream, dice):
 
 
 def picture(service, number, image, dice):
-    """A request for an image: denoising, decoding, and a copy to the host on a stream of its own."""
+    """A request for an image: denoising, decoding, and a copy to the host on a separate stream."""
     service.say("m", "request", number)
     left = service.play(image.step, IMAGE_STREAM)
     service.say("k", IMAGE_STREAM)
@@ -203,7 +200,7 @@ def picture(service, number, image, dice):
 
 
 def worker(begin, requests):
-    """Serves requests, of (time, programme), one after the other."""
+    """Serve requests, pairs of time and coroutine, one after the other."""
     now = begin
     for time, request in requests:
         if time > now:
@@ -215,7 +212,7 @@ def worker(begin, requests):
 
 
 def bursts(begin, end, lull, count, gap, dice):
-    """Times of requests: bursts of `count` on average, `gap` apart, with lulls between."""
+    """Times of requests: bursts of `count` requests on average, with the mean distance `gap`, and the mean pause `lull`."""
     time = begin + int(dice.expovariate(1 / lull))
     while time < end:
         for _ in range(1 + int(dice.expovariate(1 / (count - 1)))):

@@ -19,11 +19,11 @@ decayed = folder . "/service-decayed.tsv"
 # One legend for both panels, above them.
 set key off
 set arrow 1 from screen 0.060,0.95 to screen 0.085,0.95 nohead lw 3 lc rgb "#d1622b"
-set label 1 "reserved, nothing goes back" at screen 0.092,0.95 left
+set label 1 "reserved, never released" at screen 0.092,0.95 left
 set arrow 2 from screen 0.370,0.95 to screen 0.395,0.95 nohead lw 3 lc rgb "#1f6fb4"
 set label 2 "reserved, idle_ms:180000" at screen 0.402,0.95 left
 set object 3 rectangle from screen 0.650,0.93 to screen 0.675,0.97 fc rgb "#b9c4cf" fs solid noborder
-set label 3 "live: what the service holds" at screen 0.682,0.95 left
+set label 3 "live: allocated by the service" at screen 0.682,0.95 left
 
 set multiplot
 set tmargin at screen 0.81
@@ -31,7 +31,7 @@ set bmargin at screen 0.15
 
 set lmargin at screen 0.055
 set rmargin at screen 0.505
-set title "A week, two models that come and go" textcolor rgb "#222222" offset 0,-0.3
+set title "A week with two models" textcolor rgb "#222222" offset 0,-0.3
 set ylabel "device memory (GiB)" textcolor rgb "#444444" offset 1,0
 set xlabel "days" textcolor rgb "#444444" offset 0,0.3
 set xrange [0:7]

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Replays the week of a service in three ways, prints what came of it, and writes memory over time:
-service.py TOOL FOLDER.
+"""Replays the week of a service in three modes, prints a table, and writes memory over time: service.py TOOL FOLDER.
 
-  kept       PyTorch's expandable behaviour: what was reserved once stays
-  emptied    the same, and empty_cache() every 10 seconds from a timer
-  decayed    the configuration below, and xseg_trim() with due_only every second
+  kept       PyTorch's expandable segments: reserved memory is never released
+  emptied    the same, with empty_cache() from a timer every 10 seconds
+  decayed    the configuration below, with xseg_trim() with due_only every second
 """
 import json
 import pathlib
@@ -21,18 +20,17 @@ GIB, MIB = 1 << 30, 1 << 20
 HOUR_US = 3600 * 1_000_000
 
 NOTES = """
-  live, reserved   weighted by time over the week; the floor that decay keeps is 0
-  driver           time in driver calls: MODELLED after an A100, not measured
-  worst call       the longest single allocation or free; worst request: what all of one request's
-                   took.  MODELLED.  The emptying itself is charged to no request, which flatters it
-  waits            calls in which the allocator waited for the device: on the path of a request, and
-                   elsewhere
-  PyTorch          is what xseg does with this string, number for number; it makes more driver calls
+  live, reserved   averages over the week; keep_mb is 0
+  driver           time of driver calls: MODELED after an A100, not measured
+  longest call     the longest allocation or free; longest request: all allocations and frees of one
+                   request.  MODELED.  No request is charged for the calls of the timer
+  waits            calls in which the allocator waits for the device: in a request, and elsewhere
+  PyTorch          has the same values as `kept` with this string, except more driver calls
 """
 
 
 def write_emptied(out):
-    """The week with an `e` line every ten seconds."""
+    """Write the week with an `e` line every ten seconds."""
     lines = subprocess.run(["zstd", "-dc", WEEK], check=True, stdout=subprocess.PIPE)
     due = EMPTY_US
     for line in lines.stdout.decode().splitlines(keepends=True):
@@ -44,13 +42,13 @@ def write_emptied(out):
 
 
 def replay(tool, trace, config, timeline=None):
-    """The tool's JSON; memory over time goes to a file, if one is named."""
+    """Replay a trace; returns the JSON of the tool.  timeline: file for memory over time, or None."""
     command = [tool, "replay", "--json", "--config", config, trace]
     if timeline is not None:
         command += ["--timeline", timeline]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     if done.returncode != 0:
-        sys.exit(f"service.py: {' '.join(map(str, command))} ended with status {done.returncode}")
+        sys.exit(f"service.py: replay failed, status {done.returncode}: {' '.join(map(str, command))}")
     return json.loads(done.stdout)
 
 
@@ -61,10 +59,10 @@ def waits(run):
 
 
 def print_runs(runs):
-    heads = ("", "live", "reserved", "", "peak", "driver", "us per", "worst call", "worst request",
+    heads = ("", "live", "reserved", "", "peak", "driver", "us per", "longest call", "longest request",
              "waits on", "waits")
     units = ("", "GiB", "GiB", "/ live", "GiB", "s", "request", "us", "us", "requests", "elsewhere")
-    widths = (9, 7, 10, 8, 8, 9, 9, 12, 15, 10, 11)
+    widths = (9, 7, 10, 8, 8, 9, 9, 14, 17, 10, 11)
     for cells in (heads, units):
         print("".join(f"{cell:>{width}}" if i else f"{cell:<{width}}"
                       for i, (cell, width) in enumerate(zip(cells, widths))).rstrip())
@@ -81,10 +79,10 @@ def print_runs(runs):
 
 
 def print_drift(timeline):
-    """What stands at three in the night, when no model is there."""
+    """Print the state at three o'clock in each night, when no model is loaded."""
     rows = [list(map(int, line.split("\t"))) for line in timeline.read_text().splitlines()
             if not line.startswith("#")]
-    print("\nat 3 in the night   " + "".join(f"{'night ' + str(night):>10}" for night in range(2, 8)))
+    print("\nat 3 o'clock        " + "".join(f"{'night ' + str(night):>10}" for night in range(2, 8)))
     nights = [next(row for row in rows if row[0] >= (24 * night + 3) * HOUR_US)
               for night in range(1, 7)]
     for head, column, unit in (("reserved MiB", 3, MIB), ("addresses GiB", 4, GIB),
@@ -95,12 +93,12 @@ def print_drift(timeline):
 def print_targets(runs):
     kept, emptied, decayed = (runs[name] for name in ("kept", "emptied", "decayed"))
     print("\n  reserved / live      "
-          f"{decayed['reserved_time_avg'] / decayed['live_time_avg']:.3f}, to reach: 1.10\n"
+          f"{decayed['reserved_time_avg'] / decayed['live_time_avg']:.3f}, target: 1.10\n"
           f"  driver time          {decayed['driver_us'] / emptied['driver_us']:.3f} of emptying, "
-          "to reach: 0.20\n"
-          f"  waits on requests    {decayed['request_path_syncs']}, to reach: 0\n"
-          f"  kept: reserved is    {kept['reserved_time_avg'] / decayed['reserved_time_avg']:.1f} "
-          "times as much")
+          "target: 0.20\n"
+          f"  waits on requests    {decayed['request_path_syncs']}, target: 0\n"
+          f"  kept: reserved       {kept['reserved_time_avg'] / decayed['reserved_time_avg']:.1f} "
+          "times that of decayed")
 
 
 def main(tool, folder):
@@ -112,7 +110,7 @@ def main(tool, folder):
                 for name, trace, config in (("kept", WEEK, EXPANDABLE),
                                             ("emptied", file.name, EXPANDABLE),
                                             ("decayed", WEEK, CONFIG))}
-    print(f"\nthe week of a service: {runs['kept']['requests']} requests, "
+    print(f"\nweek of a service: {runs['kept']['requests']} requests, "
           f"{runs['kept']['events']:,} allocations and frees\n  decayed is {CONFIG}\n")
     print_runs(runs)
     print_drift(folder / "service-decayed.tsv")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""A memory snapshot by PyTorch, with a history of at least EVENTS: record.py EVENTS python|all FILE.
+"""Writes a memory snapshot of PyTorch with a history of at least EVENTS events: record.py EVENTS python|all FILE.
 
-The programme trains a small language model and lets it write, in turn.  As in programmes that wrap their model for data
-parallelism, precision and checkpoints, a module lies in four others.  Each event has its stack: of Python's frames, or of
-those and C++'s.  Printed is how much host memory PyTorch took.
+The program alternates training steps and decode steps of small language models.  The models have four wrappers, as in
+programs that wrap them for data parallelism, precision and checkpoints.  Each event has a call stack of Python frames, or of
+Python and C++ frames.  Prints the host memory of the process.
 """
 import pathlib
 import resource
@@ -18,52 +18,52 @@ WRAPPERS = 4
 
 
 class Wrapper(torch.nn.Module):
-    """Another module, and three frames more in each stack."""
+    """A wrapper of a module, which adds three frames to each stack."""
 
     def __init__(self, module):
         super().__init__()
         self.module = module
 
     def forward(self, *arguments):
-        """What the other one answers."""
+        """The output of the module."""
         return self.module(*arguments)
 
 
 def wrapped(module):
-    """A module within wrappers."""
+    """A module with wrappers, on the GPU."""
     for _ in range(WRAPPERS):
         module = Wrapper(module)
     return module.cuda()
 
 
-def train(model, optimiser, tokens):
-    """A step."""
+def train(model, optimizer, tokens):
+    """A training step."""
     scores, _ = model(tokens)
     torch.nn.functional.cross_entropy(scores.flatten(0, 1), tokens.flatten()).backward()
-    optimiser.step()
-    optimiser.zero_grad(set_to_none=True)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
 
 
 @torch.inference_mode()
 def write(model, tokens, cache):
-    """Eight sequences become longer by a token."""
+    """Generate one token of eight sequences."""
     return model(tokens, cache)[1]
 
 
 def run(events):
-    """Go on until there are so many events."""
+    """Run steps until the history has `events` events."""
     model, writer = wrapped(work.Model(6, 256, 1024)), wrapped(work.Model(4, 256, 1024).eval())
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     tokens = torch.zeros(8, 128, dtype=torch.long, device="cuda")
     cache = None
-    # An allocation is three events: it, its free, and the end of the free.
+    # An allocation and its free are three events.
     while 3 * torch.cuda.memory_stats()["allocation.all.freed"] < events:
-        train(model, optimiser, tokens)
+        train(model, optimizer, tokens)
         cache = write(writer, tokens[:, :1], cache if cache and cache[0][0].shape[1] < 64 else None)
 
 
 def main():
-    """All of it."""
+    """Record and write the snapshot."""
     events, stacks, path = int(float(sys.argv[1])), sys.argv[2], sys.argv[3]
     torch.cuda.memory._record_memory_history("all", context="all", stacks=stacks)
     run(events)

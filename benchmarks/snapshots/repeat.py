@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""A longer memory snapshot than PyTorch has room to make: repeat.py FILE TIMES OUT.
+"""Writes a memory snapshot that repeats the history of a snapshot of PyTorch: repeat.py FILE TIMES OUT.
 
-The history of FILE, which PyTorch has written, comes so many times, one behind the other, with times that go on.  As in
-PyTorch's own files, frames are written once, and the stack of each event is a list of its own.  Before each repetition all
-blocks and segments are freed, since the history begins without any.
+The history of FILE is written TIMES times with increasing timestamps.  As in PyTorch's files, frames are written once, and each
+event has a separate list of frames.  Before each repetition all blocks and segments are freed, because the history begins
+without any.
 """
 import pathlib
 import pickle
@@ -14,15 +14,15 @@ import job  # pylint: disable=wrong-import-position
 
 
 class Repeater(job.Pickle):
-    """A pickle with the entries of another one."""
+    """A pickle with the events of another one."""
 
     def __init__(self, file):
         super().__init__(file)
-        self.stacks = {}  # by the frames: what a list of them is filled with
-        self.lists = {}   # of this repetition: those that were written
+        self.stacks = {}  # by frames: the encoded items of a list of them
+        self.lists = {}   # lists that were written in this repetition
 
     def stack(self, frames):
-        """A list of frames; that of a free and of the free's end is one."""
+        """A list of frames; free_requested and free_completed share a list."""
         if id(frames) in self.lists:
             return b"j" + self.lists[id(frames)].to_bytes(4, "little")
         self.lists[id(frames)] = self.count
@@ -36,7 +36,7 @@ class Repeater(job.Pickle):
         return head + written
 
     def entry_of(self, entry, later):
-        """An entry of another pickle, some microseconds later."""
+        """Write an event of the other pickle, `later` microseconds later."""
         if self.batch == 1000:
             self.file.write(b"e(")
             self.batch = 0
@@ -52,7 +52,7 @@ class Repeater(job.Pickle):
 
 
 def frees(entries):
-    """Entries that give back what a history without expandable segments has at its end."""
+    """Events that free all blocks and segments at the end of a history without expandable segments."""
     blocks, segments = {}, {}
     for entry in entries:
         kind, _, what = entry["action"].rpartition("_")
@@ -67,7 +67,7 @@ def frees(entries):
 
 
 def main():
-    """All of it."""
+    """Read, repeat and write."""
     with open(sys.argv[1], "rb") as file:
         snapshot = pickle.load(file)
     entries = max(snapshot.pop("device_traces"), key=len)

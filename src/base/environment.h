@@ -17,7 +17,7 @@
     X("OOM_SNAPSHOT", "library",                                                                   \
       "directory for snapshots of failed requests; the key oom_snapshot has priority")             \
     X("LIBRARY", "Python", "libxseg.so to load instead of the library of the package xseg")        \
-    X("TORCH", "Python", "1: import `xseg.torch` right after torch")                               \
+    X("TORCH", "Python", "1: import `xseg.torch` right after torch; 0 or empty: do not")           \
     X("TORCH_REGISTERED", "Python",                                                                \
       "regular expression; matching tags and labels are `xseg.torch.registered` ones")             \
     X("SIM_ADDRESSES_MB", "simulator", "virtual addresses that can be reserved, in MiB")           \

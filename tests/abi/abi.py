@@ -99,7 +99,7 @@ def compare(old, new):
 def absent(library):
     """Why nothing can be compared here, or None."""
     if not shutil.which("abidw") or not shutil.which("abidiff"):
-        return "abidw and abidiff are not installed (Debian: abigail-tools)"
+        return "abidw and abidiff are not installed; run .ci/setup abigail-tools"
     if platform.machine() != "x86_64":
         return "libxseg.abi is that of x86_64"
     if ".debug_info" not in run("readelf", "--sections", "--wide", library):

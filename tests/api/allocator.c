@@ -358,6 +358,39 @@ static void the_first_source_wins_whole(void **state)
     scene_close(allocator);
 }
 
+static void a_string_that_hides_the_variable_is_logged_once(void **state)
+{
+    static const struct {
+        const char *config;
+        unsigned lines;
+    } cases[] = {{NULL, 0},
+                 {"expandable_segments:False", 0},
+                 {"expandable_segments:True", 1},
+                 {"expandable_segments:True", 0}};
+    struct xseg_options options = {sizeof(options)};
+    struct heard heard = {{0}, 0};
+
+    (void)state;
+    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+    assert_int_equal(setenv("XSEG_ALLOC_CONF", "expandable_segments:False", 1), 0);
+    options.driver = scene_driver();
+    options.log = hear;
+    options.log_context = &heard;
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct xseg_allocator *allocator = NULL;
+
+        heard.lines = 0;
+        assert_int_equal(xseg_open(cases[i].config, &options, &allocator), XSEG_OK);
+        assert_int_equal(heard.lines, cases[i].lines);
+        scene_close(allocator);
+    }
+    assert_string_equal(
+        heard.line,
+        "configuration: XSEG_ALLOC_CONF is ignored, because the program passes a string to "
+        "xseg_open(); pass NULL to use the variable");
+    assert_int_equal(unsetenv("XSEG_ALLOC_CONF"), 0);
+}
+
 static void bad_strings_change_nothing(void **state)
 {
     struct xseg_allocator *allocator = NULL;
@@ -741,6 +774,8 @@ int main(void)
         cmocka_unit_test(a_failing_trial_falls_back),
         cmocka_unit_test(a_trial_without_addresses_says_so),
         cmocka_unit_test(an_allocator_opens_as_often_as_one_likes),
+        cmocka_unit_test(
+            a_string_that_hides_the_variable_is_logged_once), /* before all others that set it */
         cmocka_unit_test(the_first_source_wins_whole),
         cmocka_unit_test(bad_strings_change_nothing),
         cmocka_unit_test(sizes_at_the_edges),

@@ -45,10 +45,10 @@ def expect(text, wanted):
 def main():
     ucx = ROOT / ".deps/ucx" / sys.implementation.cache_tag / "libucx"
     if not ucx.exists():
-        print("UCX is not there; .ci/setup --ucx fetches it")
+        print("UCX is not installed; run .ci/setup --ucx")
         sys.exit(SKIPPED)
     if re.search(rb"__[at]san_init", SIMULATOR.read_bytes()):
-        print("UCX's programmes cannot load a library that is built with a sanitizer")
+        print("UCX cannot load a library that is built with a sanitizer")
         sys.exit(SKIPPED)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Counts what a run of `meson test` found, names the ten slowest tests, and ends with the line that scripts read.
+"""Summarizes a run of `meson test`: the ten slowest tests, failures, reasons of skipped tests, and the line that scripts read.
 
-tally.py BUILD_FOLDER STATUS; STATUS is the exit status of `meson test`.
+tally.py BUILD_FOLDER STATUS [--interrupted]; STATUS is the exit status of `meson test`.
 
-A TAP program counts as its cases, any other test as one.  The cases are in the JUnit file, but
-neither crashes behind the last case nor timeouts are; those are in the log by test.  Exits with 1
-after any failure, or if nothing ran.
+A TAP program counts as its cases, any other test as one.  The cases are in the JUnit file; crashes after the last case and
+timeouts are only in the log by test.  Exits with 1 after any failure, or if nothing ran.
 """
 import json
 import pathlib
@@ -34,6 +33,8 @@ def read_cases(path):
 def count_test(test, cases):
     """Passed, failed and skipped of one test."""
     result = test["result"]
+    if result == "INTERRUPT":
+        return [0, 0, 0]
     if result in GOOD and not cases:
         return [1, 0, 0]
     if result == "EXPECTEDFAIL":
@@ -55,33 +56,44 @@ def describe(test):
 
 
 def skips(test):
-    """What a test skipped, and why by its own words: a line for each."""
+    """The skipped cases of a test: pairs of the case's name and the reason that the test printed."""
     lines = (test["stdout"] or "").splitlines()
     named = [re.match(r"(?:ok|not ok) \d+(?: - )?(.*?) *# SKIP\S* *(.*)", line, re.I) for line in lines]
     name = test["name"].rpartition(" / ")[2]
-    found = [f"{name}, {match[1]}: {match[2] or 'no reason given'}" for match in named if match]
+    found = [(f"{name}, {match[1]}", match[2] or "no reason given") for match in named if match]
     if found or test["result"] != "SKIP":
         return found
     plan = [match[1] for match in (re.match(r"1\.\.0 *# SKIP\S* *(.*)", line, re.I) for line in lines)
             if match]
     words = plan or lines[-1:] or (test.get("stderr") or "").splitlines()[-1:]
-    return [f"{name}: {''.join(words[:1]).strip() or 'no reason given'}"]
+    reason = re.sub(r"^(\w+\.py: )?(skipped:? )?", "", "".join(words[:1]).strip())
+    return [(name, reason or "no reason given")]
+
+
+def by_reason(skipped):
+    """One line for each reason, the most frequent reason first; it names at most three of the cases."""
+    cases = {}
+    for name, reason in skipped:
+        cases.setdefault(reason, []).append(name)
+    return [f"{len(names)} x {reason} ({', '.join(names[:3])}{', ...' if names[3:] else ''})"
+            for reason, names in sorted(cases.items(), key=lambda item: -len(item[1]))]
 
 
 def tally(logs):
-    """Passed, failed and skipped of a run, texts about tests that failed, and what was skipped."""
-    total, bad, left_out = [0, 0, 0], [], []
+    """Passed, failed and skipped of a run, descriptions of failed tests, and the skipped cases with their reasons."""
+    total, bad, skipped = [0, 0, 0], [], []
     if not (logs / "testlog.json").exists():
-        return total, bad, left_out
-    cases = read_cases(logs / "testlog.junit.xml")
+        return total, bad, skipped
+    junit = logs / "testlog.junit.xml"
+    cases = read_cases(junit) if junit.exists() else {}
     for line in (logs / "testlog.json").read_text().splitlines():
         test = json.loads(line)
         counts = count_test(test, cases.get(test["name"]))
         total = [a + b for a, b in zip(total, counts)]
         if counts[1]:
             bad.append(describe(test))
-        left_out += skips(test)
-    return total, bad, left_out
+        skipped += skips(test)
+    return total, bad, skipped
 
 
 def slowest(logs, count):
@@ -92,19 +104,21 @@ def slowest(logs, count):
     return [f"{test['duration']:6.1f} s  {test['name'].rpartition(' / ')[2]}" for test in tests[:count]]
 
 
-def main(folder, status):
+def main(folder, status, *options):
     """Print the tally; returns the exit status."""
     logs = pathlib.Path(folder, "meson-logs")
-    total, bad, left_out = tally(logs)
-    if int(status) != 0 and total[1] == 0:
-        print(f"meson test ended with status {status}, though no test did")
+    total, bad, skipped = tally(logs)
+    if options:
+        print("interrupted: tests that had not finished are not counted")
+    elif int(status) != 0 and total[1] == 0:
+        print(f"meson test returned status {status}, but no test failed")
         total[1] = 1
     for line in slowest(logs, 10):
         print(f"slow: {line}")
     for text in bad:
         print(f"failed: {text}")
-    for text in left_out:
-        print(f"skipped: {text}")
+    for line in by_reason(skipped):
+        print(f"skipped: {line}")
     if sum(total) == 0:
         print("no test ran")
     print("{} passed, {} failed, {} skipped".format(*total))

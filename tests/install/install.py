@@ -57,7 +57,7 @@ def expect(is_good, what):
 def needs(program):
     """A case is skipped without a program."""
     if not shutil.which(program):
-        raise Absent(f"{program} is not installed")
+        raise Absent(f"{program} is not installed; run .ci/setup {program}")
 
 
 class Installed:
@@ -100,7 +100,7 @@ class Installed:
         """Build a program of one file from this folder."""
         language = source.rpartition(".")[2]
         if not self.compilers[language]:
-            raise Absent("no C++ compiler is installed")
+            raise Absent("no C++ compiler is installed; run .ci/setup g++")
         program = self.scratch / output
         run(*self.compilers[language], STANDARD[language], *WARNINGS, "-o", program, HERE / source,
             *flags)
@@ -213,22 +213,33 @@ def is_loaded_again(tree, program=None):
                GLIBC_TUNABLES="glibc.malloc.tcache_count=0")
 
 
-def examples_work(tree, root, cuda):
-    """The whole programs in the documents, built and run as they stand there; what they print, if the document says it."""
+def commands_of(page, text, root):
+    """The flags and pkg-config packages of the compiler command for an example, and the variables of the command that runs it."""
+    found = re.findall(r"^(?:.*&& )?cc \S+ ((?:-I\S+ )*)\$\(pkg-config --cflags --libs ([\w -]+)\)(.*)\n(.*)", page, re.MULTILINE)
+    packages = {"xseg-sim" if name == "sim" else "xseg" for name in re.findall(r"^#include <xseg/(\w+)\.h>", text, re.MULTILINE)}
+    for folders, named, _, start in found:
+        has_cuda = "-I/usr/local/cuda/include -I.deps/cuda " in folders
+        if set(named.split()) == packages and has_cuda == ("#include <cuda.h>" in text):
+            flags = ["-I" + str(root / folder[2:]) for folder in folders.split()]
+            return flags, sorted(packages), dict(re.findall(r"\b(XSEG_SIM_\w+)=(\S+)", start))
+    raise AssertionError(f"no command compiles the example with {sorted(packages)} of pkg-config; there are {found}")
+
+
+def examples_work(tree, root):
+    """The complete programs in the documents, compiled and run with the commands of the page; their output, if the page has it."""
     programs = [(path, found[1], found[2]) for path in [root / "README.md", *sorted(root.glob("docs/**/*.md"))]
                 for found in re.finditer(r"^```c\n(.*?)^```\n(?:\nIt prints:\n\n```\n(.*?)^```)?",
                                          path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
                 if "int main(" in found[1]]
-    expect(len(programs) >= 2, f"only {len(programs)} examples are left")
+    expect(len(programs) >= 5, f"only {len(programs)} examples are left")
     for number, (path, text, prints) in enumerate(programs):
         source = tree.scratch / f"example-{number}.c"
         source.write_text(f'#line 1 "{path}"\n{text}', encoding="utf-8")
-        packages = {"xseg-sim" if name == "sim" else "xseg"
-                    for name in re.findall(r"^#include <xseg/(\w+)\.h>", text, re.MULTILINE)}
-        program = tree.compile(str(source), *cuda, f"-Wl,-rpath,{tree.libdir}",
-                               *tree.pkg_config("--cflags", "--libs", *sorted(packages)),
+        flags, packages, variables = commands_of(path.read_text(encoding="utf-8"), text, root)
+        program = tree.compile(str(source), *flags, f"-Wl,-rpath,{tree.libdir}",
+                               *tree.pkg_config("--cflags", "--libs", *packages),
                                output=f"example-{number}")
-        said = tree.start(program)
+        said = tree.start(program, **variables)
         expect(prints in (None, said), f"{path.name}: prints\n{said}")
         if "xseg_error_message" in text:
             failed = subprocess.run([program], capture_output=True, text=True, check=False,
@@ -252,7 +263,7 @@ def with_cmake(tree, folder, language, is_static, version):
     """A program of that project."""
     needs("cmake")
     if not tree.compilers[language]:
-        raise Absent("no C++ compiler is installed")
+        raise Absent("no C++ compiler is installed; run .ci/setup g++")
     program = folder / f"use-{language}-{'static' if is_static else 'shared'}"
     expect(loads_libxseg(program) != is_static, "linked with the other kind of library")
     expect(tree.start(program) == f"{version}\n", "another version")
@@ -429,7 +440,7 @@ def cases(root, build, compilers, cuda, scratch):
     for language, is_static in kinds:
         yield f"{'static' if is_static else 'shared'} with pkg-config, {language}", \
             lambda which=(language, is_static): with_pkg_config(tree, *which, version)
-    yield "the examples of the documents", lambda: examples_work(tree, root, cuda)
+    yield "the examples of the documents", lambda: examples_work(tree, root)
     yield "CMake finds the package", lambda: configure_with_cmake(tree, folder)
     for language, is_static in kinds:
         yield f"{'static' if is_static else 'shared'} with CMake, {language}", \
@@ -477,7 +488,7 @@ def main():
     parser.add_argument("--instrumented")
     given = parser.parse_args()
     if given.instrumented != "none":
-        print(f"1..0 # SKIP built with {given.instrumented}, which nobody installs")
+        print(f"1..0 # SKIP built with {given.instrumented}, which cannot be installed")
         return 0
     with contextlib.ExitStack() as stack:
         scratch = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))

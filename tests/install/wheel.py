@@ -216,9 +216,9 @@ def can_be_linked(place):
 
 
 def reads_the_variable(place):
-    """The hook is there where XSEG_TORCH is exactly 1, in children as well, and not in isolated mode."""
+    """The hook is loaded unless XSEG_TORCH is 0 or empty, also in child processes, and not in isolated mode."""
     for value, flags, there in (("1", [], True), ("1", ["-I"], False), ("1", ["-E"], True), ("0", [], False),
-                                ("true", [], False), ("", [], False)):
+                                ("true", [], True), ("", [], False)):
         said = run(place.python, *flags, "-c", PTH, XSEG_TORCH=value)
         expect(said == f"{there}\n", f"XSEG_TORCH={value} {flags}: {said}")
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {PTH!r}], check=True)"

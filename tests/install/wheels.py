@@ -96,7 +96,7 @@ def comes_of_the_sdist(made, scratch):
 def works_on_aarch64(folder):
     """The tool replays a tape, emulated."""
     if not pathlib.Path("/usr/aarch64-linux-gnu/lib").exists():
-        print("skipped - no libraries of aarch64: install g++-aarch64-linux-gnu")
+        print("the compiler for aarch64 is not installed; run .ci/setup g++-aarch64-linux-gnu")
         return
     (folder / "xseg/bin/xseg").chmod(0o755)
     said = run("qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu", folder / "xseg/bin/xseg", "replay", "--check", ROOT / TAPE)

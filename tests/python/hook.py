@@ -38,10 +38,18 @@ class Hook(unittest.TestCase):
     def test_it_comes_right_after_torch(self):
         self.assertEqual(self.said(SAY), ("torch, part, end of torch, xseg.torch\n", ""))
 
-    def test_another_value_does_nothing(self):
-        for value in ("", "0", "true", "11", " 1"):
+    def test_an_empty_value_and_zero_do_nothing(self):
+        for value in ("", "0"):
             with self.subTest(value):
                 self.assertEqual(self.said(SAY, XSEG_TORCH=value), ("torch, part, end of torch\n", ""))
+
+    def test_an_unknown_value_is_reported_once_where_torch_is_imported(self):
+        for value in ("true", "11", " 1"):
+            with self.subTest(value):
+                self.assertEqual(self.said(SAY + "; import torch.part, importlib; importlib.reload(torch)", XSEG_TORCH=value),
+                                 ("torch, part, end of torch\n",
+                                  f"XSEG_TORCH: unknown value, {value!r}; set 1 to run PyTorch on xseg, or 0\n"))
+                self.assertEqual(self.said(START + "import json; print('xseg' in sys.modules)", XSEG_TORCH=value), ("False\n", ""))
 
     def test_isolated_mode_does_nothing(self):
         self.assertEqual(self.said(SAY, "-I"), ("torch, part, end of torch\n", ""))

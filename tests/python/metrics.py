@@ -23,7 +23,7 @@ try:
 except ImportError:
     if os.path.exists(SYSTEM) and os.path.realpath(SYSTEM) != os.path.realpath(sys.executable):
         os.execv(SYSTEM, [SYSTEM, *sys.argv])
-    cases.skip_all("there is no Python package prometheus-client (Debian: python3-prometheus-client)")
+    cases.skip_all("the Python package prometheus-client is not installed; run .ci/setup python3-prometheus-client")
 
 # What the document has: name and type of each metric, without the _total of a counter.
 ALL = {name.removesuffix("_total"): kind for name, kind in re.findall(

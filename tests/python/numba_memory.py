@@ -107,7 +107,7 @@ def start_on_the_simulator():
     package = cases.ROOT / ".deps/numba" / sys.implementation.cache_tag
     is_here = package.exists()
     if not is_here and not (importlib.util.find_spec("numba") and importlib.util.find_spec("numba_cuda")):
-        cases.skip_all("numba-cuda is not installed; .ci/setup --numba fetches it where the wheels can be had")
+        cases.skip_all("numba-cuda is not installed; run .ci/setup --numba")
     with tempfile.TemporaryDirectory() as folder:
         pathlib.Path(folder, "libcuda.so.1").symlink_to(os.environ["XSEG_DRIVER"])
         done = subprocess.run([sys.executable, *sys.argv], check=False, env={

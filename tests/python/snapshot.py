@@ -350,7 +350,7 @@ class PyTorch(Case):
         super().setUp()
         self.tool = torch_tool()
         if self.tool is None:
-            self.skipTest("torch is not installed, so there is no torch/cuda/_memory_viz.py")
+            self.skipTest("PyTorch is not installed; run python3 tests/support/torch_environment.py python")
         self.allocator = self.open()
         self.blocks = [self.allocator.allocate(size) for size in (MIB, 5 * MIB, 70 * MIB)]
         self.blocks.pop(1).free()
@@ -399,7 +399,7 @@ class PyTorch(Case):
         places = [pathlib.Path.home() / ".cache/flamegraph.pl", *pathlib.Path("/usr").glob("**/flamegraph.pl")]
         script = next((path for path in places if path.is_file()), None)
         if script is None:
-            self.skipTest("there is no flamegraph.pl: install libdevel-nytprof-perl")
+            self.skipTest("flamegraph.pl is not installed; run .ci/setup libdevel-nytprof-perl")
         (self.folder / ".cache").mkdir()
         shutil.copy(script, self.folder / ".cache/flamegraph.pl")
         for command in ("segments", "memory"):

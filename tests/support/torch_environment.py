@@ -34,8 +34,8 @@ VERSION = "2.15.0"
 # What PyTorch imports.  Triton, which compiles kernels, and NVIDIA's libraries are left out.
 PACKAGES = (f"torch=={VERSION}", "filelock", "typing-extensions", "sympy", "mpmath", "networkx", "jinja2",
             "markupsafe", "fsspec", "setuptools", "numpy")
-HOW = (f"install PyTorch {VERSION} or later for CUDA 13 and name its environment, XSEG_REFERENCE=FOLDER; or, with a network "
-       "and 6 GB in ${XDG_CACHE_HOME:-~/.cache}/xseg, run `python3 tests/support/torch_environment.py python`")
+HOW = ("run python3 tests/support/torch_environment.py python (1.5 GB to fetch, 6 GB on disk), or set XSEG_REFERENCE to an "
+       f"environment with PyTorch {VERSION} or later for CUDA 13")
 
 
 def site_of(python):

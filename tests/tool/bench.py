@@ -44,16 +44,16 @@ class Bench(unittest.TestCase):
 
     def test_recording_is_measured_with_and_without_stacks(self):
         found = rows("history")
-        for row in (("off", "ns"), ("a read of the clock", "ns, least"), ("events", "ns"),
-                    ("an event, clock aside", "ns an event"), ("events with 32 frames", "ns"),
-                    ("an event with 32 frames", "ns an event")):
+        for row in (("off", "ns"), ("clock read", "ns, minimum"), ("events", "ns"),
+                    ("event, without clock read", "ns per event"), ("events with 32 frames", "ns"),
+                    ("event with 32 frames", "ns per event")):
             self.assertIn(row, found)
 
     def test_the_row_says_by_what_stacks_are_taken(self):
         said = run(FOLDER / "bench-history", "--seconds", "0.01", "--warm", "100").splitlines()
         notes = {row[1]: row[8] for row in (line.split("\t") for line in said) if len(row) > 8}
-        self.assertEqual(list(notes), ["an event with 32 frames"])
-        self.assertRegex(notes["an event with 32 frames"], "^by (libunwind$|the C library: libunwind8 )")
+        self.assertEqual(list(notes), ["event with 32 frames"])
+        self.assertRegex(notes["event with 32 frames"], "^by (libunwind$|the C library; install libunwind8$)")
 
     def test_driver_calls_are_counted(self):
         found = rows("growth")
@@ -93,7 +93,7 @@ class Bench(unittest.TestCase):
     def test_taking_back_calls_no_driver(self):
         with unittest.mock.patch.dict(os.environ, XSEG_SIM_MEMORY_MB="524288"):
             found = rows("granules")
-        self.assertEqual(found["take one back: driver calls", "calls, counted"], 0)
+        self.assertEqual(found["recommit one: driver calls", "calls, counted"], 0)
 
     def test_they_run_on_the_driver_that_is_named(self):
         with_driver = {**os.environ, "XSEG_DRIVER": str(FOLDER.parent / "libxseg-sim.so"),
@@ -101,14 +101,14 @@ class Bench(unittest.TestCase):
         done = subprocess.run([FOLDER / "bench-large", "--seconds", "0.01", "--warm", "100"], check=True,
                               capture_output=True, text=True, env=with_driver)
         self.assertEqual([line.split("\t")[1] for line in done.stdout.splitlines()], ["10^2"])
-        self.assertIn("large, 10^3: left out, because it takes 13.2 GiB and 4.0 GiB are free", done.stderr)
+        self.assertIn("large, 10^3: left out, it takes 13.2 GiB and 4.0 GiB are free", done.stderr)
         done = subprocess.run([FOLDER / "bench-pairs", "large_churn", "10", "time"], check=False,
                               capture_output=True, text=True, env=with_driver)
         self.assertEqual((done.returncode, done.stdout), (3, ""))
         done = subprocess.run([FOLDER / "bench-hit"], check=False, capture_output=True, text=True,
                               env={**with_driver, "XSEG_DRIVER": "/no/such/driver"})
         self.assertEqual(done.returncode, 3)
-        self.assertIn("the driver cannot be loaded: /no/such/driver", done.stderr)
+        self.assertIn("driver: cannot be loaded, /no/such/driver", done.stderr)
 
     def test_pairs_are_timed_where_that_is_asked_for(self):
         self.assertEqual(run(FOLDER / "bench-pairs", "same_block", "1000"), "")
@@ -131,7 +131,7 @@ class Bench(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             said = run(sys.executable, ROOT / "benchmarks/speed.py", "--programs", FOLDER, "--out",
                        folder, "--rounds", "1", "--seconds", "0.01", "--without", "nobody asked", "hit")
-            self.assertIn("no ratios: nobody asked", said)
+            self.assertIn("no ratios to PyTorch: nobody asked", said)
             self.assertIn("hit       4 KiB", said)
             self.assertIn("\txseg\tns\t", pathlib.Path(folder, "speed.tsv").read_text())
 
@@ -147,8 +147,8 @@ class Bench(unittest.TestCase):
         sys.path[:0] = [str(ROOT / "benchmarks")]
         import speed  # pylint: disable=import-error,import-outside-toplevel
         import table  # pylint: disable=import-error,import-outside-toplevel
-        mark = lambda aim, ours, ratios=(): speed.mark(speed.aim_of(*aim), ours, ratios)
-        least, most = ("threads", "work of 2 threads"), ("streams", "8 streams cost")
+        mark = lambda target, ours, ratios=(): speed.mark(speed.target_of(*target), ours, ratios)
+        least, most = ("threads", "throughput of 2 threads"), ("streams", "8 streams / 1 stream")
         self.assertEqual(mark(("hit", "4 KiB"), [9], [10, 13, 10.9]), "11 x*")
         self.assertEqual(mark(("hit", "4 KiB"), [9], [10, 13, 11]), "11 x ")
         self.assertEqual(mark(("hit", "4 KiB"), [9]), "11 x ")

@@ -271,7 +271,7 @@ def start_on_the_simulator():
         print("skipped: Python cannot load a library that is built with a sanitizer")
         sys.exit(SKIPPED)
     if not package.exists():
-        print(f"skipped: {package} is not there; .ci/setup fetches it where the wheel can be had")
+        print(f"skipped: {package} is not installed; run .ci/setup --bindings")
         sys.exit(SKIPPED)
     with tempfile.TemporaryDirectory() as folder:
         pathlib.Path(folder, "libcuda.so.1").symlink_to(driver)

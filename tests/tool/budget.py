@@ -53,11 +53,11 @@ class Budget(unittest.TestCase):
 def why_not(buildtype, compiler, sanitizer):
     """Why nothing can be counted here, or an empty string."""
     if buildtype != "release" or sanitizer != "none":
-        return "the budget is that of a release build"
+        return "only in release builds by gcc; run tests/run --release"
     if compiler != "gcc":
-        return "the budget is that of gcc"
+        return "only in release builds by gcc; run tests/run --release"
     if shutil.which("valgrind") is None:
-        return "valgrind is not installed"
+        return "valgrind is not installed; run .ci/setup valgrind"
     return ""
 
 

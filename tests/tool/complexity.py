@@ -86,9 +86,9 @@ class Complexity(unittest.TestCase):
 def why_not(has_callgrind, buildtype, sanitizer):
     """Why nothing can be counted here, or an empty string."""
     if buildtype != "release" or sanitizer != "none":
-        return "what is counted is a release build"
+        return "only in release builds by gcc; run tests/run --release"
     if shutil.which("valgrind") is None or has_callgrind != "true":
-        return "valgrind or its header is not installed"
+        return "valgrind is not installed; run .ci/setup valgrind"
     return ""
 
 

@@ -156,7 +156,7 @@ class ExportTest(unittest.TestCase):
         return json.loads(self.run_tool("blame", "--json", path)[0])
 
 
-@unittest.skipUnless(protos, "the Python package perfetto is not there; .ci/setup --perfetto fetches it")
+@unittest.skipUnless(protos, "the Python package perfetto is not installed; run .ci/setup --perfetto")
 class Counters(ExportTest):
     """What is there over time."""
 
@@ -323,7 +323,7 @@ def two_pools():
                                                      entry("alloc", BASE + 2 * MIB, MIB, 1_000_007, (0, 3))]]}
 
 
-@unittest.skipUnless(protos, "the Python package perfetto is not there; .ci/setup --perfetto fetches it")
+@unittest.skipUnless(protos, "the Python package perfetto is not installed; run .ci/setup --perfetto")
 class Events(ExportTest):
     """What happened."""
 

@@ -25,7 +25,8 @@ def run(*command, **settings):
 
 def needs(program):
     """Skip a case without a program."""
-    return unittest.skipUnless(shutil.which(program), f"{program} is not installed")
+    return unittest.skipUnless(shutil.which(program),
+                               f"{program} is not installed; run .ci/setup {'man-db' if program == 'man' else program}")
 
 
 class PagesTest(unittest.TestCase):

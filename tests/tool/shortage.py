@@ -58,7 +58,7 @@ class ShortageTest(unittest.TestCase):
                 self.assertEqual(model.events, expected["events"])
                 self.assertEqual(model.physical(), expected["peak_reserved"])
                 self.assertEqual(sum(model.made.values()), expected["driver_calls"]["create"])
-                self.assertEqual(sum(model.given_back.values()), expected["driver_calls"]["release"])
+                self.assertEqual(sum(model.released.values()), expected["driver_calls"]["release"])
 
     def test_the_model_lacks_what_the_tool_lacks(self):
         model = self.stranded.Model(60 * MIB)
@@ -69,7 +69,7 @@ class ShortageTest(unittest.TestCase):
         self.assertEqual([model.rescued(piece * MIB) // MIB for piece in (10, 4, 2)], [10, 16, 16])
         self.assertEqual(model.forced(self.shortage.COSTS), 2 * 74 + 2)
         needs = 60 * MIB + model.lacks()
-        self.assertEqual((needs, model.least_later(rest)), (64 * MIB, 64 * MIB))
+        self.assertEqual((needs, model.min_later(rest)), (64 * MIB, 64 * MIB))
         self.assertEqual([self.fails(needs - 2 * MIB), self.fails(needs)], [True, False])
 
     def fails(self, device):
@@ -85,8 +85,8 @@ class ShortageTest(unittest.TestCase):
     def test_bytes_between_blocks_are_lost_to_longer_ones(self):
         model = self.stranded.Model(40 * MIB)
         self.assertEqual(model.play(["a 0 15728640 0", "a 1 10485760 0", "a 2 15728640 0", "f 1"]), [])
-        self.assertEqual(model.least_later(["a 3 9437184 0", "f 3"]) // MIB, 39)
-        self.assertEqual(model.least_later(["a 3 11534336 0", "f 0"]) // MIB, 51)
+        self.assertEqual(model.min_later(["a 3 9437184 0", "f 3"]) // MIB, 39)
+        self.assertEqual(model.min_later(["a 3 11534336 0", "f 0"]) // MIB, 51)
 
 
 if __name__ == "__main__":

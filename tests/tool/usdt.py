@@ -39,6 +39,6 @@ class Probes(unittest.TestCase):
 if __name__ == "__main__":
     LIBRARY, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
     if sys.argv[3] != "with":
-        print("usdt.py: skipped: sys/sdt.h was not there when the library was built (Debian: systemtap-sdt-dev)")
+        print("built without sys/sdt.h; run .ci/setup systemtap-sdt-dev")
         sys.exit(77)
     unittest.main(argv=sys.argv[:1], verbosity=2)

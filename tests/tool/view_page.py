@@ -30,10 +30,10 @@ try:
 except ImportError:
     if os.path.exists(SYSTEM) and os.path.realpath(SYSTEM) != os.path.realpath(sys.executable):
         os.execv(SYSTEM, [SYSTEM, *sys.argv])
-    print("skipped: there is no Python package selenium")
+    print("chromium, chromedriver or selenium is not installed; run .ci/setup chromium chromium-driver python3-selenium")
     sys.exit(SKIPPED)
 if not BROWSER or not DRIVER:
-    print("skipped: there is no chromium, or no chromedriver")
+    print("chromium, chromedriver or selenium is not installed; run .ci/setup chromium chromium-driver python3-selenium")
     sys.exit(SKIPPED)
 sys.path.insert(0, str(ROOT / "tests/support"))
 import viewed  # pylint: disable=wrong-import-position

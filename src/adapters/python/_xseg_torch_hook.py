@@ -1,23 +1,28 @@
 # SPDX-License-Identifier: MIT
-"""Imports xseg.torch right after torch, whoever imports that.
+"""Imports xseg.torch right after torch, whichever module imports torch.
 
-xseg_torch.pth imports this module if the environment contains XSEG_TORCH=1.  If the import of xseg.torch fails, the error is
-written to standard error and PyTorch keeps its own allocator: child processes inherit the variable, whether they use it or not.
+xseg_torch.pth imports this module unless XSEG_TORCH is unset, empty or 0.  If the import of xseg.torch fails, the error is written
+to standard error and PyTorch keeps its own allocator, because child processes inherit the variable whether they use it or not.
 """
 import importlib.abc
+import os
 import sys
 
 
 def switch():
     """Import xseg.torch, or write the error to standard error."""
+    value = os.environ.get("XSEG_TORCH", "1")  # unset: the program has imported this module
+    if value != "1":
+        print(f"XSEG_TORCH: unknown value, {value!r}; set 1 to run PyTorch on xseg, or 0", file=sys.stderr)
+        return
     try:
         import xseg.torch  # noqa: F401 pylint: disable=import-outside-toplevel,unused-import
-    except Exception as refusal:  # pylint: disable=broad-exception-caught
-        print(f"XSEG_TORCH=1: PyTorch keeps its own allocator: {refusal}", file=sys.stderr)
+    except Exception as error:  # pylint: disable=broad-exception-caught
+        print(f"XSEG_TORCH=1: PyTorch keeps its own allocator: {error}", file=sys.stderr)
 
 
 def follow(loader):
-    """Let the loader of torch, which stays what it is, switch behind the module that it executes."""
+    """Make a loader call switch() after it has executed torch.  The type and the attributes of the loader are unchanged afterwards."""
 
     def exec_module(module):
         del loader.exec_module
@@ -35,10 +40,10 @@ def follow(loader):
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Finds torch as the other finders do, and follows its loader."""
+    """Finds torch by the other finders, and follows its loader."""
 
     def find_spec(self, fullname, path=None, target=None):
-        """None for every other module."""
+        """The spec of torch; None for every other module."""
         if fullname != "torch":
             return None
         for finder in sys.meta_path:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""Builds the wheel: meson builds the tree in release, this packs what it installs, auditwheel gives the tag.
+"""Build backend (PEP 517) of the wheel: meson makes a release build, this module packs the installed files, auditwheel sets the tag.
 
-Settings of pip and of build (`-C NAME=VALUE`):
+Settings of pip and build (`-C NAME=VALUE`):
 
-manylinux=PROCESSOR  x86_64 or aarch64: for glibc 2.28, with the adapters for PyTorch compiled, by src/adapters/python/manylinux
-torch=2.9,2.15       of these only those for some versions of PyTorch
-builddir=FOLDER      a build folder that is set up already, of whatever kind, to pack from
-tag=linux            leave auditwheel out, for a wheel that stays on this machine
+manylinux=PROCESSOR  x86_64 or aarch64: build for glibc 2.28, with compiled adapters for PyTorch, by src/adapters/python/manylinux
+torch=2.9,2.15       only the adapters for these versions of PyTorch
+builddir=FOLDER      pack an existing build folder of any kind
+tag=linux            do not run auditwheel; the wheel is only for this host
 
-The same tree gives the same wheel, bit for bit; SOURCE_DATE_EPOCH is 1980 where it is not set.
+The wheel is reproducible; the default of SOURCE_DATE_EPOCH is 1980.
 """
 import base64
 import gzip
@@ -58,7 +58,7 @@ requires = []
 build-backend = "backend"
 backend-path = ["src/adapters/python"]
 """
-# The commit that a tree without git was made of, for `xseg --version`.
+# The commit of a tree without git, for `xseg --version`.
 COMMIT = pathlib.Path("src/tools/main/commit.txt")
 EPOCH = "315532800"  # 1980, the first year of a zip file
 NEEDED = {  # by setting, what pip fetches
@@ -68,34 +68,35 @@ NEEDED = {  # by setting, what pip fetches
 
 
 def run(*command, cwd=None):
-    """A command that has to succeed; what it prints is pip's, shown with -v or when it fails."""
+    """Run a command that must succeed.  pip shows its output with -v or on failure."""
     print("+", *command, flush=True)
     subprocess.run([str(part) for part in command], check=True, cwd=cwd, env=environment(command))
 
 
 def environment(command):
-    """For a command: the system's meson has its modules where the environment that pip builds in does not look."""
+    """Environment of a command: the modules of the system's meson are not in the path of pip's build environment."""
     builds_in = os.path.dirname(os.environ.get("PYTHONPATH", ""))
     is_systems = command[0] in ("meson", "ninja") and builds_in and not (shutil.which("meson") or "").startswith(builds_in)
     return {name: value for name, value in os.environ.items() if not is_systems or name != "PYTHONPATH"}
 
 
 def version():
-    """The project's, as meson.build has it."""
+    """The version of the project in meson.build."""
     return re.search(r"^  version: '(.*)',$", (ROOT / "meson.build").read_text(encoding="utf-8"), re.MULTILINE)[1]
 
 
 def manylinux():
-    """The modules beside this file that build for an old glibc: toolchain, parts, adapters, torch_headers."""
+    """The modules of manylinux/, which build for an old glibc: toolchain, parts, adapters, torch_headers."""
     sys.path.insert(0, str(HERE))
     from manylinux import adapters, parts, toolchain, torch_headers  # pylint: disable=import-outside-toplevel
     return toolchain, parts, adapters, torch_headers
 
 
 def set_up(scratch, settings, with_tool):
-    """A build folder, with the tool or without, and the folder of the licences of what is linked into the tool; None: it is linked as the system has it."""
+    """Make a build folder, with or without the tool; returns it, and the folder of licenses of libraries that are linked into the
+    tool.  None: the tool uses the system's libraries."""
     build, processor = scratch / "build", settings.get("manylinux")
-    # Names of files that the compiler writes down do not tell where the tree lies.
+    # File names in the output do not contain the path of the tree.
     prefix_map = f"-ffile-prefix-map={os.path.relpath(ROOT, build)}=."
     options = [*OPTIONS, f"-Dtools={'enabled' if with_tool else 'disabled'}"]
     if not processor:
@@ -106,14 +107,14 @@ def set_up(scratch, settings, with_tool):
         raise SystemExit(f"manylinux: unknown processor, {processor}; set {' or '.join(toolchain.PROCESSORS)}")
     toolchain.check(processor)
     linked = parts.build(parts.fetch(scratch / "sources"), processor, scratch / "parts") if with_tool else None
-    # CUDA's headers are fetched: those of this machine may be of any version.
+    # The headers of CUDA are fetched, because the installed ones can have any version.
     cross = toolchain.cross_file(scratch, processor, linked or "/nonexistent", ["-isystem", str(headers.cuda_folder()), prefix_map])
     run("meson", "setup", build, ROOT, *options, "-Dnvtx=enabled", "-Dusdt=disabled", "--cross-file", cross)
     return build, linked
 
 
 def install(scratch, settings, with_tool):
-    """The folder that has include, lib and, with the tool, bin of what was built, and that of the parts that are linked into it."""
+    """Build; returns the installation folder (include, lib and, with the tool, bin), and the folder of linked libraries."""
     build, linked = settings.get("builddir"), None
     is_stripped = bool(not build and settings.get("manylinux"))  # by the linker
     if not build:
@@ -128,14 +129,14 @@ def install(scratch, settings, with_tool):
 
 
 def libraries(folder):
-    """Each shared library under the name that others load it by: a wheel has no links."""
+    """Copy each shared library under its soname, because a wheel has no symbolic links."""
     for path in sorted((folder / "lib").glob("libxseg*.so*")):
         if re.fullmatch(r".*\.so\.\d+", path.name) or (not path.is_symlink() and path.name.endswith(".so")):
             yield path
 
 
 def package(stage, folder, settings):
-    """Put the package xseg together."""
+    """Assemble the package xseg."""
     shutil.copytree(HERE / "xseg", stage / "xseg", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("_xseg_torch_hook.py", "xseg_torch.pth"):
         shutil.copy(HERE / name, stage)
@@ -155,24 +156,24 @@ def package(stage, folder, settings):
 
 
 def abi():
-    """The number of the binary interface, as meson.build has it."""
+    """The ABI number in meson.build."""
     return re.search(r"^abi = '(\d+)'$", (ROOT / "meson.build").read_text(encoding="utf-8"), re.MULTILINE)[1]
 
 
 def licences(linked):
-    """Licence files by their names in the metadata's folder `licenses`, as the standard wants them."""
+    """License files by their names in the folder `licenses` of the metadata."""
     found = {"LICENSE": ROOT / "LICENSE"}
     if linked:
         found.update({f"linked/{path.name}": path for path in sorted((linked / "licences").iterdir())})
     else:
-        for name in ("libjansson4", "libzstd1"):  # Debian's packages of what auditwheel adds
+        for name in ("libjansson4", "libzstd1"):  # Debian's packages of the libraries that auditwheel adds
             path = pathlib.Path("/usr/share/doc", name, "copyright")
             found.update({f"linked/{name}.txt": path} if path.exists() else {})
     return found
 
 
 def metadata(folder, name, summary, files=None):
-    """The folder of metadata, with what pip asks for before it builds; its name."""
+    """Write the folder of metadata that pip requests before the build; returns its name."""
     files = files or {"LICENSE": ROOT / "LICENSE"}
     about = pathlib.Path(folder, f"{name.replace('-', '_')}-{version()}.dist-info")
     about.mkdir()
@@ -186,7 +187,7 @@ def metadata(folder, name, summary, files=None):
 
 
 def bill_of_materials(name, linked):
-    """What the wheel is made of, in CycloneDX's form."""
+    """The software bill of materials in CycloneDX format."""
     def component(kind, part, number, licence):
         return {"type": kind, "bom-ref": part, "name": part, "version": number, "licenses": [{"license": {"id": licence}}]}
 
@@ -204,7 +205,7 @@ def bill_of_materials(name, linked):
 
 
 def describe(stage, name, summary, tag, entry_points, linked):
-    """Metadata; RECORD names every file with its digest, and comes last."""
+    """Write the metadata.  RECORD, the last file, has the digests of all files."""
     about = stage / metadata(stage, name, summary, licences(linked) if name == "xseg" else None)
     (about / "WHEEL").write_text(WHEEL.format(version=version(), tag=tag), encoding="utf-8")
     (about / "sboms").mkdir()
@@ -221,7 +222,7 @@ def describe(stage, name, summary, tag, entry_points, linked):
 
 
 def archive(stage, path):
-    """A zip file of a folder, the same for the same contents."""
+    """Write a reproducible zip file of a folder."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
         for file in sorted(file for file in stage.rglob("*") if file.is_file()):
             entry = zipfile.ZipInfo(file.relative_to(stage).as_posix())
@@ -231,7 +232,7 @@ def archive(stage, path):
 
 
 def repair(scratch, plain, processor):
-    """What auditwheel makes of a wheel: the tag, and the libraries that are not the system's."""
+    """Repair a wheel by auditwheel, which sets the platform tag and adds libraries that are not the system's."""
     excluded = [word for name in ("libc10.so", "libc10_cuda.so") for word in ("--exclude", name)]
     run(sys.executable, "-m", "auditwheel", "repair", *excluded, "-w", scratch / "repaired", plain)
     made, = (scratch / "repaired").iterdir()
@@ -242,7 +243,7 @@ def repair(scratch, plain, processor):
 
 
 def make(wheel_directory, settings, name, summary, fill, entry_points=""):
-    """Build a wheel whose files `fill` puts into a folder; returns its file name.  With entry points it has the tool."""
+    """Build a wheel from the files that `fill` copies; returns its file name.  With entry points it has the tool."""
     settings, out = settings or {}, pathlib.Path(wheel_directory)
     os.environ.setdefault("SOURCE_DATE_EPOCH", EPOCH)
     processor = settings.get("manylinux")
@@ -262,11 +263,11 @@ def make(wheel_directory, settings, name, summary, fill, entry_points=""):
 
 
 def get_requires_for_build_wheel(config_settings=None):
-    """What pip fetches for the build: auditwheel; meson and ninja where the system has none, or where it may have old ones."""
+    """Packages that pip fetches for the build: auditwheel, and meson and ninja if the system has none or possibly old ones."""
     settings = config_settings or {}
     needed = [] if settings.get("tag") == "linux" else NEEDED["repair"]
     tools = [tool for tool in ("meson", "ninja") if not shutil.which(tool)]
-    if settings.get("manylinux"):  # a build folder is read by the meson that has made it
+    if settings.get("manylinux"):  # a build folder requires the meson that made it
         return needed + NEEDED["manylinux"] + (tools if settings.get("builddir") else ["meson>=1.5", "ninja"])
     return needed + tools
 
@@ -275,17 +276,17 @@ SUMMARY = "A GPU memory allocator with expandable segments"
 
 
 def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
-    """What pip calls first."""
+    """PEP 517: requirements of a build."""
     return metadata(metadata_directory, "xseg", SUMMARY)
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    """What pip calls then."""
+    """PEP 517: build the wheel."""
     return make(wheel_directory, config_settings, "xseg", SUMMARY, package, "xseg = xseg.__main__:main")
 
 
 def tree():
-    """The files of the source tree, as git has them, or, where there is no git, all of them."""
+    """The files of the source tree that git tracks, or all files without git."""
     if (ROOT / ".git").exists():
         said = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], check=True, capture_output=True, text=True).stdout
         return [pathlib.Path(name) for name in said.split("\0") if name and (ROOT / name).is_file()]
@@ -295,7 +296,7 @@ def tree():
 
 
 def commit():
-    """The commit that is built, in the form of `git describe`, as meson asks for it."""
+    """The commit in the format of `git describe`, which meson uses."""
     if not (ROOT / ".git").exists():
         return (ROOT / COMMIT).read_text(encoding="ascii").strip() if (ROOT / COMMIT).exists() else "unknown"
     return subprocess.run(["git", "-C", ROOT, "--no-optional-locks", "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"],
@@ -303,7 +304,7 @@ def commit():
 
 
 def build_sdist(sdist_directory, config_settings=None):
-    """The whole tree, from which the same wheel is built."""
+    """PEP 517: build the source distribution, the whole tree."""
     base, epoch = f"xseg-{version()}", int(os.environ.get("SOURCE_DATE_EPOCH", EPOCH))
     about = METADATA.format(name="xseg", version=version(), summary=SUMMARY, licences="License-File: LICENSE\n", extras=EXTRAS,
                             readme=(ROOT / "README.md").read_text(encoding="utf-8"))

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* All sources of the adapter as one: PyTorch's headers take most of the time, and are read once. */
+/* All sources of the adapter in one translation unit, because PyTorch's headers dominate the compile time. */
 #include "src/adapters/torch/allocator.cpp"
-#include "src/adapters/torch/checkpoint.cpp"
 #include "src/adapters/torch/contexts.cpp"
 #include "src/adapters/torch/errors.cpp"
 #include "src/adapters/torch/foreign.cpp"
@@ -9,7 +8,6 @@
 #include "src/adapters/torch/install.cpp"
 #include "src/adapters/torch/notes.cpp"
 #include "src/adapters/torch/observers.cpp"
-#include "src/adapters/torch/peers.cpp"
 #include "src/adapters/torch/pools.cpp"
 #include "src/adapters/torch/settings.cpp"
 #include "src/adapters/torch/share.cpp"

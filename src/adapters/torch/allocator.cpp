@@ -17,8 +17,7 @@ namespace xseg_torch
 {
 
 static std::atomic<Allocator *> the_allocator{nullptr};
-static std::atomic<bool> is_child{
-    false}; /* of the process that opened the library, and without an own one */
+static std::atomic<bool> is_child{false}; /* of the process that opened the library */
 
 Allocator *installed()
 {
@@ -30,15 +29,16 @@ void set_installed(Allocator *allocator)
     the_allocator.store(allocator, std::memory_order_release);
 }
 
-/* PYTORCH_NO_CUDA_MEMORY_CACHING, which PyTorch reads once as well. */
-static bool is_caching_forbidden()
+/* PYTORCH_NO_CUDA_MEMORY_CACHING; PyTorch also reads it once. */
+static bool is_caching_disabled()
 {
     static const bool is_set = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr ||
                                std::getenv("PYTORCH_NO_HIP_MEMORY_CACHING") != nullptr;
     return is_set;
 }
 
-/* Python's hooks for sanitizers; a free is told before it is done, since another thread may get the address at once. */
+/* Python's hooks for sanitizers.  A free is reported before it happens, because another thread can get the address
+ * immediately afterwards. */
 static void trace_allocation(void *ptr)
 {
     if (const auto *trace = c10::impl::GPUTrace::get_trace()) {
@@ -53,19 +53,19 @@ static void trace_free(void *ptr)
     }
 }
 
-static xseg_status give_back_attached(struct xseg_allocator *library, void *ptr)
+static xseg_status free_attached(struct xseg_allocator *library, void *ptr)
 {
-    xseg_status status = take_back_share(library, ptr);
+    xseg_status status = close_export(library, ptr);
     if (status != XSEG_OK) {
         return status;
     }
-    return order_foreign(library, ptr) ? xseg_free(library, ptr) : XSEG_OK;
+    return wait_for_foreign(library, ptr) ? xseg_free(library, ptr) : XSEG_OK;
 }
 
-static xseg_status give_back(struct xseg_allocator *library, void *ptr)
+static xseg_status free_block(struct xseg_allocator *library, void *ptr)
 {
     bool is_attached = attached_count.load(std::memory_order_relaxed) != 0;
-    return C10_UNLIKELY(is_attached) ? give_back_attached(library, ptr) : xseg_free(library, ptr);
+    return C10_UNLIKELY(is_attached) ? free_attached(library, ptr) : xseg_free(library, ptr);
 }
 
 static void delete_uncached(void *ptr)
@@ -76,8 +76,8 @@ static void delete_uncached(void *ptr)
     }
 }
 
-/* Without caching, PyTorch takes memory of the runtime, in a capture as well, where that is an error on purpose. */
-static void *take_uncached(size_t bytes)
+/* Without caching, PyTorch allocates from the CUDA runtime, also during a capture, where this is an error as in PyTorch. */
+static void *allocate_uncached(size_t bytes)
 {
     void *ptr = nullptr;
     C10_CUDA_CHECK(cudaMalloc(&ptr, bytes));
@@ -90,7 +90,7 @@ bool Allocator::is_forked() const
     return is_child.load(std::memory_order_relaxed);
 }
 
-/* A comparison of process numbers would be a call of the kernel for each free. */
+/* A comparison of process IDs would need a system call for each free. */
 void Allocator::follow_forks()
 {
     static const int error =
@@ -124,7 +124,7 @@ static void report(Allocator *allocator, void *ptr, int64_t bytes, DeviceIndex d
     }
 }
 
-void *Allocator::take(size_t bytes, DeviceIndex device, cudaStream_t stream)
+void *Allocator::allocate_block(size_t bytes, DeviceIndex device, cudaStream_t stream)
 {
     void *ptr = nullptr;
     if (C10_UNLIKELY(!is_open(device))) {
@@ -141,11 +141,11 @@ void *Allocator::take(size_t bytes, DeviceIndex device, cudaStream_t stream)
                                            : refusal(library_, status, device, bytes));
         }
     }
-    tell_allocation(ptr, device);
+    report_allocation(ptr, device);
     return ptr;
 }
 
-void Allocator::tell_allocation(void *ptr, DeviceIndex device)
+void Allocator::report_allocation(void *ptr, DeviceIndex device)
 {
     trace_allocation(ptr);
     if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
@@ -158,19 +158,19 @@ void Allocator::tell_allocation(void *ptr, DeviceIndex device)
     }
 }
 
-/* Whether the library has handed out a block at an address. */
+/* Whether an allocated block of the library starts at an address. */
 static bool is_live(struct xseg_allocator *library, const void *ptr)
 {
     struct xseg_block_info block = {sizeof(block)};
     return xseg_block_query(library, ptr, &block) == XSEG_OK && block.state == XSEG_BLOCK_ALLOCATED;
 }
 
-/* The profiler's events have the block's size, as PyTorch's do, and what is allocated behind the free. */
-static xseg_status give_back_profiled(Allocator *allocator, void *ptr)
+/* The profiler's event has the size of the block, as in PyTorch, and the allocated bytes after the free. */
+static xseg_status free_profiled(Allocator *allocator, void *ptr)
 {
     struct xseg_block_info block = {sizeof(block)};
     bool is_known = xseg_block_query(allocator->library(), ptr, &block) == XSEG_OK;
-    xseg_status status = give_back(allocator->library(), ptr);
+    xseg_status status = free_block(allocator->library(), ptr);
     if (is_known && status == XSEG_OK) {
         report(allocator, ptr, -static_cast<int64_t>(block.bytes),
                static_cast<DeviceIndex>(block.device));
@@ -178,25 +178,25 @@ static xseg_status give_back_profiled(Allocator *allocator, void *ptr)
     return status;
 }
 
-static xseg_status give_back_told(Allocator *allocator, void *ptr)
+static xseg_status free_traced(Allocator *allocator, void *ptr)
 {
-    /* A free that will be refused is not told. */
+    /* A free that will fail is not reported. */
     if (C10_UNLIKELY(c10::impl::GPUTrace::get_trace() != nullptr) &&
         is_live(allocator->library(), ptr)) {
         trace_free(ptr);
     }
-    return C10_UNLIKELY(c10::memoryProfilingEnabled()) ? give_back_profiled(allocator, ptr)
-                                                       : give_back(allocator->library(), ptr);
+    return C10_UNLIKELY(c10::memoryProfilingEnabled()) ? free_profiled(allocator, ptr)
+                                                       : free_block(allocator->library(), ptr);
 }
 
 static void delete_cached(void *ptr)
 {
     if (ptr != nullptr) {
-        warn(give_back_told(installed(), ptr), "free");
+        warn(free_traced(installed(), ptr), "free");
     }
 }
 
-/* The calling thread's device.  C10_CUDA_CHECK takes as long as half a hit, so only a failure goes through it. */
+/* The current device of the thread.  C10_CUDA_CHECK costs half as much as a hit, so only a failure uses it. */
 static DeviceIndex current_device()
 {
     DeviceIndex device = 0;
@@ -208,17 +208,18 @@ static DeviceIndex current_device()
 
 c10::DataPtr Allocator::allocate(size_t bytes)
 {
-    constexpr size_t MOST = static_cast<size_t>(1) << 60;
-    TORCH_CHECK_WITH(OutOfMemoryError, bytes < MOST,
+    constexpr size_t MAX_BYTES = static_cast<size_t>(1) << 60;
+    TORCH_CHECK_WITH(OutOfMemoryError, bytes < MAX_BYTES,
                      "CUDA out of memory. Tried to allocate more than 1EB memory.");
     DeviceIndex device = current_device();
     c10::Device where(c10::DeviceType::CUDA, device);
-    if (C10_UNLIKELY(is_caching_forbidden() || !isEnabled())) {
-        void *ptr = bytes == 0 ? nullptr : take_uncached(bytes);
+    if (C10_UNLIKELY(is_caching_disabled() || !isEnabled())) {
+        void *ptr = bytes == 0 ? nullptr : allocate_uncached(bytes);
         return {ptr, ptr, &delete_uncached, where};
     }
     void *ptr = bytes == 0 ? nullptr
-                           : take(bytes, device, c10::cuda::getCurrentCUDAStream(device).stream());
+                           : allocate_block(bytes, device,
+                                            c10::cuda::getCurrentCUDAStream(device).stream());
     return {ptr, ptr, cached_deleter(), where};
 }
 
@@ -229,7 +230,7 @@ c10::DeleterFnPtr cached_deleter()
 
 c10::DeleterFnPtr Allocator::raw_deleter() const
 {
-    return is_caching_forbidden() || !isEnabled() ? &delete_uncached : cached_deleter();
+    return is_caching_disabled() || !isEnabled() ? &delete_uncached : cached_deleter();
 }
 
 void Allocator::copy_data(void *to, const void *from, std::size_t bytes) const
@@ -247,23 +248,23 @@ void *Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream)
     if (bytes == 0) {
         return nullptr;
     }
-    if (is_caching_forbidden() || !isEnabled()) {
-        return take_uncached(bytes);
+    if (is_caching_disabled() || !isEnabled()) {
+        return allocate_uncached(bytes);
     }
-    return take(bytes, current_device(), stream);
+    return allocate_block(bytes, current_device(), stream);
 }
 
-/* What was taken while caching was off is the runtime's, whatever is set by now. */
+/* Memory that was allocated while caching was disabled belongs to the CUDA runtime, also after caching was enabled again. */
 void Allocator::raw_delete(void *ptr)
 {
     if (ptr == nullptr || is_forked()) {
         return;
     }
-    if ((is_caching_forbidden() || !isEnabled()) && !is_live(library_, ptr)) {
+    if ((is_caching_disabled() || !isEnabled()) && !is_live(library_, ptr)) {
         delete_uncached(ptr);
         return;
     }
-    xseg_status status = give_back_told(this, ptr);
+    xseg_status status = free_traced(this, ptr);
     TORCH_CHECK(status != XSEG_ERR_NOT_ALLOCATED, "invalid device pointer: ", ptr,
                 ": xseg.torch: ", error_text(status));
     warn(status, "free");
@@ -286,7 +287,7 @@ bool Allocator::isEnabled() const
 
 void Allocator::recordStream(const c10::DataPtr &ptr, c10::cuda::CUDAStream stream)
 {
-    /* A storage of somebody else's is theirs to protect. */
+    /* The owner of foreign storage orders its reuse. */
     if (ptr.get() == nullptr || ptr.get_deleter() != &delete_cached) {
         return;
     }
@@ -294,7 +295,7 @@ void Allocator::recordStream(const c10::DataPtr &ptr, c10::cuda::CUDAStream stre
         TORCH_CHECK(is_forked() || is_live(library_, ptr.get()),
                     "xseg.torch: record_stream: not an allocated block, ", ptr.get());
         if (!is_forked()) {
-            use_foreign(ptr.get(), ptr.device().index(), stream);
+            record_foreign_use(ptr.get(), ptr.device().index(), stream);
         }
         return;
     }
@@ -316,7 +317,7 @@ void Allocator::emptyCache(MempoolId_t id)
     }
     struct xseg_trim_options options = {sizeof(options)};
     options.wait = true;
-    close_left_imports();
+    close_deferred_imports();
     free_deferred(library());
     if (id.first == 0 && id.second == 0) {
         check(xseg_trim(library(), nullptr, &options, nullptr), "empty_cache");
@@ -328,10 +329,10 @@ void Allocator::emptyCache(MempoolId_t id)
     }
     count_ended_pools(this, id);
     trim_released_pools(this, id, options);
-    destroy_gone_pools();
+    free_destroyed_pools();
 }
 
-static bool note_largest(void *context, const struct xseg_block_info *block)
+static bool update_largest(void *context, const struct xseg_block_info *block)
 {
     size_t *largest = static_cast<size_t *>(context);
     if (block->state == XSEG_BLOCK_CACHED && block->bytes > *largest) {
@@ -350,7 +351,7 @@ void Allocator::cacheInfo(DeviceIndex device, size_t *largest)
     }
     struct xseg_scope where = XSEG_SCOPE_ALL;
     where.device = device;
-    check(xseg_for_each_block(library_, &where, note_largest, largest), "cacheInfo");
+    check(xseg_for_each_block(library_, &where, update_largest, largest), "cacheInfo");
 }
 
 void *Allocator::getBaseAllocation(void *ptr, size_t *bytes)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The allocator that PyTorch calls.  Each method does what PyTorch's own allocator does there, by calls of the library.
+ * The allocator that PyTorch calls.  Each method implements the behavior of PyTorch's own allocator by calls of the library.
  *
- * The object is made once, is never destroyed, and owns one xseg_allocator, which is never closed: tensors may be freed
- * as late as in the destructors of the process.
+ * The only object is never destroyed.  It owns one xseg_allocator, which is never closed, because destructors of the process
+ * may free tensors.
  *
- * Errors: a method throws c10::OutOfMemoryError where memory is short, and c10::Error for everything else (errors.h).
- *         A free from a tensor's destructor cannot throw; what it meets is a warning.
- * Fork:   in a forked child what ends something of the parent's does nothing and says nothing, since destructors call
- *         it; an allocation throws the error of the runtime, as PyTorch's own allocator does there.
- * Threads: any, but for install().  No lock of the adapter's is taken by an allocation or a free.
+ * Errors:  a method throws c10::OutOfMemoryError if memory is exhausted, and c10::Error for all other failures (errors.h).
+ *          A free in a destructor of a tensor cannot throw; it warns.
+ * Fork:    in a forked child, methods that release an object of the parent have no effect, because destructors call them.
+ *          An allocation throws the error of the CUDA runtime, as in PyTorch's own allocator.
+ * Threads: any, except install().  Allocations and frees take no lock of the adapter.
  */
 #ifndef XSEG_ADAPTERS_TORCH_ALLOCATOR_H
 #define XSEG_ADAPTERS_TORCH_ALLOCATOR_H
@@ -30,13 +30,13 @@
 namespace xseg_torch
 {
 
-/** More devices than a machine has; the arrays that are indexed by device are so long. */
-constexpr int DEVICES_MOST = 128;
+/** Length of the arrays that are indexed by device. */
+constexpr int DEVICES_MAX = 128;
 
 class Allocator final : public CUDAAllocator
 {
   public:
-    /** The library's allocator; NULL until init(), since a driver that was started does not survive a fork. */
+    /** The library's allocator; NULL until init(), because an initialized driver does not work in a forked child. */
     struct xseg_allocator *library() const
     {
         return library_.load(std::memory_order_acquire);
@@ -45,20 +45,20 @@ class Allocator final : public CUDAAllocator
     {
         return device_count_.load(std::memory_order_acquire);
     }
-    /** Whether memory of a device was ever asked for: the library has opened it then. */
+    /** Whether the library has opened a device, which it does at the first request. */
     bool is_open(DeviceIndex device) const
     {
         return open_[device].load(std::memory_order_relaxed);
     }
-    /** Whether this process is a forked child of the one that opened the library.  A lock of the adapter's may be held by
-   * a thread that the child does not have, so what a child must survive asks this before it takes one. */
+    /** Whether this process is a forked child of the one that opened the library.  A thread that does not exist in the child may
+     * hold a lock of the adapter, so functions that a child may call check this first. */
     bool is_forked() const;
-    /** From now on a forked child is_forked(). */
+    /** Register the fork handler that is_forked() depends on. */
     static void follow_forks();
     void check_device(DeviceIndex device) const;
-    /** Check a device's number; the device counts as open from then on. */
+    /** Check an ordinal, and mark the device as open. */
     void open_device(DeviceIndex device);
-    /** Count a wait for all streams that PyTorch counts where the library has nothing to wait for. */
+    /** Count a synchronization of all streams that PyTorch performs and the library does not need. */
     void count_sync(DeviceIndex device)
     {
         syncs_[device].fetch_add(1, std::memory_order_relaxed);
@@ -116,7 +116,7 @@ class Allocator final : public CUDAAllocator
     bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t id,
                                   const std::unordered_set<void *> &expected) override;
 
-    /* checkpoint.cpp */
+    /* pools.cpp */
     std::shared_ptr<AllocatorState> getCheckpointState(DeviceIndex device, MempoolId_t id) override;
     CheckpointDelta setCheckpointPoolState(DeviceIndex device,
                                            std::shared_ptr<AllocatorState> state) override;
@@ -152,30 +152,30 @@ class Allocator final : public CUDAAllocator
     ShareableHandle shareIpcHandle(void *ptr) override;
     std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
 
-    /* peers.cpp */
+    /* foreign.cpp */
     void enablePeerAccess(DeviceIndex device, DeviceIndex owner) override;
     cudaError_t memcpyAsync(void *to, int to_device, const void *from, int from_device,
                             size_t bytes, cudaStream_t stream, bool is_peer) override;
 
   private:
-    /** Tell Python's hooks and a profiler of memory that was handed out. */
-    void tell_allocation(void *ptr, DeviceIndex device);
-    void *take(size_t bytes, DeviceIndex device, cudaStream_t stream);
+    /** Report an allocation to Python's hooks and to the profiler. */
+    void report_allocation(void *ptr, DeviceIndex device);
+    void *allocate_block(size_t bytes, DeviceIndex device, cudaStream_t stream);
 
     std::atomic<struct xseg_allocator *> library_{nullptr};
-    std::atomic<int> device_count_{0}; /* set behind `library_` */
+    std::atomic<int> device_count_{0}; /* set after `library_` */
     std::atomic<bool> is_enabled_{true};
-    std::atomic<bool> open_[DEVICES_MOST] = {};
-    std::atomic<int64_t> syncs_[DEVICES_MOST] = {}; /* of count_sync() */
+    std::atomic<bool> open_[DEVICES_MAX] = {};
+    std::atomic<int64_t> syncs_[DEVICES_MAX] = {}; /* of count_sync() */
 };
 
-/** The allocator that install() made, or NULL. */
+/** The allocator that install() created, or NULL. */
 Allocator *installed();
 
-/** What frees a cached block, whether caching is on by then or not. */
+/** The deleter of blocks of the library, also after caching was disabled. */
 c10::DeleterFnPtr cached_deleter();
 
-/** Remember it; install.cpp alone calls this, once. */
+/** Publish the allocator; install.cpp calls this once. */
 void set_installed(Allocator *allocator);
 
 } // namespace xseg_torch

@@ -16,7 +16,7 @@ namespace
 
 struct Slot {
     std::shared_ptr<GatheredContext> context;
-    uint64_t round = 0; /* of `discard` in which it was gathered */
+    uint64_t round = 0; /* of discard() in which it was gathered */
 };
 
 struct Contexts {
@@ -41,7 +41,7 @@ uint32_t gather(void *)
     if (recorder == nullptr || locks_held != 0) {
         return 0;
     }
-    /* The library calls this, in frees as well: an exception must not leave through it. */
+    /* The library calls this function, also in frees, so no exception may propagate. */
     try {
         context = recorder();
     } catch (const std::exception &failure) {
@@ -64,16 +64,16 @@ uint32_t gather(void *)
     return index + 1;
 }
 
-/* Contexts are destroyed behind the lock, since that may run code of PyTorch's. */
+/* Contexts are destroyed without the lock, because their destructors may run code of PyTorch. */
 void discard(void *, const uint32_t *kept, size_t count)
 {
     std::vector<std::shared_ptr<GatheredContext>> ended;
-    std::unordered_set<uint32_t> stay(kept, kept + count);
+    std::unordered_set<uint32_t> used(kept, kept + count);
     Contexts &all = contexts();
     std::unique_lock<std::mutex> lock(all.mutex);
     for (uint32_t index = 0; index < all.slots.size(); index++) {
         Slot &slot = all.slots[index];
-        if (slot.context != nullptr && slot.round < all.round && stay.count(index + 1) == 0) {
+        if (slot.context != nullptr && slot.round < all.round && used.count(index + 1) == 0) {
             ended.push_back(std::move(slot.context));
             slot.context = nullptr;
             all.vacant.push_back(index);

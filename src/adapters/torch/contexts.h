@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * PyTorch's call stacks (GatheredContext) under numbers, which the library's history carries.
+ * Table of PyTorch's call stacks (GatheredContext).  The library's history stores their numbers.
  *
- * A context is kept from its gathering until the library says that no event and no block has its number any more.
+ * A context is kept until the library reports that no event and no block has its number.
  */
 #ifndef XSEG_ADAPTERS_TORCH_CONTEXTS_H
 #define XSEG_ADAPTERS_TORCH_CONTEXTS_H
@@ -15,13 +15,13 @@
 namespace xseg_torch
 {
 
-/** Take contexts by this function from now on; NULL: none. */
+/** Set the function that takes contexts; NULL for none. */
 void set_recorder(CreateContextFn recorder);
 
-/** The context of a number; empty for 0 and for a number that was forgotten. */
+/** The context of a number; empty for 0 and for a discarded number. */
 std::shared_ptr<GatheredContext> context_of(uint32_t number);
 
-/** What xseg_history_set_hook() is given. */
+/** The hook for xseg_history_set_hook(). */
 struct xseg_history_hook context_hook();
 
 } // namespace xseg_torch

@@ -34,7 +34,7 @@ std::string error_text(xseg_status status)
 std::string size_text(uint64_t bytes)
 {
     const struct {
-        uint64_t most, unit;
+        uint64_t limit, unit;
         const char *name;
     } scales[] = {
         {1048576, 1024, " KiB"}, {1073741824, 1048576, " MiB"}, {UINT64_MAX, 1073741824, " GiB"}};
@@ -44,7 +44,7 @@ std::string size_text(uint64_t bytes)
         return text.str();
     }
     for (const auto &scale : scales) {
-        if (bytes <= scale.most) {
+        if (bytes <= scale.limit) {
             text << std::fixed << std::setprecision(2)
                  << static_cast<double>(bytes) / static_cast<double>(scale.unit) << scale.name;
             break;
@@ -90,17 +90,17 @@ void KeptException::rethrow() const
 static thread_local struct {
     uint64_t bytes, segment_bytes;
     KeptException exception;
-    bool is_new; /* the exception was thrown before note_refused() was called for the request */
+    bool is_new; /* the exception was thrown before record_refusal() was called for the request */
 } last_refused;
 
-void note_refused(const struct xseg_oom_info *shortage)
+void record_refusal(const struct xseg_oom_info *info)
 {
-    if (last_refused.bytes != shortage->bytes && !last_refused.is_new) {
+    if (last_refused.bytes != info->bytes && !last_refused.is_new) {
         last_refused.exception = KeptException();
     }
     last_refused.is_new = false;
-    last_refused.bytes = shortage->bytes;
-    last_refused.segment_bytes = shortage->segment_bytes;
+    last_refused.bytes = info->bytes;
+    last_refused.segment_bytes = info->segment_bytes;
 }
 
 void keep_current_exception()
@@ -125,13 +125,13 @@ static KeptException take_exception(size_t bytes)
 /* Whether the last failed request of the thread was rejected (throw_on_cudamalloc_oom). */
 static thread_local bool is_rejected;
 
-void note_rejected(const struct xseg_oom_info *shortage)
+void record_rejection(const struct xseg_oom_info *info)
 {
-    note_refused(shortage);
+    record_refusal(info);
     is_rejected = true;
 }
 
-/* Device memory, in bytes; 0 if the driver does not answer. */
+/* Device memory in bytes; 0 if the query fails. */
 struct DeviceMemory {
     size_t free = 0, total = 0;
 };
@@ -147,18 +147,18 @@ static DeviceMemory device_memory(DeviceIndex device)
     return memory;
 }
 
-void log_shortage(const struct xseg_oom_info *shortage)
+void log_out_of_memory(const struct xseg_oom_info *info)
 {
-    if (shortage->status != XSEG_ERR_NO_MEMORY || shortage->attempt > 0) {
+    if (info->status != XSEG_ERR_NO_MEMORY || info->attempt > 0) {
         return;
     }
-    DeviceMemory memory = device_memory(static_cast<DeviceIndex>(shortage->device));
-    LOG(INFO) << "memory allocation failed with OOM on device " << shortage->device
-              << " while trying to allocate " << shortage->segment_bytes
+    DeviceMemory memory = device_memory(static_cast<DeviceIndex>(info->device));
+    LOG(INFO) << "memory allocation failed with OOM on device " << info->device
+              << " while trying to allocate " << info->segment_bytes
               << " bytes (free: " << memory.free << ", total: " << memory.total << ").";
 }
 
-/* What PyTorch says that it tried to allocate: the segment that it would have made. */
+/* The bytes that PyTorch's message reports: those of the segment that it would have allocated. */
 static uint64_t tried_bytes(size_t bytes)
 {
     return last_refused.bytes == bytes ? last_refused.segment_bytes : bytes;
@@ -176,14 +176,14 @@ void warn(xseg_status status, const char *operation)
     }
 }
 
-static bool is_shortage(xseg_status status)
+static bool is_out_of_memory(xseg_status status)
 {
     return status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
            status == XSEG_ERR_NO_ADDRESSES;
 }
 
-/* PyTorch's own allocator meets the runtime in a forked child, which says that it is not initialised there. */
-static void refuse_fork(const std::string &text)
+/* In a forked child PyTorch's own allocator throws the initialization error of the CUDA runtime. */
+static void throw_forked(const std::string &text)
 {
     try {
         C10_CUDA_CHECK(cudaErrorInitializationError);
@@ -266,7 +266,7 @@ static std::vector<Process> processes_of(DeviceIndex device)
 
 } // namespace nvml
 
-/* Sentences of PyTorch, such as "Process 12 has 1.00 GiB memory in use. " */
+/* Sentences as in PyTorch's message, such as "Process 12 has 1.00 GiB memory in use. " */
 static std::string process_text(DeviceIndex device)
 {
     std::ostringstream text;
@@ -292,7 +292,7 @@ static bool add_private(void *context, const struct xseg_block_info *block)
     return true;
 }
 
-/* PyTorch counts what private pools have cached as allocated.  Blocks of a paused pool are allocated and have no memory. */
+/* PyTorch counts cached memory of private pools as allocated.  Blocks of a paused pool are allocated without memory. */
 static std::string usage_text(struct xseg_allocator *library, const struct xseg_scope &where,
                               const struct xseg_statistics &statistics)
 {
@@ -331,9 +331,9 @@ static std::string advice_text(xseg_status status)
     return advice;
 }
 
-/* PyTorch's text, then the library's. */
-static std::string shortage_text(struct xseg_allocator *library, xseg_status status,
-                                 DeviceIndex device, size_t bytes, const std::string &text)
+/* PyTorch's message, followed by the library's. */
+static std::string out_of_memory_text(struct xseg_allocator *library, xseg_status status,
+                                      DeviceIndex device, size_t bytes, const std::string &text)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
     where.device = device;
@@ -364,8 +364,9 @@ Refusal refusal(struct xseg_allocator *library, xseg_status status, DeviceIndex 
                 size_t bytes)
 {
     std::string text = error_text(status);
-    if (is_shortage(status)) {
-        return {status, shortage_text(library, status, device, bytes, text), take_exception(bytes)};
+    if (is_out_of_memory(status)) {
+        return {status, out_of_memory_text(library, status, device, bytes, text),
+                take_exception(bytes)};
     }
     if (status == XSEG_ERR_FORKED) {
         return {status, "xseg.torch: " + text};
@@ -380,9 +381,9 @@ void raise(const Refusal &refusal)
         refusal.exception.rethrow();
     }
     if (refusal.status == XSEG_ERR_FORKED) {
-        refuse_fork(refusal.text);
+        throw_forked(refusal.text);
     }
-    TORCH_CHECK(is_shortage(refusal.status), refusal.text);
+    TORCH_CHECK(is_out_of_memory(refusal.status), refusal.text);
     TORCH_CHECK_WITH(OutOfMemoryError, false, refusal.text);
 }
 

@@ -24,8 +24,8 @@ std::string error_text(xseg_status status);
 /** Sizes as PyTorch writes them, such as "2.00 GiB". */
 std::string size_text(uint64_t bytes);
 
-/** Remember what the library says of a request of the calling thread that it is about to refuse. */
-void note_refused(const struct xseg_oom_info *shortage);
+/** Record the details of a request of the calling thread that is about to fail. */
+void record_refusal(const struct xseg_oom_info *info);
 
 /**
  * Holds an exception, or none.  A std::exception_ptr is not used: GCC 12 compiles its copies and its destructor to calls of
@@ -55,12 +55,11 @@ class KeptException
     [[noreturn]] void rethrow() const;
 
   private:
-    void *object =
-        nullptr; /* what a std::exception_ptr consists of: one reference to the exception */
+    void *object = nullptr; /* the content of a std::exception_ptr: a reference to the exception */
 };
 
-/** Keep the exception that the calling thread handles, which a callback has thrown during such a request: raise() throws
- * it.  The first one counts. */
+/** Keep the exception that a callback has thrown during such a request and that the calling thread handles.  raise() throws the
+ * first one. */
 void keep_current_exception();
 
 /** Throws c10::Error with the library's message unless the status is XSEG_OK.  operation: of PyTorch */
@@ -69,13 +68,13 @@ void check(xseg_status status, const char *operation);
 /** Warns with the library's message, except in a forked child and on a lost device, where every free fails. */
 void warn(xseg_status status, const char *operation);
 
-/** As note_refused(), for a request that was rejected (throw_on_cudamalloc_oom): the message has PyTorch's words for that. */
-void note_rejected(const struct xseg_oom_info *shortage);
+/** Like record_refusal(), for a request that was rejected (throw_on_cudamalloc_oom) and has PyTorch's message for that. */
+void record_rejection(const struct xseg_oom_info *info);
 
-/** Log an allocation that the device has no memory for, as PyTorch does at level INFO (TORCH_CPP_LOG_LEVEL). */
-void log_shortage(const struct xseg_oom_info *shortage);
+/** Log an out-of-memory of the device, like PyTorch at level INFO (TORCH_CPP_LOG_LEVEL). */
+void log_out_of_memory(const struct xseg_oom_info *info);
 
-/** A request that the library refused. */
+/** A failed request. */
 struct Refusal {
     xseg_status status;
     std::string text;
@@ -83,14 +82,15 @@ struct Refusal {
 };
 
 /**
- * The text for a refusal.  It is made before raise() is called and not there, since this calls the library, which may
- * record a call stack.  PyTorch's unwinder takes a return address for one of the calling function; that of a call of
- * raise(), which never returns, may already lie in the next function.
+ * Create the message of a failed request.
+ *
+ * This is separate from raise(), because it calls the library, which may record a call stack.  raise() never returns, so its
+ * return address may be in the next function, which PyTorch's unwinder would then report.
  */
 Refusal refusal(struct xseg_allocator *library, xseg_status status, DeviceIndex device,
                 size_t bytes);
 
-/** Throws what it becomes: the exception of a callback, or c10::OutOfMemoryError where memory is short. */
+/** Throw the exception of a callback, or c10::OutOfMemoryError if memory is exhausted, otherwise c10::Error. */
 [[noreturn]] void raise(const Refusal &refusal);
 
 } // namespace xseg_torch

@@ -32,13 +32,13 @@ struct ForeignStream {
 struct Block {
     DeviceIndex device;
     std::vector<ForeignStream> streams;
-    bool is_allocated_for_it; /* on the stand-in of its only stream */
+    bool is_allocated_for_it; /* on the proxy of its only stream */
 };
 
 struct Foreign {
     std::mutex mutex;
     std::unordered_map<void *, Block> blocks;
-    std::map<std::tuple<DeviceIndex, DeviceIndex, cudaStream_t>, cudaStream_t> stand_ins;
+    std::map<std::tuple<DeviceIndex, DeviceIndex, cudaStream_t>, cudaStream_t> proxies;
     std::vector<void *> deferred;
 };
 
@@ -48,10 +48,10 @@ Foreign &foreign()
     return *the_foreign;
 }
 
-/* The caller holds the lock, here and below. */
-cudaStream_t stand_in(DeviceIndex device, const ForeignStream &stream)
+/* The caller holds the lock. */
+cudaStream_t proxy_of(DeviceIndex device, const ForeignStream &stream)
 {
-    cudaStream_t &found = foreign().stand_ins[{device, stream.device, stream.handle}];
+    cudaStream_t &found = foreign().proxies[{device, stream.device, stream.handle}];
     if (found == nullptr) {
         c10::cuda::CUDAGuard guard(device);
         C10_CUDA_CHECK(cudaStreamCreateWithFlags(&found, cudaStreamNonBlocking));
@@ -80,7 +80,7 @@ bool is_capturing(const ForeignStream &stream)
     return status != cudaStreamCaptureStatusNone;
 }
 
-/* Whether a device has a stream: its events can be recorded there. */
+/* Whether a stream belongs to a device, whose events can then be recorded on it. */
 bool has_stream(DeviceIndex device, cudaStream_t stream)
 {
     c10::cuda::CUDAGuard guard(device);
@@ -94,7 +94,7 @@ bool has_stream(DeviceIndex device, cudaStream_t stream)
     return error == cudaSuccess;
 }
 
-/* Let a stand-in wait for all that is queued on a stream. */
+/* Make a proxy wait for the work that is queued on a stream. */
 void wait_for(cudaStream_t waiter, DeviceIndex device, const ForeignStream &stream)
 {
     cudaEvent_t event = nullptr;
@@ -105,12 +105,12 @@ void wait_for(cudaStream_t waiter, DeviceIndex device, const ForeignStream &stre
     }
     c10::cuda::CUDAGuard guard(device);
     C10_CUDA_CHECK(cudaStreamWaitEvent(waiter, event, 0));
-    C10_CUDA_CHECK_WARN(cudaEventDestroy(event)); /* it ends once it has completed */
+    C10_CUDA_CHECK_WARN(cudaEventDestroy(event)); /* the driver frees it after its completion */
 }
 
 } // namespace
 
-void use_foreign(void *ptr, DeviceIndex device, c10::cuda::CUDAStream stream)
+void record_foreign_use(void *ptr, DeviceIndex device, c10::cuda::CUDAStream stream)
 {
     Held<std::mutex> lock(foreign().mutex);
     add(ptr, device, {stream.stream(), stream.device_index()}, false);
@@ -127,7 +127,7 @@ xseg_status allocate_foreign(struct xseg_allocator *library, size_t bytes, Devic
         cudaStream_t waiter;
         {
             Held<std::mutex> lock(foreign().mutex);
-            waiter = stand_in(device, found);
+            waiter = proxy_of(device, found);
         }
         xseg_status status = xseg_alloc(library, device, bytes, waiter, ptr);
         if (status == XSEG_OK) {
@@ -139,7 +139,7 @@ xseg_status allocate_foreign(struct xseg_allocator *library, size_t bytes, Devic
     return XSEG_ERR_ARGUMENT;
 }
 
-bool order_foreign(struct xseg_allocator *library, void *ptr)
+bool wait_for_foreign(struct xseg_allocator *library, void *ptr)
 {
     Held<std::mutex> lock(foreign().mutex);
     auto found = foreign().blocks.find(ptr);
@@ -147,14 +147,14 @@ bool order_foreign(struct xseg_allocator *library, void *ptr)
         return true;
     }
     const Block &block = found->second;
-    /* A free must not throw.  A stream fails here once its device is lost. */
+    /* A free must not throw.  Calls on streams fail if the device is lost. */
     try {
         if (std::any_of(block.streams.begin(), block.streams.end(), is_capturing)) {
             foreign().deferred.push_back(ptr);
             return false;
         }
         for (const ForeignStream &stream : block.streams) {
-            cudaStream_t waiter = stand_in(block.device, stream);
+            cudaStream_t waiter = proxy_of(block.device, stream);
             wait_for(waiter, block.device, stream);
             if (!block.is_allocated_for_it || !(stream == block.streams[0])) {
                 warn(xseg_record_stream(library, ptr, waiter), "free");
@@ -177,10 +177,38 @@ void free_deferred(struct xseg_allocator *library)
         blocks.swap(foreign().deferred);
     }
     for (void *ptr : blocks) {
-        if (order_foreign(library, ptr)) {
+        if (wait_for_foreign(library, ptr)) {
             warn(xseg_free(library, ptr), "free");
         }
     }
+}
+
+/* Let `device` access the memory of `owner`.  The CUDA runtime does so for its allocations; the library sets the access rights of
+ * mapped memory. */
+void Allocator::enablePeerAccess(DeviceIndex device, DeviceIndex owner)
+{
+    check_device(device);
+    open_device(owner);
+    {
+        c10::cuda::CUDAGuard guard(device);
+        cudaError_t error = cudaDeviceEnablePeerAccess(owner, 0);
+        if (error == cudaErrorPeerAccessAlreadyEnabled) {
+            (void)cudaGetLastError();
+        } else {
+            C10_CUDA_CHECK(error);
+        }
+    }
+    check(xseg_peer_allow(library_, owner, device), "enablePeerAccess");
+}
+
+/* Without peer access a plain copy between devices fails for mapped memory.  A peer copy works for all memory. */
+cudaError_t Allocator::memcpyAsync(void *to, int to_device, const void *from, int from_device,
+                                   size_t bytes, cudaStream_t stream, bool is_peer)
+{
+    if (is_peer || to_device == from_device) {
+        return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+    }
+    return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
 }
 
 } // namespace xseg_torch

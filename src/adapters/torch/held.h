@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Locks of the adapter that are held over calls of the library.
+ * Lock guard for locks of the adapter that are held during calls of the library.
  *
- * With history, a call of the library takes a stack, and PyTorch's recorder waits for Python's lock (the GIL) for that.
- * Another thread may hold the GIL and wait for the adapter's lock.  So a thread that holds one takes no stacks: the
- * calls that it makes meanwhile are about pools and exports, whose stacks nobody asks for.
+ * While a history is recorded, a call of the library takes a call stack, and PyTorch's recorder acquires Python's lock (the GIL)
+ * for that.  Another thread may hold the GIL and wait for the lock of the adapter.  To avoid this deadlock, a thread that holds
+ * such a lock takes no stacks.  Its calls are about pools and exports, whose stacks are not needed.
  */
 #ifndef XSEG_ADAPTERS_TORCH_HELD_H
 #define XSEG_ADAPTERS_TORCH_HELD_H
@@ -14,10 +14,10 @@
 namespace xseg_torch
 {
 
-/** How many such locks the calling thread holds. */
+/** The number of such locks that the calling thread holds. */
 inline thread_local unsigned locks_held = 0;
 
-/** Holds a lock, as std::lock_guard does. */
+/** Like std::lock_guard. */
 template <class Mutex> class Held
 {
   public:

@@ -19,11 +19,11 @@ namespace xseg_torch
 namespace
 {
 
-constexpr size_t EVENTS_LEAST = 16, EVENTS_MOST = 16777216; /* of the key history_events */
+constexpr size_t EVENTS_MIN = 16, EVENTS_MAX = 16777216; /* of the key history_events */
 constexpr const char *NO_COMPILE_CONTEXT = "N/A";
 
-std::atomic<bool> is_recording{false};      /* while it is false there are no events */
-std::atomic<size_t> entries_most{SIZE_MAX}; /* of a device, in a snapshot */
+std::atomic<bool> is_recording{false};     /* no events exist while it is false */
+std::atomic<size_t> max_entries{SIZE_MAX}; /* of a device, in a snapshot */
 std::atomic<bool> skips_snapshots{false}, skips_annotations{false};
 thread_local std::string metadata, internal_metadata;
 thread_local std::vector<std::string> compile_contexts;
@@ -43,21 +43,21 @@ const char *stacks_of(RecordContext when)
 }
 
 /*
- * Entries that the library's history does not have: annotations of a time, for which PyTorch has one ring, and
- * events of devices on which there was no request yet.  Each deque has the newest entries, at most entries_most.
+ * Entries that are not in the library's history: annotations of a time, for which PyTorch has one ring, and events of devices
+ * without any request.  Each deque has the newest entries, at most max_entries.
  */
-struct Beside {
+struct AdapterEvents {
     std::mutex mutex;
     std::deque<Annotation> annotations;
     std::map<DeviceIndex, std::deque<TraceEntry>> early;
-    /* When entries_most was last raised, and from what: older events are not in a ring of PyTorch's. */
+    /* Time and old value of the last increase of max_entries: PyTorch's ring does not contain more events from before. */
     time_t raised_at = 0;
     size_t raised_from = SIZE_MAX;
 };
 
-Beside &beside()
+AdapterEvents &adapter_events()
 {
-    static Beside *const the_beside = new Beside;
+    static AdapterEvents *const the_beside = new AdapterEvents;
     return *the_beside;
 }
 
@@ -69,17 +69,17 @@ time_t time_now()
     return now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-/* The caller holds the lock of beside(). */
+/* The caller holds the lock of adapter_events(). */
 template <class Entry> void push(std::deque<Entry> &ring, Entry entry)
 {
     entry.time_.t_ = time_now();
     ring.push_back(std::move(entry));
-    while (ring.size() > entries_most.load()) {
+    while (ring.size() > max_entries.load()) {
         ring.pop_front();
     }
 }
 
-/* The key's list of those actions that the library has; the others are the adapter's own. */
+/* The value of history_skip for the actions of the library.  The adapter implements the others. */
 std::string skipped(const std::vector<std::string> &actions)
 {
     static const char *const known[] = {
@@ -102,14 +102,14 @@ std::string skipped(const std::vector<std::string> &actions)
     return "[" + list + "]";
 }
 
-/* The note of the thread's label. */
+/* The note of the label of a thread. */
 struct ThreadLabel {
     uint64_t number = 0;
 
     void set(uint64_t next)
     {
         if (number != 0 && !installed()->is_forked()) {
-            let_go_of_note(number, is_recording.load());
+            release_note(number, is_recording.load());
         }
         number = next;
     }
@@ -120,8 +120,8 @@ struct ThreadLabel {
 };
 thread_local ThreadLabel label;
 
-/* Texts that find no room are missing in snapshots; nothing else depends on them. */
-void warn_of_texts(xseg_status status)
+/* A string that the library cannot store is only missing in snapshots. */
+void warn_missing_text(xseg_status status)
 {
     if (status != XSEG_OK && status != XSEG_ERR_FORKED) {
         TORCH_WARN_ONCE("xseg.torch: annotation or metadata is missing in snapshots: ",
@@ -135,19 +135,19 @@ bool add_number(void *context, const struct xseg_history_entry *entry)
     return true;
 }
 
-/* Forget the notes whose events have been overwritten. */
-void forget_some_notes(Allocator *allocator)
+/* Discard the notes whose events were overwritten. */
+void discard_old_notes(Allocator *allocator)
 {
     if (!has_many_notes()) {
         return;
     }
-    uint64_t round = begin_to_forget_notes();
+    uint64_t round = begin_discarding_notes();
     std::unordered_set<uint64_t> used;
     xseg_status status = xseg_for_each_event(allocator->library(), -1, add_number, &used, nullptr);
-    forget_notes(round, status == XSEG_OK ? &used : nullptr);
+    discard_notes(round, status == XSEG_OK ? &used : nullptr);
 }
 
-/* The clock of events beside the time of day, in nanoseconds. */
+/* The difference of the time of day and the clock of events, in nanoseconds. */
 int64_t clock_offset()
 {
     struct timespec real, monotonic;
@@ -230,9 +230,9 @@ bool add_event(void *context, const struct xseg_history_entry *entry)
         TraceEntry::SEGMENT_UNMAP,  TraceEntry::OOM};
     size_t action = entry->action;
     if (action >= std::size(actions)) {
-        return true; /* PyTorch has no word for the library's own actions */
+        return true; /* an action that PyTorch does not have */
     }
-    /* An out-of-memory has the bytes that were free where other entries have an address. */
+    /* An out-of-memory entry has the free bytes in the place of the address. */
     size_t address =
         entry->action == XSEG_HISTORY_OOM ? entry->bytes : reinterpret_cast<size_t>(entry->base);
     TraceEntry made = make_entry(actions[action], walk->device, address, entry->requested,
@@ -274,11 +274,11 @@ std::vector<TraceEntry> trace_entries(Allocator *allocator, DeviceIndex device)
     time_t raised_at;
     size_t raised_from;
     {
-        std::lock_guard<std::mutex> lock(beside().mutex);
-        const std::deque<TraceEntry> &early = beside().early[device];
+        std::lock_guard<std::mutex> lock(adapter_events().mutex);
+        const std::deque<TraceEntry> &early = adapter_events().early[device];
         walk.entries.assign(early.begin(), early.end());
-        raised_at = beside().raised_at;
-        raised_from = beside().raised_from;
+        raised_at = adapter_events().raised_at;
+        raised_from = adapter_events().raised_from;
     }
     if (allocator->is_open(device)) {
         check(xseg_for_each_event(allocator->library(), device, add_event, &walk, nullptr),
@@ -290,23 +290,23 @@ std::vector<TraceEntry> trace_entries(Allocator *allocator, DeviceIndex device)
     if (static_cast<size_t>(raised - walk.entries.begin()) > raised_from) {
         walk.entries.erase(walk.entries.begin(), raised - static_cast<ptrdiff_t>(raised_from));
     }
-    /* The library keeps so many for each stream of a pool; PyTorch has one ring for a device. */
-    if (walk.entries.size() > entries_most.load()) {
+    /* The library has this many entries for each stream of a pool; PyTorch has one ring per device. */
+    if (walk.entries.size() > max_entries.load()) {
         walk.entries.erase(walk.entries.begin(),
-                           walk.entries.end() - static_cast<ptrdiff_t>(entries_most.load()));
+                           walk.entries.end() - static_cast<ptrdiff_t>(max_entries.load()));
     }
     return std::move(walk.entries);
 }
 
 std::vector<Annotation> time_annotations()
 {
-    std::lock_guard<std::mutex> lock(beside().mutex);
-    return {beside().annotations.begin(), beside().annotations.end()};
+    std::lock_guard<std::mutex> lock(adapter_events().mutex);
+    return {adapter_events().annotations.begin(), adapter_events().annotations.end()};
 }
 
 void set_thread_label(Allocator *allocator)
 {
-    /* Before the library is open, the texts stay with the thread: init() sets the label. */
+    /* Until the library is open, the thread keeps the strings; init() sets the label. */
     if (allocator->library() == nullptr || allocator->is_forked()) {
         return;
     }
@@ -316,16 +316,16 @@ void set_thread_label(Allocator *allocator)
     note.internal_metadata = internal_metadata;
     bool is_empty =
         note.metadata.empty() && note.compile_context.empty() && note.internal_metadata.empty();
-    HeldNote held = is_empty ? HeldNote() : hold_note(std::move(note));
+    RetainedNote held = is_empty ? RetainedNote() : retain_note(std::move(note));
     xseg_status status = xseg_history_label(
         allocator->library(), held.number == 0 ? nullptr : held.text.c_str(), nullptr);
     if (status == XSEG_OK) {
         label.set(held.number);
     } else {
-        let_go_of_note(held.number, false);
-        warn_of_texts(status);
+        release_note(held.number, false);
+        warn_missing_text(status);
     }
-    forget_some_notes(allocator);
+    discard_old_notes(allocator);
 }
 
 InternalMetadata::InternalMetadata(Allocator *allocator, const char *text)
@@ -348,15 +348,15 @@ InternalMetadata::~InternalMetadata()
 static void annotate(Allocator *allocator, DeviceIndex device, Note note)
 {
     if (is_recording.load() && allocator->is_open(device) && !allocator->is_forked()) {
-        HeldNote held = hold_note(std::move(note));
+        RetainedNote held = retain_note(std::move(note));
         xseg_status status = xseg_history_annotate(allocator->library(), device, held.text.c_str());
-        let_go_of_note(held.number, status == XSEG_OK);
-        warn_of_texts(status);
-        forget_some_notes(allocator);
+        release_note(held.number, status == XSEG_OK);
+        warn_missing_text(status);
+        discard_old_notes(allocator);
     }
 }
 
-void note_snapshot(Allocator *allocator, DeviceIndex device, size_t active_bytes)
+void record_snapshot(Allocator *allocator, DeviceIndex device, size_t active_bytes)
 {
     if (!is_recording.load() || skips_snapshots.load()) {
         return;
@@ -369,8 +369,8 @@ void note_snapshot(Allocator *allocator, DeviceIndex device, size_t active_bytes
     if (allocator->is_open(device)) {
         annotate(allocator, device, std::move(note));
     } else {
-        std::lock_guard<std::mutex> lock(beside().mutex);
-        push(beside().early[device], snapshot_entry(device, note));
+        std::lock_guard<std::mutex> lock(adapter_events().mutex);
+        push(adapter_events().early[device], snapshot_entry(device, note));
     }
 }
 
@@ -406,7 +406,7 @@ void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t ent
                 "xseg.torch: recordHistory: no function that records contexts");
     std::string keys = "history:nothing,history_stacks:none";
     if (enabled) {
-        size_t events = std::min(std::max(entries, EVENTS_LEAST), EVENTS_MOST);
+        size_t events = std::min(std::max(entries, EVENTS_MIN), EVENTS_MAX);
         keys = std::string("history:all,history_stacks:") + stacks_of(when) +
                ",history_events:" + std::to_string(events) + ",history_skip:" + skipped(skip);
         set_recorder(when == RecordContext::NEVER ? nullptr : recorder);
@@ -418,24 +418,24 @@ void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t ent
     }
     check(status, "recordHistory");
     if (enabled) {
-        std::lock_guard<std::mutex> lock(beside().mutex);
-        size_t before = entries_most.exchange(std::max<size_t>(entries, 1));
+        std::lock_guard<std::mutex> lock(adapter_events().mutex);
+        size_t before = max_entries.exchange(std::max<size_t>(entries, 1));
         if (entries > before) {
-            beside().raised_at = time_now();
-            beside().raised_from = before;
+            adapter_events().raised_at = time_now();
+            adapter_events().raised_from = before;
         }
     }
     if (clear || !enabled) {
         {
-            std::lock_guard<std::mutex> lock(beside().mutex);
-            beside().annotations.clear();
-            beside().early.clear();
-            beside().raised_from = SIZE_MAX;
+            std::lock_guard<std::mutex> lock(adapter_events().mutex);
+            adapter_events().annotations.clear();
+            adapter_events().early.clear();
+            adapter_events().raised_from = SIZE_MAX;
         }
         const std::unordered_set<uint64_t> none;
-        uint64_t round = begin_to_forget_notes();
+        uint64_t round = begin_discarding_notes();
         status = xseg_history_clear(library_, -1);
-        forget_notes(round, status == XSEG_OK ? &none : nullptr);
+        discard_notes(round, status == XSEG_OK ? &none : nullptr);
         check(status, "recordHistory");
     }
     if (!enabled) {
@@ -456,10 +456,10 @@ void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::s
         entry.recordUserMetadata(key, value);
     }
     {
-        std::lock_guard<std::mutex> lock(beside().mutex);
-        push(beside().annotations, std::move(entry));
+        std::lock_guard<std::mutex> lock(adapter_events().mutex);
+        push(adapter_events().annotations, std::move(entry));
     }
-    /* In the library's own snapshots an annotation is a text. */
+    /* In snapshots of the library, an annotation is a string. */
     Note note;
     note.kind = NoteKind::TIME;
     note.metadata = annotation.empty() ? "" : annotation[0].second;

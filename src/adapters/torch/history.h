@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Recording as PyTorch asks for it, by the library's history. */
+/* PyTorch's memory history, implemented by the library's history. */
 #ifndef XSEG_ADAPTERS_TORCH_HISTORY_H
 #define XSEG_ADAPTERS_TORCH_HISTORY_H
 
@@ -16,13 +16,13 @@ std::vector<TraceEntry> trace_entries(Allocator *allocator, DeviceIndex device);
 /** The newest annotations of a time, at most the entries of recordHistory(), the oldest first. */
 std::vector<Annotation> time_annotations();
 
-/** Write into the history that a snapshot was taken: the next one shows it. */
-void note_snapshot(Allocator *allocator, DeviceIndex device, size_t active_bytes);
+/** Record a snapshot as an event, which the next snapshot contains. */
+void record_snapshot(Allocator *allocator, DeviceIndex device, size_t active_bytes);
 
-/** Give the calling thread's metadata and compile context to its events; before init() they only stay with the thread. */
+/** Attach the calling thread's metadata and compile context to its events.  Before init() the thread only keeps them. */
 void set_thread_label(Allocator *allocator);
 
-/** While one exists, events of the calling thread say which call of PyTorch's causes them. */
+/** While an object exists, events of the calling thread have the name of the causing function of PyTorch. */
 class InternalMetadata
 {
   public:
@@ -35,7 +35,7 @@ class InternalMetadata
     Allocator *allocator_; /* NULL: nothing is recorded */
 };
 
-/** Make an entry of a trace; versions of PyTorch differ in what it is made of. */
+/** Create an entry of a trace, whose constructor depends on the version of PyTorch. */
 TraceEntry make_entry(TraceEntry::Action action, DeviceIndex device, size_t address, size_t bytes,
                       cudaStream_t stream, MempoolId_t pool);
 

@@ -85,15 +85,15 @@ void install()
     TORCH_CHECK(!before->initialized(),
                 "xseg.torch: CUDA is already initialized with PyTorch's own allocator; import "
                 "xseg.torch right after torch, or set XSEG_TORCH=1 in the environment");
-    agree_on_settings();
+    synchronize_settings();
     auto allocator = std::make_unique<Allocator>();
     set_installed(allocator.get());
     caching::allocator.store(allocator.get());
     c10::SetAllocator(c10::DeviceType::CUDA, allocator.release(), UINT8_MAX);
 }
 
-/* Whether a line is about a key that the adapter has added, and says that it has no effect.  The user has not asked for the
- * key, so the line is not shown; a call that needs such memory says why there is none. */
+/* Whether a line reports that a key of added_keys() has no effect.  The user has not set the key, so the line is not shown.  A call
+ * that needs such memory reports the reason. */
 bool is_about_added(const char *line)
 {
     std::string keys = added_keys();
@@ -137,25 +137,25 @@ struct xseg_allocator *open()
     return opened;
 }
 
-/* Of a library that was opened in vain. */
+/* Closes the library if initialization fails. */
 struct Closer {
     void operator()(struct xseg_allocator *opened) const
     {
         stop_observing();
-        stop_following();
+        detach_settings();
         warn(xseg_close(opened), "torch.cuda.init");
     }
 };
 
 } // namespace
 
-/* The library is opened with CUDA, not before, so that a process can fork until then. */
+/* The library is opened when CUDA is initialized, so that a process can fork before. */
 void Allocator::init(int count)
 {
     static std::mutex *const mutex = new std::mutex;
     Held<std::mutex> lock(*mutex);
-    TORCH_CHECK(count <= DEVICES_MOST, "xseg.torch: too many devices, ", count,
-                "; set CUDA_VISIBLE_DEVICES to at most ", DEVICES_MOST, " devices");
+    TORCH_CHECK(count <= DEVICES_MAX, "xseg.torch: too many devices, ", count,
+                "; set CUDA_VISIBLE_DEVICES to at most ", DEVICES_MAX, " devices");
     if (library() == nullptr) {
         std::unique_ptr<struct xseg_allocator, Closer> opened(open());
         struct xseg_history_hook hook = context_hook();
@@ -177,19 +177,19 @@ using namespace xseg_torch;
 
 extern "C" {
 
-/** Make PyTorch allocate by xseg from now on. */
+/** Make xseg the allocator of PyTorch. */
 XSEG_API int xseg_torch_install(char *text, size_t bytes)
 {
     return guarded(text, bytes, install);
 }
 
-/** The library's allocator; NULL until CUDA is initialised. */
+/** The library's allocator; NULL until CUDA is initialized. */
 XSEG_API struct xseg_allocator *xseg_torch_library(void)
 {
     return installed() == nullptr ? nullptr : installed()->library();
 }
 
-/** Let PyTorch ask about a device on which it has allocated nothing yet, since Python has something of the library's there. */
+/** Mark a device as open, because Python has created an object of the library on it. */
 XSEG_API int xseg_torch_open_device(int device, char *text, size_t bytes)
 {
     return guarded(text, bytes, [&] { get_open()->open_device(static_cast<DeviceIndex>(device)); });
@@ -202,25 +202,25 @@ XSEG_API int xseg_torch_check_settings(const char *settings, size_t length, char
     return guarded(text, bytes, [&] { check_settings(std::string(settings, length)); });
 }
 
-/** Take back what PyTorch has applied of a string that it rejected. */
+/** Restore PyTorch's settings after it has rejected a string. */
 XSEG_API int xseg_torch_restore_settings(char *text, size_t bytes)
 {
     return guarded(text, bytes, restore_settings);
 }
 
-/** Whether PyTorch tells the adapter of new settings. */
-XSEG_API bool xseg_torch_hears_settings(void)
+/** Whether PyTorch notifies the adapter of new settings. */
+XSEG_API bool xseg_torch_has_settings_hook(void)
 {
     return XSEG_TORCH_HAS_ALLOCATOR_CONFIG;
 }
 
-/** What a string of torch.cuda.memory._set_allocator_settings() asks for, where PyTorch does not tell the adapter. */
+/** Apply a string of torch.cuda.memory._set_allocator_settings(), if PyTorch does not notify the adapter. */
 XSEG_API int xseg_torch_settings(const char *settings, char *text, size_t bytes)
 {
     return guarded(text, bytes, [&] { set_settings(settings); });
 }
 
-/** The library's pool behind an id of PyTorch's; NULL if nobody holds one. */
+/** The library's pool of an ID of PyTorch; NULL if PyTorch retains no such pool. */
 XSEG_API struct xseg_pool *xseg_torch_pool(int device, uint64_t first, uint64_t second)
 {
     try {
@@ -230,7 +230,7 @@ XSEG_API struct xseg_pool *xseg_torch_pool(int device, uint64_t first, uint64_t 
     }
 }
 
-/** Make the pool of a tag; registered: blocks are one piece of memory each, which network cards may reach. */
+/** Create the pool of a tag.  registered: blocks are single pages that network adapters can access. */
 XSEG_API int xseg_torch_tag(int device, const char *name, uint64_t first, uint64_t second,
                             bool registered, struct xseg_pool **pool, char *text, size_t bytes)
 {
@@ -250,7 +250,7 @@ XSEG_API int xseg_torch_tag_leave(char *text, size_t bytes)
     return guarded(text, bytes, [] { leave_tag(get_open()); });
 }
 
-/** pool: that of a tag, which the thread's label stands for; NULL: of none */
+/** pool: the pool of the label's tag; NULL for none */
 XSEG_API int xseg_torch_tag_label(struct xseg_pool *pool, char *text, size_t bytes)
 {
     return guarded(text, bytes, [&] { label_tag(get_open(), pool); });

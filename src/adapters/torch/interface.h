@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * PyTorch's allocator interface, and what of it differs between its versions.
+ * PyTorch's allocator interface, and its differences between versions.
  *
- * The adapter declares each method with every signature that a supported version has.  Those that a version knows
- * override its methods; the others are overloads that nobody calls.  What cannot be said like that is said here, by what
- * the headers have, not by version.
+ * The adapter declares each method with the signatures of all supported versions.  The signatures of the compiled version
+ * override its virtual methods; the others are unused overloads.  Other differences are in this header, and depend on the
+ * contents of PyTorch's headers rather than on the version.
  *
- * The build defines XSEG_TORCH_SEGMENT_SIZES where the headers have StreamSegmentSize.
+ * The build defines XSEG_TORCH_SEGMENT_SIZES if the headers have StreamSegmentSize.
  */
 #ifndef XSEG_ADAPTERS_TORCH_INTERFACE_H
 #define XSEG_ADAPTERS_TORCH_INTERFACE_H
@@ -55,7 +55,7 @@ using caching::ShareableHandle;
 using caching::SnapshotInfo;
 using caching::TraceEntry;
 
-/* An entry of what record_function() wrote; its namespace differs. */
+/* An entry of record_function(), whose namespace differs. */
 using Annotation = decltype(SnapshotInfo::external_annotations)::value_type;
 
 } // namespace xseg_torch

@@ -15,23 +15,23 @@ namespace xseg_torch
 namespace
 {
 
-constexpr size_t SHOWN = 90;          /* bytes of a text that stand before its number */
-constexpr size_t NOTES_LEAST = 16384; /* fewer are not worth a scan of the events */
+constexpr size_t SHOWN = 90;        /* maximum bytes of the excerpt before the number */
+constexpr size_t NOTES_MIN = 16384; /* minimum number that triggers a scan of the events */
 
 struct Kept {
     Note note;
     std::string text;
     unsigned holders = 1;
-    uint64_t round = 0; /* in which it was let go of */
+    uint64_t round = 0; /* in which the note was released */
 };
 
 struct Notes {
     std::mutex mutex;
     std::map<uint64_t, Kept> by_number;
     std::map<std::tuple<std::string, std::string, std::string>, uint64_t> labels;
-    std::vector<uint64_t> vacant; /* numbers that were used before */
+    std::vector<uint64_t> vacant; /* numbers to reuse */
     uint64_t last = 0, round = 0;
-    size_t many = NOTES_LEAST;
+    size_t many = NOTES_MIN;
 };
 
 Notes &notes()
@@ -40,13 +40,13 @@ Notes &notes()
     return *the_notes;
 }
 
-/* The parts that make two labels equal. */
+/* Labels with the same key are equal. */
 std::tuple<std::string, std::string, std::string> key_of(const Note &note)
 {
     return {note.metadata, note.compile_context, note.internal_metadata};
 }
 
-/* A text of the library's ends at a NUL, and so does the part of a note that it shows. */
+/* A string of the library ends at a NUL, so the excerpt does as well. */
 std::string text_of(const Note &note, uint64_t number)
 {
     std::string shown = note.metadata.empty() ? note.compile_context : note.metadata;
@@ -65,7 +65,7 @@ uint64_t new_number(Notes &all)
     return number;
 }
 
-std::map<uint64_t, Kept>::iterator forget(Notes &all, std::map<uint64_t, Kept>::iterator kept)
+std::map<uint64_t, Kept>::iterator discard(Notes &all, std::map<uint64_t, Kept>::iterator kept)
 {
     if (kept->second.note.kind == NoteKind::LABEL) {
         all.labels.erase(key_of(kept->second.note));
@@ -76,7 +76,7 @@ std::map<uint64_t, Kept>::iterator forget(Notes &all, std::map<uint64_t, Kept>::
 
 } // namespace
 
-HeldNote hold_note(Note note)
+RetainedNote retain_note(Note note)
 {
     Notes &all = notes();
     std::lock_guard<std::mutex> lock(all.mutex);
@@ -98,7 +98,7 @@ HeldNote hold_note(Note note)
     return {number, all.by_number.emplace(number, std::move(kept)).first->second.text};
 }
 
-void let_go_of_note(uint64_t number, bool is_in_events)
+void release_note(uint64_t number, bool is_in_events)
 {
     if (number == 0) {
         return;
@@ -108,7 +108,7 @@ void let_go_of_note(uint64_t number, bool is_in_events)
     auto kept = all.by_number.find(number);
     kept->second.round = all.round;
     if (--kept->second.holders == 0 && !is_in_events) {
-        forget(all, kept);
+        discard(all, kept);
     }
 }
 
@@ -140,24 +140,24 @@ bool has_many_notes()
     return all.by_number.size() >= all.many;
 }
 
-uint64_t begin_to_forget_notes()
+uint64_t begin_discarding_notes()
 {
     Notes &all = notes();
     std::lock_guard<std::mutex> lock(all.mutex);
-    all.many = SIZE_MAX; /* one thread looks */
+    all.many = SIZE_MAX; /* only one thread scans */
     return ++all.round;
 }
 
-void forget_notes(uint64_t round, const std::unordered_set<uint64_t> *used)
+void discard_notes(uint64_t round, const std::unordered_set<uint64_t> *used)
 {
     Notes &all = notes();
     std::lock_guard<std::mutex> lock(all.mutex);
     for (auto kept = all.by_number.begin(); used != nullptr && kept != all.by_number.end();) {
-        bool stays =
+        bool is_kept =
             kept->second.holders > 0 || kept->second.round >= round || used->count(kept->first) > 0;
-        kept = stays ? std::next(kept) : forget(all, kept);
+        kept = is_kept ? std::next(kept) : discard(all, kept);
     }
-    all.many = std::max(NOTES_LEAST, 2 * all.by_number.size());
+    all.many = std::max(NOTES_MIN, 2 * all.by_number.size());
 }
 
 } // namespace xseg_torch

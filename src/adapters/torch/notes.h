@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What PyTorch's users write beside events: metadata and compile contexts of a thread, and annotations of a block.
+ * Notes that PyTorch's users attach to events: metadata and compile contexts of a thread, and annotations of a block.
  *
- * A text of the library's history has at most 119 bytes, so what is longer, or has parts, stays here, and the
- * text ends in its number: "optimizer #12".  A note is kept while somebody holds it or an event has its text; then its
- * number is used again, so that there are no more texts than notes at a time.  Where texts have taken TEXTS_MOST bytes,
- * new ones are numbers alone.
+ * A string of the library's history has at most 119 bytes.  The table of notes has the complete contents, and the string in the
+ * history is an excerpt that ends with the number of the note: "optimizer #12".  A note is kept while it is retained or
+ * an event has its string.  Then its number is reused, so the number of strings is bounded by the number of notes.
  *
  * Threads: any.
  */
@@ -25,38 +24,38 @@ enum class NoteKind { LABEL, BLOCK, TIME, SNAPSHOT };
 struct Note {
     NoteKind kind = NoteKind::LABEL;
     std::string metadata, compile_context; /* LABEL, SNAPSHOT; BLOCK: metadata; TIME: its name */
-    std::string internal_metadata;         /* LABEL: which call of PyTorch's allocates */
+    std::string internal_metadata;         /* LABEL: the function of PyTorch that allocates */
     size_t address = 0, bytes = 0;         /* BLOCK; SNAPSHOT: bytes */
     void *stream = nullptr;                /* BLOCK */
-    std::pair<unsigned long long, unsigned long long> pool{0, 0}; /* BLOCK: PyTorch's id */
+    std::pair<unsigned long long, unsigned long long> pool{0, 0}; /* BLOCK: ID in PyTorch */
 };
 
-/** A note that is held, and the text that stands for it. */
-struct HeldNote {
+/** The number of a retained note, and its string in the history. */
+struct RetainedNote {
     uint64_t number = 0; /* 0: none */
     std::string text;
 };
 
-/** Keep a note and hold it, until let_go_of_note().  Labels that are equal are one note. */
-HeldNote hold_note(Note note);
+/** Add a note and retain it until release_note().  Equal labels share a note. */
+RetainedNote retain_note(Note note);
 
-/** Hold a note no longer.  `is_in_events`: events may have its text; else it may be forgotten at once. */
-void let_go_of_note(uint64_t number, bool is_in_events);
+/** Release a note.  If is_in_events is false, no event has its string, and the note can be discarded immediately. */
+void release_note(uint64_t number, bool is_in_events);
 
-/** The note that a text stands for; none for a text of somebody else's. */
+/** The note of a string; none for strings of other callers. */
 std::optional<Note> note_of(const char *text);
 
-/** The number that a text ends in; 0: none. */
+/** The number at the end of a string; 0 for none. */
 uint64_t note_number(const char *text);
 
-/** Whether so many notes have come that it is time to look which of them are still in events. */
+/** Whether the number of notes has reached the limit at which events are scanned for unused notes. */
 bool has_many_notes();
 
-/** Begin to forget; the number is for forget_notes().  What is let go of from now on stays. */
-uint64_t begin_to_forget_notes();
+/** Begin to discard; returns the round for discard_notes().  Notes that are released from now on are kept. */
+uint64_t begin_discarding_notes();
 
-/** Forget the notes that nobody holds and whose numbers are not in `used`; NULL: none is forgotten. */
-void forget_notes(uint64_t round, const std::unordered_set<uint64_t> *used);
+/** Discard the notes that are not retained and whose numbers are not in `used`.  NULL discards none. */
+void discard_notes(uint64_t round, const std::unordered_set<uint64_t> *used);
 
 } // namespace xseg_torch
 

@@ -16,7 +16,7 @@ namespace
 
 using RejectionObserver = std::function<void(int64_t, size_t, size_t, size_t)>;
 
-/* Observers are never taken away, as in PyTorch. */
+/* Observers are never removed, as in PyTorch. */
 struct Observers {
     std::mutex mutex;
     std::vector<OutOfMemoryObserver> out_of_memory;
@@ -31,17 +31,17 @@ Observers &observers()
     return *the_observers;
 }
 
-/* Of a device's last shortage. */
-std::atomic<uint64_t> free_when_short[DEVICES_MOST];
+/* Free bytes at the last out-of-memory of each device. */
+std::atomic<uint64_t> free_at_last_oom[DEVICES_MAX];
 
-/* What PyTorch's users registered to free memory, such as the collection of memory that was sent to other processes. */
-bool spare(void *, const struct xseg_oom_info *shortage)
+/* Call PyTorch's registered callbacks that free memory, such as the collection of memory that was sent to other processes. */
+bool on_low_memory(void *, const struct xseg_oom_info *info)
 {
-    log_shortage(shortage);
-    if (shortage->attempt > 0) {
+    log_out_of_memory(info);
+    if (info->attempt > 0) {
         return false;
     }
-    note_refused(shortage);
+    record_refusal(info);
     bool has_freed = false;
     try {
         for (const auto &name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
@@ -53,65 +53,64 @@ bool spare(void *, const struct xseg_oom_info *shortage)
     return has_freed;
 }
 
-/* A profiler that records memory has an event for each request that was refused. */
-void tell_profiler(struct xseg_allocator *library, const struct xseg_oom_info *shortage)
+/* The memory profiler records an event for each failed request. */
+void report_to_profiler(struct xseg_allocator *library, const struct xseg_oom_info *info)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    where.device = shortage->device;
+    where.device = info->device;
     struct xseg_statistics now = {sizeof(now)};
     if (!c10::memoryProfilingEnabled() || xseg_stats_get(library, &where, &now) != XSEG_OK) {
         return;
     }
     try {
         c10::reportOutOfMemoryToProfiler(
-            static_cast<int64_t>(shortage->block_bytes), now.allocated_bytes[XSEG_STAT_ALL].current,
+            static_cast<int64_t>(info->block_bytes), now.allocated_bytes[XSEG_STAT_ALL].current,
             now.reserved_bytes[XSEG_STAT_ALL].current,
-            c10::Device(c10::DeviceType::CUDA, static_cast<DeviceIndex>(shortage->device)));
+            c10::Device(c10::DeviceType::CUDA, static_cast<DeviceIndex>(info->device)));
     } catch (const std::exception &problem) {
         TORCH_WARN("xseg.torch: cannot report an out-of-memory to the profiler: ", problem.what());
     }
 }
 
-void tell_shortage(void *context, const struct xseg_oom_info *shortage)
+void on_out_of_memory(void *context, const struct xseg_oom_info *info)
 {
-    log_shortage(shortage);
-    note_refused(shortage);
-    free_when_short[shortage->device].store(shortage->free_bytes);
-    tell_profiler(static_cast<struct xseg_allocator *>(context), shortage);
-    std::vector<OutOfMemoryObserver> told;
+    log_out_of_memory(info);
+    record_refusal(info);
+    free_at_last_oom[info->device].store(info->free_bytes);
+    report_to_profiler(static_cast<struct xseg_allocator *>(context), info);
+    std::vector<OutOfMemoryObserver> copies;
     {
         std::lock_guard<std::mutex> lock(observers().mutex);
-        told = observers().out_of_memory;
+        copies = observers().out_of_memory;
     }
-    /* As in PyTorch, an exception ends the request, and later observers are not called. */
+    /* As in PyTorch, an exception terminates the request, and the remaining observers are not called. */
     try {
-        for (const OutOfMemoryObserver &observer : told) {
-            observer(shortage->device, shortage->segment_bytes, shortage->allowed_bytes,
-                     shortage->free_bytes);
+        for (const OutOfMemoryObserver &observer : copies) {
+            observer(info->device, info->segment_bytes, info->allowed_bytes, info->free_bytes);
         }
     } catch (...) {
         keep_current_exception();
     }
 }
 
-void tell_rejection(void *context, const struct xseg_oom_info *shortage)
+void on_rejected(void *context, const struct xseg_oom_info *info)
 {
-    note_rejected(shortage);
+    record_rejection(info);
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    where.device = shortage->device;
+    where.device = info->device;
     struct xseg_statistics now = {sizeof(now)};
     if (xseg_stats_get(static_cast<struct xseg_allocator *>(context), &where, &now) != XSEG_OK) {
         return;
     }
-    std::vector<RejectionObserver> told;
+    std::vector<RejectionObserver> copies;
     {
         std::lock_guard<std::mutex> lock(observers().mutex);
-        told = observers().rejection;
+        copies = observers().rejection;
     }
     try {
-        for (const RejectionObserver &observer : told) {
-            observer(shortage->device, shortage->segment_bytes,
-                     now.reserved_bytes[XSEG_STAT_ALL].current, now.device_bytes);
+        for (const RejectionObserver &observer : copies) {
+            observer(info->device, info->segment_bytes, now.reserved_bytes[XSEG_STAT_ALL].current,
+                     now.device_bytes);
         }
     } catch (...) {
         keep_current_exception();
@@ -127,8 +126,8 @@ void call(AllocatorTraceTracker *tracker, const TraceEntry &entry)
     }
 }
 
-/* Segments are told of by `on_map` and `on_unmap`, which come at the right side of the change: NCCL lets go of what is
- * registered before the memory goes. */
+/* Segments are reported by `on_map` and `on_unmap`, which run after mapping and before unmapping: NCCL must deregister memory
+ * before it is unmapped. */
 void trace(void *context, const struct xseg_trace_entry *entry)
 {
     static const TraceEntry::Action actions[] = {TraceEntry::ALLOC, TraceEntry::FREE_REQUESTED,
@@ -136,17 +135,17 @@ void trace(void *context, const struct xseg_trace_entry *entry)
     if (entry->action > XSEG_TRACE_FREE_COMPLETED && entry->action != XSEG_TRACE_OOM) {
         return;
     }
-    /* An out-of-memory has the bytes that were free where other entries have an address. */
-    bool is_shortage = entry->action == XSEG_TRACE_OOM;
-    TraceEntry::Action action = is_shortage ? TraceEntry::OOM : actions[entry->action];
-    size_t address =
-        is_shortage ? free_when_short[entry->device].load() : reinterpret_cast<size_t>(entry->base);
+    /* An out-of-memory entry has the free bytes in the place of the address. */
+    bool is_out_of_memory = entry->action == XSEG_TRACE_OOM;
+    TraceEntry::Action action = is_out_of_memory ? TraceEntry::OOM : actions[entry->action];
+    size_t address = is_out_of_memory ? free_at_last_oom[entry->device].load()
+                                      : reinterpret_cast<size_t>(entry->base);
     call(static_cast<AllocatorTraceTracker *>(context),
          make_entry(action, static_cast<DeviceIndex>(entry->device), address, entry->bytes,
                     entry->stream, id_of_pool(entry->pool)));
 }
 
-void tell_mapping(void *context, const struct xseg_mapping *mapping, TraceEntry::Action action)
+void notify_mapping(void *context, const struct xseg_mapping *mapping, TraceEntry::Action action)
 {
     call(static_cast<AllocatorTraceTracker *>(context),
          make_entry(action, static_cast<DeviceIndex>(mapping->device),
@@ -154,22 +153,22 @@ void tell_mapping(void *context, const struct xseg_mapping *mapping, TraceEntry:
                     id_of_pool(mapping->pool)));
 }
 
-/* Trackers that register memory, such as NCCL's hooks, look at whole segments alone. A single page is one. */
+/* Trackers that register memory, such as NCCL's hooks, only handle whole segments.  A single-page segment is one. */
 bool is_part(const struct xseg_mapping *mapping)
 {
     return mapping->is_expandable && !mapping->is_single_page;
 }
 
-void came(void *context, const struct xseg_mapping *mapping)
+void on_map(void *context, const struct xseg_mapping *mapping)
 {
-    tell_mapping(context, mapping,
-                 is_part(mapping) ? TraceEntry::SEGMENT_MAP : TraceEntry::SEGMENT_ALLOC);
+    notify_mapping(context, mapping,
+                   is_part(mapping) ? TraceEntry::SEGMENT_MAP : TraceEntry::SEGMENT_ALLOC);
 }
 
-void leaving(void *context, const struct xseg_mapping *mapping)
+void on_unmap(void *context, const struct xseg_mapping *mapping)
 {
-    tell_mapping(context, mapping,
-                 is_part(mapping) ? TraceEntry::SEGMENT_UNMAP : TraceEntry::SEGMENT_FREE);
+    notify_mapping(context, mapping,
+                   is_part(mapping) ? TraceEntry::SEGMENT_UNMAP : TraceEntry::SEGMENT_FREE);
 }
 
 void track(struct xseg_allocator *library, AllocatorTraceTracker *tracker)
@@ -178,8 +177,8 @@ void track(struct xseg_allocator *library, AllocatorTraceTracker *tracker)
     uint64_t id = 0;
     observer.context = tracker;
     observer.on_trace = trace;
-    observer.on_map = came;
-    observer.on_unmap = leaving;
+    observer.on_map = on_map;
+    observer.on_unmap = on_unmap;
     check(xseg_observer_add(library, &observer, &id), "attachAllocatorTraceTracker");
 }
 
@@ -190,9 +189,9 @@ void observe(struct xseg_allocator *library)
     struct xseg_observer observer = {sizeof(observer)};
     uint64_t id = 0;
     observer.context = library;
-    observer.on_low_memory = spare;
-    observer.on_out_of_memory = tell_shortage;
-    observer.on_rejected = tell_rejection;
+    observer.on_low_memory = on_low_memory;
+    observer.on_out_of_memory = on_out_of_memory;
+    observer.on_rejected = on_rejected;
     check(xseg_observer_add(library, &observer, &id), "torch.cuda.init");
     Held<std::mutex> lock(observers().mutex);
     for (AllocatorTraceTracker *tracker : observers().trackers) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* PyTorch's observers of shortages and of everything that happens. */
+/* PyTorch's observers: out-of-memory, rejections, and trace trackers. */
 #ifndef XSEG_ADAPTERS_TORCH_OBSERVERS_H
 #define XSEG_ADAPTERS_TORCH_OBSERVERS_H
 
@@ -8,10 +8,10 @@
 namespace xseg_torch
 {
 
-/** Begin to observe a library that was opened, for observers that are there and for those to come. */
+/** Register with an opened library, for existing and future observers. */
 void observe(struct xseg_allocator *library);
 
-/** Observers are kept for the next library: the one that observe() was given is about to be closed. */
+/** The library is about to be closed; the observers are kept for the next one. */
 void stop_observing();
 
 } // namespace xseg_torch

@@ -28,12 +28,12 @@ struct Pool {
     MempoolId_t id;
     struct xseg_pool *handle = nullptr;
     int use_count = 0;
-    std::shared_ptr<CUDAAllocator> memory; /* an allocator of the pool's own */
+    std::shared_ptr<CUDAAllocator> memory; /* a custom allocator of the pool */
     std::function<bool(cudaStream_t)> filter;
     bool is_routed = false;
     Route route = Route::PYTORCH;
     uint64_t route_order =
-        0; /* by next_order(): of routes that accept a stream, the one begun last counts */
+        0; /* from next_order(); the latest route that accepts a stream serves the request */
 };
 
 using Key = std::pair<DeviceIndex, MempoolId_t>;
@@ -41,22 +41,24 @@ using Key = std::pair<DeviceIndex, MempoolId_t>;
 struct Table {
     std::recursive_mutex mutex;
     std::map<Key, std::unique_ptr<Pool>> pools;
-    /* By each id that has had memory: what its pools that have ended leave.  Other ids have no statistics in PyTorch. */
+    /* Statistics of destroyed pools, by each ID that has had memory.  Other IDs have no statistics in PyTorch. */
     std::map<Key, Groups> ended;
     std::set<Key>
-        ended_early; /* of pools that had no memory when they were released; for count_ended_pools() */
-    std::vector<std::unique_ptr<Pool>> gone; /* their own allocators are still to be destroyed */
+        ended_early; /* IDs of pools without memory at their release, for count_ended_pools() */
+    std::vector<std::unique_ptr<Pool>>
+        destroyed; /* their custom allocators remain to be destroyed */
 };
 
 Table &table()
 {
-    static Table *const the_table = new Table; /* frees may come after static objects have ended */
+    static Table *const the_table =
+        new Table; /* never destroyed, because destructors of static objects may free tensors */
     return *the_table;
 }
 
 /*
- * Holds the table.  The allocators of pools that are gone are destroyed with the last such lock of the thread, behind
- * it: that may run Python, which other threads may hold while they wait for the table.
+ * Holds the lock of the table.  After the thread has released its last lock, the custom allocators of destroyed pools are
+ * destroyed.  This may run Python code, for which other threads may hold the GIL while they wait for the table.
  */
 class Lock
 {
@@ -70,9 +72,9 @@ class Lock
     }
     ~Lock()
     {
-        std::vector<std::unique_ptr<Pool>> gone;
+        std::vector<std::unique_ptr<Pool>> destroyed;
         if (locks_held == 1) {
-            gone.swap(table().gone);
+            destroyed.swap(table().destroyed);
         }
         held_.reset();
     }
@@ -89,7 +91,7 @@ template <class Interface>
 struct Marks<Interface, std::void_t<decltype(&Interface::markCaptureBegin)>> : std::true_type {
 };
 
-#ifdef XSEG_TORCH_WITHOUT_MARKS /* tests: as for a PyTorch that does not have them */
+#ifdef XSEG_TORCH_WITHOUT_MARKS /* tests: emulates versions of PyTorch without these methods */
 constexpr bool HAS_MARKS = false;
 #else
 constexpr bool HAS_MARKS = Marks<CUDAAllocator>::value;
@@ -115,7 +117,7 @@ std::string text_of(MempoolId_t id)
     return "torch (" + std::to_string(id.first) + ", " + std::to_string(id.second) + ")";
 }
 
-/* PyTorch counts by id: a pool goes on where the one before it under its id has ended. */
+/* PyTorch counts by ID: a pool continues the statistics of earlier pools with its ID. */
 void add(Groups &sums, const struct xseg_statistics &pool)
 {
     for (size_t group = 0; group < sums.size(); group++) {
@@ -127,7 +129,7 @@ void add(Groups &sums, const struct xseg_statistics &pool)
     }
 }
 
-/* The statistics of a pool; its id counts from now on if it has had memory. */
+/* Read the statistics of a pool.  Its ID has statistics from now on if the pool has had memory. */
 bool read(struct xseg_allocator *library, const Pool *pool, struct xseg_statistics *now)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
@@ -142,8 +144,8 @@ bool read(struct xseg_allocator *library, const Pool *pool, struct xseg_statisti
     return true;
 }
 
-/* The library's last word on a pool.  It is called from within the library, which destructors must not be. */
-void note_gone(void *context, const struct xseg_statistics *last)
+/* Callback of the library for a destroyed pool.  Destructors must not run inside the library, so they are deferred. */
+void on_pool_destroyed(void *context, const struct xseg_statistics *last)
 {
     Held<std::recursive_mutex> lock(table().mutex);
     Pool *pool = static_cast<Pool *>(context);
@@ -153,12 +155,12 @@ void note_gone(void *context, const struct xseg_statistics *last)
     }
     auto found = table().pools.find(key);
     if (found != table().pools.end() && found->second.get() == pool) {
-        table().gone.push_back(std::move(found->second));
+        table().destroyed.push_back(std::move(found->second));
         table().pools.erase(found);
     }
 }
 
-/* PyTorch's allocators allocate on the current device and stream. */
+/* Allocators of PyTorch use the current device and stream. */
 void *memory_alloc(void *context, size_t bytes, int device, xseg_stream)
 {
     try {
@@ -191,7 +193,7 @@ Pool *make(Allocator *allocator, DeviceIndex device, MempoolId_t id,
     options.name = name.c_str();
     options.id[0] = id.first;
     options.id[1] = id.second;
-    options.on_destroy = note_gone;
+    options.on_destroy = on_pool_destroyed;
     options.on_destroy_context = pool.get();
     options.rdma = options.single_page = kind == Memory::REGISTERED;
     if (pool->memory) {
@@ -206,7 +208,7 @@ Pool *make(Allocator *allocator, DeviceIndex device, MempoolId_t id,
     return made;
 }
 
-/* Tell of the end of a released pool whose memory has gone by itself: the library does so in a trim. */
+/* Destroy a released pool without memory, which the library does in a trim. */
 void finish(Allocator *allocator, const Pool *pool)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
@@ -218,8 +220,8 @@ void finish(Allocator *allocator, const Pool *pool)
     }
 }
 
-Pool *make_or_hold(Allocator *allocator, DeviceIndex device, MempoolId_t id,
-                   std::shared_ptr<CUDAAllocator> memory)
+Pool *create_or_retain(Allocator *allocator, DeviceIndex device, MempoolId_t id,
+                       std::shared_ptr<CUDAAllocator> memory)
 {
     allocator->check_device(device);
     Pool *pool = find(device, id);
@@ -239,8 +241,8 @@ Pool *make_or_hold(Allocator *allocator, DeviceIndex device, MempoolId_t id,
     return pool;
 }
 
-/* The pool may be gone afterwards. */
-void let_go(Pool *pool)
+/* Release a reference.  The pool may be destroyed afterwards. */
+void release(Pool *pool)
 {
     if (--pool->use_count == 0) {
         check(xseg_pool_release(pool->handle), "releasePool");
@@ -249,11 +251,11 @@ void let_go(Pool *pool)
 
 bool accepts(void *context, xseg_stream stream)
 {
-    /* The library calls this: an exception must not leave through it.  PyTorch's filter throws where CUDA has failed,
-     * which the caller's next call of CUDA reports. */
+    /* The library calls this function, so no exception may propagate.  PyTorch's filter throws if CUDA has failed, which the
+     * caller's next call of CUDA reports. */
     try {
         const Pool *pool = static_cast<Pool *>(context);
-        /* A tag that the thread has entered since lies within. */
+        /* A tag that the thread has entered later has priority. */
         return (pool->route == Route::TAG || tag_order(pool->device) < pool->route_order) &&
                pool->filter(stream);
     } catch (const std::exception &failure) {
@@ -272,8 +274,8 @@ uint64_t next_order()
     return ++last;
 }
 
-struct xseg_pool *make_named_pool(Allocator *allocator, DeviceIndex device, MempoolId_t id,
-                                  const std::string &name, Memory memory)
+struct xseg_pool *create_named_pool(Allocator *allocator, DeviceIndex device, MempoolId_t id,
+                                    const std::string &name, Memory memory)
 {
     Lock lock;
     allocator->check_device(device);
@@ -284,7 +286,7 @@ struct xseg_pool *make_named_pool(Allocator *allocator, DeviceIndex device, Memp
     return pool->handle;
 }
 
-void destroy_gone_pools()
+void free_destroyed_pools()
 {
     Lock lock;
 }
@@ -404,13 +406,13 @@ void reset_pool_statistics(struct xseg_allocator *library, DeviceIndex device, u
     }
 }
 
-/* The adapter counts the capture before the library does, and longer: imports are not closed in between. */
+/* The adapter counts the capture before and after the library does, so no import is closed in between. */
 static xseg_status begin_mark(struct xseg_allocator *library, DeviceIndex device)
 {
-    note_capture(device, true);
+    count_capture(device, true);
     xseg_status status = xseg_capture_mark(library, device);
     if (status != XSEG_OK) {
-        note_capture(device, false);
+        count_capture(device, false);
     }
     return status;
 }
@@ -418,12 +420,12 @@ static xseg_status begin_mark(struct xseg_allocator *library, DeviceIndex device
 static void end_mark(struct xseg_allocator *library, DeviceIndex device)
 {
     check(xseg_capture_unmark(library, device), "markCaptureEnd");
-    note_capture(device, false);
-    close_left_imports();
+    count_capture(device, false);
+    close_deferred_imports();
     free_deferred(library);
 }
 
-/* Whether a capture is to be ended with the route. */
+/* End a route.  Returns whether a capture ends with it. */
 static bool end_route(DeviceIndex device, MempoolId_t id)
 {
     Lock lock;
@@ -440,7 +442,7 @@ void begin_route(Allocator *allocator, DeviceIndex device, MempoolId_t id,
                  std::function<bool(cudaStream_t)> filter, Route route)
 {
     Lock lock;
-    Pool *pool = make_or_hold(allocator, device, id, nullptr);
+    Pool *pool = create_or_retain(allocator, device, id, nullptr);
     bool was_routed = pool->is_routed;
     xseg_status status = XSEG_ERR_BUSY;
     if (!was_routed) {
@@ -457,7 +459,7 @@ void begin_route(Allocator *allocator, DeviceIndex device, MempoolId_t id,
     }
     if (status != XSEG_OK) {
         std::string text = error_text(status);
-        let_go(pool);
+        release(pool);
         TORCH_CHECK(!was_routed, "beginAllocateToPool: already recording to mempool_id (", id.first,
                     ", ", id.second, ")");
         TORCH_CHECK(false, "xseg.torch: beginAllocateToPool: ", text);
@@ -497,7 +499,7 @@ void Allocator::releasePool(DeviceIndex device, MempoolId_t id)
         return;
     }
     Lock lock;
-    let_go(find_held(device, id, "releasePool"));
+    release(find_held(device, id, "releasePool"));
     if (find(device, id) == nullptr) {
         table().ended_early.insert({device, id});
     }
@@ -506,7 +508,7 @@ void Allocator::releasePool(DeviceIndex device, MempoolId_t id)
 int Allocator::getPoolUseCount(DeviceIndex device, MempoolId_t id)
 {
     if (is_forked()) {
-        return 1; /* the destructor of a MemPool demands that nobody else holds it */
+        return 1; /* the destructor of a MemPool requires that this is the only reference */
     }
     Lock lock;
     const Pool *pool = find(device, id);
@@ -518,7 +520,7 @@ void Allocator::ensureExistsAndIncrefPool(DeviceIndex device, MempoolId_t id)
     createOrIncrefPool(device, id, std::shared_ptr<CUDAAllocator>());
 }
 
-/* Where PyTorch gives a plain pointer, it keeps the allocator alive as long as the pool. */
+/* PyTorch passes a plain pointer if it keeps the allocator alive as long as the pool. */
 void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t id, CUDAAllocator *memory)
 {
     createOrIncrefPool(device, id, std::shared_ptr<CUDAAllocator>(memory, [](CUDAAllocator *) {}));
@@ -528,7 +530,7 @@ void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t id,
                                    std::shared_ptr<CUDAAllocator> memory)
 {
     Lock lock;
-    make_or_hold(this, device, id, std::move(memory));
+    create_or_retain(this, device, id, std::move(memory));
 }
 
 void Allocator::setUseOnOOM(DeviceIndex device, MempoolId_t id)
@@ -596,8 +598,71 @@ c10::DataPtr Allocator::allocateWithAddress(size_t bytes, void *address)
                     refused.text);
         raise(refused);
     }
-    tell_allocation(ptr, device);
+    report_allocation(ptr, device);
     return {ptr, ptr, cached_deleter(), c10::Device(c10::DeviceType::CUDA, device)};
+}
+
+/* --- Checkpoints. --- */
+
+namespace
+{
+
+struct Checkpoint final : public AllocatorState {
+    struct xseg_checkpoint *blocks = nullptr;
+    MempoolId_t id;
+
+    ~Checkpoint() override
+    {
+        xseg_checkpoint_destroy(blocks);
+    }
+};
+
+struct Moved {
+    std::vector<void *> freed, live;
+};
+
+void add_moved(void *context, void *ptr, bool was_freed)
+{
+    Moved *moved = static_cast<Moved *>(context);
+    (was_freed ? moved->freed : moved->live).push_back(ptr);
+}
+
+struct xseg_pool *pool_of(DeviceIndex device, MempoolId_t id)
+{
+    struct xseg_pool *pool = held_pool(device, id);
+    TORCH_CHECK(pool != nullptr, "Could not find pool of id (", id.first, ", ", id.second, ")");
+    return pool;
+}
+
+} // namespace
+
+std::shared_ptr<AllocatorState> Allocator::getCheckpointState(DeviceIndex device, MempoolId_t id)
+{
+    auto state = std::make_shared<Checkpoint>();
+    state->id = id;
+    check(xseg_pool_checkpoint(pool_of(device, id), &state->blocks), "getCheckpointState");
+    return state;
+}
+
+CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex device,
+                                                  std::shared_ptr<AllocatorState> state)
+{
+    auto checkpoint = std::dynamic_pointer_cast<Checkpoint>(state);
+    TORCH_CHECK(checkpoint != nullptr,
+                "xseg.torch: setCheckpointPoolState: checkpoint of another allocator");
+    Moved moved;
+    check(xseg_pool_restore(pool_of(device, checkpoint->id), checkpoint->blocks, add_moved, &moved),
+          "setCheckpointPoolState");
+    CheckpointDelta delta;
+    for (void *ptr : moved.freed) {
+        warn(close_export_if_any(library(), ptr), "setCheckpointPoolState");
+    }
+    delta.ptrs_freed = std::move(moved.freed);
+    for (void *ptr : moved.live) {
+        delta.dataptrs_allocd.emplace_back(ptr, ptr, cached_deleter(),
+                                           c10::Device(c10::DeviceType::CUDA, device));
+    }
+    return delta;
 }
 
 } // namespace xseg_torch

@@ -32,29 +32,28 @@ struct KeyValue {
 using Keys = std::map<std::string, KeyValue>;
 
 std::mutex the_mutex;
-struct xseg_allocator *the_library; /* once it is open */
-std::vector<std::string>
-    set_before; /* strings that were set before that; the library was opened without them */
-std::atomic<double> the_fraction{1}; /* of devices that are not open, as the string says */
+struct xseg_allocator *the_library;     /* NULL until it is open */
+std::vector<std::string> early_strings; /* strings that were set before the library was opened */
+std::atomic<double> the_fraction{1};    /* fraction of devices that are not open */
 std::atomic<double> the_rejection{
-    -1}; /* fraction that a string named after the library was opened; -1: none did */
+    -1}; /* fraction of a string after the library was opened; -1: none */
 
-bool note_key(void *context, const struct xseg_config_key *key)
+bool add_key(void *context, const struct xseg_config_key *key)
 {
     (*static_cast<Keys *>(context))[key->name] = {key->value, key->is_set};
     return true;
 }
 
-/* The keys of a string, or of the environment. */
+/* The keys of a string, or of the environment if it is NULL. */
 Keys read_keys(const char *config, const char **source)
 {
     Keys keys;
-    xseg_status status = xseg_config_keys(config, source, note_key, &keys);
+    xseg_status status = xseg_config_keys(config, source, add_key, &keys);
     TORCH_CHECK_VALUE(status == XSEG_OK, "xseg.torch: ", error_text(status));
     return keys;
 }
 
-/* Keys of the device's memory that PyTorch knows as well; those of its pinned memory are its own business. */
+/* Keys of device memory that PyTorch also has.  Keys of pinned memory only concern PyTorch. */
 constexpr const char *shared_keys[] = {
     "large_segment_size_mb",        "max_split_size_mb",        "max_non_split_rounding_mb",
     "garbage_collection_threshold", "roundup_power2_divisions", "graph_capture_record_stream_reuse",
@@ -86,14 +85,14 @@ std::string configuration(struct xseg_allocator *library)
 {
     size_t needed = 0;
     check(xseg_config_get(library, nullptr, 0, &needed), "configuration");
-    std::vector<char> text(needed + 256); /* room for what another thread changes meanwhile */
+    std::vector<char> text(needed + 256); /* another thread may change the configuration */
     check(xseg_config_get(library, text.data(), text.size(), nullptr), "configuration");
     return text.data();
 }
 
 /*
- * A string without per_process_memory_fraction, whose limit PyTorch sets when CUDA is initialized and not again.  Blanks
- * are in its place, so that the columns of an error are right for the string as it was passed.
+ * A string without per_process_memory_fraction, which PyTorch only applies when CUDA is initialized.  Blanks replace the key, so
+ * that the columns of error messages match the original string.
  */
 std::string without_fraction(const std::string &settings)
 {
@@ -117,8 +116,8 @@ std::string without_fraction(const std::string &settings)
 }
 
 /*
- * PyTorch sets these keys back at each change, the library keeps keys that a string does not name.  The user's string comes
- * first, so that the columns of an error are those of that string.
+ * PyTorch resets these keys at each change; the library keeps keys that a string does not name.  The user's string comes
+ * first, so that the columns of error messages match it.
  */
 std::string with_resets(const std::string &settings, const std::string &large_segment)
 {
@@ -150,7 +149,7 @@ std::string large_segment_of(struct xseg_allocator *library)
     return read_keys(configuration(library).c_str(), nullptr).at("large_segment_size_mb").value;
 }
 
-/* PyTorch's parser demands that the name of the allocator is the one after `backend:`; xseg stands in for the default. */
+/* PyTorch's parser requires that the allocator has the name after `backend:`.  xseg has the name of the default then. */
 thread_local bool is_parsing;
 
 class Parsing
@@ -168,7 +167,7 @@ class Parsing
     Parsing &operator=(const Parsing &) = delete;
 };
 
-/* Of settings that only CUDA has, such as those of pinned memory. */
+/* The parser of settings that only CUDA has, such as those of pinned memory. */
 template <class Any> std::function<void(const std::string &)> parser_of_pytorch()
 {
     if constexpr (requires { Any::getConfigParserHook(); }) {
@@ -178,12 +177,12 @@ template <class Any> std::function<void(const std::string &)> parser_of_pytorch(
     }
 }
 
-/* PyTorch's settings: the values that no later string resets, each "" where no string can name it, and the last string. */
-struct InForce {
+/* PyTorch's settings: the values that no later string resets ("" if no string can express the value), and the last string. */
+struct SettingValues {
     std::map<std::string, std::string> values;
     std::string last;
 };
-InForce accepted; /* behind the last string that both sides accepted */
+SettingValues accepted; /* after the last string that both sides accepted */
 
 #if XSEG_TORCH_HAS_ALLOCATOR_CONFIG
 
@@ -198,7 +197,7 @@ std::string text_of_bool(bool value)
 }
 
 template <class Any, class Own>
-void note_newer_values([[maybe_unused]] std::map<std::string, std::string> &values)
+void add_newer_values([[maybe_unused]] std::map<std::string, std::string> &values)
 {
     if constexpr (requires { Any::large_segment_size(); }) {
         values["large_segment_size_mb"] = text_of_bytes(Any::large_segment_size());
@@ -231,10 +230,10 @@ void note_newer_values([[maybe_unused]] std::map<std::string, std::string> &valu
     }
 }
 
-InForce in_force()
+SettingValues current_values()
 {
     using Any = c10::CachingAllocator::AcceleratorAllocatorConfig;
-    InForce now{{}, last_settings<Config>()};
+    SettingValues now{{}, last_settings<Config>()};
     now.values["max_non_split_rounding_mb"] = text_of_bytes(Any::max_non_split_rounding_size());
     now.values["expandable_segments"] = text_of_bool(Config::expandable_segments());
     now.values["pinned_use_background_threads"] =
@@ -244,22 +243,22 @@ InForce in_force()
         text_of_bool(Config::pinned_use_cuda_host_register());
     now.values["pinned_num_register_threads"] =
         std::to_string(Config::pinned_num_register_threads());
-    note_newer_values<Any, Config>(now.values);
+    add_newer_values<Any, Config>(now.values);
     return now;
 }
 
 #else
 
-InForce in_force()
+SettingValues current_values()
 {
     return {};
 }
 
 #endif
 
-void note_accepted()
+void record_accepted()
 {
-    InForce now = in_force();
+    SettingValues now = current_values();
     Held<std::mutex> lock(the_mutex);
     accepted = std::move(now);
 }
@@ -268,7 +267,7 @@ void note_accepted()
 
 std::function<void(const std::string &)> the_parser; /* PyTorch's, of settings that only CUDA has */
 
-/* Config is inline: where the adapter's compiler makes no unique symbols (Clang), the one that is seen here is a copy. */
+/* Config is inline: with a compiler without unique symbols (Clang), the adapter has a separate copy. */
 void parse_own(const std::string &settings)
 {
     Parsing parsing;
@@ -277,7 +276,7 @@ void parse_own(const std::string &settings)
 }
 #endif
 
-void hear_of_changes()
+void register_settings_hook()
 {
 #if XSEG_TORCH_HAS_ALLOCATOR_CONFIG
     using Any = c10::CachingAllocator::AcceleratorAllocatorConfig;
@@ -291,26 +290,26 @@ void hear_of_changes()
                 restore_settings();
                 throw;
             }
-            note_accepted();
+            record_accepted();
         },
         {});
 #endif
 }
 
-/* Values that PyTorch has no word for: they are its defaults. */
-bool is_default_without_a_word(const std::string &value)
+/* Defaults of PyTorch that its strings cannot express. */
+bool is_unnamed_default(const std::string &value)
 {
     return value == "off" || value == "unlimited";
 }
 
-/* What an XSEG_ALLOC_CONF says of keys that PyTorch knows, in PyTorch's words. */
+/* The string for PyTorch: the keys of XSEG_ALLOC_CONF that PyTorch has, and expandable_segments. */
 std::string for_pytorch(const Keys &keys, bool is_own_string)
 {
     std::string settings = is_own_string ? "" : last_settings<Config>();
     for (const char *key : shared_keys) {
         auto found = keys.find(key);
         if (is_own_string && found != keys.end() && found->second.is_named &&
-            is_known_to_pytorch(key) && !is_default_without_a_word(found->second.value)) {
+            is_known_to_pytorch(key) && !is_unnamed_default(found->second.value)) {
             settings +=
                 (settings.empty() ? "" : ",") + std::string(key) + ":" + found->second.value;
         }
@@ -319,7 +318,7 @@ std::string for_pytorch(const Keys &keys, bool is_own_string)
            "expandable_segments:" + keys.at("expandable_segments").value;
 }
 
-void note_fraction(const Keys &keys)
+void record_fraction(const Keys &keys)
 {
     the_fraction.store(std::strtod(keys.at("per_process_memory_fraction").value.c_str(), nullptr));
 }
@@ -337,7 +336,7 @@ void set_rejection(struct xseg_allocator *library, int device, double fraction)
 }
 
 /* Set the fraction past which throw_on_cudamalloc_oom rejects requests, if a string names per_process_memory_fraction. */
-void note_rejection(struct xseg_allocator *library, const std::string &settings)
+void record_rejection_fraction(struct xseg_allocator *library, const std::string &settings)
 {
     Keys keys = read_keys(settings.c_str(), nullptr);
     const KeyValue &fraction = keys.at("per_process_memory_fraction");
@@ -360,9 +359,9 @@ void note_rejection(struct xseg_allocator *library, const std::string &settings)
 }
 
 /*
- * Memory is exportable and within reach of network cards, or not, from its beginning.  So that is asked for even while
- * segments are classic: they may become expandable.  The keys are named while they are expandable, since they would be
- * called ones without effect otherwise.
+ * Whether memory is exportable and accessible to network adapters is fixed when it is created.  So the keys are set even for classic
+ * segments, which may become expandable.  They are set while segments are expandable, to avoid the warning about keys
+ * without effect.
  */
 void add_keys(struct xseg_allocator *library, const std::string &keys)
 {
@@ -386,20 +385,20 @@ std::string added_keys()
     return added + (keys.at("rdma").is_named ? "" : ",rdma:True");
 }
 
-void agree_on_settings()
+void synchronize_settings()
 {
     const char *source = "";
     Keys keys = read_keys(nullptr, &source);
     bool is_own_string = std::strcmp(source, "XSEG_ALLOC_CONF") == 0;
     bool is_expandable = keys.at("expandable_segments").value == "True";
-    /* PyTorch reads its variable here at the latest, while its own allocator has the name that `backend:` gives. */
+    /* PyTorch must parse its variable now, while its own allocator has the name of `backend:`. */
     (void)Config::instance();
     bool is_other = is_own_string || Config::expandable_segments() != is_expandable;
     caching::setAllocatorSettings(is_other ? for_pytorch(keys, is_own_string)
                                            : last_settings<Config>());
-    note_fraction(keys);
-    hear_of_changes();
-    note_accepted();
+    record_fraction(keys);
+    register_settings_hook();
+    record_accepted();
 }
 
 void apply_settings(struct xseg_allocator *library)
@@ -409,10 +408,10 @@ void apply_settings(struct xseg_allocator *library)
         add_keys(library, keys);
     }
     Held<std::mutex> lock(the_mutex);
-    for (const std::string &settings : set_before) {
+    for (const std::string &settings : early_strings) {
         configure(library, with_resets(settings, large_segment_of(library)));
     }
-    note_fraction(read_keys(configuration(library).c_str(), nullptr));
+    record_fraction(read_keys(configuration(library).c_str(), nullptr));
     the_library = library;
 }
 
@@ -424,7 +423,7 @@ void begin_device(struct xseg_allocator *library, int device)
     }
 }
 
-void stop_following()
+void detach_settings()
 {
     Held<std::mutex> lock(the_mutex);
     the_library = nullptr;
@@ -473,7 +472,7 @@ static void check_keys_of_pytorch(const std::string &settings)
 #if XSEG_TORCH_HAS_ALLOCATOR_CONFIG
     if (std::string backend = value_of(settings, "backend"); !backend.empty()) {
         parse_own("backend:" +
-                  backend); /* PyTorch's error, with nothing else of the string applied */
+                  backend); /* throws PyTorch's error before the rest of the string is applied */
     }
 #endif
 }
@@ -486,7 +485,7 @@ void check_settings(const std::string &settings)
     if (xseg_status status = xseg_config_keys(settings.c_str(), nullptr, nullptr, nullptr);
         status != XSEG_OK) {
         std::string text = error_text(status);
-        /* PyTorch's text comes first where programs may search for it. */
+        /* Programs may search for PyTorch's message, so it comes first. */
         const char *words = text.find(": unknown key, ") != std::string::npos
                                 ? "Unrecognized key in the allocator config: "
                                 : "";
@@ -518,7 +517,7 @@ void check_settings(const std::string &settings)
 void restore_settings()
 {
 #if XSEG_TORCH_HAS_ALLOCATOR_CONFIG
-    InForce now = in_force(), before;
+    SettingValues now = current_values(), before;
     {
         Held<std::mutex> lock(the_mutex);
         before = accepted;
@@ -529,7 +528,7 @@ void restore_settings()
             changed += (changed.empty() ? "" : ",") + key + ":" + value;
         }
     }
-    /* The last string sets all that each string sets back. */
+    /* The last string restores the keys that every string resets. */
     for (const std::string &settings : {changed, before.last}) {
         c10::CachingAllocator::AcceleratorAllocatorConfig::instance().parseArgs(settings);
         parse_own(settings);
@@ -542,16 +541,16 @@ void follow_settings(const std::string &settings)
     check_settings(settings);
     Held<std::mutex> lock(the_mutex);
     if (the_library != nullptr) {
-        /* As PyTorch does once CUDA is initialised: the limit stays what it is, and a fraction counts for rejections. */
+        /* Like PyTorch after CUDA was initialized: the limit is unchanged, and a fraction only affects rejections. */
         configure(the_library,
                   with_resets(without_fraction(settings), large_segment_of(the_library)));
-        note_rejection(the_library, settings);
+        record_rejection_fraction(the_library, settings);
         return;
     }
-    set_before.push_back(settings);
+    early_strings.push_back(settings);
 }
 
-/* Bounds of pinned memory, which PyTorch 2.15 keeps beside the settings of any accelerator. */
+/* Limits of pinned memory, which PyTorch 2.15 has in the settings of all accelerators. */
 template <class Any, class Info> static void set_pinned_bounds([[maybe_unused]] Info &info)
 {
     if constexpr (requires { info.max_cached_size = Any::pinned_max_cached_size(); }) {
@@ -590,7 +589,7 @@ caching::AllocatorConfigInfo config_info()
     return info;
 }
 
-/* PyTorch keeps the limit in bytes, and answers with the fraction that these are. */
+/* PyTorch stores the limit in bytes, and returns the fraction of these bytes. */
 static double whole_bytes(struct xseg_allocator *library, const struct xseg_scope &where,
                           double fraction)
 {
@@ -613,7 +612,7 @@ double Allocator::getMemoryFraction(DeviceIndex device)
     return limits.fraction == 1 ? 1 : whole_bytes(library_, where, limits.fraction);
 }
 
-/* In place of the string's fraction: garbage is collected by it, and it may rise above that. */
+/* Replaces the fraction of the string, also for garbage collection, and may exceed it. */
 void Allocator::setMemoryFraction(double fraction, DeviceIndex device)
 {
     TORCH_CHECK(fraction >= 0 && fraction <= 1, "invalid fraction:", fraction,

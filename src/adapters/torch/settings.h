@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The configuration: the library and PyTorch read the same string, and agree on expandable_segments, by which PyTorch
- * chooses how NCCL registers memory.
+ * The configuration.  The library and PyTorch read the same string, and have the same value of expandable_segments, which
+ * determines how PyTorch registers memory with NCCL.
  */
 #ifndef XSEG_ADAPTERS_TORCH_SETTINGS_H
 #define XSEG_ADAPTERS_TORCH_SETTINGS_H
@@ -14,37 +14,37 @@
 namespace xseg_torch
 {
 
-/** Bring PyTorch's settings in line with the environment, and hear of later changes.  Throws c10::Error on a bad string. */
-void agree_on_settings();
+/** Set PyTorch's settings from the environment, and register for later changes.  Throws c10::Error for an invalid string. */
+void synchronize_settings();
 
 /**
- * The keys, with a comma before each, that the adapter adds of its own accord, as PyTorch's allocator makes its memory:
- * exportable and rdma, as far as the user's string does not name them.
+ * The keys that the adapter adds unless the user's string names them, with a comma before each: exportable and rdma, because
+ * PyTorch's allocator creates such memory.
  */
 std::string added_keys();
 
-/** Give a library that was opened the keys that the adapter needs, and what was set since agree_on_settings(). */
+/** Apply the added keys, and the strings since synchronize_settings(), to an opened library. */
 void apply_settings(struct xseg_allocator *library);
 
-/** Apply to a device, before it is used first, what strings said of all devices after the library was opened. */
+/** Apply settings of all devices from strings after the library was opened.  Called before the first use of a device. */
 void begin_device(struct xseg_allocator *library, int device);
 
-/** Strings are kept for the next library: the one that apply_settings() was given is about to be closed. */
-void stop_following();
+/** The library is about to be closed; later strings are kept for the next one. */
+void detach_settings();
 
-/** Apply a string that torch.cuda.memory._set_allocator_settings() was given, and PyTorch has applied. */
+/** Apply a string of torch.cuda.memory._set_allocator_settings() after PyTorch has applied it. */
 void follow_settings(const std::string &settings);
 
 /** Throws c10::ValueError for a string that the library or PyTorch would reject; nothing changes. */
 void check_settings(const std::string &settings);
 
-/** Take back what PyTorch has applied of a string that was rejected later. */
+/** Restore PyTorch's settings after a string was rejected. */
 void restore_settings();
 
-/** Let PyTorch apply such a string, and follow it: for versions of PyTorch that do not tell the adapter of strings. */
+/** Apply such a string to PyTorch and to the library, for versions of PyTorch that do not notify the adapter. */
 void set_settings(const std::string &settings);
 
-/** The configuration as snapshots have it. */
+/** The configuration for snapshots. */
 caching::AllocatorConfigInfo config_info();
 
 } // namespace xseg_torch

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * IPC of tensors.  A handle is a string of bytes; its first byte specifies the rest:
- *     'x'  an export token (xseg/share.h), which names the run of pages under the tensor's block
- *     'c'  the runtime's handle of the classic segment around the block
- * The offset that PyTorch sends beside the handle is that of the tensor's memory in the run or the segment.
+ * IPC of tensors.  The first byte of a handle specifies the rest:
+ *
+ *     'x'  an export token (xseg/share.h) of the run of pages that contains the tensor's block
+ *     'c'  the CUDA runtime's handle of the classic segment that contains the block
+ *
+ * PyTorch sends the offset of the tensor in the run or the segment together with the handle.
  */
 #include "src/adapters/torch/share.h"
 
@@ -40,9 +42,9 @@ struct Export {
 
 struct Shares {
     std::mutex mutex;
-    std::atomic<int> captures[DEVICES_MOST] = {};
-    std::atomic<bool> has_left{false};
-    std::vector<Import> left; /* to be closed when the captures of their devices have ended */
+    std::atomic<int> captures[DEVICES_MAX] = {};
+    std::atomic<bool> has_deferred{false};
+    std::vector<Import> deferred; /* imports to close after the captures of their devices */
     std::unordered_map<void *, Export> exported;                   /* by the start of the block */
     std::unordered_map<std::string, std::weak_ptr<void>> imported; /* by handle */
 };
@@ -75,9 +77,8 @@ std::string export_segment(void *base)
 }
 
 /*
- * Close imported memory with its device current; false: a capture is under way there.  Work on any stream may use the
- * memory, so the device is waited for, which would spoil a capture.  A deleter must not throw, and to change the device
- * may.
+ * Close imported memory; false: its device has an active capture.  Work on any stream may use the memory, so the function
+ * synchronizes the device, which would invalidate a capture.  It is a deleter, which must not throw.
  */
 bool close_import(const Import &import)
 {
@@ -107,21 +108,21 @@ bool close_import(const Import &import)
     return true;
 }
 
-void keep_left(const Import &import)
+void defer_close(const Import &import)
 {
     Held<std::mutex> lock(shares().mutex);
-    shares().left.push_back(import);
-    shares().has_left.store(true);
+    shares().deferred.push_back(import);
+    shares().has_deferred.store(true);
 }
 
 std::shared_ptr<void> own_import(const Import &import)
 {
     return std::shared_ptr<void>(import.ptr, [import](void *) {
         if (!close_import(import)) {
-            keep_left(import);
-            /* The capture may have ended meanwhile, and nothing else may come that closes. */
+            defer_close(import);
+            /* If the capture has ended in the meantime, no later call may close the import. */
             if (shares().captures[import.device].load() == 0) {
-                close_left_imports();
+                close_deferred_imports();
             }
         }
     });
@@ -158,15 +159,16 @@ std::shared_ptr<void> import_run(Allocator *allocator, const std::string &payloa
     return own_import({allocator->library(), ptr, device});
 }
 
-/* What a handle was opened to, if that is still open. */
+/* The memory that a handle was opened to, if it is still open. */
 std::shared_ptr<void> find_import(const std::string &handle)
 {
     auto found = shares().imported.find(handle);
     return found == shares().imported.end() ? nullptr : found->second.lock();
 }
 
-/* Remember what a handle was opened to; what another thread has opened it to meanwhile comes first. */
-std::shared_ptr<void> note_import(const std::string &handle, const std::shared_ptr<void> &opened)
+/* Record the memory that a handle was opened to, unless another thread has opened it first. */
+std::shared_ptr<void> register_import(const std::string &handle,
+                                      const std::shared_ptr<void> &opened)
 {
     if (std::shared_ptr<void> other = find_import(handle)) {
         return other;
@@ -180,30 +182,30 @@ std::shared_ptr<void> note_import(const std::string &handle, const std::shared_p
 
 } // namespace
 
-void note_capture(DeviceIndex device, bool begins)
+void count_capture(DeviceIndex device, bool begins)
 {
     shares().captures[device].fetch_add(begins ? 1 : -1);
 }
 
-void close_left_imports()
+void close_deferred_imports()
 {
-    if (!shares().has_left.load()) {
+    if (!shares().has_deferred.load()) {
         return;
     }
-    std::vector<Import> left;
+    std::vector<Import> deferred;
     {
         Held<std::mutex> lock(shares().mutex);
-        left.swap(shares().left);
-        shares().has_left.store(false);
+        deferred.swap(shares().deferred);
+        shares().has_deferred.store(false);
     }
-    for (const Import &import : left) {
+    for (const Import &import : deferred) {
         if (!close_import(import)) {
-            keep_left(import);
+            defer_close(import);
         }
     }
 }
 
-xseg_status take_back_share(struct xseg_allocator *library, void *ptr)
+xseg_status close_export(struct xseg_allocator *library, void *ptr)
 {
     if (installed()->is_forked()) {
         return XSEG_ERR_FORKED;
@@ -240,23 +242,23 @@ std::shared_ptr<void> Allocator::getIpcDevPtr(std::string handle)
                 "xseg.torch: IPC handle was not created by xseg; use xseg in the process that "
                 "sends the tensor "
                 "as well, such as by XSEG_TORCH=1 in its environment");
-    close_left_imports();
+    close_deferred_imports();
     {
         Held<std::mutex> lock(shares().mutex);
         if (std::shared_ptr<void> held = find_import(handle)) {
             return held;
         }
-        /* The runtime opens a segment once in a process, so one thread at a time does. */
+        /* The CUDA runtime opens a segment only once per process, so the lock is held. */
         if (handle[0] == BY_SEGMENT) {
-            return note_import(handle, import_segment(handle.substr(1)));
+            return register_import(handle, import_segment(handle.substr(1)));
         }
     }
-    /* The other process may take seconds to answer, so no lock is held. */
+    /* The other process may take seconds to reply, so no lock is held. */
     std::shared_ptr<void> opened = import_run(this, handle.substr(1));
     std::shared_ptr<void> kept;
     {
         Held<std::mutex> lock(shares().mutex);
-        kept = note_import(handle, opened);
+        kept = register_import(handle, opened);
     }
     return kept;
 }

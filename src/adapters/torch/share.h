@@ -11,24 +11,24 @@
 namespace xseg_torch
 {
 
-/** The number of blocks that are exported or used by streams of other devices (foreign.h): their frees have work to do first. */
+/** The number of blocks that are exported or used by streams of other devices (foreign.h), whose frees need additional work. */
 inline std::atomic<size_t> attached_count{0};
 
 /** Close the export of a block, if it has one. */
-xseg_status take_back_share(struct xseg_allocator *library, void *ptr);
+xseg_status close_export(struct xseg_allocator *library, void *ptr);
 
 /** Close the export of a block that is about to be freed.  While nothing is attached, this takes no lock. */
-inline xseg_status forget_share(struct xseg_allocator *library, void *ptr)
+inline xseg_status close_export_if_any(struct xseg_allocator *library, void *ptr)
 {
     return attached_count.load(std::memory_order_relaxed) == 0 ? XSEG_OK
-                                                               : take_back_share(library, ptr);
+                                                               : close_export(library, ptr);
 }
 
-/** Note that a capture of a device begins or has ended: imported memory that ends in between is closed afterwards. */
-void note_capture(DeviceIndex device, bool begins);
+/** Count the begin or the end of a capture on a device.  Imports that are released during a capture are closed afterwards. */
+void count_capture(DeviceIndex device, bool begins);
 
-/** Close imports that could not be closed when their last tensor was freed.  Those that fail again are kept for the next call. */
-void close_left_imports();
+/** Close imports whose last tensor was freed during a capture.  Imports that cannot be closed yet are kept for the next call. */
+void close_deferred_imports();
 
 } // namespace xseg_torch
 

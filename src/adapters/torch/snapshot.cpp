@@ -16,10 +16,10 @@ namespace xseg_torch
 namespace
 {
 
-struct Picture {
+struct Builder {
     std::vector<SegmentInfo> segments;
     const char *end = nullptr;     /* of the last block */
-    const void *segment = nullptr; /* that the last block lies in */
+    const void *segment = nullptr; /* of the last block */
     const struct xseg_pool *pool = nullptr;
     MempoolId_t id{0, 0}; /* of `pool` */
 };
@@ -32,13 +32,13 @@ template <class Segment> void set_order(Segment &segment, uint64_t generation)
 }
 
 /* A block in memory of a fallback pool is in the segment of that pool. */
-void begin_segment(Picture *picture, const struct xseg_block_info *block)
+void begin_segment(Builder *builder, const struct xseg_block_info *block)
 {
     const struct xseg_pool *pool =
         block->fallback_pool != nullptr ? block->fallback_pool : block->pool;
-    if (pool != picture->pool) {
-        picture->pool = pool;
-        picture->id = id_of_pool(pool);
+    if (pool != builder->pool) {
+        builder->pool = pool;
+        builder->id = id_of_pool(pool);
     }
     SegmentInfo segment;
     segment.device = static_cast<DeviceIndex>(block->device);
@@ -46,25 +46,25 @@ void begin_segment(Picture *picture, const struct xseg_block_info *block)
     segment.stream = block->stream;
     segment.is_large = !block->is_small;
     segment.is_expandable = block->is_expandable;
-    segment.owner_private_pool_id = picture->id;
+    segment.owner_private_pool_id = builder->id;
     set_order(segment, block->generation);
-    picture->segments.push_back(std::move(segment));
+    builder->segments.push_back(std::move(segment));
 }
 
 bool add_block(void *context, const struct xseg_block_info *block)
 {
-    Picture *picture = static_cast<Picture *>(context);
+    Builder *builder = static_cast<Builder *>(context);
     if (block->state == XSEG_BLOCK_UNMAPPED) {
-        picture->end = nullptr;
+        builder->end = nullptr;
         return true;
     }
-    if (block->base != picture->end || block->segment_base != picture->segment ||
-        picture->segments.empty()) {
-        begin_segment(picture, block);
+    if (block->base != builder->end || block->segment_base != builder->segment ||
+        builder->segments.empty()) {
+        begin_segment(builder, block);
     }
-    picture->end = static_cast<const char *>(block->base) + block->bytes;
-    picture->segment = block->segment_base;
-    SegmentInfo &segment = picture->segments.back();
+    builder->end = static_cast<const char *>(block->base) + block->bytes;
+    builder->segment = block->segment_base;
+    SegmentInfo &segment = builder->segments.back();
     BlockInfo info;
     info.size = block->bytes;
     info.requested_size = block->requested;
@@ -79,7 +79,7 @@ bool add_block(void *context, const struct xseg_block_info *block)
     return true;
 }
 
-/* The stack of a segment is that of the event by which its first byte got memory. */
+/* The stack of a segment is that of the event that mapped its first byte. */
 void set_contexts(SnapshotInfo *info)
 {
     std::map<std::pair<DeviceIndex, size_t>, SegmentInfo *> by_address;
@@ -99,15 +99,15 @@ void set_contexts(SnapshotInfo *info)
     }
 }
 
-/* As PyTorch does: the snapshot shows in the next one. */
-void note_snapshots(Allocator *allocator, const std::vector<SegmentInfo> &segments)
+/* Like PyTorch: a snapshot is an event in the next one. */
+void record_snapshots(Allocator *allocator, const std::vector<SegmentInfo> &segments)
 {
     std::vector<size_t> active(static_cast<size_t>(allocator->device_count()));
     for (const SegmentInfo &segment : segments) {
         active[static_cast<size_t>(segment.device)] += segment.active_size;
     }
     for (size_t device = 0; device < active.size(); device++) {
-        note_snapshot(allocator, static_cast<DeviceIndex>(device), active[device]);
+        record_snapshot(allocator, static_cast<DeviceIndex>(device), active[device]);
     }
 }
 
@@ -125,13 +125,13 @@ SnapshotInfo Allocator::snapshot(MempoolId_t id)
 
 SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces)
 {
-    Picture picture;
+    Builder builder;
     SnapshotInfo result;
     if (library() != nullptr) {
-        check(xseg_for_each_block(library(), nullptr, add_block, &picture), "memory_snapshot");
+        check(xseg_for_each_block(library(), nullptr, add_block, &builder), "memory_snapshot");
     }
     bool is_all = id.first == 0 && id.second == 0;
-    for (SegmentInfo &segment : picture.segments) {
+    for (SegmentInfo &segment : builder.segments) {
         if (is_all || segment.owner_private_pool_id == id) {
             result.segments.push_back(std::move(segment));
         }
@@ -150,7 +150,7 @@ SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces)
         result.external_annotations = time_annotations();
     }
     set_contexts(&result);
-    note_snapshots(this, result.segments);
+    record_snapshots(this, result.segments);
     result.config_metadata = config_info();
     return result;
 }

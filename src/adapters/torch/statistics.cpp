@@ -63,7 +63,7 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex device)
     struct xseg_statistics now = {sizeof(now)};
     struct xseg_scope where = of_device(device);
     now.max_split_size = UINT64_MAX;
-    /* To ask about a device must not make a context there. */
+    /* A query must not create a context on the device. */
     if (is_open(device)) {
         check(xseg_stats_get(library_, &where, &now), "memory_stats");
     }
@@ -116,7 +116,7 @@ struct Sizes {
     std::vector<caching::StreamSegmentSize> found;
 };
 
-bool note_segment(void *context, const struct xseg_block_info *block)
+bool add_segment(void *context, const struct xseg_block_info *block)
 {
     Sizes *sizes = static_cast<Sizes *>(context);
     /* PyTorch gives a segment's addresses back with its last page; here they stay. */
@@ -134,7 +134,7 @@ std::vector<caching::StreamSegmentSize> Allocator::getExpandableSegmentSizes(Dev
     check_device(device);
     Sizes sizes;
     struct xseg_scope where = of_device(device);
-    check(xseg_for_each_block(library_, &where, note_segment, &sizes), "getExpandableSegmentSizes");
+    check(xseg_for_each_block(library_, &where, add_segment, &sizes), "getExpandableSegmentSizes");
     return sizes.found;
 }
 

@@ -20,7 +20,7 @@ struct Tag {
     DeviceIndex device;
     MempoolId_t id;
     struct xseg_pool *pool;
-    unsigned entered = 0; /* by all threads together */
+    unsigned entered = 0; /* entries by all threads */
 };
 
 struct Tags {
@@ -36,13 +36,13 @@ Tags &tags()
 
 struct Entry {
     Tag *tag;       /* nullptr: the tags before it are suspended */
-    uint64_t order; /* among the routes that are begun */
-    bool is_label;  /* by label_tag(): the first, if any is */
+    uint64_t order; /* relative to routes (next_order()) */
+    bool is_label;  /* by label_tag(); only the first entry can be one */
 };
 
-thread_local std::vector<Entry> entered; /* by this thread, the innermost last */
+thread_local std::vector<Entry> entered; /* entries of this thread, the innermost last */
 
-/* A label has no end of its own, so it ends with its thread. */
+/* Releases the label tag at the end of the thread. */
 struct LabelEnd {
     bool is_needed = false;
 
@@ -51,7 +51,7 @@ struct LabelEnd {
 
 thread_local LabelEnd label_end;
 
-/* The tag of a device that the calling thread is in; nullptr: none. */
+/* The innermost tag of the calling thread on a device; nullptr: none. */
 const Entry *innermost(DeviceIndex device)
 {
     for (auto entry = entered.rbegin(); entry != entered.rend() && entry->tag != nullptr; ++entry) {
@@ -70,7 +70,7 @@ uint64_t tag_order(DeviceIndex device)
     return entry == nullptr ? 0 : entry->order;
 }
 
-static void refuse_fork(const Allocator *allocator)
+static void throw_forked(const Allocator *allocator)
 {
     TORCH_CHECK(!allocator->is_forked(),
                 "xseg.torch: tags of the parent process are not available "
@@ -80,23 +80,23 @@ static void refuse_fork(const Allocator *allocator)
 struct xseg_pool *make_tag(Allocator *allocator, DeviceIndex device, const std::string &name,
                            MempoolId_t id, Memory memory)
 {
-    refuse_fork(allocator);
+    throw_forked(allocator);
     Held<std::mutex> lock(tags().mutex);
     auto tag = std::make_unique<Tag>();
     tag->device = device;
     tag->id = id;
-    tag->pool = make_named_pool(allocator, device, id, name, memory);
+    tag->pool = create_named_pool(allocator, device, id, name, memory);
     struct xseg_pool *pool = tag->pool;
     tags().by_pool[pool] = std::move(tag);
     return pool;
 }
 
 /*
- * One route serves all threads that are in the tag: the filter asks in the thread that allocates.  Routes of PyTorch's
- * that were begun behind it are asked first, and leave the request to a tag that this thread entered later than they
- * began: so the innermost counts.
+ * Retain a tag.  One route serves all threads in the tag, because its filter runs in the allocating thread.  Later routes of
+ * PyTorch are evaluated first, and reject the request if the thread has entered the tag after the begin of the route.
+ * Therefore the innermost of tags and routes serves the request.
  */
-static Tag *hold(Allocator *allocator, struct xseg_pool *pool)
+static Tag *retain_tag(Allocator *allocator, struct xseg_pool *pool)
 {
     Tag *tag = tags().by_pool.at(pool).get();
     if (tag->entered == 0) {
@@ -112,7 +112,7 @@ static Tag *hold(Allocator *allocator, struct xseg_pool *pool)
     return tag;
 }
 
-static void let_go(Allocator *allocator, Tag *tag)
+static void release_tag(Allocator *allocator, Tag *tag)
 {
     if (--tag->entered == 0) {
         allocator->endAllocateToPool(tag->device, tag->id);
@@ -122,9 +122,9 @@ static void let_go(Allocator *allocator, Tag *tag)
 
 void enter_tag(Allocator *allocator, struct xseg_pool *pool)
 {
-    refuse_fork(allocator);
+    throw_forked(allocator);
     Held<std::mutex> lock(tags().mutex);
-    entered.push_back({hold(allocator, pool), next_order(), false});
+    entered.push_back({retain_tag(allocator, pool), next_order(), false});
 }
 
 void leave_tag(Allocator *allocator)
@@ -139,14 +139,14 @@ void leave_tag(Allocator *allocator)
     Held<std::mutex> lock(tags().mutex);
     Tag *tag = entered.back().tag;
     entered.pop_back();
-    let_go(allocator, tag);
+    release_tag(allocator, tag);
 }
 
 void label_tag(Allocator *allocator, struct xseg_pool *pool)
 {
     bool has_label = !entered.empty() && entered.front().is_label;
     if (pool != nullptr) {
-        refuse_fork(allocator);
+        throw_forked(allocator);
     }
     if (allocator->is_forked()) {
         entered.erase(entered.begin(), entered.begin() + has_label);
@@ -154,13 +154,14 @@ void label_tag(Allocator *allocator, struct xseg_pool *pool)
     }
     Held<std::mutex> lock(tags().mutex);
     if (pool != nullptr) {
-        entered.insert(entered.begin() + has_label, {hold(allocator, pool), next_order(), true});
+        entered.insert(entered.begin() + has_label,
+                       {retain_tag(allocator, pool), next_order(), true});
         label_end.is_needed = true;
     }
     if (has_label) {
         Tag *tag = entered.front().tag;
         entered.erase(entered.begin());
-        let_go(allocator, tag);
+        release_tag(allocator, tag);
     }
 }
 

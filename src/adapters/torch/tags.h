@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Tags: pools that a thread allocates from while it is within a region of the programme. */
+/* Tags: pools from which a thread allocates inside a `with` statement. */
 #ifndef XSEG_ADAPTERS_TORCH_TAGS_H
 #define XSEG_ADAPTERS_TORCH_TAGS_H
 
@@ -15,26 +15,26 @@ namespace xseg_torch
 
 class Allocator;
 
-/** Make the pool of a tag; it stays until the process ends. */
+/** Create the pool of a tag, which exists until the process exits. */
 struct xseg_pool *make_tag(Allocator *allocator, DeviceIndex device, const std::string &name,
                            MempoolId_t id, Memory memory);
 
-/** From now on, until leave_tag(), the calling thread allocates from the tag's pool on the tag's device. */
+/** Make the calling thread allocate from the pool of a tag on the tag's device until leave_tag(). */
 void enter_tag(Allocator *allocator, struct xseg_pool *pool);
 
 /** Leave the tag that the calling thread entered last. */
 void leave_tag(Allocator *allocator);
 
 /**
- * From now on, until the next call or its end, the calling thread allocates from a tag's pool where it is in no tag by
- * enter_tag(); nullptr: from no tag's.
+ * Set the label tag of the calling thread, until the next call or the end of the thread.  The thread allocates from its pool
+ * while it is in no other tag.  nullptr: no label tag.
  */
 void label_tag(Allocator *allocator, struct xseg_pool *pool);
 
-/** When the calling thread entered the tag of a device that it is in, by next_order(); 0: it is in none. */
+/** The order of the innermost tag of the calling thread on a device (next_order()); 0: the thread is in no tag. */
 uint64_t tag_order(DeviceIndex device);
 
-/** Between true and false the calling thread allocates as if it were in no tag. */
+/** Suspend or resume the tags of the calling thread. */
 void suspend_tags(bool is_suspended);
 
 } // namespace xseg_torch

@@ -200,12 +200,27 @@ static void log_ignored_variables(const struct xseg_log *log)
                       names);
 }
 
-static void log_process_warnings(const struct xseg_log *log)
+/* Log that an argument of xseg_open() hides a different string in XSEG_ALLOC_CONF. */
+static void log_hidden_config(const struct xseg_log *log, const char *argument)
+{
+    static atomic_flag is_logged = ATOMIC_FLAG_INIT;
+    const char *variable = secure_getenv("XSEG_ALLOC_CONF");
+
+    if (argument != NULL && variable != NULL && strcmp(argument, variable) != 0 &&
+        !atomic_flag_test_and_set(&is_logged))
+        xseg_log_line(
+            log, XSEG_LOG_WARNING,
+            "configuration: XSEG_ALLOC_CONF is ignored, because the program passes a string to "
+            "xseg_open(); pass NULL to use the variable");
+}
+
+static void log_process_warnings(const struct xseg_log *log, const char *argument)
 {
 #if XSEG_CHECKS > 0
     log_self_checks(log);
 #endif
     log_ignored_variables(log);
+    log_hidden_config(log, argument);
 }
 
 void xseg_allocator_log_stack_method(const struct xseg_log *log, uint64_t settings)
@@ -323,7 +338,7 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
         status = xseg_background_start(allocator);
     if (status != XSEG_OK)
         goto free_all;
-    log_process_warnings(&allocator->log);
+    log_process_warnings(&allocator->log, config);
     xseg_allocator_log_stack_method(&allocator->log,
                                     xseg_history_store_settings(&allocator->history));
     xseg_allocator_log_unused_keys(allocator, named);

@@ -272,7 +272,7 @@ class Assembled(unittest.TestCase):
     def setUp(self):
         self.ptxas = ROOT / ".deps/ptxas/ptxas"
         if not self.ptxas.is_file():
-            self.skipTest("there is no .deps/ptxas: .ci/setup --ptxas fetches it")
+            self.skipTest("ptxas is not installed; run .ci/setup --ptxas")
 
     def assemble(self, text, architecture):
         """Exit status and words of the assembler."""

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""The simulated CUDA driver of xseg, in the place of libcuda.so.1.
+"""The simulated CUDA driver of xseg, loaded as libcuda.so.1.
 
-    import xseg_sim         # before anything that loads the driver
+    import xseg_sim         # before modules that load the driver
     import numba.cuda       # or xseg, cuda.bindings, ...: they find the simulator
 
-The loader knows libraries by their soname: once this package is imported, whatever loads libcuda.so.1 by that name, in this
-process, gets the simulator.  A program that it starts has to import xseg_sim itself.  Kernels compute nothing, and PyTorch
-does not run: it needs NVIDIA's libraries beside the driver (docs/python.md has what to do).
+The dynamic loader identifies libraries by their soname.  After the import of this package, libcuda.so.1 in this process is the
+simulator.  Child processes must import xseg_sim themselves.  Kernels compute nothing.  PyTorch does not run, because it also needs
+NVIDIA's libraries (see docs/python.md).
 
-Environment variables XSEG_SIM_* say what the machine is like; xseg/sim.h, which the package xseg has, lists them.
+The environment variables XSEG_SIM_* configure the simulated host; xseg/sim.h of the package xseg documents them.
 """
 import ctypes
 import os
@@ -18,12 +18,12 @@ __all__ = ["library", "path"]
 
 
 def path() -> str:
-    """The path of the simulator; its soname is libcuda.so.1."""
+    """Get the path of the simulator, whose soname is libcuda.so.1."""
     return str(pathlib.Path(__file__).resolve().parent / "lib/libcuda.so.1")
 
 
 def _load() -> ctypes.CDLL:
-    """Load the simulator, unless a driver is here already."""
+    """Load the simulator, unless the process has already loaded a driver."""
     try:
         other = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     except OSError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The adapters for PyTorch that a wheel has: one for each version in torch.json, compiled for one processor."""
+"""Builds the PyTorch adapters of a wheel: one for each version in torch.json, for one architecture."""
 import importlib.util
 import json
 import os
@@ -13,7 +13,7 @@ from manylinux import toolchain, torch_headers, torch_tables
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[3]
-# What an adapter leaves to the libraries that are there by then: PyTorch's, those that they stand on, and this one.
+# Libraries that resolve undefined symbols of an adapter at run time: PyTorch's, their dependencies, and libxseg.so.
 LATER = re.compile(r"_Z\w*3c10\w*|cuda[A-Z]\w*|xseg_\w+|_Unwind_Resume")
 
 
@@ -23,7 +23,7 @@ def known():
 
 
 def build_module():
-    """The module that builds an adapter where PyTorch is, without the package around it, which needs PyTorch."""
+    """Load the module xseg.torch._build without its package, which requires PyTorch."""
     sys.path.insert(0, str(ROOT / "src/adapters/python"))
     spec = importlib.util.spec_from_file_location("xseg_adapter_build", ROOT / "src/adapters/python/xseg/torch/_build.py")
     module = importlib.util.module_from_spec(spec)
@@ -32,7 +32,7 @@ def build_module():
 
 
 def stubs(processor, folder):
-    """Empty libraries with the names of PyTorch's: at run time these are loaded already."""
+    """Make empty libraries with the names of PyTorch's, which are already loaded at run time."""
     folder.mkdir()
     for name in ("c10", "c10_cuda"):
         toolchain.run([*toolchain.compiler(processor), "-shared", "-nostdlib", "-x", "c", "/dev/null", f"-Wl,-soname,lib{name}.so",
@@ -41,7 +41,7 @@ def stubs(processor, folder):
 
 
 def check_symbols(path):
-    """What is left open has to be in LATER, or in a library of the system that has versions."""
+    """Check that undefined symbols are in LATER, or in a library of the system with symbol versions."""
     said = subprocess.check_output(["readelf", "-W", "--dyn-syms", path], text=True)
     left = [line.split()[7] for line in said.splitlines() if re.search(r"GLOBAL +DEFAULT +UND \S", line)]
     strange = [name for name in left if "@" not in name and not LATER.fullmatch(name)]
@@ -55,7 +55,7 @@ def fetched(version):
 
 
 def build_one(build, each, processor, library, folder, headers):
-    """One adapter, and what tells whether it fits."""
+    """Build an adapter and its description."""
     include, cuda = headers(each["version"])
     name = f"torch-{'.'.join(each['version'].split('.')[:2])}-abi{int(each['is_cxx11'])}"
     made, compiled = folder / f"{name}.so", folder / f"{name}.o"
@@ -72,9 +72,9 @@ def build_one(build, each, processor, library, folder, headers):
 
 
 def build_all(processor, library, folder, only=(), headers=fetched):
-    """All adapters for a processor, or those for the minor versions in `only`, into a folder.
+    """Build all adapters of an architecture, or those of the minor versions in `only`, in a folder.
 
-    `library` is libxseg.so for that processor; `headers` says where a version's are.
+    `library` is libxseg.so of that architecture; `headers` returns the folder of a version's headers.
     """
     build, folder = build_module(), pathlib.Path(folder)
     wanted = [each for each in known() if not only or ".".join(each["version"].split(".")[:2]) in only]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The libraries that the tool links, zstd and jansson, from Debian's source packages, as archives for one processor."""
+"""Builds zstd and jansson, which the tool links, as archives for one architecture from Debian's source packages."""
 import os
 import pathlib
 import re
@@ -23,7 +23,7 @@ PC = "Name: {library}\nDescription: {library}\nVersion: {version}\nLibs: -L{fold
 
 
 def fetch(folder):
-    """Debian's source packages of this machine's release, their signatures checked; by name the archive and its version."""
+    """Fetch the source packages of the host's Debian release with checked signatures; returns archive and version by name."""
     folder = pathlib.Path(folder)
     for part in ("lists/partial", "sources"):
         (folder / part).mkdir(parents=True)
@@ -44,7 +44,7 @@ def fetch(folder):
 
 
 def configure_jansson(source):
-    """What its configure script finds on Linux with glibc."""
+    """The results of its configure script on Linux with glibc."""
     public = (source / "src/jansson_config.h.in").read_text(encoding="utf-8")
     public = re.sub(r"@\w+@", "1", public.replace("@json_inline@", "inline"))
     (source / "src/jansson_config.h").write_text(public, encoding="utf-8")
@@ -53,7 +53,7 @@ def configure_jansson(source):
 
 
 def compile_part(source, name, processor, prefix):
-    """Compile one into an archive; its headers beside it."""
+    """Compile a library to an archive, and copy its headers."""
     _, library, folders = PARTS[name]
     if name == "jansson":
         configure_jansson(source)
@@ -69,7 +69,7 @@ def compile_part(source, name, processor, prefix):
 
 
 def build(sources, processor, folder):
-    """Both into `folder`, as an installation that pkg-config knows; returns it."""
+    """Install both in `folder` for pkg-config; returns it."""
     prefix = pathlib.Path(folder)
     for part in ("include", "lib/pkgconfig", "licences"):
         (prefix / part).mkdir(parents=True)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Compilers for manylinux_2_28, of the processors that PyTorch has wheels for."""
+"""Compilers for manylinux_2_28, for the architectures of PyTorch's wheels."""
 import pathlib
 import shutil
 import subprocess
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROCESSORS = ("x86_64", "aarch64")
-#: Instead of a processor: this machine, as it is.
+#: Replaces an architecture: build for this host.
 NATIVE = "native"
 CROSS = """[binaries]
 c = {compiler}
@@ -31,7 +31,7 @@ class Missing(Exception):
 
 
 def compiler(processor):
-    """The C compiler's command; it links objects of other languages, too."""
+    """The command of the C compiler, which also links objects of other languages."""
     if processor == NATIVE:
         return ["cc"]
     import ziglang  # pylint: disable=import-outside-toplevel
@@ -39,12 +39,12 @@ def compiler(processor):
 
 
 def cpp(processor):
-    """The C++ compiler's command, which only compiles."""
+    """The command of the C++ compiler, which only compiles."""
     return ["c++"] if processor == NATIVE else [f"{processor}-linux-gnu-g++"]
 
 
 def check(processor):
-    """Whether the machine has the compilers."""
+    """Whether the compilers are installed."""
     for name in ("gcc", "g++"):
         if not shutil.which(f"{processor}-linux-gnu-{name}"):
             package = f"{name}-{processor.replace('_', '-')}-linux-gnu"
@@ -52,7 +52,7 @@ def check(processor):
 
 
 def cross_file(folder, processor, parts, arguments):
-    """Write Meson's description of the machine that is built for.
+    """Write Meson's cross file of the target.
 
     `parts` is the folder of the libraries for it, `arguments` are more of the compiler's.
     """
@@ -64,5 +64,5 @@ def cross_file(folder, processor, parts, arguments):
 
 
 def run(command, **more):
-    """A command that has to succeed."""
+    """Run a command that must succeed."""
     subprocess.run([str(word) for word in command], check=True, **more)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Headers of PyTorch versions that are not installed.
 
-torch_headers.py [--offline] VERSION...    prints for each the folder in which include/ lies
+torch_headers.py [--offline] VERSION...    prints the folder that contains include/, for each version
 
-Headers are taken from the wheel, which is deleted again, and are kept in ${XDG_CACHE_HOME:-~/.cache}/xseg.  --offline
-fetches nothing.  Exits with 77, and a sentence that says how to get them, where they cannot be had.
+Headers are extracted from the wheel, which is then deleted, to ${XDG_CACHE_HOME:-~/.cache}/xseg.  --offline fetches nothing.  If
+headers are not available, the exit status is 77, and the message has the command that fetches them.
 """
 import argparse
 import contextlib
@@ -19,7 +19,7 @@ import tempfile
 import zipfile
 
 SKIPPED = 77
-# Any Python's wheel has the same headers; these exist for all supported versions.
+# The headers are the same in the wheels of all Python versions; these wheels exist for all supported versions of PyTorch.
 WHEEL = ("--python-version", "3.11", "--implementation", "cp", "--platform", "manylinux1_x86_64",
          "--platform", "manylinux2014_x86_64", "--platform", "manylinux_2_28_x86_64")
 # Headers of the CUDA runtime and driver, and of NVTX.
@@ -31,7 +31,7 @@ class Absent(Exception):
 
 
 def cache():
-    """The folder for what is made once."""
+    """The cache folder."""
     folder = os.environ.get("XDG_CACHE_HOME")
     path = (pathlib.Path(folder) if folder else pathlib.Path.home() / ".cache") / "xseg"
     try:
@@ -43,14 +43,14 @@ def cache():
 
 @contextlib.contextmanager
 def locked():
-    """One process at a time makes something."""
+    """Lock the cache, so that one process at a time fills it."""
     with (cache() / "lock").open("w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def pip(python, *arguments):
-    """Run pip; its last line of complaint is the reason why something is absent."""
+    """Run pip; the last line of its error output becomes the message of Absent."""
     ran = subprocess.run([python, "-m", "pip", *arguments, "--quiet", "--disable-pip-version-check",
                           "--retries", "1"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if ran.returncode != 0:
@@ -59,14 +59,14 @@ def pip(python, *arguments):
 
 
 def fetch(version, scratch):
-    """The wheel of a version."""
+    """Download the wheel of a version."""
     pip(sys.executable, "download", "--no-deps", "--only-binary", ":all:", *WHEEL, "-d", scratch, f"torch=={version}")
     wheel, = pathlib.Path(scratch).glob("*.whl")
     return wheel
 
 
 def unpack(wheel, folder):
-    """The folder torch/include of a wheel, as include/."""
+    """Extract the folder torch/include of a wheel to include/."""
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             found = re.fullmatch(r"torch/(include/.+\.(?:h|hpp|cuh|inc|def))", name)
@@ -77,7 +77,7 @@ def unpack(wheel, folder):
 
 
 def folder_of(version, offline=False):
-    """Where the headers of a version are, fetched if they are not there yet; one process at a time fetches."""
+    """The folder with the headers of a version, which are fetched if necessary."""
     folder = cache() / f"torch-headers-{version}"
     with locked():
         if (folder / "complete").exists():
@@ -95,7 +95,7 @@ def folder_of(version, offline=False):
 
 
 def cuda_folder(offline=False):
-    """The folder that has cuda_runtime_api.h and what it includes."""
+    """The folder with cuda_runtime_api.h and the headers that it includes."""
     folder = cache() / "cuda-13-headers/include"
     with locked():
         if (folder / "complete").exists():
@@ -116,7 +116,7 @@ def cuda_folder(offline=False):
 
 
 def main():
-    """As the arguments say."""
+    """Execute the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--offline", action="store_true")
     parser.add_argument("versions", nargs="+", metavar="VERSION")

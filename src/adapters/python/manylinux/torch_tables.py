@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""What the wheels of PyTorch say of its allocator interface: the table of virtual methods of each version, in torch.json.
+"""Extracts the virtual tables of PyTorch's allocator interface from its wheels to torch.json.
 
-torch_tables.py VERSION...    writes those of these versions anew
+torch_tables.py VERSION...    updates the tables of these versions
 
 Run it as `python3 -m manylinux.torch_tables` in src/adapters/python; it needs the Python package pyelftools.
 """
@@ -16,14 +16,14 @@ import zipfile
 from manylinux.torch_headers import cache, fetch
 
 RECORD = pathlib.Path(__file__).resolve().parent / "torch.json"
-# The class of PyTorch's that implements the interface and is exported: its table has the interface's order.
+# An exported class of PyTorch that implements the interface; its table has the order of the interface.
 CLASS = "N5torch4cuda22CUDAPluggableAllocator22CUDAPluggableAllocator"
 
 
 def virtual_methods(library):
-    """The symbols in the table of virtual methods of CLASS, in order; "" where one is not exported.
+    """The symbols in the virtual table of CLASS, in order; "" for a method without exported symbol.
 
-    The table is filled by the loader, so its contents are in the relocations: one for each of its words.
+    The dynamic loader fills the table, so its contents are in the relocations, one per word.
     """
     from elftools.elf.elffile import ELFFile  # pylint: disable=import-outside-toplevel
     with open(library, "rb") as file:
@@ -43,10 +43,10 @@ def virtual_methods(library):
         if start <= offset < start + size:
             symbol = symbols[kind >> 32]
             targets[(offset - start) // 8] = symbol[4] + addend if kind >> 32 == 0 else name(symbol)
-    # Functions that are defined here, by their addresses; the loader may call one by any of its names.
+    # Defined functions by address; a function can have several names.
     defined = sorted((symbol[4], name(symbol)) for symbol in symbols if symbol[4] in set(targets.values()))
     found = []
-    for word in range(2, size // 8):  # behind the offset to the top and the type
+    for word in range(2, size // 8):  # after offset to top and type
         target = targets.get(word, "")
         if not isinstance(target, str):
             place = bisect.bisect_left(defined, (target, ""))
@@ -56,7 +56,7 @@ def virtual_methods(library):
 
 
 def record(version):
-    """Note the table of virtual methods of a version, and the C++ ABI of its wheel."""
+    """Record the table of virtual methods of a version, and the C++ ABI of its wheel."""
     with tempfile.TemporaryDirectory(dir=cache(), prefix="wheel-") as scratch:
         with zipfile.ZipFile(fetch(version, scratch)) as archive:
             methods = virtual_methods(archive.extract("torch/lib/libtorch_cuda.so", scratch))
@@ -69,7 +69,7 @@ def record(version):
 
 
 def main():
-    """As the arguments say."""
+    """Execute the command line."""
     for version in sys.argv[1:]:
         record(version)
 

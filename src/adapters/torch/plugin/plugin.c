@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * libxseg-torch.so: the plain plug-in for torch.cuda.memory.CUDAPluggableAllocator.  It needs no compiler, and does what
- * that interface can: allocate, free, streams, graphs, limits.  What it cannot stands in docs/pytorch.md.
+ * libxseg-torch.so: the plug-in for torch.cuda.memory.CUDAPluggableAllocator.  It needs no compiler, and supports the functions of
+ * that interface: allocations, frees, streams, graphs, limits.  docs/pytorch.md lists what is missing.
  *
- * One allocator serves the process; it opens with the first allocation, and stays open.
+ * The process has one allocator, which is opened by the first allocation and never closed.
  *
- * Errors:  a failed allocation returns NULL, and its message is written to standard error: PyTorch raises no exception.
+ * Errors:  a failed allocation returns NULL, and writes its message to standard error, because PyTorch raises no exception.
  * Threads: any.
  */
-#include "src/adapters/torch/plugin/plugin.h"
-
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -18,7 +16,44 @@
 
 #include "xseg/xseg.h"
 
-/* The pools of PyTorch's graphs, by their ids. */
+/* --- The functions whose names CUDAPluggableAllocator receives (docs/pytorch.md). --- */
+
+/** Allocate: `alloc_fn_name` of CUDAPluggableAllocator. */
+XSEG_API void *xseg_torch_malloc(size_t bytes, int device, xseg_stream stream);
+
+/** Free: `free_fn_name` of CUDAPluggableAllocator. */
+XSEG_API void xseg_torch_free(void *ptr, size_t bytes, int device, xseg_stream stream);
+
+/** For set_init_fn(). */
+XSEG_API void xseg_torch_init(int device_count);
+
+/** For set_reset_fn(): torch.cuda.empty_cache(). */
+XSEG_API void xseg_torch_reset(void);
+
+/** For set_memory_fraction_fn(). */
+XSEG_API void xseg_torch_memory_fraction(double fraction, int device);
+
+/** For set_base_alloc_fn(): start and length of the memory that contains a block. */
+XSEG_API void *xseg_torch_base_alloc(void *ptr, size_t *bytes);
+
+/** For set_record_stream_fn(). */
+XSEG_API void xseg_torch_record_stream(void *ptr, xseg_stream stream);
+
+/** For set_begin_allocate_to_pool(); the predicate of PyTorch is ignored. */
+XSEG_API void xseg_torch_begin_allocate_to_pool(int device, unsigned long long first,
+                                                unsigned long long second);
+
+/** For set_end_allocate_to_pool_fn(). */
+XSEG_API void xseg_torch_end_allocate_to_pool(int device, unsigned long long first,
+                                              unsigned long long second);
+
+/** For set_release_pool(). */
+XSEG_API void xseg_torch_release_pool(int device, unsigned long long first,
+                                      unsigned long long second);
+
+/* --- State. --- */
+
+/* A pool of PyTorch's graphs. */
 struct graph_pool {
     struct graph_pool *next;
     int device;
@@ -26,14 +61,14 @@ struct graph_pool {
     struct xseg_pool *pool;
     unsigned held;
     struct graph_pool
-        *outer; /* while it is allocated from: what the thread allocated from before */
+        *outer; /* while a route is active: the pool of the enclosing route of the thread */
 };
 
 static struct xseg_allocator *allocator;
 static struct graph_pool *graph_pools;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Write the message of the library's function that failed. */
+/* Write the message of the failed function of the library. */
 static void complain(void)
 {
     char text[1024];
@@ -137,8 +172,8 @@ static struct graph_pool **find(int device, unsigned long long first, unsigned l
 
 static _Thread_local struct graph_pool *innermost;
 
-/* cuStreamIsCapturing() of the driver that the library has opened, too; NULL without it. */
-static int (*ask_driver)(xseg_stream, int *);
+/* cuStreamIsCapturing() of the driver that the library uses; NULL without it. */
+static int (*stream_is_capturing)(xseg_stream, int *);
 
 static void find_driver(void)
 {
@@ -147,21 +182,21 @@ static void find_driver(void)
         dlopen(named != NULL && *named != '\0' ? named : "libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
 
     if (driver != NULL)
-        *(void **)&ask_driver = dlsym(driver, "cuStreamIsCapturing");
+        *(void **)&stream_is_capturing = dlsym(driver, "cuStreamIsCapturing");
 }
 
-/* Whether a stream takes part in a capture.  The legacy default stream never does. */
+/* Whether a stream is captured.  The legacy default stream never is. */
 static bool is_captured(xseg_stream stream)
 {
-    int answer = 0;
+    int status = 0;
 
-    return ask_driver != NULL && stream != NULL && (uintptr_t)stream != 1 &&
-           ask_driver(stream, &answer) == 0 && answer == 1;
+    return stream_is_capturing != NULL && stream != NULL && (uintptr_t)stream != 1 &&
+           stream_is_capturing(stream, &status) == 0 && status == 1;
 }
 
 /*
- * PyTorch's own predicate is a C++ object, which C cannot call.  So requests of the thread that captures go to the
- * pool, and of threads that capture nothing those on a captured stream, such as backward()'s.
+ * PyTorch's predicate is a C++ object, which C cannot call.  So the pool serves requests of the capturing thread, and requests on
+ * captured streams of threads without a capture, such as that of backward().
  */
 static bool accepts(void *context, xseg_stream stream)
 {
@@ -193,7 +228,7 @@ static struct graph_pool *hold(int device, unsigned long long first, unsigned lo
     return *at;
 }
 
-/* Route, and mark the capture: both or neither. */
+/* Begin the route and mark the capture, or neither. */
 static void begin(struct graph_pool *held)
 {
     if (xseg_route_begin(held->pool, accepts, held) != XSEG_OK) {

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: MIT
-"""PyTorch on xseg: importing this module makes PyTorch allocate by it, and nothing else changes.
+"""PyTorch on xseg: the import of this module makes xseg the allocator of PyTorch.
 
     import torch
-    import xseg.torch                   # before CUDA is first used; or XSEG_TORCH=1 in the environment
+    import xseg.torch                   # before the first use of CUDA; or XSEG_TORCH=1 in the environment
 
     torch.cuda.get_allocator_backend()  # 'xseg'
 
-All of torch.cuda.memory goes on working.  What PyTorch has no words for is here:
+The functions of torch.cuda.memory work as before.  This module has additional functions:
 
-    with xseg.torch.tag("weights"):     # a pool of its own
+    with xseg.torch.tag("weights"):     # a private pool
         model = build()
-    xseg.torch.pause("weights")         # its memory goes, its addresses stay
+    xseg.torch.pause("weights")         # releases its physical memory and keeps its addresses
     xseg.torch.resume("weights")
-    with xseg.torch.registered("cache"):  # a tag for what NCCL, UCX or network cards register
+    with xseg.torch.registered("cache"):  # a tag for memory that NCCL, UCX or network adapters register
         cache = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
-    blocks = xseg.torch.range(64 << 30)  # addresses for the worst case, memory where commit() says
+    blocks = xseg.torch.range(64 << 30)  # reserved addresses; commit() maps memory
     keys = blocks.tensor((1 << 20, 4096), torch.float16)
 
     xseg.torch.allocator()              # everything else: limits, trim, explain, statistics (xseg.Allocator)
@@ -49,16 +49,16 @@ TEXT_BYTES = 4096
 
 
 class Range(_range.Range):
-    """A range of PyTorch's allocator, and so under its limits.  Made by xseg.torch.range().
+    """A range of PyTorch's allocator, whose limits apply.  Created by xseg.torch.range().
 
-    A stream of None is PyTorch's current one on the device.  Python's lock is let go of as long as a call lasts.
+    A stream of None is PyTorch's current stream on the device.  Calls release the GIL.
     """
 
     def tensor(self, shape: Sequence[int], dtype: Optional[torch.dtype] = None, offset: int = 0) -> torch.Tensor:
-        """A tensor over a part of the range, from a byte on; it holds the range.  dtype None: PyTorch's default.
+        """Create a tensor over a part of the range from a byte offset on; it retains the range.  dtype None: PyTorch's default.
 
-        Nothing is read or written: there may be no memory beneath it.  commit() makes more of it usable, and not the tensor
-        longer.  What nothing is committed beneath must not be touched, by copies and printing neither.
+        The memory is not accessed, and need not be committed.  commit() makes more elements usable; the shape is constant.  Elements
+        without committed memory must not be accessed, also not by copies and printing.
         """
         kind = torch.get_default_dtype() if dtype is None else dtype
         offset = integer(offset, ctypes.c_uint64, "Range.tensor: offset")
@@ -72,7 +72,7 @@ class Range(_range.Range):
 
 
 class _Borrowed(Allocator):
-    """PyTorch's allocator; it belongs to the adapter, and is never closed."""
+    """PyTorch's allocator, which the adapter owns and never closes."""
 
     _ranges = Range
 
@@ -82,10 +82,10 @@ class _Borrowed(Allocator):
         self._log = None
 
     def close(self) -> None:
-        """Nothing: PyTorch goes on using it."""
+        """No effect: PyTorch uses the allocator."""
 
     def register(self, *_: Any, **__: Any) -> Any:
-        """UnsupportedError: PyTorch frees tensors while it holds Python's lock, for which such functions would wait."""
+        """UnsupportedError: PyTorch frees tensors while it holds the GIL, for which Python callbacks would wait."""
         raise UnsupportedError("register: Python callbacks are not supported for PyTorch's memory; allocate it in "
                                "xseg.torch.registered() and pin() it, or call xseg_register() from C")
 
@@ -94,10 +94,10 @@ class _Borrowed(Allocator):
 
 
 class _BorrowedPool(Pool):
-    """A pool that the adapter holds."""
+    """A pool that the adapter retains."""
 
     def release(self) -> None:
-        """Nothing: the adapter holds it."""
+        """No effect: the adapter retains the pool."""
 
     def __del__(self) -> None:
         pass
@@ -111,8 +111,8 @@ def _declare(adapter: ctypes.CDLL) -> ctypes.CDLL:
     adapter.xseg_torch_open_device.argtypes = (ctypes.c_int, *text)
     adapter.xseg_torch_check_settings.argtypes = (ctypes.c_char_p, ctypes.c_size_t, *text)
     adapter.xseg_torch_restore_settings.argtypes = text
-    adapter.xseg_torch_hears_settings.restype = ctypes.c_bool
-    adapter.xseg_torch_hears_settings.argtypes = ()
+    adapter.xseg_torch_has_settings_hook.restype = ctypes.c_bool
+    adapter.xseg_torch_has_settings_hook.argtypes = ()
     adapter.xseg_torch_settings.argtypes = (ctypes.c_char_p, *text)
     adapter.xseg_torch_pool.restype = ctypes.c_void_p
     adapter.xseg_torch_pool.argtypes = (ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)
@@ -126,7 +126,7 @@ def _declare(adapter: ctypes.CDLL) -> ctypes.CDLL:
 
 
 def _call(kind: type, name: str, *arguments: Any, value_kind: Optional[type] = None) -> None:
-    """kind: the exception; value_kind: that for what a value has caused, where it is another."""
+    """Call a function of the adapter.  kind: exception of a failure; value_kind: exception of an invalid value, if it differs."""
     text = ctypes.create_string_buffer(TEXT_BYTES)
     result = getattr(_ADAPTER, name)(*arguments, text, len(text))
     if result:
@@ -134,7 +134,7 @@ def _call(kind: type, name: str, *arguments: Any, value_kind: Optional[type] = N
 
 
 def _check_process() -> None:
-    """What can be seen before anything is built."""
+    """Check the process before the adapter is built."""
     _library.load()
     if torch.version.cuda is None:
         raise Refused(f"xseg.torch: PyTorch was built without CUDA, version {torch.__version__}; install a build with CUDA")
@@ -145,12 +145,12 @@ def _check_process() -> None:
     if driver:
         try:
             ctypes.CDLL(driver)
-        except OSError as refusal:
-            raise Refused(f"XSEG_DRIVER: cannot load the driver, {refusal}; unset XSEG_DRIVER to use libcuda.so.1") from refusal
+        except OSError as error:
+            raise Refused(f"XSEG_DRIVER: cannot load the driver, {error}; unset XSEG_DRIVER to use libcuda.so.1") from error
 
 
 def _original(name: str) -> Any:
-    """A function of torch._C, or None; that which _replace() has replaced, if this module is imported again."""
+    """A function of torch._C, or None.  If this module is imported again, the function that _replace() has replaced."""
     found = getattr(torch._C, name, None)  # pylint: disable=protected-access
     return getattr(found, "xseg_original", found)
 
@@ -161,14 +161,14 @@ def _replace(name: str, function: Any) -> None:
 
 
 def _apply_settings(settings: str) -> None:
-    """For older versions, which do not tell an allocator of new settings."""
+    """Apply a string, for older versions of PyTorch, which do not notify an allocator of new settings."""
     _call(ValueError, "xseg_torch_settings", settings.encode())
 
 
 def _set_settings(apply: Callable[[str], None], settings: str) -> None:
-    """Apply a string, or nothing of it: PyTorch's own function applies what comes before an error."""
+    """Apply a string completely or not at all.  PyTorch's function applies the part before an error."""
     try:
-        if isinstance(settings, str):  # else PyTorch's TypeError says so
+        if isinstance(settings, str):  # otherwise PyTorch raises a TypeError
             text = settings.encode(errors="surrogateescape")
             _call(RuntimeError, "xseg_torch_check_settings", text, len(text), value_kind=ValueError)
         apply(settings)
@@ -177,23 +177,23 @@ def _set_settings(apply: Callable[[str], None], settings: str) -> None:
         raise
 
 
-def _follow_settings() -> None:
+def _replace_settings_functions() -> None:
     for name in ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set_allocator_settings"):
         found = _original(name)
         if found is not None:
-            apply = found if _ADAPTER.xseg_torch_hears_settings() else _apply_settings
+            apply = found if _ADAPTER.xseg_torch_has_settings_hook() else _apply_settings
             _replace(name, functools.partial(_set_settings, apply))
 
 
 def _registered_names() -> Optional["re.Pattern[str]"]:
-    """What the environment says of which tags and labels are registered; None: none."""
+    """The expression of XSEG_TORCH_REGISTERED for registered tags and labels; None: none."""
     text = os.environ.get("XSEG_TORCH_REGISTERED")
     if not text:
         return None
     try:
         return re.compile(text)
-    except (re.error, RecursionError, OverflowError) as refusal:
-        print(f"xseg.torch: ignoring XSEG_TORCH_REGISTERED: invalid regular expression, {text!r}, {refusal}; set an expression of "
+    except (re.error, RecursionError, OverflowError) as error:
+        print(f"xseg.torch: ignoring XSEG_TORCH_REGISTERED: invalid regular expression, {text!r}, {error}; set an expression of "
               "Python's re that matches whole names, such as kv_cache|weights", file=sys.stderr)
         return None
 
@@ -216,15 +216,15 @@ def _uncovered() -> List[str]:
 _TORCH = pathlib.Path(torch.__file__).resolve().parent
 _ADAPTER = _install()
 _call(Refused, "xseg_torch_install")
-_follow_settings()
+_replace_settings_functions()
 _lock = threading.Lock()
 _tags: Dict[Tuple[str, int], Pool] = _build.TAGS
-_registered: Set[str] = _build.REGISTERED  # names of tags whose memory others register
+_registered: Set[str] = _build.REGISTERED  # names of registered() tags
 _REGISTERED_NAMES = _registered_names()
 
 
 def info() -> Dict[str, Any]:
-    """What PyTorch runs on: whether xseg is in place, which files, and which methods of PyTorch's it does not have."""
+    """Get the allocator backend, the files of xseg, and the methods of PyTorch's allocator that the adapter does not implement."""
     return {
         "backend": torch.cuda.get_allocator_backend(),
         "library": _library.path(),
@@ -235,18 +235,18 @@ def info() -> Dict[str, Any]:
 
 
 def allocator() -> Allocator:
-    """The allocator that PyTorch allocates by, to limit, trim, explain and configure it; CUDA is initialised first."""
+    """Get PyTorch's allocator, for limits, trim, explain and configuration.  Initializes CUDA."""
     torch.cuda.init()
     return _Borrowed(_ADAPTER.xseg_torch_library())
 
 
 def _ordinal(device: Optional[int]) -> int:
-    """The ordinal of an argument `device`: the current one of None.  PyTorch has 8 bits for it."""
+    """Convert an argument `device` to an ordinal, which has 8 bits in PyTorch; None is the current device."""
     return torch.cuda.current_device() if device is None else integer(device, ctypes.c_int8, "xseg.torch: device")
 
 
 def pool(mempool: Any, device: Optional[int] = None) -> Pool:
-    """The library's pool behind a torch.cuda.MemPool or the id of one; KeyError: nothing holds it."""
+    """Get the library's pool of a torch.cuda.MemPool or of its ID.  KeyError: the pool does not exist."""
     first, second = (integer(each, ctypes.c_uint64, "xseg.torch.pool: mempool") for each in getattr(mempool, "id", mempool))
     device = _ordinal(device)
     number = _ADAPTER.xseg_torch_pool(device, first, second)
@@ -258,9 +258,9 @@ def pool(mempool: Any, device: Optional[int] = None) -> Pool:
 
 def range(size: int, device: Optional[int] = None,  # pylint: disable=redefined-builtin
           **options: Any) -> Range:
-    """Reserve addresses of PyTorch's allocator, on the current device or the one given; options are those of Allocator.range().
+    """Reserve addresses of PyTorch's allocator, by default on the current device.  The options are those of Allocator.range().
 
-    pool=: that of a tag or a MemPool, `with tag("cache") as pool`, which limits it, pauses and resumes it.
+    pool=: the pool of a tag (`with tag("cache") as pool`) or of a MemPool, whose limits, pause and resume then apply to the range.
     """
     torch.cuda.init()
     device = _ordinal(device)
@@ -269,7 +269,7 @@ def range(size: int, device: Optional[int] = None,  # pylint: disable=redefined-
 
 
 def _check_kind(name: str, is_registered: bool) -> None:
-    """A name stands for one kind of memory, on all devices."""
+    """Check that a name has the same kind of memory on all devices."""
     if (name in _registered) != is_registered and any(each == name for each, _ in _tags):
         was, now = ("registered", "tag") if name in _registered else ("tag", "registered")
         raise ArgumentError(f"xseg.torch.{now}: tag was created by xseg.torch.{was}(), {name!r}; enter the tag with xseg.torch.{was}(), or "
@@ -291,7 +291,7 @@ def _tag_pool(name: str, device: int, is_registered: bool) -> Pool:
 
 
 def _set_metadata(set_metadata: Callable[[str], None], text: str) -> None:
-    """PyTorch's function; a label that XSEG_TORCH_REGISTERED matches is a registered tag beside."""
+    """Set metadata as PyTorch does.  A label that XSEG_TORCH_REGISTERED matches also enters a registered tag."""
     assert _REGISTERED_NAMES is not None
     found = _tag_pool(text, torch.cuda.current_device(), True).handle if _REGISTERED_NAMES.fullmatch(text) else None
     if found or torch.cuda.is_initialized():
@@ -299,14 +299,14 @@ def _set_metadata(set_metadata: Callable[[str], None], text: str) -> None:
     set_metadata(text)
 
 
-def _follow_labels() -> None:
+def _replace_metadata_function() -> None:
     name = "_cuda_setMemoryMetadata"
     set_metadata = _original(name)
     if _REGISTERED_NAMES is not None and set_metadata is not None:
         _replace(name, functools.partial(_set_metadata, set_metadata))
 
 
-_follow_labels()
+_replace_metadata_function()
 
 
 @contextlib.contextmanager
@@ -322,12 +322,12 @@ def _entered(name: str, device: Optional[int], is_registered: bool) -> Iterator[
 
 @contextlib.contextmanager
 def tag(name: str, device: Optional[int] = None) -> Iterator[Pool]:
-    """While the with statement lasts, the calling thread allocates from the pool of this name.
+    """Make the calling thread allocate from the pool of this name during the with statement.
 
-    The pool is made at the first use, and stays.  It is the device's that is current at the start, or the one given.
-    The innermost counts of tags, torch.cuda.use_mem_pool() and captures.  Other threads are not affected.
+    The pool is created at the first use and never released.  By default it is on the current device.  The innermost of tags,
+    torch.cuda.use_mem_pool() and captures applies.  Other threads are not affected.
 
-    A name that XSEG_TORCH_REGISTERED matches is that of a registered() tag.
+    A name that XSEG_TORCH_REGISTERED matches is a registered() tag.
     """
     is_registered = _REGISTERED_NAMES is not None and _REGISTERED_NAMES.fullmatch(name) is not None
     with _entered(name, device, is_registered) as found:
@@ -336,13 +336,12 @@ def tag(name: str, device: Optional[int] = None) -> Iterator[Pool]:
 
 @contextlib.contextmanager
 def registered(name: str, device: Optional[int] = None) -> Iterator[Pool]:
-    """A tag for what others register: NCCL, UCX, network cards.
+    """A tag() for memory that NCCL, UCX or network adapters register.
 
-    What is allocated of more than 1 MiB is one piece of physical memory each, which network cards may reach; what is
-    smaller shares such a piece of 2 MiB.  In all else it is a tag.  ArgumentError: the name is that of a tag() which is
-    none of these.
+    Each allocation of more than 1 MiB is a single physical page that network adapters can access; smaller ones share such pages of
+    2 MiB.  ArgumentError: the name is already that of an ordinary tag().
 
-    To keep memory where it is while it is registered, hold the tensor and pin() it.
+    To keep registered memory mapped, keep the tensor and pin() it.
     """
     with _entered(name, device, True) as found:
         yield found
@@ -350,7 +349,7 @@ def registered(name: str, device: Optional[int] = None) -> Iterator[Pool]:
 
 @contextlib.contextmanager
 def suspended() -> Iterator[None]:
-    """While the with statement lasts, the calling thread allocates as if it were in no tag."""
+    """Suspend the tags of the calling thread during the with statement."""
     _call(RuntimeError, "xseg_torch_tag_suspend", True)
     try:
         yield
@@ -359,7 +358,7 @@ def suspended() -> Iterator[None]:
 
 
 def tags(name: Optional[str] = None) -> List[Tuple[str, Pool]]:
-    """The tags there are, or those of a name, with their pools: one for each device that uses it."""
+    """List all tags, or those of a name, with their pools: one for each device that uses the tag."""
     with _lock:
         return [(key[0], found) for key, found in _tags.items() if name is None or key[0] == name]
 
@@ -371,24 +370,24 @@ def _named(name: Optional[str]) -> List[Tuple[str, Pool]]:
     return found
 
 
-def _is_moved(move: Callable[[], None], refusal: Type[Error]) -> bool:
-    """Pause or resume a pool; False: it was so already."""
+def _has_changed(change: Callable[[], None], unchanged: Type[Error]) -> bool:
+    """Pause or resume a pool; False: the pool was already in that state."""
     try:
-        move()
-    except refusal:
+        change()
+    except unchanged:
         return False
     return True
 
 
 def _pause(name: Optional[str], keep: str) -> List[Pool]:
-    """What of a tag, or of all, was not paused is paused."""
+    """Pause the pools of a tag, or of all tags, that are not paused; returns them."""
     if keep not in ("nothing", "host"):
         raise ValueError(f'xseg.torch.pause: unknown keep, {keep!r}; use "nothing" or "host"')
     found, done = _named(name), []
     try:
         for _, each in found:
             torch.cuda.synchronize(each.device)
-            if _is_moved(functools.partial(each.pause, keep), PausedError):
+            if _has_changed(functools.partial(each.pause, keep), PausedError):
                 done.append(each)
     except Exception:
         _resume(done)
@@ -399,28 +398,28 @@ def _pause(name: Optional[str], keep: str) -> List[Pool]:
 
 
 def _resume(pools: List[Pool]) -> bool:
-    """Resume those that are paused; False: none was.  ArgumentError is the library's word for that."""
-    return sum(_is_moved(each.resume, ArgumentError) for each in pools) > 0
+    """Resume paused pools; False: none was paused, for which the library raises ArgumentError."""
+    return sum(_has_changed(each.resume, ArgumentError) for each in pools) > 0
 
 
 def pause(name: Optional[str] = None, keep: str = "nothing") -> None:
-    """Take the physical memory of a tag, or of all that are not paused, away; tensors and graphs keep their addresses.
+    """Release the physical memory of a tag, or of all tags that are not paused.  Tensors and graphs keep their addresses.
 
-    `keep`: "nothing" loses contents, "host" keeps them in pinned memory.  Devices are synchronised first.  On an error
-    what was paused by this call is resumed.
+    `keep`: "nothing" discards the contents, "host" keeps them in pinned memory.  Synchronizes the devices first.  On an error the
+    pools that this call has paused are resumed.
     """
     _pause(name, keep)
 
 
 def resume(name: Optional[str] = None) -> None:
-    """Bring the memory of a paused tag, or of all that are paused, back beneath the same addresses."""
+    """Map memory of a paused tag, or of all paused tags, at the same addresses."""
     if not _resume([each for _, each in _named(name)]) and name is not None:
         raise ArgumentError(f"xseg.torch.resume: tag is not paused, {name!r}; call xseg.torch.pause({name!r}) first")
 
 
 @contextlib.contextmanager
 def paused(name: Optional[str] = None, keep: str = "nothing") -> Iterator[None]:
-    """pause(), and at the end of the with statement its memory comes back."""
+    """pause() during the with statement."""
     done = _pause(name, keep)
     try:
         yield
@@ -434,10 +433,10 @@ def _extent(tensor: torch.Tensor) -> Tuple[int, int]:
 
 
 def pin(tensor: torch.Tensor) -> None:
-    """Keep the pages beneath a tensor where they are until unpin(), for those who register addresses."""
+    """Pin the pages of a tensor until unpin(), for libraries that register addresses."""
     _library.call("xseg_pin", allocator().handle, *_extent(tensor))
 
 
 def unpin(tensor: torch.Tensor) -> None:
-    """Take a pin back."""
+    """Release one pin."""
     _library.call("xseg_unpin", allocator().handle, *_extent(tensor))

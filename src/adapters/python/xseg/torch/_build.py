@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Builds the adapter for the PyTorch that is installed, once, and keeps it.
+"""Builds the adapter for the installed PyTorch, and caches it.
 
-PyTorch's allocator interface is a C++ class whose methods stand in another order in each version, so the adapter is
-compiled against the headers that came with PyTorch, by the compiler that is there.  What was built lies in
-${XDG_CACHE_HOME:-~/.cache}/xseg under PyTorch's version, its C++ ABI, the version of xseg, and a digest of the sources
-and of PyTorch's headers: those of two nightly builds of one version may differ.
+PyTorch's allocator interface is a C++ class whose virtual methods have a different order in each version.  The adapter is compiled
+with the headers of the installed PyTorch by the installed compiler.  It is cached in ${XDG_CACHE_HOME:-~/.cache}/xseg.  The file
+name contains PyTorch's version and C++ ABI, the version of xseg, and a digest of the sources and of PyTorch's headers, which can
+differ between nightly builds of a version.
 """
 import contextlib
 import ctypes
@@ -25,15 +25,15 @@ from typing import Any, Dict, Iterator, List, Set, Tuple
 from xseg import _library, _structs
 
 HERE = pathlib.Path(__file__).resolve().parent
-#: Of xseg.torch, whose tags outlive a reload of that module: pools by name and device, and the names that others register.
+#: State of xseg.torch that outlives a reload of the module: pools of tags by name and device, and names of registered() tags.
 TAGS: Dict[Tuple[str, int], Any] = {}
 REGISTERED: Set[str] = set()
 OLDEST = (2, 6)
 COMPILERS = ("c++", "g++", "clang++")
-# Processes that start together, such as ranks, need not all see the same build fail.
+# Processes that start at the same time, such as ranks, do not repeat a failed build.
 FAILURE_SECONDS = 20
 FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
-#: The methods of PyTorch's interface that the adapter has.
+#: The methods of PyTorch's interface that the adapter implements.
 COVERED = frozenset("""
     allocate allocateWithAddress annotateMemory attachAllocatorTraceTracker attachOomRejectionObserver
     attachOutOfMemoryObserver beginAllocateToPool cacheInfo checkPoolLiveAllocations copy_data createOrIncrefPool
@@ -52,11 +52,11 @@ class Refused(ImportError):
 
 
 class Killed(Refused):
-    """A signal has ended the compiler, which says nothing about the next try."""
+    """A signal terminated the compiler; a retry may succeed."""
 
 
 class Terminated(BaseException):
-    """SIGTERM came during a build."""
+    """SIGTERM during a build."""
 
 
 def sources() -> pathlib.Path:
@@ -73,7 +73,7 @@ def headers(torch_folder: pathlib.Path) -> Tuple[pathlib.Path, pathlib.Path]:
     if not (own / "c10/cuda/CUDACachingAllocator.h").exists():
         raise Refused(f"xseg.torch: PyTorch headers not found, {own}; install PyTorch from a wheel")
     chosen = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    # Those that came with PyTorch are of its CUDA version, whatever toolkit the environment names.
+    # PyTorch's packages have headers of its CUDA version; the toolkit of the environment may have another version.
     folders = sorted(torch_folder.parent.glob("nvidia/cu[0-9]*/include"))
     folders += [torch_folder.parent / "nvidia/cuda_runtime/include"]
     folders += [pathlib.Path(chosen, "include")] if chosen else []
@@ -86,13 +86,13 @@ def headers(torch_folder: pathlib.Path) -> Tuple[pathlib.Path, pathlib.Path]:
 
 
 def bare(source: str) -> str:
-    """C++ without comments, texts, and lines of the preprocessor."""
+    """Remove comments, strings and preprocessor lines from C++."""
     found = re.sub(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', " ", source, flags=re.DOTALL)
     return re.sub(r"^[ \t]*#(?:[^\n\\]|\\.)*", "", found, flags=re.MULTILINE | re.DOTALL)
 
 
 def members(text: str) -> List[str]:
-    """The declarations of a class, whose body the text begins with; what stands in brackets is (), bodies are left out."""
+    """The declarations of a class body at the start of the text, with empty parentheses and without function bodies."""
     found, depth = [""], 0
     for mark in text:
         depth -= mark in ")}"
@@ -107,7 +107,7 @@ def members(text: str) -> List[str]:
 
 
 def methods(include: pathlib.Path) -> List[Tuple[str, bool]]:
-    """The virtual methods of the interface, and whether each has to be overridden."""
+    """The virtual methods of the interface, and whether each is pure."""
     found = []
     for file, kind in (("c10/core/CachingDeviceAllocator.h", "DeviceAllocator"),
                        ("c10/cuda/CUDACachingAllocator.h", "CUDAAllocator")):
@@ -116,7 +116,7 @@ def methods(include: pathlib.Path) -> List[Tuple[str, bool]]:
         if head:
             for each in members(text[head.end():]):
                 plain = each
-                for _ in range(each.count("<")):  # a type such as std::function<bool(int)> has brackets as well
+                for _ in range(each.count("<")):  # types such as std::function<bool(int)> contain parentheses
                     plain = re.sub(r"<[^<>]*>", "", plain)
                 name = re.search(r"\bvirtual\b.*?(?<!~)\b(?!(?:decltype|__\w+|[A-Z\d_]+)\b)(\w+)\s*\(\)", plain, re.DOTALL)
                 if name:
@@ -127,7 +127,7 @@ def methods(include: pathlib.Path) -> List[Tuple[str, bool]]:
 
 
 def uncovered(include: pathlib.Path) -> List[str]:
-    """Methods of this version that the adapter does not have, and that PyTorch gives a body of its own."""
+    """Methods of this version that the adapter does not implement and that have a default implementation."""
     unknown = [(name, is_needed) for name, is_needed in methods(include) if name not in COVERED]
     needed = sorted({name for name, is_needed in unknown if is_needed})
     if needed:
@@ -137,7 +137,7 @@ def uncovered(include: pathlib.Path) -> List[str]:
 
 
 def compiler() -> List[str]:
-    """The C++ compiler's command."""
+    """The command of the C++ compiler."""
     chosen = os.environ.get("CXX")
     if chosen:
         command = shlex.split(chosen)
@@ -152,7 +152,7 @@ def compiler() -> List[str]:
 
 
 def cache() -> pathlib.Path:
-    """The folder for what is built.  What is there is loaded, so it is this user's or root's; it may be read-only."""
+    """The cache folder.  Its files are loaded, so it must belong to this user or root.  It may be read-only."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     folder = pathlib.Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "xseg")
     try:
@@ -162,13 +162,13 @@ def cache() -> pathlib.Path:
         found = folder.stat()
         if found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o002:
             raise PermissionError(f"{folder} belongs to another user, or other users can write to it")
-    except OSError as refusal:
-        raise Refused(f"xseg.torch: cannot store the adapter, {refusal}; set XDG_CACHE_HOME to a writable folder") from refusal
+    except OSError as error:
+        raise Refused(f"xseg.torch: cannot store the adapter, {error}; set XDG_CACHE_HOME to a writable folder") from error
     return folder
 
 
 def digest(torch_folder: pathlib.Path) -> str:
-    """Of the sources, the public headers, and those headers of PyTorch that have its interface."""
+    """Digest of the sources, the public headers, and the headers of PyTorch's interface."""
     found = hashlib.sha256()
     own = sources()
     for files in ([*own.glob("*.cpp"), *own.glob("*.h")], pathlib.Path(_library.include(), "xseg").glob("*.h"),
@@ -179,14 +179,14 @@ def digest(torch_folder: pathlib.Path) -> str:
 
 
 def target(torch_folder: pathlib.Path, version: str, is_cxx11: bool) -> pathlib.Path:
-    """The file that the adapter for a PyTorch is kept in."""
+    """The file of the adapter for a PyTorch."""
     name = f"torch-{version}-abi{int(is_cxx11)}-xseg-{_structs.VERSION}-{digest(torch_folder)}.so"
     return cache() / re.sub(r"[^\w.+-]", "_", name)
 
 
 @contextlib.contextmanager
 def locked(path: pathlib.Path) -> Iterator[None]:
-    """One process at a time builds a file; the others wait, and find it."""
+    """Lock a file, so that one process builds it and the others wait."""
     lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -196,14 +196,14 @@ def locked(path: pathlib.Path) -> Iterator[None]:
 
 
 def flags(include: pathlib.Path, is_cxx11: bool) -> List[str]:
-    """What a compiler is told for PyTorch's headers in `include`, and the C++ ABI that PyTorch was built with."""
+    """The compiler flags for PyTorch's headers in `include` and PyTorch's C++ ABI."""
     interface = (include / "c10/cuda/CUDACachingAllocator.h").read_text(encoding="utf-8")
     sizes = ["-DXSEG_TORCH_SEGMENT_SIZES"] if "struct StreamSegmentSize" in interface else []
     return [*FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(is_cxx11)}", *sizes]
 
 
 def command(scratch: pathlib.Path, torch_folder: pathlib.Path, is_cxx11: bool) -> List[str]:
-    """How the sources, which lie in `scratch` as in the source tree, are compiled."""
+    """The compiler command for the sources, which are in `scratch` as in the source tree."""
     own, cuda = headers(torch_folder)
     return [*compiler(), *flags(own, is_cxx11), "-iquote", str(scratch),
             "-I", _library.include(), "-isystem", str(own), "-isystem", str(cuda),
@@ -213,9 +213,9 @@ def command(scratch: pathlib.Path, torch_folder: pathlib.Path, is_cxx11: bool) -
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM, where it would end the process at once, does so once what is within has cleaned up."""
+    """Delay the termination by SIGTERM until the block has cleaned up, if the signal has its default action."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield  # only the main thread can say what a signal does
+        yield  # only the main thread can set signal handlers
         return
 
     def stop(number: int, frame: Any) -> None:
@@ -232,7 +232,7 @@ def terminable() -> Iterator[None]:
 
 
 def run_compiler(words: List[str]) -> "subprocess.CompletedProcess[str]":
-    """Run it to its end, or, where an exception comes, end it with the programs that it has started."""
+    """Run the compiler; on an exception, kill it with its child processes."""
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                           errors="replace", env={**os.environ, "LC_ALL": "C"}, start_new_session=True) as process:
         try:
@@ -245,13 +245,13 @@ def run_compiler(words: List[str]) -> "subprocess.CompletedProcess[str]":
 
 
 def check_made(made: "subprocess.CompletedProcess[str]", torch_folder: pathlib.Path) -> None:
-    """Raise Refused if the compiler has failed."""
+    """Raise Refused if the compiler failed."""
     if made.returncode == 0:
         return
-    # The compiler runs programs, and reports in its own format how they ended.
-    told = re.search(r"(\w+) signal terminated program|unable to execute command: (\w+)", made.stderr)
-    if made.returncode < 0 or told:
-        ended = (told[1] or told[2]) if told else signal.Signals(-made.returncode).name
+    # The compiler driver reports signals of its child processes in its own format.
+    reported = re.search(r"(\w+) signal terminated program|unable to execute command: (\w+)", made.stderr)
+    if made.returncode < 0 or reported:
+        ended = (reported[1] or reported[2]) if reported else signal.Signals(-made.returncode).name
         raise Killed(f"xseg.torch: compiler of the adapter was killed by a signal, {made.args[0]}, {ended}, usually because host memory "
                      "is low; retry when fewer programs run")
     first = next((line for line in made.stderr.splitlines() if "error" in line), made.stderr[:500])
@@ -261,7 +261,7 @@ def check_made(made: "subprocess.CompletedProcess[str]", torch_folder: pathlib.P
 
 
 def build(path: pathlib.Path, torch_folder: pathlib.Path, is_cxx11: bool) -> None:
-    """Compile into a folder beside the target, and rename: what is there under the name is whole."""
+    """Compile in a folder next to the target, and rename the result, so that the file is always complete."""
     with terminable(), tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as folder:
         scratch = pathlib.Path(folder)
         shutil.copytree(sources(), scratch / "src/adapters/torch")
@@ -272,8 +272,8 @@ def build(path: pathlib.Path, torch_folder: pathlib.Path, is_cxx11: bool) -> Non
         os.replace(scratch / "adapter.so", path)
 
 
-def is_whole(path: pathlib.Path) -> bool:
-    """Whether a file is there as it was built: the loader would crash on one that was cut."""
+def is_complete(path: pathlib.Path) -> bool:
+    """Whether a file exists with the digest of the build: the loader would crash on a truncated file."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest() == path.with_suffix(".sha256").read_text(encoding="ascii")
     except OSError:
@@ -281,7 +281,7 @@ def is_whole(path: pathlib.Path) -> bool:
 
 
 def open_adapter(path: pathlib.Path) -> ctypes.CDLL:
-    """Load what was built, behind the library that it calls."""
+    """Load an adapter, after the library that it calls."""
     ctypes.CDLL(_library.path(), mode=ctypes.RTLD_GLOBAL)
     return ctypes.CDLL(str(path))
 
@@ -292,12 +292,12 @@ def failure(path: pathlib.Path) -> pathlib.Path:
 
 
 def attempt(torch_folder: pathlib.Path, is_cxx11: bool) -> str:
-    """What a build hangs on, beside what the name of the target says."""
+    """The inputs of a build that are not in the name of the target."""
     return repr([command(pathlib.Path("."), torch_folder, is_cxx11), shutil.which(compiler()[0])])
 
 
 def recall_failure(path: pathlib.Path, tried: str) -> None:
-    """Raise the error of another process in which the same build has just failed."""
+    """Raise the recent error of another process for the same build."""
     try:
         seconds = time.time() - failure(path).stat().st_mtime
         same, _, message = failure(path).read_text(encoding="utf-8").partition("\n")
@@ -308,7 +308,7 @@ def recall_failure(path: pathlib.Path, tried: str) -> None:
 
 
 def build_and_open(path: pathlib.Path, torch_folder: pathlib.Path, is_cxx11: bool) -> ctypes.CDLL:
-    """Build and load; a failure is noted for processes that start at the same time."""
+    """Build and load; a failure is recorded for processes that start at the same time."""
     tried = attempt(torch_folder, is_cxx11)
     recall_failure(path, tried)
     for left in path.parent.glob("build-*"):  # of processes that were killed
@@ -319,35 +319,35 @@ def build_and_open(path: pathlib.Path, torch_folder: pathlib.Path, is_cxx11: boo
         build(path, torch_folder, is_cxx11)
         try:
             return open_adapter(path)
-        except OSError as refusal:
-            raise Refused(f"xseg.torch: cannot load the adapter that was built, {refusal}; set CXX to the compiler of the system's C++ "
-                          "library") from refusal
+        except OSError as error:
+            raise Refused(f"xseg.torch: cannot load the adapter that was built, {error}; set CXX to the compiler of the system's C++ "
+                          "library") from error
     except Killed:
         raise
-    except Refused as refusal:
-        failure(path).write_text(f"{tried}\n{refusal}", encoding="utf-8")
+    except Refused as error:
+        failure(path).write_text(f"{tried}\n{error}", encoding="utf-8")
         raise
 
 
 def load(torch_folder: pathlib.Path, version: str, is_cxx11: bool) -> ctypes.CDLL:
-    """The adapter for a PyTorch: kept, or built now.  What is kept but cannot be loaded is built once more."""
+    """Load the adapter for a PyTorch from the cache, or build it.  A cached file that cannot be loaded is built again."""
     number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if number < OLDEST:
         raise Refused(f"xseg.torch: unsupported version of PyTorch, {version}; install {'.'.join(map(str, OLDEST))} or newer")
     path = target(torch_folder, version, is_cxx11)
-    if is_whole(path):
+    if is_complete(path):
         with contextlib.suppress(OSError):
             return open_adapter(path)
     uncovered(headers(torch_folder)[0])
     compiler()
     try:
         with locked(path):
-            if is_whole(path):
+            if is_complete(path):
                 with contextlib.suppress(OSError):
                     return open_adapter(path)
             return build_and_open(path, torch_folder, is_cxx11)
-    except OSError as refusal:
-        raise Refused(f"xseg.torch: cannot store the adapter, {refusal}; set XDG_CACHE_HOME to a writable folder on a disk with free "
-                      "space") from refusal
+    except OSError as error:
+        raise Refused(f"xseg.torch: cannot store the adapter, {error}; set XDG_CACHE_HOME to a writable folder on a disk with free "
+                      "space") from error
     except KeyboardInterrupt:
         raise KeyboardInterrupt("xseg.torch: build of the adapter was interrupted; the next import builds it again") from None

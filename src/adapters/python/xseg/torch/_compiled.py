@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The adapters that came compiled with the wheel, and which of them fits the PyTorch that is here.
+"""Selects the compiled adapter of the wheel that matches the installed PyTorch.
 
-compiled/torch-MINOR-abiN.so is for the releases of one minor version of PyTorch, with one C++ ABI.  What a build calls
-itself is not enough: torch-MINOR-abiN.json has the table of virtual methods that the adapter was made for, and the
-PyTorch that is loaded has to have the same.
+compiled/torch-MINOR-abiN.so is for the releases of one minor version of PyTorch and one C++ ABI.  The version string is not
+sufficient: torch-MINOR-abiN.json has the table of virtual methods of the adapter, which must be that of the loaded PyTorch.
 """
 import ctypes
 import json
@@ -12,9 +11,9 @@ import re
 from typing import Any, Dict, List, Optional
 
 HERE = pathlib.Path(__file__).resolve().parent
-# A class of PyTorch's that implements the interface and is exported.
+# The virtual table of an exported class of PyTorch that implements the interface.
 TABLE = "_ZTVN5torch4cuda22CUDAPluggableAllocator22CUDAPluggableAllocatorE"
-BEFORE = 2  # words of a table before the first method: the offset to the top, and the type
+BEFORE = 2  # words of a table before the first method: offset to top, type
 
 
 class _Place(ctypes.Structure):
@@ -35,7 +34,7 @@ def _address(library: ctypes.CDLL, name: str) -> int:
 
 
 def _words(address: int) -> List[int]:
-    """The words of the variable at an address, as many as its symbol says."""
+    """The words of the variable at an address; its symbol has the size."""
     place, symbol, with_symbol = _Place(), ctypes.POINTER(_Symbol)(), 1
     if not ctypes.CDLL(None).dladdr1(ctypes.c_void_p(address), ctypes.byref(place), ctypes.byref(symbol), with_symbol):
         return []
@@ -43,7 +42,7 @@ def _words(address: int) -> List[int]:
 
 
 def _has_table(library: ctypes.CDLL, methods: List[str]) -> bool:
-    """Whether PyTorch's table has these methods at these places; "" is one that has no name there."""
+    """Whether PyTorch's table has these methods in this order; "" is a method without exported name."""
     try:
         words = _words(_address(library, TABLE))[BEFORE:]
         return len(words) == len(methods) and all(word == _address(library, name) for word, name in zip(words, methods) if name)
@@ -52,13 +51,13 @@ def _has_table(library: ctypes.CDLL, methods: List[str]) -> bool:
 
 
 def about(adapter: pathlib.Path) -> Dict[str, Any]:
-    """What is known of an adapter: `methods`, and `uncovered`, the methods of PyTorch's that it does not have."""
+    """Description of an adapter: `methods`, and `uncovered`, the methods of PyTorch that it does not implement."""
     found: Dict[str, Any] = json.loads(adapter.with_suffix(".json").read_text(encoding="utf-8"))
     return found
 
 
 def find(torch_folder: pathlib.Path, version: str, is_cxx11: bool) -> Optional[pathlib.Path]:
-    """The adapter that fits, or None."""
+    """The matching adapter, or None."""
     release = re.fullmatch(r"(\d+\.\d+)\.\d+(\+[\w.]+)?", version)
     adapter = HERE / f"compiled/torch-{release[1]}-abi{int(is_cxx11)}.so" if release else None
     if adapter is None or not adapter.exists():

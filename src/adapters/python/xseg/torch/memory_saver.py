@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The calls of torch_memory_saver 0.0.10 on tags of xseg, so that a trainer switches by an import:
+"""The interface of torch_memory_saver 0.0.10, implemented by tags of xseg.  A trainer only changes an import:
 
     from xseg.torch.memory_saver import torch_memory_saver
 
@@ -8,7 +8,7 @@
     torch_memory_saver.pause("weights")
     torch_memory_saver.resume("weights")
 
-No LD_PRELOAD is needed, and expandable segments stay on.  Calls that are not supported raise NotImplementedError.
+No LD_PRELOAD is needed, and segments remain expandable.  Unsupported calls raise NotImplementedError.
 """
 import contextlib
 import os
@@ -19,14 +19,14 @@ import xseg.torch
 from xseg._errors import ArgumentError, PausedError
 
 DEFAULT_TAG = "default"
-# What a tag of xseg is called behind the tag that it is paused with: that of graphs, and that whose contents are kept.
+# Suffixes of tags of xseg: memory of graphs, and memory whose contents are kept.
 OF_GRAPHS = "#graphs"
 KEPT = "#kept"
 
 
 @contextlib.contextmanager
 def configure_subprocess() -> Iterator[None]:
-    """Processes that start meanwhile are on xseg, too: XSEG_TORCH=1 is in the environment."""
+    """Set XSEG_TORCH=1 for processes that are started during the with statement."""
     before = os.environ.get("XSEG_TORCH")
     os.environ["XSEG_TORCH"] = "1"
     try:
@@ -38,22 +38,22 @@ def configure_subprocess() -> Iterator[None]:
 
 
 class TorchMemorySaver:
-    """One for the process: torch_memory_saver below."""
+    """The class of the only object torch_memory_saver."""
 
     def __init__(self) -> None:
-        # By the name of a tag of xseg: the tag that it is paused with, and how.
+        # By the name of a tag of xseg: the tag of the caller, and how contents are kept.
         self._tags: Dict[str, Tuple[str, str]] = {}
-        #: Accepted for the sake of programmes that set it; there is one way here.
+        #: Has no effect; programs set it.
         self.hook_mode = "xseg"
 
     @property
     def enabled(self) -> bool:
-        """Whether pause() frees memory: always, where this module could be imported."""
+        """Whether pause() releases memory: always True."""
         return True
 
     @property
     def memory_margin_bytes(self) -> int:
-        """Not there but for 0."""
+        """Only 0 is supported."""
         raise NotImplementedError("memory_margin_bytes: cannot be read")
 
     @memory_margin_bytes.setter
@@ -63,15 +63,15 @@ class TorchMemorySaver:
                                       "xseg.torch.allocator().set_limits(device, hard_bytes=BYTES) instead")
 
     def get_cpu_backup(self, x: torch.Tensor) -> torch.Tensor:
-        """Not there."""
+        """Unsupported."""
         raise NotImplementedError("get_cpu_backup: views of backups are not supported; call resume() to restore the contents")
 
     @contextlib.contextmanager
     def region(self, tag: str = DEFAULT_TAG, enable_cpu_backup: bool = False) -> Iterator[None]:
-        """What the calling thread allocates meanwhile can be paused by its tag.
+        """Allocate from the tag in the calling thread during the with statement.
 
-        enable_cpu_backup keeps contents in pinned memory over a pause.  Regions of a tag that differ in it have pools
-        of their own.
+        enable_cpu_backup keeps the contents in pinned memory during a pause.  Regions of a tag with different values have
+        separate pools.
         """
         with self._enter(tag, "", enable_cpu_backup):
             yield
@@ -82,8 +82,8 @@ class TorchMemorySaver:
                    enable_cpu_backup: bool = False) -> Iterator[None]:
         """torch.cuda.graph() whose memory is paused and resumed with a tag.
 
-        It is a pool of its own: each replay writes to all of it, and what region() gives out must stay.  Graphs of a tag
-        that name the same `pool` share it, and so do those that name none: replay these one after another.
+        The graph has a separate pool, because each replay overwrites it.  Graphs of a tag with the same `pool`, or without one, share
+        a pool; replay them one after the other.
         """
         kind = OF_GRAPHS if pool is None else f"{OF_GRAPHS}{tuple(pool)}"
         with torch.cuda.graph(cuda_graph, pool=pool, stream=stream, capture_error_mode=capture_error_mode), \
@@ -97,24 +97,24 @@ class TorchMemorySaver:
 
     @contextlib.contextmanager
     def disable(self) -> Iterator[None]:
-        """Within a region: what is allocated meanwhile belongs to no tag."""
+        """Allocate without a tag during the with statement, inside a region."""
         with xseg.torch.suspended():
             yield
 
     def pause(self, tag: Optional[str] = None) -> None:
-        """Free the memory of a tag, or of all, that is not paused yet."""
+        """Release the memory of a tag, or of all tags, that is not paused."""
         for name, keep in self._named(tag).items():
             with contextlib.suppress(PausedError):
                 xseg.torch.pause(name, keep)
 
     def resume(self, tag: Optional[str] = None) -> None:
-        """Bring it back, at the same addresses."""
+        """Map memory at the same addresses."""
         for name in self._named(tag):
-            with contextlib.suppress(ArgumentError):  # it is not paused
+            with contextlib.suppress(ArgumentError):  # not paused
                 xseg.torch.resume(name)
 
     def _named(self, tag: Optional[str]) -> Dict[str, str]:
-        """The tags of xseg that are paused with a tag, and how."""
+        """The tags of xseg that belong to a tag of the caller, and how contents are kept."""
         found = {name: self._tags.get(name, (name, "nothing")) for name, _ in xseg.torch.tags()}
         return {name: keep for name, (of_tag, keep) in found.items() if tag in (None, of_tag)}
 

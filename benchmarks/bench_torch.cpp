@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// PyTorch's own allocator as the subject of a benchmark; see subject.h.  Links against libc10_cuda of an
-// installed PyTorch, without Python.
+// PyTorch's own allocator as the allocator under test; see bench.h.  Links with libc10_cuda of an installed PyTorch, without
+// Python.
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 #include <dlfcn.h>
@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/subject.h"
+#include "benchmarks/bench.h"
 
-// What libtorch_cuda sets when it is loaded; libc10_cuda alone waits for it.
+// libtorch_cuda calls these functions when it is loaded; without it the program calls them.
 namespace c10::cuda::_internal
 {
 void setHasPrimaryContext(bool (*has)(c10::DeviceIndex));
@@ -27,12 +27,12 @@ void init_p2p_access_cache(int64_t devices);
 
 using c10::cuda::CUDACachingAllocator::CUDAAllocator;
 
-// As many as xseg keeps of a stream.
+// The default of history_events in xseg.
 static constexpr size_t RECORD_EVENTS = 65536;
 
 static CUDAAllocator *allocator;
 static std::vector<c10::cuda::CUDAStream> streams;
-static cudaStream_t handles[SUBJECT_STREAMS];
+static cudaStream_t handles[BENCH_STREAMS];
 static void (*set_busy)(void *stream, int busy);
 
 [[noreturn]] static void fail(const char *what, const char *why)
@@ -41,7 +41,7 @@ static void (*set_busy)(void *stream, int busy);
     std::_Exit(3);
 }
 
-// PyTorch throws; a benchmark ends.  Without exceptions the block costs nothing.
+// End the program on an exception.  The try block has no cost without one.
 template <typename Call> static auto guarded(const char *what, Call call)
 {
     try {
@@ -51,9 +51,9 @@ template <typename Call> static auto guarded(const char *what, Call call)
     }
 }
 
-void subject_open(const char *config, unsigned count)
+void bench_open(const char *config, unsigned count)
 {
-    // Before the first call of the library, which reads it.
+    // PyTorch reads the variable in its first call.
     (void)setenv("PYTORCH_CUDA_ALLOC_CONF", config, 1);
     const char *busy = std::getenv("XSEG_REFERENCE_BUSY");
     if (busy != nullptr)
@@ -63,7 +63,7 @@ void subject_open(const char *config, unsigned count)
         c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });
         c10::cuda::CUDACachingAllocator::init(1);
         allocator = c10::cuda::CUDACachingAllocator::get();
-        // The streams of PyTorch's own pool, which come round again.
+        // PyTorch's pool returns its streams in turn, so each can be returned again.
         std::set<cudaStream_t> seen;
         streams.push_back(c10::cuda::getDefaultCUDAStream(0));
         while (streams.size() < count) {
@@ -71,20 +71,20 @@ void subject_open(const char *config, unsigned count)
             if (seen.insert(stream.stream()).second)
                 streams.push_back(stream);
             else if (seen.size() >= 64)
-                fail("getStreamFromPool", "more streams than there are in the pool");
+                fail("getStreamFromPool", "too few streams in the pool");
         }
         for (unsigned i = 0; i < count; i++)
             handles[i] = streams[i].stream();
     });
 }
 
-const char *subject_name(void)
+const char *bench_name(void)
 {
     return "PyTorch";
 }
 
-// PyTorch's gathering of C++ frames is in its largest library, which is opened when frames are asked for.
-// What it returns is derived from GatheredContext alone, so a pointer to it is a pointer to that.
+// The function that gathers C++ frames is in PyTorch's largest library, which is only loaded for stacks.  Its result is a class
+// whose only base is GatheredContext, so the pointers are the same.
 static std::shared_ptr<c10::GatheredContext> (*gather)(bool python, bool script, bool cpp);
 
 static std::shared_ptr<c10::GatheredContext> gather_frames()
@@ -92,50 +92,50 @@ static std::shared_ptr<c10::GatheredContext> gather_frames()
     return gather(false, false, true);
 }
 
-bool subject_record(enum subject_record what)
+bool bench_record_history(enum bench_history what)
 {
     using c10::cuda::CUDACachingAllocator::RecordContext;
 
-    if (what == SUBJECT_STACKS) {
+    if (what == BENCH_EVENTS_AND_STACKS) {
         void *library = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_LOCAL);
         void *symbol = library == nullptr
                            ? nullptr
                            : dlsym(library, "_ZN5torch17CapturedTraceback6gatherEbbb");
         if (symbol == nullptr) {
-            std::fprintf(stderr, "PyTorch: stacks are not measured: %s\n", dlerror());
+            std::fprintf(stderr, "PyTorch: stacks are not measured, %s\n", dlerror());
             return false;
         }
         gather = reinterpret_cast<decltype(gather)>(symbol);
     }
     guarded("recordHistory", [what] {
-        const bool has_stacks = what == SUBJECT_STACKS;
+        const bool has_stacks = what == BENCH_EVENTS_AND_STACKS;
         allocator->recordHistory(true, has_stacks ? gather_frames : nullptr, RECORD_EVENTS,
                                  has_stacks ? RecordContext::ALL : RecordContext::NEVER, true, {});
     });
     return true;
 }
 
-const char *subject_stacks()
+const char *bench_stack_method()
 {
     return "";
 }
 
-void *subject_alloc(size_t bytes, unsigned stream)
+void *bench_alloc(size_t bytes, unsigned stream)
 {
     return guarded("malloc",
                    [=] { return allocator->raw_alloc_with_stream(bytes, handles[stream]); });
 }
 
-void subject_free(void *pointer)
+void bench_free(void *pointer)
 {
     guarded("free", [=] { allocator->raw_delete(pointer); });
 }
 
-// A pool has no allocation of its own: its owner routes to it for a moment.
-void *subject_alloc_in(size_t bytes, unsigned stream, unsigned pool)
+// PyTorch has no function that allocates from a pool, so a route is active during the call.
+void *bench_alloc_in_pool(size_t bytes, unsigned stream, unsigned pool)
 {
     if (pool == 0)
-        return subject_alloc(bytes, stream);
+        return bench_alloc(bytes, stream);
     return guarded("malloc in a pool", [=] {
         allocator->beginAllocateToPool(0, {0, pool}, [](cudaStream_t) { return true; });
         void *pointer = allocator->raw_alloc_with_stream(bytes, handles[stream]);
@@ -144,7 +144,7 @@ void *subject_alloc_in(size_t bytes, unsigned stream, unsigned pool)
     });
 }
 
-void subject_use(void *pointer, unsigned stream)
+void bench_record_stream(void *pointer, unsigned stream)
 {
     guarded("recordStream", [=] {
         c10::DataPtr data(pointer, pointer, allocator->raw_deleter(),
@@ -154,48 +154,48 @@ void subject_use(void *pointer, unsigned stream)
     });
 }
 
-bool subject_register(void *, size_t)
+bool bench_register(void *, size_t)
 {
     return false;
 }
 
-uint64_t subject_memory(void)
+uint64_t bench_free_memory(void)
 {
-    static uint64_t at_first = 0; /* asked before anything is allocated */
+    static uint64_t free_at_first = 0; /* the first call precedes all allocations */
     size_t free = 0, total = 0;
 
-    if (at_first == 0)
-        at_first = cudaMemGetInfo(&free, &total) == cudaSuccess ? free : SUBJECT_UNKNOWN;
-    return at_first;
+    if (free_at_first == 0)
+        free_at_first = cudaMemGetInfo(&free, &total) == cudaSuccess ? free : BENCH_UNKNOWN;
+    return free_at_first;
 }
 
-void subject_make_busy(unsigned stream, bool busy)
+void bench_set_busy(unsigned stream, bool busy)
 {
     if (set_busy != nullptr)
         set_busy(handles[stream], busy);
 }
 
-void subject_empty(void)
+void bench_empty_cache(void)
 {
     guarded("emptyCache", [] { allocator->emptyCache(); });
 }
 
-uint64_t subject_reserved(void)
+uint64_t bench_reserved_bytes(void)
 {
     return (uint64_t)allocator->getDeviceStats(0).reserved_bytes[0].current;
 }
 
-uint64_t subject_host_bytes(void)
+uint64_t bench_host_bytes(void)
 {
-    return SUBJECT_UNKNOWN;
+    return BENCH_UNKNOWN;
 }
 
-uint64_t subject_calls(const char *)
+uint64_t bench_driver_calls(const char *)
 {
-    return SUBJECT_UNKNOWN;
+    return BENCH_UNKNOWN;
 }
 
-uint64_t subject_driver_us(void)
+uint64_t bench_driver_us(void)
 {
-    return SUBJECT_UNKNOWN;
+    return BENCH_UNKNOWN;
 }

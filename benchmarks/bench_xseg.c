@@ -5,16 +5,13 @@
 
 #include <dlfcn.h>
 
-#include "benchmarks/subject.h"
+#include "benchmarks/bench.h"
 #include "xseg/sim.h"
 
 #define STREAM_NON_BLOCKING 1u
 #define POOLS               256u
 
-/*
- * Member, name in the library, parameters: what opening a device takes of a driver's interface, spelled in plain
- * C.  The driver is opened by name, so that it can be any.
- */
+/* The functions that open a device: member, name in the driver library, parameters in plain C types. */
 #define ENTRY_POINTS(X)                                                         \
     X(init, "cuInit", (unsigned flags))                                         \
     X(device_get, "cuDeviceGet", (int *device, int ordinal))                    \
@@ -23,14 +20,14 @@
     X(memory_info, "cuMemGetInfo_v2", (size_t * free_bytes, size_t * all))      \
     X(stream_create, "cuStreamCreate", (xseg_stream * stream, unsigned flags))
 
-/* The same of the simulator's own; NULL in a real driver. */
+/* Functions of the simulator; NULL with a real driver. */
 #define SIMULATOR_CALLS(X) \
     X(reset)               \
     X(launch)              \
     X(finish)              \
     X(driver_time)
 
-struct subject_xseg subject_xseg;
+struct bench_xseg bench_xseg;
 static struct xseg_pool *pools[POOLS];
 
 static struct {
@@ -43,12 +40,12 @@ static struct {
     size_t free_bytes;
 } driver;
 
-_Noreturn void subject_fail(const char *what)
+_Noreturn void bench_fail(const char *call)
 {
     char text[1024] = "";
 
     (void)xseg_error_message(text, sizeof(text));
-    (void)fprintf(stderr, "xseg: %s failed: %s\n", what, text);
+    (void)fprintf(stderr, "%s: %s\n", call, text);
     exit(3);
 }
 
@@ -56,11 +53,11 @@ static void check(int result, const char *call)
 {
     if (result == 0)
         return;
-    (void)fprintf(stderr, "xseg: opening the device failed: %s returned %d\n", call, result);
+    (void)fprintf(stderr, "%s: driver call failed, status %d\n", call, result);
     exit(3);
 }
 
-/* A function's address is not an object's in C, so it is copied byte by byte. */
+/* C does not convert an object pointer to a function pointer, so the bytes are copied. */
 static bool find(void *library, const char *name, void *function)
 {
     void *symbol = dlsym(library, name);
@@ -69,19 +66,18 @@ static bool find(void *library, const char *name, void *function)
     return symbol != NULL;
 }
 
-/* It stays open until the process ends. */
 static void open_driver(const char *name)
 {
     void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
 
     if (library == NULL) {
-        (void)fprintf(stderr, "xseg: the driver cannot be loaded: %s\n", dlerror());
+        (void)fprintf(stderr, "driver: cannot be loaded, %s\n", dlerror());
         exit(3);
     }
-#define X(member, name, parameters)                                  \
-    if (!find(library, name, &driver.member)) {                      \
-        (void)fprintf(stderr, "xseg: the driver has no " name "\n"); \
-        exit(3);                                                     \
+#define X(member, name, parameters)                                 \
+    if (!find(library, name, &driver.member)) {                     \
+        (void)fprintf(stderr, "driver: no entry point " name "\n"); \
+        exit(3);                                                    \
     }
     ENTRY_POINTS(X)
 #undef X
@@ -90,19 +86,18 @@ static void open_driver(const char *name)
 #undef X
 }
 
-/* The simulated machine of the build is set up here; one that XSEG_DRIVER names is as the environment says. */
-static void set_scene(void)
+/* Set up the simulated device of the build.  Variables of the environment set up a simulator that XSEG_DRIVER names. */
+static void reset_simulator(void)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.skip_checks = true;
-    settings.memory_bytes = SUBJECT_MEMORY_BYTES;
+    settings.memory_bytes = BENCH_MEMORY_BYTES;
     if (driver.reset == NULL || driver.reset(&settings) != XSEG_OK)
-        subject_fail("xseg_sim_reset");
+        bench_fail("xseg_sim_reset");
 }
 
-/* The process is the machine's only user, so what ends with it is not given back. */
-void subject_open(const char *config, unsigned streams)
+void bench_open(const char *config, unsigned streams)
 {
     struct xseg_options options = {sizeof(options)};
     const char *named = getenv("XSEG_DRIVER");
@@ -114,17 +109,16 @@ void subject_open(const char *config, unsigned streams)
     options.driver = is_named ? named : BENCH_DRIVER;
     open_driver(options.driver);
     if (!is_named)
-        set_scene();
+        reset_simulator();
     check(driver.init(0), "cuInit");
     check(driver.device_get(&device, 0), "cuDeviceGet");
     check(driver.context_retain(&context, device), "cuDevicePrimaryCtxRetain");
     check(driver.context_push(context), "cuCtxPushCurrent");
     check(driver.memory_info(&driver.free_bytes, &all), "cuMemGetInfo");
     for (unsigned i = 1; i < streams; i++)
-        check(driver.stream_create(&subject_xseg.streams[i], STREAM_NON_BLOCKING),
-              "cuStreamCreate");
-    if (xseg_open(config, &options, &subject_xseg.allocator) != XSEG_OK)
-        subject_fail("xseg_open");
+        check(driver.stream_create(&bench_xseg.streams[i], STREAM_NON_BLOCKING), "cuStreamCreate");
+    if (xseg_open(config, &options, &bench_xseg.allocator) != XSEG_OK)
+        bench_fail("xseg_open");
 }
 
 static bool enter(void *context, struct xseg_registered *run)
@@ -140,84 +134,83 @@ static void leave(void *context, const struct xseg_registered *run)
     (void)run;
 }
 
-bool subject_register(void *pointer, size_t bytes)
+bool bench_register(void *pointer, size_t bytes)
 {
     struct xseg_registrar registrar = {sizeof(registrar)};
     uint64_t id;
 
     registrar.enter = enter;
     registrar.leave = leave;
-    if (xseg_register(subject_xseg.allocator, pointer, bytes, &registrar, &id) != XSEG_OK)
-        subject_fail("xseg_register");
+    if (xseg_register(bench_xseg.allocator, pointer, bytes, &registrar, &id) != XSEG_OK)
+        bench_fail("xseg_register");
     return true;
 }
 
-uint64_t subject_memory(void)
+uint64_t bench_free_memory(void)
 {
     return driver.free_bytes;
 }
 
-const char *subject_name(void)
+const char *bench_name(void)
 {
     return "xseg";
 }
 
-bool subject_record(enum subject_record what)
+bool bench_record_history(enum bench_history what)
 {
-    if (xseg_config_set(subject_xseg.allocator, what == SUBJECT_EVENTS
-                                                    ? "history:all,history_stacks:none"
-                                                    : "history:all,history_stacks:all") != XSEG_OK)
-        subject_fail("xseg_config_set");
+    if (xseg_config_set(bench_xseg.allocator, what == BENCH_EVENTS
+                                                  ? "history:all,history_stacks:none"
+                                                  : "history:all,history_stacks:all") != XSEG_OK)
+        bench_fail("xseg_config_set");
     return true;
 }
 
-const char *subject_stacks(void)
+const char *bench_stack_method(void)
 {
     return strcmp(xseg_history_stack_method(NULL), "libunwind") == 0
                ? "by libunwind"
-               : "by the C library: libunwind8 is not installed";
+               : "by the C library; install libunwind8";
 }
 
-void *subject_alloc_in(size_t bytes, unsigned stream, unsigned pool)
+void *bench_alloc_in_pool(size_t bytes, unsigned stream, unsigned pool)
 {
     struct xseg_request request = {sizeof(request)};
     void *pointer = NULL;
 
     if (pool >= POOLS)
-        subject_fail("a pool of so high a number");
+        bench_fail("too many pools");
     if (pool != 0 && pools[pool] == NULL &&
-        xseg_pool_create(subject_xseg.allocator, 0, NULL, &pools[pool]) != XSEG_OK)
-        subject_fail("xseg_pool_create");
+        xseg_pool_create(bench_xseg.allocator, 0, NULL, &pools[pool]) != XSEG_OK)
+        bench_fail("xseg_pool_create");
     request.bytes = bytes;
-    request.stream = subject_xseg.streams[stream];
+    request.stream = bench_xseg.streams[stream];
     request.pool = pools[pool];
-    if (xseg_alloc_with(subject_xseg.allocator, &request, &pointer) != XSEG_OK)
-        subject_fail("xseg_alloc_with");
+    if (xseg_alloc_with(bench_xseg.allocator, &request, &pointer) != XSEG_OK)
+        bench_fail("xseg_alloc_with");
     return pointer;
 }
 
-void subject_use(void *pointer, unsigned stream)
+void bench_record_stream(void *pointer, unsigned stream)
 {
-    if (xseg_record_stream(subject_xseg.allocator, pointer, subject_xseg.streams[stream]) !=
-        XSEG_OK)
-        subject_fail("xseg_record_stream");
+    if (xseg_record_stream(bench_xseg.allocator, pointer, bench_xseg.streams[stream]) != XSEG_OK)
+        bench_fail("xseg_record_stream");
 }
 
-void subject_make_busy(unsigned stream, bool busy)
+void bench_set_busy(unsigned stream, bool busy)
 {
     if (busy && driver.launch != NULL)
-        (void)driver.launch(subject_xseg.streams[stream], UINT64_MAX);
+        (void)driver.launch(bench_xseg.streams[stream], UINT64_MAX);
     else if (!busy && driver.finish != NULL)
-        (void)driver.finish(subject_xseg.streams[stream]);
+        (void)driver.finish(bench_xseg.streams[stream]);
 }
 
-void subject_empty(void)
+void bench_empty_cache(void)
 {
     struct xseg_trim_options how = {sizeof(how)};
 
     how.wait = true;
-    if (xseg_trim(subject_xseg.allocator, NULL, &how, NULL) != XSEG_OK)
-        subject_fail("xseg_trim");
+    if (xseg_trim(bench_xseg.allocator, NULL, &how, NULL) != XSEG_OK)
+        bench_fail("xseg_trim");
 }
 
 static void read_stats(struct xseg_statistics *stats)
@@ -227,11 +220,11 @@ static void read_stats(struct xseg_statistics *stats)
     where.device = 0;
     memset(stats, 0, sizeof(*stats));
     stats->struct_size = sizeof(*stats);
-    if (xseg_stats_get(subject_xseg.allocator, &where, stats) != XSEG_OK)
-        subject_fail("xseg_stats_get");
+    if (xseg_stats_get(bench_xseg.allocator, &where, stats) != XSEG_OK)
+        bench_fail("xseg_stats_get");
 }
 
-uint64_t subject_reserved(void)
+uint64_t bench_reserved_bytes(void)
 {
     struct xseg_statistics stats;
 
@@ -239,7 +232,7 @@ uint64_t subject_reserved(void)
     return stats.reserved_bytes[XSEG_STAT_ALL].current;
 }
 
-uint64_t subject_host_bytes(void)
+uint64_t bench_host_bytes(void)
 {
     struct xseg_statistics stats;
 
@@ -247,21 +240,21 @@ uint64_t subject_host_bytes(void)
     return stats.host_bytes;
 }
 
-uint64_t subject_calls(const char *name)
+uint64_t bench_driver_calls(const char *name)
 {
     struct xseg_driver_call calls[128];
     size_t count = 0;
 
-    if (xseg_driver_calls(subject_xseg.allocator, calls, sizeof(calls) / sizeof(calls[0]),
-                          &count) != XSEG_OK)
-        subject_fail("xseg_driver_calls");
+    if (xseg_driver_calls(bench_xseg.allocator, calls, sizeof(calls) / sizeof(calls[0]), &count) !=
+        XSEG_OK)
+        bench_fail("xseg_driver_calls");
     for (size_t i = 0; i < count && i < sizeof(calls) / sizeof(calls[0]); i++)
         if (strcmp(calls[i].name, name) == 0)
             return calls[i].count;
-    return SUBJECT_UNKNOWN;
+    return BENCH_UNKNOWN;
 }
 
-uint64_t subject_driver_us(void)
+uint64_t bench_driver_us(void)
 {
-    return driver.driver_time != NULL ? driver.driver_time() / 1000 : SUBJECT_UNKNOWN;
+    return driver.driver_time != NULL ? driver.driver_time() / 1000 : BENCH_UNKNOWN;
 }
