@@ -61,7 +61,7 @@ class Abilities(ProbeTest):
         said = self.fine()
         for line in (r"xseg would use +expandable segments\n", r"device +0 of 1: Simulated device 0",
                      r"memory +80.00 GiB, of which 80.00 GiB are free\n",
-                     r"granularity +2048 KiB at least", r"unmap +one call for several pages\n",
+                     r"granularity +2\.00 MiB at least, 2\.00 MiB recommended", r"unmap +one call for several pages\n",
                      r"us, modelled \(a100\): median and quartiles of 21\n",
                      r"cuMemUnmap +2 MiB +34.0  34.0\.\.34.0 +34.0  34.0\.\.34.0 +no +34.0\n",
                      r"cuMemFree +2 MiB +20.0 .* yes +20.0\n",
@@ -163,7 +163,7 @@ class Costs(ProbeTest):
 
     def test_sizes_that_do_not_fit_are_left_out(self):
         said = self.fine(XSEG_SIM_MEMORY_MB="256")
-        self.assertIn("no memory for sizes from 256 MiB on", said)
+        self.assertIn("no memory for sizes from 256.00 MiB on", said)
         self.assertNotRegex(said, r"cuMem\w+ +512 MiB")
         self.assertRegex(said, r"cuMemCreate +64 MiB")
         report = self.report(XSEG_SIM_MEMORY_MB="64")

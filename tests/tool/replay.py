@@ -53,7 +53,7 @@ class ReplayTest(unittest.TestCase):
         """The steps of a tape, all of which must agree."""
         done = self.replay("--check", self.file(text))
         steps = sum(line.startswith("=") for line in text.splitlines())
-        self.assertIn(f"\n{steps} of {steps} {'step agrees' if steps == 1 else 'steps agree'}\n", done.stdout)
+        self.assertIn(f"\n{steps:,} of {steps:,} {'step agrees' if steps == 1 else 'steps agree'}\n", done.stdout)
 
 
 class BadInput(ReplayTest):
@@ -217,9 +217,9 @@ class Figures(ReplayTest):
         text = "a 0 30000000 0\nf 0\n"
         classic = ("--compare", "expandable_segments:False")
         self.assertRegex(self.verdict(text, *classic),
-                         r"\AB reserves 10\.0 MiB less, (\d\.\d x|\d+) (fewer|more) driver calls\Z")
+                         r"\AB reserves 10\.00 MiB less, (\d\.\d x|[\d,]+) (fewer|more) driver calls\Z")
         self.assertRegex(self.verdict("c \n" + text, "--compare", "expandable_segments:True"),
-                         r"\AB reserves 10\.0 MiB more, ")
+                         r"\AB reserves 10\.00 MiB more, ")
         self.assertEqual(self.verdict(text, "--compare", "expandable_segments:True"),
                          "B reserves as much, as many driver calls")
         self.assertEqual(self.verdict("", *classic), "B reserves as much, as many driver calls")
@@ -430,7 +430,7 @@ class Checks(ReplayTest):
     def test_memory_that_the_tape_did_not_have(self):
         path = self.file(EXPANDABLE + "a 0 1000 0\n! oom\n= 0 0 0 2097152 0 0 0 0 0\n")
         done = self.replay("--check", path, exit_status=1)
-        self.assertIn(":3: 1000 bytes were served, expected out of memory", done.stderr)
+        self.assertIn(":3: allocated 1,000 bytes, expected out of memory", done.stderr)
         self.assertIn("\n0 of 1 step agrees\n", done.stdout)
 
     def test_floor(self):
@@ -596,7 +596,7 @@ class Explain(ReplayTest):
     def test_words(self):
         text = self.replay("--explain", "--config", "idle_ms:60000", self.file(self.TEXT)).stdout
         for words in (r"29\.58 %  42.00 MiB  contains an allocated block",
-                      r"20.00 MiB at 0x[0-9a-f]+, large, stream 0: 2 live",
+                      r"20.00 MiB at 0x[0-9a-f]+, large, stream 0: 2 allocated blocks",
                       r"stream 2: a block of 20.00 MiB waits for stream 5",
                       r"large, private pool, stream 0",
                       r"60.00 MiB  idle, released by decay", r"100.00 %  142.00 MiB  reserved"):
@@ -604,7 +604,7 @@ class Explain(ReplayTest):
 
     def test_ages_of_blocks(self):
         path = self.file("@ 0\na 0 9437184 0\n@ 60000000\na 1 3145728 0\n@ 61000000\n")
-        words = ": 2 live, 12.00 MiB, the largest 9.00 MiB"
+        words = ": 2 allocated blocks, 12.00 MiB, the largest 9.00 MiB"
         self.assertIn(words + ", allocated 61.0 s ago\n",
                       self.replay("--explain", "--config", "history:state", path).stdout)
         self.assertIn(words + "\n", self.replay("--explain", path).stdout)

@@ -95,7 +95,7 @@ class FromPyTorch(SnapshotTest):
         whole = self.figures(ROOT / self.DATA / "expandable.pickle.zst", "--explain")
         ring = self.figures(ROOT / self.DATA / "ring.pickle.zst", "--explain",
                             note="device 0, 150 entries; allocated before the first: 33 blocks, "
-                                 "72843969 bytes")
+                                 "69.47 MiB")
         self.assertEqual(ring["explained"]["live_itself"], whole["explained"]["live_itself"])
         self.assertLess(ring["events"], whole["events"] / 2)
         self.assertLess(ring["peak_requested"], whole["peak_requested"])
@@ -213,7 +213,7 @@ class Histories(SnapshotTest):
         path = self.file([segment(0, 20 * MIB, (3 * MIB, "active_allocated"),
                                   (4 * MIB, "inactive"), (5 * MIB, "active_pending_free"))])
         one = self.figures(path, note="device 0, 0 entries; allocated before the first: 2 blocks, "
-                                      f"{8 * MIB} bytes")
+                                      "8.00 MiB")
         self.assertEqual(one["peak_requested"], 8 * MIB)
 
     def test_the_default_configuration_without_settings(self):

@@ -170,7 +170,7 @@ class ViewTest(unittest.TestCase):
         huge["device_traces"][0][-1]["size"] = 1 << 50
         for contents, says in ((whole[:len(whole) // 2], "byte"), (b"hello", "text file"), (pickle.dumps({"a": 1}), "no memory snapshot"),
                                (pickle.dumps({"segments": [], "device_traces": []}), "neither events nor segments"),
-                               (pickle.dumps(huge), "16 TiB")):
+                               (pickle.dumps(huge), "a block or segment of 1024.00 TiB is in it; a page shows at most 16.00 TiB")):
             (self.folder / "bad").write_bytes(contents)
             self.assertIn(says, self.view("bad", "-o", "page.html", status=2))
             self.assertEqual(sorted(os.listdir(self.folder)), ["bad"])

@@ -302,7 +302,7 @@ static void what_was_live_before_comes_first(void **state)
     op(&pen, "eu");
     end(&pen);
     expect(&pen, "a 0 333 0\na 1 1012 0\na 2 4000 0\na 3 2036 0\nf 2\na 2 77 0\nf 0\n",
-           "device 0, 4 entries; allocated before the first: 4 blocks, 7381 bytes");
+           "device 0, 4 entries; allocated before the first: 4 blocks, 7.21 KiB");
 }
 
 static void frees_that_are_missing_are_made_up_for(void **state)
@@ -542,7 +542,7 @@ static void without_a_history_the_live_blocks_are_left(void **state)
     block(&pen, 512, 1024, "active_allocated");
     op(&pen, "eue.");
     expect(&pen, "a 0 1012 0\n",
-           "device 3, 0 entries; allocated before the first: 1 block, 1012 bytes");
+           "device 3, 0 entries; allocated before the first: 1 block, 1,012 bytes");
 }
 
 static void settings_are_the_configuration(void **state)

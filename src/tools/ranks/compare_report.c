@@ -54,8 +54,8 @@ static void print_reason(FILE *out, const struct compare_verdict *verdict,
     if (!row->name_a || !row->name_b)
         (void)fprintf(out, ", where %s allocates nothing", row->name_a ? names->b : names->a);
     else if (verdict->measure == COMPARE_LIVE && life_a != life_b)
-        (void)fprintf(out, ", where a block lives for %s, not %" PRIu64,
-                      amount_of(life_b, "event").text, life_a);
+        (void)fprintf(out, ", where a block lives for %s, not %s", amount_of(life_b, "event").text,
+                      amount_count(life_a).text);
 }
 
 /* Which part of a difference is where, and why there. */
@@ -241,9 +241,10 @@ void compare_report_tables(FILE *out, const struct compare *compare,
     for (size_t i = 0; i < compare->differing && i < rows; i++)
         print_row(out, &compare->rows[i], names, by_events);
     if (compare->differing > rows)
-        (void)fprintf(out, "more rows that differ: %zu\n", compare->differing - rows);
-    (void)fprintf(out, "%srows that do not differ: %zu\n", compare->differing == 0 ? "\n" : "",
-                  compare->row_count - compare->differing);
+        (void)fprintf(out, "more rows that differ: %s\n",
+                      amount_count(compare->differing - rows).text);
+    (void)fprintf(out, "%srows that do not differ: %s\n", compare->differing == 0 ? "\n" : "",
+                  amount_count(compare->row_count - compare->differing).text);
 }
 
 /* --- JSON. --- */

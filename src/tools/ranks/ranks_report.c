@@ -156,7 +156,7 @@ void ranks_report_table(FILE *out, const struct ranks *ranks, uint32_t rows)
     for (size_t i = 0; i < ranks->read && i < rows; i++)
         print_rank(out, ranks, &ranks->ranks[ranks->order[i]]);
     if (ranks->read > rows)
-        (void)fprintf(out, "%zu more\n", ranks->read - rows);
+        (void)fprintf(out, "%s more\n", amount_count(ranks->read - rows).text);
 }
 
 /* --- JSON. --- */

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "src/tools/output/amount.h"
 #include "src/tools/output/complain.h"
 
 #define PRINTED_MOST 10 /* differences of one file */
@@ -179,8 +180,8 @@ void check_only_here(struct check *check, const struct xtrace_op *op)
     if (check->mode == CHECK_EXACT) {
         check->pending_difference = true;
         if (may_print(check))
-            complain("%s:%" PRIu32 ": %" PRIu64 " bytes were served, expected out of memory",
-                     check->file, op->line, op->value);
+            complain("%s:%" PRIu32 ": allocated %s, expected out of memory", check->file, op->line,
+                     amount_of(op->value, "byte").text);
     }
     if (check->mode == CHECK_FLOOR && !check->ended) {
         check->ended = true;
@@ -194,6 +195,7 @@ void check_fini(struct check *check)
     if (check->mode == CHECK_EXACT && check->pending_difference)
         begin_step(check, UINT32_MAX);
     if (check->differences > PRINTED_MOST)
-        complain("%s: %" PRIu64 " more number%s", check->file, check->differences - PRINTED_MOST,
-                 check->differences - PRINTED_MOST == 1 ? " differs" : "s differ");
+        complain("%s: %s %s", check->file,
+                 amount_of(check->differences - PRINTED_MOST, "more number").text,
+                 check->differences - PRINTED_MOST == 1 ? "differs" : "differ");
 }

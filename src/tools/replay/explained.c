@@ -80,7 +80,8 @@ static void print_reason(FILE *out, const struct explained_reason *told, bool ha
                   amount_bytes(reason->bytes).text, (uint64_t)(uintptr_t)reason->base,
                   reason->is_small ? "small" : "large", name_wall(reason), told->stream);
     if (reason->kind == XSEG_REASON_ALLOCATED)
-        (void)fprintf(out, ": %zu live, %s, the largest %s", reason->allocated_blocks,
+        (void)fprintf(out, ": %s, %s, the largest %s",
+                      amount_of(reason->allocated_blocks, "allocated block").text,
                       amount_bytes(reason->allocated_bytes).text,
                       amount_bytes(reason->block_requested).text);
     if (reason->kind == XSEG_REASON_PENDING) {
@@ -111,7 +112,8 @@ void explained_print(FILE *out, const struct explained *explained)
         for (unsigned at = 0; at < kind->told; at++)
             print_reason(out, &kind->largest[at], explained->has_times);
         if (kind->reasons > kind->told)
-            (void)fprintf(out, "             and %" PRIu64 " more\n", kind->reasons - kind->told);
+            (void)fprintf(out, "             and %s more\n",
+                          amount_count(kind->reasons - kind->told).text);
     }
     print_share(out, "reserved, in all", all, all);
 }

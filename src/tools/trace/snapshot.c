@@ -541,16 +541,16 @@ static void note(const struct snapshot *snapshot)
     at += snprintf(text + at, room - (size_t)at, ", %s",
                    amount_of(snapshot->device->event_count, "entry").text);
     if (snapshot->early_count > 0)
-        at += snprintf(text + at, room - (size_t)at,
-                       "; allocated before the first: %s, %" PRIu64 " bytes",
-                       amount_of(snapshot->early_count, "block").text, snapshot->early_bytes);
+        at += snprintf(text + at, room - (size_t)at, "; allocated before the first: %s, %s",
+                       amount_of(snapshot->early_count, "block").text,
+                       amount_bytes(snapshot->early_bytes).text);
     if (snapshot->unfreed > 0)
         at += snprintf(text + at, room - (size_t)at,
                        "; %s missing, made up for where a block comes again",
                        amount_of(snapshot->unfreed, "free").text);
     if (snapshot->left_out > 0)
-        (void)snprintf(text + at, room - (size_t)at, "; left out: %" PRIu64 " of the entries",
-                       snapshot->left_out);
+        (void)snprintf(text + at, room - (size_t)at, "; left out: %s of the entries",
+                       amount_count(snapshot->left_out).text);
 }
 
 static bool turn(struct snapshot *snapshot, int device)

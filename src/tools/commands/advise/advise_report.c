@@ -50,7 +50,7 @@ static void put_least(FILE *out, const struct advice *advice)
     }
     if (advice->advised.config && advice->advised.figures.has_enough &&
         (!advice->in_force.figures.has_enough ||
-         !amount_is_alike(advice->advised.figures.enough, advice->in_force.figures.enough))) {
+         !amount_bytes_equal(advice->advised.figures.enough, advice->in_force.figures.enough))) {
         put_enough(out, advice, &advice->advised);
         (void)fputs(", with the advised string; with the string in force ", out);
     }

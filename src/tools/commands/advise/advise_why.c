@@ -21,7 +21,7 @@ static size_t served_with(const struct advice *advice, const struct advise_strin
 /* "falls from 41.17 GiB to 17.26 GiB", "rises from ...", "stays at 17.26 GiB" */
 static void put_change(FILE *out, uint64_t from, uint64_t to)
 {
-    if (amount_is_alike(from, to))
+    if (amount_bytes_equal(from, to))
         (void)fprintf(out, "stays at %s", amount_bytes(to).text);
     else
         (void)fprintf(out, "%s from %s to %s", to < from ? "falls" : "rises",
@@ -33,9 +33,10 @@ static void put_peaks(FILE *out, const struct advice *advice)
 {
     const struct trial_figures *before = &advice->in_force.figures;
     const struct trial_figures *after = &advice->advised.figures;
-    const bool with_room = amount_is_alike(before->peak_reserved, after->peak_reserved) &&
-                           before->room.completes && after->room.completes &&
-                           !amount_is_alike(before->room.peak_reserved, after->room.peak_reserved);
+    const bool with_room =
+        amount_bytes_equal(before->peak_reserved, after->peak_reserved) && before->room.completes &&
+        after->room.completes &&
+        !amount_bytes_equal(before->room.peak_reserved, after->room.peak_reserved);
 
     if (with_room)
         (void)fprintf(out, "with room, on %s, ",
@@ -58,9 +59,11 @@ static void put_lasting(FILE *out, const struct advice *advice)
         if (advice_is_of_ranks(advice))
             (void)fprintf(out, "of %s ", advice->trials->programmes[i].name);
         if (after < 0)
-            (void)fprintf(out, "lasts instead of running out at event %" PRId64, before);
+            (void)fprintf(out, "lasts instead of running out at event %s",
+                          amount_count((uint64_t)before).text);
         else
-            (void)fprintf(out, "lasts up to event %" PRId64 " instead of %" PRId64, after, before);
+            (void)fprintf(out, "lasts up to event %s instead of %s",
+                          amount_count((uint64_t)after).text, amount_count((uint64_t)before).text);
         return;
     }
     put_peaks(out, advice);
@@ -74,7 +77,7 @@ static void put_smallest(FILE *out, const struct advice *advice)
 
     if (!before->has_min_device || !after->has_min_device ||
         (after->min_device < before->min_device &&
-         !amount_is_alike(before->min_device, after->min_device)))
+         !amount_bytes_equal(before->min_device, after->min_device)))
         return;
     (void)fputs("; the smallest device ", out);
     put_change(out, before->min_device, after->min_device);
@@ -87,8 +90,9 @@ static void put_reason(FILE *out, const struct advice *advice)
     const bool completes = served > served_with(advice, before);
 
     if (completes && advice_is_of_ranks(advice))
-        (void)fprintf(out, "%zu of these %zu ranks complete instead of %zu", served,
-                      advice->trials->count, served_with(advice, before));
+        (void)fprintf(out, "%s of these %s complete instead of %s", amount_count(served).text,
+                      amount_of(advice->trials->count, "rank").text,
+                      amount_count(served_with(advice, before)).text);
     else if (completes)
         (void)fprintf(out, "it completes on %s", amount_bytes(advice_target(advice)).text);
     if (completes && before->figures.completes)

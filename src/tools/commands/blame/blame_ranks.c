@@ -65,7 +65,7 @@ static bool print_sites(FILE *out, const struct profile *sum, enum blame_by by, 
     for (size_t i = 0; i < sum->site_count && i < rows; i++)
         print_site(out, &order[i]->figures, by, whole, order[i]->name);
     if (sum->site_count > rows)
-        (void)fprintf(out, "%zu more\n", sum->site_count - rows);
+        (void)fprintf(out, "%s more\n", amount_count(sum->site_count - rows).text);
     free(order);
     if (by == BLAME_BY_STRANDED) {
         print_site(out, &sum->pending, by, whole,

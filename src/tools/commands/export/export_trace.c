@@ -411,7 +411,7 @@ static bool begin_life(void *self, const struct export_life *life, uint64_t trac
 static bool write_lives(struct exporting *exporting)
 {
     const struct course *course = &exporting->course;
-    char text[128];
+    char text[160];
     const struct perfetto_track track = {
         .name = "blocks", .description = text, .parent = exporting->track, .rank = RANK_BLOCKS};
 
@@ -420,8 +420,9 @@ static bool write_lives(struct exporting *exporting)
         if (!add_life(exporting, slot, &course->block[slot], false))
             return false;
     (void)snprintf(text, sizeof(text),
-                   "the %zu blocks that held most bytes for longest; %zu others are left out",
-                   exporting->lives.count, exporting->lives.left_out);
+                   "the %s blocks that held most bytes for longest; %s others are left out",
+                   amount_count(exporting->lives.count).text,
+                   amount_count(exporting->lives.left_out).text);
     export_lives_sort(&exporting->lives);
     return export_lives_write(&exporting->lives, &exporting->trace, &track, begin_life, exporting);
 }
@@ -435,10 +436,9 @@ static void describe_device(struct exporting *exporting)
     struct perfetto_track track = {.description = text, .rank = device->number};
 
     (void)snprintf(text, sizeof(text),
-                   "%s; %" PRIu64 " before the first %s overwritten, %" PRIu64
-                   " had no room in the file; %s",
-                   amount_of(device->event_count, "event").text, device->lost,
-                   device->lost == 1 ? "was" : "were", device->left_out,
+                   "%s; %s before the first %s overwritten, %s had no room in the file; %s",
+                   amount_of(device->event_count, "event").text, amount_count(device->lost).text,
+                   device->lost == 1 ? "was" : "were", amount_count(device->left_out).text,
                    recording_file_limit(RECORDING_LIMIT_LEFT_OUT, exporting->course.left_out).text);
     if (asprintf(&name, "%s, device %d", exporting->recording->name, device->number) < 0) {
         exporting->lacks_memory = true;

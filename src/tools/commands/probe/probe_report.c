@@ -5,12 +5,12 @@
 #include <string.h>
 
 #include "src/tools/commands/probe/probe_table.h"
+#include "src/tools/output/amount.h"
 #include "src/tools/output/output.h"
 #include "src/tools/output/printable.h"
 #include "src/tools/output/style.h"
 
 #define LABEL_WIDTH 26
-#define GIB         ((double)((uint64_t)1 << 30))
 
 struct text {
     char text[192];
@@ -111,8 +111,8 @@ static void print_device(FILE *out, const struct probe_report *report)
         print_line(out, "", "by its name a MIG instance: its memory is a part of the card's");
     if (device->is_wsl)
         print_line(out, "", "under WSL: Windows may move memory out of the device");
-    (void)snprintf(line.text, sizeof(line.text), "%.2f GiB, of which %.2f GiB are free",
-                   (double)device->total_bytes / GIB, (double)device->free_bytes / GIB);
+    (void)snprintf(line.text, sizeof(line.text), "%s, of which %s are free",
+                   amount_bytes(device->total_bytes).text, amount_bytes(device->free_bytes).text);
     print_line(out, "memory", line.text);
     print_line(out, "xseg would use", choice_of(report).text);
 }
@@ -124,9 +124,9 @@ static void print_abilities(FILE *out, const struct probe_report *report)
 
     print_line(out, "virtual memory", ability_of(report, device->has_vmm, device->vmm_trial).text);
     if (device->has_vmm == 1) {
-        (void)snprintf(line.text, sizeof(line.text),
-                       "%" PRIu64 " KiB at least, %" PRIu64 " KiB recommended",
-                       device->granularity >> 10, device->best_granularity >> 10);
+        (void)snprintf(line.text, sizeof(line.text), "%s at least, %s recommended",
+                       amount_bytes(device->granularity).text,
+                       amount_bytes(device->best_granularity).text);
         print_line(out, "  granularity", line.text);
         print_line(out, "  access", batch_of(report, device->access_trial).text);
         print_line(out, "  unmap", batch_of(report, device->unmap_trial).text);

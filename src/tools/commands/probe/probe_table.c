@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 
+#include "src/tools/output/amount.h"
 #include "src/tools/output/output.h"
 #include "src/tools/output/style.h"
 
@@ -88,7 +89,7 @@ void probe_table_print(FILE *out, const struct probe_costs *costs)
     if (others > 0)
         (void)fprintf(out, "  %u rows of sizes between these: --json, --table FILE\n", others);
     if (costs->skipped)
-        (void)fprintf(out, "  no memory for sizes from %" PRIu64 " MiB on\n", costs->skipped >> 20);
+        (void)fprintf(out, "  no memory for sizes from %s on\n", amount_bytes(costs->skipped).text);
     if (costs->is_short)
         (void)fprintf(out, "  the time was up before everything was measured\n");
     if (!costs->is_busy)

@@ -33,9 +33,9 @@ static struct amount format_figure(const struct figure *figure, double largest)
     case COUNT:
         return amount_count(figure->number);
     case BYTES:
-        return amount_bytes_beside(figure->number, largest);
+        return amount_bytes_in_row(figure->number, largest);
     case NANOSECONDS:
-        return amount_time_beside(figure->value, largest);
+        return amount_time_in_row(figure->value, largest);
     case RATIO:
         break;
     }
@@ -145,8 +145,8 @@ static struct figure failed_of(const struct replay_result *result)
 {
     struct figure figure = {.kind = TEXT};
 
-    (void)snprintf(figure.text.text, sizeof(figure.text.text), "%" PRIu64 " of %" PRIu64,
-                   result->failed_served, result->failed);
+    (void)snprintf(figure.text.text, sizeof(figure.text.text), "%.13s of %.13s",
+                   amount_count(result->failed_served).text, amount_count(result->failed).text);
     return figure;
 }
 
@@ -249,10 +249,10 @@ static void print_check(FILE *out, const struct report *report)
 
     if (!result->was_checked)
         return;
-    (void)fprintf(out, "%s%" PRIu64 " of %" PRIu64 " step%s agree%s",
+    (void)fprintf(out, "%s%s of %s agree%s",
                   style_on(out, result->mismatches > 0 ? STYLE_BAD : STYLE_GOOD),
-                  result->checked - result->mismatches, result->checked,
-                  result->checked == 1 ? "" : "s", result->checked == 1 ? "s" : "");
+                  amount_count(result->checked - result->mismatches).text,
+                  amount_of(result->checked, "step").text, result->checked == 1 ? "s" : "");
     if (result->check_end_line > 0)
         (void)fprintf(out, " up to line %" PRIu32 ", where only xseg found memory",
                       result->check_end_line);
@@ -275,14 +275,14 @@ static void print_fewer(FILE *out, uint64_t before, uint64_t after)
                       high - low == 1 ? "" : "s");
 }
 
-/* "reserves 23.9 GiB less". */
+/* "reserves 23.91 GiB less". */
 static void print_less(FILE *out, uint64_t before, uint64_t after)
 {
     if (before == after)
         (void)fputs("reserves as much", out);
     else
         (void)fprintf(out, "reserves %s %s",
-                      amount_bytes_about(before < after ? after - before : before - after).text,
+                      amount_bytes(before < after ? after - before : before - after).text,
                       after < before ? "less" : "more");
 }
 
@@ -296,11 +296,13 @@ static bool print_shortage(FILE *out, const struct replay_result *first,
     if (first->oom_at == second->oom_at)
         return false;
     if (both)
-        (void)fprintf(out, "both run out of memory: A at event %" PRId64 ", B at event %" PRId64,
-                      first->oom_at, second->oom_at);
+        (void)fprintf(out, "both run out of memory: A at event %s, B at event %s",
+                      amount_count((uint64_t)first->oom_at).text,
+                      amount_count((uint64_t)second->oom_at).text);
     else
-        (void)fprintf(out, "%c runs out of memory at event %" PRId64 ", %c does not",
-                      first->oom_at >= 0 ? 'A' : 'B', at, first->oom_at >= 0 ? 'B' : 'A');
+        (void)fprintf(out, "%c runs out of memory at event %s, %c does not",
+                      first->oom_at >= 0 ? 'A' : 'B', amount_count((uint64_t)at).text,
+                      first->oom_at >= 0 ? 'B' : 'A');
     return true;
 }
 

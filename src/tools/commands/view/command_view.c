@@ -38,9 +38,8 @@ static const struct recording_device *choose(const struct option_values *argumen
     if (!device)
         complain("%s: %s", recording->name, fault.text);
     else if (largest_of(device) > MOST_BYTES) {
-        complain("%s: a block or segment of %" PRIu64
-                 " bytes is in it; a page shows at most 16 TiB",
-                 recording->name, largest_of(device));
+        complain("%s: a block or segment of %s is in it; a page shows at most 16.00 TiB",
+                 recording->name, amount_bytes(largest_of(device)).text);
         return NULL;
     } else if (device->event_count == 0)
         complain("%s: there is no history in it, so the page shows the end "

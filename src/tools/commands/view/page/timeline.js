@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The picture of allocated memory by site over the events, stacked, with reserved memory as a line above.
 const Timeline = (() => {
-  const LEFT = 64; // of the scale
+  const LEFT = 76; // of the scale
   const FOOT = 18;
   const { RESERVED, VALUES } = Series;
 
