@@ -71,19 +71,3 @@ void complain_lines(const char *text)
         text += length + (text[length] == '\n');
     }
 }
-
-void complain_progress(const char *format, ...)
-{
-    va_list arguments;
-
-    (void)fputc('\r', stderr);
-    va_start(arguments, format);
-    put(format, arguments);
-    va_end(arguments);
-    (void)fflush(stderr);
-}
-
-void complain_progress_end(void)
-{
-    (void)fputs("\r\033[K", stderr);
-}

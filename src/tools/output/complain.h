@@ -27,8 +27,4 @@ bool complain_of_memory(void);
 /* Several lines, each of which is shown so. */
 void complain_lines(const char *text);
 
-/* A line that the next one replaces, for a terminal; and what takes it away. */
-void complain_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void complain_progress_end(void);
-
 #endif

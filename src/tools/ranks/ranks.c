@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "src/tools/output/amount.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/progress.h"
 #include "src/tools/reading/recording_file.h"
 
 #define ODD_FROM 100 /* a rank is odd from this part of what is reserved on */
@@ -210,11 +210,10 @@ static void lead(struct reading *reading)
         if (reading->rules->progress) {
             const size_t next = atomic_load(&reading->next);
 
-            complain_progress("%zu of %s", next < count ? next : count,
-                              amount_of(count, "file").text);
+            progress_print("%zu of %s", next < count ? next : count, amount_of(count, "file").text);
         }
     if (reading->rules->progress)
-        complain_progress_end();
+        progress_clear();
 }
 
 /* Threads beside this one that help to read. */

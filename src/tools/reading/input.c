@@ -45,7 +45,7 @@ static bool refill(struct input *input)
         return fail(input, "cannot be read", strerror(errno));
     input->raw = (ZSTD_inBuffer){input->buffer, count, 0};
     input->taken += count;
-    progress_reach(input->taken, input->most);
+    progress_update(input->taken, input->most);
     return true;
 }
 

@@ -107,7 +107,7 @@ static void play_all(struct player *player)
         if (going)
             going = look(player, done);
         going = write_history(player, done) && going;
-        progress_reach(done, player->trace->op_count);
+        progress_update(done, player->trace->op_count);
     }
     progress_end();
     if (player->out->events > 0)

@@ -419,7 +419,7 @@ static bool is_free_at_once(const struct recording_device *device, size_t number
 static void show(const struct course *course, size_t done)
 {
     if (done % SHOWN_EVENTS == 0)
-        progress_reach(done, 2 * (uint64_t)course->device->event_count);
+        progress_update(done, 2 * (uint64_t)course->device->event_count);
 }
 
 bool course_step(struct course *course)

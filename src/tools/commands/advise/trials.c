@@ -149,8 +149,8 @@ static void draw(const struct trials *trials, size_t done)
 {
     const size_t most = done > trials->expected ? done : trials->expected;
 
-    progress_draw(done, most > 0 ? most : 1, "%s, %s", amount_of(done, "configuration").text,
-                  trials->name);
+    progress_print_bar(done, most > 0 ? most : 1, "%s, %s", amount_of(done, "configuration").text,
+                       trials->name);
 }
 
 /* Wait for a child, and draw meanwhile. */
@@ -225,7 +225,7 @@ static bool run_on(struct trials *trials, struct trial *const *trial, size_t cou
     for (size_t i = 0; i < started; i++)
         wait_for(trials, board, in_full, children[i]);
     if (trials->progress)
-        complain_progress_end();
+        progress_clear();
     for (size_t i = 0; i < replays; i++) {
         if (!board->figures[i].is_there) {
             complain("%s: the process that replayed it with '%s' was ended, as happens when the "
