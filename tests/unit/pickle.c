@@ -9,14 +9,14 @@
 
 #include <cmocka.h>
 
-#include "src/tools/reading/unpickle.h"
+#include "src/tools/reading/pickle.h"
 
 /* A string literal's bytes, with NUL bytes among them. */
 #define BYTES(literal) (literal), sizeof(literal) - 1
 #define HEAD           "\x80\x02"
 
 /* Read bytes as a file, with a taker or NULL. */
-static bool read_with(const void *bytes, size_t size, const struct pickle_taker *taker,
+static bool read_with(const void *bytes, size_t size, const struct pickle_filter *filter,
                       struct pickle *pickle, struct pickle_fault *fault)
 {
     FILE *file = tmpfile();
@@ -28,7 +28,7 @@ static bool read_with(const void *bytes, size_t size, const struct pickle_taker 
     rewind(file);
     input = input_open(file);
     assert_non_null(input);
-    fine = pickle_read(input, taker, pickle, fault);
+    fine = pickle_read(input, filter, pickle, fault);
     input_close(input);
     fclose(file);
     return fine;
@@ -330,29 +330,29 @@ struct sum {
     uint32_t lists[16]; /* [taken]: those of which it was taken, the first ones */
 };
 
-static enum pickle_taking take(void *self, uint32_t list, uint32_t item)
+static enum pickle_filter_result take(void *self, uint32_t list, uint32_t item)
 {
     struct sum *sum = self;
     uint64_t number;
 
     if (!pickle_number(pickle_find(&sum->pickle, &sum->pickle.values[item], "k"), &number))
-        return PICKLE_LEFT;
+        return PICKLE_KEEP;
     if (number == 99)
-        return PICKLE_STOPPED;
+        return PICKLE_STOP;
     if (sum->taken < 16)
         sum->lists[sum->taken] = list;
     sum->taken++;
     sum->sum += number;
     sum->list = list;
-    return PICKLE_TAKEN;
+    return PICKLE_CONSUME;
 }
 
 static bool read_taking(const void *bytes, size_t size, struct sum *sum)
 {
-    const struct pickle_taker taker = {sum, take};
+    const struct pickle_filter filter = {sum, take};
 
     *sum = (struct sum){.fault = {0, "before"}};
-    return read_with(bytes, size, &taker, &sum->pickle, &sum->fault);
+    return read_with(bytes, size, &filter, &sum->pickle, &sum->fault);
 }
 
 /* {"k": n}, memoized as Python does */
@@ -379,7 +379,7 @@ static void what_is_taken_is_in_no_list(void **state)
 }
 
 /* Notes lists and dictionaries with a key `j`, and empties the lists; takes nothing. */
-static enum pickle_taking note(void *self, uint32_t list, uint32_t item)
+static enum pickle_filter_result note(void *self, uint32_t list, uint32_t item)
 {
     struct sum *sum = self;
     const struct pickle_value *value = &sum->pickle.values[item];
@@ -387,20 +387,20 @@ static enum pickle_taking note(void *self, uint32_t list, uint32_t item)
     (void)list;
     sum->sum++;
     if (value->kind == PICKLE_LIST) {
-        pickle_note(&sum->pickle, value, 7);
-        pickle_empty(&sum->pickle, value);
+        pickle_set_tag(&sum->pickle, value, 7);
+        pickle_clear(&sum->pickle, value);
     } else if (pickle_find(&sum->pickle, value, "j")) {
-        pickle_note(&sum->pickle, value, 8);
+        pickle_set_tag(&sum->pickle, value, 8);
     }
-    return PICKLE_LEFT;
+    return PICKLE_KEEP;
 }
 
 static void read_noting(const void *bytes, size_t size, struct sum *sum)
 {
-    const struct pickle_taker taker = {sum, note};
+    const struct pickle_filter filter = {sum, note};
 
     *sum = (struct sum){.fault = {0, "before"}};
-    assert_true(read_with(bytes, size, &taker, &sum->pickle, &sum->fault));
+    assert_true(read_with(bytes, size, &filter, &sum->pickle, &sum->fault));
 }
 
 static void what_has_a_note_is_not_offered_again(void **state)
@@ -413,8 +413,8 @@ static void what_has_a_note_is_not_offered_again(void **state)
     read_noting(BYTES("\x80\x04](}q\0\x8c\x01jK\x01s}q\1\x8c\x01kK\x01se(h\0h\1h\0e."), &sum);
     top = pickle_top(&sum.pickle);
     assert_int_equal(pickle_count(top), 5);
-    assert_int_equal(pickle_item(&sum.pickle, top, 4)->note, 8);
-    assert_int_equal(pickle_item(&sum.pickle, top, 3)->note, 0);
+    assert_int_equal(pickle_item(&sum.pickle, top, 4)->tag, 8);
+    assert_int_equal(pickle_item(&sum.pickle, top, 3)->tag, 0);
     assert_int_equal(sum.sum, 3);
     pickle_fini(&sum.pickle);
 }
@@ -433,7 +433,7 @@ static void a_list_that_was_emptied_may_be_filled_again(void **state)
                 &sum);
     top = pickle_top(&sum.pickle);
     list = pickle_item(&sum.pickle, top, 0);
-    assert_int_equal(list->note, 7);
+    assert_int_equal(list->tag, 7);
     assert_int_equal(pickle_count(list), 2);
     assert_int_equal(pickle_item(&sum.pickle, list, 1)->number, 7);
     assert_int_equal(sum.pickle.held, sum.pickle.capacity * sizeof(struct pickle_value) +

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "src/tools/commands/probe/probe_budget.h"
-#include "src/tools/replay/stopwatch.h"
+#include "src/tools/replay/trace_clock.h"
 
 #define SECOND UINT64_C(1000000000)
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "src/tools/trace/xtrace_read.h"
+#include "src/tools/trace/xtrace.h"
 
 #define BASE UINT64_C(0x7f0000000000)
 

@@ -10,9 +10,9 @@
 #include <cmocka.h>
 #include <zstd.h>
 
-#include "src/tools/containers/idmap.h"
-#include "src/tools/reading/lines.h"
-#include "src/tools/trace/xtrace_read.h"
+#include "src/tools/containers/containers.h"
+#include "src/tools/reading/input.h"
+#include "src/tools/trace/xtrace.h"
 
 #define HEAD "xtrace 1\n"
 
@@ -233,8 +233,8 @@ static void long_lines_are_refused(void **state)
     memcpy(text, HEAD "#", sizeof(HEAD));
     expect_bad(text, size, 2, "longer than 16384");
     /* The longest that is allowed. */
-    text[9 + LINES_LONGEST] = '\n';
-    text[10 + LINES_LONGEST] = '\0';
+    text[9 + LINES_MAX] = '\n';
+    text[10 + LINES_MAX] = '\0';
     struct xtrace trace = read_good(text);
     assert_int_equal(trace.op_count, 0);
     xtrace_fini(&trace);
@@ -339,18 +339,18 @@ static void memory_is_bounded(void **state)
 
 static void names_are_found_again(void **state)
 {
-    struct idmap map = {NULL, 0, 0};
+    struct id_map map = {NULL, 0, 0};
 
     (void)state;
-    assert_null(idmap_find(&map, 0));
+    assert_null(id_map_find(&map, 0));
     for (uint64_t i = 0; i < 10000; i++) {
-        assert_null(idmap_find(&map, i << 32));
-        assert_non_null(idmap_add(&map, i << 32, (uint32_t)i, 1));
+        assert_null(id_map_find(&map, i << 32));
+        assert_non_null(id_map_add(&map, i << 32, (uint32_t)i, 1));
     }
     for (uint64_t i = 0; i < 10000; i++)
-        assert_int_equal(idmap_find(&map, i << 32)->number, i);
-    assert_null(idmap_find(&map, 1));
-    idmap_fini(&map);
+        assert_int_equal(id_map_find(&map, i << 32)->number, i);
+    assert_null(id_map_find(&map, 1));
+    id_map_fini(&map);
 }
 
 int main(void)

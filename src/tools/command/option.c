@@ -5,21 +5,21 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "src/tools/output/complain.h"
-#include "src/tools/output/style.h"
+#include "src/tools/output/message.h"
+#include "src/tools/output/text.h"
 
 #define LETTERS (3 * OPTION_COUNT + 3) /* of getopt: "+:", each option, "::", and the end */
 #define LONG    256                    /* what getopt_long() returns: this + enum option_id */
 
 bool option_refuse(const char *option, const char *sentence)
 {
-    complain_named("%s %s", option, sentence);
+    message_error("%s %s", option, sentence);
     return false;
 }
 
 static bool refuse(const struct option_row *row, const char *sentence)
 {
-    complain_named("--%s %s", row->name, sentence);
+    message_error("--%s %s", row->name, sentence);
     return false;
 }
 
@@ -171,16 +171,16 @@ static bool refuse_unknown(const struct command *command, const struct option *l
     const int length = (int)strcspn(argument, "=");
 
     if (option == ':')
-        complain_named("option '--%s' requires an argument", option_table[id].name);
+        message_error("option '--%s' requires an argument", option_table[id].name);
     else if (!is_long)
-        complain_named("invalid option -- '%c'", optopt);
+        message_error("invalid option -- '%c'", optopt);
     else if (id != OPTION_NONE)
-        complain_named("option '--%s' doesn't allow an argument", option_table[id].name);
+        message_error("option '--%s' doesn't allow an argument", option_table[id].name);
     else if (is_ambiguous(longs, argument + 2, (size_t)length - 2))
-        complain_named("option '%.*s' is ambiguous", length, argument);
+        message_error("option '%.*s' is ambiguous", length, argument);
     else
-        complain_named("unrecognized option '%.*s'", length, argument);
-    complain("%s --help lists the options", complain_name());
+        message_error("unrecognized option '%.*s'", length, argument);
+    message_print("%s --help lists the options", message_program());
     return false;
 }
 
@@ -191,8 +191,8 @@ static bool refuse_operand(const struct command *command, const char *operand)
 
     if (command->most_operands > 0)
         (void)snprintf(most, sizeof(most), "it takes %d at most", command->most_operands);
-    complain_named("too many arguments, '%s': %s; usage: %s [OPTION]...%s%s", operand, most,
-                   complain_name(), *command->usage ? " " : "", command->usage);
+    message_error("too many arguments, '%s': %s; usage: %s [OPTION]...%s%s", operand, most,
+                   message_program(), *command->usage ? " " : "", command->usage);
     return false;
 }
 
@@ -201,7 +201,7 @@ static bool check_operands(const struct command *command, const struct option_va
     if (values->of[OPTION_HELP].given || values->of[OPTION_VERSION].given)
         return true;
     if (values->operand_count < command->least_operands) {
-        complain_named("needs %s; %s --help lists the options", command->needs, complain_name());
+        message_error("needs %s; %s --help lists the options", command->needs, message_program());
         return false;
     }
     if (values->operand_count <= command->most_operands)
@@ -237,6 +237,6 @@ bool option_parse(const struct command *command, int count, char **arguments,
     out->operands = arguments + optind;
     out->operand_count = count - optind;
     if (out->of[OPTION_COLOR].given)
-        style_choose((enum style_when)out->of[OPTION_COLOR].number);
+        text_set_color((enum text_color)out->of[OPTION_COLOR].number);
     return check_operands(command, out);
 }

@@ -5,7 +5,7 @@
 #include "src/tools/command/option.h"
 #include "src/tools/main/commands.h"
 #include "src/tools/main/help.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "src/tools/output/output.h"
 #include "xseg/version.h"
 
@@ -93,7 +93,7 @@ static int run(const struct option_values *arguments)
     const struct command *command = name ? commands_find(name) : &commands_tool;
 
     if (!command) {
-        complain_named("there is no command '%s'; `xseg help` lists them", name);
+        message_error("there is no command '%s'; `xseg help` lists them", name);
         return COMMAND_BAD;
     }
     if (arguments->of[OPTION_JSON].given)

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "src/tools/main/commands.h"
-#include "src/tools/output/style.h"
+#include "src/tools/output/text.h"
 
 #define COLUMN 25 /* where meanings begin */
 
@@ -26,19 +26,19 @@ static void print_pair(FILE *out, const char *term, const char *meaning)
 {
     const int width = (int)strlen(term);
 
-    (void)fprintf(out, "  %s%s%s", style_on(out, STYLE_STRONG), term, style_off(out));
+    (void)fprintf(out, "  %s%s%s", text_style_on(out, TEXT_STRONG), term, text_style_off(out));
     if (width + 4 > COLUMN)
         (void)fprintf(out, "\n%*s", COLUMN, "");
     else
         (void)fprintf(out, "%*s", COLUMN - 2 - width, "");
-    style_wrap(out, meaning, COLUMN);
+    text_wrap(out, meaning, COLUMN);
 }
 
 static void print_options(FILE *out, const struct command *command)
 {
     char term[64];
 
-    style_heading(out, "Options:");
+    text_print_heading(out, "Options:");
     for (const uint8_t *id = command->options; *id != OPTION_NONE; id++) {
         name_option(&option_table[*id], term, sizeof(term));
         print_pair(out, term, option_table[*id].meaning);
@@ -47,26 +47,26 @@ static void print_options(FILE *out, const struct command *command)
 
 static void print_examples(FILE *out, const struct command *command)
 {
-    style_heading(out, "Examples:");
+    text_print_heading(out, "Examples:");
     for (unsigned i = 0; i < COMMAND_EXAMPLES && command->examples[i].line; i++) {
         (void)fprintf(out, "  %s\n      ", command->examples[i].line);
-        style_wrap(out, command->examples[i].does, 6);
+        text_wrap(out, command->examples[i].does, 6);
     }
 }
 
 static void print_exits(FILE *out, const struct command *command)
 {
-    style_heading(out, "Exit status:");
+    text_print_heading(out, "Exit status:");
     for (int status = 0; status < COMMAND_EXITS; status++)
         if (command->exits[status]) {
             (void)fprintf(out, "  %d  ", status);
-            style_wrap(out, command->exits[status], 5);
+            text_wrap(out, command->exits[status], 5);
         }
 }
 
 static void print_commands(FILE *out)
 {
-    style_heading(out, "Commands:");
+    text_print_heading(out, "Commands:");
     for (const struct command *const *command = commands; *command; command++)
         print_pair(out, (*command)->name, (*command)->sentence);
 }
@@ -75,7 +75,7 @@ void help_print(FILE *out, const struct command *command)
 {
     (void)fprintf(out, "usage: %s%s%s%s\n\n", commands_full_name(command),
                   command->name ? " [OPTION]..." : "", *command->usage ? " " : "", command->usage);
-    style_wrap(out, command->description, 0);
+    text_wrap(out, command->description, 0);
     if (!command->name)
         print_commands(out);
     print_options(out, command);

@@ -7,14 +7,14 @@
 #include "src/tools/main/commands.h"
 #include "src/tools/main/help.h"
 #include "src/tools/main/version.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "src/tools/output/output.h"
 
 /* Read the arguments of a command, in whose name the tool complains from then on. */
 static bool begin(const struct command *command, int count, char **arguments,
                   struct option_values *out)
 {
-    complain_as(commands_full_name(command));
+    message_set_program(commands_full_name(command));
     return option_parse(command, count, arguments, out);
 }
 
@@ -53,10 +53,10 @@ static int run(int count, char **arguments)
     if (command)
         return run_command(command, values.operand_count, values.operands);
     if (access(values.operands[0], F_OK) == 0)
-        complain_named("a command is missing before the file '%s'; `xseg help` lists the commands",
+        message_error("a command is missing before the file '%s'; `xseg help` lists the commands",
                        values.operands[0]);
     else
-        complain_named("there is no command '%s'; `xseg help` lists them", values.operands[0]);
+        message_error("there is no command '%s'; `xseg help` lists them", values.operands[0]);
     return COMMAND_BAD;
 }
 
@@ -64,7 +64,7 @@ int main(int count, char **arguments)
 {
     int status;
 
-    output_guard();
+    output_init();
     status = run(count, arguments);
     return output_finish() ? status : COMMAND_BAD;
 }

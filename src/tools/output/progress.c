@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "src/tools/output/amount.h"
-#include "src/tools/output/printable.h"
+#include "src/tools/output/text.h"
 
 #define LINE_MAX_COLUMNS 1024u
 #define DEFAULT_COLUMNS  80u
@@ -65,7 +65,7 @@ static void format_text(char *text, size_t bytes, const char *format, va_list ar
     text[0] = '\0';
     if (vasprintf(&plain, format, arguments) < 0)
         return;
-    (void)printable_copy(plain, text, bytes);
+    (void)text_escape(plain, text, bytes);
     free(plain);
 }
 

@@ -10,9 +10,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "src/tools/containers/array.h"
+#include "src/tools/containers/containers.h"
 #include "src/tools/output/amount.h"
-#include "src/tools/output/printable.h"
+#include "src/tools/output/text.h"
 
 #define DIGITS 10 /* of a rank at most */
 
@@ -165,7 +165,7 @@ void rank_files_name(const struct rank_file *file, char *text, size_t bytes)
     if (file->rank >= 0 && !file->is_ambiguous)
         (void)snprintf(text, bytes, "rank %" PRId64, file->rank);
     else
-        (void)printable_copy(file->base, text, bytes);
+        (void)text_escape(file->base, text, bytes);
 }
 
 void rank_files_describe_packed(const struct rank_files *files, char *text, size_t bytes)
@@ -175,7 +175,7 @@ void rank_files_describe_packed(const struct rank_files *files, char *text, size
     text[0] = '\0';
     if (files->packed == 0)
         return;
-    (void)printable_copy(files->packed_base, base, sizeof(base));
+    (void)text_escape(files->packed_base, base, sizeof(base));
     (void)snprintf(
         text, bytes, "%s %s not read, such as %s; decompress %s, or compress %s with zstd",
         amount_of(files->packed, "compressed file").text, files->packed == 1 ? "is" : "are", base,
@@ -207,7 +207,7 @@ static bool add_file(struct rank_files *files, const char *folder, const char *b
         return true;
     }
     file.written = facts.st_mtim;
-    if (!find_names(&file) || !array_room((void **)&files->files, files->count, sizeof(file))) {
+    if (!find_names(&file) || !array_reserve((void **)&files->files, files->count, sizeof(file))) {
         free_file(&file);
         return false;
     }

@@ -21,6 +21,9 @@
 #ifndef TOOLS_RANKS_H
 #define TOOLS_RANKS_H
 
+#include <jansson.h>
+#include <stdio.h>
+
 #include "src/tools/ranks/compare.h"
 #include "src/tools/ranks/rank_files.h"
 
@@ -45,7 +48,7 @@ struct rank {
     char name[RANKS_NAME];
     bool is_read;
     bool lacks_history;
-    struct course_dropped dropped[2]; /* blocks of its files that are left out */
+    struct replay_model_dropped dropped[2]; /* blocks of its files that are left out */
     uint64_t events[2];
     uint64_t whole[2][COMPARE_MEASURES]; /* bytes */
     double gap, distance;                /* bytes */
@@ -103,5 +106,31 @@ static inline size_t ranks_typical(const struct ranks *ranks)
 {
     return ranks->order[ranks->read - 1];
 }
+
+/*
+ * What a job's ranks come to, as a sentence, as tables, and as JSON.
+ *
+ * Locking: none.
+ */
+
+/*
+ * "rank 5 is the odd one of 64: it reserves 2.40 GiB more at the peak, all of it at model.py:212".
+ *
+ * @param pair  of one job: the comparison of its typical rank, A, and its furthest one, B; NULL where one file alone was read.
+ *              Of two jobs: that of their sums
+ *
+ * The caller frees it; NULL without host memory.
+ */
+char *ranks_report_verdict(const struct ranks *ranks, const struct compare *pair);
+
+/* Whether the ranks of a job, or the two jobs, differ by anything that is said; pair as above. */
+bool ranks_report_differs(const struct ranks *ranks, const struct compare *pair);
+
+/* A line about each thing that was left out, if any, and a table of so many ranks. */
+void ranks_report_table(FILE *out, const struct ranks *ranks, uint32_t rows);
+
+/* The ranks, and what could not be read; NULL without host memory. */
+json_t *ranks_report_json(const struct ranks *ranks);
+json_t *ranks_report_unread(const struct ranks *ranks);
 
 #endif

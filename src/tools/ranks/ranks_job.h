@@ -7,6 +7,8 @@
 #ifndef TOOLS_RANKS_JOB_H
 #define TOOLS_RANKS_JOB_H
 
+#include <jansson.h>
+
 #include "src/tools/command/option.h"
 #include "src/tools/ranks/ranks.h"
 
@@ -36,5 +38,28 @@ char *ranks_job_verdict(const struct ranks_job *job);
 
 /* Whether the ranks, or the two jobs, differ by anything that is said. */
 bool ranks_job_differs(const struct ranks_job *job);
+
+/*
+ * A command that is given folders: it reads them, and says which rank is the odd one before what only it has to say.
+ *
+ * Locking: none.
+ */
+
+/* The verdict, and which folders it is about. */
+void ranks_run_heading(const struct ranks_job *job, const char *verdict);
+
+/* The object that begins so; NULL without host memory. */
+json_t *ranks_run_json(const struct ranks_job *job, const char *verdict);
+
+/*
+ * Read the folders and print.
+ *
+ * print:      returns false where standard error has a sentence instead
+ * if_differs: the exit status where the ranks, or the two jobs, differ
+ *
+ * Returns: the exit status
+ */
+int ranks_run(const struct option_values *arguments,
+              bool (*print)(const struct ranks_job *job, const char *verdict), int if_differs);
 
 #endif

@@ -4,7 +4,7 @@
 #include <ctype.h>
 #include <string.h>
 
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "src/tools/reading/pickle.h"
 
 #define QUOTED 24u /* bytes of a text file that are shown */
@@ -216,7 +216,7 @@ bool file_kind_describe(struct input *input, char *out, size_t room)
         return false;
     if (signature && signature->unpack) {
         (void)snprintf(out, room, "it is %s; decompress it first: `%s -dc FILE | %s -`",
-                       signature->what, signature->unpack, complain_name());
+                       signature->what, signature->unpack, message_program());
         return true;
     }
     what = signature ? signature->what : other_of(&begin);

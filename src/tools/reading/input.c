@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -24,7 +25,7 @@ struct input {
     uint64_t bytes;       /* decompressed so far */
     uint64_t taken, most; /* bytes of the file: read, and in it; 0: a pipe */
     char problem[160];
-    unsigned char begin[INPUT_BEGIN];
+    unsigned char begin[INPUT_BEGIN_MAX];
     char buffer[FILE_BYTES];
 };
 
@@ -143,7 +144,7 @@ static size_t read_on(struct input *input, void *to, size_t room)
         return 0;
     count = input->zstd ? read_compressed(input, to, room) : read_plain(input, to, room);
     input->bytes += count;
-    if (input->bytes <= INPUT_MOST)
+    if (input->bytes <= INPUT_MAX)
         return count;
     fail(input, "the file's contents are longer than 4 GiB", NULL);
     return 0;
@@ -193,4 +194,92 @@ const char *input_problem(const struct input *input)
 bool input_is_folder(const struct input *input)
 {
     return input->is_folder;
+}
+
+#define BUFFER_BYTES ((size_t)1 << 18)
+
+struct lines {
+    struct input *input;
+    bool ended; /* no more text comes */
+    uint64_t number;
+    size_t begin, end; /* text in buffer that is not handed out */
+    const char *problem;
+    char buffer[BUFFER_BYTES];
+};
+
+struct lines *lines_open(struct input *input)
+{
+    struct lines *lines = malloc(sizeof(*lines));
+
+    if (!lines)
+        return NULL;
+    memset(lines, 0, offsetof(struct lines, buffer));
+    lines->input = input;
+    return lines;
+}
+
+void lines_close(struct lines *lines)
+{
+    free(lines);
+}
+
+/* Bring more text behind what is left over. */
+static void refill_lines(struct lines *lines)
+{
+    size_t left = lines->end - lines->begin;
+
+    if (left > LINES_MAX) {
+        lines->problem = "the line is longer than 16384 bytes";
+        return;
+    }
+    memmove(lines->buffer, lines->buffer + lines->begin, left);
+    lines->begin = 0;
+    lines->end = left + input_read(lines->input, lines->buffer + left, BUFFER_BYTES - left);
+    lines->ended = lines->end == left;
+    lines->problem = input_problem(lines->input);
+}
+
+enum lines_state lines_next(struct lines *lines, char **text)
+{
+    lines->number++;
+    if (lines->problem)
+        return LINES_BAD;
+    for (;;) {
+        char *start = lines->buffer + lines->begin;
+        size_t left = lines->end - lines->begin;
+        char *newline = left ? memchr(start, '\n', left) : NULL;
+
+        if (newline) {
+            size_t length = (size_t)(newline - start);
+
+            if (length > LINES_MAX)
+                lines->problem = "the line is longer than 16384 bytes";
+            else if (memchr(start, '\0', length))
+                lines->problem = "the line holds a NUL byte";
+            if (lines->problem)
+                return LINES_BAD;
+            *newline = '\0';
+            *text = start;
+            lines->begin += length + 1;
+            return LINES_NEXT;
+        }
+        if (lines->ended && left == 0)
+            return LINES_END;
+        if (lines->ended)
+            lines->problem = "the file ends in the middle of a line";
+        else
+            refill_lines(lines);
+        if (lines->problem)
+            return LINES_BAD;
+    }
+}
+
+uint64_t lines_number(const struct lines *lines)
+{
+    return lines->number;
+}
+
+const char *lines_problem(const struct lines *lines)
+{
+    return lines->problem;
 }

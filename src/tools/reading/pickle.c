@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/reading/pickle_store.h"
+
 static bool is_container(const struct pickle_value *value)
 {
     return value->kind >= PICKLE_LIST;
@@ -33,9 +35,9 @@ size_t pickle_capacity(const struct pickle_value *value)
 {
     size_t power = 4;
 
-    while (value->has_room && power < value->count)
+    while (value->has_spare && power < value->count)
         power *= 2;
-    return value->has_room ? power : value->count;
+    return value->has_spare ? power : value->count;
 }
 
 const struct pickle_value *pickle_item(const struct pickle *pickle,
@@ -44,7 +46,7 @@ const struct pickle_value *pickle_item(const struct pickle *pickle,
     return &pickle->values[value->items[at]];
 }
 
-size_t pickle_place(const struct pickle *pickle, const struct pickle_value *value, const char *key)
+size_t pickle_index(const struct pickle *pickle, const struct pickle_value *value, const char *key)
 {
     const size_t length = strlen(key);
 
@@ -64,7 +66,7 @@ size_t pickle_place(const struct pickle *pickle, const struct pickle_value *valu
 const struct pickle_value *pickle_find(const struct pickle *pickle,
                                        const struct pickle_value *value, const char *key)
 {
-    const size_t at = pickle_place(pickle, value, key);
+    const size_t at = pickle_index(pickle, value, key);
 
     return at > 0 ? pickle_item(pickle, value, at) : NULL;
 }
@@ -85,7 +87,7 @@ const char *pickle_string(const struct pickle *pickle, const struct pickle_value
     return pickle->text + value->text;
 }
 
-void pickle_empty(struct pickle *pickle, const struct pickle_value *list)
+void pickle_clear(struct pickle *pickle, const struct pickle_value *list)
 {
     struct pickle_value *value = &pickle->values[list - pickle->values];
 
@@ -93,5 +95,233 @@ void pickle_empty(struct pickle *pickle, const struct pickle_value *list)
     free(value->items);
     value->items = NULL;
     value->count = 0;
-    value->has_room = false;
+    value->has_spare = false;
+}
+
+#define SHORT_TEXT 64u /* bytes; equal longer ones are not looked for */
+#define DEPTH_MAX  8u  /* items of items, when a value is forgotten; deeper ones stay */
+
+static const char too_much[] = "the pickle needs more than 1 GiB of host memory";
+static const char no_memory[] = "no host memory is left to read the pickle";
+
+void pickle_store_init(struct pickle_store *store, struct pickle *out)
+{
+    memset(store, 0, sizeof(*store));
+    store->out = out;
+    store->unused = PICKLE_STORE_NONE;
+}
+
+void *pickle_store_reserve(struct pickle_store *store, void *array, size_t *capacity, size_t needed,
+                           size_t size)
+{
+    size_t wanted = *capacity ? *capacity : 64;
+    void *bigger;
+
+    if (needed <= *capacity)
+        return array;
+    while (wanted < needed && wanted < PICKLE_MEMORY)
+        wanted *= 2;
+    if (wanted - *capacity > (PICKLE_MEMORY - store->out->held) / size) {
+        store->problem = too_much;
+        return NULL;
+    }
+    bigger = realloc(array, wanted * size);
+    if (!bigger) {
+        store->problem = no_memory;
+        return NULL;
+    }
+    store->out->held += (wanted - *capacity) * size;
+    *capacity = wanted;
+    return bigger;
+}
+
+/* --- Slots. --- */
+
+static uint32_t add(struct pickle_store *store, const struct pickle_value *value)
+{
+    struct pickle *out = store->out;
+    struct pickle_value *values;
+    uint32_t slot = store->unused;
+
+    if (slot != PICKLE_STORE_NONE) {
+        store->unused = (uint32_t)out->values[slot].number;
+        out->values[slot] = *value;
+        return slot;
+    }
+    values =
+        pickle_store_reserve(store, out->values, &out->capacity, out->count + 1, sizeof(*values));
+    if (!values)
+        return PICKLE_STORE_NONE;
+    out->values = values;
+    values[out->count] = *value;
+    return (uint32_t)out->count++;
+}
+
+/* The slot that a place of a table names, or else that of a new value, which the place names then. */
+static uint32_t get_shared(struct pickle_store *store, uint32_t *place,
+                           const struct pickle_value *value)
+{
+    if (*place == 0) {
+        const uint32_t slot = add(store, value);
+
+        if (slot == PICKLE_STORE_NONE)
+            return slot;
+        pickle_store_use(store, slot);
+        *place = slot + 1;
+    }
+    return *place - 1;
+}
+
+uint32_t pickle_store_add(struct pickle_store *store, struct pickle_value value)
+{
+    if (value.kind == PICKLE_NONE)
+        return get_shared(store, &store->constants[2], &value);
+    if (value.kind == PICKLE_BOOL)
+        return get_shared(store, &store->constants[value.number], &value);
+    if (value.kind == PICKLE_INT && !value.is_negative && value.number < 256)
+        return get_shared(store, &store->integers[value.number], &value);
+    return add(store, &value);
+}
+
+void pickle_store_use_memo(struct pickle_store *store, uint32_t slot, uint32_t memo)
+{
+    struct pickle_value *value = &store->out->values[slot];
+
+    value->use = value->use == PICKLE_USE_ONE ? PICKLE_USE_MEMO : PICKLE_USE_MANY;
+    value->memo = memo;
+}
+
+void pickle_store_use(struct pickle_store *store, uint32_t slot)
+{
+    store->out->values[slot].use = PICKLE_USE_MANY;
+}
+
+/* --- Texts. --- */
+
+/* FNV-1a, 32 bits: http://www.isthe.com/chongo/tech/comp/fnv/ */
+static uint32_t hash(const void *bytes, size_t count)
+{
+    uint32_t sum = UINT32_C(0x811c9dc5);
+
+    for (size_t i = 0; i < count; i++)
+        sum = (sum ^ ((const unsigned char *)bytes)[i]) * UINT32_C(0x01000193);
+    return sum ^ sum >> 15;
+}
+
+uint32_t pickle_store_add_text(struct pickle_store *store, enum pickle_kind kind, size_t text,
+                               uint32_t bytes)
+{
+    struct pickle *out = store->out;
+    const struct pickle_value value = {.kind = (uint8_t)kind, .count = bytes, .text = text};
+    const struct pickle_value *known;
+    uint32_t *place;
+
+    if (bytes > SHORT_TEXT)
+        return add(store, &value);
+    place = &store->texts[(hash(out->text + text, bytes) + kind) % PICKLE_STORE_TEXTS];
+    known = *place ? &out->values[*place - 1] : NULL;
+    if (known && (known->kind != kind || known->count != bytes ||
+                  memcmp(out->text + known->text, out->text + text, bytes) != 0))
+        *place = 0;
+    else if (known)
+        out->text_bytes = text;
+    return get_shared(store, place, &value);
+}
+
+/* --- Containers. --- */
+
+/* What is filled at once has no room to spare; what is filled piece by piece doubles. */
+bool pickle_store_fill(struct pickle_store *store, uint32_t container, const uint32_t *items,
+                       size_t count)
+{
+    struct pickle_value *value = &store->out->values[container];
+    const size_t before = pickle_capacity(value);
+    const size_t wanted = value->count + count;
+
+    if (wanted > before) {
+        const struct pickle_value filled = {.count = (uint32_t)wanted,
+                                            .has_spare = value->count > 0};
+        const size_t after = pickle_capacity(&filled);
+        uint32_t *bigger;
+
+        if (after - before > (PICKLE_MEMORY - store->out->held) / sizeof(*bigger)) {
+            store->problem = too_much;
+            return false;
+        }
+        bigger = realloc(value->items, after * sizeof(*bigger));
+        if (!bigger) {
+            store->problem = no_memory;
+            return false;
+        }
+        store->out->held += (after - before) * sizeof(*bigger);
+        value->items = bigger;
+        value->has_spare = filled.has_spare;
+    }
+    if (count > 0)
+        memcpy(value->items + value->count, items, count * sizeof(*items));
+    value->count = (uint32_t)wanted;
+    return true;
+}
+
+static bool are_shared(const struct pickle *pickle, const uint32_t *items, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (pickle->values[items[i]].use != PICKLE_USE_MANY ||
+            pickle->values[items[i]].kind >= PICKLE_LIST)
+            return false;
+    return true;
+}
+
+/* A tuple that is one with all equal ones, as far as its place in the table is not another's. */
+static uint32_t add_shared_tuple(struct pickle_store *store, const uint32_t *items, size_t count)
+{
+    uint32_t *place = &store->tuples[hash(items, count * sizeof(*items)) % PICKLE_STORE_TUPLES];
+    const struct pickle_value tuple = {.kind = PICKLE_TUPLE};
+    const struct pickle_value *known = *place ? &store->out->values[*place - 1] : NULL;
+    uint32_t slot;
+
+    if (known && known->count == count &&
+        (count == 0 || memcmp(known->items, items, count * sizeof(*items)) == 0))
+        return *place - 1;
+    *place = 0;
+    slot = get_shared(store, place, &tuple);
+    return slot == PICKLE_STORE_NONE || pickle_store_fill(store, slot, items, count)
+               ? slot
+               : PICKLE_STORE_NONE;
+}
+
+uint32_t pickle_store_add_tuple(struct pickle_store *store, const uint32_t *items, size_t count)
+{
+    const struct pickle_value tuple = {.kind = PICKLE_TUPLE};
+    uint32_t slot;
+
+    if (count < 4 && are_shared(store->out, items, count))
+        return add_shared_tuple(store, items, count);
+    slot = add(store, &tuple);
+    return slot == PICKLE_STORE_NONE || pickle_store_fill(store, slot, items, count)
+               ? slot
+               : PICKLE_STORE_NONE;
+}
+
+/* --- The end of values. --- */
+
+static void forget(struct pickle_store *store, uint32_t slot, unsigned depth)
+{
+    struct pickle *out = store->out;
+    struct pickle_value *value = &out->values[slot];
+
+    if (value->kind >= PICKLE_LIST) {
+        for (size_t i = 0; i < value->count; i++)
+            if (depth < DEPTH_MAX && out->values[value->items[i]].use == PICKLE_USE_ONE)
+                forget(store, value->items[i], depth + 1);
+        out->held -= pickle_capacity(value) * sizeof(*value->items);
+        free(value->items);
+    }
+    *value = (struct pickle_value){.kind = PICKLE_NONE, .number = store->unused};
+    store->unused = slot;
+}
+
+void pickle_store_discard(struct pickle_store *store, uint32_t slot)
+{
+    forget(store, slot, 0);
 }

@@ -5,9 +5,9 @@
 #include <stdio.h>
 
 #include "src/tools/output/amount.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 
-#define PRINTED_MOST 10 /* differences of one file */
+#define PRINTED_MAX 10 /* differences of one file */
 
 /* Where the row of an `s` line begins in struct xseg_statistics; its numbers follow one another. */
 static const size_t row_offsets[XTRACE_ROW_COUNT] = {
@@ -60,7 +60,7 @@ size_t check_until(const struct check *check)
 
 static bool may_print(struct check *check)
 {
-    return check->differences++ < PRINTED_MOST;
+    return check->differences++ < PRINTED_MAX;
 }
 
 static uint64_t number_of(const struct xseg_statistics *stats, enum xtrace_row row, unsigned index)
@@ -95,8 +95,8 @@ static bool differs(struct check *check, const struct xtrace_answer *answer, uns
     if (!may_print(check))
         return true;
     name_number(answer, index, name, sizeof(name));
-    complain("%s:%" PRIu32 ": %s is %" PRIu64 ", expected %" PRIu64, check->file, answer->line,
-             name, got, expected);
+    message_print("%s:%" PRIu32 ": %s is %" PRIu64 ", expected %" PRIu64, check->file, answer->line,
+                  name, got, expected);
     return true;
 }
 
@@ -111,8 +111,8 @@ static bool place_differs(struct check *check, const struct xtrace_answer *answe
     if (address - *base == offset)
         return false;
     if (may_print(check))
-        complain("%s:%" PRIu32 ": the block is at %#" PRIx64 ", expected %#" PRIx64, check->file,
-                 answer->line, address, *base + offset);
+        message_print("%s:%" PRIu32 ": the block is at %#" PRIx64 ", expected %#" PRIx64,
+                      check->file, answer->line, address, *base + offset);
     return true;
 }
 
@@ -180,8 +180,8 @@ void check_only_here(struct check *check, const struct xtrace_op *op)
     if (check->mode == CHECK_EXACT) {
         check->pending_difference = true;
         if (may_print(check))
-            complain("%s:%" PRIu32 ": allocated %s, expected out of memory", check->file, op->line,
-                     amount_of(op->value, "byte").text);
+            message_print("%s:%" PRIu32 ": allocated %s, expected out of memory", check->file,
+                          op->line, amount_of(op->value, "byte").text);
     }
     if (check->mode == CHECK_FLOOR && !check->ended) {
         check->ended = true;
@@ -194,8 +194,8 @@ void check_fini(struct check *check)
     /* An allocation went another way, and no answer came after it. */
     if (check->mode == CHECK_EXACT && check->pending_difference)
         begin_step(check, UINT32_MAX);
-    if (check->differences > PRINTED_MOST)
-        complain("%s: %s %s", check->file,
-                 amount_of(check->differences - PRINTED_MOST, "more number").text,
-                 check->differences - PRINTED_MOST == 1 ? "differs" : "differ");
+    if (check->differences > PRINTED_MAX)
+        message_print("%s: %s %s", check->file,
+                      amount_of(check->differences - PRINTED_MAX, "more number").text,
+                      check->differences - PRINTED_MAX == 1 ? "differs" : "differ");
 }

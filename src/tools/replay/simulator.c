@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "xseg/allocator.h"
 
 struct simulator simulator;
@@ -61,9 +61,9 @@ bool simulator_open(void)
     library = open_library();
     if (library && resolve(library))
         return true;
-    complain_named("the simulated driver cannot be opened: %s", dlerror());
-    complain_named("build and install " TOOLS_SIMULATOR " (meson's option simulator), or take this "
-                   "machine's driver with --driver cuda");
+    message_error("the simulated driver cannot be opened: %s", dlerror());
+    message_error("build and install " TOOLS_SIMULATOR " (meson's option simulator), or take this "
+                  "machine's driver with --driver cuda");
     if (library)
         (void)dlclose(library);
     library = NULL;

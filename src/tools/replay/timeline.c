@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "src/tools/output/output.h"
-#include "src/tools/output/printable.h"
+#include "src/tools/output/text.h"
 
 /* How long the clock of a trace runs, in microseconds; whether it has one. */
 static bool has_clock(const struct xtrace *trace, uint64_t *span)
@@ -75,7 +75,7 @@ void timeline_mark(struct timeline *timeline, const char *label)
     if (timeline->has_clock)
         return;
     (void)fprintf(timeline->file, "# mark\t%" PRIu64 "\t", timeline->at);
-    printable_print(timeline->file, label);
+    text_print(timeline->file, label);
     (void)fputc('\n', timeline->file);
 }
 

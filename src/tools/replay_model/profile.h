@@ -24,15 +24,15 @@
 
 #include "src/tools/replay_model/sites.h"
 
-#define PROFILE_MOST ((uint64_t)INT64_MAX)
+#define PROFILE_MAX ((uint64_t)INT64_MAX)
 
 enum profile_figure {
-    PROFILE_PEAK_LIVE,   /* bytes, at the peak */
-    PROFILE_PEAK_CACHED, /* bytes, at the peak */
-    PROFILE_LIVE,        /* bytes, on average */
-    PROFILE_CACHED,      /* bytes, on average */
-    PROFILE_BLOCKS,      /* that were live at some time */
-    PROFILE_LIVED,       /* of these together: events, or microseconds */
+    PROFILE_PEAK_ALLOCATED, /* bytes, at the peak */
+    PROFILE_PEAK_CACHED,    /* bytes, at the peak */
+    PROFILE_ALLOCATED,      /* bytes, on average */
+    PROFILE_CACHED,         /* bytes, on average */
+    PROFILE_BLOCKS,         /* that were live at some time */
+    PROFILE_LIVED,          /* of these together: events, or microseconds */
     PROFILE_FIGURES
 };
 
@@ -50,8 +50,8 @@ struct profile {
     size_t site_count;
     struct profile_figures pending, idle;
     struct profile_figures whole; /* of all rows */
-    uint64_t events, lost, no_room, left_out;
-    struct course_dropped dropped;
+    uint64_t events, lost, no_room, omitted;
+    struct replay_model_dropped dropped;
 };
 
 struct profile_rules {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/containers/index.h"
+#include "src/tools/containers/containers.h"
 
 /* --- Kinds of frames. --- */
 
@@ -317,7 +317,7 @@ static bool get_site(struct sites *sites, struct index *index, uint32_t count, u
 {
     const uint32_t *frames = sites->frames + sites->frame_count;
     const size_t bytes = count * sizeof(*frames);
-    const uint64_t sum = index_sum(frames, bytes);
+    const uint64_t sum = index_hash(frames, bytes);
 
     *out = index_find(index, sum, frames, bytes, is_site, sites);
     if (*out != INDEX_NONE)
@@ -383,7 +383,7 @@ static bool classify_frames(const struct recording *recording, uint8_t *kinds, u
         if (kinds[i] == FRAME_LIBRARY || kinds[i] == FRAME_AUTOGRAD) {
             const struct slice name =
                 qualified_name(recording_text(recording, recording->frames[i].name));
-            const uint64_t sum = index_sum(name.text, name.length);
+            const uint64_t sum = index_hash(name.text, name.length);
 
             same[i] = index_find(&functions, sum, name.text, name.length, is_function, recording);
             if (same[i] == INDEX_NONE) {
@@ -462,7 +462,7 @@ void sites_fini(struct sites *sites)
     memset(sites, 0, sizeof(*sites));
 }
 
-uint32_t sites_of(const void *self, const struct course_block *block)
+uint32_t sites_of(const void *self, const struct replay_model_block *block)
 {
     const struct sites *sites = self;
     const uint32_t site =

@@ -57,7 +57,7 @@ bool sites_init(struct sites *sites, const struct recording *recording, enum sit
 void sites_fini(struct sites *sites);
 
 /* The site of a block; `sites` is a struct sites. */
-uint32_t sites_of(const void *sites, const struct course_block *block);
+uint32_t sites_of(const void *sites, const struct replay_model_block *block);
 
 /*
  * "model.py:212 forward", "backward pass: MmBackward0"; frames are joined by " < ".  The caller frees it; NULL without host

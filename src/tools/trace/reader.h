@@ -12,10 +12,10 @@
 #ifndef TOOLS_READER_H
 #define TOOLS_READER_H
 
-#include "src/tools/containers/idmap.h"
+#include "src/tools/containers/containers.h"
 #include "src/tools/trace/xtrace.h"
 
-#define FIELDS_MOST 15 /* one more than the longest line has */
+#define FIELDS_MAX 15 /* one more than the longest line has */
 
 /* Where a private pool stands. */
 struct pool_state {
@@ -31,8 +31,8 @@ struct reader {
     uint32_t line;
     size_t held; /* bytes in growing arrays */
     size_t op_capacity, answer_capacity, label_capacity;
-    struct idmap blocks, streams, pools;
-    struct idmap places;            /* segments that `p` lines name, by the block that began each */
+    struct id_map blocks, streams, pools;
+    struct id_map places;           /* segments that `p` lines name, by the block that began each */
     struct pool_state *pool_states; /* [trace.pool_count]; the first is the default pool's */
     size_t pool_capacity, pool_name_capacity;
     uint32_t *free_slots;
@@ -40,14 +40,14 @@ struct reader {
     bool captured[XTRACE_STREAMS];
     bool has_clock;
     uint64_t clock;
-    struct idmap_entry *last_alloc; /* set directly after an allocation */
+    struct id_map_entry *last_alloc; /* set directly after an allocation */
 };
 
 /* A line in pieces. */
 struct fields {
-    char *text[FIELDS_MOST];
+    char *text[FIELDS_MAX];
     unsigned count;
-    uint64_t number[FIELDS_MOST]; /* of those that are numbers */
+    uint64_t number[FIELDS_MAX]; /* of those that are numbers */
 };
 
 /* A piece of the file, cut for a message; complain.h shows bytes that cannot be printed. */
@@ -58,16 +58,17 @@ struct quoted {
 struct quoted reader_quote(const char *text);
 
 /* Set the fault, on the line that is being read. */
-bool reader_bad(struct reader *reader, const char *format, ...)
+bool reader_fail(struct reader *reader, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-bool reader_no_memory(struct reader *reader);
+bool reader_out_of_memory(struct reader *reader);
 
 /* An array with room for one more element, or NULL; then the old one is as it was. */
-void *reader_room(struct reader *reader, void *array, size_t *capacity, size_t count, size_t size);
+void *reader_reserve(struct reader *reader, void *array, size_t *capacity, size_t count,
+                     size_t size);
 
 /* A name in one of the reader's tables, or NULL.  line: at least 1. */
-struct idmap_entry *reader_add_name(struct reader *reader, struct idmap *map, uint64_t name,
-                                    uint32_t number, uint32_t line);
+struct id_map_entry *reader_add_name(struct reader *reader, struct id_map *map, uint64_t name,
+                                     uint32_t number, uint32_t line);
 
 struct xtrace_op *reader_add_op(struct reader *reader, enum xtrace_kind kind);
 

@@ -6,14 +6,14 @@
 #include <string.h>
 
 #include "src/tools/output/amount.h"
-#include "src/tools/reading/recording_read.h"
+#include "src/tools/reading/recording.h"
 
 /* Microseconds between two looks at the clock: a look takes longer than the event that it is for. */
 #define CLOCK_STEP 1000
 
-#define FRAMES_MOST 256 /* of a stack that are looked at; the innermost come first */
+#define FRAMES_MAX 256 /* of a stack that are looked at; the innermost come first */
 
-/* Where an address stands, in the table of addresses by idmap_entry.line. */
+/* Where an address stands, in the table of addresses by id_map_entry.line. */
 enum { ADDRESS_KNOWN = 1, ADDRESS_LEAVING /* its free was requested */ };
 
 /* A block that was live before the history began. */
@@ -34,7 +34,7 @@ struct snapshot {
     struct reader *reader;
     struct recording recording;
     const struct recording_device *device;
-    struct idmap addresses; /* number: of the block that is live there; 0: none is */
+    struct id_map addresses; /* number: of the block that is live there; 0: none is */
     uint32_t
         *pools; /* by pool: 1 + the number of the last entry that allocates; 0: none, or released */
     struct early *early;
@@ -83,7 +83,7 @@ static bool is_asked(const struct snapshot *snapshot, const struct recording_eve
     const struct recording *recording = &snapshot->recording;
     const struct recording_stack *stack = &recording->stacks[entry->stack];
 
-    for (uint32_t i = 0; i < stack->count && i < FRAMES_MOST; i++) {
+    for (uint32_t i = 0; i < stack->count && i < FRAMES_MAX; i++) {
         const uint32_t frame = recording->stack_frames[stack->first + i];
         const char *name = recording_text(recording, recording->frames[frame].name);
 
@@ -109,10 +109,10 @@ static bool check_pools(struct snapshot *snapshot)
         const uint64_t *id = snapshot->recording.pools[i];
 
         if ((id[0] && id[1]) || id[0] >> 62 || id[1] >> 62)
-            return reader_bad(snapshot->reader,
-                              "the pool (%" PRIu64 ", %" PRIu64
-                              ") has two numbers that are not 0, or a number that is none",
-                              id[0], id[1]);
+            return reader_fail(snapshot->reader,
+                               "the pool (%" PRIu64 ", %" PRIu64
+                               ") has two numbers that are not 0, or a number that is none",
+                               id[0], id[1]);
     }
     return true;
 }
@@ -134,11 +134,11 @@ static bool add_early(struct snapshot *snapshot, const struct early *block)
 {
     struct early *early;
 
-    if (idmap_find(&snapshot->addresses, block->address))
+    if (id_map_find(&snapshot->addresses, block->address))
         return true;
     note_pool(snapshot, block->pool, 0);
-    early = reader_room(snapshot->reader, snapshot->early, &snapshot->early_capacity,
-                        snapshot->early_count, sizeof(*early));
+    early = reader_reserve(snapshot->reader, snapshot->early, &snapshot->early_capacity,
+                           snapshot->early_count, sizeof(*early));
     if (!early || !note_address(snapshot, block->address))
         return false;
     snapshot->early = early;
@@ -151,7 +151,7 @@ static bool note_alloc(struct snapshot *snapshot, const struct recording_event *
                        size_t number)
 {
     note_pool(snapshot, entry->pool, number);
-    return entry->action == RECORDING_OOM || idmap_find(&snapshot->addresses, entry->address) ||
+    return entry->action == RECORDING_OOM || id_map_find(&snapshot->addresses, entry->address) ||
            note_address(snapshot, entry->address);
 }
 
@@ -249,7 +249,7 @@ static bool allocate(struct snapshot *snapshot, uint64_t bytes, uint64_t stream,
     return reader_alloc(snapshot->reader, &fields);
 }
 
-static bool release(struct snapshot *snapshot, struct idmap_entry *address)
+static bool release(struct snapshot *snapshot, struct id_map_entry *address)
 {
     const struct fields fields = {.count = 2, .number = {0, address->number}};
 
@@ -267,7 +267,7 @@ static bool allocate_early(struct snapshot *snapshot)
 
         if (!allocate(snapshot, block->bytes, block->stream, block->pool))
             return false;
-        idmap_find(&snapshot->addresses, block->address)->number = snapshot->blocks;
+        id_map_find(&snapshot->addresses, block->address)->number = snapshot->blocks;
     }
     return true;
 }
@@ -288,7 +288,7 @@ static bool tell_time(struct snapshot *snapshot, uint64_t time, uint64_t least)
 
 static bool play_alloc(struct snapshot *snapshot, const struct recording_event *entry)
 {
-    struct idmap_entry *address = idmap_find(&snapshot->addresses, entry->address);
+    struct id_map_entry *address = id_map_find(&snapshot->addresses, entry->address);
 
     if (address->number != 0) {
         snapshot->unfreed += address->line != ADDRESS_LEAVING;
@@ -303,7 +303,7 @@ static bool play_alloc(struct snapshot *snapshot, const struct recording_event *
 
 static bool play_free(struct snapshot *snapshot, const struct recording_event *entry)
 {
-    struct idmap_entry *address = idmap_find(&snapshot->addresses, entry->address);
+    struct id_map_entry *address = id_map_find(&snapshot->addresses, entry->address);
 
     if (address->number == 0) {
         snapshot->left_out++;
@@ -473,10 +473,10 @@ static bool infer_config(struct snapshot *snapshot, const char *config)
     bool fine;
 
     snapshot->reader->trace.end.inferred =
-        shown == RECORDING_UNSHOWN ? XTRACE_SEGMENTS_ASSUMED : XTRACE_SEGMENTS_SHOWN;
+        shown == RECORDING_UNKNOWN ? XTRACE_SEGMENTS_ASSUMED : XTRACE_SEGMENTS_SHOWN;
     if (asprintf(&whole, "%s%sexpandable_segments:%s", config, config[0] ? "," : "",
                  shown >= RECORDING_EXPANDABLE ? "True" : "False") < 0)
-        return reader_no_memory(snapshot->reader);
+        return reader_out_of_memory(snapshot->reader);
     fine = reader_config(snapshot->reader, whole);
     free(whole);
     return fine;
@@ -511,7 +511,7 @@ static void compare_end(struct snapshot *snapshot)
 
         for (uint32_t at = 0; at < segment->count; at++) {
             const struct recording_block *block = &snapshot->recording.blocks[segment->first + at];
-            const struct idmap_entry *address = idmap_find(&snapshot->addresses, block->address);
+            const struct id_map_entry *address = id_map_find(&snapshot->addresses, block->address);
 
             if (block->state == RECORDING_INACTIVE)
                 continue;
@@ -531,7 +531,7 @@ static void compare_end(struct snapshot *snapshot)
 /* What a user should know about the way from a snapshot to a trace. */
 static void note(const struct snapshot *snapshot)
 {
-    const size_t devices = recording_histories(&snapshot->recording);
+    const size_t devices = recording_history_count(&snapshot->recording);
     char *text = snapshot->reader->trace.note;
     const size_t room = sizeof(snapshot->reader->trace.note);
     int at = snprintf(text, room, "device %d", snapshot->device->number);
@@ -560,11 +560,11 @@ static bool turn(struct snapshot *snapshot, int device)
     snapshot->device = recording_device(recording, device);
     snapshot->pools = calloc(recording->pool_count, sizeof(*snapshot->pools));
     if (!snapshot->pools)
-        return reader_no_memory(snapshot->reader);
+        return reader_out_of_memory(snapshot->reader);
     if (!check_pools(snapshot) || !take_config(snapshot) || (snapshot->device && !survey(snapshot)))
         return false;
     if (!snapshot->device || (snapshot->device->event_count == 0 && snapshot->early_count == 0))
-        return reader_bad(
+        return reader_fail(
             snapshot->reader,
             "there is nothing to replay about device %d: no history and no live block",
             snapshot->device ? snapshot->device->number
@@ -581,7 +581,7 @@ bool snapshot_read(struct reader *reader, struct input *input, int device)
 
     reader->line = 0;
     if (!recording_read(input, "", NULL, &snapshot.recording, &fault))
-        return reader_bad(reader, "%s", fault.text);
+        return reader_fail(reader, "%s", fault.text);
     fine = turn(&snapshot, device);
     if (fine) {
         reader->trace.has_history = snapshot.device->event_count > 0;
@@ -589,7 +589,7 @@ bool snapshot_read(struct reader *reader, struct input *input, int device)
         compare_end(&snapshot);
         note(&snapshot);
     }
-    idmap_fini(&snapshot.addresses);
+    id_map_fini(&snapshot.addresses);
     free(snapshot.pools);
     free(snapshot.early);
     recording_fini(&snapshot.recording);

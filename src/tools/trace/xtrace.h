@@ -21,6 +21,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "xseg/sim.h"
 
@@ -143,5 +144,23 @@ bool xtrace_names_expandable(const char *config);
 /* The name of a row of answers as a tape spells it, and how many numbers it has. */
 const char *xtrace_row_name(enum xtrace_row row);
 unsigned xtrace_row_numbers(enum xtrace_row row);
+
+/*
+ * Reading a trace: the grammar of traces and tapes.  reader.h has what their lines mean, snapshot.h what snapshots are as
+ * lines.
+ *
+ * Locking: none; a reader belongs to one thread.
+ */
+
+/*
+ * Read an open file, plain or compressed.
+ *
+ * @param device  whose history is taken from a snapshot; -1: that of the device with most entries
+ * @param out    filled in on success; the caller calls xtrace_fini()
+ * @param fault  filled in on failure
+ *
+ * Returns: whether the whole file is a trace or a snapshot.
+ */
+bool xtrace_read(FILE *file, int device, struct xtrace *out, struct xtrace_fault *fault);
 
 #endif

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/containers/array.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/containers/containers.h"
+#include "src/tools/output/message.h"
 
 #define MIB             ((uint64_t)1 << 20)
 #define CLIMBS          2
@@ -15,7 +15,7 @@
 #define DRIVER_PART     100       /* or this part of the recorded time */
 #define RUNNERS_UP      4         /* that are tried until one does not need a larger device */
 #define NONE            SIZE_MAX
-#define COMPLETION_MOST (3 * TRIALS_PROGRAMMES + 1)
+#define COMPLETION_MAX (3 * TRIALS_PROGRAMMES + 1)
 
 struct candidate {
     struct tuning tuning;
@@ -36,10 +36,10 @@ struct search {
 
 /* --- Candidates. --- */
 
-static void lacks_memory(struct search *search)
+static void out_of_memory(struct search *search)
 {
     if (!search->failed)
-        complain("%s: no host memory is left", search->trials->name);
+        message_print("%s: no host memory is left", search->trials->name);
     search->failed = true;
 }
 
@@ -58,12 +58,12 @@ static size_t add(struct search *search, const struct tuning *tuning)
         free(config);
         return NONE;
     }
-    candidate = config && array_room((void **)&search->list, search->count, sizeof(search->list[0]))
+    candidate = config && array_reserve((void **)&search->list, search->count, sizeof(search->list[0]))
                     ? calloc(1, sizeof(*candidate))
                     : NULL;
     if (!candidate) {
         free(config);
-        lacks_memory(search);
+        out_of_memory(search);
         return NONE;
     }
     candidate->tuning = *tuning;
@@ -81,7 +81,7 @@ static void run_new(struct search *search)
     size_t count = 0;
 
     if (!trials) {
-        lacks_memory(search);
+        out_of_memory(search);
         return;
     }
     for (size_t i = 0; i < search->count; i++)
@@ -131,7 +131,7 @@ static unsigned completion_of(const struct search *search, size_t number)
                 completion_in(&trial->figures[i]) >= completion_in(&in_force->figures[i]);
         sum += completion_in(&trial->figures[i]);
     }
-    return keeps ? sum + COMPLETION_MOST : sum;
+    return keeps ? sum + COMPLETION_MAX : sum;
 }
 
 static bool is_cheap(const struct search *search, size_t number)
@@ -496,7 +496,7 @@ static void tell(struct search *search, size_t number, struct advise_string *out
     out->figures = candidate->trial.whole;
     memcpy(out->of, candidate->trial.figures, sizeof(out->of));
     if (!out->config)
-        lacks_memory(search);
+        out_of_memory(search);
 }
 
 /* Compare the end of the replay in force with that of the file. */
@@ -506,9 +506,9 @@ static void find_gaps(const struct search *search, struct advice *out)
     for (size_t i = 0; i < search->trials->count; i++) {
         const struct trial_figures *figures = &out->in_force.of[i];
 
-        gaps_find(&out->gaps[i], search->trials->programmes[i].trace, out->in_force.config, true,
-                  figures->completes ? figures->end_reserved : GAPS_UNKNOWN);
-        out->is_certain = out->is_certain && out->gaps[i].is_certain;
+        trace_notes_find(&out->notes[i], search->trials->programmes[i].trace, out->in_force.config, true,
+                  figures->completes ? figures->end_reserved : TRACE_NOTES_UNKNOWN);
+        out->is_certain = out->is_certain && out->notes[i].is_certain;
     }
 }
 
@@ -544,7 +544,7 @@ static bool begin(struct search *search)
     const struct tuning in_force = tuning_of_base();
 
     if (add(search, &in_force) == NONE) {
-        lacks_memory(search);
+        out_of_memory(search);
         return false;
     }
     search->trials->expected = 1;

@@ -8,8 +8,7 @@
 #include "src/tools/commands/advise/advise_why.h"
 #include "src/tools/output/amount.h"
 #include "src/tools/output/output.h"
-#include "src/tools/output/printable.h"
-#include "src/tools/output/style.h"
+#include "src/tools/output/text.h"
 
 #define LABEL_WIDTH  26
 #define COLUMN_WIDTH 16
@@ -43,7 +42,7 @@ static void put_least(FILE *out, const struct advice *advice)
         if (advice->advised.config && strcmp(advice->advised.config, advice->least.config) == 0)
             (void)fputs("this string", out);
         else
-            printable_print(out, advice->least.config);
+            text_print(out, advice->least.config);
         (void)fputs("; or, with the string in force, ", out);
         put_enough(out, advice, &advice->in_force);
         return;
@@ -174,13 +173,13 @@ static void print_table(FILE *out, const struct advice *advice)
 static void print_string(FILE *out, const char *head, const char *config)
 {
     print_head(out, head);
-    printable_print(out, config[0] ? config : "(none: the defaults)");
+    text_print(out, config[0] ? config : "(none: the defaults)");
     (void)fputc('\n', out);
 }
 
 static void print_title(FILE *out, const char *title)
 {
-    style_strong(out, title);
+    text_print_strong(out, title);
     (void)fputc('\n', out);
 }
 
@@ -188,11 +187,11 @@ static void print_title(FILE *out, const char *title)
 static void print_gaps(FILE *out, const struct advice *advice)
 {
     for (size_t i = 0; i < advice->trials->count; i++)
-        for (unsigned at = 0; at < advice->gaps[i].count; at++) {
+        for (unsigned at = 0; at < advice->notes[i].count; at++) {
             print_head(out, "note");
             if (advice_is_of_ranks(advice))
                 (void)fprintf(out, "%s, ", advice->trials->programmes[i].name);
-            (void)fprintf(out, "%s\n", advice->gaps[i].text[at]);
+            (void)fprintf(out, "%s\n", advice->notes[i].text[at]);
         }
 }
 
@@ -204,7 +203,7 @@ static bool print_sentences(FILE *out, const struct advice *advice)
     if (!why)
         return false;
     (void)fputs(
-        style_on(out, advice->advised.config && advice->is_certain ? STYLE_GOOD : STYLE_STRONG),
+        text_style_on(out, advice->advised.config && advice->is_certain ? TEXT_GOOD : TEXT_STRONG),
         out);
     if (advice->advised.config)
         print_string(out, advice->is_certain ? "set" : "try", advice->advised.config);
@@ -212,7 +211,7 @@ static bool print_sentences(FILE *out, const struct advice *advice)
         (void)fputs(advice->is_certain ? "nothing helps\n"
                                        : "the file does not show whether anything helps\n",
                     out);
-    (void)fputs(style_off(out), out);
+    (void)fputs(text_style_off(out), out);
     print_head(out, "why");
     (void)fprintf(out, "%s\n", why);
     print_gaps(out, advice);
@@ -287,7 +286,7 @@ bool advise_report_ranks_text(FILE *out, const struct advise_ranks *ranks,
                               const struct advice *advice)
 {
     print_title(out, ranks->verdict);
-    printable_print(out, ranks->folder);
+    text_print(out, ranks->folder);
     (void)fprintf(out, ", %s\n", amount_of(ranks->files, "file").text);
     if (!print_sentences(out, advice))
         return false;
@@ -300,7 +299,7 @@ bool advise_report_ranks_text(FILE *out, const struct advise_ranks *ranks,
 
 static json_t *text_if(const char *text)
 {
-    return text ? printable_json(text) : json_null();
+    return text ? text_json(text) : json_null();
 }
 
 static json_t *left_out_json(const struct advice *advice)
@@ -314,10 +313,10 @@ static json_t *notes_json(const struct advice *advice)
     json_t *list = json_array();
 
     for (size_t i = 0; i < advice->trials->count; i++)
-        for (unsigned at = 0; at < advice->gaps[i].count; at++)
+        for (unsigned at = 0; at < advice->notes[i].count; at++)
             output_json_add(&list, json_sprintf("%s%s%s", advice->trials->programmes[i].name,
                                                 advice_is_of_ranks(advice) ? ", " : "",
-                                                advice->gaps[i].text[at]));
+                                                advice->notes[i].text[at]));
     return list;
 }
 
@@ -332,7 +331,7 @@ static json_t *string_json(const struct advice *advice, const struct advise_stri
         return json_null();
     return json_pack(
         "{s:o, s:i, s:I, s:I, s:I, s:o?, s:f, s:o*, s:o*}", "config",
-        printable_json(string->config), "changes", (int)string->changes, "oom_at",
+        text_json(string->config), "changes", (int)string->changes, "oom_at",
         (json_int_t)figures->oom_at, "peak_requested", (json_int_t)figures->peak_requested,
         "peak_reserved", (json_int_t)figures->peak_reserved, "min_device",
         output_json_number(figures->has_min_device, figures->min_device), "driver_us",
@@ -359,7 +358,7 @@ json_t *advise_report_json(const struct advice *advice)
     char *why = advise_why(advice);
     json_t *object = json_pack(
         "{s:o, s:I, s:I, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o}", "trace",
-        printable_json(programme->file), "device_bytes", (json_int_t)programme->device_bytes,
+        text_json(programme->file), "device_bytes", (json_int_t)programme->device_bytes,
         "replayed", (json_int_t)advice->replayed, "why", why, "certain", (int)advice->is_certain,
         "notes", notes_json(advice), "omitted", left_out_json(advice), "in_force",
         string_json(advice, &advice->in_force, 0), "advised",
@@ -376,7 +375,7 @@ static json_t *together_json(const struct advise_string *string)
     if (!string->config)
         return json_null();
     return json_pack(
-        "{s:o, s:i, s:I, s:o?}", "config", printable_json(string->config), "changes",
+        "{s:o, s:i, s:I, s:o?}", "config", text_json(string->config), "changes",
         (int)string->changes, "peak_reserved", (json_int_t)string->figures.peak_reserved,
         "min_device",
         output_json_number(string->figures.has_min_device, string->figures.min_device));
@@ -387,7 +386,7 @@ static json_t *rank_json(const struct advise_ranks *ranks, const struct advice *
     const struct programme *programme = &advice->trials->programmes[rank];
 
     return json_pack("{s:s, s:o, s:b, s:b, s:I, s:I, s:o, s:o, s:o}", "rank", ranks->of[rank].name,
-                     "trace", printable_json(programme->file), "odd", (int)ranks->of[rank].is_odd,
+                     "trace", text_json(programme->file), "odd", (int)ranks->of[rank].is_odd,
                      "typical", (int)ranks->of[rank].is_typical, "device_bytes",
                      (json_int_t)programme->device_bytes, "target_bytes",
                      (json_int_t)programme->target_bytes, "in_force",
@@ -405,7 +404,7 @@ json_t *advise_report_ranks_json(const struct advise_ranks *ranks, const struct 
         output_json_add(&list, rank_json(ranks, advice, i));
     object = json_pack(
         "{s:o, s:o, s:s?, s:i, s:i, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o}", "folder",
-        printable_json(ranks->folder), "verdict", printable_json(ranks->verdict), "odd", ranks->odd,
+        text_json(ranks->folder), "verdict", text_json(ranks->verdict), "odd", ranks->odd,
         "files", (int)ranks->files, "replayed", (int)advice->replayed, "why", why, "certain",
         (int)advice->is_certain, "notes", notes_json(advice), "omitted", left_out_json(advice),
         "in_force", together_json(&advice->in_force), "advised", together_json(&advice->advised),

@@ -6,7 +6,7 @@
 #include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
 #include "src/tools/commands/advise/advise_report.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "src/tools/output/output.h"
 #include "src/tools/ranks/rank_files.h"
 #include "src/tools/ranks/ranks_job.h"
@@ -14,7 +14,7 @@
 #include "src/tools/trace/trace_file.h"
 #include "xseg/status.h"
 
-#define DEVICE_MOST ((uint64_t)1 << 60) /* as of --device-memory */
+#define DEVICE_MAX ((uint64_t)1 << 60) /* as of --device-memory */
 #define ROOMY       ((uint64_t)80 << 30)
 
 /* A run of the command. */
@@ -26,9 +26,9 @@ struct advising {
     char *kept, *left_out; /* with --pytorch: of the string in force; else NULL */
 };
 
-static int lacks_memory(void)
+static int out_of_memory(void)
 {
-    (void)complain_of_memory();
+    (void)message_out_of_memory();
     return COMMAND_BAD;
 }
 
@@ -40,7 +40,7 @@ static void choose_devices(const struct option_values *arguments, const struct t
 {
     const uint64_t given = arguments->of[OPTION_DEVICE_MEMORY].number;
     const uint64_t own = trace_file_device_bytes(file, 0);
-    const uint64_t capacity = file->trace.capacity <= DEVICE_MOST ? file->trace.capacity : 0;
+    const uint64_t capacity = file->trace.capacity <= DEVICE_MAX ? file->trace.capacity : 0;
 
     programme->target_bytes = trace_file_device_bytes(file, given ? given : capacity);
     /* A device that is too small says little of what a programme would take. */
@@ -55,7 +55,7 @@ static bool has_history(const struct trace_file *file)
 {
     if (!file->trace.is_snapshot || file->trace.has_history)
         return true;
-    complain(
+    message_print(
         "%s: there is no history in this snapshot, only what was live at its end: record one with "
         "torch.cuda.memory._record_memory_history(), or with the key history:all of xseg",
         file->name);
@@ -99,7 +99,7 @@ static bool has_one_configuration(const struct advising *advising)
 
         if (strcmp(file->config, first->config) == 0)
             continue;
-        complain("%s was made under the configuration '%s', and %s under '%s': advice is for "
+        message_print("%s was made under the configuration '%s', and %s under '%s': advice is for "
                  "ranks of one configuration; give each file alone",
                  file->name, file->config, first->name, first->config);
         return false;
@@ -119,7 +119,7 @@ static bool set_base(struct advising *advising, const char *config)
 
         if (!tuning_base_init(&advising->base, config, &file->trace, only_pytorch)) {
             (void)xseg_error_message(problem, sizeof(problem));
-            complain("%s: nothing can be advised against the configuration '%s': %s", file->name,
+            message_print("%s: nothing can be advised against the configuration '%s': %s", file->name,
                      config, problem);
             return false;
         }
@@ -139,7 +139,7 @@ static bool find_base(struct advising *advising)
     advising->kept = tuning_of_pytorch(&advising->base);
     advising->left_out = tuning_not_of_pytorch(&advising->base);
     if (!advising->kept || !advising->left_out) {
-        (void)lacks_memory();
+        (void)out_of_memory();
         return false;
     }
     if (!set_base(advising, advising->kept))
@@ -162,10 +162,10 @@ static int advise_files(struct advising *advising, const char *name,
         return COMMAND_BAD;
     if (ranks)
         fine = as_json ? output_json(stdout, advise_report_ranks_json(ranks, &advice))
-                       : advise_report_ranks_text(stdout, ranks, &advice) || complain_of_memory();
+                       : advise_report_ranks_text(stdout, ranks, &advice) || message_out_of_memory();
     else
         fine = as_json ? output_json(stdout, advise_report_json(&advice))
-                       : advise_report_text(stdout, &advice) || complain_of_memory();
+                       : advise_report_text(stdout, &advice) || message_out_of_memory();
     advice_fini(&advice);
     return fine ? COMMAND_FINE : COMMAND_BAD;
 }
@@ -241,7 +241,7 @@ static int advise_job(struct advising *advising, const struct ranks_job *job, co
     size_t bad;
 
     if (!places.of)
-        return lacks_memory();
+        return out_of_memory();
     for (size_t i = 0; i < places.count; i++)
         places.of[i] = i;
     if (ranks_job_differs(job) && ranks->odd == 1)
@@ -263,7 +263,7 @@ static int advise_folder(struct advising *advising)
     if (!ranks_job_open(&job, advising->arguments))
         return COMMAND_BAD;
     verdict = ranks_job_verdict(&job);
-    status = verdict ? advise_job(advising, &job, verdict) : lacks_memory();
+    status = verdict ? advise_job(advising, &job, verdict) : out_of_memory();
     free(verdict);
     ranks_job_close(&job);
     return status;

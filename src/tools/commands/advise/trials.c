@@ -15,12 +15,12 @@
 
 #include "src/tools/command/option.h"
 #include "src/tools/output/amount.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "src/tools/output/progress.h"
 #include "src/tools/replay/min_device.h"
 #include "src/tools/replay/replay.h"
 
-#define PROCESSES_MOST 8
+#define PROCESSES_MAX 8
 #define PROGRESS_NS    50000000 /* between two looks */
 
 /* What the processes share. */
@@ -127,7 +127,7 @@ static size_t processors(void)
     cpu_set_t set;
     const int count = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
 
-    return count > PROCESSES_MOST ? PROCESSES_MOST : (size_t)count;
+    return count > PROCESSES_MAX ? PROCESSES_MAX : (size_t)count;
 }
 
 static pid_t start(const struct trials *trials, struct trial *const *trial, size_t count,
@@ -210,7 +210,7 @@ static bool run_on(struct trials *trials, struct trial *const *trial, size_t cou
 {
     const size_t replays = count * trials->count;
     const size_t wanted = processors() < replays ? processors() : replays;
-    pid_t children[PROCESSES_MOST];
+    pid_t children[PROCESSES_MAX];
     size_t started = 0;
 
     for (; started < wanted; started++) {
@@ -219,7 +219,7 @@ static bool run_on(struct trials *trials, struct trial *const *trial, size_t cou
             break;
     }
     if (started == 0) {
-        complain("%s: no process can be started to replay it: %s", trials->name, strerror(errno));
+        message_print("%s: no process can be started to replay it: %s", trials->name, strerror(errno));
         return false;
     }
     for (size_t i = 0; i < started; i++)
@@ -228,7 +228,7 @@ static bool run_on(struct trials *trials, struct trial *const *trial, size_t cou
         progress_clear();
     for (size_t i = 0; i < replays; i++) {
         if (!board->figures[i].is_there) {
-            complain("%s: the process that replayed it with '%s' was ended, as happens when the "
+            message_print("%s: the process that replayed it with '%s' was ended, as happens when the "
                      "machine runs short of memory",
                      trials->programmes[i % trials->count].file, trial[i / trials->count]->config);
             return false;
@@ -251,7 +251,7 @@ bool trials_run(struct trials *trials, struct trial *const *trial, size_t count,
         return true;
     board = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (board == MAP_FAILED) {
-        complain("%s: no host memory is left", trials->name);
+        message_print("%s: no host memory is left", trials->name);
         return false;
     }
     fine = run_on(trials, trial, count, in_full, board);

@@ -11,10 +11,10 @@
 #define TOOLS_BLAME_H
 
 #include "src/tools/replay_model/sites.h"
-#include "src/tools/replay_model/stranded.h"
+#include "src/tools/replay_model/fragmentation.h"
 
 /* In the order of the words of --by. */
-enum blame_by { BLAME_BY_STRANDED, BLAME_BY_LIVE, BLAME_BY_PEAK };
+enum blame_by { BLAME_BY_FRAGMENTED, BLAME_BY_LIVE, BLAME_BY_PEAK };
 
 struct blame_reason {
     uint32_t
@@ -26,12 +26,12 @@ struct blame {
     const struct recording *recording;
     const struct recording_device *device;
     struct sites sites;
-    struct stranded sums;
+    struct fragmentation sums;
     uint32_t *order;      /* [sites.count]: sites, those with most first */
-    uint64_t duration_us; /* 1 where is_moment */
-    bool is_moment;
+    uint64_t duration_us; /* 1 where is_instant */
+    bool is_instant;
     bool has_times; /* else sums are byte-events, and duration_us counts events */
-    struct course_dropped dropped;
+    struct replay_model_dropped dropped;
     size_t left_out;              /* events, segments and blocks that do not fit the others */
     struct blame_reason *reasons; /* why whole pages are idle at the end; of xseg's own files */
     size_t reason_count;
@@ -48,7 +48,7 @@ bool blame_init(struct blame *blame, const struct recording *recording,
 void blame_fini(struct blame *blame);
 
 /* What the order goes by, of a site and of all. */
-stranded_sum blame_amount(const struct blame *blame, enum blame_by by, uint32_t site);
-stranded_sum blame_whole(const struct blame *blame, enum blame_by by);
+fragmentation_sum blame_amount(const struct blame *blame, enum blame_by by, uint32_t site);
+fragmentation_sum blame_whole(const struct blame *blame, enum blame_by by);
 
 #endif

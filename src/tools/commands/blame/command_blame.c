@@ -3,11 +3,11 @@
 #include "src/tools/command/option.h"
 #include "src/tools/commands/blame/blame_ranks.h"
 #include "src/tools/commands/blame/blame_report.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "src/tools/output/output.h"
 #include "src/tools/output/progress.h"
 #include "src/tools/ranks/rank_files.h"
-#include "src/tools/reading/recording_file.h"
+#include "src/tools/reading/recording.h"
 
 /* Options that are fine apart and not together. */
 static bool agree(const struct option_values *arguments)
@@ -31,7 +31,7 @@ static const struct recording_device *find_device(const struct option_values *ar
     const struct recording_device *device = recording_file_device(recording, number, &fault);
 
     if (!device)
-        complain("%s: %s", recording->name, fault.text);
+        message_print("%s: %s", recording->name, fault.text);
     return device;
 }
 
@@ -40,11 +40,11 @@ static bool print(const struct option_values *arguments, const struct blame *bla
     const enum blame_by by = (enum blame_by)option_number(arguments, OPTION_BY);
 
     if (option_given(arguments, OPTION_FLAME))
-        return blame_report_folded(stdout, blame, by) || complain_of_memory();
+        return blame_report_folded(stdout, blame, by) || message_out_of_memory();
     if (option_given(arguments, OPTION_JSON))
         return output_json(stdout, blame_report_json(blame, by));
     return blame_report_text(stdout, blame, by, (uint32_t)option_number(arguments, OPTION_ROWS)) ||
-           complain_of_memory();
+           message_out_of_memory();
 }
 
 static int blame_device(const struct option_values *arguments, const struct recording *recording)
@@ -65,13 +65,13 @@ static int blame_device(const struct option_values *arguments, const struct reco
                       (enum blame_by)option_number(arguments, OPTION_BY));
     progress_end();
     if (!fine) {
-        (void)complain_of_memory();
+        (void)message_out_of_memory();
         return COMMAND_BAD;
     }
     fine = print(arguments, &blame);
     if (!fine)
         status = COMMAND_BAD;
-    else if (course_report_dropped(recording->name, &blame.dropped))
+    else if (replay_model_report_dropped(recording->name, &blame.dropped))
         status = COMMAND_MISMATCH;
     blame_fini(&blame);
     return status;

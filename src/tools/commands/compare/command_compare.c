@@ -8,16 +8,15 @@
 #include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
 #include "src/tools/output/amount.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "src/tools/output/output.h"
-#include "src/tools/output/printable.h"
+#include "src/tools/output/text.h"
 #include "src/tools/output/progress.h"
-#include "src/tools/output/style.h"
-#include "src/tools/ranks/compare_report.h"
+#include "src/tools/ranks/compare.h"
 #include "src/tools/ranks/rank_files.h"
-#include "src/tools/ranks/ranks_report.h"
-#include "src/tools/ranks/ranks_run.h"
-#include "src/tools/reading/recording_file.h"
+#include "src/tools/ranks/ranks.h"
+#include "src/tools/ranks/ranks_job.h"
+#include "src/tools/reading/recording.h"
 
 /* A side is one of the two files that are compared. */
 struct side {
@@ -47,7 +46,7 @@ static bool read_side(const struct comparing *comparing, struct side *side)
     side->device = recording_file_device(&side->recording, number, &fault);
     if (side->device)
         return true;
-    complain("%s: %s", recording_file_name(side->path), fault.text);
+    message_print("%s: %s", recording_file_name(side->path), fault.text);
     recording_fini(&side->recording);
     return false;
 }
@@ -86,17 +85,17 @@ static bool compare_both(struct comparing *comparing)
     struct side *a = &comparing->sides[0], *b = &comparing->sides[1];
 
     if (!find_profile(comparing, a))
-        return complain_of_memory();
+        return message_out_of_memory();
     if (!find_profile(comparing, b)) {
         profile_fini(&a->profile);
-        return complain_of_memory();
+        return message_out_of_memory();
     }
     if (compare_init(&comparing->compare, &a->profile, &b->profile,
                      !option_given(comparing->arguments, OPTION_LABEL)))
         return true;
     profile_fini(&a->profile);
     profile_fini(&b->profile);
-    return complain_of_memory();
+    return message_out_of_memory();
 }
 
 /* --- Printing. --- */
@@ -110,7 +109,7 @@ static void print_limit(uint64_t count, enum recording_limit what)
 static void print_side(const struct side *side, char letter)
 {
     (void)printf("%c: ", letter);
-    printable_print(stdout, recording_file_name(side->path));
+    text_print(stdout, recording_file_name(side->path));
     (void)printf(", device %d, %s\n", side->device->number,
                  amount_of(side->profile.events, "event").text);
     if (side->profile.events == 0)
@@ -119,13 +118,13 @@ static void print_side(const struct side *side, char letter)
                     stdout);
     print_limit(side->profile.lost, RECORDING_LIMIT_LOST);
     print_limit(side->profile.no_room, RECORDING_LIMIT_NO_ROOM);
-    print_limit(side->profile.left_out, RECORDING_LIMIT_LEFT_OUT);
+    print_limit(side->profile.omitted, RECORDING_LIMIT_OMITTED);
 }
 
 static void print_text(const struct comparing *comparing, const char *verdict,
                        const struct compare_names *names)
 {
-    style_strong(stdout, verdict);
+    text_print_strong(stdout, verdict);
     (void)putchar('\n');
     print_side(&comparing->sides[0], 'A');
     print_side(&comparing->sides[1], 'B');
@@ -138,7 +137,7 @@ static json_t *side_json(const struct side *side)
 {
     json_t *object = compare_report_whole(&side->profile);
 
-    output_json_set(&object, "file", printable_json(recording_file_name(side->path)));
+    output_json_set(&object, "file", text_json(recording_file_name(side->path)));
     output_json_set(&object, "device", json_integer(side->device->number));
     return object;
 }
@@ -146,7 +145,7 @@ static json_t *side_json(const struct side *side)
 static bool print_json(const struct comparing *comparing, const char *verdict, bool differs)
 {
     return output_json(
-        stdout, json_pack("{s:o, s:b, s:b, s:o, s:o, s:o}", "verdict", printable_json(verdict),
+        stdout, json_pack("{s:o, s:b, s:b, s:o, s:o, s:o}", "verdict", text_json(verdict),
                           "differs", (int)differs, "over_events", (int)comparing->by_events, "a",
                           side_json(&comparing->sides[0]), "b", side_json(&comparing->sides[1]),
                           "rows", compare_report_rows(&comparing->compare)));
@@ -160,14 +159,14 @@ static int print(const struct comparing *comparing)
     bool fine = verdict, has_dropped = false;
 
     if (!fine)
-        (void)complain_of_memory();
+        (void)message_out_of_memory();
     else if (option_given(comparing->arguments, OPTION_JSON))
         fine = print_json(comparing, verdict, differs);
     else
         print_text(comparing, verdict, &names);
     free(verdict);
     for (unsigned i = 0; fine && i < 2; i++)
-        has_dropped |= course_report_dropped(recording_file_name(comparing->sides[i].path),
+        has_dropped |= replay_model_report_dropped(recording_file_name(comparing->sides[i].path),
                                              &comparing->sides[i].profile.dropped);
     /* A difference may be that of blocks that are left out. */
     if (!fine || has_dropped)
@@ -232,14 +231,14 @@ static int run(const struct option_values *arguments)
     if (folders == arguments->operand_count)
         return ranks_run(arguments, print_folders, COMMAND_MISMATCH);
     if (folders > 0)
-        complain_named("takes two files, or folders: not one of each");
+        message_error("takes two files, or folders: not one of each");
     else if (arguments->operand_count == 1 && access(arguments->operands[0], F_OK) != 0)
-        complain("%s: cannot be opened: %s", arguments->operands[0], strerror(errno));
+        message_print("%s: cannot be opened: %s", arguments->operands[0], strerror(errno));
     else if (arguments->operand_count == 1)
-        complain_named("%s is no folder: it takes two files, or one or two folders",
+        message_error("%s is no folder: it takes two files, or one or two folders",
                        arguments->operands[0]);
     else if (strcmp(arguments->operands[0], "-") == 0 && strcmp(arguments->operands[1], "-") == 0)
-        complain_named("standard input can be one of the files alone");
+        message_error("standard input can be one of the files alone");
     else
         return compare_files(&comparing);
     return COMMAND_BAD;

@@ -6,10 +6,9 @@
 
 #include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "src/tools/output/output.h"
-#include "src/tools/output/printable.h"
-#include "src/tools/output/style.h"
+#include "src/tools/output/text.h"
 #include "xseg/allocator.h"
 #include "xseg/history.h"
 
@@ -80,12 +79,12 @@ static bool print_value(void *context, const struct xseg_config_key *key)
         return true;
     }
     if (config->printed++ == 0) {
-        (void)printf("\n%s", style_on(stdout, STYLE_STRONG));
+        (void)printf("\n%s", text_style_on(stdout, TEXT_STRONG));
         print_row("key", "value", "default", "from");
-        (void)printf("%s", style_off(stdout));
+        (void)printf("%s", text_style_off(stdout));
     }
     (void)snprintf(from, sizeof(from), "%s%s", reason_of(config, key), effect_of(key));
-    (void)printable_copy(key->value, value, sizeof(value));
+    (void)text_escape(key->value, value, sizeof(value));
     print_row(key->name, value, key->default_value, from);
     return true;
 }
@@ -104,7 +103,7 @@ static void print_source(const struct config *config)
     (void)printf("source    %s\n", config->source);
     if (text) {
         (void)fputs("string    ", stdout);
-        printable_print(stdout, text);
+        text_print(stdout, text);
         (void)putchar('\n');
     }
     for (unsigned i = 0; i < VARIABLES; i++)
@@ -135,15 +134,15 @@ static bool print_key(void *context, const struct xseg_config_key *key)
     const struct config *config = context;
     char value[1024];
 
-    (void)printable_copy(key->value, value, sizeof(value));
-    (void)printf("%s%s%s (default %s", style_on(stdout, STYLE_STRONG), key->name, style_off(stdout),
+    (void)text_escape(key->value, value, sizeof(value));
+    (void)printf("%s%s%s (default %s", text_style_on(stdout, TEXT_STRONG), key->name, text_style_off(stdout),
                  key->default_value);
     if (key->is_set || !key->is_default)
         (void)printf("; here %s, %s", value, reason_of(config, key));
     (void)printf("%s)\n%*s", key->has_effect ? "" : "; without effect", INDENT, "");
-    style_wrap(stdout, key->values, INDENT);
+    text_wrap(stdout, key->values, INDENT);
     (void)printf("%*s", INDENT, "");
-    style_wrap(stdout, key->description, INDENT);
+    text_wrap(stdout, key->description, INDENT);
     return true;
 }
 
@@ -153,7 +152,7 @@ static bool add_key(void *context, const struct xseg_config_key *key)
 {
     struct config *config = context;
     json_t *one = json_pack("{s:s, s:o, s:s, s:b, s:s, s:b, s:s, s:s}", "name", key->name, "value",
-                            printable_json(key->value), "default", key->default_value, "named",
+                            text_json(key->value), "default", key->default_value, "named",
                             key->is_set, "from", reason_of(config, key), "effect", key->has_effect,
                             "accepts", key->values, "meaning", key->description);
 
@@ -168,7 +167,7 @@ static int print_json(struct config *config)
     config->keys = json_array();
     (void)!xseg_config_keys(config->string, NULL, add_key, config);
     all = json_pack("{s:s, s:o, s:s, s:o}", "source", config->source, "string",
-                    text ? printable_json(text) : json_null(), "stacks",
+                    text ? text_json(text) : json_null(), "stacks",
                     xseg_history_stack_method(NULL), "keys", config->keys);
     return output_json(stdout, all) ? COMMAND_FINE : COMMAND_BAD;
 }
@@ -187,9 +186,9 @@ static int run(const struct option_values *arguments)
         config.string = "";
     if (xseg_config_keys(config.string, &config.source, NULL, NULL) != XSEG_OK) {
         (void)xseg_error_message(problem, sizeof(problem));
-        complain_named("%s", problem);
+        message_error("%s", problem);
         if (arguments->operand_count > 0 && access(config.string, F_OK) == 0)
-            complain_named("'%s' is a file; this command reads a configuration string",
+            message_error("'%s' is a file; this command reads a configuration string",
                            config.string);
         return COMMAND_BAD;
     }

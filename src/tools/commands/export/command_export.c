@@ -4,10 +4,10 @@
 #include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
 #include "src/tools/commands/export/export_trace.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "src/tools/output/progress.h"
-#include "src/tools/output/whole_file.h"
-#include "src/tools/reading/recording_file.h"
+#include "src/tools/output/output.h"
+#include "src/tools/reading/recording.h"
 
 /* Whether there is anything to write.  device: NULL: all of them */
 static bool has_history(const struct recording *recording, const struct recording_device *device)
@@ -15,7 +15,7 @@ static bool has_history(const struct recording *recording, const struct recordin
     for (size_t i = 0; i < recording->device_count; i++)
         if ((!device || device == &recording->devices[i]) && recording->devices[i].event_count > 0)
             return true;
-    complain("%s: there is no history in it, so there is nothing to show over "
+    message_print("%s: there is no history in it, so there is nothing to show over "
              "time; " RECORDING_FILE_HOW_TO,
              recording->name);
     return false;
@@ -30,20 +30,20 @@ static bool choose(const struct option_values *arguments, const struct recording
     *out = number->given ? recording_device(recording, (int)number->number) : NULL;
     if (!number->given || *out)
         return has_history(recording, *out);
-    complain("%s: device %" PRIu64 " has neither a segment nor an event", recording->name,
+    message_print("%s: device %" PRIu64 " has neither a segment nor an event", recording->name,
              number->number);
     return false;
 }
 
 static bool write_trace(const struct option_values *arguments, const struct recording *recording,
-                        struct course_dropped *dropped)
+                        struct replay_model_dropped *dropped)
 {
     const struct recording_device *device;
-    struct whole_file file;
+    struct output_file file;
     bool fine;
 
     if (!choose(arguments, recording, &device) ||
-        !whole_file_open(&file, arguments->of[OPTION_OUTPUT].text, arguments->operands,
+        !output_file_open(&file, arguments->of[OPTION_OUTPUT].text, arguments->operands,
                          arguments->operand_count))
         return false;
     progress_begin(recording->name);
@@ -51,28 +51,28 @@ static bool write_trace(const struct option_values *arguments, const struct reco
                               (size_t)arguments->of[OPTION_SLICES].number, dropped);
     progress_end();
     if (!fine)
-        complain("%s: no host memory is left to make a trace of it", recording->name);
-    return whole_file_close(&file, fine);
+        message_print("%s: no host memory is left to make a trace of it", recording->name);
+    return output_file_close(&file, fine);
 }
 
 static int run(const struct option_values *arguments)
 {
-    struct course_dropped dropped = {0, 0};
+    struct replay_model_dropped dropped = {0, 0};
     struct recording recording;
     bool fine;
 
     if (!arguments->of[OPTION_PERFETTO].given) {
-        complain_named("needs --perfetto: the format to write");
+        message_error("needs --perfetto: the format to write");
         return COMMAND_BAD;
     }
     if (!arguments->of[OPTION_OUTPUT].text) {
-        complain_named("needs --output: the file to write");
+        message_error("needs --output: the file to write");
         return COMMAND_BAD;
     }
     if (!recording_file_read(arguments->operands[0], &recording))
         return COMMAND_BAD;
     fine = write_trace(arguments, &recording, &dropped);
-    if (fine && course_report_dropped(recording.name, &dropped)) {
+    if (fine && replay_model_report_dropped(recording.name, &dropped)) {
         recording_fini(&recording);
         return COMMAND_MISMATCH;
     }

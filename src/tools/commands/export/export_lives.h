@@ -11,7 +11,7 @@
 #define TOOLS_EXPORT_LIVES_H
 
 #include "src/tools/commands/export/perfetto.h"
-#include "src/tools/containers/heap.h"
+#include "src/tools/containers/containers.h"
 
 struct export_life {
     uint64_t address, bytes, stream;

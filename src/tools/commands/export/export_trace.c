@@ -7,8 +7,8 @@
 
 #include "src/tools/commands/export/export_lives.h"
 #include "src/tools/output/amount.h"
-#include "src/tools/reading/recording_file.h"
-#include "src/tools/replay_model/model_ranges.h"
+#include "src/tools/reading/recording.h"
+#include "src/tools/replay_model/replay_model.h"
 #include "src/tools/replay_model/sites.h"
 
 #define YEAR_2001_US UINT64_C(1000000000000000) /* earlier times are not those since 1970 */
@@ -67,8 +67,8 @@ struct exporting {
     size_t most_blocks;
     /* Of one device: */
     const struct recording_device *device;
-    struct course_dropped dropped; /* of all devices */
-    struct course course;
+    struct replay_model_dropped dropped; /* of all devices */
+    struct replay_model model;
     struct gauge gauge;
     struct pool *pools; /* [recording.pool_count] */
     uint32_t *touched;  /* [touched_count]: pools that have changed */
@@ -78,7 +78,7 @@ struct exporting {
     struct export_lives lives;
     uint64_t track, segments_track, oom_track, paused_group;
     bool has_pools; /* more than one */
-    bool lacks_memory;
+    bool out_of_memory;
 };
 
 /* What of a site is interned. */
@@ -86,7 +86,7 @@ enum interned { INTERNED_AS_EVENT = 1, INTERNED_AS_TEXT = 2 };
 
 static uint64_t now_of(const struct exporting *exporting)
 {
-    return exporting->course.plan ? exporting->course.now_us : exporting->began_us;
+    return exporting->model.plan ? exporting->model.now_us : exporting->began_us;
 }
 
 /* --- Names. --- */
@@ -208,8 +208,8 @@ static void tell_pool(struct exporting *exporting, uint32_t number)
 
 static void tell_all(struct exporting *exporting)
 {
-    const struct course *course = &exporting->course;
-    const uint64_t bytes[COUNTERS] = {course->reserved, course->live, course->pending};
+    const struct replay_model *model = &exporting->model;
+    const uint64_t bytes[COUNTERS] = {model->reserved, model->allocated, model->pending};
 
     tell(exporting, &exporting->gauge, bytes);
     for (size_t i = 0; i < exporting->touched_count; i++)
@@ -232,14 +232,14 @@ static struct pool *touch(struct exporting *exporting, uint32_t number)
 enum change { COMES, GOES };
 
 /* Count a block's bytes for the pools whose memory they lie in, which may be several and stays there as long as the block. */
-static void count_block(struct exporting *exporting, const struct course_block *block,
+static void count_block(struct exporting *exporting, const struct replay_model_block *block,
                         enum counter counter, enum change change)
 {
     const uint64_t end = block->address + block->bytes;
     uint64_t at = block->address;
 
     while (at < end) {
-        const struct course_range *range = course_ranges_at(&exporting->course, at);
+        const struct replay_model_range *range = replay_model_range_at(&exporting->model, at);
         const uint64_t stop = range && range->end < end ? range->end : end;
         uint64_t *bytes = &touch(exporting, range ? range->pool : block->pool)->bytes[counter];
 
@@ -248,35 +248,35 @@ static void count_block(struct exporting *exporting, const struct course_block *
     }
 }
 
-static void block_comes(void *self, uint32_t slot, const struct course_block *block)
+static void block_added(void *self, uint32_t slot, const struct replay_model_block *block)
 {
     struct exporting *exporting = self;
-    const struct course_range *range = course_ranges_at(&exporting->course, block->address);
+    const struct replay_model_range *range = replay_model_range_at(&exporting->model, block->address);
     const uint32_t number = range ? range->pool : block->pool;
     const uint64_t now_us = now_of(exporting);
 
-    if (exporting->lacks_memory ||
-        !ordered_follow(&exporting->course.blocks, (void **)&exporting->held, &exporting->held_room,
+    if (exporting->out_of_memory ||
+        !ordered_resize(&exporting->model.blocks, (void **)&exporting->held, &exporting->held_room,
                         sizeof(*exporting->held))) {
-        exporting->lacks_memory = true;
+        exporting->out_of_memory = true;
         return;
     }
     exporting->held[slot] = (struct held){now_us, now_us, number};
     count_block(exporting, block, block->is_pending ? PENDING : LIVE, COMES);
 }
 
-static void block_is_freed(void *self, uint32_t slot, const struct course_block *block)
+static void block_freed(void *self, uint32_t slot, const struct replay_model_block *block)
 {
     struct exporting *exporting = self;
 
-    if (exporting->lacks_memory)
+    if (exporting->out_of_memory)
         return;
     exporting->held[slot].freed_us = now_of(exporting);
     count_block(exporting, block, LIVE, GOES);
     count_block(exporting, block, PENDING, COMES);
 }
 
-static bool add_life(struct exporting *exporting, uint32_t slot, const struct course_block *block,
+static bool add_life(struct exporting *exporting, uint32_t slot, const struct replay_model_block *block,
                      bool is_over)
 {
     const struct held *held = &exporting->held[slot];
@@ -295,23 +295,23 @@ static bool add_life(struct exporting *exporting, uint32_t slot, const struct co
     return export_lives_add(&exporting->lives, &life);
 }
 
-static void block_leaves(void *self, uint32_t slot, const struct course_block *block)
+static void block_removed(void *self, uint32_t slot, const struct replay_model_block *block)
 {
     struct exporting *exporting = self;
 
-    if (exporting->lacks_memory)
+    if (exporting->out_of_memory)
         return;
     count_block(exporting, block, block->is_pending ? PENDING : LIVE, GOES);
     if (!add_life(exporting, slot, block, true))
-        exporting->lacks_memory = true;
+        exporting->out_of_memory = true;
 }
 
-static void range_comes(void *self, const struct course_range *range)
+static void range_added(void *self, const struct replay_model_range *range)
 {
     touch(self, range->pool)->bytes[RESERVED] += range->end - range->start;
 }
 
-static void range_leaves(void *self, const struct course_range *range)
+static void range_removed(void *self, const struct replay_model_range *range)
 {
     touch(self, range->pool)->bytes[RESERVED] -= range->end - range->start;
 }
@@ -325,7 +325,7 @@ static void begin_event(struct exporting *exporting, const struct recording_even
     const uint32_t site = exporting->sites.of_stack[event->stack];
 
     if (site != SITES_UNKNOWN && !intern_site(exporting, site, INTERNED_AS_TEXT))
-        exporting->lacks_memory = true;
+        exporting->out_of_memory = true;
     intern_pool(exporting, event->pool);
     perfetto_event_begin(trace, PERFETTO_INSTANT, now_of(exporting), track, name);
     perfetto_annotate_number(trace, ANNOTATION_BYTES, event->bytes);
@@ -410,14 +410,14 @@ static bool begin_life(void *self, const struct export_life *life, uint64_t trac
 
 static bool write_lives(struct exporting *exporting)
 {
-    const struct course *course = &exporting->course;
+    const struct replay_model *model = &exporting->model;
     char text[160];
     const struct perfetto_track track = {
         .name = "blocks", .description = text, .parent = exporting->track, .rank = RANK_BLOCKS};
 
-    for (uint32_t slot = ordered_from(&course->blocks, 0); slot != ORDERED_NONE;
-         slot = ordered_from(&course->blocks, course->block[slot].address + 1))
-        if (!add_life(exporting, slot, &course->block[slot], false))
+    for (uint32_t slot = ordered_from(&model->blocks, 0); slot != ORDERED_NONE;
+         slot = ordered_from(&model->blocks, model->block[slot].address + 1))
+        if (!add_life(exporting, slot, &model->block[slot], false))
             return false;
     (void)snprintf(text, sizeof(text),
                    "the %s blocks that held most bytes for longest; %s others are left out",
@@ -438,10 +438,10 @@ static void describe_device(struct exporting *exporting)
     (void)snprintf(text, sizeof(text),
                    "%s; %s before the first %s overwritten, %s had no room in the file; %s",
                    amount_of(device->event_count, "event").text, amount_count(device->lost).text,
-                   device->lost == 1 ? "was" : "were", amount_count(device->left_out).text,
-                   recording_file_limit(RECORDING_LIMIT_LEFT_OUT, exporting->course.left_out).text);
+                   device->lost == 1 ? "was" : "were", amount_count(device->no_room).text,
+                   recording_file_limit(RECORDING_LIMIT_OMITTED, exporting->model.omitted).text);
     if (asprintf(&name, "%s, device %d", exporting->recording->name, device->number) < 0) {
-        exporting->lacks_memory = true;
+        exporting->out_of_memory = true;
         return;
     }
     track.name = name;
@@ -481,33 +481,33 @@ static bool has_pools(const struct recording_device *device)
 /* Whether the event that was played is a free that the next event completes at once: nothing was pending in between. */
 static bool is_half_of_free(const struct exporting *exporting)
 {
-    const struct course *course = &exporting->course;
-    const struct recording_event *event = &exporting->device->events[course->at - 1];
+    const struct replay_model *model = &exporting->model;
+    const struct recording_event *event = &exporting->device->events[model->at - 1];
 
     return event->action == RECORDING_FREE_REQUESTED &&
-           course->at < exporting->device->event_count &&
+           model->at < exporting->device->event_count &&
            event[1].action == RECORDING_FREE_COMPLETED && event[1].address == event->address &&
-           course_next_us(course) == course->now_us;
+           replay_model_next_us(model) == model->now_us;
 }
 
 static bool play(struct exporting *exporting)
 {
-    const struct course_watcher watcher = {exporting,    block_comes, block_is_freed,
-                                           block_leaves, range_comes, range_leaves};
-    const struct course_watcher nobody = {0};
-    struct course *course = &exporting->course;
+    const struct replay_model_observer observer = {exporting,    block_added, block_freed,
+                                           block_removed, range_added, range_removed};
+    const struct replay_model_observer nobody = {0};
+    struct replay_model *model = &exporting->model;
 
     describe_device(exporting);
-    course_watch(course, &watcher);
+    replay_model_observe(model, &observer);
     tell_all(exporting);
-    while (!exporting->lacks_memory && course_step(course)) {
+    while (!exporting->out_of_memory && replay_model_step(model)) {
         if (is_half_of_free(exporting))
             continue;
         tell_all(exporting);
-        write_event(exporting, &exporting->device->events[course->at - 1]);
+        write_event(exporting, &exporting->device->events[model->at - 1]);
     }
-    course_watch(course, &nobody);
-    return !exporting->lacks_memory && !course->lacks_memory && write_lives(exporting);
+    replay_model_observe(model, &nobody);
+    return !exporting->out_of_memory && !model->out_of_memory && write_lives(exporting);
 }
 
 static bool write_device(struct exporting *exporting, const struct recording_device *device)
@@ -519,17 +519,17 @@ static bool write_device(struct exporting *exporting, const struct recording_dev
     exporting->has_pools = has_pools(device);
     exporting->gauge = (struct gauge){.is_told = false};
     exporting->touched_count = 0;
-    if (device->event_count > 0 ? !course_init(&exporting->course, recording, device)
-                                : !course_init_at_end(&exporting->course, recording, device))
+    if (device->event_count > 0 ? !replay_model_init(&exporting->model, recording, device)
+                                : !replay_model_init_at_end(&exporting->model, recording, device))
         return false;
-    exporting->dropped.blocks += exporting->course.dropped.blocks;
-    exporting->dropped.bytes += exporting->course.dropped.bytes;
+    exporting->dropped.blocks += exporting->model.dropped.blocks;
+    exporting->dropped.bytes += exporting->model.dropped.bytes;
     exporting->pools = calloc(recording->pool_count, sizeof(*exporting->pools));
     exporting->touched = calloc(recording->pool_count, sizeof(*exporting->touched));
     fine = exporting->pools && exporting->touched &&
            export_lives_init(&exporting->lives, exporting->most_blocks) && play(exporting);
     export_lives_fini(&exporting->lives);
-    course_fini(&exporting->course);
+    replay_model_fini(&exporting->model);
     free(exporting->pools);
     free(exporting->touched);
     free(exporting->held);
@@ -574,7 +574,7 @@ static bool write_devices(struct exporting *exporting, const struct recording_de
 
 bool export_trace_write(FILE *out, const struct recording *recording,
                         const struct recording_device *device, size_t most_blocks,
-                        struct course_dropped *dropped)
+                        struct replay_model_dropped *dropped)
 {
     struct exporting exporting = {.recording = recording, .most_blocks = most_blocks};
     bool fine;

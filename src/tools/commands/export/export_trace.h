@@ -29,6 +29,6 @@
  */
 bool export_trace_write(FILE *out, const struct recording *recording,
                         const struct recording_device *device, size_t most_blocks,
-                        struct course_dropped *dropped);
+                        struct replay_model_dropped *dropped);
 
 #endif

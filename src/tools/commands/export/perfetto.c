@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "src/tools/output/printable.h"
+#include "src/tools/output/text.h"
 
 #define SEQUENCE 1u /* any number but 0 */
 
@@ -65,7 +65,7 @@ static void end_packet(struct perfetto *trace, size_t place)
 /* Text from outside: a reader of Protocol Buffers may want UTF-8. */
 static void add_text(struct perfetto *trace, unsigned field, const char *text)
 {
-    json_t *string = printable_json(text);
+    json_t *string = text_json(text);
 
     if (string)
         protobuf_text(&trace->packet, field, json_string_value(string));

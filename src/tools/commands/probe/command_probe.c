@@ -7,10 +7,9 @@
 #include "src/tools/commands/probe/probe_preset.h"
 #include "src/tools/commands/probe/probe_report.h"
 #include "src/tools/commands/probe/probe_table.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "src/tools/output/output.h"
-#include "src/tools/output/printable.h"
-#include "src/tools/output/whole_file.h"
+#include "src/tools/output/text.h"
 #include "src/tools/replay/simulator.h"
 
 struct probe {
@@ -20,7 +19,7 @@ struct probe {
     unsigned seconds; /* 0: no bound */
     bool json;
     FILE *out; /* where the report goes */
-    struct whole_file table, save;
+    struct output_file table, save;
 };
 
 /* The machine is the environment's, so that one can be probed that some program runs on. */
@@ -60,8 +59,8 @@ static bool left_nothing(const struct probe *probe)
 
     if (probe->driver != GPU_SIMULATED || simulator.leaks(left, sizeof(left)) == 0)
         return true;
-    complain_named("left over:");
-    complain_lines(left);
+    message_error("left over:");
+    message_lines(left);
     return false;
 }
 
@@ -80,7 +79,7 @@ static void save_costs(const struct probe *probe, const struct probe_report *rep
 
     if (!probe->save.out)
         return;
-    (void)printable_copy(report->preset ? report->preset : report->device->name, who, sizeof(who));
+    (void)text_escape(report->preset ? report->preset : report->device->name, who, sizeof(who));
     if (report->preset)
         (void)snprintf(source, sizeof(source),
                        "What calls of the simulated driver cost, modelled by its costs %s.", who);
@@ -108,7 +107,7 @@ static int run_probe(const struct probe *probe)
     bool printed, closed;
 
     if (!probe_driver_open(&driver, probe->driver, probe->device, problem, sizeof(problem))) {
-        complain_named("%s", problem);
+        message_error("%s", problem);
         (void)left_nothing(probe);
         return COMMAND_BAD;
     }
@@ -124,7 +123,7 @@ static int run_probe(const struct probe *probe)
     closed = driver.failures == 0;
     probe_driver_close(&driver);
     if (closed && driver.failures > 0)
-        complain_named("%s failed with %s (%d), closing", driver.failure[0].call,
+        message_error("%s failed with %s (%d), closing", driver.failure[0].call,
                        driver.failure[0].error_name, driver.failure[0].error);
     if (!printed)
         return COMMAND_BAD;
@@ -158,12 +157,12 @@ static int run(const struct option_values *arguments)
     }
     /* Files are opened before anything is measured, so that a mistyped name costs no time. */
     status = set_scene(&probe) &&
-                     whole_file_open_second(&probe.table, table, NULL, 0, &probe.out) &&
-                     whole_file_open_second(&probe.save, save, NULL, 0, &probe.out)
+                     output_file_open_second(&probe.table, table, NULL, 0, &probe.out) &&
+                     output_file_open_second(&probe.save, save, NULL, 0, &probe.out)
                  ? run_probe(&probe)
                  : COMMAND_BAD;
-    written = whole_file_close(&probe.table, status != COMMAND_BAD);
-    written = whole_file_close(&probe.save, status != COMMAND_BAD) && written;
+    written = output_file_close(&probe.table, status != COMMAND_BAD);
+    written = output_file_close(&probe.save, status != COMMAND_BAD) && written;
     return written ? status : COMMAND_BAD;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/tools/commands/probe/probe_budget.h"
 
-#include "src/tools/replay/stopwatch.h"
+#include "src/tools/replay/trace_clock.h"
 
 #define SECOND      UINT64_C(1000000000)
 #define FEW_SAMPLES 3

@@ -71,8 +71,8 @@ static const struct group {
     {PAGE, 512 * MIB, STAGES(page_stages), 1, 1, 7},
     {TOGETHER, 2 * MIB, STAGES(together_stages), 10, 1, 3},
     {EACH, 2 * MIB, STAGES(each_stages), 10, 1, 3},
-    {TOGETHER, 2 * MIB, STAGES(together_stages), PROBE_RUN_MOST, 1, 6},
-    {EACH, 2 * MIB, STAGES(each_stages), PROBE_RUN_MOST, 1, 6},
+    {TOGETHER, 2 * MIB, STAGES(together_stages), PROBE_RUN_MAX, 1, 6},
+    {EACH, 2 * MIB, STAGES(each_stages), PROBE_RUN_MAX, 1, 6},
     {ALLOC, 64 << 10, STAGES(alloc_stages), 1, 1, 2},
     {ALLOC, 2 * MIB, STAGES(alloc_stages), 1, 1, 2},
     {ALLOC, 4 * MIB, STAGES(alloc_stages), 1, 1, 2},
@@ -128,7 +128,7 @@ static void measure_alone(struct measuring *measuring, const struct group *group
                           struct probe_row *rows)
 {
     /* Calls for each of many pages take as long as the work does, which would then tell nothing. */
-    const bool has_busy = measuring->costs->is_busy && group->pages < PROBE_RUN_MOST;
+    const bool has_busy = measuring->costs->is_busy && group->pages < PROBE_RUN_MAX;
     bool fine = play(measuring, group, round, rows, PROBE_FIRST);
 
     for (unsigned busy = 0; busy <= (unsigned)has_busy; busy++)
@@ -266,7 +266,7 @@ void probe_costs_measure(struct probe_driver *driver, const struct probe_device 
     struct measuring measuring = {.driver = driver,
                                   .device = device,
                                   .costs = costs,
-                                  .samples = seconds > 0 ? PROBE_SAMPLES_MOST : PROBE_SAMPLES};
+                                  .samples = seconds > 0 ? PROBE_SAMPLES_MAX : PROBE_SAMPLES};
     const bool is_expandable = probe_device_is_expandable(device);
     unsigned weight = 0;
 

@@ -19,7 +19,7 @@
 
 /* Samples of a row, and how many at most where there is a time to fill. */
 #define PROBE_SAMPLES      21
-#define PROBE_SAMPLES_MOST 101
+#define PROBE_SAMPLES_MAX 101
 #define PROBE_THREADS      2
 #define PROBE_COSTS        128
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "src/tools/output/printable.h"
+#include "src/tools/output/text.h"
 #include "src/tools/replay/simulator.h"
 
 #define RESULT_NOT_READY    600
@@ -33,7 +33,7 @@ void probe_driver_error_name(struct probe_driver *driver, int error, char *text,
 
     if (driver->error_name(error, &name) != 0 || !name)
         name = "an unknown error";
-    (void)printable_copy(name, text, bytes);
+    (void)text_escape(name, text, bytes);
 }
 
 struct probe_name probe_driver_name(enum probe_entry entry)

@@ -11,7 +11,7 @@
 
 #define MIB        ((uint64_t)1 << 20)
 #define WIDE       (128 * MIB) /* above it, set-access has a price of its own */
-#define NAME_MOST  63
+#define NAME_MAX  63
 #define POINTS     16
 #define LINE_LEAST 3 /* points of a line that has a least time beside it */
 
@@ -148,7 +148,7 @@ static struct points points_of(const struct probe_costs *costs, const char *call
 /* What a call takes beside its mappings. */
 static uint64_t call_of(const struct probe_costs *costs, const char *call)
 {
-    static const unsigned pages[] = {1, 10, PROBE_RUN_MOST};
+    static const unsigned pages[] = {1, 10, PROBE_RUN_MAX};
     struct points points = {.count = 0};
     double alone = time_of_row(costs, call, 2 * MIB, 1);
 
@@ -325,7 +325,7 @@ static void print_row(FILE *out, const struct probe_preset *preset, const char *
 static void print_name(FILE *out, const char *card)
 {
     (void)fprintf(out, "name = ");
-    for (unsigned i = 0; i < NAME_MOST && card[i]; i++)
+    for (unsigned i = 0; i < NAME_MAX && card[i]; i++)
         (void)fputc(card[i] < ' ' || card[i] > '~' || card[i] == '#' ? '_' : card[i], out);
     (void)fprintf(out, "%s\n", *card ? "" : "unknown");
 }

@@ -7,8 +7,7 @@
 #include "src/tools/commands/probe/probe_table.h"
 #include "src/tools/output/amount.h"
 #include "src/tools/output/output.h"
-#include "src/tools/output/printable.h"
-#include "src/tools/output/style.h"
+#include "src/tools/output/text.h"
 
 #define LABEL_WIDTH 26
 
@@ -23,7 +22,7 @@ struct error {
 static void print_line(FILE *out, const char *label, const char *text)
 {
     (void)fprintf(out, "  %-*s", LABEL_WIDTH, label);
-    printable_print(out, text);
+    text_print(out, text);
     (void)fputc('\n', out);
 }
 
@@ -164,7 +163,7 @@ void probe_report_print(FILE *out, const struct probe_report *report)
     probe_table_print(out, report->costs);
     for (unsigned i = 0; i < driver->failures && i < PROBE_FAILURES; i++)
         (void)fprintf(out, "%s  %sfailed:%s %s with %s (%d), %s\n", i == 0 ? "\n" : "",
-                      style_on(out, STYLE_BAD), style_off(out), driver->failure[i].call,
+                      text_style_on(out, TEXT_BAD), text_style_off(out), driver->failure[i].call,
                       driver->failure[i].error_name, driver->failure[i].error,
                       driver->failure[i].doing);
     if (driver->failures > PROBE_FAILURES)
@@ -267,7 +266,7 @@ json_t *probe_report_json(const struct probe_report *report)
 
     return json_pack(
         "{s:o,s:i,s:i,s:i,s:s,s:I,s:I,s:b,s:b,s:s,s:s,s:o,s:s,s:s?,s:o,s:o,s:b,s:i,s:o}", "driver",
-        printable_json(report->library), "version", device->version, "device", device->ordinal,
+        text_json(report->library), "version", device->version, "device", device->ordinal,
         "devices", device->devices, "name", device->name, "free_bytes",
         (json_int_t)device->free_bytes, "total_bytes", (json_int_t)device->total_bytes, "mig",
         device->is_partition, "wsl", device->is_wsl, "would_use",

@@ -14,13 +14,13 @@
 #include "src/tools/commands/probe/probe_driver.h"
 
 /* Pages of the longest run. */
-#define PROBE_RUN_MOST 128
+#define PROBE_RUN_MAX 128
 
 /* What the calls of a round work on. */
 struct probe_round {
     struct probe_driver *driver;
     const char *doing;
-    uint64_t base, page, handle[PROBE_RUN_MOST];
+    uint64_t base, page, handle[PROBE_RUN_MAX];
     unsigned pages, created, mapped;
     uint64_t address; /* of an allocation; 0: none */
     void *event;

@@ -19,7 +19,7 @@ struct probe_stage {
 };
 
 struct probe_row {
-    uint64_t sample[2][PROBE_THREADS * PROBE_SAMPLES_MOST]; /* idle, busy */
+    uint64_t sample[2][PROBE_THREADS * PROBE_SAMPLES_MAX]; /* idle, busy */
     unsigned samples[2], waits;
     uint64_t first;
     bool has_first;

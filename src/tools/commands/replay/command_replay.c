@@ -7,9 +7,8 @@
 #include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
 #include "src/tools/commands/replay/report.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "src/tools/output/output.h"
-#include "src/tools/output/whole_file.h"
 #include "src/tools/replay/min_device.h"
 #include "src/tools/replay/replay.h"
 #include "src/tools/trace/trace_file.h"
@@ -18,7 +17,7 @@
 struct replays {
     const struct option_values *arguments;
     FILE *out; /* where the report goes */
-    struct whole_file timeline, history;
+    struct output_file timeline, history;
     json_t *objects;
     unsigned printed;    /* reports */
     bool has_read_input; /* standard input is at its end */
@@ -79,15 +78,15 @@ static void note_exit(struct replays *replays, int status)
 }
 
 /* A replay that was refused or could not be written leaves no file. */
-static void close_output(struct replays *replays, struct whole_file *file)
+static void close_output(struct replays *replays, struct output_file *file)
 {
-    if (!whole_file_close(file, replays->exit != COMMAND_BAD))
+    if (!output_file_close(file, replays->exit != COMMAND_BAD))
         note_exit(replays, COMMAND_BAD);
 }
 
-static bool open_output(struct replays *replays, enum option_id id, struct whole_file *file)
+static bool open_output(struct replays *replays, enum option_id id, struct output_file *file)
 {
-    return whole_file_open_second(file, option_text(replays->arguments, id),
+    return output_file_open_second(file, option_text(replays->arguments, id),
                                   replays->arguments->operands, replays->arguments->operand_count,
                                   &replays->out);
 }
@@ -100,8 +99,8 @@ static void find_gaps(const struct replays *replays, const struct xtrace *trace,
     const bool is_own = !option_given(replays->arguments, OPTION_CONFIG);
 
     for (unsigned i = 0; i < count; i++)
-        gaps_find(&reports[i].gaps, trace, reports[i].config, is_own && i == 0,
-                  is_own && first->oom_at < 0 ? first->end_reserved : GAPS_UNKNOWN);
+        trace_notes_find(&reports[i].notes, trace, reports[i].config, is_own && i == 0,
+                  is_own && first->oom_at < 0 ? first->end_reserved : TRACE_NOTES_UNKNOWN);
 }
 
 /* is_first: of those that are compared; files are written of that one */
@@ -145,7 +144,7 @@ static void print(struct replays *replays, const struct report *reports, unsigne
     }
     for (unsigned i = 0; i < count; i++)
         if (json_array_append_new(replays->objects, report_json(&reports[i])) != 0) {
-            (void)complain_of_memory();
+            (void)message_out_of_memory();
             note_exit(replays, COMMAND_BAD);
         }
 }
@@ -192,11 +191,11 @@ static bool may_replay(const struct replays *replays, const struct trace_file *f
     for (size_t i = 0; i < trace->answer_count && !has_answers; i++)
         has_answers = trace->answers[i].row == XTRACE_ROW_NOW;
     if (!has_answers) {
-        complain("%s: --check needs a tape: there is no `=` line in this file", file->name);
+        message_print("%s: --check needs a tape: there is no `=` line in this file", file->name);
         return false;
     }
     if (config && strcmp(config, file->config) != 0) {
-        complain("%s: --check needs the configuration that the tape was made under, '%s'",
+        message_print("%s: --check needs the configuration that the tape was made under, '%s'",
                  file->name, file->config);
         return false;
     }
@@ -209,7 +208,7 @@ static bool may_read(struct replays *replays, const char *path)
     const bool is_input = strcmp(path, "-") == 0;
 
     if (is_input && replays->has_read_input) {
-        complain_named("standard input can be read once only");
+        message_error("standard input can be read once only");
         return false;
     }
     replays->has_read_input |= is_input;
@@ -250,7 +249,7 @@ static int run(const struct option_values *arguments)
     if (!agree(&replays) || !open_output(&replays, OPTION_TIMELINE, &replays.timeline))
         return COMMAND_BAD;
     if (!open_output(&replays, OPTION_HISTORY, &replays.history)) {
-        (void)whole_file_close(&replays.timeline, false);
+        (void)output_file_close(&replays.timeline, false);
         return COMMAND_BAD;
     }
     if (option_given(arguments, OPTION_JSON))

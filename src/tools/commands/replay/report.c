@@ -6,8 +6,7 @@
 
 #include "src/tools/output/amount.h"
 #include "src/tools/output/output.h"
-#include "src/tools/output/printable.h"
-#include "src/tools/output/style.h"
+#include "src/tools/output/text.h"
 
 #define LABEL_WIDTH  24
 #define COLUMN_WIDTH 18
@@ -180,15 +179,15 @@ static struct figure figure_in(const struct report *report, unsigned row)
     case SPEED:
         return time_of(true, result->ns_per_event);
     case LIVE_AVERAGE:
-        return figure_of(result->watch.live_time_avg, true);
+        return figure_of(result->clock.live_time_avg, true);
     case RESERVED_AVERAGE:
-        return figure_of(result->watch.reserved_time_avg, true);
+        return figure_of(result->clock.reserved_time_avg, true);
     case WAITS:
-        return figure_of(result->watch.request_path_syncs, false);
+        return figure_of(result->clock.request_path_syncs, false);
     case LONGEST_CALL:
         break;
     }
-    return time_of(result->watch.has_times, (double)result->watch.max_call_ns);
+    return time_of(result->clock.has_times, (double)result->clock.max_call_ns);
 }
 
 static bool is_shown(const struct report *reports, unsigned count, unsigned row)
@@ -198,7 +197,7 @@ static bool is_shown(const struct report *reports, unsigned count, unsigned row)
     for (unsigned i = 0; i < count; i++)
         has_min_device |= reports[i].has_min_device;
     if (rows[row].what >= LIVE_AVERAGE)
-        return reports[0].result.watch.has_clock;
+        return reports[0].result.clock.has_clock;
     if (rows[row].what == SMALLEST)
         return has_min_device;
     return rows[row].what != FAILED || reports[0].result.failed > 0;
@@ -250,13 +249,13 @@ static void print_check(FILE *out, const struct report *report)
     if (!result->was_checked)
         return;
     (void)fprintf(out, "%s%s of %s agree%s",
-                  style_on(out, result->mismatches > 0 ? STYLE_BAD : STYLE_GOOD),
+                  text_style_on(out, result->mismatches > 0 ? TEXT_BAD : TEXT_GOOD),
                   amount_count(result->checked - result->mismatches).text,
                   amount_of(result->checked, "step").text, result->checked == 1 ? "s" : "");
     if (result->check_end_line > 0)
         (void)fprintf(out, " up to line %" PRIu32 ", where only xseg found memory",
                       result->check_end_line);
-    (void)fprintf(out, "%s\n", style_off(out));
+    (void)fprintf(out, "%s\n", text_style_off(out));
 }
 
 /* "2.4 x fewer driver calls"; a number where the factor would be 1.0. */
@@ -306,15 +305,15 @@ static bool print_shortage(FILE *out, const struct replay_result *first,
     return true;
 }
 
-static enum style style_of(const struct replay_result *first, const struct replay_result *second)
+static enum text_style style_of(const struct replay_result *first, const struct replay_result *second)
 {
     if (first->oom_at != second->oom_at)
         return second->oom_at < 0 || (first->oom_at >= 0 && first->oom_at < second->oom_at)
-                   ? STYLE_GOOD
-                   : STYLE_BAD;
+                   ? TEXT_GOOD
+                   : TEXT_BAD;
     if (first->peak_reserved == second->peak_reserved)
-        return STYLE_STRONG;
-    return second->peak_reserved < first->peak_reserved ? STYLE_GOOD : STYLE_BAD;
+        return TEXT_STRONG;
+    return second->peak_reserved < first->peak_reserved ? TEXT_GOOD : TEXT_BAD;
 }
 
 /* What the second configuration does better or worse than the first. */
@@ -322,26 +321,26 @@ static void print_verdict(FILE *out, const struct report *reports)
 {
     const struct replay_result *first = &reports[0].result, *second = &reports[1].result;
 
-    (void)fputs(style_on(out, style_of(first, second)), out);
+    (void)fputs(text_style_on(out, style_of(first, second)), out);
     if (!print_shortage(out, first, second)) {
         (void)fputs("B ", out);
         print_less(out, first->peak_reserved, second->peak_reserved);
         (void)fputs(", ", out);
         print_fewer(out, sum_calls(first), sum_calls(second));
     }
-    (void)fprintf(out, "%s\n", style_off(out));
+    (void)fprintf(out, "%s\n", text_style_off(out));
 }
 
 /* Print the gaps of the file; a gap of both replays is printed once. */
 static void print_gaps(FILE *out, const struct report *reports, unsigned count)
 {
     for (unsigned i = 0; i < count; i++)
-        for (unsigned at = 0; at < reports[i].gaps.count; at++) {
-            const char *text = reports[i].gaps.text[at];
+        for (unsigned at = 0; at < reports[i].notes.count; at++) {
+            const char *text = reports[i].notes.text[at];
             bool is_printed = false;
 
-            for (unsigned k = 0; i > 0 && k < reports[0].gaps.count; k++)
-                is_printed |= strncmp(text, reports[0].gaps.text[k], strcspn(text, ":")) == 0;
+            for (unsigned k = 0; i > 0 && k < reports[0].notes.count; k++)
+                is_printed |= strncmp(text, reports[0].notes.text[k], strcspn(text, ":")) == 0;
             if (!is_printed)
                 (void)fprintf(out, "%s\n", text);
         }
@@ -351,7 +350,7 @@ static void print_gaps(FILE *out, const struct report *reports, unsigned count)
 
 static void print_head(FILE *out, int width, const struct report *reports, unsigned count)
 {
-    style_strong(out, reports[0].file);
+    text_print_strong(out, reports[0].file);
     (void)fputc('\n', out);
     for (unsigned i = 0; i < count; i++) {
         const char *config = reports[i].config[0] ? reports[i].config : "(none: the defaults)";
@@ -359,7 +358,7 @@ static void print_head(FILE *out, int width, const struct report *reports, unsig
 
         label[sizeof(label) - 2] = (char)('A' + (int)i);
         print_label(out, 2, width, count > 1 ? label : "configuration");
-        printable_print(out, config);
+        text_print(out, config);
         (void)fputc('\n', out);
     }
     print_label(out, 2, width, "device memory");
@@ -392,8 +391,8 @@ void report_table(FILE *out, const struct report *reports, unsigned count, bool 
     for (unsigned i = 0; i < count; i++)
         print_check(out, &reports[i]);
     for (unsigned i = 0; i < count; i++)
-        if (reports[i].result.explained.is_there)
-            explained_print(out, &reports[i].result.explained);
+        if (reports[i].result.explanation.is_there)
+            explanation_print(out, &reports[i].result.explanation);
     if (count > 1)
         print_verdict(out, reports);
     print_gaps(out, reports, count);
@@ -425,13 +424,13 @@ static json_t *us_json(bool is_known, uint64_t nanoseconds)
 json_t *report_json(const struct report *report)
 {
     const struct replay_result *result = &report->result;
-    const struct watch_result *watch = &result->watch;
-    const bool has_clock = watch->has_clock, has_failed = result->failed > 0;
+    const struct trace_clock_result *clock = &result->clock;
+    const bool has_clock = clock->has_clock, has_failed = result->failed > 0;
 
     return json_pack(
         "{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:f, s:I, s:I, s:o?, s:o*, s:o*, "
         "s:o*, s:o*, s:o*, s:o*, s:o*, s:o*, s:o*, s:o*}",
-        "trace", printable_json(report->file), "config", printable_json(report->config), "events",
+        "trace", text_json(report->file), "config", text_json(report->config), "events",
         (json_int_t)result->events, "oom_at", (json_int_t)result->oom_at, "peak_requested",
         (json_int_t)result->peak_requested, "peak_allocated", (json_int_t)result->peak_allocated,
         "peak_active", (json_int_t)result->peak_active, "peak_reserved",
@@ -442,12 +441,12 @@ json_t *report_json(const struct report *report)
         output_json_number(report->has_min_device, report->min_device), "failed",
         output_json_number(has_failed, result->failed), "failed_served",
         output_json_number(has_failed, result->failed_served), "live_time_avg",
-        output_json_number(has_clock, watch->live_time_avg), "reserved_time_avg",
-        output_json_number(has_clock, watch->reserved_time_avg), "request_path_syncs",
-        output_json_number(has_clock, watch->request_path_syncs), "max_call_us",
-        has_clock ? us_json(watch->has_times, watch->max_call_ns) : NULL, "requests",
-        output_json_number(has_clock, watch->requests), "max_request_us",
-        has_clock ? us_json(watch->has_times, watch->max_request_ns) : NULL, "explained",
-        result->explained.is_there ? explained_json(&result->explained) : NULL, "notes",
-        report->gaps.count > 0 ? gaps_json(&report->gaps) : NULL);
+        output_json_number(has_clock, clock->live_time_avg), "reserved_time_avg",
+        output_json_number(has_clock, clock->reserved_time_avg), "request_path_syncs",
+        output_json_number(has_clock, clock->request_path_syncs), "max_call_us",
+        has_clock ? us_json(clock->has_times, clock->max_call_ns) : NULL, "requests",
+        output_json_number(has_clock, clock->requests), "max_request_us",
+        has_clock ? us_json(clock->has_times, clock->max_request_ns) : NULL, "explained",
+        result->explanation.is_there ? explanation_json(&result->explanation) : NULL, "notes",
+        report->notes.count > 0 ? trace_notes_json(&report->notes) : NULL);
 }

@@ -13,7 +13,7 @@
 #include <stdio.h>
 
 #include "src/tools/replay/replay.h"
-#include "src/tools/trace/gaps.h"
+#include "src/tools/trace/trace_notes.h"
 
 struct report {
     const char *file;
@@ -23,7 +23,7 @@ struct report {
     struct replay_result result;
     enum check_mode check;
     bool has_min_device;
-    struct gaps gaps; /* of the file, under this configuration */
+    struct trace_notes notes; /* of the file, under this configuration */
     uint64_t min_device;
 };
 

@@ -6,9 +6,9 @@
 #include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
 #include "src/tools/commands/top/top_screen.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "src/tools/output/output.h"
-#include "src/tools/output/style.h"
+#include "src/tools/output/text.h"
 
 /* Options that are fine apart and not together. */
 static bool agree(const struct option_values *arguments)
@@ -34,7 +34,7 @@ static bool print_text(const struct publishers *publishers, enum top_by by)
         (void)printf("no process publishes its memory: give one the key publish:True\n");
     top_table_head(line, by, &from, &length);
     if (table.count > 0)
-        style_heading(stdout, "%s", line);
+        text_print_heading(stdout, "%s", line);
     for (size_t i = 0; i < table.count; i++) {
         top_table_line(&table.rows[i], line);
         (void)printf("%s\n", line);
@@ -50,7 +50,7 @@ static void print_budget(const struct top_budget *budget)
     for (size_t i = 0; i < top_budget_lines(budget); i++) {
         top_budget_line(budget, i, line);
         if (i == 0)
-            style_heading(stdout, "%s", line);
+            text_print_heading(stdout, "%s", line);
         else
             (void)printf("%s\n", line);
     }
@@ -64,11 +64,11 @@ static bool print_all(const struct option_values *arguments, const struct publis
         json_t *shared = budget ? top_budget_json(budget) : NULL;
 
         if (budget && !shared)
-            return complain_of_memory();
+            return message_out_of_memory();
         return output_json(stdout, top_table_json(publishers, shared));
     }
     if (!print_text(publishers, (enum top_by)arguments->of[OPTION_SORT].number))
-        return complain_of_memory();
+        return message_out_of_memory();
     if (budget)
         print_budget(budget);
     return true;
@@ -80,12 +80,12 @@ static int find_publishers(struct publishers *publishers, pid_t pid)
     const int error = publishers_find(publishers, pid);
 
     if (error != 0) {
-        complain_named("the processes cannot be listed in /proc: %s", strerror(error));
+        message_error("the processes cannot be listed in /proc: %s", strerror(error));
         return COMMAND_BAD;
     }
     if (pid == 0 || publishers->count > 0)
         return COMMAND_FINE;
-    complain_named("process %ld publishes nothing that may be read: it needs the key "
+    message_error("process %ld publishes nothing that may be read: it needs the key "
                    "publish:True, and to be of the same user",
                    (long)pid);
     publishers_fini(publishers);
@@ -101,7 +101,7 @@ static int print_once(const struct option_values *arguments, const struct top_wi
     if (wish->budget)
         top_budget_look(&budget, wish->budget);
     if (budget.status != XSEG_OK) {
-        complain_named("%s", budget.problem);
+        message_error("%s", budget.problem);
         top_budget_fini(&budget);
         return budget.status == XSEG_ERR_FILE || budget.status == XSEG_ERR_BUSY ? COMMAND_MISMATCH
                                                                                 : COMMAND_BAD;
@@ -134,7 +134,7 @@ static int run(const struct option_values *arguments)
               : top_screen_run(&wish);
     if (!why)
         return COMMAND_FINE;
-    complain_named("%s", why);
+    message_error("%s", why);
     return COMMAND_BAD;
 }
 

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "src/tools/output/printable.h"
+#include "src/tools/output/text.h"
 
 /* A frame that changes while it is read is read again so often. */
 #define TRIES 20
@@ -35,7 +35,7 @@ static void clean_label(char label[XSEG_PUBLISHED_LABEL])
 
     memcpy(raw, label, sizeof(raw));
     raw[sizeof(raw) - 1] = '\0';
-    (void)printable_copy(raw, label, XSEG_PUBLISHED_LABEL);
+    (void)text_escape(raw, label, XSEG_PUBLISHED_LABEL);
 }
 
 static bool check_frame(struct xseg_published_sample *frame, const char **why)

@@ -14,14 +14,14 @@
 #include <unistd.h>
 
 #include "src/tools/commands/top/published.h"
-#include "src/tools/containers/array.h"
-#include "src/tools/output/printable.h"
+#include "src/tools/containers/containers.h"
+#include "src/tools/output/text.h"
 
 /* Where the link of a descriptor leads. */
 #define TARGET "/memfd:" XSEG_PUBLISHED_NAME " (deleted)"
 
 /* Files of one process that are looked at: a process may have any number. */
-#define FILES_MOST 64u
+#define FILES_MAX 64u
 
 #define START_FIELD 22 /* of /proc/PID/stat */
 
@@ -29,7 +29,7 @@
 struct process {
     pid_t pid;
     int folder;             /* /proc/PID */
-    ino_t seen[FILES_MOST]; /* its files so far: a descriptor may have been duplicated */
+    ino_t seen[FILES_MAX]; /* its files so far: a descriptor may have been duplicated */
     unsigned seen_count;
 };
 
@@ -92,7 +92,7 @@ static void read_command(const struct process *process, char *command, size_t ro
 
     (void)read_text(process, "comm", text, sizeof(text));
     text[strcspn(text, "\n")] = '\0';
-    (void)printable_copy(text, command, room);
+    (void)text_escape(text, command, room);
 }
 
 /* --- Its files. --- */
@@ -110,7 +110,7 @@ static bool add(struct publishers *publishers, const struct publisher *found)
 {
     struct publisher *kept;
 
-    if (!array_room((void **)&publishers->list, publishers->count, sizeof(publishers->list[0])))
+    if (!array_reserve((void **)&publishers->list, publishers->count, sizeof(publishers->list[0])))
         return false;
     kept = malloc(sizeof(*kept));
     if (!kept)
@@ -172,7 +172,7 @@ static bool look_at_descriptor(struct publishers *publishers, struct process *pr
     int file;
 
     if (bytes != (ssize_t)strlen(TARGET) || memcmp(target, TARGET, strlen(TARGET)) != 0 ||
-        process->seen_count == FILES_MOST)
+        process->seen_count == FILES_MAX)
         return true;
     file = open_file(process, descriptors, name);
     if (file >= 0) {

@@ -7,7 +7,7 @@
 
 #include "src/tools/output/amount.h"
 #include "src/tools/output/output.h"
-#include "src/tools/output/printable.h"
+#include "src/tools/output/text.h"
 #include "xseg/allocator.h"
 #include "xseg/budget.h"
 
@@ -63,7 +63,7 @@ void top_budget_look(struct top_budget *budget, const char *name)
         return;
     }
     (void)xseg_error_message(said, sizeof(said));
-    (void)printable_copy(said, budget->problem, sizeof(budget->problem));
+    (void)text_escape(said, budget->problem, sizeof(budget->problem));
 }
 
 void top_budget_fini(struct top_budget *budget)
@@ -96,7 +96,7 @@ static void format_row(const struct top_share *row, char line[TOP_LINE])
         (void)snprintf(line, TOP_LINE, "%8s  %-15s  its figures cannot be read", "?", "?");
         return;
     }
-    (void)printable_copy(row->program, program, sizeof(program));
+    (void)text_escape(row->program, program, sizeof(program));
     if (row->uuid[0] == '\0') {
         (void)snprintf(line, TOP_LINE, "%8d  %-15.15s  no device is open", row->pid, program);
         return;
@@ -132,7 +132,7 @@ static json_t *row_json(const struct top_share *row)
         return json_pack("{s:i, s:b}", "slot", (int)row->slot, "readable", 0);
     return json_pack(
         "{s:i, s:b, s:i, s:o, s:o, s:I, s:I, s:I, s:f, s:I, s:o}", "slot", (int)row->slot,
-        "readable", 1, "pid", row->pid, "command", printable_json(row->program), "uuid",
+        "readable", 1, "pid", row->pid, "command", text_json(row->program), "uuid",
         row->uuid[0] != '\0' ? json_string(row->uuid) : json_null(), "physical",
         (json_int_t)row->taken, "idle", (json_int_t)row->idle, "demand", (json_int_t)row->wanted,
         "share", (double)row->share / 1e6, "min_bytes", (json_int_t)row->floor, "released",

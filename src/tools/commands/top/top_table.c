@@ -8,7 +8,7 @@
 
 #include "src/tools/output/amount.h"
 #include "src/tools/output/output.h"
-#include "src/tools/output/printable.h"
+#include "src/tools/output/text.h"
 
 /* --- Order. --- */
 
@@ -246,7 +246,7 @@ static json_t *pool_json(const struct xseg_published_pool *pool)
     static const char *const kinds[] = {"default", "private", "guarded", "ended", "others"};
 
     return json_pack("{s:s, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "kind",
-                     kinds[pool->kind], "label", printable_json(pool->label), "count",
+                     kinds[pool->kind], "label", text_json(pool->label), "count",
                      (json_int_t)pool->count, "allocated", number(pool->live), "pending",
                      number(pool->pending), "cached", number(pool->cached), "reserved",
                      number(pool->reserved), "reserved_peak", number(pool->reserved_peak),
@@ -281,12 +281,12 @@ static json_t *publisher_json(const struct publisher *publisher)
     if (publisher->problem) {
         json_decref(devices);
         return json_pack("{s:I, s:o, s:s}", "pid", (json_int_t)publisher->pid, "command",
-                         printable_json(publisher->command), "problem", publisher->problem);
+                         text_json(publisher->command), "problem", publisher->problem);
     }
     for (uint32_t i = 0; i < publisher->frame.device_count; i++)
         output_json_add(&devices, device_json(publisher, &publisher->frame.devices[i]));
     return json_pack("{s:I, s:o, s:f, s:o}", "pid", (json_int_t)publisher->pid, "command",
-                     printable_json(publisher->command), "age_s", publisher->age, "devices",
+                     text_json(publisher->command), "age_s", publisher->age, "devices",
                      devices);
 }
 

@@ -7,10 +7,10 @@
 #include "src/tools/commands/view/view_model.h"
 #include "src/tools/commands/view/view_page.h"
 #include "src/tools/output/amount.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "src/tools/output/progress.h"
-#include "src/tools/output/whole_file.h"
-#include "src/tools/reading/recording_file.h"
+#include "src/tools/output/output.h"
+#include "src/tools/reading/recording.h"
 
 #define MOST_BYTES \
     ((uint64_t)1 << 44) /* of one block or segment: the page walks along it in steps of 2 MiB */
@@ -36,13 +36,13 @@ static const struct recording_device *choose(const struct option_values *argumen
         recording_file_device(recording, option_device(arguments, OPTION_SNAPSHOT_DEVICE), &fault);
 
     if (!device)
-        complain("%s: %s", recording->name, fault.text);
+        message_print("%s: %s", recording->name, fault.text);
     else if (largest_of(device) > MOST_BYTES) {
-        complain("%s: a block or segment of %s is in it; a page shows at most 16.00 TiB",
+        message_print("%s: a block or segment of %s is in it; a page shows at most 16.00 TiB",
                  recording->name, amount_bytes(largest_of(device)).text);
         return NULL;
     } else if (device->event_count == 0)
-        complain("%s: there is no history in it, so the page shows the end "
+        message_print("%s: there is no history in it, so the page shows the end "
                  "alone; " RECORDING_FILE_HOW_TO,
                  recording->name);
     return device;
@@ -54,7 +54,7 @@ static bool add_file(FILE *out, const struct option_values *arguments, unsigned 
     const size_t most = (size_t)arguments->of[OPTION_BLOCKS].number;
     const struct recording_device *device;
     struct recording recording;
-    struct course_dropped dropped = {0, 0};
+    struct replay_model_dropped dropped = {0, 0};
     size_t summed = 0;
     bool fine;
 
@@ -65,12 +65,12 @@ static bool add_file(FILE *out, const struct option_values *arguments, unsigned 
     fine = device && view_model_write(out, number, &recording, device, most, &summed, &dropped);
     progress_end();
     if (device && !fine)
-        complain("%s: no host memory is left to make a page of it", recording.name);
+        message_print("%s: no host memory is left to make a page of it", recording.name);
     else if (summed > 0)
-        complain("%s: the page is aggregated: it has the %s with most bytes x events, and "
+        message_print("%s: the page is aggregated: it has the %s with most bytes x events, and "
                  "of %s the sum; --blocks sets how many it has",
                  recording.name, amount_of(most, "block").text, amount_of(summed, "other").text);
-    *has_dropped |= fine && course_report_dropped(recording.name, &dropped);
+    *has_dropped |= fine && replay_model_report_dropped(recording.name, &dropped);
     recording_fini(&recording);
     return fine;
 }
@@ -78,21 +78,21 @@ static bool add_file(FILE *out, const struct option_values *arguments, unsigned 
 static int run(const struct option_values *arguments)
 {
     const char *path = arguments->of[OPTION_OUTPUT].text;
-    struct whole_file page;
+    struct output_file page;
     bool fine = true, has_dropped = false;
 
     if (!path) {
-        complain_named("needs --output: the page to write");
+        message_error("needs --output: the page to write");
         return COMMAND_BAD;
     }
-    if (!whole_file_open(&page, path, arguments->operands, arguments->operand_count))
+    if (!output_file_open(&page, path, arguments->operands, arguments->operand_count))
         return COMMAND_BAD;
     (void)fwrite(view_page_head, 1, view_page_head_bytes, page.out);
     for (int i = 0; fine && i < arguments->operand_count; i++)
         fine = add_file(page.out, arguments, (unsigned)i, &has_dropped);
     if (fine)
         (void)fwrite(view_page_tail, 1, view_page_tail_bytes, page.out);
-    if (!whole_file_close(&page, fine))
+    if (!output_file_close(&page, fine))
         return COMMAND_BAD;
     return has_dropped ? COMMAND_MISMATCH : COMMAND_FINE;
 }

@@ -3,22 +3,22 @@
 
 #include <stdlib.h>
 
-#include "src/tools/containers/array.h"
+#include "src/tools/containers/containers.h"
 
-#define LIVES_MOST UINT32_MAX
+#define LIVES_MAX UINT32_MAX
 
 /* The state of playing the events. */
 struct pass {
     struct view_lives *out;
     const struct recording_device *device;
-    struct course course;
+    struct replay_model model;
     uint32_t *life_of; /* by the course's slots of blocks */
     uint32_t slot_room;
     struct ordered mapped; /* starts of what is mapped now */
     struct view_span *mapped_span;
     uint32_t mapped_room;
     uint32_t now, end; /* moments */
-    bool lacks_memory;
+    bool out_of_memory;
 };
 
 /* --- Spans. --- */
@@ -28,7 +28,7 @@ static bool add_mapped(struct pass *pass, const struct view_span *span)
 {
     const uint32_t slot = ordered_add(&pass->mapped, span->address);
 
-    if (slot == ORDERED_NONE || !ordered_follow(&pass->mapped, (void **)&pass->mapped_span,
+    if (slot == ORDERED_NONE || !ordered_resize(&pass->mapped, (void **)&pass->mapped_span,
                                                 &pass->mapped_room, sizeof(*span)))
         return false;
     pass->mapped_span[slot] = *span;
@@ -41,7 +41,7 @@ static bool add_span(struct pass *pass, const struct view_span *mapped, uint64_t
     struct view_lives *out = pass->out;
     struct view_span *span;
 
-    if (!array_room((void **)&out->spans, out->span_count, sizeof(*out->spans)))
+    if (!array_reserve((void **)&out->spans, out->span_count, sizeof(*out->spans)))
         return false;
     span = &out->spans[out->span_count++];
     *span = *mapped;
@@ -90,7 +90,7 @@ static bool add_rest(struct pass *pass)
     return true;
 }
 
-static void range_comes(void *self, const struct course_range *range)
+static void range_added(void *self, const struct replay_model_range *range)
 {
     struct pass *pass = self;
     const struct view_span span = {
@@ -103,15 +103,15 @@ static void range_comes(void *self, const struct course_range *range)
     };
 
     if (!add_mapped(pass, &span))
-        pass->lacks_memory = true;
+        pass->out_of_memory = true;
 }
 
-static void range_leaves(void *self, const struct course_range *range)
+static void range_removed(void *self, const struct replay_model_range *range)
 {
     struct pass *pass = self;
 
-    if (!pass->lacks_memory && !unmap(pass, range->start, range->end))
-        pass->lacks_memory = true;
+    if (!pass->out_of_memory && !unmap(pass, range->start, range->end))
+        pass->out_of_memory = true;
 }
 
 /* --- Lives. --- */
@@ -120,19 +120,19 @@ static bool make_room(struct pass *pass)
 {
     struct view_lives *out = pass->out;
 
-    return out->life_count < LIVES_MOST &&
-           array_room((void **)&out->lives, out->life_count, sizeof(*out->lives)) &&
-           ordered_follow(&pass->course.blocks, (void **)&pass->life_of, &pass->slot_room,
+    return out->life_count < LIVES_MAX &&
+           array_reserve((void **)&out->lives, out->life_count, sizeof(*out->lives)) &&
+           ordered_resize(&pass->model.blocks, (void **)&pass->life_of, &pass->slot_room,
                           sizeof(*pass->life_of));
 }
 
-static void block_comes(void *self, uint32_t slot, const struct course_block *block)
+static void block_added(void *self, uint32_t slot, const struct replay_model_block *block)
 {
     struct pass *pass = self;
     struct view_lives *out = pass->out;
 
-    if (pass->lacks_memory || !make_room(pass)) {
-        pass->lacks_memory = true;
+    if (pass->out_of_memory || !make_room(pass)) {
+        pass->out_of_memory = true;
         return;
     }
     pass->life_of[slot] = (uint32_t)out->life_count;
@@ -162,21 +162,21 @@ static void free_life(struct pass *pass, struct view_life *life)
     life->free_stack = event->stack == life->stack ? 0 : event->stack;
 }
 
-static void block_is_freed(void *self, uint32_t slot, const struct course_block *block)
+static void block_freed(void *self, uint32_t slot, const struct replay_model_block *block)
 {
     struct pass *pass = self;
 
     (void)block;
-    if (!pass->lacks_memory)
+    if (!pass->out_of_memory)
         free_life(pass, &pass->out->lives[pass->life_of[slot]]);
 }
 
-static void block_leaves(void *self, uint32_t slot, const struct course_block *block)
+static void block_removed(void *self, uint32_t slot, const struct replay_model_block *block)
 {
     struct pass *pass = self;
     struct view_life *life;
 
-    if (pass->lacks_memory)
+    if (pass->out_of_memory)
         return;
     life = &pass->out->lives[pass->life_of[slot]];
     if (!block->is_pending)
@@ -199,17 +199,17 @@ static bool number_events(struct pass *pass)
 
 static bool run(struct pass *pass)
 {
-    const struct course_watcher watcher = {pass,         block_comes, block_is_freed,
-                                           block_leaves, range_comes, range_leaves};
+    const struct replay_model_observer observer = {pass,         block_added, block_freed,
+                                           block_removed, range_added, range_removed};
 
-    pass->out->unmatched = pass->course.left_out;
-    pass->out->dropped = pass->course.dropped;
-    course_watch(&pass->course, &watcher);
+    pass->out->unmatched = pass->model.omitted;
+    pass->out->dropped = pass->model.dropped;
+    replay_model_observe(&pass->model, &observer);
     do
-        pass->now = (uint32_t)pass->course.at + 1;
-    while (!pass->lacks_memory && course_step(&pass->course));
+        pass->now = (uint32_t)pass->model.at + 1;
+    while (!pass->out_of_memory && replay_model_step(&pass->model));
     pass->now = pass->end;
-    return !pass->lacks_memory && !pass->course.lacks_memory && add_rest(pass) &&
+    return !pass->out_of_memory && !pass->model.out_of_memory && add_rest(pass) &&
            number_events(pass);
 }
 
@@ -221,10 +221,10 @@ bool view_lives_init(struct view_lives *out, const struct recording *recording,
 
     *out = (struct view_lives){0};
     ordered_init(&pass.mapped);
-    if (!course_init(&pass.course, recording, device))
+    if (!replay_model_init(&pass.model, recording, device))
         return false;
     fine = run(&pass);
-    course_fini(&pass.course);
+    replay_model_fini(&pass.model);
     ordered_fini(&pass.mapped);
     free(pass.mapped_span);
     free(pass.life_of);

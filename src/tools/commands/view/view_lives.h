@@ -14,7 +14,7 @@
  *   LIVES-2  lives are in the order of their births, and no two with born > 0 have one moment
  *   LIVES-3  spans that hold one moment do not overlap
  *
- * The history is played by course.h: what does not fit is left out and counted.
+ * The history is played by replay_model.h: what does not fit is left out and counted.
  *
  * Locking: none; intervals belong to one thread.
  */
@@ -44,7 +44,7 @@ struct view_lives {
         summed; /* [event_count + 1] or NULL: the most that summed lives had from each moment to the next */
     size_t life_count, span_count, event_count;
     size_t summed_count; /* lives that are summed */
-    struct course_dropped dropped;
+    struct replay_model_dropped dropped;
     uint64_t unmatched; /* events, segments and blocks that contradict what is around them */
 };
 

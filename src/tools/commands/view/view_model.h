@@ -41,6 +41,6 @@
  */
 bool view_model_write(FILE *out, unsigned number, const struct recording *recording,
                       const struct recording_device *device, size_t most_lives, size_t *summed,
-                      struct course_dropped *dropped);
+                      struct replay_model_dropped *dropped);
 
 #endif
