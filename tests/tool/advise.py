@@ -357,14 +357,14 @@ class BadInput(AdviseTest):
     def test_files(self):
         data = pickle.dumps(ends_short(MIB), 4)
         self.refused("it is a text file that begins with 'no trace'", self.file(b"no trace\n"))
-        self.refused("ends too early", self.file(data[:-100]))
+        self.refused("is truncated", self.file(data[:-100]))
         self.refused("a dictionary without `segments`", self.file({"a": 1}))
         self.refused("cannot be opened", self.folder / "absent")
         empty = self.folder / "empty"
         empty.mkdir()
-        self.refused("there is no snapshot in this folder", empty)
+        self.refused("no snapshot in this folder", empty)
         self.refused("needs a file")
-        self.refused("--device chooses a history", "--device", 0, self.file(full()))
+        self.refused("--device selects a history", "--device", 0, self.file(full()))
 
     def test_no_history(self):
         said = self.refused("torch.cuda.memory._record_memory_history()", self.file(ends_short(MIB, history=False)))

@@ -476,17 +476,17 @@ class Limits(BlameTest):
     def test_an_entry_that_comes_again_is_refused(self):
         snapshot = small().snapshot()
         snapshot["device_traces"].append(list(snapshot["device_traces"][0]))
-        self.refused("each has to be a dictionary of its own", self.file(snapshot))
+        self.refused("each entry must be a separate dictionary", self.file(snapshot))
 
     def test_an_entry_that_is_wrong_is_named(self):
-        for at, entry, words in ((4, {"action": "alloc", "addr": 1 << 40, "size": -1}, "entry 5: `size` is missing, or no number"),
+        for at, entry, words in ((4, {"action": "alloc", "addr": 1 << 40, "size": -1}, "entry 5: `size` is missing or not a number"),
                                  (0, {"addr": 5}, "entry 1: it has no `action`"), (7, 17, "entry 8: it has no `action`")):
             snapshot = small().snapshot()
             snapshot["device_traces"][0].insert(at, entry)
             self.refused("device 0, " + words, self.file(snapshot))
         snapshot = small().snapshot()
         snapshot["device_traces"].append(snapshot["device_traces"][0])
-        self.refused("its entries are those of another list", self.file(snapshot))
+        self.refused("the list is shared with another device", self.file(snapshot))
 
     def test_what_is_older_than_the_recording(self):
         found = self.blamed(self.file(small().snapshot(skip=3)))
@@ -508,26 +508,26 @@ class Limits(BlameTest):
     def test_bad_files(self):
         data = pickle.dumps(small().snapshot(), 4)
         self.refused("it is a text file that begins with 'no pickle'", self.file(b"no pickle"))
-        self.refused("ends too early", self.file(data[:-100]))
+        self.refused("is truncated", self.file(data[:-100]))
         self.refused("the file is empty", self.file(b""))
-        self.refused("protocol 9 of pickles is not known", self.file(b"\x80\x09" + data[2:]))
+        self.refused("unsupported protocol, 9", self.file(b"\x80\x09" + data[2:]))
         self.refused("a dictionary without `segments`", self.file({"a": 1}))
         self.refused("neither events nor segments", self.file({"segments": [], "device_traces": []}))
         self.refused("cannot be opened", self.folder / "absent")
         (self.folder / "empty").mkdir()
-        self.refused("there is no snapshot in this folder", self.folder / "empty")
+        self.refused("no snapshot in this folder", self.folder / "empty")
         snapshot = small().snapshot()
         del snapshot["device_traces"][0][4]["addr"]
         self.refused("device 0, entry 5: `addr` is missing", self.file(snapshot))
         snapshot = small().snapshot()
         blocks = snapshot["segments"][0]["blocks"]
         blocks[:] = [{**blocks[0], "frames": blocks}, dict(blocks[0])]
-        self.refused("segment 1: its blocks are the frames of a block, too", self.file(snapshot))
+        self.refused("segment 1: its list of blocks is also a stack", self.file(snapshot))
 
     def test_a_small_file_takes_little_memory(self):
         entries = [{"action": "alloc", "addr": BASE, "size": 512} for _ in range(1000)]
-        self.refused("its entries are those of another list", self.file({"segments": [], "device_traces": [entries] * 900}))
-        self.refused("there is no device 1024", self.file({"segments": [], "device_traces": [[]] * 1024 + [entries]}))
+        self.refused("the list is shared with another device", self.file({"segments": [], "device_traces": [entries] * 900}))
+        self.refused("device number out of range, 1024", self.file({"segments": [], "device_traces": [[]] * 1024 + [entries]}))
 
     def test_options_that_do_not_agree(self):
         for arguments in (("--flame", "--json"), ("--flame", "--label"), ("--depth", "2", "--label")):

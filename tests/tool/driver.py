@@ -80,8 +80,8 @@ class Driver(DriverTest):
                 ("cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain returned 999", 2),
                 ("cuCtxPushCurrent", "cuCtxPushCurrent returned 999", 2),
                 ("cuStreamCreate", "only 0 of 2 streams", 2),
-                ("cuStreamSynchronize", ":6: the driver refused", 1),
-                ("cuCtxSynchronize", ":7: the driver refused", 1)):
+                ("cuStreamSynchronize", ":6: the driver cannot wait", 1),
+                ("cuCtxSynchronize", ":7: the driver cannot wait", 1)):
             with self.subTest(call):
                 said = self.replay(self.WAITS, "--driver", "cuda", exit_status=status,
                                    XSEG_SIM_FAIL=f"{call}:1:999")

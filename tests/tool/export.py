@@ -439,14 +439,14 @@ class Files(ExportTest):
 
     def test_bad_files_are_refused_and_leave_nothing(self):
         whole = pickle.dumps(viewed.Programme(13, 60).snapshot(), 4)
-        for contents, says in ((whole[:len(whole) // 2], "ends too early"), (b"hello", "it is a text file"),
-                               (b"\x80\x09" + whole[2:], "protocol 9 of pickles is not known; 2 to 5 are"),
+        for contents, says in ((whole[:len(whole) // 2], "is truncated"), (b"hello", "it is a text file"),
+                               (b"\x80\x09" + whole[2:], "unsupported protocol, 9; pickle.dump(value, file, 4) writes a supported one"),
                                (pickle.dumps({"a": 1}), "it is no memory snapshot"),
                                (pickle.dumps({"segments": [], "device_traces": []}), "_record_memory_history()"),
                                (pickle.dumps(viewed.Programme(13, 60).snapshot() | {"device_traces": []}),
                                 "_record_memory_history()"),
                                (pickle.dumps(viewed.Programme(13, 60).snapshot() | {"xseg": {"devices": [
-                                   {"device": 0, "causes": [[60, "steal"]]}]}}), "a cause is no list of an entry and a word")):
+                                   {"device": 0, "causes": [[60, "steal"]]}]}}), "a cause is not a list of an entry and a name")):
             said = self.export(self.file(contents, "bad"), "-o", "out.perfetto", status=2)
             self.assertIn(says, said)
             self.assertEqual(len(said.splitlines()), 1, said)

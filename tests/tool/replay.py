@@ -75,9 +75,9 @@ class BadInput(ReplayTest):
                 (b"xtrace 1\n#" + b"x" * 100000 + b"\n", 2, "longer"),
                 (b"xtrace 1\nf 184467440737095516\n", 2, "never allocated"),
                 (b"xtrace 1\na 0 51", 2, "middle of a line"),
-                (b"xtrace 1\n" + b"\xff" * 30 + b"\n", 2, "no operation"),
+                (b"xtrace 1\n" + b"\xff" * 30 + b"\n", 2, "unknown operation, "),
                 (b"\x28\xb5\x2f\xfd" + b"\xff" * 50, 1, "compressed data is damaged"),
-                (b"\x28\xb5\x2f\xfd", 1, "was cut")):
+                (b"\x28\xb5\x2f\xfd", 1, "is truncated")):
             with self.subTest(contents[:60]):
                 self.refused(self.file(contents), line, words)
 
@@ -91,7 +91,7 @@ class BadInput(ReplayTest):
     def test_cut_and_damaged_traces(self):
         whole = (ROOT / "benchmarks/traces/decode_graphs.xtrace.zst").read_bytes()
         for cut in (5, 100, len(whole) // 2, len(whole) - 1):
-            self.refused(self.file(whole[:cut], "cut.zst"), r"\d+", "was cut")
+            self.refused(self.file(whole[:cut], "cut.zst"), r"\d+", "is truncated")
         middle = len(whole) // 2
         damaged = whole[:middle] + bytes(64) + whole[middle + 64:]
         self.refused(self.file(damaged, "damaged.zst"), r"\d+", "")
@@ -127,7 +127,7 @@ class BadInput(ReplayTest):
                 (("--config", "nonsense", good), "nonsense"),
                 (("--check", "--compare", "", good), "--compare"),
                 (("--timeline", self.folder / "no/where", good), "cannot be written"),
-                (("--device", "0", good), "this is a trace"),
+                (("--device", "0", good), "this file is a trace"),
                 (("--device", "1024", good), "from 0 to 1023"),
                 (("--timeline", self.folder / "out", good, good), "one trace")):
             with self.subTest(arguments):

@@ -147,12 +147,12 @@ static const struct {
     const char *words;
 } bad_files[] = {
     {"", 0, "the file is empty"},
-    {"xtrace 2\n", 1, "version '2'"},
-    {"xtrace 1 \n", 1, "version '1 '"},
+    {"xtrace 2\n", 1, "unsupported version of the format, '2'"},
+    {"xtrace 1 \n", 1, "unsupported version of the format, '1 '"},
     {"hello\n", 0, "a text file that begins with 'hello'"},
     {HEAD "a 1 512 0", 2, "in the middle of a line"},
-    {HEAD "q\n", 2, "no operation 'q'"},
-    {HEAD "\001\377\n", 2, "no operation '\001\377"},
+    {HEAD "q\n", 2, "unknown operation, 'q'"},
+    {HEAD "\001\377\n", 2, "unknown operation, '\001\377"},
     {HEAD "a\n", 2, "takes ID BYTES STREAM"},
     {HEAD "a 1 512\n", 2, "takes ID BYTES STREAM"},
     {HEAD "a 1 512 0 1 1\n", 2, "takes ID BYTES STREAM"},
@@ -186,12 +186,12 @@ static const struct {
     {HEAD "pb 1 1\npr 1\n", 3, "has not ended"},
     {HEAD "pb 1 1\npe 1\npr 1\npr 1\n", 5, "released before"},
     {HEAD "pb 1 1\npe 1\npr 1\na 1 512 0 1\n", 5, "released before"},
-    {HEAD "cb 1 1\n= 0 0 0 0 0 0 0 0 0\n", 4, "begun on line 2"},
-    {HEAD "@ 6\n@ 5\n", 3, "goes back"},
-    {HEAD "@ 18446744073709551615\n", 2, "microseconds"},
-    {HEAD "d 0\n", 2, "0 MiB"},
+    {HEAD "cb 1 1\n= 0 0 0 0 0 0 0 0 0\n", 4, "capture or route of line 2"},
+    {HEAD "@ 6\n@ 5\n", 3, "the clock decreases from 6 to 5 microseconds"},
+    {HEAD "@ 18446744073709551615\n", 2, "the time exceeds 2^64 nanoseconds"},
+    {HEAD "d 0\n", 2, "device memory out of range, 0 MiB"},
     {HEAD "d 18446744073709551615\n", 2, "MiB"},
-    {HEAD "d 2\nd 2\n", 3, "second `d`"},
+    {HEAD "d 2\nd 2\n", 3, "duplicate `d` line"},
     {HEAD "d 2 down\n", 2, "rising, falling or shuffled, not 'down'"},
     {HEAD "d 2 falling 1\n", 2, "`d` takes MIB [ORDER]"},
     {HEAD "p 1 0\n", 2, "must follow an allocation"},
@@ -199,12 +199,12 @@ static const struct {
     {HEAD "a 1 9 0\np 1\n", 3, "`p` takes ID OFFSET"},
     {HEAD "a 1 9 0\n! oom\np 1 0\n", 4, "must follow an allocation"},
     {HEAD "a 1 9 0\na 2 9 0\np 1 0\n", 4, "no segment began with block 1"},
-    {HEAD "c a\nc a\n", 3, "second `c`"},
+    {HEAD "c a\nc a\n", 3, "duplicate `c` line"},
     {HEAD "c a\tb\n", 2, "not printable"},
     {HEAD "= 1 2 3\n", 2, "takes 9 numbers"},
     {HEAD "= 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18\n", 2, "takes 9 numbers"},
     {HEAD "s\n", 2, "name of a statistic"},
-    {HEAD "s nothing 1\n", 2, "no statistic 'nothing'"},
+    {HEAD "s nothing 1\n", 2, "unknown statistic, 'nothing'"},
     {HEAD "s num_ooms\n", 2, "takes 1 number"},
     {HEAD "s active 1\n", 2, "takes 12 numbers"},
 };
@@ -303,7 +303,7 @@ static void damaged_compression_is_refused(void **state)
     (void)state;
     for (size_t cut = 4; cut < size; cut += size / 50 + 1) {
         assert_false(read_bytes(small, cut, &trace, &fault));
-        assert_non_null(strstr(fault.text, "was cut"));
+        assert_non_null(strstr(fault.text, "is truncated"));
     }
     memset(small + size / 2, 0x55, 16);
     assert_false(read_bytes(small, size, &trace, &fault));

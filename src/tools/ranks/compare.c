@@ -10,9 +10,9 @@
 #include "src/tools/output/output.h"
 #include "src/tools/output/text.h"
 
-#define SAID_FROM  100  /* a difference is said from this part of what was reserved on */
-#define SHOWN_FROM 1000 /* one of averages is shown from this part on */
-#define LIVED_FROM 20   /* one of lifetimes is shown from this part on */
+#define VERDICT_PART  100  /* a verdict names differences of 1/100 of the reserved bytes */
+#define AVERAGE_PART  1000 /* averages differ by more than 1/1000 of the reserved bytes */
+#define LIFETIME_PART 20   /* lifetimes differ by more than 1/20 */
 
 /* --- Measures. --- */
 
@@ -97,9 +97,9 @@ static void match_names(struct compare *compare)
     }
 }
 
-/* --- Lines that have moved. --- */
+/* --- Moved lines. --- */
 
-/* Behind a number of a line: `:212` before a blank or the end. */
+/* Skip the number of a line: `:212` before a space or the end. */
 static const char *skip_line(const char *text)
 {
     const char *at = text + 1;
@@ -126,7 +126,7 @@ static const char *only_name(const struct compare_row *row)
     return row->name_a ? row->name_a : row->name_b;
 }
 
-/* Rows that one side alone has: by all but lines, then by side, then by lines. */
+/* Order of rows that only one side has: by the name without lines, then by side, then by lines. */
 static int compare_single(const void *left, const void *right)
 {
     const struct compare_row *a = left, *b = right;
@@ -139,7 +139,7 @@ static int compare_single(const void *left, const void *right)
     return strverscmp(only_name(a), only_name(b));
 }
 
-/* Single rows that differ in lines alone: [first, end) of which the first ones are A's. */
+/* The end of the single rows that differ only in lines; *of_a is the number of those of A, which are first. */
 static size_t end_of_group(const struct compare *compare, size_t first, size_t *of_a)
 {
     size_t end = first;
@@ -175,8 +175,8 @@ static void match_moved(struct compare *compare, size_t single)
     compare->row_count = count;
 }
 
-/* Put rows that both sides have first.  Returns how many these are. */
-static size_t part_single(struct compare *compare)
+/* Move rows that both sides have to the front.  Returns their number. */
+static size_t partition_single(struct compare *compare)
 {
     size_t both = 0;
 
@@ -193,7 +193,7 @@ static size_t part_single(struct compare *compare)
 
 /* --- The order. --- */
 
-/* What was reserved at the peak, A or B, whichever is more. */
+/* The larger one of the bytes reserved at the peak. */
 static uint64_t reserved_of(const struct compare *compare)
 {
     const uint64_t a = compare_whole(COMPARE_PEAK_RESERVED, compare->a);
@@ -207,21 +207,20 @@ static uint64_t distance(uint64_t a, uint64_t b)
     return a > b ? a - b : b - a;
 }
 
-/* Averages and lifetimes of all rows move a little where one row has more events. */
 static bool differs(const struct compare *compare, const struct compare_row *row)
 {
     const uint64_t *a = row->a->of, *b = row->b->of;
-    const uint64_t least = reserved_of(compare) / SHOWN_FROM;
+    const uint64_t least = reserved_of(compare) / AVERAGE_PART;
 
     return a[PROFILE_PEAK_ALLOCATED] != b[PROFILE_PEAK_ALLOCATED] ||
            a[PROFILE_PEAK_CACHED] != b[PROFILE_PEAK_CACHED] ||
            a[PROFILE_BLOCKS] != b[PROFILE_BLOCKS] ||
            distance(a[PROFILE_ALLOCATED], b[PROFILE_ALLOCATED]) > least ||
            distance(a[PROFILE_CACHED], b[PROFILE_CACHED]) > least ||
-           distance(a[PROFILE_LIVED], b[PROFILE_LIVED]) > a[PROFILE_LIVED] / LIVED_FROM;
+           distance(a[PROFILE_LIVED], b[PROFILE_LIVED]) > a[PROFILE_LIVED] / LIFETIME_PART;
 }
 
-/* Rows that differ come first, by the first measure in which their differences are unequal; at last names decide. */
+/* Rows that differ come first, by the first measure in which their differences are unequal, then by name. */
 static int compare_rows(const void *left, const void *right, void *context)
 {
     const struct compare *compare = context;
@@ -251,7 +250,7 @@ bool compare_init(struct compare *compare, const struct profile *a, const struct
         return false;
     match_names(compare);
     if (may_move)
-        match_moved(compare, part_single(compare));
+        match_moved(compare, partition_single(compare));
     compare->rows[compare->row_count++] =
         (struct compare_row){COMPARE_PENDING, NULL, NULL, &a->pending, &b->pending};
     compare->rows[compare->row_count++] =
@@ -271,7 +270,7 @@ void compare_fini(struct compare *compare)
 
 /* --- The verdict. --- */
 
-/* The row whose difference is largest in a direction; NULL: there is none. */
+/* The row with the largest difference in a direction; NULL: none. */
 static const struct compare_row *find_most(const struct compare *compare,
                                            enum compare_measure measure, bool is_less)
 {
@@ -317,7 +316,7 @@ static bool is_shifted(const struct compare *compare, enum compare_measure measu
 
 struct compare_verdict compare_judge(const struct compare *compare)
 {
-    const uint64_t said = reserved_of(compare) / SAID_FROM, least = said > 0 ? said : 1;
+    const uint64_t part = reserved_of(compare) / VERDICT_PART, least = part > 0 ? part : 1;
     struct compare_verdict verdict = {.result = is_equal(compare) ? COMPARE_EQUAL : COMPARE_CLOSE};
 
     for (int i = 0; i < COMPARE_MEASURES; i++) {
@@ -337,17 +336,14 @@ struct compare_verdict compare_judge(const struct compare *compare)
     return verdict;
 }
 
-/* --- Amounts. --- */
-
-/* How long blocks lived, on average. */
-static uint64_t mean_life(const struct profile_figures *figures)
+static uint64_t mean_lifetime(const struct profile_figures *figures)
 {
     const uint64_t blocks = figures->of[PROFILE_BLOCKS];
 
     return blocks == 0 ? 0 : (figures->of[PROFILE_LIVED] + blocks / 2) / blocks;
 }
 
-/* --- The sentence. --- */
+/* --- The report of the verdict. --- */
 
 static const char *const pending_place = "in pending blocks", *const idle_place = "in idle pages";
 
@@ -364,23 +360,23 @@ static const char *direction(int64_t delta)
     return delta < 0 ? "less" : "more";
 }
 
-/* Why a row differs, where it says so by itself. */
+/* Print the reason of a difference, if the row shows it. */
 static void print_reason(FILE *out, const struct compare_verdict *verdict,
                          const struct compare_names *names)
 {
     const struct compare_row *row = verdict->most;
-    const uint64_t life_a = mean_life(row->a), life_b = mean_life(row->b);
+    const uint64_t lifetime_a = mean_lifetime(row->a), lifetime_b = mean_lifetime(row->b);
 
     if (row->kind != COMPARE_SITE)
         return;
     if (!row->name_a || !row->name_b)
         (void)fprintf(out, ", where %s allocates nothing", row->name_a ? names->b : names->a);
-    else if (verdict->measure == COMPARE_ALLOCATED && life_a != life_b)
-        (void)fprintf(out, ", where a block lives for %s, not %s", amount_of(life_b, "event").text,
-                      amount_count(life_a).text);
+    else if (verdict->measure == COMPARE_ALLOCATED && lifetime_a != lifetime_b)
+        (void)fprintf(out, ", where a block lives for %s, not %s",
+                      amount_of(lifetime_b, "event").text, amount_count(lifetime_a).text);
 }
 
-/* Which part of a difference is where, and why there. */
+/* Print the part of a difference at its largest row. */
 static void print_part(FILE *out, const struct compare_verdict *verdict,
                        const struct compare_names *names)
 {
@@ -502,7 +498,7 @@ static void print_sums(FILE *out, const struct compare *compare, const struct co
     print_line(out, a->idle.of[PROFILE_CACHED], b->idle.of[PROFILE_CACHED], "idle, on average");
 }
 
-/* "12 -> 40"; "=" for no difference, and "-" on a side that has no such thing. */
+/* "12 -> 40"; "=" for no difference, and "-" for a side without blocks. */
 static void print_pair(FILE *out, const struct compare_row *row, uint64_t a, uint64_t b)
 {
     char both[72] = "=";
@@ -544,7 +540,7 @@ static void print_row(FILE *out, const struct compare_row *row, const struct com
     for (size_t i = 0; i < (by_events ? 3 : 2); i++)
         (void)fprintf(out, "%s%12s", i > 0 ? "  " : "", amount_change(deltas[i]).text);
     if (by_events)
-        print_pair(out, row, mean_life(row->a), mean_life(row->b));
+        print_pair(out, row, mean_lifetime(row->a), mean_lifetime(row->b));
     print_pair(out, row, a[PROFILE_BLOCKS], b[PROFILE_BLOCKS]);
     (void)fputs("  ", out);
     print_name(out, row, names);

@@ -17,20 +17,20 @@
 #include "src/tools/ranks/compare.h"
 #include "src/tools/reading/recording.h"
 
-#define ODD_FROM 100 /* a rank is odd from this part of what is reserved on */
+#define ODD_PART 100 /* a rank is odd from 1/100 of the reserved bytes */
 
-/* What the threads share. */
-struct reading {
+/* The state that threads share. */
+struct reading_job {
     struct ranks *ranks;
     const struct ranks_rules *rules;
     atomic_size_t next;
-    pthread_mutex_t mutex; /* over what follows, and the ranks' sums */
+    pthread_mutex_t mutex; /* of out_of_memory and the sums of the ranks */
     bool out_of_memory;
 };
 
 /* --- Columns. --- */
 
-/* The columns of a profile, whose names they use.  Returns false without host memory. */
+/* Create the columns of a profile, which refer to its names.  Returns false if out of host memory. */
 static bool make_columns(const struct profile *profile, struct ranks_columns *out)
 {
     *out = (struct ranks_columns){
@@ -53,7 +53,7 @@ static bool make_columns(const struct profile *profile, struct ranks_columns *ou
     return out->sites;
 }
 
-/* Let columns use the names of a sum that has all of theirs, and stays. */
+/* Let columns refer to the names of a sum, which contains all of them. */
 static void use_names(struct ranks_columns *columns, const struct profile *sum)
 {
     size_t at = 0;
@@ -74,7 +74,7 @@ static double gap_of_site(const float *left, const float *right)
     return sum;
 }
 
-/* Which of two sites comes first, by name; below 0: the left one.  Behind all sites there is none. */
+/* Compare two sites by name; the end of the sites is greater than any name. */
 static int compare_at(const struct ranks_columns *left, size_t a, const struct ranks_columns *right,
                       size_t b)
 {
@@ -116,19 +116,19 @@ static bool read_profile(const char *path, const struct ranks_rules *rules, stru
     device = recording_file_device(&recording, rules->device, fault);
     fine = device && profile_init(out, &recording, device, &rules->profile);
     if (device && !fine)
-        (void)snprintf(fault->text, sizeof(fault->text), "no host memory is left");
+        (void)snprintf(fault->text, sizeof(fault->text), "out of host memory");
     recording_fini(&recording);
     return fine;
 }
 
-static void note_fault(struct rank *rank, const char *path, const struct recording_fault *fault)
+static void set_fault(struct rank *rank, const char *path, const struct recording_fault *fault)
 {
     if (asprintf(&rank->fault, "%s: %s", path, fault->text) < 0)
         rank->fault = NULL;
 }
 
-/* Note the columns of a rank; of two jobs only how far its profiles are apart, as their names end.  Returns false without host memory. */
-static bool note_columns(struct ranks *ranks, struct rank *rank, const struct profile *profiles)
+/* Set the columns of a rank; of two jobs only the gap, since the names are freed with the profiles.  Returns false if out of host memory. */
+static bool set_columns(struct ranks *ranks, struct rank *rank, const struct profile *profiles)
 {
     struct ranks_columns other;
     bool fine;
@@ -148,7 +148,7 @@ static bool note_columns(struct ranks *ranks, struct rank *rank, const struct pr
     return fine;
 }
 
-static void note_figures(struct reading *reading, size_t number, const struct profile *profiles)
+static void add_figures(struct reading_job *reading, size_t number, const struct profile *profiles)
 {
     struct ranks *ranks = reading->ranks;
     struct rank *rank = &ranks->ranks[number];
@@ -165,12 +165,12 @@ static void note_figures(struct reading *reading, size_t number, const struct pr
     (void)pthread_mutex_lock(&reading->mutex);
     for (unsigned job = 0; job < ranks->jobs; job++)
         fine = profile_add(&ranks->sums[job], &profiles[job]) && fine;
-    fine = fine && note_columns(ranks, rank, profiles);
+    fine = fine && set_columns(ranks, rank, profiles);
     reading->out_of_memory |= !fine;
     (void)pthread_mutex_unlock(&reading->mutex);
 }
 
-static void read_rank(struct reading *reading, size_t number)
+static void read_rank(struct reading_job *reading, size_t number)
 {
     struct ranks *ranks = reading->ranks;
     struct recording_fault fault;
@@ -181,15 +181,15 @@ static void read_rank(struct reading *reading, size_t number)
                                              &profiles[job], &fault))
         job++;
     if (job == ranks->jobs)
-        note_figures(reading, number, profiles);
+        add_figures(reading, number, profiles);
     else
-        note_fault(&ranks->ranks[number], ranks->files[job].files[number].path, &fault);
+        set_fault(&ranks->ranks[number], ranks->files[job].files[number].path, &fault);
     while (job-- > 0)
         profile_fini(&profiles[job]);
 }
 
-/* Read the next file.  Returns false behind the last one. */
-static bool read_next(struct reading *reading)
+/* Read the next file.  Returns false after the last one. */
+static bool read_next(struct reading_job *reading)
 {
     const size_t number = atomic_fetch_add(&reading->next, 1);
 
@@ -199,14 +199,14 @@ static bool read_next(struct reading *reading)
     return true;
 }
 
-static void *help(void *self)
+static void *run_thread(void *self)
 {
     while (read_next(self))
         ;
     return NULL;
 }
 
-static void lead(struct reading *reading)
+static void read_with_progress(struct reading_job *reading)
 {
     const size_t count = reading->ranks->count;
 
@@ -220,8 +220,8 @@ static void lead(struct reading *reading)
         progress_clear();
 }
 
-/* Threads beside this one that help to read. */
-static unsigned helpers(size_t files)
+/* The number of additional threads. */
+static unsigned count_threads(size_t files)
 {
     cpu_set_t processors;
     size_t count = 1;
@@ -235,22 +235,22 @@ static unsigned helpers(size_t files)
 
 static bool read_all(struct ranks *ranks, const struct ranks_rules *rules)
 {
-    struct reading reading = {.ranks = ranks, .rules = rules};
-    const unsigned most = helpers(ranks->count);
+    struct reading_job reading = {.ranks = ranks, .rules = rules};
+    const unsigned most = count_threads(ranks->count);
     pthread_t threads[RANKS_THREADS];
     unsigned count = 0;
 
     (void)pthread_mutex_init(&reading.mutex, NULL);
-    while (count < most && pthread_create(&threads[count], NULL, help, &reading) == 0)
+    while (count < most && pthread_create(&threads[count], NULL, run_thread, &reading) == 0)
         count++;
-    lead(&reading);
+    read_with_progress(&reading);
     while (count > 0)
         (void)pthread_join(threads[--count], NULL);
     (void)pthread_mutex_destroy(&reading.mutex);
     return !reading.out_of_memory;
 }
 
-/* --- The odd one. --- */
+/* --- Odd ranks. --- */
 
 static int compare_numbers(const void *left, const void *right)
 {
@@ -259,14 +259,14 @@ static int compare_numbers(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* values: put in order */
+/* Sorts the values. */
 static float median(float *values, size_t count)
 {
     qsort(values, count, sizeof(*values), compare_numbers);
     return count % 2 == 1 ? values[count / 2] : values[count / 2 - 1] / 2 + values[count / 2] / 2;
 }
 
-/* Add what a column says.  values: those of all ranks that were read, in their order; gaps: room for as many. */
+/* Add the gaps of a column.  values: of all ranks that were read; gaps: scratch memory of the same size */
 static void add_column(struct ranks *ranks, float *values, float *gaps)
 {
     float middle, usual;
@@ -284,7 +284,7 @@ static void add_column(struct ranks *ranks, float *values, float *gaps)
     }
 }
 
-/* Add the columns of a site.  at: of each rank the first site that was not added. */
+/* Add the columns of a site.  at: of each rank, the first site that was not added */
 static void add_site(struct ranks *ranks, const char *name, size_t *at, float *values, float *gaps)
 {
     for (size_t column = 0; column < RANKS_OF_SITE; column++) {
@@ -329,7 +329,7 @@ static bool find_distances(struct ranks *ranks)
     return fine;
 }
 
-/* What a rank reserves at the peak: the median. */
+/* The median of bytes reserved at the peak. */
 static float usual_reserved(const struct ranks *ranks, float *values)
 {
     for (size_t i = 0; i < ranks->read; i++)
@@ -346,16 +346,15 @@ static bool find_odd(struct ranks *ranks)
         free(values);
         return false;
     }
-    least = (double)usual_reserved(ranks, values) / ODD_FROM;
+    least = (double)usual_reserved(ranks, values) / ODD_PART;
     for (size_t i = 0; i < ranks->read; i++)
         ranks->odd += ranks->ranks[ranks->order[i]].distance >= (least > 1 ? least : 1);
     if (2 * ranks->odd > ranks->read)
-        ranks->odd = 0; /* there is nothing that most of them have in common */
+        ranks->odd = 0; /* most ranks have nothing in common */
     free(values);
     return true;
 }
 
-/* Of two ranks neither is nearer to the others. */
 static bool measure(struct ranks *ranks)
 {
     const size_t *order = ranks->order;
@@ -370,7 +369,7 @@ static bool measure(struct ranks *ranks)
     return true;
 }
 
-/* Largest distances first, of equal ones the largest gaps; at last the last rank. */
+/* By decreasing distance, then by decreasing gap, then by decreasing rank. */
 static int compare_ranks(const void *left, const void *right, void *context)
 {
     const struct rank *ranks = context;
@@ -397,7 +396,7 @@ static bool put_in_order(struct ranks *ranks)
     return true;
 }
 
-/* --- All of it. --- */
+/* --- Setup. --- */
 
 static bool find_files(struct ranks *ranks, const char *a, const char *b, const char **at,
                        struct recording_fault *fault)
@@ -413,7 +412,7 @@ static bool find_files(struct ranks *ranks, const char *a, const char *b, const 
     ranks->count = ranks->files[0].count;
     if (ranks->count == 0)
         (void)snprintf(fault->text, sizeof(fault->text),
-                       "it has no rank that the other folder has, too");
+                       "it has no rank in common with the other folder");
     return ranks->count > 0;
 }
 
@@ -432,7 +431,7 @@ bool ranks_init(struct ranks *ranks, const char *a, const char *b, const struct 
         if (read_all(ranks, rules) && put_in_order(ranks))
             return true;
     }
-    (void)snprintf(fault->text, sizeof(fault->text), "no host memory is left");
+    (void)snprintf(fault->text, sizeof(fault->text), "out of host memory");
     ranks_fini(ranks);
     return false;
 }
@@ -458,7 +457,7 @@ bool ranks_profile(const struct ranks *ranks, size_t rank, const struct ranks_ru
     return read_profile(ranks->files[0].files[rank].path, rules, out, fault);
 }
 
-/* --- The sentence. --- */
+/* --- The report of the verdict. --- */
 
 /* The ranks of a job differ if one is odd, or if they are two; two jobs by their sums. */
 bool ranks_report_differs(const struct ranks *ranks, const struct compare *pair)
@@ -468,13 +467,13 @@ bool ranks_report_differs(const struct ranks *ranks, const struct compare *pair)
     return compare_judge(pair).result >= COMPARE_WHOLE;
 }
 
-/* Of one job of which no rank is odd: why not. */
+/* Print why no rank of a job is odd. */
 static void print_none(FILE *out, const struct ranks *ranks, const struct compare *pair)
 {
     enum compare_result result;
 
     if (ranks->read == 1) {
-        (void)fprintf(out, "there is %s alone, so no rank is the odd one",
+        (void)fprintf(out, "there is only %s, so no rank is the odd one",
                       ranks->ranks[ranks->order[0]].name);
         return;
     }
@@ -488,7 +487,7 @@ static void print_none(FILE *out, const struct ranks *ranks, const struct compar
         (void)fputs("each differs from the others as they do from each other", out);
 }
 
-/* Of one job: what stands before the verdict on its furthest rank, and what that rank is called in it. */
+/* Print the start of the verdict of one job.  Returns the name of the furthest rank in the rest. */
 static const char *print_odd(FILE *out, const struct ranks *ranks)
 {
     const char *name = ranks->ranks[ranks_furthest(ranks)].name;

@@ -12,7 +12,7 @@
 
 /* --- Reading. --- */
 
-/* Averages are over events: over time, ranks that do the same differ by what their machines do besides. */
+/* Averages are in events: in time, equal ranks differ by the load of their hosts. */
 static void find_rules(struct ranks_job *job)
 {
     const bool by_label = option_given(job->arguments, OPTION_LABEL);
@@ -77,7 +77,7 @@ bool ranks_job_open(struct ranks_job *job, const struct option_values *arguments
     for (size_t i = 0; i < job->ranks.count; i++)
         if (!job->ranks.ranks[i].is_read)
             message_print("%s", job->ranks.ranks[i].fault ? job->ranks.ranks[i].fault
-                                                          : "no host memory is left");
+                                                          : "out of host memory");
     for (size_t i = 0; i < job->ranks.count; i++)
         for (unsigned of = 0; of < job->ranks.jobs; of++)
             job->has_dropped |= replay_model_report_dropped(job->ranks.files[of].files[i].path,

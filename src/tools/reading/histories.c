@@ -56,7 +56,7 @@ static bool read_event(struct reading *reading, const struct pickle_value *value
         !reading_text(reading, value, READING_USER_METADATA, &out->label))
         return false;
     if (out->bytes > UINT64_MAX - out->address)
-        return reading_fail(reading, "it ends beyond all addresses");
+        return reading_fail(reading, "it exceeds the address space");
     return reading_stack(reading, reading_list(reading, value, READING_FRAMES), &out->stack);
 }
 
@@ -111,7 +111,7 @@ static bool reserve(struct histories *histories, struct history *history)
     if (history->count < history->capacity)
         return true;
     if (more > (HISTORIES_MEMORY - histories->bytes) / sizeof(*bigger))
-        return reading_fail(histories->reading, "its history needs more than 1 GiB of host memory");
+        return reading_fail(histories->reading, "the history needs more than 1 GiB of host memory");
     bigger = realloc(history->events, (history->capacity + more) * sizeof(*bigger));
     if (!bigger)
         return reading_out_of_memory(histories->reading);
@@ -256,11 +256,12 @@ bool histories_assign(struct histories *histories, const struct pickle_value *li
                        "device %d, entry %zu: ", device->number,
                        history && history->rejected ? history->rejected : 1);
         return read_event(reading, pickle_item(reading->pickle, list, 0), &event)
-                   ? reading_fail(reading, "it was changed after it had been put into its list")
+                   ? reading_fail(reading,
+                                  "the entry was changed after it was appended to its list")
                    : false;
     }
     if (history->is_assigned)
-        return reading_fail(reading, "its entries are those of another list");
+        return reading_fail(reading, "the list is shared with another device");
     history->is_assigned = true;
     device->events = realloc(history->events, history->count * sizeof(*history->events));
     if (!device->events)

@@ -52,7 +52,7 @@ size_t pickle_index(const struct pickle *pickle, const struct pickle_value *valu
 
     if (!value || value->kind != PICKLE_DICT)
         return 0;
-    /* Of a key that comes again the last one counts. */
+    /* The last one of equal keys is valid, as in Python. */
     for (size_t at = value->count; at > 0; at -= 2) {
         const struct pickle_value *name = pickle_item(pickle, value, at - 2);
 
@@ -98,11 +98,12 @@ void pickle_clear(struct pickle *pickle, const struct pickle_value *list)
     value->has_spare = false;
 }
 
-#define SHORT_TEXT 64u /* bytes; equal longer ones are not looked for */
-#define DEPTH_MAX  8u  /* items of items, when a value is forgotten; deeper ones stay */
+#define SHORT_TEXT 64u /* bytes; longer strings are not shared */
+#define DEPTH_MAX \
+    8u /* nesting to which items of a discarded value are released; deeper ones remain */
 
-static const char too_much[] = "the pickle needs more than 1 GiB of host memory";
-static const char no_memory[] = "no host memory is left to read the pickle";
+static const char over_limit[] = "the pickle needs more than 1 GiB of host memory";
+static const char out_of_memory[] = "out of host memory";
 
 void pickle_store_init(struct pickle_store *store, struct pickle *out)
 {
@@ -122,12 +123,12 @@ void *pickle_store_reserve(struct pickle_store *store, void *array, size_t *capa
     while (wanted < needed && wanted < PICKLE_MEMORY)
         wanted *= 2;
     if (wanted - *capacity > (PICKLE_MEMORY - store->out->held) / size) {
-        store->problem = too_much;
+        store->problem = over_limit;
         return NULL;
     }
     bigger = realloc(array, wanted * size);
     if (!bigger) {
-        store->problem = no_memory;
+        store->problem = out_of_memory;
         return NULL;
     }
     store->out->held += (wanted - *capacity) * size;
@@ -157,19 +158,19 @@ static uint32_t add(struct pickle_store *store, const struct pickle_value *value
     return (uint32_t)out->count++;
 }
 
-/* The slot that a place of a table names, or else that of a new value, which the place names then. */
-static uint32_t get_shared(struct pickle_store *store, uint32_t *place,
+/* The slot in an entry of a table; an empty entry gets the slot of a new value. */
+static uint32_t get_shared(struct pickle_store *store, uint32_t *entry,
                            const struct pickle_value *value)
 {
-    if (*place == 0) {
+    if (*entry == 0) {
         const uint32_t slot = add(store, value);
 
         if (slot == PICKLE_STORE_NONE)
             return slot;
         pickle_store_use(store, slot);
-        *place = slot + 1;
+        *entry = slot + 1;
     }
-    return *place - 1;
+    return *entry - 1;
 }
 
 uint32_t pickle_store_add(struct pickle_store *store, struct pickle_value value)
@@ -214,23 +215,23 @@ uint32_t pickle_store_add_text(struct pickle_store *store, enum pickle_kind kind
     struct pickle *out = store->out;
     const struct pickle_value value = {.kind = (uint8_t)kind, .count = bytes, .text = text};
     const struct pickle_value *known;
-    uint32_t *place;
+    uint32_t *entry;
 
     if (bytes > SHORT_TEXT)
         return add(store, &value);
-    place = &store->texts[(hash(out->text + text, bytes) + kind) % PICKLE_STORE_TEXTS];
-    known = *place ? &out->values[*place - 1] : NULL;
+    entry = &store->texts[(hash(out->text + text, bytes) + kind) % PICKLE_STORE_TEXTS];
+    known = *entry ? &out->values[*entry - 1] : NULL;
     if (known && (known->kind != kind || known->count != bytes ||
                   memcmp(out->text + known->text, out->text + text, bytes) != 0))
-        *place = 0;
+        *entry = 0;
     else if (known)
         out->text_bytes = text;
-    return get_shared(store, place, &value);
+    return get_shared(store, entry, &value);
 }
 
 /* --- Containers. --- */
 
-/* What is filled at once has no room to spare; what is filled piece by piece doubles. */
+/* A container that is filled at once has no spare capacity; one that is filled in parts doubles its capacity. */
 bool pickle_store_fill(struct pickle_store *store, uint32_t container, const uint32_t *items,
                        size_t count)
 {
@@ -245,12 +246,12 @@ bool pickle_store_fill(struct pickle_store *store, uint32_t container, const uin
         uint32_t *bigger;
 
         if (after - before > (PICKLE_MEMORY - store->out->held) / sizeof(*bigger)) {
-            store->problem = too_much;
+            store->problem = over_limit;
             return false;
         }
         bigger = realloc(value->items, after * sizeof(*bigger));
         if (!bigger) {
-            store->problem = no_memory;
+            store->problem = out_of_memory;
             return false;
         }
         store->out->held += (after - before) * sizeof(*bigger);
@@ -272,19 +273,19 @@ static bool are_shared(const struct pickle *pickle, const uint32_t *items, size_
     return true;
 }
 
-/* A tuple that is one with all equal ones, as far as its place in the table is not another's. */
+/* A tuple that is shared with equal ones, unless another tuple has replaced it in the hash table. */
 static uint32_t add_shared_tuple(struct pickle_store *store, const uint32_t *items, size_t count)
 {
-    uint32_t *place = &store->tuples[hash(items, count * sizeof(*items)) % PICKLE_STORE_TUPLES];
+    uint32_t *entry = &store->tuples[hash(items, count * sizeof(*items)) % PICKLE_STORE_TUPLES];
     const struct pickle_value tuple = {.kind = PICKLE_TUPLE};
-    const struct pickle_value *known = *place ? &store->out->values[*place - 1] : NULL;
+    const struct pickle_value *known = *entry ? &store->out->values[*entry - 1] : NULL;
     uint32_t slot;
 
     if (known && known->count == count &&
         (count == 0 || memcmp(known->items, items, count * sizeof(*items)) == 0))
-        return *place - 1;
-    *place = 0;
-    slot = get_shared(store, place, &tuple);
+        return *entry - 1;
+    *entry = 0;
+    slot = get_shared(store, entry, &tuple);
     return slot == PICKLE_STORE_NONE || pickle_store_fill(store, slot, items, count)
                ? slot
                : PICKLE_STORE_NONE;
@@ -303,9 +304,9 @@ uint32_t pickle_store_add_tuple(struct pickle_store *store, const uint32_t *item
                : PICKLE_STORE_NONE;
 }
 
-/* --- The end of values. --- */
+/* --- Discarding. --- */
 
-static void forget(struct pickle_store *store, uint32_t slot, unsigned depth)
+static void discard(struct pickle_store *store, uint32_t slot, unsigned depth)
 {
     struct pickle *out = store->out;
     struct pickle_value *value = &out->values[slot];
@@ -313,7 +314,7 @@ static void forget(struct pickle_store *store, uint32_t slot, unsigned depth)
     if (value->kind >= PICKLE_LIST) {
         for (size_t i = 0; i < value->count; i++)
             if (depth < DEPTH_MAX && out->values[value->items[i]].use == PICKLE_USE_ONE)
-                forget(store, value->items[i], depth + 1);
+                discard(store, value->items[i], depth + 1);
         out->held -= pickle_capacity(value) * sizeof(*value->items);
         free(value->items);
     }
@@ -323,5 +324,5 @@ static void forget(struct pickle_store *store, uint32_t slot, unsigned depth)
 
 void pickle_store_discard(struct pickle_store *store, uint32_t slot)
 {
-    forget(store, slot, 0);
+    discard(store, slot, 0);
 }

@@ -11,19 +11,19 @@
 #define BUFFER_BYTES  ((size_t)1 << 16)
 #define PROTOCOL_MAX  5
 #define MEMO_EMPTY    UINT32_MAX
-#define MEMO_CONSUMED (UINT32_MAX - 1) /* by the taker */
+#define MEMO_CONSUMED (UINT32_MAX - 1) /* by the filter */
 
-/* The machine that a pickle is a programme of: a stack, marks on it, and a memo. */
+/* The stack machine that executes a pickle. */
 struct machine {
     struct input *input;
     const struct pickle_filter *filter;
     struct pickle *out;
     struct pickle_fault *fault;
     struct pickle_store store;
-    uint64_t at, before; /* bytes before the opcode, and before the buffer */
+    uint64_t at, before; /* offsets of the opcode and of the buffer */
     uint32_t *stack;
     size_t depth, stack_capacity;
-    uint32_t *marks; /* depth of the stack at each */
+    uint32_t *marks; /* stack depths */
     size_t mark_count, mark_capacity;
     uint32_t *memo;
     size_t memo_count, memo_capacity;
@@ -32,10 +32,10 @@ struct machine {
     unsigned char buffer[BUFFER_BYTES];
 };
 
-static bool bad(struct machine *machine, const char *format, ...)
+static bool fail(struct machine *machine, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-static bool bad(struct machine *machine, const char *format, ...)
+static bool fail(struct machine *machine, const char *format, ...)
 {
     va_list arguments;
 
@@ -46,9 +46,9 @@ static bool bad(struct machine *machine, const char *format, ...)
     return false;
 }
 
-static bool problem(struct machine *machine)
+static bool fail_in_store(struct machine *machine)
 {
-    return bad(machine, "%s", machine->store.problem);
+    return fail(machine, "%s", machine->store.problem);
 }
 
 /* --- The stack. --- */
@@ -56,21 +56,20 @@ static bool problem(struct machine *machine)
 static bool push(struct machine *machine, uint32_t slot)
 {
     if (slot == PICKLE_STORE_NONE)
-        return problem(machine);
+        return fail_in_store(machine);
     if (machine->depth == machine->stack_capacity) {
         uint32_t *stack =
             pickle_store_reserve(&machine->store, machine->stack, &machine->stack_capacity,
                                  machine->depth + 1, sizeof(*stack));
 
         if (!stack)
-            return problem(machine);
+            return fail_in_store(machine);
         machine->stack = stack;
     }
     machine->stack[machine->depth++] = slot;
     return true;
 }
 
-/* A new value on top of the stack. */
 static bool push_value(struct machine *machine, struct pickle_value value)
 {
     return push(machine, pickle_store_add(&machine->store, value));
@@ -88,7 +87,7 @@ static bool refill(struct machine *machine)
     if (machine->end > 0)
         return true;
     problem = input_problem(machine->input);
-    return bad(machine, "%s", problem ? problem : "the pickle ends too early; the file was cut");
+    return fail(machine, "%s", problem ? problem : "the pickle is truncated");
 }
 
 static bool take_byte(struct machine *machine, unsigned char *out)
@@ -99,7 +98,7 @@ static bool take_byte(struct machine *machine, unsigned char *out)
     return true;
 }
 
-/* A number of up to eight bytes, little-endian as the machine's own. */
+/* A number of up to eight bytes, little-endian as the host. */
 static bool take_number(struct machine *machine, unsigned bytes, uint64_t *out)
 {
     *out = 0;
@@ -115,7 +114,7 @@ static bool take_number(struct machine *machine, unsigned bytes, uint64_t *out)
     return true;
 }
 
-/* Bytes behind all text.  Room is made for those that have come, not for those that are promised. */
+/* Append bytes to pickle.text.  Memory grows with the bytes that are read, not with the length that the pickle claims. */
 static bool take_text(struct machine *machine, uint64_t bytes)
 {
     struct pickle *out = machine->out;
@@ -130,7 +129,7 @@ static bool take_text(struct machine *machine, uint64_t bytes)
         text = pickle_store_reserve(&machine->store, out->text, &out->text_capacity, end + some + 1,
                                     sizeof(*text));
         if (!text)
-            return problem(machine);
+            return fail_in_store(machine);
         out->text = text;
         memcpy(text + end, machine->buffer + machine->begin, some);
         machine->begin += some;
@@ -146,7 +145,7 @@ static bool take_text(struct machine *machine, uint64_t bytes)
     return true;
 }
 
-/* --- What each opcode does.  `argument` says which of several it is. --- */
+/* --- Opcodes.  `argument` distinguishes opcodes with one function. --- */
 
 static bool do_protocol(struct machine *machine, unsigned argument)
 {
@@ -156,11 +155,14 @@ static bool do_protocol(struct machine *machine, unsigned argument)
     if (!take_number(machine, 1, &protocol))
         return false;
     if (protocol < 2 || protocol > PROTOCOL_MAX)
-        return bad(machine, "protocol %" PRIu64 " of pickles is not known; 2 to 5 are", protocol);
+        return fail(machine,
+                    "unsupported protocol, %" PRIu64
+                    "; pickle.dump(value, file, 4) writes a supported one",
+                    protocol);
     return true;
 }
 
-/* How many bytes come before the next frame is of use to readers that buffer by it. */
+/* The length of a frame is a hint for readers that buffer whole frames. */
 static bool do_frame(struct machine *machine, unsigned argument)
 {
     uint64_t bytes;
@@ -190,7 +192,7 @@ static bool do_int(struct machine *machine, unsigned argument)
     return push_value(machine, value);
 }
 
-/* Two's complement of any length, which has `argument` bytes itself. */
+/* An integer in two's complement; its length has `argument` bytes. */
 static bool do_long(struct machine *machine, unsigned argument)
 {
     struct pickle_value value = {.kind = PICKLE_INT};
@@ -201,7 +203,7 @@ static bool do_long(struct machine *machine, unsigned argument)
     if (!take_number(machine, argument, &length))
         return false;
     if (argument == 4 && length >> 31)
-        return bad(machine, "an integer has a negative length");
+        return fail(machine, "an integer has a negative length");
     for (uint64_t i = 0; i < length; i++) {
         if (!take_byte(machine, &byte))
             return false;
@@ -220,7 +222,7 @@ static bool do_long(struct machine *machine, unsigned argument)
     return push_value(machine, value);
 }
 
-/* The one number whose first byte is the highest. */
+/* The only big-endian number. */
 static bool do_real(struct machine *machine, unsigned argument)
 {
     struct pickle_value value = {.kind = PICKLE_REAL};
@@ -242,7 +244,7 @@ static bool push_text(struct machine *machine, enum pickle_kind kind, unsigned l
     if (!take_number(machine, length_bytes, &length))
         return false;
     if (length > PICKLE_MEMORY)
-        return bad(machine, "the pickle needs more than 1 GiB of host memory");
+        return fail(machine, "the pickle needs more than 1 GiB of host memory");
     return take_text(machine, length) &&
            push(machine, pickle_store_add_text(&machine->store, kind, text, (uint32_t)length));
 }
@@ -266,7 +268,7 @@ static bool do_mark(struct machine *machine, unsigned argument)
 
     (void)argument;
     if (!marks)
-        return problem(machine);
+        return fail_in_store(machine);
     machine->marks = marks;
     marks[machine->mark_count++] = (uint32_t)machine->depth;
     return true;
@@ -277,14 +279,14 @@ static bool has(struct machine *machine, size_t count)
 {
     size_t below = machine->mark_count ? machine->marks[machine->mark_count - 1] : 0;
 
-    return machine->depth - below >= count || bad(machine, "a value is missing on the stack");
+    return machine->depth - below >= count || fail(machine, "stack underflow");
 }
 
-/* Take the last mark away; `out` is how many values were above it. */
+/* Remove the last mark.  *out is the number of values above it. */
 static bool pop_mark(struct machine *machine, size_t *out)
 {
     if (machine->mark_count == 0)
-        return bad(machine, "a mark is missing on the stack");
+        return fail(machine, "no mark on the stack");
     *out = machine->depth - machine->marks[--machine->mark_count];
     return true;
 }
@@ -294,7 +296,7 @@ static bool fill(struct machine *machine, uint32_t container, size_t count)
 {
     machine->depth -= count;
     return pickle_store_fill(&machine->store, container, machine->stack + machine->depth, count) ||
-           problem(machine);
+           fail_in_store(machine);
 }
 
 static bool do_empty(struct machine *machine, unsigned argument)
@@ -309,7 +311,7 @@ static bool tuple_of(struct machine *machine, size_t count)
                 pickle_store_add_tuple(&machine->store, machine->stack + machine->depth, count));
 }
 
-/* 0: of all values above the mark. */
+/* argument: number of items; 0: all values above the mark */
 static bool do_tuple(struct machine *machine, unsigned argument)
 {
     size_t count = argument;
@@ -318,8 +320,8 @@ static bool do_tuple(struct machine *machine, unsigned argument)
            tuple_of(machine, count);
 }
 
-/* Of the topmost values, which are on their way into a list, leave those on the stack that the taker does not take. */
-static bool offer(struct machine *machine, uint32_t list, size_t *count)
+/* Pass the topmost values, which will be appended to a list, to the filter, and remove those that it consumes. */
+static bool filter_items(struct machine *machine, uint32_t list, size_t *count)
 {
     struct pickle *out = machine->out;
     uint32_t *const items = machine->stack + machine->depth - *count;
@@ -332,12 +334,12 @@ static bool offer(struct machine *machine, uint32_t list, size_t *count)
                        : machine->filter->on_item(machine->filter->self, list, items[i]);
 
         if (result == PICKLE_STOP)
-            return bad(machine, "%s", "");
+            return fail(machine, "%s", "");
         if (result == PICKLE_KEEP) {
             items[left++] = items[i];
             continue;
         }
-        /* The taker knows the list by its number, which no other list may get. */
+        /* The filter identifies the list by its slot, which must not be reused. */
         pickle_store_use(&machine->store, list);
         if (value->use == PICKLE_USE_MEMO && machine->memo[value->memo] == items[i])
             machine->memo[value->memo] = MEMO_CONSUMED;
@@ -349,7 +351,7 @@ static bool offer(struct machine *machine, uint32_t list, size_t *count)
     return true;
 }
 
-/* Put the topmost values into what lies below them. */
+/* Move the topmost values into the container below them. */
 static bool fill_below(struct machine *machine, enum pickle_kind kind, size_t count)
 {
     static const char *const names[] = {
@@ -360,10 +362,10 @@ static bool fill_below(struct machine *machine, enum pickle_kind kind, size_t co
         return false;
     container = machine->stack[machine->depth - count - 1];
     if (machine->out->values[container].kind != kind)
-        return bad(machine, "items are added to what is no %s", names[kind]);
+        return fail(machine, "items are added to a value that is not a %s", names[kind]);
     if (kind == PICKLE_DICT && count % 2 != 0)
-        return bad(machine, "a dictionary gets a key without a value");
-    if (kind == PICKLE_LIST && machine->filter && !offer(machine, container, &count))
+        return fail(machine, "a key of a dictionary has no value");
+    if (kind == PICKLE_LIST && machine->filter && !filter_items(machine, container, &count))
         return false;
     return fill(machine, container, count);
 }
@@ -406,7 +408,7 @@ static bool do_pop_mark(struct machine *machine, unsigned argument)
     return true;
 }
 
-/* A value that is on the stack or in the memo already. */
+/* Push a value that is on the stack or in the memo. */
 static bool push_again(struct machine *machine, uint32_t slot)
 {
     pickle_store_use(&machine->store, slot);
@@ -425,13 +427,13 @@ static bool put(struct machine *machine, uint64_t at)
 
     if (!has(machine, 1))
         return false;
-    /* Entries are numbered as they are made, so that none has a higher number than bytes before it. */
+    /* Entries are numbered consecutively, so an index cannot exceed the number of bytes before it. */
     if (at > machine->at)
-        return bad(machine, "memo entry %" PRIu64 " comes too early", at);
+        return fail(machine, "memo index out of range, %" PRIu64, at);
     memo = pickle_store_reserve(&machine->store, machine->memo, &machine->memo_capacity,
                                 (size_t)at + 1, sizeof(*memo));
     if (!memo)
-        return problem(machine);
+        return fail_in_store(machine);
     machine->memo = memo;
     while (machine->memo_count <= at)
         memo[machine->memo_count++] = MEMO_EMPTY;
@@ -460,10 +462,10 @@ static bool do_get(struct machine *machine, unsigned argument)
     if (!take_number(machine, argument, &at))
         return false;
     if (at >= machine->memo_count || machine->memo[at] == MEMO_EMPTY)
-        return bad(machine, "memo entry %" PRIu64 " was not made", at);
+        return fail(machine, "undefined memo entry, %" PRIu64, at);
     if (machine->memo[at] == MEMO_CONSUMED)
-        return bad(machine, "an entry of a history comes again; each has to be a dictionary of its "
-                            "own");
+        return fail(machine, "an entry of a history is repeated; each entry must be a separate "
+                             "dictionary");
     return push_again(machine, machine->memo[at]);
 }
 
@@ -471,7 +473,7 @@ static bool do_stop(struct machine *machine, unsigned argument)
 {
     (void)argument;
     if (machine->mark_count > 0)
-        return bad(machine, "the pickle ends with a mark on the stack");
+        return fail(machine, "the pickle ends with a mark on the stack");
     if (!has(machine, 1))
         return false;
     machine->out->top = machine->stack[machine->depth - 1];
@@ -479,7 +481,7 @@ static bool do_stop(struct machine *machine, unsigned argument)
     return true;
 }
 
-/* --- All together. --- */
+/* --- The machine. --- */
 
 /* GLOBAL REDUCE BUILD INST OBJ PERSID BINPERSID NEWOBJ EXT1-4 NEWOBJ_EX STACK_GLOBAL, and buffers. */
 static const char code[] = "cRbioPQ\x81\x82\x83\x84\x92\x93\x97\x98";
@@ -515,7 +517,7 @@ static const struct opcode {
     [0x86] = {do_tuple, 2},
     [0x87] = {do_tuple, 3},
     ['t'] = {do_tuple, 0},
-    [0x91] = {do_tuple, 0}, /* a set that never changes */
+    [0x91] = {do_tuple, 0}, /* a frozen set */
     [']'] = {do_empty, PICKLE_LIST},
     ['a'] = {do_item, PICKLE_LIST},
     ['e'] = {do_marked_items, PICKLE_LIST},
@@ -534,22 +536,22 @@ static const struct opcode {
     ['j'] = {do_get, 4},
 };
 
-/* Only where the file ends it shows whether what was compressed is whole. */
+/* Read to the end of the file, so that a truncated compressed file is detected. */
 static bool drain(struct machine *machine)
 {
     machine->at = machine->before + machine->begin;
     while (input_read(machine->input, machine->buffer, BUFFER_BYTES) > 0)
         continue;
-    return !input_problem(machine->input) || bad(machine, "%s", input_problem(machine->input));
+    return !input_problem(machine->input) || fail(machine, "%s", input_problem(machine->input));
 }
 
 static bool run(struct machine *machine)
 {
-    /* A pickle may take no values off the stack before it has put any there. */
+    /* The stack must not be NULL, as a pickle may pop values from the empty stack. */
     machine->stack = pickle_store_reserve(&machine->store, NULL, &machine->stack_capacity, 1,
                                           sizeof(*machine->stack));
     if (!machine->stack)
-        return problem(machine);
+        return fail_in_store(machine);
     while (!machine->has_stopped) {
         const struct opcode *opcode;
         unsigned char byte;
@@ -559,12 +561,12 @@ static bool run(struct machine *machine)
             return false;
         opcode = &opcodes[byte];
         if (machine->at == 0 && byte != PICKLE_PROTO)
-            return bad(machine, "this is no pickle of protocol 2 or later");
+            return fail(machine, "not a pickle of protocol 2 or later");
         if (!opcode->run && memchr(code, byte, sizeof(code) - 1))
-            return bad(machine, "the pickle asks for a class or a function; only plain data is "
-                                "read");
+            return fail(machine, "the pickle contains a class or a function; only plain data is "
+                                 "read");
         if (!opcode->run)
-            return bad(machine, "opcode 0x%02x is not one of the binary protocols", byte);
+            return fail(machine, "unknown opcode, 0x%02x", byte);
         if (!opcode->run(machine, opcode->argument))
             return false;
     }
@@ -591,7 +593,7 @@ bool pickle_read(struct input *input, const struct pickle_filter *filter, struct
         free(machine->marks);
         free(machine->memo);
     } else {
-        *fault = (struct pickle_fault){0, "no host memory is left to read the pickle"};
+        *fault = (struct pickle_fault){0, "out of host memory"};
     }
     free(machine);
     if (!fine)

@@ -24,7 +24,7 @@ bool reading_out_of_memory(struct reading *reading)
 {
     reading->out_of_memory = true;
     reading->where[0] = '\0';
-    return reading_fail(reading, "no host memory is left to read the snapshot");
+    return reading_fail(reading, "out of host memory");
 }
 
 /* --- Values. --- */
@@ -60,7 +60,7 @@ static const char *const key_names[READING_KEYS] = {
     [READING_SEGMENT_TYPE] = "segment_type",
     [READING_SEGMENTS] = "segments",
     [READING_SINGLE_PAGE_PADDING] = "single_page_padding",
-    /* Before 0.9.0. */
+    /* of releases before 0.9.0 */
     [READING_SINGLE_PAGE_REST] = "single_page_rest",
     [READING_SIZE] = "size",
     [READING_STATE] = "state",
@@ -71,10 +71,7 @@ static const char *const key_names[READING_KEYS] = {
     [READING_XSEG] = "xseg",
 };
 
-/*
- * Python writes a key once and names it by the memo from then on.  So the text of a key is compared once; later the number
- * of its value is.  The number of a value that may be forgotten can come to be that of another one, so it is not kept.
- */
+/* The slot of a value that may be discarded can be reused for another value, so it is not recorded as that of the key. */
 const struct pickle_value *reading_find(struct reading *reading, const struct pickle_value *value,
                                         enum reading_key key)
 {
@@ -95,25 +92,23 @@ const struct pickle_value *reading_find(struct reading *reading, const struct pi
     return pickle_item(pickle, value, at);
 }
 
-/* A number that must be there, and be one. */
 bool reading_required(struct reading *reading, const struct pickle_value *value,
                       enum reading_key key, uint64_t *out)
 {
     return pickle_number(reading_find(reading, value, key), out) ||
-           reading_fail(reading, "`%s` is missing, or no number", key_names[key]);
+           reading_fail(reading, "`%s` is missing or not a number", key_names[key]);
 }
 
-/* A number that may be missing. */
 bool reading_optional(struct reading *reading, const struct pickle_value *value,
                       enum reading_key key, uint64_t *out)
 {
     const struct pickle_value *found = reading_find(reading, value, key);
 
     return !found || pickle_number(found, out) ||
-           reading_fail(reading, "`%s` is no number", key_names[key]);
+           reading_fail(reading, "`%s` is not a number", key_names[key]);
 }
 
-/* The note of a text is its number in the recording, from 1.  So are the notes of pools, frames and stacks. */
+/* The tag of a string is its index in the recording, plus 1.  So are the tags of pools, frames and stacks. */
 bool reading_text(struct reading *reading, const struct pickle_value *value, enum reading_key key,
                   uint32_t *out)
 {
@@ -149,7 +144,7 @@ bool reading_pool(struct reading *reading, const struct pickle_value *value, enu
     if (pickle_count(pair) != 2 || pair->kind == PICKLE_DICT ||
         !pickle_number(pickle_item(reading->pickle, pair, 0), &id[0]) ||
         !pickle_number(pickle_item(reading->pickle, pair, 1), &id[1]))
-        return reading_fail(reading, "`%s` is no pair of numbers", key_names[key]);
+        return reading_fail(reading, "`%s` is not a pair of numbers", key_names[key]);
     if (!recording_names_pool(&reading->names, id, out))
         return reading_out_of_memory(reading);
     if (pair->kind == PICKLE_TUPLE)
@@ -192,7 +187,7 @@ static bool read_frame(struct reading *reading, const struct pickle_value *value
     return true;
 }
 
-static bool make_room_for_frames(struct reading *reading, size_t count)
+static bool reserve_frames(struct reading *reading, size_t count)
 {
     uint32_t *frames;
 
@@ -206,7 +201,7 @@ static bool make_room_for_frames(struct reading *reading, size_t count)
     return true;
 }
 
-/* A list that may come again is read once, and has no frames then: its note tells which stack it was. */
+/* A list with several references is read once and cleared; its tag identifies the stack. */
 bool reading_stack(struct reading *reading, const struct pickle_value *list, uint32_t *out)
 {
     const size_t count = reading_count(list);
@@ -214,7 +209,7 @@ bool reading_stack(struct reading *reading, const struct pickle_value *list, uin
     *out = list && list->tag ? list->tag - 1 : 0;
     if (*out > 0 || count == 0)
         return true;
-    if (!make_room_for_frames(reading, count))
+    if (!reserve_frames(reading, count))
         return false;
     for (size_t i = 0; i < count; i++)
         if (!read_frame(reading, pickle_item(reading->pickle, list, i), &reading->frames[i]))

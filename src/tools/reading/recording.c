@@ -128,7 +128,7 @@ bool recording_file_load(const char *path, struct recording *out, struct recordi
     if (input && names)
         fine = recording_read(input, recording_file_name(path), names, out, fault);
     else
-        (void)snprintf(fault->text, sizeof(fault->text), "no host memory is left to read it");
+        (void)snprintf(fault->text, sizeof(fault->text), "out of host memory");
     symbols_close(names);
     if (input)
         input_close(input);

@@ -11,15 +11,14 @@
 #include "src/tools/reading/histories.h"
 #include "src/tools/reading/pickle.h"
 
-/* Numbers of devices are below this: no machine has so many. */
 #define DEVICES_MAX 1024u
 
-/* Of what is under the key `xseg` (src/core/report/snapshot.c). */
+/* The format of the key `xseg` (src/core/report/snapshot.c). */
 #define FORMAT 1u
 
 /* --- Segments. --- */
 
-/* Before 2.1 a block had a list of what was there, the latest first, with frames and the requested size; else the block. */
+/* The dictionary with the frames and the requested size of a block.  Before PyTorch 2.1 it is the first one of its `history`. */
 static const struct pickle_value *latest_of(struct reading *reading,
                                             const struct pickle_value *value)
 {
@@ -35,7 +34,7 @@ static enum recording_state state_of(const char *state)
     return strncmp(state, "active", 6) == 0 ? RECORDING_PENDING : RECORDING_INACTIVE;
 }
 
-/* A block without `address` follows the one before it; one without `requested_size` is as large as its request. */
+/* A block without `address` follows the previous block; one without `requested_size` has the size of its request. */
 static bool read_block(struct reading *reading, const struct pickle_value *value, uint64_t *address,
                        struct recording_block *out)
 {
@@ -49,7 +48,7 @@ static bool read_block(struct reading *reading, const struct pickle_value *value
         !reading_required(reading, value, READING_SIZE, &out->bytes))
         return false;
     if (out->bytes > UINT64_MAX - *address)
-        return reading_fail(reading, "a block ends beyond all addresses");
+        return reading_fail(reading, "a block exceeds the address space");
     out->address = *address;
     *address += out->bytes;
     out->requested = out->bytes;
@@ -67,9 +66,9 @@ static bool read_blocks(struct reading *reading, const struct pickle_value *list
     segment->first = (uint32_t)out->block_count;
     segment->count = (uint32_t)reading_count(list);
     for (size_t i = 0; i < segment->count; i++) {
-        /* A stack that was read has no items any more. */
+        /* The list was cleared if it was read as a stack. */
         if (i >= reading_count(list))
-            return reading_fail(reading, "its blocks are the frames of a block, too");
+            return reading_fail(reading, "its list of blocks is also a stack");
         if (!read_block(reading, pickle_item(reading->pickle, list, i), &address,
                         &out->blocks[out->block_count++]))
             return false;
@@ -96,12 +95,12 @@ static bool read_segment(struct reading *reading, const struct pickle_value *val
         !reading_pool(reading, value, READING_SEGMENT_POOL_ID, &out->pool))
         return false;
     if (out->bytes > UINT64_MAX - out->address)
-        return reading_fail(reading, "it ends beyond all addresses");
+        return reading_fail(reading, "it exceeds the address space");
     return read_blocks(reading, reading_list(reading, value, READING_BLOCKS), out);
 }
 
-/* Room for the blocks of all segments.  A list of blocks may be several segments', so they are counted first. */
-static bool make_room_for_blocks(struct reading *reading, const struct pickle_value *segments)
+/* Allocate the blocks of all segments.  Segments may share a list of blocks, so the number is bounded. */
+static bool allocate_blocks(struct reading *reading, const struct pickle_value *segments)
 {
     size_t count = 0;
 
@@ -109,12 +108,12 @@ static bool make_room_for_blocks(struct reading *reading, const struct pickle_va
         count += reading_count(
             reading_list(reading, pickle_item(reading->pickle, segments, i), READING_BLOCKS));
     if (count > reading->pickle->count || count > UINT32_MAX)
-        return reading_fail(reading, "blocks of a segment are those of others");
+        return reading_fail(reading, "segments share lists of blocks");
     reading->out->blocks = malloc((count + 1) * sizeof(*reading->out->blocks));
     return reading->out->blocks || reading_out_of_memory(reading);
 }
 
-/* The device of a number, made if it is new. */
+/* The device with a number, created if it does not exist. */
 static struct recording_device *get_device(struct reading *reading, uint64_t number)
 {
     struct recording *out = reading->out;
@@ -125,7 +124,7 @@ static struct recording_device *get_device(struct reading *reading, uint64_t num
             return &out->devices[i];
     devices = realloc(out->devices, (out->device_count + 1) * sizeof(*devices));
     if (!devices || number >= DEVICES_MAX) {
-        (void)(devices ? reading_fail(reading, "there is no device %" PRIu64, number)
+        (void)(devices ? reading_fail(reading, "device number out of range, %" PRIu64, number)
                        : reading_out_of_memory(reading));
         out->devices = devices ? devices : out->devices;
         return NULL;
@@ -145,7 +144,7 @@ static int compare_segments(const void *left, const void *right)
 
 static bool read_segments(struct reading *reading, const struct pickle_value *segments)
 {
-    if (!make_room_for_blocks(reading, segments))
+    if (!allocate_blocks(reading, segments))
         return false;
     for (size_t i = 0; i < reading_count(segments); i++) {
         const struct pickle_value *value = pickle_item(reading->pickle, segments, i);
@@ -169,12 +168,12 @@ static bool read_segments(struct reading *reading, const struct pickle_value *se
 
 /* --- Events. --- */
 
-/* A pickle may name one list many times, so no more items are read of a file than it has values. */
-static bool take_items(struct reading *reading, size_t count)
+/* A pickle may refer to a list many times, so the number of items is limited by the number of values. */
+static bool count_items(struct reading *reading, size_t count)
 {
     reading->items += count;
     return reading->items <= reading->pickle->count ||
-           reading_fail(reading, "its entries are those of another list");
+           reading_fail(reading, "the list is shared with another device");
 }
 
 static bool read_trace(struct reading *reading, struct histories *histories,
@@ -183,7 +182,7 @@ static bool read_trace(struct reading *reading, struct histories *histories,
     struct recording_device *device;
 
     if (list->kind != PICKLE_LIST)
-        return reading_fail(reading, "the history of device %" PRIu64 " is no list", number);
+        return reading_fail(reading, "the history of device %" PRIu64 " is not a list", number);
     if (histories_count(histories, list) == 0)
         return true;
     device = get_device(reading, number);
@@ -221,7 +220,7 @@ static void infer_expandable(struct reading *reading)
     }
 }
 
-/* --- Settings, and what xseg adds. --- */
+/* --- Settings, and the key `xseg`. --- */
 
 static bool read_config(struct reading *reading, const struct pickle_value *settings)
 {
@@ -246,7 +245,7 @@ static bool read_config(struct reading *reading, const struct pickle_value *sett
     return fine || reading_out_of_memory(reading);
 }
 
-/* The word for a reason; snapshots before 0.9.0 have other words for some. */
+/* The current name of a reason; snapshots before 0.9.0 have other names for some. */
 static const char *current_reason(const char *word)
 {
     static const char *const renamed[][2] = {
@@ -267,7 +266,7 @@ static bool read_pages(struct reading *reading, const struct pickle_value *list,
 {
     const size_t count = reading_count(list);
 
-    if (!take_items(reading, count))
+    if (!count_items(reading, count))
         return false;
     device->pages = malloc((count + 1) * sizeof(*device->pages));
     if (!device->pages)
@@ -281,12 +280,12 @@ static bool read_pages(struct reading *reading, const struct pickle_value *list,
         size_t there;
 
         if (item->kind != PICKLE_LIST || pickle_count(item) < 5)
-            return reading_fail(reading, "a page is no list of five or more");
+            return reading_fail(reading, "a page is not a list of at least five items");
         there = pickle_count(item) < 6 ? 5 : 6;
         page->registered = 0;
         for (size_t i = 0; i < there; i++)
             if (numbers[i] && !pickle_number(pickle_item(reading->pickle, item, i), numbers[i]))
-                return reading_fail(reading, "a page has something that is no number");
+                return reading_fail(reading, "an item of a page is not a number");
         reason =
             current_reason(pickle_string(reading->pickle, pickle_item(reading->pickle, item, 2)));
         if (!recording_names_text(&reading->names, reason ? reason : "", &page->reason))
@@ -303,7 +302,7 @@ static enum recording_cause cause_of(const char *name)
         [RECORDING_CAUSE_RESUME] = "resume", [RECORDING_CAUSE_BUDGET_RELEASE] = "budget_release",
     };
 
-    /* Words of snapshots before 0.9.0. */
+    /* Names in snapshots before 0.9.0. */
     if (strcmp(name, "steal") == 0)
         return RECORDING_CAUSE_REMAP;
     if (strcmp(name, "give") == 0)
@@ -314,13 +313,13 @@ static enum recording_cause cause_of(const char *name)
     return RECORDING_CAUSE_OTHER;
 }
 
-/* A cause is a list of the place of its entry, and a word. */
+/* A cause is a list of the index of its entry and a name. */
 static bool read_causes(struct reading *reading, const struct pickle_value *list,
                         struct recording_device *device)
 {
     const size_t count = reading_count(list);
 
-    if (!take_items(reading, count))
+    if (!count_items(reading, count))
         return false;
     for (size_t i = 0; i < count; i++) {
         const struct pickle_value *item = pickle_item(reading->pickle, list, i);
@@ -331,7 +330,7 @@ static bool read_causes(struct reading *reading, const struct pickle_value *list
             !pickle_number(pickle_item(reading->pickle, item, 0), &entry) ||
             entry >= device->event_count ||
             !(word = pickle_string(reading->pickle, pickle_item(reading->pickle, item, 1))))
-            return reading_fail(reading, "a cause is no list of an entry and a word");
+            return reading_fail(reading, "a cause is not a list of an entry and a name");
         device->events[entry].cause = (uint8_t)cause_of(word);
     }
     return true;
@@ -373,7 +372,7 @@ static bool read_own(struct reading *reading, const struct pickle_value *own)
     return true;
 }
 
-/* --- All of it. --- */
+/* --- The whole snapshot. --- */
 
 static int compare_devices(const void *left, const void *right)
 {
@@ -433,21 +432,21 @@ static bool read_all(struct reading *reading, struct histories *histories, struc
     return true;
 }
 
-/* Read the pickle, with events taken out of it, and all else of it then. */
+/* Read the pickle with the histories as filter, then its other values. */
 static bool read_pickle(struct reading *reading, struct histories *histories, struct input *input)
 {
-    const struct pickle_filter taker = {histories, histories_filter};
+    const struct pickle_filter filter = {histories, histories_filter};
     struct pickle_fault problem;
     struct pickle pickle;
     bool fine;
 
     reading->pickle = &pickle;
     (void)input_peek(input); /* keeps the first bytes for file_kind_describe() */
-    if (!pickle_read(input, &taker, &pickle, &problem)) {
+    if (!pickle_read(input, &filter, &pickle, &problem)) {
         if (problem.text[0] &&
             !file_kind_describe(input, reading->fault->text, sizeof(reading->fault->text)))
             (void)snprintf(reading->fault->text, sizeof(reading->fault->text),
-                           "it cannot be read as a memory snapshot: byte %" PRIu64 ": %s",
+                           "cannot be read as a memory snapshot: byte %" PRIu64 ": %s",
                            problem.byte, problem.text);
         return false;
     }

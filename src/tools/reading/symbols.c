@@ -10,11 +10,11 @@
 
 #ifdef TOOLS_LIBDW
 
-/* A file that was asked about. */
+/* A file that was queried. */
 struct file {
     struct file *next;
-    char *path, *build_id; /* as they were asked for; build_id may be NULL */
-    Dwfl *reader;          /* NULL: the file cannot be read, or is another one */
+    char *path, *build_id; /* as queried; build_id may be NULL */
+    Dwfl *reader;          /* NULL: the file cannot be read, or has another build ID */
     Dwfl_Module *module;
     Dwarf_Addr shift; /* from addresses of the file to libdw's */
 };
@@ -42,18 +42,18 @@ static void close_file(struct file *file)
     free(file);
 }
 
-void symbols_close(struct symbols *names)
+void symbols_close(struct symbols *symbols)
 {
-    struct file *file = names ? names->files : NULL, *next;
+    struct file *file = symbols ? symbols->files : NULL, *next;
 
     for (; file; file = next) {
         next = file->next;
         close_file(file);
     }
-    free(names);
+    free(symbols);
 }
 
-/* Whether a file that has been opened has a build id; NULL: none. */
+/* Whether an open file has this build ID; NULL: none. */
 static bool has_build_id(Dwfl_Module *module, const char *build_id)
 {
     const unsigned char *bytes;
@@ -81,7 +81,7 @@ static bool is_regular(const char *path)
     return stat(path, &status) == 0 && S_ISREG(status.st_mode);
 }
 
-/* Read a file for its names; on failure there is no reader. */
+/* Read the symbols of a file; on failure there is no reader. */
 static void read_file(struct file *file)
 {
     static const Dwfl_Callbacks callbacks = {
@@ -90,7 +90,7 @@ static void read_file(struct file *file)
         .section_address = dwfl_offline_section_address,
     };
 
-    /* A recording may name any path, such as that of a pipe. */
+    /* A recording may contain any path, such as that of a pipe. */
     file->reader = is_regular(file->path) ? dwfl_begin(&callbacks) : NULL;
     if (!file->reader)
         return;
@@ -108,10 +108,10 @@ static bool is_same(const char *left, const char *right)
     return left == right || (left && right && strcmp(left, right) == 0);
 }
 
-/* A file by what was recorded of it; NULL without host memory. */
-static struct file *find_file(struct symbols *names, const char *path, const char *build_id)
+/* A file by what was recorded of it; NULL if out of host memory. */
+static struct file *find_file(struct symbols *symbols, const char *path, const char *build_id)
 {
-    struct file *file = names->files;
+    struct file *file = symbols->files;
 
     while (file && !(is_same(file->path, path) && is_same(file->build_id, build_id)))
         file = file->next;
@@ -127,12 +127,12 @@ static struct file *find_file(struct symbols *names, const char *path, const cha
         return NULL;
     }
     read_file(file);
-    file->next = names->files;
-    names->files = file;
+    file->next = symbols->files;
+    symbols->files = file;
     return file;
 }
 
-/* Look for the line in each unit: not all compilers write a table of where units lie. */
+/* Search the line in each compilation unit: not all compilers write the table of their address ranges. */
 static void search_units(Dwfl_Module *module, Dwarf_Addr call, struct symbol *out)
 {
     Dwarf_Addr shift = 0;
@@ -146,17 +146,17 @@ static void search_units(Dwfl_Module *module, Dwarf_Addr call, struct symbol *ou
         (void)dwarf_lineno(line, &out->line);
 }
 
-bool symbols_find(struct symbols *names, const char *path, const char *build_id, uint64_t offset,
+bool symbols_find(struct symbols *symbols, const char *path, const char *build_id, uint64_t offset,
                   struct symbol *out)
 {
-    struct file *file = offset > 0 ? find_file(names, path, build_id) : NULL;
+    struct file *file = offset > 0 ? find_file(symbols, path, build_id) : NULL;
     struct symbol name = {.function = NULL};
     GElf_Off into = 0;
     GElf_Sym symbol;
 
     if (!file || !file->reader)
         return false;
-    /* The call may be the last instruction of a function, and of a line. */
+    /* The return address may belong to the next line or function, so search the address before it. */
     const Dwarf_Addr call = offset - 1 + file->shift;
     name.function = dwfl_module_addrinfo(file->module, call, &into, &symbol, NULL, NULL, NULL);
     name.function_offset = into + 1;
@@ -187,15 +187,15 @@ struct symbols *symbols_open(void)
     return calloc(1, sizeof(struct symbols));
 }
 
-void symbols_close(struct symbols *names)
+void symbols_close(struct symbols *symbols)
 {
-    free(names);
+    free(symbols);
 }
 
-bool symbols_find(struct symbols *names, const char *path, const char *build_id, uint64_t offset,
+bool symbols_find(struct symbols *symbols, const char *path, const char *build_id, uint64_t offset,
                   struct symbol *out)
 {
-    (void)names;
+    (void)symbols;
     (void)path;
     (void)build_id;
     (void)offset;

@@ -7,9 +7,9 @@
 #include "src/tools/output/amount.h"
 #include "src/tools/output/message.h"
 
-#define PRINTED_MAX 10 /* differences of one file */
+#define PRINTED_MAX 10 /* differences per file */
 
-/* Where the row of an `s` line begins in struct xseg_statistics; its numbers follow one another. */
+/* The offset of the row of an `s` line in struct xseg_statistics, where its numbers are contiguous. */
 static const size_t row_offsets[XTRACE_ROW_COUNT] = {
     [XTRACE_ROW_ALLOCATION] = offsetof(struct xseg_statistics, allocation),
     [XTRACE_ROW_SEGMENT] = offsetof(struct xseg_statistics, segment),
@@ -29,7 +29,7 @@ static const size_t row_offsets[XTRACE_ROW_COUNT] = {
     [XTRACE_ROW_NUM_DEVICE_FREE] = offsetof(struct xseg_statistics, num_device_free),
 };
 
-/* The rows whose current values make a `=` line, in its order. */
+/* The rows whose current values are a `=` line, in its order. */
 static const enum xtrace_row current_rows[] = {
     XTRACE_ROW_ALLOCATED_BYTES, XTRACE_ROW_ACTIVE_BYTES,    XTRACE_ROW_INACTIVE_SPLIT_BYTES,
     XTRACE_ROW_RESERVED_BYTES,  XTRACE_ROW_REQUESTED_BYTES, XTRACE_ROW_ALLOCATION,
@@ -70,7 +70,7 @@ static uint64_t number_of(const struct xseg_statistics *stats, enum xtrace_row r
     return *(const uint64_t *)(const void *)(begin + index * sizeof(uint64_t));
 }
 
-/* The number's name, as in "active_bytes.small.peak". */
+/* The name of a number, as in "active_bytes.small.peak". */
 static void name_number(const struct xtrace_answer *answer, unsigned index, char *out, size_t bytes)
 {
     const enum xtrace_row row = (enum xtrace_row)answer->row;
@@ -191,7 +191,7 @@ void check_only_here(struct check *check, const struct xtrace_op *op)
 
 void check_fini(struct check *check)
 {
-    /* An allocation went another way, and no answer came after it. */
+    /* The last allocation had another result, and no answer follows it. */
     if (check->mode == CHECK_EXACT && check->pending_difference)
         begin_step(check, UINT32_MAX);
     if (check->differences > PRINTED_MAX)

@@ -7,53 +7,53 @@
 #include "src/tools/output/amount.h"
 #include "src/tools/output/output.h"
 
-/* --- Taking. --- */
+/* --- The query. --- */
 
-struct taking {
+struct query {
     struct explanation *explanation;
     const struct xtrace *trace;
     struct CUstream_st *const *streams;
 };
 
-static uint64_t name_of(const struct taking *taking, xseg_stream handle)
+static uint64_t name_of(const struct query *query, xseg_stream handle)
 {
-    for (uint32_t i = 0; i < taking->trace->stream_count; i++)
-        if (taking->streams[i] == handle)
-            return taking->trace->stream_name[i];
+    for (uint32_t i = 0; i < query->trace->stream_count; i++)
+        if (query->streams[i] == handle)
+            return query->trace->stream_name[i];
     return 0;
 }
 
-static bool note_reason(void *self, const struct xseg_reason *reason)
+static bool add_reason(void *self, const struct xseg_reason *reason)
 {
-    const struct taking *taking = self;
-    struct explanation_kind *kind = &taking->explanation->kind[reason->kind];
+    const struct query *query = self;
+    struct explanation_kind *kind = &query->explanation->kind[reason->kind];
     unsigned at = kind->listed;
 
     kind->bytes += reason->bytes;
     kind->reasons++;
     while (at > 0 && kind->largest[at - 1].reason.bytes < reason->bytes)
         at--;
-    if (at == EXPLAINED_MAX)
+    if (at == EXPLANATION_MAX)
         return true;
-    kind->listed += kind->listed < EXPLAINED_MAX;
+    kind->listed += kind->listed < EXPLANATION_MAX;
     memmove(&kind->largest[at + 1], &kind->largest[at],
             (kind->listed - at - 1) * sizeof(kind->largest[0]));
-    kind->largest[at] = (struct explanation_reason){*reason, name_of(taking, reason->stream),
-                                                    name_of(taking, reason->waits_for)};
+    kind->largest[at] = (struct explanation_reason){*reason, name_of(query, reason->stream),
+                                                    name_of(query, reason->waits_for)};
     return true;
 }
 
 bool explanation_query(struct explanation *explanation, struct xseg_allocator *allocator,
                        const struct xtrace *trace, struct CUstream_st *const *streams)
 {
-    struct taking taking = {explanation, trace, streams};
+    struct query query = {explanation, trace, streams};
 
     memset(explanation, 0, sizeof(*explanation));
     explanation->has_times = trace->has_clock;
     explanation->sums.struct_size = sizeof(explanation->sums);
-    explanation->is_there =
-        xseg_explain(allocator, NULL, note_reason, &taking, &explanation->sums) == XSEG_OK;
-    return explanation->is_there;
+    explanation->exists =
+        xseg_explain(allocator, NULL, add_reason, &query, &explanation->sums) == XSEG_OK;
+    return explanation->exists;
 }
 
 /* --- Printing. --- */
@@ -64,8 +64,8 @@ static void print_share(FILE *out, const char *what, uint64_t bytes, uint64_t al
                   amount_bytes(bytes).text, what);
 }
 
-/* Of what pool the memory is, if not of the default one. */
-static const char *name_wall(const struct xseg_reason *reason)
+/* The kind of the pool, unless it is the default pool. */
+static const char *pool_text(const struct xseg_reason *reason)
 {
     if (reason->fallback_pool != NULL)
         return ", lent by a private pool";
@@ -78,7 +78,7 @@ static void print_reason(FILE *out, const struct explanation_reason *listed, boo
 
     (void)fprintf(out, "             %s at %#" PRIx64 ", %s%s, stream %" PRIu64,
                   amount_bytes(reason->bytes).text, (uint64_t)(uintptr_t)reason->base,
-                  reason->is_small ? "small" : "large", name_wall(reason), listed->stream);
+                  reason->is_small ? "small" : "large", pool_text(reason), listed->stream);
     if (reason->kind == XSEG_REASON_ALLOCATED)
         (void)fprintf(out, ": %s, %s, the largest %s",
                       amount_of(reason->allocated_blocks, "allocated block").text,

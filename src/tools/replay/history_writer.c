@@ -17,10 +17,10 @@ bool history_writer_init(struct history_writer *writer, FILE *file, const struct
     if (!file)
         return true;
     writer->pools = calloc(trace->pool_count, sizeof(*writer->pools));
-    writer->pool_count = 1; /* number 0 is the default pool */
-    writer->names = symbols_open();
+    writer->pool_count = 1; /* 0 is the default pool */
+    writer->symbols = symbols_open();
     writer->frames = json_object();
-    return writer->pools && writer->names && writer->frames;
+    return writer->pools && writer->symbols && writer->frames;
 }
 
 bool history_writer_begin(struct history_writer *writer, struct xseg_allocator *allocator,
@@ -29,7 +29,7 @@ bool history_writer_begin(struct history_writer *writer, struct xseg_allocator *
     if (!writer->file)
         return true;
     writer->allocator = allocator;
-    /* What the allocator did while it was opened is no part of the trace. */
+    /* Events of opening the allocator are not part of the trace. */
     return (xtrace_names_key(config, "history") ||
             xseg_config_set(allocator, "history:all") == XSEG_OK) &&
            xseg_history_clear(allocator, -1) == XSEG_OK;
@@ -54,24 +54,25 @@ static json_t *text_or_null(const char *text)
     return text ? text_json(text) : json_null();
 }
 
-/* What is known of a frame: by its file, else as it was recorded. */
+/* Describe a frame: symbolized if possible, otherwise as recorded. */
 static json_t *describe_frame(struct history_writer *writer, const struct xseg_history_frame *frame)
 {
-    struct symbol name = {frame->function, frame->function_offset, NULL, 0};
+    struct symbol symbol = {frame->function, frame->function_offset, NULL, 0};
 
     if (frame->module)
-        (void)symbols_find(writer->names, frame->module, frame->build_id, frame->offset, &name);
-    if (!name.function)
-        name.function_offset = frame->function ? frame->function_offset : 0;
-    return json_pack(
-        "{s:o, s:I, s:o, s:o, s:o, s:o, s:I}", "function",
-        text_or_null(name.function ? name.function : frame->function), "function_offset",
-        (json_int_t)name.function_offset, "file", text_or_null(name.file), "line",
-        name.file ? json_integer(name.line) : json_null(), "module", text_or_null(frame->module),
-        "build_id", text_or_null(frame->build_id), "offset", (json_int_t)frame->offset);
+        (void)symbols_find(writer->symbols, frame->module, frame->build_id, frame->offset, &symbol);
+    if (!symbol.function)
+        symbol.function_offset = frame->function ? frame->function_offset : 0;
+    return json_pack("{s:o, s:I, s:o, s:o, s:o, s:o, s:I}", "function",
+                     text_or_null(symbol.function ? symbol.function : frame->function),
+                     "function_offset", (json_int_t)symbol.function_offset, "file",
+                     text_or_null(symbol.file), "line",
+                     symbol.file ? json_integer(symbol.line) : json_null(), "module",
+                     text_or_null(frame->module), "build_id", text_or_null(frame->build_id),
+                     "offset", (json_int_t)frame->offset);
 }
 
-/* A description of a frame, which is made once for each place in a file; borrowed. */
+/* The description of a frame, created once per module and offset; a borrowed reference. */
 static json_t *get_frame(struct history_writer *writer, const struct xseg_history_frame *frame)
 {
     json_t *known;
@@ -94,18 +95,18 @@ static json_t *get_frame(struct history_writer *writer, const struct xseg_histor
 struct frames {
     struct history_writer *writer;
     json_t *array;
-    bool is_whole;
+    bool is_complete;
 };
 
 static bool add_frame(void *self, const struct xseg_history_frame *frame)
 {
     struct frames *frames = self;
 
-    frames->is_whole = json_array_append(frames->array, get_frame(frames->writer, frame)) == 0;
-    return frames->is_whole;
+    frames->is_complete = json_array_append(frames->array, get_frame(frames->writer, frame)) == 0;
+    return frames->is_complete;
 }
 
-static bool have_room(struct history_writer *writer, uint32_t stack)
+static bool reserve_stack(struct history_writer *writer, uint32_t stack)
 {
     const size_t count = (size_t)stack * 2 + 64;
     json_t **stacks;
@@ -121,20 +122,20 @@ static bool have_room(struct history_writer *writer, uint32_t stack)
     return true;
 }
 
-/* The frames of a stack, which are looked up once; a new reference, NULL without host memory. */
+/* The frames of a stack, described once; a new reference, or NULL if out of host memory. */
 static json_t *get_stack(struct history_writer *writer, uint32_t stack)
 {
     struct frames frames = {writer, NULL, true};
 
     if (stack == 0)
         return json_array();
-    if (!have_room(writer, stack))
+    if (!reserve_stack(writer, stack))
         return NULL;
     if (!writer->stacks[stack]) {
         frames.array = json_array();
         if (!frames.array ||
             xseg_history_stack(writer->allocator, stack, add_frame, &frames) != XSEG_OK ||
-            !frames.is_whole) {
+            !frames.is_complete) {
             json_decref(frames.array);
             return NULL;
         }
@@ -145,9 +146,9 @@ static json_t *get_stack(struct history_writer *writer, uint32_t stack)
 
 /* --- Events. --- */
 
-static const char *action_text(enum xseg_history_action action)
+static const char *action_name(enum xseg_history_action action)
 {
-    static const char *const texts[XSEG_HISTORY_ACTIONS] = {
+    static const char *const names[XSEG_HISTORY_ACTIONS] = {
         [XSEG_HISTORY_ALLOC] = "alloc",
         [XSEG_HISTORY_FREE_REQUESTED] = "free_requested",
         [XSEG_HISTORY_FREE_COMPLETED] = "free_completed",
@@ -166,10 +167,10 @@ static const char *action_text(enum xseg_history_action action)
         [XSEG_HISTORY_BUDGET_RELEASE] = "budget_release",
     };
 
-    return action < XSEG_HISTORY_ACTIONS ? texts[action] : "unknown";
+    return action < XSEG_HISTORY_ACTIONS ? names[action] : "unknown";
 }
 
-/* What the trace calls a stream; 0: the default stream. */
+/* The name of a stream in the trace; 0: the default stream. */
 static uint64_t stream_of(const struct history_writer *writer, xseg_stream handle)
 {
     for (uint32_t i = 0; i < writer->trace->stream_count; i++)
@@ -178,7 +179,7 @@ static uint64_t stream_of(const struct history_writer *writer, xseg_stream handl
     return 0;
 }
 
-/* What the trace calls a pool; 0: the default pool. */
+/* The name of a pool in the trace; 0: the default pool. */
 static uint64_t pool_of(const struct history_writer *writer, uint32_t number)
 {
     return number > 0 && number < writer->pool_count
@@ -190,7 +191,7 @@ static json_t *describe(struct history_writer *writer, const struct xseg_history
 {
     return json_pack("{s:I, s:I, s:s, s:i, s:I, s:I, s:b, s:I, s:I, s:I, s:I, s:I, s:i, s:o, s:o}",
                      "number", (json_int_t)writer->events, "line", (json_int_t)writer->line,
-                     "action", action_text(entry->action), "device", entry->device, "stream",
+                     "action", action_name(entry->action), "device", entry->device, "stream",
                      (json_int_t)stream_of(writer, entry->stream), "pool",
                      (json_int_t)pool_of(writer, entry->pool), "lent", entry->is_fallback, "base",
                      (json_int_t)(uintptr_t)entry->base, "bytes", (json_int_t)entry->bytes,
@@ -200,7 +201,7 @@ static json_t *describe(struct history_writer *writer, const struct xseg_history
                      text_or_null(entry->label), "stack", get_stack(writer, entry->stack));
 }
 
-/* Add the word of a block's request, which is the line that the trace allocates it on, if there is one. */
+/* Add xseg_request.user of the block, which is the line of its allocation, if it is set. */
 static json_t *with_user(json_t *object, const void *user)
 {
     if (!object || !user ||
@@ -210,7 +211,7 @@ static json_t *with_user(json_t *object, const void *user)
     return NULL;
 }
 
-/* Write an object as a line, and give it up. */
+/* Write an object as a line, and release it. */
 static bool write_line(struct history_writer *writer, json_t *object)
 {
     errno = 0;
@@ -260,7 +261,7 @@ bool history_writer_fini(struct history_writer *writer, int *error)
         json_decref(writer->stacks[i]);
     free(writer->stacks);
     json_decref(writer->frames);
-    symbols_close(writer->names);
+    symbols_close(writer->symbols);
     free(writer->pools);
     *error = writer->error;
     return writer->error == 0;

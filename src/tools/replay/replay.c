@@ -155,13 +155,13 @@ static bool wait_stream(struct run *run, const struct xtrace_op *op)
     if (run->captures > 0)
         fine = join_capture(run, stream, other);
     else
-        fine = gpu_idle(run->gpu, other, &idle) && (idle || gpu_wait(run->gpu, stream, other));
+        fine = gpu_query(run->gpu, other, &idle) && (idle || gpu_wait(run->gpu, stream, other));
     run->own_ns += driver_time(run) - before;
     if (!fine)
-        return fail(run, op, "the driver refused to let a stream wait", "");
+        return fail(run, op, "the driver cannot let a stream wait", "");
     /* The waiting stream is busy until its own `y`, independently of the other stream. */
     return idle || !run->is_simulated || simulator.launch(stream, FOREVER) == XSEG_OK ||
-           fail(run, op, "the simulator refused to queue work", "");
+           fail(run, op, "the simulator cannot queue work", "");
 }
 
 static bool queue_work(struct run *run, const struct xtrace_op *op, void *block)
@@ -171,14 +171,14 @@ static bool queue_work(struct run *run, const struct xtrace_op *op, void *block)
 
     /* By the format, work that is queued during a capture keeps no stream busy. */
     if (run->captures > 0 && !gpu_is_captured(run->gpu, stream, &captured))
-        return fail(run, op, "the driver refused to say what is captured", "");
+        return fail(run, op, "the driver cannot query a capture", "");
     if (!captured)
         return true;
     if (run->is_simulated)
         return simulator.launch(stream, FOREVER) == XSEG_OK ||
-               fail(run, op, "the simulator refused to queue work", "");
-    return !block || gpu_touch(run->gpu, stream, block, 1) ||
-           fail(run, op, "the driver refused to queue work", "");
+               fail(run, op, "the simulator cannot queue work", "");
+    return !block || gpu_write(run->gpu, stream, block, 1) ||
+           fail(run, op, "the driver cannot queue work", "");
 }
 
 static bool use_block(struct run *run, const struct xtrace_op *op)
@@ -189,7 +189,7 @@ static bool use_block(struct run *run, const struct xtrace_op *op)
     if (run->captures == 0 && !queue_work(run, op, block))
         return false;
     return xseg_record_stream(run->allocator, block, run->streams[op->stream]) == XSEG_OK ||
-           xseg_failed(run, op, "a use was refused");
+           xseg_failed(run, op, "a use was rejected");
 }
 
 /* During a capture, a driver rejects a wait for a captured stream and for the context. */
@@ -198,7 +198,7 @@ static bool synchronize_uncaptured(struct run *run, struct CUstream_st *stream)
     bool captured = false;
 
     return gpu_is_captured(run->gpu, stream, &captured) &&
-           (captured || gpu_finish(run->gpu, stream));
+           (captured || gpu_synchronize(run->gpu, stream));
 }
 
 static bool synchronize(struct run *run, const struct xtrace_op *op)
@@ -207,7 +207,8 @@ static bool synchronize(struct run *run, const struct xtrace_op *op)
     bool fine = true;
 
     if (run->captures == 0)
-        return all ? gpu_finish_all(run->gpu) : gpu_finish(run->gpu, run->streams[op->stream]);
+        return all ? gpu_synchronize_all(run->gpu)
+                   : gpu_synchronize(run->gpu, run->streams[op->stream]);
     if (!all)
         return synchronize_uncaptured(run, run->streams[op->stream]);
     for (uint32_t i = 0; i < run->trace->stream_count && fine; i++)
@@ -221,11 +222,11 @@ static bool finish(struct run *run, const struct xtrace_op *op)
     bool all = op->kind == XTRACE_FINISH_ALL;
 
     if (!run->is_simulated)
-        return synchronize(run, op) || fail(run, op, "the driver refused to wait", "");
+        return synchronize(run, op) || fail(run, op, "the driver cannot wait", "");
     if (all)
         simulator.finish_all();
     else if (simulator.finish(stream) != XSEG_OK)
-        return fail(run, op, "the simulator refused to finish work", "");
+        return fail(run, op, "the simulator cannot complete work", "");
     return true;
 }
 
@@ -235,7 +236,7 @@ static bool empty_cache(struct run *run, const struct xtrace_op *op)
 
     trim.wait = true;
     return xseg_trim(run->allocator, NULL, &trim, NULL) == XSEG_OK ||
-           xseg_failed(run, op, "cached memory could not be given back");
+           xseg_failed(run, op, "cached memory cannot be released");
 }
 
 static bool is_stream(void *stream, xseg_stream other)
@@ -254,11 +255,11 @@ static bool begin_route(struct run *run, const struct xtrace_op *op)
     else if (status == XSEG_OK)
         status = xseg_route_begin(run->pools[op->pool], is_stream, stream);
     if (status != XSEG_OK)
-        return xseg_failed(run, op, "a pool could not be begun");
+        return xseg_failed(run, op, "the capture or route of a pool cannot begin");
     run->routes[op->pool] = (struct route){is_capture ? ROUTE_CAPTURE : ROUTE_PLAIN, op->stream};
     run->captures += is_capture;
     return !is_capture || gpu_capture_begin(run->gpu, stream) ||
-           fail(run, op, "the driver refused to capture", "");
+           fail(run, op, "the driver cannot begin a capture", "");
 }
 
 /* The driver ends a capture only if its origin waits for every stream that joined. */
@@ -302,7 +303,7 @@ static bool release_pool(struct run *run, const struct xtrace_op *op)
 
     run->pools[op->pool] = NULL;
     return !pool || xseg_pool_release(pool) == XSEG_OK ||
-           xseg_failed(run, op, "a pool could not be released");
+           xseg_failed(run, op, "a pool cannot be released");
 }
 
 /* Operations other than events. */
@@ -325,19 +326,18 @@ static bool play_other(struct run *run, const struct xtrace_op *op)
         return begin_route(run, op);
     case XTRACE_CAPTURE_END:
     case XTRACE_ROUTE_END:
-        return end_route(run, op->pool) ||
-               xseg_failed(run, op, "a capture or a route could not be ended");
+        return end_route(run, op->pool) || xseg_failed(run, op, "a capture or route cannot end");
     case XTRACE_POOL_RELEASE:
         return release_pool(run, op);
     case XTRACE_CLOCK:
         return trace_clock_advance(&run->clock, op->value) ||
-               xseg_failed(run, op, "the allocator could not be looked at");
+               xseg_failed(run, op, "the statistics cannot be read, or a tick failed");
     default:
         trace_clock_mark(&run->clock);
         if (run->timeline.file)
             timeline_mark(&run->timeline, run->trace->labels + op->value);
         return history_writer_mark(&run->history, run->trace->labels + op->value) ||
-               xseg_failed(run, op, "the history refused a mark");
+               xseg_failed(run, op, "the history rejected a mark");
     }
 }
 
@@ -545,7 +545,7 @@ static bool reset_simulator(struct run *run)
     if (simulator.reset(&settings) == XSEG_OK)
         return true;
     (void)simulator.error_message(why, sizeof(why));
-    message_print("%s: the simulator has no such machine: %s", run->settings->file, why);
+    message_print("%s: the simulator rejects its settings: %s", run->settings->file, why);
     return false;
 }
 
@@ -577,7 +577,7 @@ static bool create_streams(struct run *run)
         !run->streams || !run->pools || !run->blocks || !run->routes || !run->bases ||
         !history_writer_init(&run->history, run->settings->history, trace, run->streams,
                              &run->clock)) {
-        message_print("%s: no host memory is left", run->settings->file);
+        message_print("%s: out of host memory", run->settings->file);
         return false;
     }
     run->gpu = gpu_open(run->settings->driver, problem, sizeof(problem));
@@ -619,7 +619,7 @@ static bool open_allocator(struct run *run)
     }
     /* A setting of the file or the environment applies to the program, not to its replay. */
     if (xseg_config_set(run->allocator, "oom_snapshot:none") != XSEG_OK) {
-        report(run, "snapshots of refused requests cannot be switched off");
+        report(run, "oom_snapshot cannot be switched off");
         return false;
     }
     /* This opens the device, so the probe of the driver precedes the first operation. */
@@ -627,7 +627,7 @@ static bool open_allocator(struct run *run)
         return false;
     trace_clock_begin(&run->clock, run->allocator);
     if (!history_writer_begin(&run->history, run->allocator, run->settings->config)) {
-        report(run, "the history cannot be switched on");
+        report(run, "the history cannot be enabled");
         return false;
     }
     run->calls_before = read_calls(run, &count);
@@ -666,7 +666,7 @@ static void collect(struct run *run)
     trace_clock_get(&run->clock, &out->clock);
     if (run->settings->explain &&
         !explanation_query(&out->explanation, run->allocator, run->trace, run->streams)) {
-        report(run, "the allocator does not explain itself");
+        report(run, "the reserved memory cannot be explained");
         out->end = REPLAY_MISMATCH;
     }
 }
@@ -712,14 +712,14 @@ static bool clean_up(struct run *run)
     for (uint32_t i = 1; run->allocator && i < run->trace->pool_count; i++)
         fine &= !run->pools[i] || xseg_pool_release(run->pools[i]) == XSEG_OK;
     if (!fine)
-        report(run, "not everything could be freed at the end");
+        report(run, "blocks or pools cannot be freed at the end");
     if (run->allocator && xseg_close(run->allocator) != XSEG_OK) {
         report(run, "the allocator cannot be closed");
         fine = false;
     }
     gpu_close(run->gpu);
     if (run->is_simulated && simulator.leaks(left, sizeof(left)) > 0) {
-        message_print("%s: left over at the end:", run->settings->file);
+        message_print("%s: leaked by the replay:", run->settings->file);
         message_lines(left);
         fine = false;
     }

@@ -8,7 +8,7 @@
 #include "src/tools/replay/simulator.h"
 
 #define TRIALS 2000
-#define USUAL  1900 /* those without the longest, in which the processor did something else */
+#define USUAL  1900 /* without the longest, during which the thread was preempted */
 
 static int compare(const void *left, const void *right)
 {
@@ -41,8 +41,8 @@ double stopwatch_read(const struct stopwatch *stopwatch)
 }
 
 #define SECOND    UINT64_C(1000000000)
-#define TICKS_MAX 65536u /* between two `@` lines; a longer gap has them further apart */
-#define CLOCK_MAX (UINT64_C(1) << 62u) /* nanoseconds; later times are this */
+#define TICKS_MAX 65536u /* between two `@` lines; in a longer interval they are further apart */
+#define CLOCK_MAX (UINT64_C(1) << 62u) /* nanoseconds; later times are truncated to it */
 
 /* --- Requests: marks with the same label. --- */
 
@@ -141,7 +141,7 @@ uint64_t trace_clock_now(void *context)
     struct trace_clock *clock = context;
     struct timespec now = {0};
 
-    /* Not 0 at the start: to the allocator that would be before its first look. */
+    /* The allocator uses the time 0 for "never". */
     if (clock->is_simulated)
         return simulator.clock() + SECOND;
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
@@ -177,7 +177,7 @@ static void skip_to(struct trace_clock *clock, uint64_t time)
 
 /* --- Waits. --- */
 
-/* Calls in which the host waits for the device; a free of an allocation is one. */
+/* Calls in which the host waits for the device; cuMemFree() does as well. */
 static uint64_t count_waits(const struct trace_clock *clock)
 {
     static const char *const names[] = {"cuStreamSynchronize", "cuEventSynchronize",
@@ -197,12 +197,12 @@ static uint64_t count_waits(const struct trace_clock *clock)
 
 void trace_clock_suspend_waits(struct trace_clock *clock)
 {
-    clock->waits_aside -= count_waits(clock);
+    clock->waits_excluded -= count_waits(clock);
 }
 
 void trace_clock_resume_waits(struct trace_clock *clock)
 {
-    clock->waits_aside += count_waits(clock);
+    clock->waits_excluded += count_waits(clock);
 }
 
 void trace_clock_begin(struct trace_clock *clock, struct xseg_allocator *allocator)
@@ -219,30 +219,31 @@ void trace_clock_record_call(struct trace_clock *clock, uint64_t nanoseconds)
     clock->request_ns[clock->request] += nanoseconds;
 }
 
-/* --- Time passes. --- */
+/* --- The `@` line. --- */
 
-/* Up to `time` memory is what it is now. */
-static bool note_memory(struct trace_clock *clock, uint64_t time)
+/* Account for memory, which did not change until `time`. */
+static bool account_memory(struct trace_clock *clock, uint64_t time)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = {sizeof(stats)};
 
-    where.device = 0;
-    if (time <= clock->noted)
+    scope.device = 0;
+    if (time <= clock->accounted)
         return true;
-    /* Up to the host bytes, for which the kernel would be asked. */
+    /* The statistics before host_bytes, which would need a system call. */
     stats.struct_size = offsetof(struct xseg_statistics, host_bytes);
-    if (xseg_stats_get(clock->allocator, &where, &stats) != XSEG_OK)
+    if (xseg_stats_get(clock->allocator, &scope, &stats) != XSEG_OK)
         return false;
-    clock->live += (double)stats.allocated_bytes[0].current * (double)(time - clock->noted);
-    clock->reserved += (double)stats.reserved_bytes[0].current * (double)(time - clock->noted);
-    clock->noted = time;
+    clock->allocated +=
+        (double)stats.allocated_bytes[0].current * (double)(time - clock->accounted);
+    clock->reserved += (double)stats.reserved_bytes[0].current * (double)(time - clock->accounted);
+    clock->accounted = time;
     if (clock->timeline->file != NULL)
         timeline_until(clock->timeline, (time - clock->origin) / 1000, clock->allocator, &stats);
     return true;
 }
 
-/* What a timer would allow: a hundredth of the time. */
+/* As a service's timer: a tick may take 1 % of the time. */
 static bool tick(struct trace_clock *clock)
 {
     const struct xseg_trim_options options = {
@@ -263,43 +264,43 @@ bool trace_clock_advance(struct trace_clock *clock, uint64_t microseconds)
 {
     if (!clock->is_on) {
         clock->is_on = true;
-        clock->noted = clock->origin = trace_clock_now(clock);
+        clock->accounted = clock->origin = trace_clock_now(clock);
         return true;
     }
-    const uint64_t passed = microseconds - clock->first;
-    const uint64_t end = clock->origin + (passed < CLOCK_MAX / 1000 ? passed * 1000 : CLOCK_MAX);
-    const uint64_t gap = end - (end < clock->noted ? end : clock->noted);
-    const uint64_t step = clock->tick > gap / TICKS_MAX ? clock->tick : gap / TICKS_MAX;
+    const uint64_t elapsed = microseconds - clock->first;
+    const uint64_t end = clock->origin + (elapsed < CLOCK_MAX / 1000 ? elapsed * 1000 : CLOCK_MAX);
+    const uint64_t interval = end - (end < clock->accounted ? end : clock->accounted);
+    const uint64_t step = clock->tick > interval / TICKS_MAX ? clock->tick : interval / TICKS_MAX;
     bool fine = true;
 
-    /* Ticks stand on a grid of their own, however often the trace looks at its clock. */
-    for (uint64_t next = clock->noted + 1; clock->tick > 0 && fine; next++) {
+    /* Ticks are multiples of the step since the origin, independent of the `@` lines. */
+    for (uint64_t next = clock->accounted + 1; clock->tick > 0 && fine; next++) {
         next = clock->origin + (next - clock->origin + step - 1) / step * step;
         if (next > end)
             break;
-        fine = note_memory(clock, next);
+        fine = account_memory(clock, next);
         skip_to(clock, next);
         fine = fine && tick(clock);
     }
-    fine = fine && note_memory(clock, end);
+    fine = fine && account_memory(clock, end);
     skip_to(clock, end);
     return fine;
 }
 
-/* --- The figures. --- */
+/* --- The measures. --- */
 
 void trace_clock_get(const struct trace_clock *clock, struct trace_clock_result *out)
 {
-    const double time = (double)(clock->noted - clock->origin);
+    const double time = (double)(clock->accounted - clock->origin);
 
     *out = (struct trace_clock_result){.has_clock = clock->is_on, .has_times = clock->is_simulated};
     if (!clock->is_on)
         return;
     if (time > 0) {
-        out->live_time_avg = (uint64_t)(clock->live / time + 0.5);
+        out->live_time_avg = (uint64_t)(clock->allocated / time + 0.5);
         out->reserved_time_avg = (uint64_t)(clock->reserved / time + 0.5);
     }
-    out->request_path_syncs = count_waits(clock) - clock->waits_before - clock->waits_aside;
+    out->request_path_syncs = count_waits(clock) - clock->waits_before - clock->waits_excluded;
     out->max_call_ns = clock->longest_call;
     out->requests = clock->request_count - 1;
     for (uint32_t i = 1; i < clock->request_count; i++)

@@ -1,9 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Time that is spent in the allocator, added up in spans; what is between them does not count.  What
- * starting and stopping takes is measured once, and taken off for each span.
+ * Time in a replay: the clock of the trace, the measures that depend on it, and a stopwatch for real time.
  *
- * Locking: none; it belongs to one replay.
+ *     @ 1000000     a 0 ...  f 0 ...      @ 9000000
+ *        |          only the driver's     |<- ticks: xseg_trim() with due_only, as a service's timer calls it
+ *        |          time passes           |
+ *
+ * On the simulator, the trace clock is the virtual clock of the simulator, which `@` advances; driver calls and waits advance it
+ * as well.  On a real driver, it is the clock of the host plus the advances.  The allocator decays by the trace clock.  The
+ * measures are memory weighted by time, waits, and the driver time of calls and requests.
+ *
+ * A *request* is the part of a trace between a mark whose label begins with "request" and the next mark; parts with equal labels
+ * belong to one request.
+ *
+ * The *stopwatch* adds up the time spent in the allocator.  The overhead of starting and stopping it is measured once and
+ * subtracted for each span.
+ *
+ * Locking: none; any thread may call trace_clock_now().
  */
 #ifndef TOOLS_TRACE_CLOCK_H
 #define TOOLS_TRACE_CLOCK_H
@@ -16,16 +29,18 @@
 #include "src/tools/trace/xtrace.h"
 #include "xseg/xseg.h"
 
+/* --- The stopwatch; times in nanoseconds. --- */
+
 struct stopwatch {
-    uint64_t began; /* nanoseconds */
-    uint64_t spent; /* by all spans */
+    uint64_t began;
+    uint64_t spent; /* in all spans */
     uint64_t spans;
-    double empty; /* what a span takes in which nothing is done */
+    double empty; /* time of an empty span */
 };
 
 void stopwatch_init(struct stopwatch *stopwatch);
 
-/* Nanoseconds in the spans so far. */
+/* The time of all spans, without the overhead. */
 double stopwatch_read(const struct stopwatch *stopwatch);
 
 static inline uint64_t stopwatch_now(void)
@@ -47,92 +62,71 @@ static inline void stopwatch_stop(struct stopwatch *stopwatch)
     stopwatch->spans++;
 }
 
-/*
- * The clock of a trace, and what a replay measures by it: memory weighted by time, waits, and what the
- * driver adds to a call and to a request.
- *
- *     @ 1000000     a 0 ...  f 0 ...      @ 9000000
- *        |          no time passes but      |<- ticks: xseg_trim() with due_only, as a service's timer calls it
- *        |          what the driver takes   |
- *
- * On the simulator time is its virtual clock, which `@` moves on; driver calls and waits move it, too.
- * On a real driver it is the machine's, which `@` moves on as well.  The allocator decays by it.
- *
- * A *request* is what stands between a mark whose label begins with "request" and the next mark; pieces
- * with the same label belong to one request.
- *
- * Locking: none; trace_clock_now() may be called by any thread.
- */
+/* --- The trace clock. --- */
 
 struct trace_clock {
-    struct xseg_allocator *allocator; /* NULL until it is open */
+    struct xseg_allocator *allocator; /* NULL before trace_clock_begin() */
     struct timeline *timeline;
-    struct stopwatch *stopwatch; /* ticks are measured */
+    struct stopwatch *stopwatch; /* measures ticks */
     bool is_simulated;
-    bool has_clock;               /* the trace has one */
-    bool is_on;                   /* and it has been read */
+    bool has_clock;               /* the trace has `@` lines */
+    bool is_on;                   /* the first `@` line was played */
     uint64_t tick;                /* nanoseconds between two ticks; 0: none */
-    atomic_uint_fast64_t skipped; /* real driver: nanoseconds that `@` moved the clock on */
-    uint64_t opened;              /* clock when the allocator was */
-    uint64_t first;               /* microseconds on the first `@` */
-    uint64_t origin;              /* clock then, in nanoseconds */
-    uint64_t noted;               /* clock up to which memory is added up */
-    double live, reserved;        /* added up: bytes x nanoseconds */
+    atomic_uint_fast64_t skipped; /* real driver: nanoseconds by which `@` advanced the clock */
+    uint64_t opened;              /* time at which the allocator was opened */
+    uint64_t first;               /* microseconds of the first `@` */
+    uint64_t origin;              /* time of the first `@`, in nanoseconds */
+    uint64_t accounted;           /* time until which memory is added up */
+    double allocated, reserved;   /* sums of bytes x nanoseconds */
     uint64_t longest_call;        /* nanoseconds of an allocation or a free */
-    uint64_t waits_before;        /* of the allocator's trial of the driver */
-    uint64_t waits_aside;         /* in ticks and `e` lines */
-    uint32_t *request_of;         /* [mark], see trace_clock_init(); 0: no request */
-    size_t mark, mark_count;      /* marks so far; of the trace */
-    uint64_t *request_ns;         /* [request_count] */
-    uint32_t request_count;       /* the first stands for what is in no request */
-    uint32_t request;             /* that is going on */
+    uint64_t waits_before;        /* during the allocator's probe of the driver */
+    uint64_t waits_excluded;      /* in ticks and `e` lines */
+    uint32_t *request_of;         /* [mark]: its request; 0: none */
+    size_t mark, mark_count;      /* played marks; marks of the trace */
+    uint64_t *request_ns;         /* [request_count]; element 0: outside of requests */
+    uint32_t request_count;
+    uint32_t request; /* the current one */
 };
 
-/* What came of it. */
 struct trace_clock_result {
     bool has_clock;
     uint64_t live_time_avg, reserved_time_avg; /* bytes */
     uint64_t request_path_syncs;
-    bool has_times;          /* the next are known: modelled */
-    uint64_t max_call_ns;    /* the longest allocation or free */
-    uint32_t requests;       /* that the trace has */
-    uint64_t max_request_ns; /* the most that allocations and frees of a request took */
+    bool has_times;          /* the following are known: modelled */
+    uint64_t max_call_ns;    /* longest allocation or free */
+    uint32_t requests;       /* of the trace */
+    uint64_t max_request_ns; /* longest sum of the allocations and frees of a request */
 };
 
-/*
- * Get ready for a replay of a trace.
- *
- * tick_ms: 0 for no ticks
- * Returns: false without host memory
- */
+/* tick_ms: 0: no ticks.  Returns false if out of host memory. */
 bool trace_clock_init(struct trace_clock *clock, const struct xtrace *trace, bool is_simulated,
                       uint64_t tick_ms, struct timeline *timeline, struct stopwatch *stopwatch);
 void trace_clock_fini(struct trace_clock *clock);
 
-/* The allocator is open: from here on it is looked at. */
+/* The allocator is open: measure from now on. */
 void trace_clock_begin(struct trace_clock *clock, struct xseg_allocator *allocator);
 
-/* As xseg_options.clock: nanoseconds; context is the watch. */
+/* The time in nanoseconds, as xseg_options.clock; context is the clock. */
 uint64_t trace_clock_now(void *context);
 
-/* The trace's time at a time of the clock, in nanoseconds: what its `@` lines say, which before the first of them stands
- * still at that.  Of a trace without them, the time since the allocator was opened. */
+/* Convert a time to trace time in nanoseconds: that of the `@` lines, and before the first `@` line its time.  In a trace without
+ * `@` lines, the time since the allocator was opened. */
 uint64_t trace_clock_trace_ns(const struct trace_clock *clock, uint64_t time);
 
-/* An `@` line.  Returns false if the allocator refused to be looked at or to tick. */
+/* Play an `@` line.  Returns false if the statistics cannot be read or a tick fails. */
 bool trace_clock_advance(struct trace_clock *clock, uint64_t microseconds);
 
-/* The next mark of the trace. */
+/* Play the next mark of the trace. */
 void trace_clock_mark(struct trace_clock *clock);
 
-/* An allocation or a free has taken so long; only while is_on. */
+/* Record the time of an allocation or a free.  Requires is_on. */
 void trace_clock_record_call(struct trace_clock *clock, uint64_t nanoseconds);
 
-/* What comes in between is not on the path of a request. */
+/* Waits between these calls are not on the path of a request. */
 void trace_clock_suspend_waits(struct trace_clock *clock);
 void trace_clock_resume_waits(struct trace_clock *clock);
 
-/* The figures so far. */
+/* The measures so far. */
 void trace_clock_get(const struct trace_clock *clock, struct trace_clock_result *out);
 
 #endif

@@ -8,19 +8,19 @@
 
 #define CLASSIC (UINT64_C(1) << 63) /* in the key of a page */
 
-/* A page on which a block begins or ends, or both.  What lies between these is full: it has nothing cached. */
+/* A page on which a block begins or ends.  Pages between these are full and have no cached memory. */
 struct fragmentation_page {
-    uint64_t bytes;                      /* of addresses; pages do not overlap */
+    uint64_t bytes;                      /* of its address range; pages do not overlap */
     uint64_t mapped, allocated, pending; /* bytes on it */
     uint32_t allocated_count, pending_count;
-    uint64_t since_us;       /* accounted for until then */
-    fragmentation_sum share; /* of each block that was live all the time */
-    uint64_t left;           /* byte-microseconds that could not be shared, fewer than blocks */
+    uint64_t since_us;       /* time until which the page is accounted for */
+    fragmentation_sum share; /* of each block that has been allocated all the time */
+    uint64_t left;           /* remainder of the division: byte-microseconds, fewer than blocks */
 };
 
-/* Where a block lies, and what its pages' shares were when it came. */
+/* The pages of a block, and their shares when it was allocated. */
 struct fragmentation_block {
-    uint32_t page[2]; /* slots; of its first and last page; ORDERED_NONE: there is no second */
+    uint32_t page[2]; /* slots of its first and last page; ORDERED_NONE: there is only one */
     uint32_t site;
     uint64_t since_us;
     fragmentation_sum share[2];
@@ -33,7 +33,7 @@ static uint64_t cached_on(const struct fragmentation_page *page)
     return page->mapped - page->allocated - page->pending;
 }
 
-/* Share what was cached on a page since the last time. */
+/* Divide the cached memory of a page since the last call. */
 static void account(struct fragmentation *fragmentation, struct fragmentation_page *page)
 {
     const uint64_t passed = fragmentation->since_us - page->since_us;
@@ -74,14 +74,14 @@ static void measure(struct fragmentation *fragmentation, uint32_t slot)
             : replay_model_expandable_bytes(fragmentation->model, start, start + page->bytes);
 }
 
-/* Make a page.  Returns ORDERED_NONE without host memory. */
-static uint32_t make_page(struct fragmentation *fragmentation, uint64_t key, uint64_t bytes)
+/* Create a page.  Returns ORDERED_NONE if out of host memory. */
+static uint32_t create_page(struct fragmentation *fragmentation, uint64_t key, uint64_t bytes)
 {
     const uint32_t slot = ordered_add(&fragmentation->pages, key);
 
     if (slot == ORDERED_NONE ||
         !ordered_resize(&fragmentation->pages, (void **)&fragmentation->page,
-                        &fragmentation->page_room, sizeof(*fragmentation->page))) {
+                        &fragmentation->page_capacity, sizeof(*fragmentation->page))) {
         fragmentation->out_of_memory = true;
         return ORDERED_NONE;
     }
@@ -91,7 +91,7 @@ static uint32_t make_page(struct fragmentation *fragmentation, uint64_t key, uin
     return slot;
 }
 
-/* The page of expandable memory that holds an address, of those that there are. */
+/* The page of expandable memory that contains an address, if it exists. */
 static uint32_t page_at(const struct fragmentation *fragmentation, uint64_t address)
 {
     const uint32_t slot = ordered_up_to(&fragmentation->pages, address / 2);
@@ -102,8 +102,8 @@ static uint32_t page_at(const struct fragmentation *fragmentation, uint64_t addr
                : ORDERED_NONE;
 }
 
-/* The page of expandable memory that holds an address, made if it is new.  A page with blocks stays as it is, also where
- * the memory beside them is mapped anew with other pages; so a new one may be a part. */
+/* The page of expandable memory that contains an address, created if it does not exist.  A page with blocks does not change
+ * if adjacent memory is mapped again with another page size, so a new page may be smaller. */
 static uint32_t get_page(struct fragmentation *fragmentation,
                          const struct replay_model_range *range, uint64_t address)
 {
@@ -121,7 +121,7 @@ static uint32_t get_page(struct fragmentation *fragmentation,
     if (slot != ORDERED_NONE && !is_classic(fragmentation, slot) &&
         start_of(fragmentation, slot) < end)
         end = start_of(fragmentation, slot);
-    return make_page(fragmentation, start / 2, end - start);
+    return create_page(fragmentation, start / 2, end - start);
 }
 
 static uint32_t get_classic(struct fragmentation *fragmentation,
@@ -130,7 +130,7 @@ static uint32_t get_classic(struct fragmentation *fragmentation,
     const uint64_t key = range->start / 2 | CLASSIC;
     const uint32_t slot = ordered_find(&fragmentation->pages, key);
 
-    return slot != ORDERED_NONE ? slot : make_page(fragmentation, key, range->end - range->start);
+    return slot != ORDERED_NONE ? slot : create_page(fragmentation, key, range->end - range->start);
 }
 
 static void drop_page_if_empty(struct fragmentation *fragmentation, uint32_t slot)
@@ -157,7 +157,7 @@ static uint64_t bytes_on(const struct fragmentation *fragmentation, uint32_t slo
 
 /* --- Blocks. --- */
 
-/* The site of a block, whose live bytes are about to change. */
+/* The site of a block, before its allocated bytes change. */
 static struct fragmentation_site *change_site(struct fragmentation *fragmentation, uint32_t number)
 {
     struct fragmentation_site *site = &fragmentation->sites[number];
@@ -187,9 +187,9 @@ static void find_pages(struct fragmentation *fragmentation, struct fragmentation
     own->page[1] = get_page(fragmentation, replay_model_range_at(fragmentation->model, last), last);
 }
 
-/* A live block begins to count. */
-static void begin_live(struct fragmentation *fragmentation, struct fragmentation_block *own,
-                       const struct replay_model_block *block)
+/* Add an allocated block. */
+static void begin_allocated(struct fragmentation *fragmentation, struct fragmentation_block *own,
+                            const struct replay_model_block *block)
 {
     struct fragmentation_site *site = change_site(fragmentation, own->site);
 
@@ -206,9 +206,10 @@ static void begin_live(struct fragmentation *fragmentation, struct fragmentation
     }
 }
 
-/* A live block ends to count: its site gets what it has stranded. */
-static void end_live(struct fragmentation *fragmentation, const struct fragmentation_block *own,
-                     const struct replay_model_block *block)
+/* Remove an allocated block, and attribute its shares to its site. */
+static void end_allocated(struct fragmentation *fragmentation,
+                          const struct fragmentation_block *own,
+                          const struct replay_model_block *block)
 {
     struct fragmentation_site *site = change_site(fragmentation, own->site);
 
@@ -228,7 +229,7 @@ static void end_live(struct fragmentation *fragmentation, const struct fragmenta
     }
 }
 
-/* A pending block comes (up) or leaves. */
+/* Add (up) or remove a pending block. */
 static void count_pending(struct fragmentation *fragmentation,
                           const struct fragmentation_block *own,
                           const struct replay_model_block *block, bool up)
@@ -243,7 +244,7 @@ static void count_pending(struct fragmentation *fragmentation,
     }
 }
 
-/* --- What the course tells. --- */
+/* --- Callbacks of the model. --- */
 
 static void block_added(void *self, uint32_t slot, const struct replay_model_block *block)
 {
@@ -252,7 +253,7 @@ static void block_added(void *self, uint32_t slot, const struct replay_model_blo
 
     if (fragmentation->out_of_memory ||
         !ordered_resize(&fragmentation->model->blocks, (void **)&fragmentation->block,
-                        &fragmentation->block_room, sizeof(*fragmentation->block))) {
+                        &fragmentation->block_capacity, sizeof(*fragmentation->block))) {
         fragmentation->out_of_memory = true;
         return;
     }
@@ -265,7 +266,7 @@ static void block_added(void *self, uint32_t slot, const struct replay_model_blo
     if (block->is_pending)
         count_pending(fragmentation, own, block, true);
     else
-        begin_live(fragmentation, own, block);
+        begin_allocated(fragmentation, own, block);
 }
 
 static void block_freed(void *self, uint32_t slot, const struct replay_model_block *block)
@@ -274,7 +275,7 @@ static void block_freed(void *self, uint32_t slot, const struct replay_model_blo
 
     if (fragmentation->out_of_memory)
         return;
-    end_live(fragmentation, &fragmentation->block[slot], block);
+    end_allocated(fragmentation, &fragmentation->block[slot], block);
     count_pending(fragmentation, &fragmentation->block[slot], block, true);
 }
 
@@ -289,12 +290,12 @@ static void block_removed(void *self, uint32_t slot, const struct replay_model_b
     if (block->is_pending)
         count_pending(fragmentation, own, block, false);
     else
-        end_live(fragmentation, own, block);
+        end_allocated(fragmentation, own, block);
     for (unsigned i = 0; i < 2 && own->page[i] != ORDERED_NONE; i++)
         drop_page_if_empty(fragmentation, own->page[i]);
 }
 
-/* Pages are mapped whole; a file that says otherwise has some that are mapped in parts. */
+/* In a valid file, pages are mapped as a whole; in others a part of a page may be mapped. */
 static void measure_page(struct fragmentation *fragmentation, uint64_t address)
 {
     const uint32_t slot = page_at(fragmentation, address);
@@ -305,7 +306,7 @@ static void measure_page(struct fragmentation *fragmentation, uint64_t address)
     measure(fragmentation, slot);
 }
 
-static void range_changes(void *self, const struct replay_model_range *range)
+static void range_changed(void *self, const struct replay_model_range *range)
 {
     struct fragmentation *fragmentation = self;
 
@@ -346,7 +347,7 @@ bool fragmentation_init(struct fragmentation *fragmentation, struct replay_model
                         size_t site_count, fragmentation_site_of *site_of, const void *context)
 {
     const struct replay_model_observer observer = {fragmentation, block_added,   block_freed,
-                                                   block_removed, range_changes, range_changes};
+                                                   block_removed, range_changed, range_changed};
 
     memset(fragmentation, 0, sizeof(*fragmentation));
     fragmentation->model = model;
@@ -390,7 +391,7 @@ bool fragmentation_step(struct fragmentation *fragmentation)
 void fragmentation_finish(struct fragmentation *fragmentation, uint64_t now_us)
 {
     const struct replay_model *model = fragmentation->model;
-    const struct replay_model_observer nobody = {0};
+    const struct replay_model_observer none = {0};
 
     if (now_us > fragmentation->since_us)
         advance(fragmentation, now_us);
@@ -406,7 +407,7 @@ void fragmentation_finish(struct fragmentation *fragmentation, uint64_t now_us)
     fragmentation->idle = fragmentation->reserved - fragmentation->allocated -
                           fragmentation->pending - fragmentation->near_pending -
                           fragmentation->fragmented;
-    replay_model_observe(fragmentation->model, &nobody);
+    replay_model_observe(fragmentation->model, &none);
 }
 
 bool fragmentation_play(struct fragmentation *fragmentation, struct replay_model *model,

@@ -19,7 +19,7 @@ static void add(struct profile_figures *to, const struct profile_figures *from)
         to->of[i] = bounded((fragmentation_sum)to->of[i] + from->of[i]);
 }
 
-/* Bytes on average, rounded down. */
+/* The average in bytes, rounded down. */
 static uint64_t average(const struct fragmentation *sums, fragmentation_sum sum)
 {
     return bounded(sum / sums->duration_us);
@@ -27,13 +27,13 @@ static uint64_t average(const struct fragmentation *sums, fragmentation_sum sum)
 
 /* --- The figures of a recording. --- */
 
-/* What all of a device comes to: over its course, and at its peak. */
+/* The figures of a device: over time, and at the peak. */
 struct figures {
     struct fragmentation over, peak;
 };
 
-static bool open_course(struct replay_model *model, const struct recording *recording,
-                        const struct recording_device *device, const struct profile_rules *rules)
+static bool open_model(struct replay_model *model, const struct recording *recording,
+                       const struct recording_device *device, const struct profile_rules *rules)
 {
     if (rules->at_end || device->event_count == 0)
         return replay_model_init_at_end(model, recording, device);
@@ -44,9 +44,9 @@ static bool open_course(struct replay_model *model, const struct recording *reco
     return true;
 }
 
-/* The state behind so many events: sums of one microsecond, which are bytes. */
-static bool look_at(struct fragmentation *out, struct replay_model *model,
-                    const struct sites *sites, size_t event)
+/* The state after `event` events: sums over one microsecond, which are bytes. */
+static bool find_state(struct fragmentation *out, struct replay_model *model,
+                       const struct sites *sites, size_t event)
 {
     while (model->at < event && replay_model_step(model))
         ;
@@ -65,7 +65,7 @@ static bool find_figures(struct figures *out, struct profile *profile, const str
     struct replay_model model;
     bool fine;
 
-    if (!open_course(&model, sites->recording, device, rules))
+    if (!open_model(&model, sites->recording, device, rules))
         return false;
     profile->omitted = model.omitted;
     profile->dropped = model.dropped;
@@ -73,9 +73,9 @@ static bool find_figures(struct figures *out, struct profile *profile, const str
     replay_model_fini(&model);
     if (!fine)
         return false;
-    fine = open_course(&model, sites->recording, device, rules);
+    fine = open_model(&model, sites->recording, device, rules);
     if (fine) {
-        fine = look_at(&out->peak, &model, sites, out->over.peak.event);
+        fine = find_state(&out->peak, &model, sites, out->over.peak.event);
         replay_model_fini(&model);
     }
     if (!fine)
@@ -92,7 +92,7 @@ static int compare_names(const void *left, const void *right)
     return strcmp(a->name, b->name);
 }
 
-/* Put the sites in order, and make one of those with equal names. */
+/* Sort the sites, and merge those with equal names. */
 static void sort(struct profile *profile)
 {
     struct profile_site *sites = profile->sites;
@@ -136,7 +136,7 @@ static bool add_sites(struct profile *profile, const struct sites *sites,
     return profile->sites;
 }
 
-/* Pending and idle memory, and all of it.  What rounding took of other averages is idle. */
+/* Set the rows `pending` and `idle`, and the sum.  `idle` gets the remainders of rounded averages. */
 static void add_rest(struct profile *profile, const struct figures *figures)
 {
     const struct fragmentation *over = &figures->over, *peak = &figures->peak;
@@ -193,7 +193,7 @@ void profile_fini(struct profile *profile)
 
 /* --- Sums of profiles. --- */
 
-/* Sites of `from` that `to` does not have, as copies.  Returns false without host memory: there are none then. */
+/* Copy the sites of `from` that `to` does not have.  Returns false if out of host memory. */
 static bool copy_new(const struct profile *to, const struct profile *from, struct profile *out)
 {
     size_t at = 0;
@@ -218,7 +218,7 @@ static bool copy_new(const struct profile *to, const struct profile *from, struc
     return true;
 }
 
-/* Add sites whose names are others. */
+/* Add sites with new names. */
 static bool join(struct profile *to, struct profile *more)
 {
     const size_t count = to->site_count + more->site_count;

@@ -11,7 +11,7 @@
 #include "src/tools/output/message.h"
 #include "src/tools/output/progress.h"
 
-#define LARGE_MIB 20u /* large_segment_size_mb, unless a configuration names it */
+#define LARGE_MIB 20u /* large_segment_size_mb of a configuration without it */
 
 /* --- Pages. --- */
 
@@ -184,7 +184,6 @@ static void set_unknown_pages(struct replay_model *model)
 #define BLOCK_UNIT      512u
 #define PROGRESS_EVENTS 32768u
 
-/* How an event is replayed. */
 enum plan {
     PLAIN,
     SMALL_PAGES, /* the mapped memory is known to have small pages */

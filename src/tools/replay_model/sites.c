@@ -62,7 +62,7 @@ static bool slice_begins_with_any(struct slice name, const char *const *words)
     return false;
 }
 
-/* Whether a path has a part, of which a `/` may be a `\\` in the path. */
+/* Whether a path contains a part, of which a `/` may be a `\\` in the path. */
 static bool has_part(const char *path, const char *part)
 {
     for (; *path; path++) {
@@ -368,10 +368,8 @@ static bool is_function(const void *owner, uint32_t number, const void *name, si
     return other.length == bytes && memcmp(other.text, name, bytes) == 0;
 }
 
-/*
- * The kind of each frame, and the frame that stands for it in sites: functions of libraries have one frame for each call
- * in them, and are one site.
- */
+/* Set the kind of each frame, and the frame that represents it in sites: a function of a library has one frame per call in it,
+ * and is one site. */
 static bool classify_frames(const struct recording *recording, uint8_t *kinds, uint32_t *same)
 {
     struct index functions = {0};

@@ -23,7 +23,7 @@ bool reader_fail(struct reader *reader, const char *format, ...)
 
 bool reader_out_of_memory(struct reader *reader)
 {
-    return reader_fail(reader, "no host memory is left to read the file");
+    return reader_fail(reader, "out of host memory");
 }
 
 struct quoted reader_quote(const char *text)
@@ -93,15 +93,16 @@ struct xtrace_op *reader_add_op(struct reader *reader, enum xtrace_kind kind)
 bool reader_config(struct reader *reader, const char *text)
 {
     if (reader->trace.config)
-        return reader_fail(reader, "a second `c` line");
+        return reader_fail(reader, "duplicate `c` line");
     for (const char *byte = text; *byte; byte++)
         if (*byte < ' ' || *byte > '~')
-            return reader_fail(reader, "the configuration has a byte that is not printable");
+            return reader_fail(reader,
+                               "the configuration contains a byte that is not printable ASCII");
     reader->trace.config = strdup(text);
     return reader->trace.config || reader_out_of_memory(reader);
 }
 
-/* The number that stands for a stream; a new one where the stream is new. */
+/* The index of a stream, which is added if it does not exist. */
 static bool find_stream(struct reader *reader, uint64_t name, uint16_t *out)
 {
     struct id_map_entry *entry = name ? id_map_find(&reader->streams, name) : NULL;
@@ -143,7 +144,7 @@ static bool add_pool(struct reader *reader, uint64_t name, uint16_t *out)
     return true;
 }
 
-/* As find_stream(), for a pool that something is allocated from or routed to. */
+/* As find_stream(), for a pool that an operation uses. */
 static bool find_pool(struct reader *reader, uint64_t name, uint16_t *out)
 {
     struct id_map_entry *entry = name ? id_map_find(&reader->pools, name) : NULL;
@@ -158,7 +159,7 @@ static bool find_pool(struct reader *reader, uint64_t name, uint16_t *out)
     return true;
 }
 
-/* The entry of a block that must be live. */
+/* The entry of an allocated block. */
 static struct id_map_entry *find_block(struct reader *reader, uint64_t id)
 {
     struct id_map_entry *entry = id_map_find(&reader->blocks, id);
@@ -176,7 +177,7 @@ static struct id_map_entry *find_block(struct reader *reader, uint64_t id)
     return NULL;
 }
 
-static bool give_slot_back(struct reader *reader, uint32_t slot)
+static bool free_slot(struct reader *reader, uint32_t slot)
 {
     uint32_t *slots = reader_reserve(reader, reader->free_slots, &reader->free_capacity,
                                      reader->free_count, sizeof(*slots));
@@ -227,7 +228,7 @@ bool reader_free(struct reader *reader, const struct fields *fields)
     struct id_map_entry *entry = find_block(reader, fields->number[1]);
     struct xtrace_op *op = entry ? reader_add_op(reader, XTRACE_FREE) : NULL;
 
-    if (!op || !give_slot_back(reader, entry->number))
+    if (!op || !free_slot(reader, entry->number))
         return false;
     op->slot = entry->number;
     entry->number = SLOT_FREED;
@@ -236,7 +237,7 @@ bool reader_free(struct reader *reader, const struct fields *fields)
     return true;
 }
 
-/* `! oom`: the allocation above failed. */
+/* `! oom`: the last allocation failed. */
 bool reader_failure(struct reader *reader, const struct fields *fields)
 {
     struct id_map_entry *entry = reader->last_alloc;
@@ -246,7 +247,7 @@ bool reader_failure(struct reader *reader, const struct fields *fields)
                            reader_quote(fields->text[1]).text);
     if (!entry)
         return reader_fail(reader, "`! oom` must follow an allocation");
-    if (!give_slot_back(reader, entry->number))
+    if (!free_slot(reader, entry->number))
         return false;
     entry->number = SLOT_FAILED;
     reader->trace.ops[reader->trace.op_count - 1].failed = true;
@@ -435,10 +436,10 @@ bool reader_clock(struct reader *reader, const struct fields *fields)
 
     if (reader->has_clock && now < reader->clock)
         return reader_fail(reader,
-                           "the clock goes back from %" PRIu64 " to %" PRIu64 " microseconds",
+                           "the clock decreases from %" PRIu64 " to %" PRIu64 " microseconds",
                            reader->clock, now);
     if (now > UINT64_MAX / 1000)
-        return reader_fail(reader, "the clock reads more microseconds than there can be");
+        return reader_fail(reader, "the time exceeds 2^64 nanoseconds");
     op = reader_add_op(reader, XTRACE_CLOCK);
     if (!op)
         return false;

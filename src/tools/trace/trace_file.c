@@ -12,11 +12,8 @@
 #define DEVICE_DEFAULT ((uint64_t)80 << 30)
 #define DEVICE_GRANULE ((uint64_t)2 << 20)
 
-/*
- * The configuration that a file was made under.  Its `c` line is a string as PyTorch reads it, and
- * to PyTorch a string that does not name expandable_segments means classic.  Allocated; NULL without
- * host memory.
- */
+/* The configuration of the program, allocated; NULL if out of host memory.  The `c` line is a string of PyTorch, where a string
+ * without expandable_segments selects classic segments. */
 static char *config_of(const struct xtrace *trace)
 {
     const char *config = trace->config;
@@ -49,12 +46,12 @@ static bool finish(struct trace_file *file, int device)
 {
     file->config = config_of(&file->trace);
     if (!file->config)
-        message_print("%s: no host memory is left", file->name);
+        message_print("%s: out of host memory", file->name);
     else if (device < 0 || file->trace.is_snapshot)
         return true;
     else
         message_print(
-            "%s: --device chooses a history of a memory snapshot; this is a trace, which has "
+            "%s: --device selects a history of a memory snapshot; this file is a trace, which has "
             "one",
             file->name);
     trace_file_fini(file);

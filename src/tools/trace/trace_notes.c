@@ -10,11 +10,12 @@
 #include "src/tools/output/text.h"
 
 #define MIB  ((uint64_t)1 << 20)
-#define PART 100 /* a gap of less than this part of the file changes no conclusion */
+#define PART 100 /* missing data of less than 1/PART of the file changes no conclusion */
 #define RECORD_FULL \
     "record all entries from the start of the program (_record_memory_history(), history:all)"
 
-static void add(struct trace_notes *notes, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add(struct trace_notes *notes, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 static void add(struct trace_notes *notes, const char *format, ...)
 {
@@ -34,13 +35,14 @@ static uint64_t tolerance(uint64_t bytes)
 
 /* --- Reserved memory. --- */
 
-static void find_missing(struct trace_notes *notes, const struct xtrace *trace, uint64_t end_reserved)
+static void find_missing(struct trace_notes *notes, const struct xtrace *trace,
+                         uint64_t end_reserved)
 {
     const struct xtrace_end *end = &trace->end;
     const uint64_t shown =
         end->bytes_before < end->reserved_before ? end->bytes_before : end->reserved_before;
 
-    /* A history that shows every growth is whole; a replay may then end with less, because it does better. */
+    /* A history that contains every growth is complete; a replay may then end with less, because xseg needs less. */
     if (end->reserved_before - shown <= tolerance(end->reserved))
         return;
     if (end_reserved == TRACE_NOTES_UNKNOWN) {
@@ -112,7 +114,7 @@ static void find_inferred(struct trace_notes *notes, const struct xtrace *trace)
     notes->is_certain = false;
 }
 
-/* The number that a configuration has for a key; `standard` without the key. */
+/* The number of a key in a configuration; `standard` without the key. */
 static double number_of(const char *config, const char *key, double standard)
 {
     const char *at = xtrace_names_key(config, key) ? strstr(config, key) : NULL;
@@ -130,8 +132,8 @@ static void find_collection(struct trace_notes *notes, const char *config)
                    "is not in the file");
 }
 
-void trace_notes_find(struct trace_notes *notes, const struct xtrace *trace, const char *config, bool is_own,
-                uint64_t end_reserved)
+void trace_notes_find(struct trace_notes *notes, const struct xtrace *trace, const char *config,
+                      bool is_own, uint64_t end_reserved)
 {
     *notes = (struct trace_notes){.is_certain = true};
     find_collection(notes, config);

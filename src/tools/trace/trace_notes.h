@@ -1,40 +1,40 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The gaps of a snapshot: data that a replay needs and the snapshot lacks.  Each gap is a sentence with its amount and its
- * consequence.
+ * Notes on a trace: the data that a replay needs and the file lacks.  Each note is a message with the amount of missing data and
+ * its consequence.
  *
- * A history that began late, whose ring overflowed, that was cleared, or that skips actions still ends with the state of the
- * segments.  So a replay under the file's configuration must end with as much reserved memory as the file.
+ * A history that began late, whose ring overflowed, that was cleared, or that skips actions still ends with the segments of the
+ * snapshot.  So a replay with the file's configuration must end with as much reserved memory as the snapshot.
  *
  * Locking: none.
  */
-#ifndef TOOLS_NOTES_H
-#define TOOLS_NOTES_H
+#ifndef TOOLS_TRACE_NOTES_H
+#define TOOLS_TRACE_NOTES_H
 
 #include <jansson.h>
 
 #include "src/tools/trace/xtrace.h"
 
-#define TRACE_NOTES_MAX      6u
+#define TRACE_NOTES_MAX     6u
 #define TRACE_NOTES_UNKNOWN UINT64_MAX
 
 struct trace_notes {
     char text[TRACE_NOTES_MAX][360]; /* [count] */
     unsigned count;
-    bool is_certain; /* peaks of a replay are those of the program, as far as its history goes */
+    bool is_certain; /* peaks of the replay are those of the program, within its history */
 };
 
 /*
- * Find the gaps of a trace.
+ * Find the missing data of a trace.
  *
- * @param config        the configuration of the replay
- * @param is_own        whether that is the file's configuration
- * @param end_reserved  bytes that are reserved at the end of a replay under the file's configuration; TRACE_NOTES_UNKNOWN without such a replay
+ * config:       the configuration of the replay
+ * is_own:       whether it is the file's configuration
+ * end_reserved: bytes reserved at the end of a replay with the file's configuration; TRACE_NOTES_UNKNOWN: there was none
  */
-void trace_notes_find(struct trace_notes *notes, const struct xtrace *trace, const char *config, bool is_own,
-                uint64_t end_reserved);
+void trace_notes_find(struct trace_notes *notes, const struct xtrace *trace, const char *config,
+                      bool is_own, uint64_t end_reserved);
 
-/* The sentences as an array.  Returns NULL without host memory. */
+/* The notes as an array.  Returns NULL if out of host memory. */
 json_t *trace_notes_json(const struct trace_notes *notes);
 
 #endif

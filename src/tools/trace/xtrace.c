@@ -73,14 +73,14 @@ void xtrace_fini(struct xtrace *trace)
     memset(trace, 0, sizeof(*trace));
 }
 
-#define LABEL_MAX  80                  /* bytes of a mark's label that are kept */
-#define DEVICE_MAX ((uint64_t)1 << 40) /* MiB; more than any driver can address */
+#define LABEL_MAX  80                  /* bytes of the label of a mark; the rest is discarded */
+#define DEVICE_MAX ((uint64_t)1 << 40) /* MiB; exceeds all address spaces */
 
-/* The grammar: words, the names of their fields, how many of them a line has. */
+/* The grammar: words, names of fields, and number of fields. */
 static const struct form {
     const char *word;
     const char *fields;
-    unsigned least, most; /* the word included */
+    unsigned least, most; /* including the word */
     bool (*read)(struct reader *reader, const struct fields *fields);
 } forms[] = {
     {"a", "ID BYTES STREAM [POOL]", 4, 5, reader_alloc},
@@ -125,8 +125,8 @@ static bool parse_numbers(struct reader *reader, struct fields *fields, unsigned
     return true;
 }
 
-/* Cut a line at its spaces.  What is too much for any line stays in one piece at the end. */
-static void cut(char *text, struct fields *fields)
+/* Split a line at its spaces.  Excess fields remain in the last one. */
+static void split(char *text, struct fields *fields)
 {
     fields->count = 0;
     for (;;) {
@@ -196,10 +196,10 @@ static bool read_statistic(struct reader *reader, struct fields *fields)
         return parse_numbers(reader, fields, 2) &&
                add_answer(reader, (enum xtrace_row)row, fields->number + 2);
     }
-    return reader_fail(reader, "there is no statistic '%s'", reader_quote(fields->text[1]).text);
+    return reader_fail(reader, "unknown statistic, '%s'", reader_quote(fields->text[1]).text);
 }
 
-/* In which order the driver places addresses. */
+/* The order of addresses of the driver. */
 static bool read_order(struct reader *reader, const char *word)
 {
     static const char *const words[] = {
@@ -226,9 +226,9 @@ static bool read_device(struct reader *reader, struct fields *fields)
         (fields->count == 3 && !read_order(reader, fields->text[2])))
         return false;
     if (reader->trace.device_bytes)
-        return reader_fail(reader, "a second `d` line");
+        return reader_fail(reader, "duplicate `d` line");
     if (fields->number[1] < 2 || fields->number[1] >= DEVICE_MAX)
-        return reader_fail(reader, "a device cannot have %" PRIu64 " MiB of memory",
+        return reader_fail(reader, "device memory out of range, %" PRIu64 " MiB",
                            fields->number[1]);
     reader->trace.device_bytes = fields->number[1] << 20;
     return true;
@@ -258,7 +258,7 @@ static bool read_mark(struct reader *reader, const char *label)
     return true;
 }
 
-/* Every line that is numbers after its word. */
+/* A line with a word and numbers. */
 static bool read_operation(struct reader *reader, struct fields *fields)
 {
     const char *word = fields->text[0];
@@ -277,14 +277,14 @@ static bool read_operation(struct reader *reader, struct fields *fields)
             return reader_fail(reader, "`%s` takes %s", word, form->fields);
         return parse_numbers(reader, fields, 1) && form->read(reader, fields);
     }
-    return reader_fail(reader, "there is no operation '%s'", reader_quote(word).text);
+    return reader_fail(reader, "unknown operation, '%s'", reader_quote(word).text);
 }
 
 static bool read_line(struct reader *reader, char *text)
 {
     struct fields fields;
 
-    /* Lines whose rest is text, spaces and all. */
+    /* The rest of these lines is text, which may contain spaces. */
     if (text[0] == '\0' || text[0] == '#')
         return true;
     if (text[0] == 'm' && (text[1] == ' ' || text[1] == '\0'))
@@ -292,7 +292,7 @@ static bool read_line(struct reader *reader, char *text)
     if (text[0] == 'c' && (text[1] == ' ' || text[1] == '\0'))
         return reader_config(reader, text[1] ? text + 2 : "");
 
-    cut(text, &fields);
+    split(text, &fields);
     if (strcmp(fields.text[0], "=") == 0)
         return read_current(reader, &fields);
     if (strcmp(fields.text[0], "p") == 0)
@@ -309,12 +309,12 @@ static bool read_head(struct reader *reader, const char *text)
     if (strcmp(text, "xtrace 1") == 0)
         return true;
     if (strncmp(text, "xtrace ", 7) == 0)
-        return reader_fail(reader, "version '%s' of the format is not known; version 1 is",
+        return reader_fail(reader, "unsupported version of the format, '%s'; use version 1",
                            reader_quote(text + 7).text);
     return reader_fail(reader, "the first line must be `xtrace 1`");
 }
 
-/* What must hold where the file ends. */
+/* Check the state at the end of the file. */
 static bool read_end(struct reader *reader)
 {
     const struct xtrace *trace = &reader->trace;
@@ -323,7 +323,7 @@ static bool read_end(struct reader *reader)
         return reader_fail(reader, "the file is empty; the first line must be `xtrace 1`");
     for (uint32_t i = 1; trace->answer_count > 0 && i < trace->pool_count; i++)
         if (reader->pool_states[i].open_line)
-            return reader_fail(reader, "the tape ends before what was begun on line %" PRIu32,
+            return reader_fail(reader, "the tape ends within the capture or route of line %" PRIu32,
                                reader->pool_states[i].open_line);
     return true;
 }
@@ -336,7 +336,7 @@ static bool next_lines(struct reader *reader, struct lines *lines)
         uint64_t number = lines_number(lines);
 
         if (number > UINT32_MAX)
-            return reader_fail(reader, "the file has more lines than can be counted");
+            return reader_fail(reader, "the file has more than 2^32 lines");
         reader->line = (uint32_t)number;
         if (state == LINES_BAD)
             return reader_fail(reader, "%s", lines_problem(lines));
@@ -347,7 +347,7 @@ static bool next_lines(struct reader *reader, struct lines *lines)
     }
 }
 
-/* Whether the first line is that of a trace, of this or another version. */
+/* Whether the file begins as a trace of any version. */
 static bool is_trace(struct input *input)
 {
     static const char head[] = "xtrace ";
@@ -383,7 +383,7 @@ bool xtrace_read(FILE *file, int device, struct xtrace *out, struct xtrace_fault
         fine = reader->trace.is_snapshot ? snapshot_read(reader, input, device)
                                          : read_lines(reader, input);
     } else {
-        *fault = (struct xtrace_fault){1, "no host memory is left to read the file"};
+        *fault = (struct xtrace_fault){1, "out of host memory"};
     }
     if (fine)
         *out = reader->trace;

@@ -391,7 +391,7 @@ void report_table(FILE *out, const struct report *reports, unsigned count, bool 
     for (unsigned i = 0; i < count; i++)
         print_check(out, &reports[i]);
     for (unsigned i = 0; i < count; i++)
-        if (reports[i].result.explanation.is_there)
+        if (reports[i].result.explanation.exists)
             explanation_print(out, &reports[i].result.explanation);
     if (count > 1)
         print_verdict(out, reports);
@@ -447,6 +447,6 @@ json_t *report_json(const struct report *report)
         has_clock ? us_json(clock->has_times, clock->max_call_ns) : NULL, "requests",
         output_json_number(has_clock, clock->requests), "max_request_us",
         has_clock ? us_json(clock->has_times, clock->max_request_ns) : NULL, "explained",
-        result->explanation.is_there ? explanation_json(&result->explanation) : NULL, "notes",
+        result->explanation.exists ? explanation_json(&result->explanation) : NULL, "notes",
         report->notes.count > 0 ? trace_notes_json(&report->notes) : NULL);
 }
