@@ -84,13 +84,13 @@ class Ranks(AdviseTest):
         folder = self.job(grows=46 * MIB)
         found = self.advised(folder)
         lines = self.run_tool("advise", folder).stdout.splitlines()
-        self.assertTrue(lines[0].startswith("rank 5 is the odd one of 8: "), lines[0])
+        self.assertTrue(lines[0].startswith("rank 5 is the outlier of 8: "), lines[0])
         self.assertEqual(lines[1], f"{folder}, 8 files")
         self.assertEqual(lines[2].split(), ["set", "expandable_segments:True"])
         rows = lines[-2 - len(found["ranks"]):-2]
         for rank, row in zip(found["ranks"], rows):
             cells = re.split("  +", row.strip())
-            self.assertEqual(cells[-1], rank["rank"] + {"rank 5": ", the odd one", "rank 0": ", the most typical"}.get(rank["rank"], ""))
+            self.assertEqual(cells[-1], rank["rank"] + {"rank 5": ", the outlier", "rank 0": ", the most typical"}.get(rank["rank"], ""))
             for at, name in enumerate(("in_force", "advised", "runner_up")):
                 replay = self.run_tool("replay", "--min-device", "--config", rank[name]["config"], rank["trace"]).stdout
                 told = [re.search(rf"^  {figure} +(.*)$", replay, re.MULTILINE)[1] for figure in ("peak reserved", "smallest device")]

@@ -431,12 +431,12 @@ class Limits(BlameTest):
         snapshot["xseg"] = {"devices": [{"device": 0, "lost": 1234, "left_out": 5}]}
         text = self.said(self.file(snapshot), status=1)
         for line in ("1,234 events before the first were overwritten\n",
-                     "5 events before the first had no room in the file\n",
+                     "5 events before the first did not fit in the file\n",
                      "1 event or block does not fit the others, and is left out\n"):
             self.assertIn(line, text)
         snapshot["xseg"] = {"devices": [{"device": 0, "lost": 1, "left_out": 1}]}
         text = self.said(self.file(snapshot), status=1)
-        for line in ("1 event before the first was overwritten\n", "1 event before the first had no room in the file\n"):
+        for line in ("1 event before the first was overwritten\n", "1 event before the first did not fit in the file\n"):
             self.assertIn(line, text)
 
     def test_events_without_times_have_no_duration(self):

@@ -352,7 +352,7 @@ class Ranks(CompareTest):
                     found = json.loads(self.said("--json", folder, status=1))
                     self.assertEqual(found["odd"], f"rank {odd}")
                     self.assertEqual(found["ranks"][0]["rank"], odd)
-                    self.assertTrue(found["verdict"].startswith(f"rank {odd} is the odd one of {count}: "), found["verdict"])
+                    self.assertTrue(found["verdict"].startswith(f"rank {odd} is the outlier of {count}: "), found["verdict"])
                     self.assertIn(why.replace("rank 0", found["typical"]), found["verdict"])
                     blamed = json.loads(self.said("--json", folder, command="blame", status=0))
                     self.assertEqual(blamed["odd"], f"rank {odd}")
@@ -360,7 +360,7 @@ class Ranks(CompareTest):
     def test_ranks_that_are_alike(self):
         folder = self.ranks()
         self.assertTrue(self.said(folder, status=0).startswith(
-            f"no rank of 8 is the odd one: they differ by nothing\n{folder}, 8 files; rank 0 is the most like all\n"))
+            f"no rank of 8 is an outlier: they differ by nothing\n{folder}, 8 files; rank 0 is the most like all\n"))
         self.assertIsNone(json.loads(self.said("--json", folder, status=0))["odd"])
 
     def test_the_page_has_the_keys(self):
@@ -386,7 +386,7 @@ class Ranks(CompareTest):
             self.file(one_site(7, blocks=1 + (rank == 2)), f"job/rank{rank}.pickle")
         found = json.loads(self.said("--json", self.folder / "job", status=0))
         self.assertEqual(found["ranks"][0]["distance"], 0)
-        self.assertEqual(found["verdict"], "no rank of 3 is the odd one: they differ by less than 1 % of what is reserved")
+        self.assertEqual(found["verdict"], "no rank of 3 is an outlier: they differ by less than 1 % of what is reserved")
 
     def test_when_several_differ_none_is_the_odd_one(self):
         folder = self.ranks()
@@ -394,7 +394,7 @@ class Ranks(CompareTest):
             self.file(job("reserved"), f"job/oom-rank{rank}-pid{4711 + rank}-1.pickle")
         found = json.loads(self.said("--json", folder, status=1))
         self.assertIsNone(found["odd"])
-        self.assertTrue(found["verdict"].startswith("2 ranks of 8 are odd, rank 6 most of all: it reserves 64.00 MiB more"))
+        self.assertTrue(found["verdict"].startswith("2 ranks of 8 are outliers, rank 6 most of all: it reserves 64.00 MiB more"))
 
     def test_two_ranks_and_one(self):
         text = self.said(self.ranks(1, 2), status=1)
@@ -405,7 +405,7 @@ class Ranks(CompareTest):
         os.remove(self.folder / "job/oom-rank1-pid4712-1.pickle")
         for command in ("compare", "blame"):
             text = self.said(self.folder / "job", command=command, status=0)
-            self.assertTrue(text.startswith("there is only rank 0, so no rank is the odd one"))
+            self.assertTrue(text.startswith("there is only rank 0, so no rank is an outlier"))
             self.assertEqual(text.splitlines()[1], f"{self.folder}/job, 1 file")
             self.assertIsNone(json.loads(self.said("--json", self.folder / "job", command=command, status=0))["typical"])
 
@@ -531,7 +531,7 @@ class Ranks(CompareTest):
         found = json.loads(self.said("--json", self.folder, status=0))
         self.assertEqual(len(found["ranks"]), 3)
         # Three jobs that have nothing in common.
-        self.assertEqual(found["verdict"], "no rank of 3 is the odd one: each differs from the others as they do from each other")
+        self.assertEqual(found["verdict"], "no rank of 3 is an outlier: each differs from the others as they do from each other")
 
     def test_two_folders_rank_by_rank(self):
         before, after = self.ranks(count=4, folder="before"), self.ranks(2, 5, folder="after", name="other-rank{}-{}.pickle")
@@ -550,7 +550,7 @@ class Ranks(CompareTest):
         bad = self.file(b"\x80\x04no", "job/oom-rank3-pid4714-1.pickle")
         for command in ("compare", "blame"):
             out, error = self.run_tool(folder, command=command, status=2)
-            self.assertTrue(out.startswith("rank 5 is the odd one of 7: it reserves 64.00 MiB more"), out)
+            self.assertTrue(out.startswith("rank 5 is the outlier of 7: it reserves 64.00 MiB more"), out)
             self.assertIn("/job, 7 files; rank 0 is the most like all\nomitted: 1, which could not be read\n", out)
             self.assertEqual(len(error.splitlines()), 1)
             self.assertTrue(error.startswith(f"{bad}: cannot be read as a memory snapshot"), error)

@@ -275,7 +275,7 @@ class Counters(ExportTest):
         snapshot["xseg"] = {"devices": [{"device": 0, "lost": 1234, "left_out": 5}]}
         trace = self.trace(snapshot)
         self.assertEqual(trace.tracks[1].description,
-                         f"{len(snapshot['device_traces'][0])} events; 1,234 before the first were overwritten, 5 had no room in "
+                         f"{len(snapshot['device_traces'][0])} events; 1,234 before the first were overwritten, 5 did not fit in "
                          "the file; 0 events or blocks do not fit the others, and are left out")
 
 

@@ -2,11 +2,11 @@
 /*
  * Containers: growing arrays, a heap, hash tables and an ordered set.
  *
- *   array    grows by one item at a time
- *   heap     binary heap with the smallest key first
- *   id_map   hash table from 64-bit IDs (of blocks, streams, pools) to small records
- *   index    hash table of item numbers; the owner stores the items and compares them
- *   ordered  ordered set of 64-bit keys; the owner stores values in arrays by slot
+ *   array    grows by one item at a time.
+ *   heap     binary heap with the smallest key first.
+ *   id_map   hash table from 64-bit IDs (of blocks, streams, pools) to small records.
+ *   index    hash table of item numbers; the owner stores the items and compares them.
+ *   ordered  ordered set of 64-bit keys; the owner stores values in arrays by slot.
  *
  * The hash tables only grow.  They use open addressing with linear probing, have a power of two of entries, and are at most
  * half full.
@@ -25,9 +25,9 @@
 /*
  * Reserve memory for one more item.  The capacity follows from the count: 16 items, or the next power of two.
  *
- * array: address of the pointer to the items; NULL before the first
- * count: number of items; all of them were added one at a time
- * bytes: of one item
+ * array: address of the pointer to the items; NULL before the first.
+ * count: number of items; all of them were added one at a time.
+ * bytes: of one item.
  *
  * Returns: false if out of host memory; the array is unchanged then
  */
@@ -96,8 +96,8 @@ uint64_t index_hash(const void *bytes, size_t count);
 /*
  * The number of an item, or INDEX_NONE.
  *
- * hash:   of the key
- * equals: returns whether the item with a number has a key
+ * hash:   of the key.
+ * equals: returns whether the item with a number has a key.
  */
 uint32_t index_find(const struct index *index, uint64_t hash, const void *key, size_t bytes,
                     bool (*equals)(const void *owner, uint32_t number, const void *key,
@@ -143,8 +143,8 @@ uint32_t ordered_from(const struct ordered *set, uint64_t key);
 /*
  * Grow an array by slot to the capacity of the set.  New elements are not initialized.
  *
- * capacity: elements of the array, updated
- * bytes:    of one element
+ * capacity: elements of the array, updated.
+ * bytes:    of one element.
  *
  * Returns: false if out of host memory; the array is unchanged then
  */

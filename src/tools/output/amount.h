@@ -2,9 +2,9 @@
 /*
  * Numbers in reports and messages.  The format is the same in every command and in the page of `xseg view`:
  *
- *     3,804            a count; a comma separates thousands
- *     1.25 GiB         bytes, in the largest unit of which there is at least one; 1,023 bytes below 1 KiB
- *     12.5 ms          time
+ *     3,804            a count; a comma separates thousands.
+ *     1.25 GiB         bytes, in the largest unit of which there is at least one; 1,023 bytes below 1 KiB.
+ *     12.5 ms          time.
  *
  * IDs, line numbers, addresses, and numbers that a program reads (JSON, tables of --table and --timeline) are plain digits.
  * Each function returns the string by value:

@@ -25,8 +25,8 @@
 
 /* --- Standard output. --- */
 
-/* Call this first in main(): open /dev/null for closed standard streams, so that no file gets their descriptors, and ignore
- * SIGXFSZ, so that a write beyond the limit on file sizes fails. */
+/* Call this first in main().  It opens /dev/null for closed standard streams, so that no file gets their descriptors, and
+ * ignores SIGXFSZ, so that a write beyond the limit on file sizes fails. */
 void output_init(void);
 
 /* Flush a stream.  Returns whether all writes to it have succeeded; errno is set if the flush fails. */
@@ -64,8 +64,8 @@ struct output_file {
 /*
  * Open a file for writing.
  *
- * path:   the caller's, valid until the file is closed; `-` is standard output
- * inputs: paths of `input_count` files that must not be replaced
+ * path:   the caller's, valid until the file is closed; `-` is standard output.
+ * inputs: paths of `input_count` files that must not be replaced.
  *
  * Returns: false, with a message on standard error, if it cannot be opened; it is closed then
  */
@@ -76,7 +76,7 @@ bool output_file_open(struct output_file *file, const char *path, char *const *i
  * As output_file_open(), for a file that is written in addition to a report.  If the file is standard output, *report is set to
  * standard error.
  *
- * path: NULL: no file; the file is closed, and the result is true
+ * path: NULL: no file; the file is closed, and the result is true.
  */
 bool output_file_open_second(struct output_file *file, const char *path, char *const *inputs,
                              int input_count, FILE **report);
@@ -84,7 +84,7 @@ bool output_file_open_second(struct output_file *file, const char *path, char *c
 /*
  * Close the file, and rename it to its path.  No effect on a closed file.
  *
- * is_complete: false: remove the temporary file; the previous file remains
+ * is_complete: false: remove the temporary file; the previous file remains.
  *
  * Returns: whether the file is complete; a write error is reported on standard error
  */

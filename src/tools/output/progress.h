@@ -24,7 +24,7 @@ void progress_end(void);
 /*
  * Report progress.
  *
- * all: the amount that `done` reaches at the end; 0: unknown, and `done` is in bytes
+ * all: the amount that `done` reaches at the end; 0: unknown, and `done` is in bytes.
  *
  * Cost: reads a clock; most calls draw nothing
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Comparison of two profiles, A and B, row by row, and its reports: a verdict in one sentence, tables and JSON.
+ * Comparison of two profiles, A and B, row by row.  The reports are a verdict in one sentence, tables and JSON.
  *
  * Rows are matched by name.  An edit of a source file moves lines, so names that only one side has are matched as well if they
  * differ in line numbers only and A has as many of them as B.
@@ -63,7 +63,7 @@ struct compare_verdict {
 /*
  * Match two profiles, which must outlive the comparison.
  *
- * may_move: names contain lines, which may have moved
+ * may_move: names contain lines, which may have moved.
  *
  * Returns: false if out of host memory; there is nothing to free then
  */
@@ -94,8 +94,8 @@ char *compare_report_verdict(const struct compare *compare, const struct compare
 /*
  * Print a table of the sums, and one of the rows that differ.
  *
- * rows:      maximum number of rows
- * by_events: averages and lifetimes are in events; false: the profiles are of one state and have neither
+ * rows:      maximum number of rows.
+ * by_events: averages and lifetimes are in events; false: the profiles are of one state and have neither.
  */
 void compare_report_tables(FILE *out, const struct compare *compare,
                            const struct compare_names *names, uint32_t rows, bool by_events);

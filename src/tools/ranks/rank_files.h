@@ -48,7 +48,7 @@ bool rank_files_is_folder(const char *path);
 /*
  * Find the snapshots of a folder.
  *
- * kind: the preferred kind of dump; NULL: no preference
+ * kind: the preferred kind of dump; NULL: no preference.
  *
  * Returns: false with a fault, also if the folder has no snapshot; there is nothing to free then
  */

@@ -17,7 +17,7 @@
 #include "src/tools/ranks/compare.h"
 #include "src/tools/reading/recording.h"
 
-#define ODD_PART 100 /* a rank is odd from 1/100 of the reserved bytes */
+#define OUTLIER_PART 100 /* distance of an outlier: 1/100 of the reserved bytes */
 
 /* The state that threads share. */
 struct reading_job {
@@ -250,7 +250,7 @@ static bool read_all(struct ranks *ranks, const struct ranks_rules *rules)
     return !reading.out_of_memory;
 }
 
-/* --- Odd ranks. --- */
+/* --- Outliers. --- */
 
 static int compare_numbers(const void *left, const void *right)
 {
@@ -337,7 +337,7 @@ static float usual_reserved(const struct ranks *ranks, float *values)
     return median(values, ranks->read);
 }
 
-static bool find_odd(struct ranks *ranks)
+static bool find_outliers(struct ranks *ranks)
 {
     float *values = malloc((ranks->count + 1) * sizeof(*values));
     double least;
@@ -346,11 +346,11 @@ static bool find_odd(struct ranks *ranks)
         free(values);
         return false;
     }
-    least = (double)usual_reserved(ranks, values) / ODD_PART;
+    least = (double)usual_reserved(ranks, values) / OUTLIER_PART;
     for (size_t i = 0; i < ranks->read; i++)
-        ranks->odd += ranks->ranks[ranks->order[i]].distance >= (least > 1 ? least : 1);
-    if (2 * ranks->odd > ranks->read)
-        ranks->odd = 0; /* most ranks have nothing in common */
+        ranks->outliers += ranks->ranks[ranks->order[i]].distance >= (least > 1 ? least : 1);
+    if (2 * ranks->outliers > ranks->read)
+        ranks->outliers = 0; /* most ranks have nothing in common */
     free(values);
     return true;
 }
@@ -361,7 +361,7 @@ static bool measure(struct ranks *ranks)
     double gap = 0;
 
     if (ranks->read > 2)
-        return find_odd(ranks);
+        return find_outliers(ranks);
     if (ranks->read == 2)
         gap = gap_of(&ranks->ranks[order[0]].columns, &ranks->ranks[order[1]].columns);
     for (size_t i = 0; i < ranks->read; i++)
@@ -459,26 +459,26 @@ bool ranks_profile(const struct ranks *ranks, size_t rank, const struct ranks_ru
 
 /* --- The report of the verdict. --- */
 
-/* The ranks of a job differ if one is odd, or if they are two; two jobs by their sums. */
+/* The ranks of a job differ if one is an outlier, or if there are two; two jobs by their sums. */
 bool ranks_report_differs(const struct ranks *ranks, const struct compare *pair)
 {
-    if (!pair || (ranks->jobs == 1 && ranks->read > 2 && ranks->odd == 0))
+    if (!pair || (ranks->jobs == 1 && ranks->read > 2 && ranks->outliers == 0))
         return false;
     return compare_judge(pair).result >= COMPARE_WHOLE;
 }
 
-/* Print why no rank of a job is odd. */
+/* Print why no rank of a job is an outlier. */
 static void print_none(FILE *out, const struct ranks *ranks, const struct compare *pair)
 {
     enum compare_result result;
 
     if (ranks->read == 1) {
-        (void)fprintf(out, "there is only %s, so no rank is the odd one",
+        (void)fprintf(out, "there is only %s, so no rank is an outlier",
                       ranks->ranks[ranks->order[0]].name);
         return;
     }
     result = compare_judge(pair).result;
-    (void)fprintf(out, "no rank of %zu is the odd one: ", ranks->read);
+    (void)fprintf(out, "no rank of %zu is an outlier: ", ranks->read);
     if (ranks->ranks[ranks_furthest(ranks)].gap <= 0 && result == COMPARE_EQUAL)
         (void)fputs("they differ by nothing", out);
     else if (result < COMPARE_WHOLE)
@@ -488,16 +488,16 @@ static void print_none(FILE *out, const struct ranks *ranks, const struct compar
 }
 
 /* Print the start of the verdict of one job.  Returns the name of the furthest rank in the rest. */
-static const char *print_odd(FILE *out, const struct ranks *ranks)
+static const char *print_outliers(FILE *out, const struct ranks *ranks)
 {
     const char *name = ranks->ranks[ranks_furthest(ranks)].name;
 
     if (ranks->read == 2)
         return name;
-    if (ranks->odd == 1)
-        (void)fprintf(out, "%s is the odd one of %zu: ", name, ranks->read);
+    if (ranks->outliers == 1)
+        (void)fprintf(out, "%s is the outlier of %zu: ", name, ranks->read);
     else
-        (void)fprintf(out, "%zu ranks of %zu are odd, %s most of all: ", ranks->odd, ranks->read,
+        (void)fprintf(out, "%zu ranks of %zu are outliers, %s most of all: ", ranks->outliers, ranks->read,
                       name);
     return "it";
 }
@@ -513,7 +513,7 @@ static bool print_verdict(FILE *out, const struct ranks *ranks, const struct com
     }
     if (ranks->jobs == 1)
         names =
-            (struct compare_names){ranks->ranks[ranks_typical(ranks)].name, print_odd(out, ranks)};
+            (struct compare_names){ranks->ranks[ranks_typical(ranks)].name, print_outliers(out, ranks)};
     verdict = compare_report_verdict(pair, &names);
     if (verdict)
         (void)fputs(verdict, out);

@@ -6,12 +6,12 @@
  * three figures for each of its sites, and those of the rows `pending` and `idle`.  A site that a file does not have has 0 bytes.
  *
  *   gap       of one job: the sum over all columns of the distance between a rank and the median of all ranks; of two jobs:
- *             between the files of the rank.  In bytes
+ *             between the files of the rank.  In bytes.
  *   distance  the part of the gap above RANKS_USUAL times the median of all gaps, per column.  Of two jobs, and of two ranks of
- *             a job, the gap
- *   odd       an outlier: a rank whose distance is at least 1 % of the median of bytes reserved at the peak.  No rank is odd
- *             if most ranks would be
- *   typical   the rank with the smallest distance; of equal ones the one with the smallest gap.  Two ranks have no typical rank
+ *             a job, the gap.
+ *   outlier   a rank whose distance is at least 1 % of the median of bytes reserved at the peak.  If most ranks are, no rank
+ *             is an outlier.
+ *   typical   the rank with the smallest distance; of equal ones the one with the smallest gap.  Two ranks have no typical rank.
  *
  * Locking: none for users; one thread uses ranks.
  */
@@ -58,7 +58,7 @@ struct ranks {
     struct rank_files files[2];
     struct rank *ranks;     /* [count] */
     size_t count, read;     /* read: files that were read */
-    size_t odd;             /* of one job: number of odd ranks */
+    size_t outliers;             /* of one job: number of outliers */
     size_t *order;          /* [read]: ranks by decreasing distance */
     struct profile sums[2]; /* of all files that were read */
     size_t unmatched;       /* files whose rank the other job does not have */
@@ -73,7 +73,7 @@ struct ranks_rules {
 /*
  * Read the snapshots of a folder, or of two (b is not NULL).  A file that cannot be read is omitted, and its rank has a fault.
  *
- * at: set to the folder of a fault
+ * at: set to the folder of a fault.
  *
  * Returns: false with a fault if there is nothing to read or out of host memory; there is nothing to free then
  */
@@ -85,7 +85,7 @@ void ranks_fini(struct ranks *ranks);
 bool ranks_profile(const struct ranks *ranks, size_t rank, const struct ranks_rules *rules,
                    struct profile *out, struct recording_fault *fault);
 
-/* The rank with the largest distance, odd or not. */
+/* The rank with the largest distance, an outlier or not. */
 static inline size_t ranks_furthest(const struct ranks *ranks)
 {
     return ranks->order[0];
@@ -104,10 +104,10 @@ static inline size_t ranks_typical(const struct ranks *ranks)
 /* --- Reports. --- */
 
 /*
- * "rank 5 is the odd one of 64: it reserves 2.40 GiB more at the peak, all of it at model.py:212".
+ * "rank 5 is the outlier of 64: it reserves 2.40 GiB more at the peak, all of it at model.py:212".
  *
  * pair: of one job, the comparison of its typical rank, A, and its furthest one, B; NULL if only one file was read.  Of two jobs,
- *       that of their sums
+ *       that of their sums.
  *
  * The caller frees it; NULL if out of host memory.
  */

@@ -26,8 +26,8 @@ static void find_rules(struct ranks_job *job)
     };
 }
 
-/* The profiles of a job's typical and odd rank, and their comparison. */
-static bool compare_odd(struct ranks_job *job)
+/* Compare the profiles of the typical rank and the outlier. */
+static bool compare_outlier(struct ranks_job *job)
 {
     const size_t chosen[2] = {ranks_typical(&job->ranks), ranks_furthest(&job->ranks)};
     struct recording_fault fault;
@@ -88,7 +88,7 @@ bool ranks_job_open(struct ranks_job *job, const struct option_values *arguments
                                             job->rules.profile.by == SITES_BY_FRAME);
         fine = fine || message_out_of_memory();
     } else if (fine && job->ranks.read > 1) {
-        fine = compare_odd(job);
+        fine = compare_outlier(job);
     }
     if (!fine)
         ranks_fini(&job->ranks);
@@ -138,7 +138,7 @@ json_t *ranks_run_json(const struct ranks_job *job, const char *verdict)
 {
     const struct ranks *ranks = &job->ranks;
     const bool differs = ranks_job_differs(job);
-    const bool has_odd = differs && ranks->odd == 1;
+    const bool has_odd = differs && ranks->outliers == 1;
 
     return json_pack("{s:o, s:b, s:o, s:o, s:o, s:o, s:o}", "verdict", text_json(verdict),
                      "differs", (int)differs, "odd",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A command with folders as operands: read the ranks, compare the odd rank with the typical one, and print the verdict before the
+ * A command with folders as operands: read the ranks, compare the outlier with the typical rank, and print the verdict before the
  * report of the command.
  *
  * Locking: none.
@@ -17,7 +17,7 @@ struct ranks_job {
     const struct option_values *arguments;
     struct ranks_rules rules;
     struct ranks ranks;
-    struct profile profiles[2]; /* of one job: its typical rank and its odd one */
+    struct profile profiles[2]; /* of one job: its typical rank and its outlier */
     struct compare pair;
     bool has_pair;
     bool has_dropped; /* blocks of a file are omitted, as reported on standard error */
@@ -27,7 +27,7 @@ struct ranks_job {
  * Read one folder or two, the operands, by the options --label, --depth and --device.  Files that cannot be read are reported on
  * standard error.
  *
- * arguments: must outlive the job
+ * arguments: must outlive the job.
  *
  * Returns: false, with a message on standard error, if there is nothing to report; the job is closed then
  */
@@ -47,8 +47,8 @@ json_t *ranks_run_json(const struct ranks_job *job, const char *verdict);
 /*
  * Read the folders and print.
  *
- * print:      the report of the command; returns false after a message on standard error
- * if_differs: the exit status if the ranks, or the two jobs, differ
+ * print:      the report of the command; returns false after a message on standard error.
+ * if_differs: the exit status if the ranks, or the two jobs, differ.
  *
  * Returns: the exit status
  */

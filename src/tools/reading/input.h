@@ -34,7 +34,7 @@ void input_close(struct input *input);
 /*
  * Read the next bytes.
  *
- * capacity: of the buffer `to`, at least 1
+ * capacity: of the buffer `to`, at least 1.
  *
  * Returns: the number of bytes; 0 at the end of the file and on an error (input_problem())
  */

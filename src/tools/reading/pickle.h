@@ -88,9 +88,9 @@ struct pickle_filter {
 /*
  * Read one pickle, and the input to its end; data after the pickle is ignored.
  *
- * filter: NULL: none
- * out:    set on success; the caller calls pickle_fini().  The filter may read it
- * fault:  set on failure; its text is empty if the filter stopped
+ * filter: NULL: none.
+ * out:    set on success; the caller calls pickle_fini().  The filter may read it.
+ * fault:  set on failure; its text is empty if the filter stopped.
  */
 bool pickle_read(struct input *input, const struct pickle_filter *filter, struct pickle *out,
                  struct pickle_fault *fault);

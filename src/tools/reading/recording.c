@@ -155,11 +155,11 @@ struct recording_limit_text recording_file_limit(enum recording_limit limit, uin
 {
     static const char *const one[] = {
         [RECORDING_LIMIT_LOST] = " before the first was overwritten",
-        [RECORDING_LIMIT_NO_ROOM] = " before the first had no room in the file",
+        [RECORDING_LIMIT_NO_ROOM] = " before the first did not fit in the file",
         [RECORDING_LIMIT_OMITTED] = " or block does not fit the others, and is left out"};
     static const char *const more[] = {
         [RECORDING_LIMIT_LOST] = " before the first were overwritten",
-        [RECORDING_LIMIT_NO_ROOM] = " before the first had no room in the file",
+        [RECORDING_LIMIT_NO_ROOM] = " before the first did not fit in the file",
         [RECORDING_LIMIT_OMITTED] = " or blocks do not fit the others, and are left out"};
     struct recording_limit_text out;
 

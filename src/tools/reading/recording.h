@@ -7,9 +7,9 @@
  *
  * Strings, frames, stacks and pools are interned: equal ones have one index, which is valid in this recording only.
  *
- *   text   index of a string; 0 is the empty string
- *   stack  index of a list of frames, innermost first; 0 is the empty list
- *   pool   index of the pair of numbers that identifies a pool; 0 is the default pool
+ *   text   index of a string; 0 is the empty string.
+ *   stack  index of a list of frames, innermost first; 0 is the empty list.
+ *   pool   index of the pair of numbers that identifies a pool; 0 is the default pool.
  *
  * Locking: none; a recording does not change after it is read, so several threads may use it.  Several threads may read files,
  * one of them standard input.
@@ -161,8 +161,8 @@ struct symbols;
 /*
  * Read a snapshot.
  *
- * name:    of the file, for reports; copied
- * symbols: to symbolize frames; NULL: they remain as recorded
+ * name:    of the file, for reports; copied.
+ * symbols: to symbolize frames; NULL: they remain as recorded.
  *
  * Returns: false with a fault, which is an error message; there is nothing to free then
  */

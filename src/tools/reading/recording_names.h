@@ -44,7 +44,7 @@ void recording_symbols_fini(struct recording_symbols *symbols);
  * The index of a frame, symbolized if possible.
  *
  * frame:   as recorded, with strings of `into`
- * Returns: false if out of host memory
+ * Returns: false if out of host memory.
  */
 bool recording_symbols_frame(struct recording_symbols *symbols, struct recording_names *into,
                              const struct recording_frame *frame, uint32_t *out);

@@ -35,9 +35,9 @@ void symbols_close(struct symbols *symbols);
 /*
  * Find the call before a return address.
  *
- * path:     of the file
- * build_id: recorded build ID, in hexadecimal; NULL: the file had none
- * offset:   of the return address in the file
+ * path:     of the file.
+ * build_id: recorded build ID, in hexadecimal; NULL: the file had none.
+ * offset:   of the return address in the file.
  *
  * Returns: false, with *out unchanged, if nothing is found or the file is not the recorded one
  */

@@ -18,10 +18,10 @@
 /*
  * Find the smallest device.
  *
- * settings: of a replay on the simulator; device_bytes, check, timeline, history, explain and quiet are ignored
- * full:     the result of a replay with these settings
- * of_all:   whether requests that failed in the file must succeed
- * out:      bytes
+ * settings: of a replay on the simulator; device_bytes, check, timeline, history, explain and quiet are ignored.
+ * full:     the result of a replay with these settings.
+ * of_all:   whether requests that failed in the file must succeed.
+ * out:      bytes.
  *
  * Returns: false if the trace completes on no device
  */

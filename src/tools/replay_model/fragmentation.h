@@ -6,10 +6,10 @@
  * An observer of a replay model adds up the fragmented memory of each site over time.  The caller defines the site of a block,
  * such as a line of code or a label.
  *
- *   page          of an expandable segment (replay_model.h), or a whole classic segment
- *   fragmented    cached bytes of a page with allocated blocks, shared equally among these, large or small
- *   near_pending  cached bytes of a page without allocated blocks and with pending ones
- *   idle          all other cached bytes
+ *   page          of an expandable segment (replay_model.h), or a whole classic segment.
+ *   fragmented    cached bytes of a page with allocated blocks, shared equally among these, large or small.
+ *   near_pending  cached bytes of a page without allocated blocks and with pending ones.
+ *   idle          all other cached bytes.
  *
  * Sums are integers of byte-microseconds, so that they add up exactly:
  *

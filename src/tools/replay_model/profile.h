@@ -5,11 +5,11 @@
  * A profile is independent of its recording: it contains no addresses and no indices, so profiles of several recordings can be
  * added and compared.  Sites with equal names are one.
  *
- *   site    see sites.h
- *   row     a site, `pending` or `idle`
+ *   site    see sites.h.
+ *   row     a site, `pending` or `idle`.
  *   cached  of a site, the bytes that its blocks fragment; of the row `pending`, the pending bytes and the cached bytes near them;
- *           of the row `idle`, the idle bytes (fragmentation.h)
- *   peak    the time of the maximum of reserved bytes; of several such times, the one with most allocated bytes
+ *           of the row `idle`, the idle bytes (fragmentation.h).
+ *   peak    the time of the maximum of reserved bytes; of several such times, the one with most allocated bytes.
  *
  * PROFILE-1  Allocated and cached bytes of all rows at the peak add up to the bytes reserved then.
  * PROFILE-2  Average allocated and cached bytes of all rows add up to the average of reserved bytes.

@@ -8,8 +8,8 @@
  * state that it finds.
  *
  *   range  a contiguous range of addresses with memory: a classic segment, or mapped memory of expandable segments with one
- *          stream, pool and page size
- *   block  an allocated block, or a pending one: the user has freed it, and a stream may still use it
+ *          stream, pool and page size.
+ *   block  an allocated block, or a pending one: the user has freed it, and a stream may still use it.
  *
  * MODEL-1  Ranges do not overlap.  Blocks do not overlap, and each is in memory of one kind, expandable or classic.
  * MODEL-2  After the last event, the state is that of the segments, except for omitted blocks.

@@ -20,7 +20,7 @@
 /*
  * Read a snapshot into the reader's trace.
  *
- * device: the device of the history; -1: as recording_device()
+ * device: the device of the history; -1: as recording_device().
  *
  * Returns: false with a fault, whose line is the number of the entry, or 0
  */

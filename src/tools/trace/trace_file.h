@@ -20,9 +20,9 @@ struct trace_file {
 /*
  * Read a file; the path `-` is standard input.
  *
- * path:   must outlive the file
- * device: of a snapshot; -1: the device with most entries
- * out:    set on success; the caller calls trace_file_fini()
+ * path:   must outlive the file.
+ * device: of a snapshot; -1: the device with most entries.
+ * out:    set on success; the caller calls trace_file_fini().
  *
  * Returns: false, with a message on standard error, if it cannot be replayed
  */

@@ -27,9 +27,9 @@ struct trace_notes {
 /*
  * Find the missing data of a trace.
  *
- * config:       the configuration of the replay
- * is_own:       whether it is the file's configuration
- * end_reserved: bytes reserved at the end of a replay with the file's configuration; TRACE_NOTES_UNKNOWN: there was none
+ * config:       the configuration of the replay.
+ * is_own:       whether it is the file's configuration.
+ * end_reserved: bytes reserved at the end of a replay with the file's configuration; TRACE_NOTES_UNKNOWN: there was none.
  */
 void trace_notes_find(struct trace_notes *notes, const struct xtrace *trace, const char *config,
                       bool is_own, uint64_t end_reserved);

@@ -2,13 +2,13 @@
 /*
  * A trace or tape of allocator calls, or a memory snapshot, read into an array of operations (docs/replay.md).
  *
- * Names are renumbered.  The ID of a block becomes a slot, which is reused after the block is freed, so that a replay touches
- * little memory of its own.  Streams and pools are numbered from 1; 0 is the default stream or pool.  All rules of the format
+ * Names are renumbered.  The ID of a block becomes a slot, which is reused after the block is freed, so that a replay itself
+ * uses little memory.  Streams and pools are numbered from 1; 0 is the default stream or pool.  All rules of the format
  * are checked while the file is read, so a replay needs no checks.
  *
  *   operation  an action of the program: allocate, free, queue work, wait, ...
- *   event      an allocation or a free
- *   answer     the statistics of PyTorch's allocator after an operation; only tapes have answers
+ *   event      an allocation or a free.
+ *   answer     the statistics of PyTorch's allocator after an operation; only tapes have answers.
  *
  * Locking: none; a trace does not change after it is read, so several threads may use it.
  */
@@ -146,9 +146,9 @@ unsigned xtrace_row_numbers(enum xtrace_row row);
 /*
  * Read an open file, plain or compressed.
  *
- * device: of a snapshot, the device whose history is read; -1: the device with most entries
- * out:    set on success; the caller calls xtrace_fini()
- * fault:  set on failure
+ * device: of a snapshot, the device whose history is read; -1: the device with most entries.
+ * out:    set on success; the caller calls xtrace_fini().
+ * fault:  set on failure.
  *
  * Returns: whether the file is a valid trace or snapshot
  */

@@ -260,7 +260,7 @@ static void print_rank(FILE *out, const struct advise_ranks *ranks,
                 figures->has_min_device ? amount_bytes(figures->min_device).text : "none");
     }
     (void)fprintf(out, "  %s%s%s\n", ranks->of[rank].name,
-                  ranks->of[rank].is_odd ? ", the odd one" : "",
+                  ranks->of[rank].is_odd ? ", the outlier" : "",
                   ranks->of[rank].is_typical ? ", the most typical" : "");
 }
 

@@ -178,12 +178,12 @@ struct places {
     size_t count;
 };
 
-/* The odd rank; if none is odd, the one with the largest peak. */
+/* The outlier; without one, the rank with the largest peak. */
 static size_t first_place(const struct ranks *ranks, const struct places *places)
 {
     size_t largest = 0;
 
-    if (places->of[0] < ranks->odd)
+    if (places->of[0] < ranks->outliers)
         return 0;
     for (size_t i = 1; i < places->count; i++)
         if (ranks->ranks[ranks->order[places->of[i]]].whole[0][COMPARE_PEAK_RESERVED] >
@@ -225,7 +225,7 @@ static size_t add_ranks(struct advising *advising, const struct ranks *ranks, st
             continue;
         }
         out->of[number].name = ranks->ranks[rank].name;
-        out->of[number].is_odd = place < ranks->odd;
+        out->of[number].is_odd = place < ranks->outliers;
         out->of[number].is_typical = ranks->read > 2 && rank == ranks_typical(ranks);
     }
     return bad;
@@ -244,7 +244,7 @@ static int advise_job(struct advising *advising, const struct ranks_job *job, co
         return out_of_memory();
     for (size_t i = 0; i < places.count; i++)
         places.of[i] = i;
-    if (ranks_job_differs(job) && ranks->odd == 1)
+    if (ranks_job_differs(job) && ranks->outliers == 1)
         looked_at.odd = ranks->ranks[ranks_furthest(ranks)].name;
     bad = add_ranks(advising, ranks, &places, &looked_at);
     if (advising->trials.count > 0)
@@ -315,7 +315,7 @@ const struct command command_advise = {
         "Each figure is what `xseg replay --min-device --config STRING FILE` prints, on the "
         "file's device or on 80 GiB; if `--device-memory` is larger, with that as well.\n"
         "\n"
-        "Of a FOLDER with a snapshot for each rank of a job it looks at the odd rank, or, if "
+        "Of a FOLDER with a snapshot for each rank of a job it looks at the outlier, or, if "
         "none "
         "is, at the one with the largest peak, at the most typical one and at two others, and "
         "prints one string for all of them: the one with which the largest of their peaks is "

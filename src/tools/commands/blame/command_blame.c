@@ -126,7 +126,7 @@ const struct command command_blame = {
             {"xseg blame --label job.pickle", "by label instead"},
             {"xseg blame --flame job.pickle", "call stacks, for `flamegraph.pl` to draw"},
             {"xseg blame --json job.pickle | jq .idle", "one of the sums, for a script"},
-            {"xseg blame snapshots/", "all ranks of a job, and which is the odd one"},
+            {"xseg blame snapshots/", "all ranks of a job, and which is the outlier"},
         },
     .exits = {COMMAND_EXIT_FINE, COMMAND_EXIT_DROPPED, COMMAND_EXIT_BAD},
 };

@@ -269,7 +269,7 @@ const struct command command_compare = {
         {
             {"xseg compare before.pickle after.pickle", "what a change of the programme did"},
             {"xseg compare --rows 5 before.pickle after.pickle", "the five largest differences"},
-            {"xseg compare snapshots/", "which rank of a job is the odd one"},
+            {"xseg compare snapshots/", "which rank of a job is the outlier"},
             {"xseg compare --json a.pickle b.pickle | jq .verdict", "a sentence, for a script"},
         },
     .exits = {"no difference of 1 % of what is reserved, or more", "there is one",

@@ -436,7 +436,7 @@ static void describe_device(struct exporting *exporting)
     struct perfetto_track track = {.description = text, .rank = device->number};
 
     (void)snprintf(text, sizeof(text),
-                   "%s; %s before the first %s overwritten, %s had no room in the file; %s",
+                   "%s; %s before the first %s overwritten, %s did not fit in the file; %s",
                    amount_of(device->event_count, "event").text, amount_count(device->lost).text,
                    device->lost == 1 ? "was" : "were", amount_count(device->no_room).text,
                    recording_file_limit(RECORDING_LIMIT_OMITTED, exporting->model.omitted).text);
