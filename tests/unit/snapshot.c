@@ -200,7 +200,7 @@ static void expect_from(const struct pen *pen, int device, const char *lines, co
         print_op(out, &trace, &trace.ops[i]);
     (void)fclose(out);
     assert_string_equal(got, lines);
-    assert_string_equal(trace.note, note);
+    assert_string_equal(trace.summary, note);
     free(got);
     xtrace_fini(&trace);
 }

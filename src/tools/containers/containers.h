@@ -8,8 +8,8 @@
  *   index    hash table of item numbers; the owner stores the items and compares them.
  *   ordered  ordered set of 64-bit keys; the owner stores values in arrays by slot.
  *
- * The hash tables only grow.  They use open addressing with linear probing, have a power of two of entries, and are at most
- * half full.
+ * The hash tables only grow.  They use open addressing with linear probing, have a power of two of entries, and are
+ * at most half full.
  *
  * Locking: none; one thread uses a container.
  */
@@ -104,7 +104,8 @@ uint32_t index_find(const struct index *index, uint64_t hash, const void *key, s
                                    size_t bytes),
                     const void *owner);
 
-/* Add the number of an item that is not in the index.  Returns false if out of host memory; the index is unchanged then. */
+/* Add the number of an item that is not in the index.  Returns false if out of host memory; the index is unchanged
+ * then. */
 bool index_add(struct index *index, uint64_t hash, uint32_t number);
 
 void index_fini(struct index *index);
@@ -119,7 +120,8 @@ struct ordered_node {
         above; /* slots of the subtrees, or ORDERED_NONE; of a free slot, `below` is the next free slot */
 };
 
-/* A treap: a search tree by key and a heap by a hash of the slot, so the depth is logarithmic for any order of insertion. */
+/* A treap: a search tree by key and a heap by a hash of the slot, so the depth is logarithmic for any order of
+ * insertion. */
 struct ordered {
     struct ordered_node *nodes;
     uint32_t root, free, count;

@@ -6,8 +6,8 @@
  *     1.25 GiB         bytes, in the largest unit of which there is at least one; 1,023 bytes below 1 KiB.
  *     12.5 ms          time.
  *
- * IDs, line numbers, addresses, and numbers that a program reads (JSON, tables of --table and --timeline) are plain digits.
- * Each function returns the string by value:
+ * IDs, line numbers, addresses, and numbers that a program reads (JSON, tables of --table and --timeline) are plain
+ * digits.  Each function returns the string by value:
  *
  *     fprintf(out, "%12s  %12s  %s\n", amount_bytes(live).text, amount_bytes(cached).text, name);
  *

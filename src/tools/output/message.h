@@ -2,8 +2,8 @@
 /*
  * Messages on standard error.  All messages of the tool are written by this module, one line each.
  *
- * File names, file contents, arguments and the environment may contain any byte, so each message is escaped as text_escape()
- * does.
+ * File names, file contents, arguments and the environment may contain any byte, so each message is escaped as
+ * text_escape() does.
  *
  * Locking: none; the name of the program is set before other threads start.
  */
@@ -15,7 +15,8 @@
 /* Print one line, such as "FILE:LINE: ...". */
 void message_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Set the name with which message_error() begins, such as "xseg replay".  `name` must live until the end of the program. */
+/* Set the name with which message_error() begins, such as "xseg replay".  `name` must live until the end of the
+ * program. */
 void message_set_program(const char *name);
 const char *message_program(void);
 

@@ -22,7 +22,8 @@ void output_init(void)
     (void)signal(SIGXFSZ, SIG_IGN);
 }
 
-/* The errno of the first failed flush of standard output.  A later flush succeeds, since the C library has dropped the data. */
+/* The errno of the first failed flush of standard output.  A later flush succeeds, since the C library has dropped
+ * the data. */
 static int flush_error;
 
 bool output_flush(FILE *file)
@@ -173,7 +174,8 @@ static void install_handlers(void)
     set_handler(SIGPIPE, SIG_IGN);
 }
 
-/* Create the temporary file with signals blocked, so that the handler knows each file that exists.  Returns false with errno. */
+/* Create the temporary file with signals blocked, so that the handler knows each file that exists.  Returns false
+ * with errno. */
 static bool create_temporary(struct output_file *file)
 {
     sigset_t all, before;
@@ -333,7 +335,7 @@ bool output_file_open(struct output_file *file, const char *path, char *const *i
     if (open_directly(file)) {
         fine = file->descriptor >= 0;
     } else if (is_input(path, inputs, input_count)) {
-        message_error("%s is read: give another file to write", path);
+        message_error("%s is an input file; choose another output file", path);
         return false;
     } else {
         fine = open_temporary(file);

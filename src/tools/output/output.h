@@ -2,16 +2,17 @@
 /*
  * Standard output, JSON and files that a command writes.
  *
- * Standard output is checked once, at the end of the program: a report that could not be written completely is an error.
+ * Standard output is checked once, at the end of the program: a report that could not be written completely is an
+ * error.
  *
- * An *output file* is complete or absent.  It is written to a temporary file in the same folder, which is renamed to its path
- * when it is complete, so the previous file remains until then.  If the path is a symbolic link, its target is replaced.  A
- * signal that ends the process, except SIGKILL, removes the temporary file.  A full disk, a limit on the size of files and a
- * closed pipe are write errors: SIGXFSZ is ignored, and so is SIGPIPE while a file is open.  The first error is recorded, and
- * output_file_close() reports it.
+ * An *output file* is complete or absent.  It is written to a temporary file in the same folder, which is renamed to
+ * its path when it is complete, so the previous file remains until then.  If the path is a symbolic link, its target
+ * is replaced.  A signal that ends the process, except SIGKILL, removes the temporary file.  A full disk, a limit on
+ * the size of files and a closed pipe are write errors: SIGXFSZ is ignored, and so is SIGPIPE while a file is open.
+ * The first error is recorded, and output_file_close() reports it.
  *
- * Standard output (`-`), a path to standard output or standard error (such as /dev/stdout) and any path that is not a regular
- * file (a pipe, a device) are written directly.
+ * Standard output (`-`), a path to standard output or standard error (such as /dev/stdout) and any path that is not a
+ * regular file (a pipe, a device) are written directly.
  *
  * Locking: none; one thread opens and closes files, at most OUTPUT_FILES at a time.
  */
@@ -25,19 +26,21 @@
 
 /* --- Standard output. --- */
 
-/* Call this first in main().  It opens /dev/null for closed standard streams, so that no file gets their descriptors, and
- * ignores SIGXFSZ, so that a write beyond the limit on file sizes fails. */
+/* Call this first in main().  It opens /dev/null for closed standard streams, so that no file gets their descriptors,
+ * and ignores SIGXFSZ, so that a write beyond the limit on file sizes fails. */
 void output_init(void);
 
 /* Flush a stream.  Returns whether all writes to it have succeeded; errno is set if the flush fails. */
 bool output_flush(FILE *file);
 
-/* Call this last: flush standard output, and report on standard error if it could not be written.  Returns whether it could. */
+/* Call this last: flush standard output, and report on standard error if it could not be written.  Returns whether it
+ * could. */
 bool output_finish(void);
 
 /* --- JSON.  Each function takes over the reference to the object that it adds or writes. --- */
 
-/* Write an object and a newline.  Returns false, with a message on standard error, if `object` is NULL (out of host memory). */
+/* Write an object and a newline.  Returns false, with a message on standard error, if `object` is NULL (out of host
+ * memory). */
 bool output_json(FILE *out, json_t *object);
 
 /* Append to an array, or set a key of an object.  On failure, or if `item` is NULL, *to is released and set to NULL. */
@@ -73,8 +76,8 @@ bool output_file_open(struct output_file *file, const char *path, char *const *i
                       int input_count);
 
 /*
- * As output_file_open(), for a file that is written in addition to a report.  If the file is standard output, *report is set to
- * standard error.
+ * As output_file_open(), for a file that is written in addition to a report.  If the file is standard output, *report
+ * is set to standard error.
  *
  * path: NULL: no file; the file is closed, and the result is true.
  */

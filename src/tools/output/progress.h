@@ -4,20 +4,22 @@
  *
  *     [##########                              ] job.pickle
  *
- * The line has at most one column less than the terminal, so it never wraps: first the bar gets shorter, then the middle of
- * the text is replaced by "...".  The width is that of the terminal (TIOCGWINSZ), else COLUMNS, else 80 columns.  It is
- * queried for each line, so a resized window is respected.
+ * The line has at most one column less than the terminal, so it never wraps: first the bar gets shorter, then the
+ * middle of the text is replaced by "...".  The width is that of the terminal (TIOCGWINSZ), else COLUMNS, else 80
+ * columns.  It is queried for each line, so a resized window is respected.
  *
  * Readers call progress_update() whether or not an operation is displayed, so they do not depend on their caller.
  *
- * Locking: none; one thread displays one operation at a time.  While none is displayed, any thread may call progress_update().
+ * Locking: none; one thread displays one operation at a time.  While none is displayed, any thread may call
+ * progress_update().
  */
 #ifndef TOOLS_PROGRESS_H
 #define TOOLS_PROGRESS_H
 
 #include <stdint.h>
 
-/* Display an operation if standard error is a terminal.  name: of the file that is processed; it must live until the end */
+/* Display an operation if standard error is a terminal.  name: of the file that is processed; it must live until the
+ * end */
 void progress_begin(const char *name);
 void progress_end(void);
 

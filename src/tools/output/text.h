@@ -2,8 +2,8 @@
 /*
  * Text of reports: escaping, colors, headings and word wrap.
  *
- * Text from outside (names of files, functions and processes) may contain any byte.  It is escaped before it is printed: a byte
- * that is not printable ASCII is shown as \xNN.
+ * Text from outside (names of files, functions and processes) may contain any byte.  It is escaped before it is
+ * printed: a byte that is not printable ASCII is shown as \xNN.
  *
  * Colors are used on a terminal that supports them, unless NO_COLOR is set; --color overrides both.
  *
@@ -20,7 +20,8 @@
 
 /* --- Escaping. --- */
 
-/* Escape into a buffer, truncated to its size, and terminate.  Returns the number of bytes of `text` that were escaped. */
+/* Escape into a buffer, truncated to its size, and terminate.  Returns the number of bytes of `text` that were
+ * escaped. */
 size_t text_escape(const char *text, char *out, size_t bytes);
 
 void text_print(FILE *out, const char *text);
@@ -48,8 +49,8 @@ void text_print_strong(FILE *out, const char *text);
 void text_print_heading(FILE *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /*
- * Print a text from the current position, wrapped at 80 columns; later lines are indented to `column`.  An empty line separates
- * paragraphs, and text in backquotes is printed in TEXT_STRONG.
+ * Print a text from the current position, wrapped at 80 columns; later lines are indented to `column`.  An empty line
+ * separates paragraphs, and text in backquotes is printed in TEXT_STRONG.
  */
 void text_wrap(FILE *out, const char *text, unsigned column);
 

@@ -2,12 +2,12 @@
 /*
  * Comparison of two profiles, A and B, row by row.  The reports are a verdict in one sentence, tables and JSON.
  *
- * Rows are matched by name.  An edit of a source file moves lines, so names that only one side has are matched as well if they
- * differ in line numbers only and A has as many of them as B.
+ * Rows are matched by name.  An edit of a source file moves lines, so names that only one side has are matched as
+ * well if they differ in line numbers only and A has as many of them as B.
  *
- * A verdict names a difference of at least 1 % of the bytes reserved at the peak of A or B, whichever is more.  A row differs if
- * peaks or numbers of blocks are unequal, averages differ by more than 0.1 %, or lifetimes by more than 5 %: additional events of
- * one row move the averages of all rows slightly.
+ * A verdict names a difference of at least 1 % of the bytes reserved at the peak of A or B, whichever is more.  A row
+ * differs if peaks or numbers of blocks are unequal, averages differ by more than 0.1 %, or lifetimes by more than 5
+ * %: additional events of one row move the averages of all rows slightly.
  *
  * Locking: none.
  */
@@ -88,7 +88,8 @@ struct compare_names {
     const char *a, *b;
 };
 
-/* "B reserves 2.40 GiB less at the peak, all of it at model.py:212".  The caller frees it; NULL if out of host memory. */
+/* "B reserves 2.40 GiB less at the peak, all of it at model.py:212".  The caller frees it; NULL if out of host
+ * memory. */
 char *compare_report_verdict(const struct compare *compare, const struct compare_names *names);
 
 /*

@@ -114,7 +114,8 @@ static bool is_host(const char *base, const char *number)
     return false;
 }
 
-/* The first bytes of a name, with `#` for each number, except those of hosts if these are kept.  Allocated; NULL if out of host memory. */
+/* The first bytes of a name, with `#` for each number, except those of hosts if these are kept.  Allocated; NULL if
+ * out of host memory. */
 static char *without_numbers(const char *base, size_t bytes, bool keeps_hosts)
 {
     char *out = malloc(bytes + 1);

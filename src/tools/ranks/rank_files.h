@@ -2,15 +2,15 @@
 /*
  * The snapshots of a folder, one for each process of a job.
  *
- * A snapshot is a regular file whose name ends in .pickle or .pkl, or in one of these and .zst.  Its rank is the number after
- * the last `rank` in its name that is not a `local_rank`, in upper or lower case, with at most one of `-_.=` between them:
- * oom-rank3-pid4711-1.pickle is of rank 3.
+ * A snapshot is a regular file whose name ends in .pickle or .pkl, or in one of these and .zst.  Its rank is the
+ * number after the last `rank` in its name that is not a `local_rank`, in upper or lower case, with at most one of
+ * `-_.=` between them: oom-rank3-pid4711-1.pickle is of rank 3.
  *
- * A job may write several dumps of each rank.  The kind of a dump is its name without numbers: oom-rank#-pid#-#.  If files of one
- * rank are of several kinds, only the kind with most files is read; of equal ones the kind that was written last.  In a folder
- * without any rank, the last number of a name counts as the rank for this choice if it is less than the number of files:
- * end_3.pickle.  Of several files of one rank and kind, the one written last is read, unless their names contain the numbers of
- * different hosts (node0_rank0), which identify different processes.
+ * A job may write several dumps of each rank.  The kind of a dump is its name without numbers: oom-rank#-pid#-#.  If
+ * files of one rank are of several kinds, only the kind with most files is read; of equal ones the kind that was
+ * written last.  In a folder without any rank, the last number of a name counts as the rank for this choice if it is
+ * less than the number of files: end_3.pickle.  Of several files of one rank and kind, the one written last is read,
+ * unless their names contain the numbers of different hosts (node0_rank0), which identify different processes.
  *
  * Locking: none.
  */
@@ -63,7 +63,8 @@ void rank_files_fini(struct rank_files *files);
  */
 size_t rank_files_match(struct rank_files *a, struct rank_files *b);
 
-/* "2 compressed files are not read, such as rank0.pickle.gz; decompress them, or compress them with zstd"; empty: none. */
+/* "2 compressed files are not read, such as rank0.pickle.gz; decompress them, or compress them with zstd"; empty:
+ * none. */
 void rank_files_describe_packed(const struct rank_files *files, char *text, size_t bytes);
 
 /* "rank 3", or the escaped name of the file. */

@@ -65,7 +65,7 @@ static void use_names(struct ranks_columns *columns, const struct profile *sum)
     }
 }
 
-static double gap_of_site(const float *left, const float *right)
+static double deviation_of_site(const float *left, const float *right)
 {
     double sum = 0;
 
@@ -83,7 +83,7 @@ static int compare_at(const struct ranks_columns *left, size_t a, const struct r
     return b == right->site_count ? -1 : strcmp(left->sites[a].name, right->sites[b].name);
 }
 
-static double gap_of(const struct ranks_columns *left, const struct ranks_columns *right)
+static double deviation_of(const struct ranks_columns *left, const struct ranks_columns *right)
 {
     size_t a = 0, b = 0;
     double sum = 0;
@@ -91,8 +91,8 @@ static double gap_of(const struct ranks_columns *left, const struct ranks_column
     while (a < left->site_count || b < right->site_count) {
         const int order = compare_at(left, a, right, b);
 
-        sum += gap_of_site(order <= 0 ? left->sites[a].of : NULL,
-                           order >= 0 ? right->sites[b].of : NULL);
+        sum += deviation_of_site(order <= 0 ? left->sites[a].of : NULL,
+                                 order >= 0 ? right->sites[b].of : NULL);
         a += order <= 0;
         b += order >= 0;
     }
@@ -127,7 +127,8 @@ static void set_fault(struct rank *rank, const char *path, const struct recordin
         rank->fault = NULL;
 }
 
-/* Set the columns of a rank; of two jobs only the gap, since the names are freed with the profiles.  Returns false if out of host memory. */
+/* Set the columns of a rank; of two jobs only the deviation, since the names are freed with the profiles.  Returns
+ * false if out of host memory. */
 static bool set_columns(struct ranks *ranks, struct rank *rank, const struct profile *profiles)
 {
     struct ranks_columns other;
@@ -141,7 +142,7 @@ static bool set_columns(struct ranks *ranks, struct rank *rank, const struct pro
     }
     fine = make_columns(&profiles[1], &other);
     if (fine)
-        rank->distance = rank->gap = gap_of(&rank->columns, &other);
+        rank->distance = rank->deviation = deviation_of(&rank->columns, &other);
     free(rank->columns.sites);
     free(other.sites);
     rank->columns = (struct ranks_columns){0};
@@ -266,26 +267,27 @@ static float median(float *values, size_t count)
     return count % 2 == 1 ? values[count / 2] : values[count / 2 - 1] / 2 + values[count / 2] / 2;
 }
 
-/* Add the gaps of a column.  values: of all ranks that were read; gaps: scratch memory of the same size */
-static void add_column(struct ranks *ranks, float *values, float *gaps)
+/* Add the deviations of a column.  values: of all ranks that were read; deviations: scratch memory of the same size */
+static void add_column(struct ranks *ranks, float *values, float *deviations)
 {
     float middle, usual;
 
-    memcpy(gaps, values, ranks->read * sizeof(*gaps));
+    memcpy(deviations, values, ranks->read * sizeof(*deviations));
     middle = median(values, ranks->read);
     for (size_t i = 0; i < ranks->read; i++)
-        values[i] = gaps[i] = fabsf(gaps[i] - middle);
+        values[i] = deviations[i] = fabsf(deviations[i] - middle);
     usual = RANKS_USUAL * median(values, ranks->read);
     for (size_t i = 0; i < ranks->read; i++) {
         struct rank *rank = &ranks->ranks[ranks->order[i]];
 
-        rank->gap += (double)gaps[i];
-        rank->distance += gaps[i] > usual ? (double)gaps[i] - (double)usual : 0;
+        rank->deviation += (double)deviations[i];
+        rank->distance += deviations[i] > usual ? (double)deviations[i] - (double)usual : 0;
     }
 }
 
 /* Add the columns of a site.  at: of each rank, the first site that was not added */
-static void add_site(struct ranks *ranks, const char *name, size_t *at, float *values, float *gaps)
+static void add_site(struct ranks *ranks, const char *name, size_t *at, float *values,
+                     float *deviations)
 {
     for (size_t column = 0; column < RANKS_OF_SITE; column++) {
         for (size_t i = 0; i < ranks->read; i++) {
@@ -294,7 +296,7 @@ static void add_site(struct ranks *ranks, const char *name, size_t *at, float *v
 
             values[i] = has ? columns->sites[at[i]].of[column] : 0;
         }
-        add_column(ranks, values, gaps);
+        add_column(ranks, values, deviations);
     }
     for (size_t i = 0; i < ranks->read; i++) {
         const struct ranks_columns *columns = &ranks->ranks[ranks->order[i]].columns;
@@ -303,28 +305,28 @@ static void add_site(struct ranks *ranks, const char *name, size_t *at, float *v
     }
 }
 
-static void add_rest(struct ranks *ranks, float *values, float *gaps)
+static void add_rest(struct ranks *ranks, float *values, float *deviations)
 {
     for (size_t column = 0; column < RANKS_OF_REST; column++) {
         for (size_t i = 0; i < ranks->read; i++)
             values[i] = ranks->ranks[ranks->order[i]].columns.rest[column];
-        add_column(ranks, values, gaps);
+        add_column(ranks, values, deviations);
     }
 }
 
 static bool find_distances(struct ranks *ranks)
 {
     float *values = malloc(ranks->count * sizeof(*values));
-    float *gaps = malloc(ranks->count * sizeof(*gaps));
+    float *deviations = malloc(ranks->count * sizeof(*deviations));
     size_t *at = calloc(ranks->count, sizeof(*at));
-    const bool fine = values && gaps && at;
+    const bool fine = values && deviations && at;
 
     for (size_t i = 0; fine && i < ranks->sums[0].site_count; i++)
-        add_site(ranks, ranks->sums[0].sites[i].name, at, values, gaps);
+        add_site(ranks, ranks->sums[0].sites[i].name, at, values, deviations);
     if (fine)
-        add_rest(ranks, values, gaps);
+        add_rest(ranks, values, deviations);
     free(values);
-    free(gaps);
+    free(deviations);
     free(at);
     return fine;
 }
@@ -358,18 +360,18 @@ static bool find_outliers(struct ranks *ranks)
 static bool measure(struct ranks *ranks)
 {
     const size_t *order = ranks->order;
-    double gap = 0;
+    double deviation = 0;
 
     if (ranks->read > 2)
         return find_outliers(ranks);
     if (ranks->read == 2)
-        gap = gap_of(&ranks->ranks[order[0]].columns, &ranks->ranks[order[1]].columns);
+        deviation = deviation_of(&ranks->ranks[order[0]].columns, &ranks->ranks[order[1]].columns);
     for (size_t i = 0; i < ranks->read; i++)
-        ranks->ranks[order[i]].distance = ranks->ranks[order[i]].gap = gap;
+        ranks->ranks[order[i]].distance = ranks->ranks[order[i]].deviation = deviation;
     return true;
 }
 
-/* By decreasing distance, then by decreasing gap, then by decreasing rank. */
+/* By decreasing distance, then by decreasing deviation, then by decreasing rank. */
 static int compare_ranks(const void *left, const void *right, void *context)
 {
     const struct rank *ranks = context;
@@ -377,8 +379,8 @@ static int compare_ranks(const void *left, const void *right, void *context)
 
     if (ranks[a].distance != ranks[b].distance)
         return ranks[a].distance > ranks[b].distance ? -1 : 1;
-    if (ranks[a].gap != ranks[b].gap)
-        return ranks[a].gap > ranks[b].gap ? -1 : 1;
+    if (ranks[a].deviation != ranks[b].deviation)
+        return ranks[a].deviation > ranks[b].deviation ? -1 : 1;
     return a > b ? -1 : 1;
 }
 
@@ -479,7 +481,7 @@ static void print_none(FILE *out, const struct ranks *ranks, const struct compar
     }
     result = compare_judge(pair).result;
     (void)fprintf(out, "no rank of %zu is an outlier: ", ranks->read);
-    if (ranks->ranks[ranks_furthest(ranks)].gap <= 0 && result == COMPARE_EQUAL)
+    if (ranks->ranks[ranks_furthest(ranks)].deviation <= 0 && result == COMPARE_EQUAL)
         (void)fputs("they differ by nothing", out);
     else if (result < COMPARE_WHOLE)
         (void)fputs("they differ by less than 1 % of what is reserved", out);
@@ -497,8 +499,8 @@ static const char *print_outliers(FILE *out, const struct ranks *ranks)
     if (ranks->outliers == 1)
         (void)fprintf(out, "%s is the outlier of %zu: ", name, ranks->read);
     else
-        (void)fprintf(out, "%zu ranks of %zu are outliers, %s most of all: ", ranks->outliers, ranks->read,
-                      name);
+        (void)fprintf(out, "%zu ranks of %zu are outliers, %s most of all: ", ranks->outliers,
+                      ranks->read, name);
     return "it";
 }
 
@@ -512,8 +514,8 @@ static bool print_verdict(FILE *out, const struct ranks *ranks, const struct com
         return true;
     }
     if (ranks->jobs == 1)
-        names =
-            (struct compare_names){ranks->ranks[ranks_typical(ranks)].name, print_outliers(out, ranks)};
+        names = (struct compare_names){ranks->ranks[ranks_typical(ranks)].name,
+                                       print_outliers(out, ranks)};
     verdict = compare_report_verdict(pair, &names);
     if (verdict)
         (void)fputs(verdict, out);

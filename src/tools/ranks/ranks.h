@@ -2,16 +2,18 @@
 /*
  * The ranks of a job, or of two jobs rank by rank: the figures of each rank, their sums, outliers, and their reports.
  *
- * Several threads read files, and each holds one recording at a time.  Of each file a few numbers remain, among them its columns:
- * three figures for each of its sites, and those of the rows `pending` and `idle`.  A site that a file does not have has 0 bytes.
+ * Several threads read files, and each holds one recording at a time.  Of each file a few numbers remain, among them
+ * its columns: three figures for each of its sites, and those of the rows `pending` and `idle`.  A site that a file
+ * does not have has 0 bytes.
  *
- *   gap       of one job: the sum over all columns of the distance between a rank and the median of all ranks; of two jobs:
- *             between the files of the rank.  In bytes.
- *   distance  the part of the gap above RANKS_USUAL times the median of all gaps, per column.  Of two jobs, and of two ranks of
- *             a job, the gap.
- *   outlier   a rank whose distance is at least 1 % of the median of bytes reserved at the peak.  If most ranks are, no rank
- *             is an outlier.
- *   typical   the rank with the smallest distance; of equal ones the one with the smallest gap.  Two ranks have no typical rank.
+ *   deviation  of one job: the sum over all columns of the distance between a rank and the median of all ranks; of
+ *              two jobs: between the files of the rank.  In bytes.
+ *   distance   the part of the deviation above RANKS_USUAL times the median of all deviations, per column.  Of two
+ *              jobs, and of two ranks of a job, the deviation.
+ *   outlier    a rank whose distance is at least 1 % of the median of bytes reserved at the peak.  If most ranks are,
+ *              no rank is an outlier.
+ *   typical    the rank with the smallest distance; of equal ones the one with the smallest deviation.  Two ranks have
+ *              no typical rank.
  *
  * Locking: none for users; one thread uses ranks.
  */
@@ -48,7 +50,7 @@ struct rank {
     struct replay_model_dropped dropped[2]; /* omitted blocks of its files */
     uint64_t events[2];
     uint64_t whole[2][COMPARE_MEASURES]; /* bytes */
-    double gap, distance;                /* bytes */
+    double deviation, distance;          /* bytes */
     struct ranks_columns columns;        /* of one job */
     char *fault; /* message with the name of the file; NULL: it was read, or out of host memory */
 };
@@ -58,7 +60,7 @@ struct ranks {
     struct rank_files files[2];
     struct rank *ranks;     /* [count] */
     size_t count, read;     /* read: files that were read */
-    size_t outliers;             /* of one job: number of outliers */
+    size_t outliers;        /* of one job: number of outliers */
     size_t *order;          /* [read]: ranks by decreasing distance */
     struct profile sums[2]; /* of all files that were read */
     size_t unmatched;       /* files whose rank the other job does not have */
@@ -71,7 +73,8 @@ struct ranks_rules {
 };
 
 /*
- * Read the snapshots of a folder, or of two (b is not NULL).  A file that cannot be read is omitted, and its rank has a fault.
+ * Read the snapshots of a folder, or of two (b is not NULL).  A file that cannot be read is omitted, and its rank has
+ * a fault.
  *
  * at: set to the folder of a fault.
  *
@@ -106,8 +109,8 @@ static inline size_t ranks_typical(const struct ranks *ranks)
 /*
  * "rank 5 is the outlier of 64: it reserves 2.40 GiB more at the peak, all of it at model.py:212".
  *
- * pair: of one job, the comparison of its typical rank, A, and its furthest one, B; NULL if only one file was read.  Of two jobs,
- *       that of their sums.
+ * pair: of one job, the comparison of its typical rank, A, and its furthest one, B; NULL if only one file was read.
+ *       Of two jobs, that of their sums.
  *
  * The caller frees it; NULL if out of host memory.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A command with folders as operands: read the ranks, compare the outlier with the typical rank, and print the verdict before the
- * report of the command.
+ * A command with folders as operands: read the ranks, compare the outlier with the typical rank, and print the
+ * verdict before the report of the command.
  *
  * Locking: none.
  */
@@ -24,8 +24,8 @@ struct ranks_job {
 };
 
 /*
- * Read one folder or two, the operands, by the options --label, --depth and --device.  Files that cannot be read are reported on
- * standard error.
+ * Read one folder or two, the operands, by the options --label, --depth and --device.  Files that cannot be read are
+ * reported on standard error.
  *
  * arguments: must outlive the job.
  *

@@ -151,8 +151,9 @@ enum pickle_filter_result histories_filter(void *self, uint32_t list, uint32_t i
 /* --- Pools of older releases. --- */
 
 /*
- * The segments of a device that have existed since an event, while events are visited from the last one backward.  As in a
- * disjoint-set forest, next[i] is i for such a segment, and a later one otherwise; next[segment_count] is segment_count.
+ * The segments of a device that have existed since an event, while events are visited from the last one backward.  As
+ * in a disjoint-set forest, next[i] is i for such a segment, and a later one otherwise; next[segment_count] is
+ * segment_count.
  */
 struct survivors {
     const struct recording_device *device;
@@ -185,7 +186,7 @@ static size_t segment_above(const struct recording_device *device, uint64_t addr
     return low;
 }
 
-/* A segment was freed: the pool of a later segment at its addresses says nothing about blocks before the event. */
+/* A segment was freed: the pool of a later segment at its addresses does not apply to blocks before the event. */
 static void remove_survivors(struct survivors *survivors, const struct recording_event *event)
 {
     const struct recording_device *device = survivors->device;

@@ -2,8 +2,9 @@
 /*
  * The histories of a recording that is being read.
  *
- * An entry of a history is a dictionary with an `action` in a list.  As a pickle filter, this module converts entries to events
- * and consumes them, so that an entry is in host memory for a moment only.  The device of a list is known at the end.
+ * An entry of a history is a dictionary with an `action` in a list.  As a pickle filter, this module converts entries
+ * to events and consumes them, so that an entry is in host memory for a moment only.  The device of a list is known
+ * at the end.
  *
  * HISTORIES-1  Events of a list are in the order of the list.
  *

@@ -20,18 +20,18 @@ struct input {
     ZSTD_inBuffer raw;
     bool in_frame;
     bool is_folder;
-    size_t begin_read;          /* bytes of `begin` that were returned */
-    size_t begin_count;         /* bytes in `begin`; 0 before input_begin() */
-    uint64_t bytes;             /* decompressed so far */
-    uint64_t taken, file_bytes; /* bytes of the file: read so far, and its size; 0: unknown */
+    size_t begin_read;              /* bytes of `begin` that were returned */
+    size_t begin_count;             /* bytes in `begin`; 0 before input_begin() */
+    uint64_t bytes;                 /* decompressed so far */
+    uint64_t file_read, file_bytes; /* bytes of the file: read so far, and its size; 0: unknown */
     char problem[160];
     unsigned char begin[INPUT_BEGIN_MAX];
     char buffer[FILE_BYTES];
 };
 
-static bool fail(struct input *input, const char *sentence, const char *detail)
+static bool fail(struct input *input, const char *message, const char *detail)
 {
-    snprintf(input->problem, sizeof(input->problem), "%s%s%s", sentence, detail ? ": " : "",
+    snprintf(input->problem, sizeof(input->problem), "%s%s%s", message, detail ? ": " : "",
              detail ? detail : "");
     return false;
 }
@@ -45,8 +45,8 @@ static bool refill(struct input *input)
     if (count == 0 && ferror(input->file))
         return fail(input, "cannot be read", strerror(errno));
     input->raw = (ZSTD_inBuffer){input->buffer, count, 0};
-    input->taken += count;
-    progress_update(input->taken, input->file_bytes);
+    input->file_read += count;
+    progress_update(input->file_read, input->file_bytes);
     return true;
 }
 

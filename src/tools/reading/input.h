@@ -2,9 +2,9 @@
 /*
  * The bytes and lines of an open file.
  *
- * An *input* reads a file, plain or compressed with Zstandard; its first bytes decide, not its name.  The amount of data is
- * bounded by INPUT_MAX.  *Lines* reads an input line by line with bounded memory: a line longer than LINES_MAX is rejected, and
- * so is a last line without a newline, since such a file is truncated.
+ * An *input* reads a file, plain or compressed with Zstandard; its first bytes decide, not its name.  The amount of
+ * data is bounded by INPUT_MAX.  *Lines* reads an input line by line with bounded memory: a line longer than
+ * LINES_MAX is rejected, and so is a last line without a newline, since such a file is truncated.
  *
  * After an error a reader returns no more data, and its problem is an error message.
  *
@@ -41,8 +41,8 @@ void input_close(struct input *input);
 size_t input_read(struct input *input, void *to, size_t capacity);
 
 /*
- * The first bytes, decompressed: INPUT_BEGIN_MAX of them, or the whole file if it is shorter.  The first call precedes all
- * reads; later calls return the same bytes.  input_read() returns these bytes as well.
+ * The first bytes, decompressed: INPUT_BEGIN_MAX of them, or the whole file if it is shorter.  The first call
+ * precedes all reads; later calls return the same bytes.  input_read() returns these bytes as well.
  */
 size_t input_begin(struct input *input, const unsigned char **bytes);
 

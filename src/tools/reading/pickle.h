@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Python pickles as plain data: None, booleans, integers, floats, strings, bytes, and lists, tuples, sets and dictionaries of
- * these, in the binary protocols 2 to 5.
+ * Python pickles as plain data: None, booleans, integers, floats, strings, bytes, and lists, tuples, sets and
+ * dictionaries of these, in the binary protocols 2 to 5.
  *
- * Nothing is imported or called: a pickle that contains a class or a function is rejected.  Nesting is not limited, and all host
- * memory of the reader is bounded by PICKLE_MEMORY.  A container may contain itself.  Equal values may share one slot.
+ * Nothing is imported or called: a pickle that contains a class or a function is rejected.  Nesting is not limited,
+ * and all host memory of the reader is bounded by PICKLE_MEMORY.  A container may contain itself.  Equal values may
+ * share one slot.
  *
- * A value is identified by its slot, an index in pickle.values.  While the pickle is read, a filter may consume items of lists,
- * so that a history of millions of entries is never in memory as a whole.
+ * A value is identified by its slot, an index in pickle.values.  While the pickle is read, a filter may consume items
+ * of lists, so that a history of millions of entries is never in memory as a whole.
  *
- * No maintained C library reads pickles; Python's own reader is part of the interpreter and runs code that a pickle names.
+ * No maintained C library reads pickles; Python's own reader is part of the interpreter and runs code that a pickle
+ * names.
  *
  * Locking: none.  Only pickle_set_tag() and pickle_clear() change a pickle, so several threads may read it otherwise.
  */
@@ -119,7 +121,8 @@ size_t pickle_index(const struct pickle *pickle, const struct pickle_value *valu
 const struct pickle_value *pickle_find(const struct pickle *pickle,
                                        const struct pickle_value *value, const char *key);
 
-/* Tag a value, so that a reader that meets it again can reuse its result.  Tagged values are not passed to the filter. */
+/* Tag a value, so that a reader that meets it again can reuse its result.  Tagged values are not passed to the
+ * filter. */
 static inline void pickle_set_tag(struct pickle *pickle, const struct pickle_value *value,
                                   uint32_t tag)
 {

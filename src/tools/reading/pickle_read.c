@@ -114,7 +114,8 @@ static bool take_number(struct machine *machine, unsigned bytes, uint64_t *out)
     return true;
 }
 
-/* Append bytes to pickle.text.  Memory grows with the bytes that are read, not with the length that the pickle claims. */
+/* Append bytes to pickle.text.  Memory grows with the bytes that are read, not with the length that the pickle
+ * claims. */
 static bool take_text(struct machine *machine, uint64_t bytes)
 {
     struct pickle *out = machine->out;

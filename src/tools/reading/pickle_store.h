@@ -2,12 +2,13 @@
 /*
  * The values of a pickle while it is read: memory, references, and sharing of equal values.
  *
- * Equal immutable values share one slot if they are cheap to find: None and booleans, integers below 256, short strings, tuples
- * of such values.  PyTorch writes each of these anew with each entry of a history.
+ * Equal immutable values share one slot if they are cheap to find: None and booleans, integers below 256, short
+ * strings, tuples of such values.  PyTorch writes each of these anew with each entry of a history.
  *
- * STORE-1  A value with PICKLE_USE_ONE is referenced by one container or one stack entry and by nothing else; a value with
- *          PICKLE_USE_MEMO by one memo entry in addition.
- * STORE-2  pickle.held is the host memory of all values and of all arrays from pickle_store_reserve(), at most PICKLE_MEMORY.
+ * STORE-1  A value with PICKLE_USE_ONE is referenced by one container or one stack entry and by nothing else; a value
+ *          with PICKLE_USE_MEMO by one memo entry in addition.
+ * STORE-2  pickle.held is the host memory of all values and of all arrays from pickle_store_reserve(), at most
+ *          PICKLE_MEMORY.
  *
  * Locking: none; one thread uses a store.
  */

@@ -71,7 +71,8 @@ static const char *const key_names[READING_KEYS] = {
     [READING_XSEG] = "xseg",
 };
 
-/* The slot of a value that may be discarded can be reused for another value, so it is not recorded as that of the key. */
+/* The slot of a value that may be discarded can be reused for another value, so it is not recorded as that of the
+ * key. */
 const struct pickle_value *reading_find(struct reading *reading, const struct pickle_value *value,
                                         enum reading_key key)
 {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The values of a snapshot's pickle, converted to those of a recording: keys of dictionaries, numbers, strings, pools, stacks.
+ * The values of a snapshot's pickle, converted to those of a recording: keys of dictionaries, numbers, strings,
+ * pools, stacks.
  *
- * A key is compared as a string once; Python refers to it by its memo afterwards, so later comparisons are of slots.  Strings,
- * pools, frames and stacks are converted once and tagged with their index in the recording.
+ * A key is compared as a string once; Python refers to it by its memo afterwards, so later comparisons are of slots.
+ * Strings, pools, frames and stacks are converted once and tagged with their index in the recording.
  *
  * A function that returns false has set the fault, which begins with `where`.
  *

@@ -2,8 +2,8 @@
 /*
  * A recording: the contents of a memory snapshot in PyTorch's format, of all its devices, in arrays.
  *
- * A snapshot is written by torch.cuda.memory._dump_snapshot() or xseg_snapshot(), or is the list of segments alone.  Keys that
- * older releases do not write have defaults.  The key `xseg`, which only xseg writes, is optional.
+ * A snapshot is written by torch.cuda.memory._dump_snapshot() or xseg_snapshot(), or is the list of segments alone.
+ * Keys that older releases do not write have defaults.  The key `xseg`, which only xseg writes, is optional.
  *
  * Strings, frames, stacks and pools are interned: equal ones have one index, which is valid in this recording only.
  *
@@ -11,8 +11,8 @@
  *   stack  index of a list of frames, innermost first; 0 is the empty list.
  *   pool   index of the pair of numbers that identifies a pool; 0 is the default pool.
  *
- * Locking: none; a recording does not change after it is read, so several threads may use it.  Several threads may read files,
- * one of them standard input.
+ * Locking: none; a recording does not change after it is read, so several threads may use it.  Several threads may
+ * read files, one of them standard input.
  */
 #ifndef TOOLS_RECORDING_H
 #define TOOLS_RECORDING_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Interning while a recording is read: each string, frame, stack and pool gets one index in the recording.  Frames that are a
- * module and an offset are symbolized (symbols.h), once per frame; without symbols a frame remains as recorded.
+ * Interning while a recording is read: each string, frame, stack and pool gets one index in the recording.  Frames
+ * that are a module and an offset are symbolized (symbols.h), once per frame; without symbols a frame remains as
+ * recorded.
  *
  * Locking: none; one thread uses them.
  */

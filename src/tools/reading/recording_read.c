@@ -18,7 +18,8 @@
 
 /* --- Segments. --- */
 
-/* The dictionary with the frames and the requested size of a block.  Before PyTorch 2.1 it is the first one of its `history`. */
+/* The dictionary with the frames and the requested size of a block.  Before PyTorch 2.1 it is the first one of its
+ * `history`. */
 static const struct pickle_value *latest_of(struct reading *reading,
                                             const struct pickle_value *value)
 {

@@ -57,8 +57,8 @@ void symbols_close(struct symbols *symbols)
 static bool has_build_id(Dwfl_Module *module, const char *build_id)
 {
     const unsigned char *bytes;
-    GElf_Addr place;
-    const int count = dwfl_module_build_id(module, &bytes, &place);
+    GElf_Addr address;
+    const int count = dwfl_module_build_id(module, &bytes, &address);
 
     if (count <= 0 || !build_id)
         return count <= 0 && !build_id;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Symbolization of return addresses: function, source file and line of an offset in a file, from the file's symbols and debug
- * information.
+ * Symbolization of return addresses: function, source file and line of an offset in a file, from the file's symbols
+ * and debug information.
  *
- * libdw reads the files.  Without libdw at build time nothing is found, and reports show what the library recorded.  A file is
- * used only if its build ID equals the recorded one.  Separate debug information is found by build ID in the system's folder
- * for it; nothing is fetched from a network.
+ * libdw reads the files.  Without libdw at build time nothing is found, and reports show what the library recorded.
+ * A file is used only if its build ID equals the recorded one.  Separate debug information is found by build ID in
+ * the system's folder for it; nothing is fetched from a network.
  *
  * Locking: none; one thread at a time.
  */

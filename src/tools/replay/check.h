@@ -2,15 +2,15 @@
 /*
  * The check of a replay against the answers of a tape.
  *
- * CHECK_EXACT: each `=` line is a step, together with the `p` and `s` lines directly after it; after another operation, such
- * lines are a step of their own.  A step agrees if all its numbers are equal, and if the allocation before it failed in the
- * replay exactly if it failed on the tape.
+ * CHECK_EXACT: each `=` line is a step, together with the `p` and `s` lines directly after it; after another
+ * operation, such lines are a step of their own.  A step agrees if all its numbers are equal, and if the allocation
+ * before it failed in the replay exactly if it failed on the tape.
  *
- * A `p` line contains the offset of a block in its segment, and the first block of that segment.  So the address of the first
- * block of a segment determines the expected addresses of the others.
+ * A `p` line contains the offset of a block in its segment, and the first block of that segment.  So the address of
+ * the first block of a segment determines the expected addresses of the others.
  *
- * CHECK_FLOOR: each allocation that succeeded on the tape is a step, up to the first one that failed on the tape and succeeds
- * in the replay, where they diverge.  A step agrees if the allocation succeeds.
+ * CHECK_FLOOR: each allocation that succeeded on the tape is a step, up to the first one that failed on the tape and
+ * succeeds in the replay, where they diverge.  A step agrees if the allocation succeeds.
  *
  * The first differences are printed on standard error as FILE:LINE.
  *

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Why memory is reserved at the end of a replay, before all blocks are freed: the sums of xseg_explain(), and the largest
- * reasons of each kind.
+ * Why memory is reserved at the end of a replay, before all blocks are freed: the sums of xseg_explain(), and the
+ * largest reasons of each kind.
  *
  * Locking: none; one replay uses an explanation.
  */

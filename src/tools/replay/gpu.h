@@ -2,8 +2,8 @@
 /*
  * The driver calls of the replay itself: streams, an event with which one stream waits for another, and captures.
  *
- * The driver is loaded by name, so the tool needs no driver to start and no driver header to build.  The calls use the primary
- * context of device 0, which is current on the calling thread between gpu_open() and gpu_close().
+ * The driver is loaded by name, so the tool needs no driver to start and no driver header to build.  The calls use
+ * the primary context of device 0, which is current on the calling thread between gpu_open() and gpu_close().
  *
  * Locking: none; one thread makes all calls.
  */
@@ -16,8 +16,8 @@
 struct gpu;
 struct CUstream_st;
 
-/* A driver is identified by the path or name of its library, as in xseg_options.driver.  GPU_SIMULATED is the simulator of
- * simulator.h, with its clock and settings; the same library by its path is a driver like any other. */
+/* A driver is identified by the path or name of its library, as in xseg_options.driver.  GPU_SIMULATED is the
+ * simulator of simulator.h, with its clock and settings; the same library by its path is a driver like any other. */
 #define GPU_SIMULATED NULL
 
 /* The driver of a value of --driver: NULL (not given) and "sim" are GPU_SIMULATED, "cuda" is the driver of this host. */

@@ -2,10 +2,10 @@
 /*
  * The history of a replay as JSON, one object per line: the library's events (xseg/history.h).
  *
- * Events are written after each operation of the trace, so each event has the line of its operation, and the ring needs to hold
- * the events of one operation only.  With the key block_user, events of a block have the line of its allocation in addition.
- * Streams and pools have their names in the trace, and times are those of the trace clock.  Marks of the trace are annotations,
- * and the label of all events up to the next mark.
+ * Events are written after each operation of the trace, so each event has the line of its operation, and the ring
+ * needs to hold the events of one operation only.  With the key block_user, events of a block have the line of its
+ * allocation in addition.  Streams and pools have their names in the trace, and times are those of the trace clock.
+ * Marks of the trace are annotations, and the label of all events up to the next mark.
  *
  *     {"number": 1, "line": 2, "action": "segment_map", ... "stack": []}
  *     {"events": 1, "lost": 0, "stacks": 0, "stacks_lost": 0}
@@ -49,7 +49,8 @@ struct history_writer {
 bool history_writer_init(struct history_writer *writer, FILE *file, const struct xtrace *trace,
                          struct CUstream_st *const *streams, const struct trace_clock *clock);
 
-/* Start recording, with `history:all` unless `config` contains the key history.  Returns false if the allocator rejects it. */
+/* Start recording, with `history:all` unless `config` contains the key history.  Returns false if the allocator
+ * rejects it. */
 bool history_writer_begin(struct history_writer *writer, struct xseg_allocator *allocator,
                           const char *config);
 

@@ -2,8 +2,8 @@
 /*
  * The smallest simulated device on which a trace completes, by bisection.
  *
- * The search starts between the peak of requested memory and the peak of reserved memory on a large device.  Its step is 2 MiB,
- * and the result is exact to 0.1 % or 2 MiB.
+ * The search starts between the peak of requested memory and the peak of reserved memory on a large device.  Its step
+ * is 2 MiB, and the result is exact to 0.1 % or 2 MiB.
  *
  * Locking: as for a replay.
  */

@@ -129,8 +129,8 @@ static bool settle(struct run *run, const struct xtrace_op *op, xseg_status stat
     return false;
 }
 
-/* During a capture, a wait for a captured stream joins the capture.  Another wait has no effect: a graph cannot wait for work
- * outside of it, and no other stream is busy. */
+/* During a capture, a wait for a captured stream joins the capture.  Another wait has no effect: a graph cannot wait
+ * for work outside of it, and no other stream is busy. */
 static bool join_capture(struct run *run, struct CUstream_st *stream, struct CUstream_st *other)
 {
     bool joins = false;
@@ -388,8 +388,8 @@ static bool play_measured(struct run *run, const struct xtrace_op *op)
 }
 
 /*
- * Play the operations [from, to).  With a trace clock, each operation that calls the allocator is measured; otherwise the caller
- * measures all of them.
+ * Play the operations [from, to).  With a trace clock, each operation that calls the allocator is measured; otherwise
+ * the caller measures all of them.
  *
  * Returns: false if the replay ends; the result contains the reason
  */

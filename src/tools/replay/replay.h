@@ -2,19 +2,19 @@
 /*
  * A replay: one run of a trace on a new allocator and driver.
  *
- * The simulator is reset before each replay, so replays are independent, and two equal replays have equal results except for
- * measured times.  The allocator's probe of the driver before the first operation and the cleanup after the last one are not
- * part of the results.
+ * The simulator is reset before each replay, so replays are independent, and two equal replays have equal results
+ * except for measured times.  The allocator's probe of the driver before the first operation and the cleanup after
+ * the last one are not part of the results.
  *
- * On the simulator, queued work remains incomplete until the trace completes it, or until the allocator waits for it.  On a real
- * driver, a use writes one byte of the block, and work without a block is not queued.  A capture is one of the driver, so work
- * that is queued during it becomes part of a graph, which is discarded.
+ * On the simulator, queued work remains incomplete until the trace completes it, or until the allocator waits for
+ * it.  On a real driver, a use writes one byte of the block, and work without a block is not queued.  A capture is
+ * one of the driver, so work that is queued during it becomes part of a graph, which is discarded.
  *
- * A replay ends early where the program would fail: at the first allocation that fails and succeeded in the file.  If an
- * allocation succeeds that failed in the file, its block is freed immediately.
+ * A replay ends early where the program would fail: at the first allocation that fails and succeeded in the file.  If
+ * an allocation succeeds that failed in the file, its block is freed immediately.
  *
- * With a trace clock (trace_clock.h), the allocator decays by it, and ticks replace the background thread, which sleeps in real
- * time.  A replay that writes its history has no background thread either.
+ * With a trace clock (trace_clock.h), the allocator decays by it, and ticks replace the background thread, which
+ * sleeps in real time.  A replay that writes its history has no background thread either.
  *
  * Locking: none; one replay at a time in a process, since the simulator has one state.
  */

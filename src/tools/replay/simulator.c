@@ -19,8 +19,8 @@ static const char *file_of(const void *symbol)
     return symbol && dladdr(symbol, &info) ? info.dli_fname : NULL;
 }
 
-/* Load the library next to libxseg.so, where both are built or installed, or else by the loader's search.  The search alone is
- * not sufficient: AddressSanitizer intercepts dlopen(), so the run path of the tool is not used. */
+/* Load the library next to libxseg.so, where both are built or installed, or else by the loader's search.  The search
+ * alone is not sufficient: AddressSanitizer intercepts dlopen(), so the run path of the tool is not used. */
 static void *open_library(void)
 {
     const char *library_path = file_of(dlsym(RTLD_DEFAULT, "xseg_open"));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The simulated driver, a library that is loaded when a command first needs it.  Without it, the tool works on the driver of the
- * host.
+ * The simulated driver, a library that is loaded when a command first needs it.  Without it, the tool works on the
+ * driver of the host.
  *
  * Locking: none; simulator_open() is called before other threads start.
  */

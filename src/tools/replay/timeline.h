@@ -2,10 +2,11 @@
 /*
  * Memory over time as a table of at most TIMELINE_ROWS rows with columns separated by tabs, to be plotted.
  *
- * Without a trace clock, a row covers a number of events: event number, requested, allocated and reserved bytes.  With a clock,
- * a row covers a time span.  Its columns are microseconds since the first `@`, the same bytes, bytes of reserved addresses and
- * of host memory, and objects of the driver.  The last three must not grow without bound.  Each column is the maximum of its row, except
- * for host memory and objects, which are expensive to query: they are the values at its end.  Lines that begin with `#` are
+ * Without a trace clock, a row covers a number of events: event number, requested, allocated and reserved bytes.
+ * With a clock, a row covers a time span.  Its columns are microseconds since the first `@`, the same bytes, bytes of
+ * reserved addresses and of host memory, and objects of the driver.  The last three must not grow without bound.
+ * Each column is the maximum of its row, except for host memory and objects, which are expensive to query: they are
+ * the values at its end.  Lines that begin with `#` are
  * comments: the names of the columns, and without a clock `# mark EVENT LABEL` for each mark of the trace.
  *
  * Locking: none; one replay uses a timeline.

@@ -6,15 +6,15 @@
  *        |          only the driver's     |<- ticks: xseg_trim() with due_only, as a service's timer calls it
  *        |          time passes           |
  *
- * On the simulator, the trace clock is the virtual clock of the simulator, which `@` advances; driver calls and waits advance it
- * as well.  On a real driver, it is the clock of the host plus the advances.  The allocator decays by the trace clock.  The
- * measures are memory weighted by time, waits, and the driver time of calls and requests.
+ * On the simulator, the trace clock is the virtual clock of the simulator, which `@` advances; driver calls and waits
+ * advance it as well.  On a real driver, it is the clock of the host plus the advances.  The allocator decays by the
+ * trace clock.  The measures are memory weighted by time, waits, and the driver time of calls and requests.
  *
- * A *request* is the part of a trace between a mark whose label begins with "request" and the next mark; parts with equal labels
- * belong to one request.
+ * A *request* is the part of a trace between a mark whose label begins with "request" and the next mark; parts with
+ * equal labels belong to one request.
  *
- * The *stopwatch* adds up the time spent in the allocator.  The overhead of starting and stopping it is measured once and
- * subtracted for each span.
+ * The *stopwatch* adds up the time spent in the allocator.  The overhead of starting and stopping it is measured once
+ * and subtracted for each span.
  *
  * Locking: none; any thread may call trace_clock_now().
  */
@@ -109,8 +109,8 @@ void trace_clock_begin(struct trace_clock *clock, struct xseg_allocator *allocat
 /* The time in nanoseconds, as xseg_options.clock; context is the clock. */
 uint64_t trace_clock_now(void *context);
 
-/* Convert a time to trace time in nanoseconds: that of the `@` lines, and before the first `@` line its time.  In a trace without
- * `@` lines, the time since the allocator was opened. */
+/* Convert a time to trace time in nanoseconds: that of the `@` lines, and before the first `@` line its time.  In a
+ * trace without `@` lines, the time since the allocator was opened. */
 uint64_t trace_clock_trace_ns(const struct trace_clock *clock, uint64_t time);
 
 /* Play an `@` line.  Returns false if the statistics cannot be read or a tick fails. */

@@ -102,8 +102,8 @@ static uint32_t page_at(const struct fragmentation *fragmentation, uint64_t addr
                : ORDERED_NONE;
 }
 
-/* The page of expandable memory that contains an address, created if it does not exist.  A page with blocks does not change
- * if adjacent memory is mapped again with another page size, so a new page may be smaller. */
+/* The page of expandable memory that contains an address, created if it does not exist.  A page with blocks does not
+ * change if adjacent memory is mapped again with another page size, so a new page may be smaller. */
 static uint32_t get_page(struct fragmentation *fragmentation,
                          const struct replay_model_range *range, uint64_t address)
 {

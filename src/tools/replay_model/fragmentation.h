@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Fragmentation: cached memory that cannot be released, because a block is allocated on its page, attributed to the sites of the
- * blocks.
+ * Fragmentation: cached memory that cannot be released, because a block is allocated on its page, attributed to the
+ * sites of the blocks.
  *
- * An observer of a replay model adds up the fragmented memory of each site over time.  The caller defines the site of a block,
- * such as a line of code or a label.
+ * An observer of a replay model adds up the fragmented memory of each site over time.  The caller defines the site of
+ * a block, such as a line of code or a label.
  *
  *   page          of an expandable segment (replay_model.h), or a whole classic segment.
  *   fragmented    cached bytes of a page with allocated blocks, shared equally among these, large or small.
@@ -13,10 +13,11 @@
  *
  * Sums are integers of byte-microseconds, so that they add up exactly:
  *
- * FRAGMENTATION-1  reserved - allocated = pending + near_pending + idle + fragmented, and fragmented is the sum of all sites.
+ * FRAGMENTATION-1  reserved - allocated = pending + near_pending + idle + fragmented, and fragmented is the sum of
+ *                  all sites.
  *
- * The remainder of an equal division, less than a byte-microsecond per block, is attributed to the block that leaves the page
- * last.
+ * The remainder of an equal division, less than a byte-microsecond per block, is attributed to the block that leaves
+ * the page last.
  *
  * Locking: none; one thread uses it.
  */

@@ -2,12 +2,13 @@
 /*
  * A profile: allocated and fragmented bytes of each site of a device, by name.
  *
- * A profile is independent of its recording: it contains no addresses and no indices, so profiles of several recordings can be
- * added and compared.  Sites with equal names are one.
+ * A profile is independent of its recording: it contains no addresses and no indices, so profiles of several
+ * recordings can be added and compared.  Sites with equal names are one.
  *
  *   site    see sites.h.
  *   row     a site, `pending` or `idle`.
- *   cached  of a site, the bytes that its blocks fragment; of the row `pending`, the pending bytes and the cached bytes near them;
+ *   cached  of a site, the bytes that its blocks fragment; of the row `pending`, the pending bytes and the cached bytes
+ *           near them;
  *           of the row `idle`, the idle bytes (fragmentation.h).
  *   peak    the time of the maximum of reserved bytes; of several such times, the one with most allocated bytes.
  *
@@ -71,8 +72,8 @@ bool profile_init(struct profile *profile, const struct recording *recording,
                   const struct recording_device *device, const struct profile_rules *rules);
 void profile_fini(struct profile *profile);
 
-/* Add the figures of a profile to another one, whose names keep their addresses.  Returns false if out of host memory; `to` is
- * unchanged then. */
+/* Add the figures of a profile to another one, whose names keep their addresses.  Returns false if out of host
+ * memory; `to` is unchanged then. */
 bool profile_add(struct profile *to, const struct profile *from);
 
 #endif

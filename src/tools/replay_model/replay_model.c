@@ -121,7 +121,8 @@ static bool add_range(struct replay_model *model, const struct replay_model_rang
     return true;
 }
 
-/* Remove a part of a range.  Pages are unmapped as a whole, so if an end is inside a large page, the range has small pages. */
+/* Remove a part of a range.  Pages are unmapped as a whole, so if an end is inside a large page, the range has small
+ * pages. */
 static bool remove_range(struct replay_model *model, uint32_t slot, uint64_t start, uint64_t end)
 {
     const struct replay_model_range whole = model->range[slot];
@@ -270,7 +271,8 @@ static bool has_blocks(const struct replay_model *model, uint64_t start, uint64_
     return slot != ORDERED_NONE && model->block[slot].address + model->block[slot].bytes > start;
 }
 
-/* The end of contiguous memory of one kind from an address, searched up to `enough`; ranges of different streams may be adjacent. */
+/* The end of contiguous memory of one kind from an address, searched up to `enough`; ranges of different streams may
+ * be adjacent. */
 static uint64_t memory_end(const struct replay_model *model, uint64_t address, uint64_t enough)
 {
     const struct replay_model_range *range = replay_model_range_at(model, address);

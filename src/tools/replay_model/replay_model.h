@@ -2,25 +2,26 @@
 /*
  * The replay model: the memory of a device over time, computed from the events of a recording.
  *
- * A recording has the segments at its end and events before.  All events are undone from the end backward, which yields the
- * state before the first event; then they are replayed one at a time.  PyTorch's viewer does the same.  An event that cannot be
- * undone, because earlier or intermediate events are missing, is omitted and counted, so each replayed event applies to the
- * state that it finds.
+ * A recording has the segments at its end and events before.  All events are undone from the end backward, which
+ * yields the state before the first event; then they are replayed one at a time.  PyTorch's viewer does the same.  An
+ * event that cannot be undone, because earlier or intermediate events are missing, is omitted and counted, so each
+ * replayed event applies to the state that it finds.
  *
- *   range  a contiguous range of addresses with memory: a classic segment, or mapped memory of expandable segments with one
- *          stream, pool and page size.
+ *   range  a contiguous range of addresses with memory: a classic segment, or mapped memory of expandable segments
+ *          with one stream, pool and page size.
  *   block  an allocated block, or a pending one: the user has freed it, and a stream may still use it.
  *
  * MODEL-1  Ranges do not overlap.  Blocks do not overlap, and each is in memory of one kind, expandable or classic.
  * MODEL-2  After the last event, the state is that of the segments, except for omitted blocks.
  *
- * A block of a segment has the size that the file contains.  The size of a block that was freed is not in the file: it is the
- * requested size, rounded up to 512 bytes, and limited by the next block.
+ * A block of a segment has the size that the file contains.  The size of a block that was freed is not in the file:
+ * it is the requested size, rounded up to 512 bytes, and limited by the next block.
  *
  * A page of expandable memory is the unit in which the driver maps and unmaps it: 2 MiB, or a large page of 20 MiB or
- * large_segment_size_mb of the file's configuration.  The file does not contain the page size, so it is inferred: memory has
- * large pages if it was mapped, or existed before the first event, as a multiple of them.  It has pages of 2 MiB in a segment
- * that the file calls small, if a part of another size was unmapped, and everywhere with page_size:small.
+ * large_segment_size_mb of the file's configuration.  The file does not contain the page size, so it is inferred:
+ * memory has large pages if it was mapped, or existed before the first event, as a multiple of them.  It has pages of
+ * 2 MiB in a segment that the file calls small, if a part of another size was unmapped, and everywhere with
+ * page_size:small.
  *
  * Locking: none; one thread uses a model.
  */

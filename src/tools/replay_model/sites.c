@@ -274,8 +274,8 @@ static enum frame_kind kind_of_frame(const struct recording *recording, uint32_t
 }
 
 /*
- * The position of the frame that is the site of a stack, of which frame 0 is the innermost.  Among functions of libraries
- * the outermost is the site, since it names the operation; the innermost is the allocator.
+ * The position of the frame that is the site of a stack, of which frame 0 is the innermost.  Among functions of
+ * libraries the outermost is the site, since it names the operation; the innermost is the allocator.
  *
  * Returns: stack->count if no frame can be a site
  */
@@ -329,7 +329,8 @@ static bool get_site(struct sites *sites, struct index *index, uint32_t count, u
     return index_add(index, sum, *out);
 }
 
-/* Copy the frames of a stack's site to the end of sites->frames, where get_site() keeps those of a new site.  Returns their number. */
+/* Copy the frames of a stack's site to the end of sites->frames, where get_site() keeps those of a new site.  Returns
+ * their number. */
 static uint32_t put_frames(struct sites *sites, const struct recording_stack *stack,
                            const uint8_t *kinds, const uint32_t *same, uint32_t depth)
 {
@@ -368,8 +369,8 @@ static bool is_function(const void *owner, uint32_t number, const void *name, si
     return other.length == bytes && memcmp(other.text, name, bytes) == 0;
 }
 
-/* Set the kind of each frame, and the frame that represents it in sites: a function of a library has one frame per call in it,
- * and is one site. */
+/* Set the kind of each frame, and the frame that represents it in sites: a function of a library has one frame per
+ * call in it, and is one site. */
 static bool classify_frames(const struct recording *recording, uint8_t *kinds, uint32_t *same)
 {
     struct index functions = {0};

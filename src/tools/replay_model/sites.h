@@ -2,8 +2,8 @@
 /*
  * Call sites of a recording: the attribution of a block to source code, as one line of a report.
  *
- * A site is one frame of the call stack with some of its callers, a whole stack, or a label.  The frame is the first of
- * these that the stack has:
+ * A site is one frame of the call stack with some of its callers, a whole stack, or a label.  The frame is the first
+ * of these that the stack has:
  *
  *   1. the innermost Python frame outside of PyTorch and of Python's own library
  *   2. the innermost Python frame
@@ -13,8 +13,8 @@
  *   6. the outermost named function of such a library
  *
  * Frames that start threads, interpret Python, schedule the backward graph or capture the stack are never sites, nor
- * callers.  A stack without any other frame counts as no stack.  Callers of a Python frame are Python frames; callers of a
- * frame of kind 1 are of kind 1.  C++ functions are recognized by their qualified name, without return type and
+ * callers.  A stack without any other frame counts as no stack.  Callers of a Python frame are Python frames; callers
+ * of a frame of kind 1 are of kind 1.  C++ functions are recognized by their qualified name, without return type and
  * parameters.  All calls within one function of a library are one site.
  *
  * Locking: none; sites do not change after sites_init().
@@ -60,8 +60,8 @@ void sites_fini(struct sites *sites);
 uint32_t sites_of(const void *sites, const struct replay_model_block *block);
 
 /*
- * "model.py:212 forward", "backward pass: MmBackward0"; frames are joined by " < ".  The caller frees it; NULL if out of host
- * memory.
+ * "model.py:212 forward", "backward pass: MmBackward0"; frames are joined by " < ".  The caller frees it; NULL if out
+ * of host memory.
  */
 char *sites_name(const struct sites *sites, uint32_t number);
 

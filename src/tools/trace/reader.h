@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The builder of a trace: the state of a file that is being read, and the rules of each operation.  xtrace.c has the grammar of
- * lines, snapshot.c the conversion of a memory snapshot.
+ * The builder of a trace: the state of a file that is being read, and the rules of each operation.  xtrace.c has the
+ * grammar of lines, snapshot.c the conversion of a memory snapshot.
  *
- * A function that rejects its input returns false or NULL, with the fault set on the current line.  All host memory of a reader
- * is bounded by XTRACE_MEMORY.
+ * A function that rejects its input returns false or NULL, with the fault set on the current line.  All host memory
+ * of a reader is bounded by XTRACE_MEMORY.
  *
  * Locking: none; one thread uses a reader.
  */

@@ -110,7 +110,8 @@ static bool check_pools(struct snapshot *snapshot)
 
         if ((id[0] && id[1]) || id[0] >> 62 || id[1] >> 62)
             return reader_fail(snapshot->reader,
-                               "invalid pool, (%" PRIu64 ", %" PRIu64 "); one number must be 0, and the other below 2^62",
+                               "invalid pool, (%" PRIu64 ", %" PRIu64
+                               "); one number must be 0, and the other below 2^62",
                                id[0], id[1]);
     }
     return true;
@@ -271,8 +272,8 @@ static bool allocate_early(struct snapshot *snapshot)
     return true;
 }
 
-/* Advance the clock to the time of an entry, by at least `least` microseconds.  Entries of concurrent threads may be slightly out
- * of order; an earlier time is ignored. */
+/* Advance the clock to the time of an entry, by at least `least` microseconds.  Entries of concurrent threads may be
+ * slightly out of order; an earlier time is ignored. */
 static bool advance_clock(struct snapshot *snapshot, uint64_t time, uint64_t least)
 {
     const struct fields fields = {.count = 2, .number = {0, time}};
@@ -338,10 +339,10 @@ static bool release_pool(struct snapshot *snapshot, uint32_t pool, size_t number
 /* --- Releases of memory. --- */
 
 /*
- * A run of entries that release memory.  Either the program requested it, or the allocator ran out of memory, which the replay
- * handles itself.  The stack distinguishes the cases.  Without a stack, the next entry does: a failed request, a remap, or a
- * growth beyond the bytes that could be reserved shows that memory ran out.  Entries that xseg marks as its own policy are not
- * part of a run.
+ * A run of entries that release memory.  Either the program requested it, or the allocator ran out of memory, which
+ * the replay handles itself.  The stack distinguishes the cases.  Without a stack, the next entry does: a failed
+ * request, a remap, or a growth beyond the bytes that could be reserved shows that memory ran out.  Entries that xseg
+ * marks as its own policy are not part of a run.
  */
 struct releases {
     bool is_active;
@@ -529,8 +530,8 @@ static void compare_end(struct snapshot *snapshot)
 static void summarize(const struct snapshot *snapshot)
 {
     const size_t devices = recording_history_count(&snapshot->recording);
-    char *text = snapshot->reader->trace.note;
-    const size_t capacity = sizeof(snapshot->reader->trace.note);
+    char *text = snapshot->reader->trace.summary;
+    const size_t capacity = sizeof(snapshot->reader->trace.summary);
     int at = snprintf(text, capacity, "device %d", snapshot->device->number);
 
     if (devices > 1)

@@ -2,12 +2,13 @@
 /*
  * Conversion of a memory snapshot to the operations of a trace (docs/replay.md).
  *
- * The trace has the allocations with stream and private pool, the completed frees, the failed requests, explicit releases of
- * cached memory, the clock and the configuration.  Blocks that were allocated before the history began are allocated first, by
- * address.
+ * The trace has the allocations with stream and private pool, the completed frees, the failed requests, explicit
+ * releases of cached memory, the clock and the configuration.  Blocks that were allocated before the history began
+ * are allocated first, by address.
  *
- * A snapshot does not contain work on streams, so no stream is ever busy, and a block that another stream used is freed when
- * that use completed.  It does not contain captures, so allocations of a graph only go to its pool; nor the device's memory.
+ * A snapshot does not contain work on streams, so no stream is ever busy, and a block that another stream used is
+ * freed when that use completed.  It does not contain captures, so allocations of a graph only go to its pool; nor
+ * the device's memory.
  *
  * Locking: none; one thread uses a reader.
  */

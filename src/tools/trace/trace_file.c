@@ -12,8 +12,8 @@
 #define DEVICE_DEFAULT ((uint64_t)80 << 30)
 #define DEVICE_GRANULE ((uint64_t)2 << 20)
 
-/* The configuration of the program, allocated; NULL if out of host memory.  The `c` line is a string of PyTorch, where a string
- * without expandable_segments selects classic segments. */
+/* The configuration of the program, allocated; NULL if out of host memory.  The `c` line is a string of PyTorch,
+ * where a string without expandable_segments selects classic segments. */
 static char *config_of(const struct xtrace *trace)
 {
     const char *config = trace->config;
@@ -37,8 +37,8 @@ static bool read_open(FILE *stream, int device, struct trace_file *file)
             message_print("%s: %s", file->name, fault.text);
         return false;
     }
-    if (file->trace.note[0])
-        message_print("%s: %s", file->name, file->trace.note);
+    if (file->trace.summary[0])
+        message_print("%s: %s", file->name, file->trace.summary);
     return true;
 }
 

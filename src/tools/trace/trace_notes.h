@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Notes on a trace: the data that a replay needs and the file lacks.  Each note is a message with the amount of missing data and
- * its consequence.
+ * Notes on a trace: the data that a replay needs and the file lacks.  Each note is a message with the amount of
+ * missing data and its consequence.
  *
- * A history that began late, whose ring overflowed, that was cleared, or that skips actions still ends with the segments of the
- * snapshot.  So a replay with the file's configuration must end with as much reserved memory as the snapshot.
+ * A history that began late, whose ring overflowed, that was cleared, or that skips actions still ends with the
+ * segments of the snapshot.  So a replay with the file's configuration must end with as much reserved memory as the
+ * snapshot.
  *
  * Locking: none.
  */
@@ -29,7 +30,8 @@ struct trace_notes {
  *
  * config:       the configuration of the replay.
  * is_own:       whether it is the file's configuration.
- * end_reserved: bytes reserved at the end of a replay with the file's configuration; TRACE_NOTES_UNKNOWN: there was none.
+ * end_reserved: bytes reserved at the end of a replay with the file's configuration; TRACE_NOTES_UNKNOWN: there was
+ *               none.
  */
 void trace_notes_find(struct trace_notes *notes, const struct xtrace *trace, const char *config,
                       bool is_own, uint64_t end_reserved);

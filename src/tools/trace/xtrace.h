@@ -2,9 +2,9 @@
 /*
  * A trace or tape of allocator calls, or a memory snapshot, read into an array of operations (docs/replay.md).
  *
- * Names are renumbered.  The ID of a block becomes a slot, which is reused after the block is freed, so that a replay itself
- * uses little memory.  Streams and pools are numbered from 1; 0 is the default stream or pool.  All rules of the format
- * are checked while the file is read, so a replay needs no checks.
+ * Names are renumbered.  The ID of a block becomes a slot, which is reused after the block is freed, so that a replay
+ * itself uses little memory.  Streams and pools are numbered from 1; 0 is the default stream or pool.  All rules of
+ * the format are checked while the file is read, so a replay needs no checks.
  *
  *   operation  an action of the program: allocate, free, queue work, wait, ...
  *   event      an allocation or a free.
@@ -107,7 +107,7 @@ struct xtrace {
     size_t answer_count;
     char *labels; /* of marks, each terminated */
     size_t label_bytes;
-    char note[800];        /* summary of the conversion of a snapshot; empty: none */
+    char summary[800];     /* summary of the conversion of a snapshot; empty: none */
     char *config;          /* of the `c` line; NULL without one */
     uint64_t device_bytes; /* of the `d` line; 0 without one */
     enum xseg_sim_address_order address_order; /* of the `d` line */
