@@ -378,7 +378,7 @@ static void step(struct programme *programme, uint64_t *draw)
         change_block(programme, draw, address);
 }
 
-/* That a course has the blocks and the memory of a programme. */
+/* Assert that a model has the blocks and the memory of a program. */
 static void compare_blocks(const struct replay_model *model, const struct programme *programme)
 {
     uint64_t reserved = 0;

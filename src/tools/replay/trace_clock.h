@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Time in a replay: the clock of the trace, the measures that depend on it, and a stopwatch for real time.
+ * Time in a replay: the clock of the trace, measures by that clock, and a stopwatch for real time.
  *
  *     @ 1000000     a 0 ...  f 0 ...      @ 9000000
  *        |          only the driver's     |<- ticks: xseg_trim() with due_only, as a service's timer calls it
