@@ -271,7 +271,7 @@ class Output(HistoryTest):
 
     def test_only_one_goes_to_standard_output(self):
         done = self.replay("--history", "-", "--timeline", "-", self.file(CLOCKED), exit_status=2)
-        self.assertIn("--history cannot go to standard output together with --timeline",
+        self.assertIn("--history and --timeline cannot both write to standard output",
                       done.stderr)
         timeline = self.folder / "timeline"
         done = self.replay("--history", "-", "--timeline", timeline, self.file(CLOCKED))
@@ -281,7 +281,7 @@ class Output(HistoryTest):
     def test_one_trace_at_a_time(self):
         trace = self.file(CLOCKED)
         done = self.replay("--history", self.folder / "h", trace, trace, exit_status=2)
-        self.assertIn("--history takes one trace at a time", done.stderr)
+        self.assertIn("--history requires a single FILE", done.stderr)
 
     def test_a_folder_that_is_not_there(self):
         path = self.folder / "none" / "history"

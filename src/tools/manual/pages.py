@@ -66,7 +66,7 @@ def man_option(option):
     term += f"\\fB{roff('--' + option['name'])}\\fR"
     if option["takes"] != "nothing":
         argument = f"\\fI{option['argument']}\\fR"
-        term += f"[={argument}]" if option["may_lack"] else f" {argument}"
+        term += f"[={argument}]" if option["optional_argument"] else f" {argument}"
     return term
 
 
@@ -161,7 +161,7 @@ BASH_FILES = """compopt -o filenames 2>/dev/null
 def spellings(command, option, is_split):
     """How an option stands before its value: in a word of its own, or with '='."""
     names = [f'"{command} --{option["name"]}="']
-    if is_split and not option["may_lack"]:
+    if is_split and not option["optional_argument"]:
         names.insert(0, f'"{command} --{option["name"]}"')
     return " | ".join(names)
 
@@ -224,7 +224,7 @@ def zsh_option(option):
     action = {"file": "_files",
               "choice": f"{{compadd {words}; [[ $PREFIX != *[/.]* ]] || _files}}"}.get(
                   option["takes"], f"({words})" if words else "")
-    sign, colons = ("=-", "::") if option["may_lack"] else ("=", ":")
+    sign, colons = ("=-", "::") if option["optional_argument"] else ("=", ":")
     return f"'{name}{sign}{text}{colons}{option['argument']}:{action}'"
 
 
@@ -266,7 +266,7 @@ def fish_option(condition, option):
     if option["takes"] == "file":
         parts += ["-r -F"]
     elif option["takes"] != "nothing":
-        parts.append("-f" if option["may_lack"] else "-x")
+        parts.append("-f" if option["optional_argument"] else "-x")
         words = " ".join(option["words"])
         if option["takes"] == "choice":
             words += " (string match -qr '[/.]' -- (commandline -ct); and __fish_complete_path (commandline -ct))"
@@ -301,7 +301,7 @@ def table(commands, name):
     for option in command["options"]:
         term = f"`-{option['letter']}`, " if option["letter"] else ""
         argument = option["argument"] or ""
-        term += f"`--{option['name']}[={argument}]`" if option["may_lack"] else \
+        term += f"`--{option['name']}[={argument}]`" if option["optional_argument"] else \
             f"`--{option['name']} {argument}`".replace(" `", "`")
         lines.append(f"| {term} | {option['meaning'].replace('|', chr(92) + '|')} |")
     return "\n".join(lines) + "\n"

@@ -158,7 +158,7 @@ int ranks_run(const struct option_values *arguments,
     bool fine, differs;
 
     if (!ranks_job_open(&job, arguments))
-        return COMMAND_BAD;
+        return COMMAND_ERROR;
     verdict = ranks_job_verdict(&job);
     fine = verdict ? print(&job, verdict) : message_out_of_memory();
     fine = fine && job.ranks.read == job.ranks.count && !job.has_dropped;
@@ -166,6 +166,6 @@ int ranks_run(const struct option_values *arguments,
     free(verdict);
     ranks_job_close(&job);
     if (!fine)
-        return COMMAND_BAD;
-    return differs ? if_differs : COMMAND_FINE;
+        return COMMAND_ERROR;
+    return differs ? if_differs : COMMAND_SUCCESS;
 }

@@ -7,14 +7,14 @@
 #include "src/tools/containers/containers.h"
 #include "src/tools/output/message.h"
 
-#define MIB             ((uint64_t)1 << 20)
-#define CLIMBS          2
-#define STEPS           5         /* of a climb */
-#define CLOSE_ROUNDS    3         /* each half as far away */
-#define DRIVER_NS       100000000 /* more time in the driver than in force that nobody notices */
-#define DRIVER_PART     100       /* or this part of the recorded time */
-#define RUNNERS_UP      4         /* that are tried until one does not need a larger device */
-#define NONE            SIZE_MAX
+#define MIB            ((uint64_t)1 << 20)
+#define CLIMBS         2
+#define STEPS          5         /* of a climb */
+#define CLOSE_ROUNDS   3         /* each half as far away */
+#define DRIVER_NS      100000000 /* more time in the driver than in force that nobody notices */
+#define DRIVER_PART    100       /* or this part of the recorded time */
+#define RUNNERS_UP     4         /* that are tried until one does not need a larger device */
+#define NONE           SIZE_MAX
 #define COMPLETION_MAX (3 * TRIALS_PROGRAMMES + 1)
 
 struct candidate {
@@ -58,9 +58,10 @@ static size_t add(struct search *search, const struct tuning *tuning)
         free(config);
         return NONE;
     }
-    candidate = config && array_reserve((void **)&search->list, search->count, sizeof(search->list[0]))
-                    ? calloc(1, sizeof(*candidate))
-                    : NULL;
+    candidate =
+        config && array_reserve((void **)&search->list, search->count, sizeof(search->list[0]))
+            ? calloc(1, sizeof(*candidate))
+            : NULL;
     if (!candidate) {
         free(config);
         out_of_memory(search);
@@ -506,8 +507,8 @@ static void find_gaps(const struct search *search, struct advice *out)
     for (size_t i = 0; i < search->trials->count; i++) {
         const struct trial_figures *figures = &out->in_force.of[i];
 
-        trace_notes_find(&out->notes[i], search->trials->programmes[i].trace, out->in_force.config, true,
-                  figures->completes ? figures->end_reserved : TRACE_NOTES_UNKNOWN);
+        trace_notes_find(&out->notes[i], search->trials->programmes[i].trace, out->in_force.config,
+                         true, figures->completes ? figures->end_reserved : TRACE_NOTES_UNKNOWN);
         out->is_certain = out->is_certain && out->notes[i].is_certain;
     }
 }

@@ -17,7 +17,7 @@
  *   in force  the configuration that the file was made under
  *   target    the device on which a programme is to complete: what the user says, else the file's; of a snapshot that
  *             has an out of memory, as much as could be reserved then
- *   certain   the replay in force ends with what the file ends with (trace_notes.h); otherwise the file does not show what another
+ *   certain   the replay in force ends with what the file ends with (gaps.h); otherwise the file does not show what another
  *             configuration saves, nor that none does
  *   short     memory ran out: requests failed in the file, or a replay under the configuration in force does not complete
  *
@@ -47,9 +47,9 @@ struct advice {
     size_t replayed;    /* configurations */
     uint64_t driver_ns; /* that the driver may take more than in force */
     bool is_short;
-    const char *left_out;                /* of the base, see there */
+    const char *left_out;                        /* of the base, see there */
     struct trace_notes notes[TRIALS_PROGRAMMES]; /* of the file of each program */
-    bool is_certain;                     /* the files have no gap that affects the advice */
+    bool is_certain;                             /* the files have no gap that affects the advice */
     bool
         needs_larger; /* a string has a lower peak and is not told, since it needs a larger device */
     struct advise_string in_force;

@@ -260,7 +260,7 @@ static void print_rank(FILE *out, const struct advise_ranks *ranks,
                 figures->has_min_device ? amount_bytes(figures->min_device).text : "none");
     }
     (void)fprintf(out, "  %s%s%s\n", ranks->of[rank].name,
-                  ranks->of[rank].is_odd ? ", the outlier" : "",
+                  ranks->of[rank].is_odd ? ", the odd one" : "",
                   ranks->of[rank].is_typical ? ", the most typical" : "");
 }
 
@@ -330,11 +330,10 @@ static json_t *string_json(const struct advice *advice, const struct advise_stri
     if (!string->config)
         return json_null();
     return json_pack(
-        "{s:o, s:i, s:I, s:I, s:I, s:o?, s:f, s:o*, s:o*}", "config",
-        text_json(string->config), "changes", (int)string->changes, "oom_at",
-        (json_int_t)figures->oom_at, "peak_requested", (json_int_t)figures->peak_requested,
-        "peak_reserved", (json_int_t)figures->peak_reserved, "min_device",
-        output_json_number(figures->has_min_device, figures->min_device), "driver_us",
+        "{s:o, s:i, s:I, s:I, s:I, s:o?, s:f, s:o*, s:o*}", "config", text_json(string->config),
+        "changes", (int)string->changes, "oom_at", (json_int_t)figures->oom_at, "peak_requested",
+        (json_int_t)figures->peak_requested, "peak_reserved", (json_int_t)figures->peak_reserved,
+        "min_device", output_json_number(figures->has_min_device, figures->min_device), "driver_us",
         (double)figures->driver_ns / 1000, "completes",
         advice->is_short ? json_boolean(figures->serves) : NULL, "device_needed",
         needs_more ? json_null() : output_json_number(advice->is_short, figures->enough));
@@ -358,9 +357,9 @@ json_t *advise_report_json(const struct advice *advice)
     char *why = advise_why(advice);
     json_t *object = json_pack(
         "{s:o, s:I, s:I, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o}", "trace",
-        text_json(programme->file), "device_bytes", (json_int_t)programme->device_bytes,
-        "replayed", (json_int_t)advice->replayed, "why", why, "certain", (int)advice->is_certain,
-        "notes", notes_json(advice), "omitted", left_out_json(advice), "in_force",
+        text_json(programme->file), "device_bytes", (json_int_t)programme->device_bytes, "replayed",
+        (json_int_t)advice->replayed, "why", why, "certain", (int)advice->is_certain, "notes",
+        notes_json(advice), "omitted", left_out_json(advice), "in_force",
         string_json(advice, &advice->in_force, 0), "advised",
         string_json(advice, &advice->advised, 0), "runner_up",
         string_json(advice, &advice->runner_up, 0), "out_of_memory", shortage_json(advice));
@@ -404,8 +403,8 @@ json_t *advise_report_ranks_json(const struct advise_ranks *ranks, const struct 
         output_json_add(&list, rank_json(ranks, advice, i));
     object = json_pack(
         "{s:o, s:o, s:s?, s:i, s:i, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o}", "folder",
-        text_json(ranks->folder), "verdict", text_json(ranks->verdict), "odd", ranks->odd,
-        "files", (int)ranks->files, "replayed", (int)advice->replayed, "why", why, "certain",
+        text_json(ranks->folder), "verdict", text_json(ranks->verdict), "odd", ranks->odd, "files",
+        (int)ranks->files, "replayed", (int)advice->replayed, "why", why, "certain",
         (int)advice->is_certain, "notes", notes_json(advice), "omitted", left_out_json(advice),
         "in_force", together_json(&advice->in_force), "advised", together_json(&advice->advised),
         "runner_up", together_json(&advice->runner_up), "out_of_memory", (int)advice->is_short,

@@ -15,7 +15,7 @@
 #include "xseg/status.h"
 
 #define DEVICE_MAX ((uint64_t)1 << 60) /* as of --device-memory */
-#define ROOMY       ((uint64_t)80 << 30)
+#define ROOMY      ((uint64_t)80 << 30)
 
 /* A run of the command. */
 struct advising {
@@ -29,7 +29,7 @@ struct advising {
 static int out_of_memory(void)
 {
     (void)message_out_of_memory();
-    return COMMAND_BAD;
+    return COMMAND_ERROR;
 }
 
 /* --- Files. --- */
@@ -38,7 +38,7 @@ static int out_of_memory(void)
 static void choose_devices(const struct option_values *arguments, const struct trace_file *file,
                            struct programme *programme)
 {
-    const uint64_t given = arguments->of[OPTION_DEVICE_MEMORY].number;
+    const uint64_t given = option_number(arguments, OPTION_TARGET_MEMORY);
     const uint64_t own = trace_file_device_bytes(file, 0);
     const uint64_t capacity = file->trace.capacity <= DEVICE_MAX ? file->trace.capacity : 0;
 
@@ -100,8 +100,8 @@ static bool has_one_configuration(const struct advising *advising)
         if (strcmp(file->config, first->config) == 0)
             continue;
         message_print("%s was made under the configuration '%s', and %s under '%s': advice is for "
-                 "ranks of one configuration; give each file alone",
-                 file->name, file->config, first->name, first->config);
+                      "ranks of one configuration; give each file alone",
+                      file->name, file->config, first->name, first->config);
         return false;
     }
     return true;
@@ -110,7 +110,7 @@ static bool has_one_configuration(const struct advising *advising)
 /* Take a configuration as the base, with what of its keys can matter to any of the files. */
 static bool set_base(struct advising *advising, const char *config)
 {
-    const bool only_pytorch = advising->arguments->of[OPTION_PYTORCH].given;
+    const bool only_pytorch = option_given(advising->arguments, OPTION_PYTORCH);
     char problem[512];
 
     for (size_t i = 0; i < advising->trials.count; i++) {
@@ -119,8 +119,8 @@ static bool set_base(struct advising *advising, const char *config)
 
         if (!tuning_base_init(&advising->base, config, &file->trace, only_pytorch)) {
             (void)xseg_error_message(problem, sizeof(problem));
-            message_print("%s: nothing can be advised against the configuration '%s': %s", file->name,
-                     config, problem);
+            message_print("%s: nothing can be advised against the configuration '%s': %s",
+                          file->name, config, problem);
             return false;
         }
         advising->base.has_clock |= others.has_clock;
@@ -134,7 +134,7 @@ static bool find_base(struct advising *advising)
 {
     if (!has_one_configuration(advising) || !set_base(advising, advising->files[0].config))
         return false;
-    if (!advising->arguments->of[OPTION_PYTORCH].given)
+    if (!option_given(advising->arguments, OPTION_PYTORCH))
         return true;
     advising->kept = tuning_of_pytorch(&advising->base);
     advising->left_out = tuning_not_of_pytorch(&advising->base);
@@ -152,22 +152,23 @@ static bool find_base(struct advising *advising)
 static int advise_files(struct advising *advising, const char *name,
                         const struct advise_ranks *ranks)
 {
-    const bool as_json = advising->arguments->of[OPTION_JSON].given;
+    const bool as_json = option_given(advising->arguments, OPTION_JSON);
     struct advice advice;
     bool fine;
 
     advising->trials.name = name;
     advising->trials.progress = isatty(STDERR_FILENO);
     if (!find_base(advising) || !advise(&advising->trials, &advising->base, &advice))
-        return COMMAND_BAD;
+        return COMMAND_ERROR;
     if (ranks)
-        fine = as_json ? output_json(stdout, advise_report_ranks_json(ranks, &advice))
-                       : advise_report_ranks_text(stdout, ranks, &advice) || message_out_of_memory();
+        fine = as_json
+                   ? output_json(stdout, advise_report_ranks_json(ranks, &advice))
+                   : advise_report_ranks_text(stdout, ranks, &advice) || message_out_of_memory();
     else
         fine = as_json ? output_json(stdout, advise_report_json(&advice))
                        : advise_report_text(stdout, &advice) || message_out_of_memory();
     advice_fini(&advice);
-    return fine ? COMMAND_FINE : COMMAND_BAD;
+    return fine ? COMMAND_SUCCESS : COMMAND_ERROR;
 }
 
 /* --- A folder. --- */
@@ -178,7 +179,7 @@ struct places {
     size_t count;
 };
 
-/* The outlier; without one, the rank with the largest peak. */
+/* The odd rank; if none is odd, the one with the largest peak. */
 static size_t first_place(const struct ranks *ranks, const struct places *places)
 {
     size_t largest = 0;
@@ -237,7 +238,7 @@ static int advise_job(struct advising *advising, const struct ranks_job *job, co
     struct advise_ranks looked_at = {
         .folder = advising->arguments->operands[0], .verdict = verdict, .files = ranks->count};
     struct places places = {.of = malloc(ranks->read * sizeof(*places.of)), .count = ranks->read};
-    int status = COMMAND_BAD;
+    int status = COMMAND_ERROR;
     size_t bad;
 
     if (!places.of)
@@ -251,7 +252,7 @@ static int advise_job(struct advising *advising, const struct ranks_job *job, co
         status = advise_files(advising, looked_at.folder, &looked_at);
     end(advising);
     free(places.of);
-    return bad > 0 || ranks->read < ranks->count || job->has_dropped ? COMMAND_BAD : status;
+    return bad > 0 || ranks->read < ranks->count || job->has_dropped ? COMMAND_ERROR : status;
 }
 
 static int advise_folder(struct advising *advising)
@@ -261,7 +262,7 @@ static int advise_folder(struct advising *advising)
     int status;
 
     if (!ranks_job_open(&job, advising->arguments))
-        return COMMAND_BAD;
+        return COMMAND_ERROR;
     verdict = ranks_job_verdict(&job);
     status = verdict ? advise_job(advising, &job, verdict) : out_of_memory();
     free(verdict);
@@ -276,11 +277,11 @@ static int run(const struct option_values *arguments)
     int status;
 
     if (!simulator_open())
-        return COMMAND_BAD;
+        return COMMAND_ERROR;
     if (rank_files_is_folder(path))
         return advise_folder(&advising);
     if (!add_file(&advising, path, ""))
-        return COMMAND_BAD;
+        return COMMAND_ERROR;
     status = advise_files(&advising, advising.files[0].name, NULL);
     end(&advising);
     return status;
@@ -289,44 +290,48 @@ static int run(const struct option_values *arguments)
 const struct command command_advise = {
     .name = "advise",
     .run = run,
-    .sentence = "say which configuration a programme should have",
+    .sentence = "recommend a configuration for a recorded program",
     .usage = "FILE | FOLDER",
     .needs = "a file or a folder",
     .operands = COMMAND_FILES,
-    .least_operands = 1,
-    .most_operands = 1,
-    .options = {OPTION_DEVICE_MEMORY, OPTION_PYTORCH, OPTION_SNAPSHOT_DEVICE, OPTION_JSON,
+    .min_operands = 1,
+    .max_operands = 1,
+    .options = {OPTION_TARGET_MEMORY, OPTION_PYTORCH, OPTION_SNAPSHOT_DEVICE, OPTION_JSON,
                 OPTION_COLOR, OPTION_HELP},
     .description =
-        "Replays a recorded programme, as `xseg replay` does, on the simulated driver under "
-        "many "
-        "configurations, and prints the one to set, why, the runner-up, and what each takes: "
-        "the "
-        "peak of what is reserved and the smallest device. Where nothing helps, it says so. "
-        "FILE "
-        "is a trace, a tape or a memory snapshot, or `-`, standard input.\n"
+        "Replays a recorded program on the simulated driver under about 100 configurations, and "
+        "prints the "
+        "configuration string to set, the reason, the second-best string, and for each string the "
+        "peak of "
+        "reserved memory and the smallest device on which the program completes. If no string "
+        "reduces the "
+        "peak, the report says so. FILE is a trace or a memory snapshot of PyTorch or xseg; `-` is "
+        "standard "
+        "input.\n"
         "\n"
-        "`--device-memory` is how large the device is on which the programme is to complete. "
-        "Otherwise that is what could be reserved when a request of a snapshot last failed; "
-        "otherwise it is the file's device, or 80 GiB. Where memory runs out there, or ran out "
-        "in the file, it says whether the programme would have completed, and the least change "
-        "with which it does.\n"
+        "If memory runs out, in the recording or on the device of `--device-memory`, the report "
+        "also says "
+        "whether the program completes with the recommended string, and which change of the fewest "
+        "keys suffices.\n"
         "\n"
-        "Each figure is what `xseg replay --min-device --config STRING FILE` prints, on the "
-        "file's device or on 80 GiB; if `--device-memory` is larger, with that as well.\n"
+        "`xseg replay --min-device --config STRING FILE` prints the same values for any string.\n"
         "\n"
-        "Of a FOLDER with a snapshot for each rank of a job it looks at the outlier, or, if "
-        "none "
-        "is, at the one with the largest peak, at the most typical one and at two others, and "
-        "prints one string for all of them: the one with which the largest of their peaks is "
-        "lowest.",
+        "FOLDER contains a snapshot of each rank of a job. The command then replays up to four "
+        "ranks: the "
+        "outlier or else the rank with the largest peak, the most typical rank, and two others. It "
+        "recommends "
+        "one string for all of them, the one with the lowest maximum of their peaks.",
     .examples =
         {
-            {"xseg advise job.pickle", "what to set, why, and what it saves"},
-            {"xseg advise --pytorch oom.pickle", "with keys that PyTorch knows, too"},
-            {"xseg advise --device-memory 24GiB job.pickle", "will it run on a smaller card?"},
-            {"xseg advise --json job.pickle | jq -r .advised.config", "the string, for a script"},
-            {"xseg advise snapshots/", "one string for the ranks of a job"},
+            {"xseg advise job.pickle",
+             "the string to set, the reason, and the memory that it saves"},
+            {"xseg advise --pytorch oom.pickle",
+             "use only keys that PyTorch's own allocator also has"},
+            {"xseg advise --device-memory 24GiB job.pickle",
+             "does the program complete on a device of 24 GiB, and with which string?"},
+            {"xseg advise --json job.pickle | jq -r .advised.config",
+             "only the string, for a script"},
+            {"xseg advise snapshots/", "one string for all ranks of a job"},
         },
-    .exits = {COMMAND_EXIT_FINE, NULL, COMMAND_EXIT_BAD},
+    .exits = {COMMAND_EXIT_SUCCESS, NULL, COMMAND_EXIT_ERROR},
 };

@@ -21,7 +21,7 @@
 #include "src/tools/replay/replay.h"
 
 #define PROCESSES_MAX 8
-#define PROGRESS_NS    50000000 /* between two looks */
+#define PROGRESS_NS   50000000 /* between two looks */
 
 /* What the processes share. */
 struct board {
@@ -82,7 +82,7 @@ static void replay_trial(const struct programme *programme, const char *config, 
                                        .config = config,
                                        .driver = GPU_SIMULATED,
                                        .check = CHECK_OFF,
-                                       .tick_ms = option_table[OPTION_TICK].standard,
+                                       .tick_ms = option_table[OPTION_TICK].default_number,
                                        .quiet = true}};
     const struct replay_result *result = play_on(&stage, programme->device_bytes);
 
@@ -219,7 +219,8 @@ static bool run_on(struct trials *trials, struct trial *const *trial, size_t cou
             break;
     }
     if (started == 0) {
-        message_print("%s: no process can be started to replay it: %s", trials->name, strerror(errno));
+        message_print("%s: no process can be started to replay it: %s", trials->name,
+                      strerror(errno));
         return false;
     }
     for (size_t i = 0; i < started; i++)
@@ -228,9 +229,10 @@ static bool run_on(struct trials *trials, struct trial *const *trial, size_t cou
         progress_clear();
     for (size_t i = 0; i < replays; i++) {
         if (!board->figures[i].is_there) {
-            message_print("%s: the process that replayed it with '%s' was ended, as happens when the "
-                     "machine runs short of memory",
-                     trials->programmes[i % trials->count].file, trial[i / trials->count]->config);
+            message_print(
+                "%s: the process that replayed it with '%s' was ended, as happens when the "
+                "machine runs short of memory",
+                trials->programmes[i % trials->count].file, trial[i / trials->count]->config);
             return false;
         }
         trial[i / trials->count]->figures[i % trials->count] = board->figures[i];

@@ -10,8 +10,8 @@
 #ifndef TOOLS_BLAME_H
 #define TOOLS_BLAME_H
 
-#include "src/tools/replay_model/sites.h"
 #include "src/tools/replay_model/fragmentation.h"
+#include "src/tools/replay_model/sites.h"
 
 /* In the order of the words of --by. */
 enum blame_by { BLAME_BY_FRAGMENTED, BLAME_BY_LIVE, BLAME_BY_PEAK };

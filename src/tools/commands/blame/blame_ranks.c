@@ -59,8 +59,8 @@ static bool print_sites(FILE *out, const struct profile *sum, enum blame_by by, 
     for (size_t i = 0; i < sum->site_count; i++)
         order[i] = &sum->sites[i];
     qsort_r(order, sum->site_count, sizeof(*order), compare_sites, &by);
-    text_print_heading(out, "%8s  %12s  %12s  %12s  site, of all ranks together", "share", "fragmented",
-                  "allocated", "at the peak");
+    text_print_heading(out, "%8s  %12s  %12s  %12s  site, of all ranks together", "share",
+                       "fragmented", "allocated", "at the peak");
     for (size_t i = 0; i < sum->site_count && i < rows; i++)
         print_site(out, &order[i]->figures, by, whole, order[i]->name);
     if (sum->site_count > rows)
@@ -114,7 +114,7 @@ static bool print(const struct ranks_job *job, const char *verdict)
 int blame_ranks(const struct option_values *arguments)
 {
     if (!option_given(arguments, OPTION_FLAME))
-        return ranks_run(arguments, print, COMMAND_FINE);
-    (void)option_refuse("--flame", "is of one file, not of a folder");
-    return COMMAND_BAD;
+        return ranks_run(arguments, print, COMMAND_SUCCESS);
+    (void)option_error("--flame", "is of one file, not of a folder");
+    return COMMAND_ERROR;
 }

@@ -130,7 +130,8 @@ static bool print_sites(FILE *out, const struct blame *blame, enum blame_by by, 
     return true;
 }
 
-static void print_rest(FILE *out, const struct blame *blame, fragmentation_sum amount, const char *name)
+static void print_rest(FILE *out, const struct blame *blame, fragmentation_sum amount,
+                       const char *name)
 {
     const struct row row = {.amount = amount, .fragmented = amount};
 
@@ -171,7 +172,7 @@ bool blame_report_text(FILE *out, const struct blame *blame, enum blame_by by, u
     print_heading(out, blame);
     print_limits(out, blame);
     text_print_heading(out, "%8s  %12s  %12s  %12s  %s", "share", "fragmented", "allocated",
-                  "at the peak", blame->sites.by == SITES_BY_LABEL ? "label" : "site");
+                       "at the peak", blame->sites.by == SITES_BY_LABEL ? "label" : "site");
     if (!print_sites(out, blame, by, rows))
         return false;
     if (by == BLAME_BY_FRAGMENTED) {
@@ -232,8 +233,7 @@ static json_t *reasons_json(const struct blame *blame)
         char name[64] = "in_use";
 
         if (reason->reason != 0)
-            (void)text_escape(recording_text(blame->recording, reason->reason), name,
-                                 sizeof(name));
+            (void)text_escape(recording_text(blame->recording, reason->reason), name, sizeof(name));
         output_json_set(&object, name, json_integer((json_int_t)reason->bytes));
     }
     return object;
@@ -248,8 +248,8 @@ json_t *blame_report_json(const struct blame *blame, enum blame_by by)
         "{s:o, s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:{s:I, s:I, s:I}, "
         "s:o, "
         "s:I, s:o}",
-        "file", text_json(blame->recording->name), "device", blame->device->number, "by",
-        words[by], "events", (json_int_t)blame->device->event_count, "duration_us",
+        "file", text_json(blame->recording->name), "device", blame->device->number, "by", words[by],
+        "events", (json_int_t)blame->device->event_count, "duration_us",
         (json_int_t)(blame->is_instant || !blame->has_times ? 0 : blame->duration_us),
         "duration_events",
         (json_int_t)(blame->is_instant || blame->has_times ? 0 : blame->duration_us), "lost",

@@ -251,7 +251,8 @@ static void count_block(struct exporting *exporting, const struct replay_model_b
 static void block_added(void *self, uint32_t slot, const struct replay_model_block *block)
 {
     struct exporting *exporting = self;
-    const struct replay_model_range *range = replay_model_range_at(&exporting->model, block->address);
+    const struct replay_model_range *range =
+        replay_model_range_at(&exporting->model, block->address);
     const uint32_t number = range ? range->pool : block->pool;
     const uint64_t now_us = now_of(exporting);
 
@@ -276,8 +277,8 @@ static void block_freed(void *self, uint32_t slot, const struct replay_model_blo
     count_block(exporting, block, PENDING, COMES);
 }
 
-static bool add_life(struct exporting *exporting, uint32_t slot, const struct replay_model_block *block,
-                     bool is_over)
+static bool add_life(struct exporting *exporting, uint32_t slot,
+                     const struct replay_model_block *block, bool is_over)
 {
     const struct held *held = &exporting->held[slot];
     const struct export_life life = {
@@ -492,8 +493,8 @@ static bool is_half_of_free(const struct exporting *exporting)
 
 static bool play(struct exporting *exporting)
 {
-    const struct replay_model_observer observer = {exporting,    block_added, block_freed,
-                                           block_removed, range_added, range_removed};
+    const struct replay_model_observer observer = {exporting,     block_added, block_freed,
+                                                   block_removed, range_added, range_removed};
     const struct replay_model_observer nobody = {0};
     struct replay_model *model = &exporting->model;
 

@@ -18,10 +18,10 @@
 #include "src/tools/commands/probe/probe_device.h"
 
 /* Samples of a row, and how many at most where there is a time to fill. */
-#define PROBE_SAMPLES      21
+#define PROBE_SAMPLES     21
 #define PROBE_SAMPLES_MAX 101
-#define PROBE_THREADS      2
-#define PROBE_COSTS        128
+#define PROBE_THREADS     2
+#define PROBE_COSTS       128
 
 struct probe_span {
     uint64_t median, low, high;

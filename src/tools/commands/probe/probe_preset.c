@@ -11,7 +11,7 @@
 
 #define MIB        ((uint64_t)1 << 20)
 #define WIDE       (128 * MIB) /* above it, set-access has a price of its own */
-#define NAME_MAX  63
+#define NAME_MAX   63
 #define POINTS     16
 #define LINE_LEAST 3 /* points of a line that has a least time beside it */
 

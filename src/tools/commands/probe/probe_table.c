@@ -72,8 +72,9 @@ void probe_table_print(FILE *out, const struct probe_costs *costs)
 {
     unsigned others = 0;
 
-    (void)fprintf(out, "  %s%-20s%-23s%-26s%-26s%-7s%s%s\n", text_style_on(out, TEXT_STRONG), "call",
-                  "size", "device idle", "device busy", "waits", "first", text_style_off(out));
+    (void)fprintf(out, "  %s%-20s%-23s%-26s%-26s%-7s%s%s\n", text_style_on(out, TEXT_STRONG),
+                  "call", "size", "device idle", "device busy", "waits", "first",
+                  text_style_off(out));
     for (unsigned i = 0; i < costs->count; i++) {
         const struct probe_cost *cost = &costs->cost[i];
         /* What this device has no room for, or does not do, needs no row. */

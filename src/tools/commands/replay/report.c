@@ -305,7 +305,8 @@ static bool print_shortage(FILE *out, const struct replay_result *first,
     return true;
 }
 
-static enum text_style style_of(const struct replay_result *first, const struct replay_result *second)
+static enum text_style style_of(const struct replay_result *first,
+                                const struct replay_result *second)
 {
     if (first->oom_at != second->oom_at)
         return second->oom_at < 0 || (first->oom_at >= 0 && first->oom_at < second->oom_at)

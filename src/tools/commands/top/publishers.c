@@ -28,7 +28,7 @@
 /* A process that is looked at. */
 struct process {
     pid_t pid;
-    int folder;             /* /proc/PID */
+    int folder;            /* /proc/PID */
     ino_t seen[FILES_MAX]; /* its files so far: a descriptor may have been duplicated */
     unsigned seen_count;
 };

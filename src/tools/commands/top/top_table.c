@@ -286,8 +286,7 @@ static json_t *publisher_json(const struct publisher *publisher)
     for (uint32_t i = 0; i < publisher->frame.device_count; i++)
         output_json_add(&devices, device_json(publisher, &publisher->frame.devices[i]));
     return json_pack("{s:I, s:o, s:f, s:o}", "pid", (json_int_t)publisher->pid, "command",
-                     text_json(publisher->command), "age_s", publisher->age, "devices",
-                     devices);
+                     text_json(publisher->command), "age_s", publisher->age, "devices", devices);
 }
 
 json_t *top_table_json(const struct publishers *publishers, json_t *more)

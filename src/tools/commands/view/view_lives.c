@@ -199,8 +199,8 @@ static bool number_events(struct pass *pass)
 
 static bool run(struct pass *pass)
 {
-    const struct replay_model_observer observer = {pass,         block_added, block_freed,
-                                           block_removed, range_added, range_removed};
+    const struct replay_model_observer observer = {pass,          block_added, block_freed,
+                                                   block_removed, range_added, range_removed};
 
     pass->out->unmatched = pass->model.omitted;
     pass->out->dropped = pass->model.dropped;

@@ -14,7 +14,7 @@
  *   LIVES-2  lives are in the order of their births, and no two with born > 0 have one moment
  *   LIVES-3  spans that hold one moment do not overlap
  *
- * The history is played by replay_model.h: what does not fit is left out and counted.
+ * The history is played by course.h: what does not fit is left out and counted.
  *
  * Locking: none; intervals belong to one thread.
  */
