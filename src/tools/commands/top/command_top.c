@@ -10,18 +10,19 @@
 #include "src/tools/output/output.h"
 #include "src/tools/output/text.h"
 
-/* Options that are fine apart and not together. */
-static bool agree(const struct option_values *arguments)
+/* Reject combinations of options. */
+static bool check_options(const struct option_values *arguments)
 {
     if (option_given(arguments, OPTION_JSON) && !option_given(arguments, OPTION_ONCE))
-        return option_error("--json", "needs --once");
+        return option_error("--json", "requires --once");
     if (option_given(arguments, OPTION_INTERVAL) && option_given(arguments, OPTION_ONCE))
-        return option_error("--interval", "cannot be given with --once");
+        return option_error("--interval", "cannot be combined with --once");
     return true;
 }
 
 static bool print_text(const struct publishers *publishers, enum top_by by)
 {
+    const struct top_layout layout = top_table_layout(0, by, 0);
     struct top_table table;
     char line[TOP_LINE];
     int from, length;
@@ -31,12 +32,12 @@ static bool print_text(const struct publishers *publishers, enum top_by by)
     top_table_summary(&table, publishers, line);
     (void)printf("%s\n", line);
     if (table.count == 0)
-        (void)printf("no process publishes its memory: give one the key publish:True\n");
-    top_table_head(line, by, &from, &length);
+        (void)printf("%s\n", TOP_NO_PROCESS);
+    top_table_head(&layout, by, line, &from, &length);
     if (table.count > 0)
         text_print_heading(stdout, "%s", line);
     for (size_t i = 0; i < table.count; i++) {
-        top_table_line(&table.rows[i], line);
+        top_table_line(&layout, &table.rows[i], line);
         (void)printf("%s\n", line);
     }
     top_table_fini(&table);
@@ -45,10 +46,11 @@ static bool print_text(const struct publishers *publishers, enum top_by by)
 
 static void print_budget(const struct top_budget *budget)
 {
+    const struct top_layout layout = top_budget_layout(0, 0);
     char line[TOP_LINE];
 
     for (size_t i = 0; i < top_budget_lines(budget); i++) {
-        top_budget_line(budget, i, line);
+        top_budget_line(&layout, budget, i, line);
         if (i == 0)
             text_print_heading(stdout, "%s", line);
         else
@@ -56,7 +58,7 @@ static void print_budget(const struct top_budget *budget)
     }
 }
 
-/* Both tables, as text or as JSON; budget: NULL without the second one. */
+/* Print the tables as text or as JSON.  budget: NULL for the first table only */
 static bool print_all(const struct option_values *arguments, const struct publishers *publishers,
                       const struct top_budget *budget)
 {
@@ -74,41 +76,42 @@ static bool print_all(const struct option_values *arguments, const struct publis
     return true;
 }
 
-/* The processes that publish; complains where there are none that could be meant.  Returns an exit status. */
+/* Find the processes that publish.  Returns an exit status; if it is not success, an error message is on standard error. */
 static int find_publishers(struct publishers *publishers, pid_t pid)
 {
     const int error = publishers_find(publishers, pid);
 
     if (error != 0) {
-        message_error("the processes cannot be listed in /proc: %s", strerror(error));
+        message_error("/proc cannot be read: %s", strerror(error));
         return COMMAND_ERROR;
     }
     if (pid == 0 || publishers->count > 0)
         return COMMAND_SUCCESS;
-    message_error("process %ld publishes nothing that may be read: it needs the key "
-                  "publish:True, and to be of the same user",
+    message_error("process %ld publishes no statistics that this user can read; set its key "
+                  "publish:True, and "
+                  "run as its user",
                   (long)pid);
     publishers_fini(publishers);
     return COMMAND_MISMATCH;
 }
 
-static int print_once(const struct option_values *arguments, const struct top_wish *wish)
+static int print_once(const struct option_values *arguments, const struct top_options *options)
 {
     struct top_budget budget = {.status = XSEG_OK};
     struct publishers publishers;
     bool fine = false;
 
-    if (wish->budget)
-        top_budget_look(&budget, wish->budget);
+    if (options->budget)
+        top_budget_init(&budget, options->budget);
     if (budget.status != XSEG_OK) {
         message_error("%s", budget.problem);
         top_budget_fini(&budget);
         return budget.status == XSEG_ERR_FILE || budget.status == XSEG_ERR_BUSY ? COMMAND_MISMATCH
                                                                                 : COMMAND_ERROR;
     }
-    const int found = find_publishers(&publishers, wish->pid);
+    const int found = find_publishers(&publishers, options->pid);
     if (found == COMMAND_SUCCESS) {
-        fine = print_all(arguments, &publishers, wish->budget ? &budget : NULL);
+        fine = print_all(arguments, &publishers, options->budget ? &budget : NULL);
         publishers_fini(&publishers);
     }
     top_budget_fini(&budget);
@@ -117,7 +120,7 @@ static int print_once(const struct option_values *arguments, const struct top_wi
 
 static int run(const struct option_values *arguments)
 {
-    const struct top_wish wish = {
+    const struct top_options options = {
         .by = (enum top_by)option_number(arguments, OPTION_SORT),
         .seconds = (unsigned)option_number(arguments, OPTION_INTERVAL),
         .pid = (pid_t)option_number(arguments, OPTION_PID),
@@ -125,13 +128,13 @@ static int run(const struct option_values *arguments)
     };
     const char *why;
 
-    if (!agree(arguments))
+    if (!check_options(arguments))
         return COMMAND_ERROR;
     if (option_given(arguments, OPTION_ONCE))
-        return print_once(arguments, &wish);
+        return print_once(arguments, &options);
     why = !isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO)
-              ? "standard input and output are no terminal: give --once"
-              : top_screen_run(&wish);
+              ? "standard input and output must be a terminal; use --once"
+              : top_screen_run(&options);
     if (!why)
         return COMMAND_SUCCESS;
     message_error("%s", why);
