@@ -11,6 +11,12 @@ const Text = (() => {
     return `${sign}${at === 0 ? count(number) : number.toFixed(2)} ${UNITS[at]}`;
   }
 
+  // A round number of bytes, such as "256 MiB" or "1.5 GiB".
+  function byteTick(number) {
+    const at = number < 1 ? 0 : Math.min(UNITS.length - 1, Math.floor(Math.log2(number) / 10));
+    return number === 0 ? "0" : `${Number((number / 1024 ** at).toFixed(3))} ${UNITS[at]}`;
+  }
+
   function duration(us) {
     if (us < 1000) return `${us} us`;
     if (us < 1e6) return `${(us / 1000).toFixed(1)} ms`;
@@ -20,5 +26,5 @@ const Text = (() => {
 
   const count = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, ",");
   const hex = (number) => "0x" + number.toString(16);
-  return { bytes, duration, count, hex };
+  return { bytes, byteTick, duration, count, hex };
 })();
