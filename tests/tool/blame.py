@@ -531,7 +531,7 @@ class Limits(BlameTest):
 
     def test_options_that_do_not_agree(self):
         for arguments in (("--flame", "--json"), ("--flame", "--label"), ("--depth", "2", "--label")):
-            self.refused("cannot be given with", *arguments, "x")
+            self.refused("cannot be combined with", *arguments, "x")
 
 
 def play(seed):

@@ -207,7 +207,7 @@ rows that do not differ: 3
         self.assertEqual({row["site_a"] for row in rows}, {"setup", "step", "(pending)", "(idle)"})
         rows = self.compared(job(), job(), "--depth", "2", status=0)["rows"]
         self.assertIn("model.py:112 forward < main.py:1 main", [row["site_a"] for row in rows])
-        self.refused("cannot be given with", "--label", "--depth", "2", "x", "y")
+        self.refused("cannot be combined with", "--label", "--depth", "2", "x", "y")
 
     def test_rows(self):
         text = self.said("--rows", "1", self.file(job(), "a.pickle"), self.file(job("reserved"), "b.pickle"), status=1)
@@ -226,7 +226,7 @@ rows that do not differ: 3
         path = self.file(job())
         for files in (("-", path), (path, "-")):
             self.assertIn("standard input, device 0", self.said(*files, given=path.read_bytes(), status=0))
-        self.refused("one of the files alone", "-", "-")
+        self.refused("standard input cannot be both files", "-", "-")
 
     def test_names_are_untrusted(self):
         programme = job()
@@ -316,8 +316,8 @@ class BadFiles(CompareTest):
             self.refused(words, bad, command="blame")
         self.refused("cannot be opened: No such file", good, self.folder / "absent")
         self.refused("absent: cannot be opened: No such file", self.folder / "absent")
-        self.refused("good.pickle is no folder: it takes two files", good)
-        self.refused("not one of each", good, self.folder)
+        self.refused("good.pickle is not a folder; the command takes two files", good)
+        self.refused("but not a file and a folder", good, self.folder)
 
     def test_without_a_history_their_ends_are_compared(self):
         end = job()

@@ -207,7 +207,7 @@ class Histories(SnapshotTest):
         self.assertIn("nothing to replay, device 2", done.stderr)
         for text in ("-1", "x", "1024", ""):
             done = self.replay("--device", text, path, exit_status=2)
-            self.assertIn("--device takes the number of a device", done.stderr)
+            self.assertIn("--device takes a device ordinal", done.stderr)
 
     def test_segments_alone(self):
         path = self.file([segment(0, 20 * MIB, (3 * MIB, "active_allocated"),

@@ -4,9 +4,8 @@
 
 #include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
-#include "src/tools/commands/probe/probe_preset.h"
+#include "src/tools/commands/probe/probe_cost_model.h"
 #include "src/tools/commands/probe/probe_report.h"
-#include "src/tools/commands/probe/probe_table.h"
 #include "src/tools/output/message.h"
 #include "src/tools/output/output.h"
 #include "src/tools/output/text.h"
@@ -16,14 +15,14 @@ struct probe {
     const char *driver; /* gpu.h */
     const char *costs;
     int device;
-    unsigned seconds; /* 0: no bound */
+    unsigned seconds; /* 0: unlimited */
     bool json;
-    FILE *out; /* where the report goes */
+    FILE *out; /* of the report */
     struct output_file table, save;
 };
 
-/* The machine is the environment's, so that one can be probed that some program runs on. */
-static bool set_scene(struct probe *probe)
+/* Configure the simulator by the environment and --costs. */
+static bool configure_simulator(struct probe *probe)
 {
     char why[512];
 
@@ -34,10 +33,10 @@ static bool set_scene(struct probe *probe)
     if (!probe->costs)
         probe->costs = secure_getenv("XSEG_SIM_COSTS");
     else if (setenv("XSEG_SIM_COSTS", probe->costs, 1) != 0)
-        return option_error("--costs", "cannot be set: no host memory is left");
+        return option_error("--costs", "cannot be set: out of host memory");
     if (simulator.reset(NULL) != XSEG_OK) {
         (void)simulator.error_message(why, sizeof(why));
-        return option_error("the simulator does not understand", why);
+        return option_error("simulator configuration:", why);
     }
     if (!probe->costs)
         probe->costs = "a100";
@@ -52,43 +51,43 @@ static bool print(const struct probe *probe, const struct probe_report *report)
     return true;
 }
 
-/* What the simulator says is left after all. */
-static bool left_nothing(const struct probe *probe)
+/* Report what the simulator finds unreleased at the end. */
+static bool check_leaks(const struct probe *probe)
 {
     char left[512];
 
     if (probe->driver != GPU_SIMULATED || simulator.leaks(left, sizeof(left)) == 0)
         return true;
-    message_error("left over:");
+    message_error("not released:");
     message_lines(left);
     return false;
 }
 
-/* --- What is written beside the report. --- */
+/* --- Files. --- */
 
 static void put_rows(const struct probe_costs *costs, unsigned from, void *context)
 {
     probe_table_rows(context, costs, from);
 }
 
-/* In the words of the report: a figure is modelled or measured. */
 static void save_costs(const struct probe *probe, const struct probe_report *report)
 {
-    struct probe_preset preset;
-    char source[256], who[128];
+    struct probe_cost_model model;
+    char source[256], origin[128];
 
     if (!probe->save.out)
         return;
-    (void)text_escape(report->preset ? report->preset : report->device->name, who, sizeof(who));
+    (void)text_escape(report->preset ? report->preset : report->device->name, origin,
+                      sizeof(origin));
     if (report->preset)
         (void)snprintf(source, sizeof(source),
-                       "What calls of the simulated driver cost, modelled by its costs %s.", who);
+                       "Costs of the calls of the simulated driver, modeled by %s.", origin);
     else
         (void)snprintf(source, sizeof(source),
-                       "What calls of the driver cost, measured on %s under CUDA %d.%d.", who,
+                       "Costs of the calls of the driver, measured on %s with CUDA %d.%d.", origin,
                        report->device->version / 1000, report->device->version % 1000 / 10);
-    probe_preset_fit(report->costs, &preset);
-    probe_preset_print(probe->save.out, &preset, report->costs, report->device->name, source);
+    probe_cost_model_fit(report->costs, &model);
+    probe_cost_model_print(probe->save.out, &model, report->costs, report->device->name, source);
 }
 
 static int run_probe(const struct probe *probe)
@@ -108,7 +107,7 @@ static int run_probe(const struct probe *probe)
 
     if (!probe_driver_open(&driver, probe->driver, probe->device, problem, sizeof(problem))) {
         message_error("%s", problem);
-        (void)left_nothing(probe);
+        (void)check_leaks(probe);
         return COMMAND_ERROR;
     }
     probe_device_describe(&driver, probe->device, &device);
@@ -123,11 +122,11 @@ static int run_probe(const struct probe *probe)
     closed = driver.failures == 0;
     probe_driver_close(&driver);
     if (closed && driver.failures > 0)
-        message_error("%s failed with %s (%d), closing", driver.failure[0].call,
+        message_error("%s failed with %s (%d), closing the driver", driver.failure[0].call,
                       driver.failure[0].error_name, driver.failure[0].error);
     if (!printed)
         return COMMAND_ERROR;
-    return left_nothing(probe) && driver.failures == 0 ? COMMAND_SUCCESS : COMMAND_MISMATCH;
+    return check_leaks(probe) && driver.failures == 0 ? COMMAND_SUCCESS : COMMAND_MISMATCH;
 }
 
 static int run(const struct option_values *arguments)
@@ -146,17 +145,18 @@ static int run(const struct option_values *arguments)
     int status;
 
     if (probe.driver != GPU_SIMULATED && probe.costs) {
-        (void)option_error("--driver",
-                           "cannot be given with --costs unless it is sim: what calls of "
-                           "another driver cost is measured");
+        (void)option_error(
+            "--driver",
+            "cannot be combined with --costs unless it is sim: the costs of other drivers are "
+            "measured");
         return COMMAND_ERROR;
     }
     if (table && save && strcmp(table, save) == 0) {
-        (void)option_error("--table", "and --save-costs take two files");
+        (void)option_error("--table", "and --save-costs require two different files");
         return COMMAND_ERROR;
     }
-    /* Files are opened before anything is measured, so that a mistyped name costs no time. */
-    status = set_scene(&probe) &&
+    /* Open files before the measurement, so that an invalid name is reported immediately. */
+    status = configure_simulator(&probe) &&
                      output_file_open_second(&probe.table, table, NULL, 0, &probe.out) &&
                      output_file_open_second(&probe.save, save, NULL, 0, &probe.out)
                  ? run_probe(&probe)

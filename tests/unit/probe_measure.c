@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How the time of a measurement is shared out. */
+/* The division of the time limit among measurements. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "src/tools/commands/probe/probe_budget.h"
+#include "src/tools/commands/probe/probe_measure.h"
 #include "src/tools/replay/trace_clock.h"
 
 #define SECOND UINT64_C(1000000000)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/commands/probe/probe_preset.h"
+#include "src/tools/commands/probe/probe_cost_model.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -7,15 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/commands/probe/probe_round.h"
+#define MIB             ((uint64_t)1 << 20)
+#define WIDE            (128 * MIB) /* cuMemSetAccess has other costs above */
+#define NAME_LENGTH_MAX 63
+#define POINTS          16
+#define LINE_MIN        3 /* points of a line if there is a minimum */
 
-#define MIB        ((uint64_t)1 << 20)
-#define WIDE       (128 * MIB) /* above it, set-access has a price of its own */
-#define NAME_MAX   63
-#define POINTS     16
-#define LINE_LEAST 3 /* points of a line that has a least time beside it */
-
-/* What was measured, from the smallest size on. */
+/* Measured times, in the order of sizes. */
 struct points {
     double x[POINTS], y[POINTS];
     unsigned count;
@@ -32,7 +30,7 @@ static int compare(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/* Of an odd number the middle one, of an even number the mean of two; 0 of none. */
+/* The median, the mean of the two middle values of an even number; 0 of none. */
 static double median_of(double *value, unsigned count)
 {
     if (count == 0)
@@ -52,7 +50,7 @@ static struct line through_origin(const struct points *points, unsigned from)
     return (struct line){0, median_of(slopes, count)};
 }
 
-/* A line through the points from `from` on. */
+/* A line through the points from index `from`. */
 static struct line line_of(const struct points *points, unsigned from)
 {
     double slopes[POINTS * POINTS / 2], starts[POINTS];
@@ -74,10 +72,10 @@ static uint64_t time_of(struct probe_sized sized, uint64_t bytes)
 {
     const uint64_t time = sized.base + bytes / MIB * sized.per_mib;
 
-    return time < sized.least ? sized.least : time;
+    return time < sized.min ? sized.min : time;
 }
 
-/* By how much a formula is off in all, each point in parts of its own time. */
+/* The sum of the relative errors of a model. */
 static double error_of(const struct points *points, struct probe_sized sized)
 {
     double sum = 0;
@@ -91,22 +89,23 @@ static double error_of(const struct points *points, struct probe_sized sized)
 static struct probe_sized sized_of(const struct points *points)
 {
     struct probe_sized best = {0, 0, 0};
-    double least_error = 0;
+    double min_error = 0;
 
-    for (unsigned floor = 0; floor == 0 || floor + LINE_LEAST <= points->count; floor++) {
-        const struct line line = line_of(points, floor);
+    for (unsigned flat_count = 0; flat_count == 0 || flat_count + LINE_MIN <= points->count;
+         flat_count++) {
+        const struct line line = line_of(points, flat_count);
         double flat[POINTS];
 
-        memcpy(flat, points->y, floor * sizeof(flat[0]));
+        memcpy(flat, points->y, flat_count * sizeof(flat[0]));
         const struct probe_sized sized = {(uint64_t)llround(line.start),
                                           (uint64_t)llround(line.slope),
-                                          (uint64_t)llround(fmax(0, median_of(flat, floor)))};
+                                          (uint64_t)llround(fmax(0, median_of(flat, flat_count)))};
         const double error = error_of(points, sized);
 
-        if (floor > 0 && error >= least_error / 2)
+        if (flat_count > 0 && error >= min_error / 2)
             continue;
         best = sized;
-        least_error = error;
+        min_error = error;
     }
     return best;
 }
@@ -127,7 +126,7 @@ static uint64_t single(const struct probe_costs *costs, const char *call)
     return 0;
 }
 
-/* The rows of one page, in the order in which they were measured: of sizes from `low` to `high`. */
+/* The times of one page of `low` to `high` bytes, less the time `without`. */
 static struct points points_of(const struct probe_costs *costs, const char *call, uint64_t low,
                                uint64_t high, double without)
 {
@@ -145,7 +144,7 @@ static struct points points_of(const struct probe_costs *costs, const char *call
     return points;
 }
 
-/* What a call takes beside its mappings. */
+/* The time of a call without its mappings. */
 static uint64_t call_of(const struct probe_costs *costs, const char *call)
 {
     static const unsigned pages[] = {1, 10, PROBE_RUN_MAX};
@@ -172,7 +171,7 @@ static struct probe_sized by_size(const struct probe_costs *costs, const char *c
     return sized_of(&points);
 }
 
-static void fit_access(const struct probe_costs *costs, struct probe_preset *out)
+static void fit_access(const struct probe_costs *costs, struct probe_cost_model *out)
 {
     struct points points;
 
@@ -180,15 +179,15 @@ static void fit_access(const struct probe_costs *costs, struct probe_preset *out
     points = points_of(costs, "cuMemSetAccess", 0, WIDE, (double)out->access_call);
     out->access = sized_of(&points);
     points = points_of(costs, "cuMemSetAccess", WIDE + 1, UINT64_MAX, (double)out->access_call);
-    /* Where there was no room for larger ones, the line of the smaller ones goes on. */
+    /* Without measurements of larger sizes, the line of the smaller ones is extrapolated. */
     out->access_wide = points.count > 0 ? sized_of(&points) : out->access;
 }
 
-void probe_preset_fit(const struct probe_costs *costs, struct probe_preset *out)
+void probe_cost_model_fit(const struct probe_costs *costs, struct probe_cost_model *out)
 {
     struct points points;
 
-    *out = (struct probe_preset){
+    *out = (struct probe_cost_model){
         .reserve = single(costs, "cuMemAddressReserve"),
         .address_free = single(costs, "cuMemAddressFree"),
         .create = by_size(costs, "cuMemCreate"),
@@ -208,33 +207,34 @@ void probe_preset_fit(const struct probe_costs *costs, struct probe_preset *out)
     fit_access(costs, out);
 }
 
-uint64_t probe_preset_of(const struct probe_preset *preset, const struct probe_cost *cost)
+uint64_t probe_cost_model_time(const struct probe_cost_model *model, const struct probe_cost *cost)
 {
     const struct {
         const char *call;
-        uint64_t each; /* call */
+        uint64_t per_call;
         struct probe_sized mapping;
     } part[] = {
-        {"cuMemAddressReserve", preset->reserve, {0, 0, 0}},
-        {"cuMemAddressFree", preset->address_free, {0, 0, 0}},
-        {"cuMemCreate", 0, preset->create},
-        {"cuMemMap", 0, preset->map},
-        {"cuMemRelease", 0, preset->release},
-        {"cuMemUnmap", preset->unmap, preset->unmap_mapping},
-        {"cuMemSetAccess", preset->access_call,
-         cost->bytes > WIDE ? preset->access_wide : preset->access},
-        {"cuMemAlloc", 0, preset->alloc},
-        {"cuMemFree", 0, preset->free},
-        {"cuEventCreate", preset->event_create, {0, 0, 0}},
-        {"cuEventRecord", preset->event_record, {0, 0, 0}},
-        {"cuEventQuery", preset->event_query, {0, 0, 0}},
-        {"cuStreamWaitEvent", preset->stream_wait, {0, 0, 0}},
-        {"cuStreamSynchronize", preset->synchronize, {0, 0, 0}},
+        {"cuMemAddressReserve", model->reserve, {0, 0, 0}},
+        {"cuMemAddressFree", model->address_free, {0, 0, 0}},
+        {"cuMemCreate", 0, model->create},
+        {"cuMemMap", 0, model->map},
+        {"cuMemRelease", 0, model->release},
+        {"cuMemUnmap", model->unmap, model->unmap_mapping},
+        {"cuMemSetAccess", model->access_call,
+         cost->bytes > WIDE ? model->access_wide : model->access},
+        {"cuMemAlloc", 0, model->alloc},
+        {"cuMemFree", 0, model->free},
+        {"cuEventCreate", model->event_create, {0, 0, 0}},
+        {"cuEventRecord", model->event_record, {0, 0, 0}},
+        {"cuEventQuery", model->event_query, {0, 0, 0}},
+        {"cuStreamWaitEvent", model->stream_wait, {0, 0, 0}},
+        {"cuStreamSynchronize", model->synchronize, {0, 0, 0}},
     };
 
     for (size_t i = 0; i < sizeof(part) / sizeof(part[0]); i++)
         if (strcmp(part[i].call, cost->call) == 0)
-            return cost->calls * part[i].each + cost->pages * time_of(part[i].mapping, cost->bytes);
+            return cost->calls * part[i].per_call +
+                   cost->pages * time_of(part[i].mapping, cost->bytes);
     return 0;
 }
 
@@ -249,9 +249,9 @@ static bool was_measured(const struct probe_costs *costs, const char *call)
     return false;
 }
 
-/* The row that a preset is farthest from, in per cent of the row.  NULL: it meets all of them. */
-static const struct probe_cost *farthest(const struct probe_preset *preset,
-                                         const struct probe_costs *costs, double *percent)
+/* The cost with the largest deviation of the model, in percent of its time.  NULL: no deviation. */
+static const struct probe_cost *find_worst(const struct probe_cost_model *model,
+                                           const struct probe_costs *costs, double *percent)
 {
     const struct probe_cost *worst = NULL;
 
@@ -259,10 +259,10 @@ static const struct probe_cost *farthest(const struct probe_preset *preset,
     for (unsigned i = 0; i < costs->count; i++) {
         const struct probe_cost *cost = &costs->cost[i];
         const double time = (double)cost->idle.median;
-        const uint64_t says = probe_preset_of(preset, cost);
-        const double off = 100 * ((double)says - time) / fmax(1, time);
+        const uint64_t modeled = probe_cost_model_time(model, cost);
+        const double off = 100 * ((double)modeled - time) / fmax(1, time);
 
-        /* Neither part of the simulator's model. */
+        /* The simulator's model has neither two threads nor these two calls. */
         if (cost->idle.samples == 0 || cost->threads > 1 ||
             strcmp(cost->call, "cuMemGetInfo") == 0 || strcmp(cost->call, "cuEventDestroy") == 0 ||
             fabs(off) <= fabs(*percent))
@@ -273,7 +273,7 @@ static const struct probe_cost *farthest(const struct probe_preset *preset,
     return worst;
 }
 
-/* Members that are 0 because nothing is known of them. */
+/* Print the members that are 0 because they were not measured. */
 static void print_missing(FILE *out, const struct probe_costs *costs)
 {
     static const char *const calls[] = {
@@ -285,72 +285,73 @@ static void print_missing(FILE *out, const struct probe_costs *costs)
 
     for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
         if (!was_measured(costs, calls[i]))
-            (void)fprintf(out, "# %s was not measured: it costs nothing here.\n", calls[i]);
+            (void)fprintf(out, "# %s was not measured, so its cost is 0.\n", calls[i]);
 }
 
-/* A card's name as a word of C: "NVIDIA H100 PCIe" is nvidia_h100_pcie. */
-static void print_word(FILE *out, const char *card)
+/* The name of a device as an identifier: "NVIDIA H100 PCIe" is nvidia_h100_pcie. */
+static void print_word(FILE *out, const char *device)
 {
     bool has_gap = false, has_letter = false;
 
-    for (; *card; card++) {
-        if (!isalnum((unsigned char)*card) || (unsigned char)*card > 127) {
+    for (; *device; device++) {
+        if (!isalnum((unsigned char)*device) || (unsigned char)*device > 127) {
             has_gap = true;
             continue;
         }
         if (has_gap && has_letter)
             (void)fputc('_', out);
-        (void)fputc(tolower((unsigned char)*card), out);
+        (void)fputc(tolower((unsigned char)*device), out);
         has_gap = false;
         has_letter = true;
     }
 }
 
-static void print_row(FILE *out, const struct probe_preset *preset, const char *card)
+static void print_row(FILE *out, const struct probe_cost_model *model, const char *device)
 {
     (void)fprintf(out, "# As a row of vmm/sim/cost.c:\n#     {.name = \"");
-    print_word(out, card);
+    print_word(out, device);
     (void)fputc('"', out);
-#define ONE(member) (void)fprintf(out, ", ." #member " = %" PRIu64, preset->member);
+#define ONE(member) (void)fprintf(out, ", ." #member " = %" PRIu64, model->member);
 #define SIZED(member)                                                              \
     (void)fprintf(out, ", ." #member " = {%" PRIu64 ", %" PRIu64 ", %" PRIu64 "}", \
-                  preset->member.base, preset->member.per_mib, preset->member.least);
-    PROBE_PRESET_MEMBERS(ONE, SIZED)
+                  model->member.base, model->member.per_mib, model->member.min);
+    PROBE_COST_MODEL_MEMBERS(ONE, SIZED)
 #undef ONE
 #undef SIZED
     (void)fprintf(out, "},\n");
 }
 
-/* What a name may have in such a file. */
-static void print_name(FILE *out, const char *card)
+/* Print a name without the characters that a cost file does not allow. */
+static void print_name(FILE *out, const char *device)
 {
     (void)fprintf(out, "name = ");
-    for (unsigned i = 0; i < NAME_MAX && card[i]; i++)
-        (void)fputc(card[i] < ' ' || card[i] > '~' || card[i] == '#' ? '_' : card[i], out);
-    (void)fprintf(out, "%s\n", *card ? "" : "unknown");
+    for (unsigned i = 0; i < NAME_LENGTH_MAX && device[i]; i++)
+        (void)fputc(device[i] < ' ' || device[i] > '~' || device[i] == '#' ? '_' : device[i], out);
+    (void)fprintf(out, "%s\n", *device ? "" : "unknown");
 }
 
-void probe_preset_print(FILE *out, const struct probe_preset *preset,
-                        const struct probe_costs *costs, const char *card, const char *source)
+void probe_cost_model_print(FILE *out, const struct probe_cost_model *model,
+                            const struct probe_costs *costs, const char *device, const char *source)
 {
     double percent;
-    const struct probe_cost *worst = farthest(preset, costs, &percent);
+    const struct probe_cost *worst = find_worst(model, costs, &percent);
 
-    (void)fprintf(out, "# %s\n# Nanoseconds; by size: base, each MiB, least.\n", source);
+    (void)fprintf(out, "# %s\n# In nanoseconds.  By size: base, per MiB, minimum.\n", source);
     if (worst)
         (void)fprintf(out,
-                      "# Farthest from what it was fitted to: %s, %u x %" PRIu64
-                      " KiB in %u call%s, is off by %+.1f %%.\n",
+                      "# Largest deviation from a measurement: %s, %u x %" PRIu64
+                      " KiB in %u call%s, "
+                      "%+.1f %%.\n",
                       worst->call, worst->pages, worst->bytes >> 10, worst->calls,
                       worst->calls == 1 ? "" : "s", percent);
     print_missing(out, costs);
-    print_row(out, preset, card);
-    print_name(out, card);
-#define ONE(member) (void)fprintf(out, #member " = %" PRIu64 "\n", preset->member);
-#define SIZED(member)                                                                           \
-    (void)fprintf(out, #member " = %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", preset->member.base, \
-                  preset->member.per_mib, preset->member.least);
-    PROBE_PRESET_MEMBERS(ONE, SIZED)
+    print_row(out, model, device);
+    print_name(out, device);
+#define ONE(member) (void)fprintf(out, #member " = %" PRIu64 "\n", model->member);
+#define SIZED(member)                                                                          \
+    (void)fprintf(out, #member " = %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", model->member.base, \
+                  model->member.per_mib, model->member.min);
+    PROBE_COST_MODEL_MEMBERS(ONE, SIZED)
 #undef ONE
 #undef SIZED
 }

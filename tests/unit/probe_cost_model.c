@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How a preset is fitted to what calls were measured to cost. */
+/* Fitting of a cost model to measured costs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,8 +9,7 @@
 
 #include <cmocka.h>
 
-#include "src/tools/commands/probe/probe_preset.h"
-#include "src/tools/commands/probe/probe_round.h"
+#include "src/tools/commands/probe/probe_cost_model.h"
 
 #define MIB ((uint64_t)1 << 20)
 
@@ -44,19 +43,19 @@ static void add(const char *call, uint64_t bytes, uint64_t time)
     add_run(call, bytes, 1, 1, time);
 }
 
-static struct probe_preset fitted(void)
+static struct probe_cost_model fitted(void)
 {
-    struct probe_preset preset;
+    struct probe_cost_model model;
 
-    probe_preset_fit(&costs, &preset);
-    return preset;
+    probe_cost_model_fit(&costs, &model);
+    return model;
 }
 
-static void expect(struct probe_sized sized, uint64_t base, uint64_t per_mib, uint64_t least)
+static void expect(struct probe_sized sized, uint64_t base, uint64_t per_mib, uint64_t min)
 {
     assert_int_equal(sized.base, base);
     assert_int_equal(sized.per_mib, per_mib);
-    assert_int_equal(sized.least, least);
+    assert_int_equal(sized.min, min);
 }
 
 static void a_line_is_met_and_one_size_that_is_off_moves_nothing(void **state)
@@ -67,7 +66,7 @@ static void a_line_is_met_and_one_size_that_is_off_moves_nothing(void **state)
     expect(fitted().create, 7000, 150, 0);
 }
 
-static void a_least_time_is_seen(void **state)
+static void a_minimum_is_found(void **state)
 {
     (void)state;
     add("cuMemAlloc", 64 << 10, 60000);
@@ -84,11 +83,11 @@ static void what_falls_or_starts_below_nothing_has_no_negative_part(void **state
         add("cuMemMap", sizes[i] * MIB, 5000 - sizes[i]);
         add("cuMemRelease", sizes[i] * MIB, sizes[i] < 8 ? 100 : 300 * sizes[i] - 2000);
     }
-    const struct probe_preset preset = fitted();
-    assert_int_equal(preset.map.per_mib, 0);
-    assert_in_range(preset.map.base, 4488, 4998);
-    assert_int_equal(preset.release.base, 0);
-    assert_in_range(preset.release.per_mib, 200, 300);
+    const struct probe_cost_model model = fitted();
+    assert_int_equal(model.map.per_mib, 0);
+    assert_in_range(model.map.base, 4488, 4998);
+    assert_int_equal(model.release.base, 0);
+    assert_in_range(model.release.per_mib, 200, 300);
 }
 
 static void a_call_has_its_part_and_each_mapping_its_own(void **state)
@@ -107,14 +106,14 @@ static void a_call_has_its_part_and_each_mapping_its_own(void **state)
         add_run("cuMemSetAccess", 2 * MIB, pages[i], pages[i], pages[i] * 30540);
         add_run("cuMemUnmap", 2 * MIB, pages[i], 1, pages[i] * 11500);
     }
-    const struct probe_preset preset = fitted();
-    assert_int_equal(preset.access_call, 30000);
-    expect(preset.access, 500, 20, 0);
-    expect(preset.access_wide, 9000, 0, 0);
-    assert_int_equal(preset.unmap, 0);
-    expect(preset.unmap_mapping, 11500, 0, 0);
+    const struct probe_cost_model model = fitted();
+    assert_int_equal(model.access_call, 30000);
+    expect(model.access, 500, 20, 0);
+    expect(model.access_wide, 9000, 0, 0);
+    assert_int_equal(model.unmap, 0);
+    expect(model.unmap_mapping, 11500, 0, 0);
     for (unsigned i = 0; i < costs.count; i++)
-        assert_int_equal(probe_preset_of(&preset, &costs.cost[i]), costs.cost[i].idle.median);
+        assert_int_equal(probe_cost_model_time(&model, &costs.cost[i]), costs.cost[i].idle.median);
 }
 
 /* Without runs, as where a driver takes one page a call, all of a call is its mapping's. */
@@ -132,25 +131,25 @@ static void what_was_not_measured_is_nothing(void **state)
                                                     .calls = 1,
                                                     .threads = 2,
                                                     .idle = {.median = 7, .samples = 21}};
-    const struct probe_preset preset = fitted();
-    assert_int_equal(preset.unmap, 0);
-    expect(preset.unmap_mapping, 34000, 0, 0);
-    expect(preset.access, 36000, 1300, 0);
-    expect(preset.access_wide, 36000, 1300, 0);
-    expect(preset.free, 0, 0, 0);
-    expect(preset.alloc, 0, 0, 0);
-    assert_int_equal(preset.reserve, 0);
+    const struct probe_cost_model model = fitted();
+    assert_int_equal(model.unmap, 0);
+    expect(model.unmap_mapping, 34000, 0, 0);
+    expect(model.access, 36000, 1300, 0);
+    expect(model.access_wide, 36000, 1300, 0);
+    expect(model.free, 0, 0, 0);
+    expect(model.alloc, 0, 0, 0);
+    assert_int_equal(model.reserve, 0);
 }
 
 static char *printed(const char *card)
 {
-    const struct probe_preset preset = fitted();
+    const struct probe_cost_model model = fitted();
     char *text = NULL;
     size_t bytes = 0;
     FILE *file = open_memstream(&text, &bytes);
 
     assert_non_null(file);
-    probe_preset_print(file, &preset, &costs, card, "A test.");
+    probe_cost_model_print(file, &model, &costs, card, "A test.");
     assert_int_equal(fclose(file), 0);
     return text;
 }
@@ -181,9 +180,9 @@ static void a_card_is_named_as_a_file_and_as_c_can(void **state)
         assert_non_null(strstr(text, row[i].name));
         assert_non_null(strstr(text, row[i].word));
         assert_non_null(strstr(text, "\nreserve = 2000\n"));
-        assert_non_null(strstr(text, "# cuMemFree was not measured: it costs nothing here.\n"));
+        assert_non_null(strstr(text, "# cuMemFree was not measured, so its cost is 0.\n"));
         assert_null(strstr(text, "# cuMemCreate was not measured"));
-        assert_non_null(strstr(text, "# Farthest from what it was fitted to: cuMemCreate, 1 x "));
+        assert_non_null(strstr(text, "# Largest deviation from a measurement: cuMemCreate, 1 x "));
         free(text);
     }
 }
@@ -192,7 +191,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(a_line_is_met_and_one_size_that_is_off_moves_nothing, clear),
-        cmocka_unit_test_setup(a_least_time_is_seen, clear),
+        cmocka_unit_test_setup(a_minimum_is_found, clear),
         cmocka_unit_test_setup(what_falls_or_starts_below_nothing_has_no_negative_part, clear),
         cmocka_unit_test_setup(a_call_has_its_part_and_each_mapping_its_own, clear),
         cmocka_unit_test_setup(what_was_not_measured_is_nothing, clear),
