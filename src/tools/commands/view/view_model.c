@@ -7,14 +7,13 @@
 
 #include "src/tools/commands/view/view_columns.h"
 #include "src/tools/commands/view/view_lives.h"
-#include "src/tools/commands/view/view_reduce.h"
 #include "src/tools/output/output.h"
 #include "src/tools/output/text.h"
 #include "src/tools/replay_model/sites.h"
 
-#define STREAMS 256u /* that are told apart; the others are the last */
+#define STREAMS 256u /* further streams are counted as the last one */
 
-/* A model is a recording's device on its way into the page. */
+/* The data of a device for the page. */
 struct model {
     const struct recording *recording;
     const struct recording_device *device;
@@ -100,7 +99,7 @@ enum life_column {
     LIFE_COLUMNS
 };
 
-/* A number of a life, and how it is written; before: the life before it. */
+/* Add one number of a life.  before: the previous life */
 static void add_life(struct model *model, enum life_column column, const struct view_life *life,
                      const struct view_life *before)
 {
@@ -206,7 +205,7 @@ static json_t *texts_of(const struct recording *recording)
     return texts;
 }
 
-/* The names of sites, in the order of their numbers. */
+/* The names of sites, by ID. */
 static json_t *site_names(const struct sites *sites)
 {
     json_t *names = json_array();
@@ -229,7 +228,7 @@ static json_t *streams_of(const struct model *model)
     return streams;
 }
 
-/* Each text is quoted so that it cannot end the element. */
+/* Escape '<', so that no string can end the element. */
 static bool write_json(FILE *out, const json_t *value)
 {
     char *text = json_dumps(value, JSON_COMPACT | JSON_ENSURE_ASCII);
@@ -269,7 +268,7 @@ static bool write_facts(FILE *out, const struct model *model)
 }
 
 bool view_model_write(FILE *out, unsigned number, const struct recording *recording,
-                      const struct recording_device *device, size_t most_lives, size_t *summed,
+                      const struct recording_device *device, size_t max_lives, size_t *summed,
                       struct replay_model_dropped *dropped)
 {
     struct model model = {.recording = recording, .device = device};
@@ -281,7 +280,7 @@ bool view_model_write(FILE *out, unsigned number, const struct recording *record
         sites_fini(&model.sites);
         return false;
     }
-    if (!view_lives_reduce(&model.lives, most_lives)) {
+    if (!view_lives_reduce(&model.lives, max_lives)) {
         view_lives_fini(&model.lives);
         sites_fini(&model.sites);
         return false;
