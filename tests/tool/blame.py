@@ -201,7 +201,7 @@ class Report(BlameTest):
         path = self.file(small().snapshot())
         self.assertEqual(self.said(path).replace(str(path), "job.pickle"), """\
 job.pickle, device 0: 8 events in 2 s
-reserved 6.00 MiB on average, allocated 2.00 MiB on average; at the peak reserved 6.00 MiB, allocated 2.50 MiB
+reserved 6.00 MiB on average, allocated 2.00 MiB on average; at the peak of reserved memory: reserved 6.00 MiB, allocated 2.50 MiB
 
    share    fragmented     allocated   at the peak  site
  21.88 %    896.00 KiB    512.00 KiB    512.00 KiB  model.py:7 cache
@@ -449,14 +449,14 @@ class Limits(BlameTest):
         for one in snapshot["device_traces"][0]:
             del one["time_us"]
         text, found = self.said(self.file(snapshot)), self.blamed(self.file(snapshot))
-        self.assertIn(", device 0: 3 events without times, so averages are over events\n", text)
+        self.assertIn(", device 0: 3 events without times; averages count events\n", text)
         self.assertEqual((found["duration_us"], found["duration_events"]), (0, 3))
         self.assertNotIn(" s\n", text)
 
     def test_one_event_is_one(self):
         programme = Programme()
         programme.map(BASE, 2 * MIB)
-        self.assertIn(", device 0: 1 event; this is the state at the end\n", self.said(self.file(programme.snapshot())))
+        self.assertIn(", device 0: 1 event; values at the end\n", self.said(self.file(programme.snapshot())))
 
     def test_blocks_that_no_segment_contains_are_said_with_exit_status_1(self):
         outside, overlapping = small().snapshot(), small().snapshot()
@@ -503,7 +503,7 @@ class Limits(BlameTest):
         self.assertEqual(json_keys.paths(found, maps=["idle_at_end"]), json_keys.documented(ROOT / "docs/blame.md", "JSON"))
         self.assertIn("              2.00 MiB  decay\n", self.said(path))
         self.assertEqual(found["single_page_padding"], 3 * MIB)
-        self.assertTrue(self.said(path).endswith("of one page each (single_page), at the end: 3.00 MiB\n"))
+        self.assertTrue(self.said(path).endswith("\npadding of single-page blocks (key single_page) at the end: 3.00 MiB\n"))
 
     def test_bad_files(self):
         data = pickle.dumps(small().snapshot(), 4)

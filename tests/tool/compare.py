@@ -416,7 +416,7 @@ class Ranks(CompareTest):
         sites = {site["site"]: site for site in found["sites"]}
         self.assertEqual((sites["model.py:31 __init__"]["peak"], sites["model.py:31 __init__"]["blocks"]), (4 * 8 * MIB, 4))
         self.assertEqual(sites["model.py:212 cache"]["peak"], SIZE)
-        self.refused("is of one file", "--flame", self.folder / "job", command="blame")
+        self.refused("requires a file", "--flame", self.folder / "job", command="blame")
 
     def test_names_of_files(self):
         """A rank is the number behind `rank`; of a rank's files the latest counts; the others are by name."""

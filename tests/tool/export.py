@@ -396,8 +396,8 @@ class Events(ExportTest):
             self.assertEqual(sorted((values["bytes"] * ((stop or end) - begin + 1) for begin, stop, _, values in some),
                                     reverse=True), weights[:count])
             for uuid in trace.find("device 0", "blocks"):
-                self.assertEqual(trace.tracks[uuid].description, f"the {count} blocks that held most bytes for longest; "
-                                 f"{len(whole) - count} others are left out")
+                self.assertEqual(trace.tracks[uuid].description, f"the {count} blocks with the largest product of size and lifetime; "
+                                 f"{len(whole) - count} others are omitted")
 
     def test_a_block_that_waited_for_a_stream_says_how_long(self):
         snapshot = two_pools()
@@ -455,7 +455,7 @@ class Files(ExportTest):
     def test_bad_arguments_are_refused(self):
         path = self.file(viewed.Programme(14, 30).snapshot())
         for arguments, says in ((["missing", "-o", "out"], "missing: cannot be opened: No such file"),
-                                ([path, "--device", "7", "-o", "out"], "device 7 has neither a segment nor an event"),
+                                ([path, "--device", "7", "-o", "out"], "device 7 has no segments and no events"),
                                 ([path, "-o", "missing/out"], "missing/out cannot be written: No such file or directory"),
                                 ([path], "needs --output"), ([path, path, "-o", "out"], "export")):
             self.assertIn(says, self.export(*arguments, status=2))

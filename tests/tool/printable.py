@@ -62,7 +62,7 @@ class Names(Printable):
         tape = b"xtrace 1\nc \na 0 512 0\n= 1 2 3 4 5 6 7 8 9\n"
         for words in (SHOWN + b":4: allocated_bytes is 512, expected 1",):
             self.complained(words, "replay", "--check", self.file(tape, ESCAPE), status=1)
-        self.complained(SHOWN + b": --check needs a tape", "replay", "--check",
+        self.complained(SHOWN + b": --check requires a tape", "replay", "--check",
                         self.file(TRACE, ESCAPE))
 
     def test_of_options_that_do_not_fit_a_file(self):
@@ -118,7 +118,7 @@ class Contents(Printable):
 class Arguments(Printable):
     def test_commands(self):
         for arguments in ((ESCAPE,), ("help", ESCAPE)):
-            self.complained(b"there is no command '" + SHOWN + b"'", *arguments)
+            self.complained(b"unknown command '" + SHOWN + b"'", *arguments)
 
     def test_options(self):
         for arguments, words in (

@@ -166,7 +166,7 @@ class Histories(SnapshotTest):
         self.assertEqual(served["oom_at"], -1)
         refused = self.figures(self.file(said), "--device-memory", "70MiB")
         self.assertEqual((refused["failed"], refused["failed_served"]), (1, 0))
-        self.assertIn("failed then, served here            1 of 1",
+        self.assertIn("failed requests served              1 of 1",
                       self.replay(self.file(said)).stdout)
         self.assertNotIn("failed", self.figures(self.file(snapshot([entry("alloc")]))))
 

@@ -26,7 +26,7 @@ enum command_exit {
     "success, but the file has allocated blocks outside of its segments; the output omits them"
 #define COMMAND_EXIT_ERROR "an invalid file or argument, or an output error"
 
-/* What shell completion offers as operands. */
+/* The operands that shell completion offers. */
 enum command_operands { COMMAND_NO_OPERANDS, COMMAND_FILES, COMMAND_NAMES, COMMAND_TEXT };
 
 #define COMMAND_OPTIONS  20

@@ -163,8 +163,7 @@ const struct option_row option_table[OPTION_COUNT] = {
             .max = ORDINAL_MAX,
             .unit = DEVICE_TAKES,
             .meaning = "ordinal of the device to read from a memory snapshot. Default: the device "
-                       "with the "
-                       "most events",
+                       "with the most events",
         },
     [OPTION_PROBE_DEVICE] =
         {
@@ -214,8 +213,7 @@ const struct option_row option_table[OPTION_COUNT] = {
             .argument = "FILE",
             .meaning = "write memory over time to FILE as tab-separated columns: event, requested, "
                        "allocated, reserved. If FILE is `-`, they go to standard output, and the "
-                       "report to "
-                       "standard error",
+                       "report to standard error",
         },
     [OPTION_HISTORY] =
         {
@@ -274,8 +272,7 @@ const struct option_row option_table[OPTION_COUNT] = {
         {
             .name = "flame",
             .meaning = "print folded call stacks for `flamegraph.pl` and similar programs: a line "
-                       "for each "
-                       "stack, with its bytes, averaged over time",
+                       "for each stack, with its bytes, averaged over time",
         },
     [OPTION_ROWS] =
         {
@@ -309,10 +306,8 @@ const struct option_row option_table[OPTION_COUNT] = {
             .default_number = 1000000,
             .unit = "a number of blocks, from 1 to 100000000",
             .meaning = "maximum number of blocks in the page. Of larger snapshots, the page has "
-                       "the blocks "
-                       "with the largest product of size and lifetime, and the sum of the others. "
-                       "Default: "
-                       "1000000",
+                       "the blocks with the largest product of size and lifetime, and the sum of "
+                       "the others. Default: 1000000",
         },
     [OPTION_PERFETTO] =
         {
@@ -328,8 +323,7 @@ const struct option_row option_table[OPTION_COUNT] = {
             .default_number = 1000,
             .unit = "a number of blocks, from 0 to 100000",
             .meaning = "number of blocks of each device that are exported as slices: those with "
-                       "the largest "
-                       "product of size and lifetime. Default: 1000",
+                       "the largest product of size and lifetime. Default: 1000",
         },
     [OPTION_ONE_DEVICE] =
         {

@@ -16,9 +16,8 @@ const struct command commands_tool = {
     .max_operands = INT_MAX,
     .options = {OPTION_HELP, OPTION_VERSION},
     .description =
-        "The command line tool of xseg, a GPU memory allocator with expandable "
-        "segments. The default driver is simulated, so only commands with `--driver cuda` "
-        "need a GPU.",
+        "The command line tool of xseg, a GPU memory allocator with expandable segments. The "
+        "default driver is simulated, so only commands with `--driver cuda` need a GPU.",
     .examples =
         {
             {"xseg replay --compare expandable_segments:False job.pickle",

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- The course. --- */
+/* --- Sums. --- */
 
 static bool add_up(struct blame *blame)
 {
@@ -25,7 +25,7 @@ static bool add_up(struct blame *blame)
     return fine;
 }
 
-/* --- Idle pages at the end, by the reasons that xseg has written. --- */
+/* --- Idle pages at the end, by the reasons that xseg writes to snapshots. --- */
 
 static bool is_idle(const struct recording *recording, const struct recording_page *page)
 {
@@ -51,7 +51,7 @@ static uint32_t no_site(const void *context, const struct replay_model_block *bl
     return 0;
 }
 
-/* What is idle in the state at the end. */
+/* The idle bytes at the end. */
 static bool idle_at_end(const struct blame *blame, uint64_t *out)
 {
     struct replay_model model;
@@ -102,7 +102,7 @@ fragmentation_sum blame_amount(const struct blame *blame, enum blame_by by, uint
     switch (by) {
     case BLAME_BY_FRAGMENTED:
         return site->fragmented;
-    case BLAME_BY_LIVE:
+    case BLAME_BY_ALLOCATED:
         return site->allocated;
     case BLAME_BY_PEAK:
         break;
@@ -115,7 +115,7 @@ fragmentation_sum blame_whole(const struct blame *blame, enum blame_by by)
     switch (by) {
     case BLAME_BY_FRAGMENTED:
         return blame->sums.reserved - blame->sums.allocated;
-    case BLAME_BY_LIVE:
+    case BLAME_BY_ALLOCATED:
         return blame->sums.allocated;
     case BLAME_BY_PEAK:
         break;
@@ -128,7 +128,7 @@ struct ordering {
     enum blame_by by;
 };
 
-/* Sites with equal amounts stay in the order in which the file names them. */
+/* Sites with equal amounts remain in the order of the file. */
 static int compare(const void *left, const void *right, void *context)
 {
     const struct ordering *ordering = context;

@@ -19,7 +19,7 @@ static uint64_t bytes_of(enum blame_by by, const struct profile_figures *figures
     switch (by) {
     case BLAME_BY_FRAGMENTED:
         return figures->of[PROFILE_CACHED];
-    case BLAME_BY_LIVE:
+    case BLAME_BY_ALLOCATED:
         return figures->of[PROFILE_ALLOCATED];
     case BLAME_BY_PEAK:
         break;
@@ -59,8 +59,8 @@ static bool print_sites(FILE *out, const struct profile *sum, enum blame_by by, 
     for (size_t i = 0; i < sum->site_count; i++)
         order[i] = &sum->sites[i];
     qsort_r(order, sum->site_count, sizeof(*order), compare_sites, &by);
-    text_print_heading(out, "%8s  %12s  %12s  %12s  site, of all ranks together", "share",
-                       "fragmented", "allocated", "at the peak");
+    text_print_heading(out, "%8s  %12s  %12s  %12s  site, all ranks", "share", "fragmented",
+                       "allocated", "at the peak");
     for (size_t i = 0; i < sum->site_count && i < rows; i++)
         print_site(out, &order[i]->figures, by, whole, order[i]->name);
     if (sum->site_count > rows)
@@ -74,9 +74,7 @@ static bool print_sites(FILE *out, const struct profile *sum, enum blame_by by, 
     return true;
 }
 
-/* --- All of it. --- */
-
-/* The sites of a sum, in the order of names; NULL without host memory. */
+/* The sites of a sum, sorted by name; NULL on host allocation failure. */
 static json_t *sum_json(const struct profile *sum)
 {
     json_t *list = json_array();
@@ -115,6 +113,6 @@ int blame_ranks(const struct option_values *arguments)
 {
     if (!option_given(arguments, OPTION_FLAME))
         return ranks_run(arguments, print, COMMAND_SUCCESS);
-    (void)option_error("--flame", "is of one file, not of a folder");
+    (void)option_error("--flame", "requires a file instead of a folder");
     return COMMAND_ERROR;
 }

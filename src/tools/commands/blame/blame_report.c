@@ -15,7 +15,7 @@
 
 /* --- Amounts. --- */
 
-/* Bytes on average over the time of the recording. */
+/* The average bytes over the time of the recording. */
 static uint64_t average(const struct blame *blame, fragmentation_sum sum)
 {
     return (uint64_t)((sum + blame->duration_us / 2) / blame->duration_us);
@@ -32,18 +32,20 @@ static void print_heading(FILE *out, const struct blame *blame)
     (void)fprintf(out, ", device %d: %s", blame->device->number,
                   amount_of(blame->device->event_count, "event").text);
     if (blame->is_instant)
-        (void)fputs("; this is the state at the end\n", out);
+        (void)fputs("; values at the end\n", out);
     else if (blame->has_times)
         (void)fprintf(out, " in %.6g s\n", (double)blame->duration_us / 1e6);
     else
-        (void)fputs(" without times, so averages are over events\n", out);
-    (void)fprintf(out, "reserved %s%s, allocated %s%s; at the peak reserved %s, allocated %s\n",
+        (void)fputs(" without times; averages count events\n", out);
+    (void)fprintf(out,
+                  "reserved %s%s, allocated %s%s; at the peak of reserved memory: reserved %s, "
+                  "allocated %s\n",
                   amount_bytes(average(blame, sums->reserved)).text, when,
                   amount_bytes(average(blame, sums->allocated)).text, when,
                   amount_bytes(sums->peak.reserved).text, amount_bytes(sums->peak.allocated).text);
 }
 
-/* What is missing in the file. */
+/* Print what the file does not contain. */
 static void print_limits(FILE *out, const struct blame *blame)
 {
     const struct {
@@ -56,7 +58,7 @@ static void print_limits(FILE *out, const struct blame *blame)
     };
 
     if (blame->device->event_count == 0)
-        (void)fputs("there is no history in it: record one with `_record_memory_history()` in "
+        (void)fputs("no events were recorded; record them with `_record_memory_history()` in "
                     "PyTorch, or with the key history:all in xseg\n",
                     out);
     for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++)
@@ -65,10 +67,10 @@ static void print_limits(FILE *out, const struct blame *blame)
 }
 
 struct row {
-    fragmentation_sum amount; /* what shares are of */
+    fragmentation_sum amount; /* the sort key */
     fragmentation_sum fragmented, allocated;
     uint64_t peak;
-    bool has_live; /* else live and peak mean nothing */
+    bool has_allocated; /* false: `allocated` and `peak` are not printed */
 };
 
 static void print_row(FILE *out, const struct blame *blame, const struct row *row,
@@ -77,8 +79,8 @@ static void print_row(FILE *out, const struct blame *blame, const struct row *ro
     (void)fprintf(out, "%s  %12s  %12s  %12s  ",
                   amount_share((double)row->amount, (double)whole).text,
                   amount_bytes(average(blame, row->fragmented)).text,
-                  row->has_live ? amount_bytes(average(blame, row->allocated)).text : "",
-                  row->has_live ? amount_bytes(row->peak).text : "");
+                  row->has_allocated ? amount_bytes(average(blame, row->allocated)).text : "",
+                  row->has_allocated ? amount_bytes(row->peak).text : "");
 }
 
 static void add_site(const struct blame *blame, enum blame_by by, uint32_t number, struct row *row)
@@ -89,7 +91,7 @@ static void add_site(const struct blame *blame, enum blame_by by, uint32_t numbe
     row->fragmented += site->fragmented;
     row->allocated += site->allocated;
     row->peak += site->peak_bytes;
-    row->has_live = true;
+    row->has_allocated = true;
 }
 
 static bool is_seen(const struct blame *blame, uint32_t number)
@@ -142,7 +144,8 @@ static void print_rest(FILE *out, const struct blame *blame, fragmentation_sum a
 static void print_reasons(FILE *out, const struct blame *blame)
 {
     if (blame->reason_count > 0)
-        (void)fputs("\nidle at the end, by reason (xseg/stats.h)\n", out);
+        (void)fputs("\nidle at the end, by the reason why it is not released (xseg/stats.h)\n",
+                    out);
     for (size_t i = 0; i < blame->reason_count; i++) {
         const struct blame_reason *reason = &blame->reasons[i];
 
@@ -154,7 +157,7 @@ static void print_reasons(FILE *out, const struct blame *blame)
         (void)fputc('\n', out);
     }
     if (blame->device->single_page_rest > 0)
-        (void)fprintf(out, "\npadding of blocks of one page each (single_page), at the end: %s\n",
+        (void)fprintf(out, "\npadding of single-page blocks (key single_page) at the end: %s\n",
                       amount_bytes(blame->device->single_page_rest).text);
 }
 
@@ -167,7 +170,7 @@ bool blame_report_text(FILE *out, const struct blame *blame, enum blame_by by, u
                         .fragmented = sums->reserved - sums->allocated,
                         .allocated = sums->allocated,
                         .peak = sums->peak.allocated,
-                        .has_live = true};
+                        .has_allocated = true};
 
     print_heading(out, blame);
     print_limits(out, blame);
@@ -264,7 +267,7 @@ json_t *blame_report_json(const struct blame *blame, enum blame_by by)
 
 /* --- Folded stacks. --- */
 
-/* A frame, in which `;` would end it. */
+/* Print a frame; `;` separates frames, so it is replaced. */
 static bool print_frame(FILE *out, const struct blame *blame, uint32_t frame)
 {
     char *name = sites_frame_name(blame->recording, frame);

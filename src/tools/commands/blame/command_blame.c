@@ -107,27 +107,23 @@ const struct command command_blame = {
     .options = {OPTION_BY, OPTION_LABEL, OPTION_DEPTH, OPTION_ROWS, OPTION_FLAME,
                 OPTION_SNAPSHOT_DEVICE, OPTION_JSON, OPTION_COLOR, OPTION_HELP},
     .description = "Reads a memory snapshot of PyTorch or xseg, plain or compressed with "
-                   "Zstandard, and lists the call "
-                   "sites that fragment memory. A page with an allocated block cannot be released "
-                   "to the driver, so the "
-                   "cached bytes of that page are fragmented; the allocated blocks of a page share "
-                   "them equally. FILE may "
-                   "be `-`, standard input."
+                   "Zstandard, and lists the call sites that fragment memory. A page with an "
+                   "allocated block cannot be released to the driver, so the cached bytes of that "
+                   "page are fragmented; the allocated blocks of a page share them equally. FILE "
+                   "may be `-`, standard input."
                    "\n\n"
                    "The fragmented bytes of all sites, the pending bytes (freed, but still in use "
-                   "on another stream) and "
-                   "the idle bytes (pages without a block) add up to the bytes that are reserved "
-                   "and not allocated."
+                   "on another stream) and the idle bytes (pages without a block) add up to the "
+                   "bytes that are reserved and not allocated."
                    "\n\n"
                    "A page is the unit that is released to the driver: 2 MiB of a small expandable "
-                   "segment, 20 MiB (or "
-                   "`large_segment_size_mb`) of a large one, or a whole classic segment. Values "
-                   "are averages over the time "
-                   "of the recording; of a snapshot without events, they are the values at its end."
+                   "segment, 20 MiB (or `large_segment_size_mb`) of a large one, or a whole "
+                   "classic segment. Values are averages over the time of the recording; of a "
+                   "snapshot without events, they are the values at its end."
                    "\n\n"
                    "FOLDER contains a snapshot of each rank of a job. The command then reports the "
-                   "outlier, the rank that "
-                   "differs from the others, and lists the call sites of all ranks together.",
+                   "outlier, the rank that differs from the others, and lists the call sites of "
+                   "all ranks together.",
     .examples =
         {
             {"xseg blame job.pickle", "the lines of code that fragment the most memory"},

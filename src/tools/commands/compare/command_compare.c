@@ -254,20 +254,15 @@ const struct command command_compare = {
     .options = {OPTION_LABEL, OPTION_DEPTH, OPTION_ROWS, OPTION_SNAPSHOT_DEVICE, OPTION_JSON,
                 OPTION_COLOR, OPTION_HELP},
     .description = "Reads two memory snapshots of PyTorch or xseg, plain or compressed with "
-                   "Zstandard, and prints the "
-                   "differences of the second file (B) from the first (A) in total and by call "
-                   "site: reserved and "
-                   "allocated bytes at the peak, fragmented bytes, and lifetimes of blocks. "
-                   "Addresses and times do not "
-                   "matter: lifetimes and averages count events, so two equal runs have no "
-                   "difference. FILE may be `-`, "
-                   "standard input."
+                   "Zstandard, and prints the differences of the second file (B) from the first "
+                   "(A) in total and by call site: reserved and allocated bytes at the peak, "
+                   "fragmented bytes, and lifetimes of blocks. Addresses and times do not matter: "
+                   "lifetimes and averages count events, so two equal runs have no difference. "
+                   "FILE may be `-`, standard input."
                    "\n\n"
                    "FOLDER contains a snapshot of each rank of a job. The command then reports the "
-                   "outlier, the rank that "
-                   "differs from the others, and its differences. Of two folders, it compares each "
-                   "rank with the same "
-                   "rank in the other folder.",
+                   "outlier, the rank that differs from the others, and its differences. Of two "
+                   "folders, it compares each rank with the same rank in the other folder.",
     .examples =
         {
             {"xseg compare before.pickle after.pickle", "the effect of a change of the program"},

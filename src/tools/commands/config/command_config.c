@@ -210,11 +210,9 @@ const struct command command_config = {
     .max_operands = 1,
     .options = {OPTION_KEYS, OPTION_ALL_KEYS, OPTION_JSON, OPTION_COLOR, OPTION_HELP},
     .description = "Prints the configuration of a program that starts in this environment and the "
-                   "source of each value, or "
-                   "the error in the configuration. The source is STRING, or else the first "
-                   "environment variable that is set "
-                   "of `XSEG_ALLOC_CONF`, `PYTORCH_CUDA_ALLOC_CONF` and `PYTORCH_ALLOC_CONF`, or "
-                   "else the defaults.",
+                   "source of each value, or the error in the configuration. The source is STRING, "
+                   "or else the first environment variable that is set of `XSEG_ALLOC_CONF`, "
+                   "`PYTORCH_CUDA_ALLOC_CONF` and `PYTORCH_ALLOC_CONF`, or else the defaults.",
     .examples =
         {
             {"xseg config", "the configuration of this environment, and its source"},

@@ -92,12 +92,10 @@ const struct command command_export = {
     .options = {OPTION_PERFETTO, OPTION_OUTPUT, OPTION_ONE_DEVICE, OPTION_SLICES, OPTION_COLOR,
                 OPTION_HELP},
     .description = "Reads a memory snapshot of PyTorch or xseg, plain or compressed with "
-                   "Zstandard, and writes its events "
-                   "as a Perfetto trace: counters of reserved, allocated, pending and cached bytes "
-                   "for each device and "
-                   "pool, events of segments with their causes, out-of-memory errors, and the "
-                   "largest blocks as slices. "
-                   "FILE may be `-`, standard input.",
+                   "Zstandard, and writes its events as a Perfetto trace: counters of reserved, "
+                   "allocated, pending and cached bytes for each device and pool, events of "
+                   "segments with their causes, out-of-memory errors, and the largest blocks as "
+                   "slices. FILE may be `-`, standard input.",
     .examples =
         {
             {"xseg export --perfetto job.pickle -o job.perfetto", "a trace of all devices"},

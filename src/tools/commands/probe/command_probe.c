@@ -174,11 +174,9 @@ const struct command command_probe = {
     .options = {OPTION_DRIVER, OPTION_PROBE_DEVICE, OPTION_PROBE_COSTS, OPTION_SECONDS,
                 OPTION_TABLE, OPTION_SAVE_COSTS, OPTION_JSON, OPTION_COLOR, OPTION_HELP},
     .description = "Reports the features of a driver and a device, the time that each driver call "
-                   "takes, and the kind of "
-                   "segments that xseg uses on the device. All memory that the measurement "
-                   "allocates is released at its "
-                   "end.\n"
-                   "\n"
+                   "takes, and the kind of segments that xseg uses on the device. All memory that "
+                   "the measurement allocates is released at its end."
+                   "\n\n"
                    "The environment variables `XSEG_SIM_*` configure the simulated device.",
     .examples =
         {

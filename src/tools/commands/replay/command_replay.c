@@ -280,12 +280,10 @@ const struct command command_replay = {
                 OPTION_COLOR, OPTION_HELP},
     .description =
         "Replays the allocations and frees of a recorded program through the allocator, and prints "
-        "the peaks of "
-        "memory, the number of driver calls, and the time per allocation. FILE is a trace, a tape "
-        "(a trace with "
-        "the expected results of each operation) or a memory snapshot of PyTorch or xseg, plain or "
-        "compressed "
-        "with Zstandard; `-` is standard input. The default driver is simulated and needs no GPU.",
+        "the peaks of memory, the number of driver calls, and the time per allocation. FILE is a "
+        "trace, a tape (a trace with the expected results of each operation) or a memory snapshot "
+        "of PyTorch or xseg, plain or compressed with Zstandard; `-` is standard input. The "
+        "default driver is simulated and needs no GPU.",
     .examples =
         {
             {"xseg replay trace.xtrace.zst", "peaks of memory, driver calls and times"},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a replay gave, as a table for people or as JSON for programs.
+ * The report of a replay, as a table or as JSON.
  *
  * Locking: none.
  */
@@ -30,14 +30,13 @@ struct report {
 #define REPORT_COLUMNS 2
 
 /*
- * Up to REPORT_COLUMNS replays of one file, side by side; of two, with a sentence at the end about what
- * the second one does better or worse.
+ * Print up to REPORT_COLUMNS replays of one file side by side, and the difference of the second from the first.
  *
- * @param with_calls  name each driver call; otherwise only how many there were
+ * @param with_calls  also print the number of calls of each driver function
  */
 void report_table(FILE *out, const struct report *reports, unsigned count, bool with_calls);
 
-/* The report as one JSON object.  Returns NULL without host memory. */
+/* The report as a JSON object; NULL on host allocation failure. */
 json_t *report_json(const struct report *report);
 
 #endif

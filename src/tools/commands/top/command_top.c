@@ -150,23 +150,18 @@ const struct command command_top = {
                 OPTION_COLOR, OPTION_HELP},
     .description =
         "Shows the memory of the processes that publish their statistics (key `publish:True`), by "
-        "device and "
-        "pool: allocated, pending, cached and reserved bytes, the peak of reserved bytes, "
-        "registered bytes, the "
-        "numbers of out-of-memory errors and of rejected requests, and the age of these values. "
-        "Without root "
-        "privileges, only processes of the same user can be read; the first line has the number of "
-        "the others.\n"
-        "\n"
+        "device and pool: allocated, pending, cached and reserved bytes, the peak of reserved "
+        "bytes, registered bytes, the numbers of out-of-memory errors and of rejected requests, "
+        "and the age of these values. Without root privileges, only processes of the same user can "
+        "be read; the first line has the number of the others."
+        "\n\n"
         "With `--budget`, a second table shows the processes that share devices through a budget "
-        "file, "
-        "including those that do not publish.\n"
-        "\n"
+        "file, including those that do not publish."
+        "\n\n"
         "Keys on a terminal: `q` quits, `<` and `>` select the column to sort by, `p` shows or "
-        "hides pools, the "
-        "up and down arrows and Page Up and Page Down scroll the rows, the left and right arrows "
-        "scroll the "
-        "columns if the terminal is too narrow for all, and the space bar updates the values.",
+        "hides pools, the up and down arrows and Page Up and Page Down scroll the rows, the left "
+        "and right arrows scroll the columns if the terminal is too narrow for all, and the space "
+        "bar updates the values.",
     .examples =
         {
             {"XSEG_ALLOC_CONF=publish:True ./service &",
