@@ -474,7 +474,7 @@ class Files(ExportTest):
         before = path.read_bytes()
         (self.folder / "same").hardlink_to(path)
         for output in (path.name, "same"):
-            self.assertIn(f"{output} is read: give another file to write", self.export(path, "-o", output, status=2))
+            self.assertIn(f"{output} is an input file; choose another output file", self.export(path, "-o", output, status=2))
         self.assertEqual(path.read_bytes(), before)
         (self.folder / "out.part").write_text("the user's")
         (self.folder / "out").symlink_to("elsewhere")

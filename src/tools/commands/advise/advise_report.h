@@ -15,11 +15,11 @@
 /* The ranks of the programs. */
 struct advise_ranks {
     const char *folder, *verdict; /* verdict: of ranks_report_verdict() */
-    const char *odd;              /* the outlier; NULL: none */
+    const char *outlier;          /* the outlier; NULL: none */
     size_t files;
     struct {
         const char *name;
-        bool is_odd, is_typical;
+        bool is_outlier, is_typical;
     } of[TRIALS_PROGRAMS];
 };
 

@@ -224,7 +224,7 @@ static size_t add_ranks(struct advising *advising, const struct ranks *ranks, st
             continue;
         }
         out->of[number].name = ranks->ranks[rank].name;
-        out->of[number].is_odd = place < ranks->outliers;
+        out->of[number].is_outlier = place < ranks->outliers;
         out->of[number].is_typical = ranks->read > 2 && rank == ranks_typical(ranks);
     }
     return bad;
@@ -244,7 +244,7 @@ static int advise_job(struct advising *advising, const struct ranks_job *job, co
     for (size_t i = 0; i < places.count; i++)
         places.of[i] = i;
     if (ranks_job_differs(job) && ranks->outliers == 1)
-        chosen.odd = ranks->ranks[ranks_furthest(ranks)].name;
+        chosen.outlier = ranks->ranks[ranks_furthest(ranks)].name;
     bad = add_ranks(advising, ranks, &places, &chosen);
     if (advising->trials.count > 0)
         status = advise_files(advising, chosen.folder, &chosen);

@@ -391,8 +391,11 @@ void report_table(FILE *out, const struct report *reports, unsigned count, bool 
     for (unsigned i = 0; i < count; i++)
         print_check(out, &reports[i]);
     for (unsigned i = 0; i < count; i++)
-        if (reports[i].result.explanation.exists)
+        if (reports[i].result.explanation.exists) {
+            if (count > 1)
+                (void)fprintf(out, "%c: ", 'A' + (int)i);
             explanation_print(out, &reports[i].result.explanation);
+        }
     if (count > 1)
         print_verdict(out, reports);
     print_gaps(out, reports, count);

@@ -101,7 +101,7 @@ static ssize_t read_unchanged(int file, void *bytes, size_t capacity)
     uint64_t before = 0, after = 0;
 
     for (unsigned i = 0; i < TRIES; i++) {
-        /* Neither the copy in the kernel nor the system call is a memory barrier. */
+        /* The copy in the kernel and the system call are no memory barriers. */
         const bool has_sequence = read_sequence(file, &before);
         atomic_thread_fence(memory_order_acquire);
         const ssize_t count = pread(file, bytes, capacity, 0);
