@@ -239,7 +239,7 @@ def check_fresh(tool, maker, count):
                 failed[kind, mib, config] += 1
                 print(f"seed {seed}, {kind}, {mib} MiB, '{config}': "
                       f"{done.stderr.decode().strip()[:400]}", flush=True)
-            elif b"where only xseg found memory" in done.stdout:
+            elif b"the first request that succeeds only in xseg" in done.stdout:
                 first += 1
             here = re.search(rb"served here +([0-9,]+) of ([0-9,]+)", done.stdout)
             if here:

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/commands/top/published.h"
 #include "src/tools/commands/top/top_table.h"
 #include "tests/fuzz/holds.h"
 
@@ -47,11 +46,15 @@ static void show(struct publisher *publisher, enum top_by by)
     HOLDS(table.count >= 1);
     top_table_summary(&table, &publishers, line);
     check_text(line, sizeof(line));
-    top_table_head(line, by, &from, &length);
-    HOLDS(from >= 0 && (size_t)(from + length) <= strlen(line));
-    for (size_t i = 0; i < table.count; i++) {
-        top_table_line(&table.rows[i], line);
-        check_text(line, sizeof(line));
+    for (int width = 0; width <= 160; width += 40) {
+        const struct top_layout layout = top_table_layout(width, by, 0);
+
+        top_table_head(&layout, by, line, &from, &length);
+        HOLDS(from >= 0 && (size_t)(from + length) <= strlen(line));
+        for (size_t i = 0; i < table.count; i++) {
+            top_table_line(&layout, &table.rows[i], line);
+            check_text(line, sizeof(line));
+        }
     }
     top_table_fini(&table);
     json_t *object = top_table_json(&publishers, NULL);
@@ -90,8 +93,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         size = sizeof(file) - skipped;
     memcpy((char *)&file + skipped, data, size);
     publisher = (struct publisher){.pid = 1, .command = "any"};
-    if (published_take(&file, sizeof(file), &head, &publisher.frame, &why)) {
-        check_frame(&publisher.frame);
+    if (published_copy(&file, sizeof(file), &head, &publisher.sample, &why)) {
+        check_frame(&publisher.sample);
         show(&publisher, by);
     } else {
         HOLDS(why != NULL && why[0] != '\0');
@@ -100,6 +103,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     /* As much of it as the input has: most of these are too short. */
     why = NULL;
-    HOLDS(published_take(&file, skipped + size, &head, &publisher.frame, &why) || why != NULL);
+    HOLDS(published_copy(&file, skipped + size, &head, &publisher.sample, &why) || why != NULL);
     return 0;
 }

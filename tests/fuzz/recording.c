@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "src/tools/reading/pickle.h"
-#include "src/tools/reading/recording_read.h"
+#include "src/tools/reading/recording.h"
 #include "tests/fuzz/holds.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -41,7 +41,7 @@ static void check_segment(const struct recording *recording,
     for (uint32_t i = 0; i < segment->count; i++) {
         const struct recording_block *block = &recording->blocks[segment->first + i];
 
-        HOLDS(block->state <= RECORDING_LIVE && block->stack < recording->stack_count);
+        HOLDS(block->state <= RECORDING_ALLOCATED && block->stack < recording->stack_count);
         HOLDS(block->bytes <= UINT64_MAX - block->address);
     }
 }

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/trace/xtrace_read.h"
+#include "src/tools/trace/xtrace.h"
 #include "tests/fuzz/holds.h"
 
 static inline void check_op(const struct xtrace *trace, const struct xtrace_op *op, bool *live)

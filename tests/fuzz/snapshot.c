@@ -9,8 +9,8 @@
 #include "src/tools/commands/export/export_trace.h"
 #include "src/tools/commands/view/view_model.h"
 #include "src/tools/ranks/compare.h"
-#include "src/tools/reading/recording_read.h"
-#include "src/tools/reading/unpickle.h"
+#include "src/tools/reading/recording.h"
+#include "src/tools/reading/pickle.h"
 #include "tests/fuzz/replayable.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -58,16 +58,16 @@ static void read_pickle(const uint8_t *data, size_t size)
 static void blame_device(const struct recording *recording, const struct recording_device *device)
 {
     struct blame blame;
-    stranded_sum stranded = 0;
+    fragmentation_sum stranded = 0;
 
-    HOLDS(blame_init(&blame, recording, device, SITES_BY_FRAME, 1, BLAME_BY_STRANDED));
+    HOLDS(blame_init(&blame, recording, device, SITES_BY_FRAME, 1, BLAME_BY_FRAGMENTED));
     for (uint32_t i = 0; i < blame.sites.count; i++)
-        stranded += blame.sums.sites[i].stranded;
-    HOLDS(stranded == blame.sums.stranded);
-    HOLDS(blame.sums.live <= blame.sums.reserved);
-    HOLDS(blame.sums.pending + blame.sums.beside + stranded <=
-          blame.sums.reserved - blame.sums.live);
-    HOLDS(blame.sums.peak.live <= blame.sums.peak.reserved);
+        stranded += blame.sums.sites[i].fragmented;
+    HOLDS(stranded == blame.sums.fragmented);
+    HOLDS(blame.sums.allocated <= blame.sums.reserved);
+    HOLDS(blame.sums.pending + blame.sums.near_pending + stranded <=
+          blame.sums.reserved - blame.sums.allocated);
+    HOLDS(blame.sums.peak.allocated <= blame.sums.peak.reserved);
     blame_fini(&blame);
 }
 
@@ -79,11 +79,11 @@ static void check_profile(const struct profile *profile)
     for (int i = 0; i < PROFILE_FIGURES; i++) {
         sums[i] = profile->pending.of[i] + profile->idle.of[i];
         for (size_t k = 0; k < profile->site_count; k++) {
-            is_bounded &= profile->sites[k].figures.of[i] < PROFILE_MOST >> 16;
+            is_bounded &= profile->sites[k].figures.of[i] < PROFILE_MAX >> 16;
             sums[i] += profile->sites[k].figures.of[i];
         }
-        HOLDS(profile->whole.of[i] <= PROFILE_MOST);
-        HOLDS(!is_bounded || profile->whole.of[i] == PROFILE_MOST ||
+        HOLDS(profile->whole.of[i] <= PROFILE_MAX);
+        HOLDS(!is_bounded || profile->whole.of[i] == PROFILE_MAX ||
               profile->whole.of[i] == sums[i]);
     }
 }
@@ -114,7 +114,7 @@ static void compare_device(const struct recording *recording, const struct recor
 static void write_devices(const struct recording *recording)
 {
     FILE *out = fopen("/dev/null", "w");
-    struct course_dropped dropped;
+    struct replay_model_dropped dropped;
     size_t summed;
 
     if (out == NULL)

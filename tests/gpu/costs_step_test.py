@@ -45,17 +45,17 @@ class Costs(packed.Packed):
         self.assertTrue(all(int(row[10]) > 0 for row in pairs))
         done = subprocess.run([self.folder / "bin/xseg", "probe", "--costs", file], check=True, text=True,
                               capture_output=True, env={"LD_LIBRARY_PATH": str(self.folder / "lib")})
-        self.assertIn(f"modelled ({file})", done.stdout)
+        self.assertIn(f"modeled ({file})", done.stdout)
 
     def test_what_there_is_no_memory_for_and_what_fails_is_named(self):
         said = self.run_sim("--only", "costs", *packed.QUICK, status=1, XSEG_SIM_MEMORY_MB="64",
                             XSEG_SIM_FAIL="cuMemAlloc:2+1:2")
         self.assertIn("done, with failures", said)
         report = self.report()
-        self.assertIn("- no memory for sizes from 40 MiB on", report)
+        self.assertIn("- not enough free memory for sizes of 40.00 MiB and more", report)
         self.assertIn("- **failed**: cuMemAlloc with CUDA_ERROR_OUT_OF_MEMORY (2), costs of 64 KiB", report)
         self.assertIn("- cuMemAlloc was not measured", report)
-        self.assertIn("| cuMemCreate | 64 | - | there is no memory for it | - | - | - |", report)
+        self.assertIn("| cuMemCreate | 64 | - | not enough free memory | - | - | - |", report)
         self.assertIn("| cuMemMap of 20 MiB | 2.0 | 2.0 | 1.00 |", report)
         for words in ("| cuMemMap of 512 MiB", "| cuMemAlloc of", "each of 128 pages"):
             self.assertNotIn(words, report)

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "src/tools/reading/unpickle.h"
+#include "src/tools/reading/pickle.h"
 #include "tests/support/scene.h"
 #include "xseg/history.h"
 

@@ -12,7 +12,7 @@ import unittest
 TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
 MIB = 1 << 20
 BASE = 0x7f0000000000
-KEYS = ["trace", "device_bytes", "replayed", "why", "certain", "notes", "omitted", "in_force", "advised", "runner_up", "out_of_memory"]
+KEYS = ["trace", "device_bytes", "replayed", "why", "certain", "notes", "omitted", "current", "advised", "runner_up", "out_of_memory"]
 # There a search takes ten times as long.
 IS_SANITIZED = b"__asan_init" in pathlib.Path(TOOL).read_bytes()
 # What a build with self-checks says first.
@@ -83,7 +83,7 @@ class AdviseTest(unittest.TestCase):
         self.assertEqual(list(found), KEYS)
         larger = found["device_bytes"] != 80 << 30
         devices = [f"--device-memory={found['device_bytes']}"] if larger else []
-        for name in ("in_force", "advised", "runner_up"):
+        for name in ("current", "advised", "runner_up"):
             if found[name]:
                 self.holds(path, found[name], *devices)
         if found["out_of_memory"]:
@@ -101,7 +101,7 @@ class AdviseTest(unittest.TestCase):
     def completes_as_told(self, path, found):
         """And what is needed is enough, and little less is not."""
         device = found["out_of_memory"]["device_bytes"]
-        for string in filter(None, (found["in_force"], found["advised"])):
+        for string in filter(None, (found["current"], found["advised"])):
             self.assertEqual(string["completes"], self.completes(path, string["config"], device))
             needed = string["device_needed"]
             self.assertTrue(self.completes(path, string["config"], needed))

@@ -12,7 +12,7 @@
 
 #include "src/tools/reading/recording.h"
 
-#define PROGRAMME_MOST 4096 /* events, ranges, blocks */
+#define PROGRAMME_MAX 4096 /* events, ranges, blocks */
 
 struct programme_block {
     uint64_t address, bytes;
@@ -28,12 +28,12 @@ struct programme_range {
 struct programme {
     struct recording recording;
     struct recording_device device;
-    struct recording_event events[PROGRAMME_MOST];
-    struct recording_segment segments[PROGRAMME_MOST];
-    struct recording_block blocks[PROGRAMME_MOST];
-    struct programme_block block[PROGRAMME_MOST]; /* now, by address */
+    struct recording_event events[PROGRAMME_MAX];
+    struct recording_segment segments[PROGRAMME_MAX];
+    struct recording_block blocks[PROGRAMME_MAX];
+    struct programme_block block[PROGRAMME_MAX]; /* now, by address */
     struct programme_range
-        range[PROGRAMME_MOST]; /* now, by address; adjacent expandable ones are one */
+        range[PROGRAMME_MAX]; /* now, by address; adjacent expandable ones are one */
     size_t block_count, range_count;
     uint64_t now_us;
 };
@@ -60,7 +60,7 @@ static inline struct recording_event *programme_event(struct programme *programm
 {
     struct recording_event *event = &programme->events[programme->device.event_count];
 
-    if (++programme->device.event_count > PROGRAMME_MOST)
+    if (++programme->device.event_count > PROGRAMME_MAX)
         abort();
     *event = (struct recording_event){.time_us = programme->now_us,
                                       .address = address,
@@ -180,7 +180,7 @@ static inline void programme_put(struct programme *programme, uint64_t address, 
         .stack = block ? block->stack : 0,
         .state = !block              ? RECORDING_INACTIVE
                  : block->is_pending ? RECORDING_PENDING
-                                     : RECORDING_LIVE,
+                                     : RECORDING_ALLOCATED,
     };
 }
 

@@ -104,7 +104,7 @@ class Planted(AdviseTest):
     def test_expandable_segments_cure_what_grows(self):
         found = self.advice(self.file(growing()))
         self.assertEqual(found["advised"]["config"], "expandable_segments:True")
-        self.assertLess(found["advised"]["peak_reserved"], found["in_force"]["peak_reserved"] // 2)
+        self.assertLess(found["advised"]["peak_reserved"], found["current"]["peak_reserved"] // 2)
         self.assertIn("segments that grow in place", found["why"])
         self.assertNotIn("expandable_segments:True", found["runner_up"]["config"])
         self.assertGreaterEqual(found["replayed"], 50)
@@ -112,30 +112,30 @@ class Planted(AdviseTest):
     def test_rounding_cures_sizes_that_differ_a_little(self):
         found = self.advice(self.file(uneven()))
         self.assertRegex(found["advised"]["config"], r"roundup_power2_divisions:\S+$")
-        self.assertLess(found["advised"]["peak_reserved"], found["in_force"]["peak_reserved"] * 3 // 4)
-        self.assertIn("requests of about one size become equal", found["why"])
+        self.assertLess(found["advised"]["peak_reserved"], found["current"]["peak_reserved"] * 3 // 4)
+        self.assertIn("requests of similar sizes are rounded to one size", found["why"])
 
     def test_idle_memory_that_another_stream_needs(self):
         found = self.advice(self.file(phases()))
         self.assertRegex(found["advised"]["config"], r"^expandable_segments:True,idle_ms:\d+$")
-        self.assertIn("memory that is idle goes back", found["why"])
+        self.assertIn("idle memory is released before another stream or pool grows", found["why"])
         self.assertTrue(found["why"].endswith("; the smallest device stays at 202.00 MiB"), found["why"])
 
     def test_a_value_that_costs_is_left_out(self):
         config = "c garbage_collection_threshold:0.9 ,roundup_power2_divisions:[64:2,>:2] , expandable_segments:True\n"
         found = self.advice(self.file(config + full()))
         self.assertEqual(found["advised"]["config"], "garbage_collection_threshold:0.9,expandable_segments:True")
-        self.assertIn("the value that the string in force gives it", found["why"])
+        self.assertIn("its current value prevents the reuse of memory", found["why"])
 
     def test_a_key_that_saves_time_is_not_why(self):
         """Expandable segments alone take too much of the driver's time here, and another key helps that."""
         path = self.file(costly())
         found = self.advice(path)
         self.assertGreater(self.replayed(path, "expandable_segments:True")["driver_us"],
-                           found["in_force"]["driver_us"] + 100_000)
-        self.assertLess(found["advised"]["driver_us"], found["in_force"]["driver_us"] + 100_000)
+                           found["current"]["driver_us"] + 100_000)
+        self.assertLess(found["advised"]["driver_us"], found["current"]["driver_us"] + 100_000)
         self.assertEqual(found["advised"]["changes"], 2)
-        self.assertIn("most of it by expandable_segments: segments that grow", found["why"])
+        self.assertIn("mostly because of expandable_segments: segments that grow", found["why"])
 
     def test_nothing_helps(self):
         path = self.file(full())
@@ -143,18 +143,18 @@ class Planted(AdviseTest):
         self.assertIsNone(found["advised"])
         self.assertIsNone(found["runner_up"])
         self.assertIsNone(found["out_of_memory"])
-        self.assertIn("1.17 GiB of it are what the programme itself asks for", found["why"])
-        self.assertIn("\nnothing helps\n", self.run_tool("advise", path).stdout)
+        self.assertIn("at its peak, the program requests 1.17 GiB", found["why"])
+        self.assertIn("\nno configuration helps\n", self.run_tool("advise", path).stdout)
 
     def test_a_lower_peak_that_needs_a_larger_device(self):
         """As advice it is none, and the sentence says that there is such a string."""
         path = self.file(squeezed())
         found = self.advice(path)
         self.assertIsNone(found["advised"])
-        self.assertIn(" without needing a larger device; ", found["why"])
+        self.assertIn(" and without a larger device; ", found["why"])
         other = self.replayed(path, "expandable_segments:False", "--min-device")
-        self.assertLess(other["peak_reserved"], 0.99 * found["in_force"]["peak_reserved"])
-        self.assertGreater(other["min_device"], 1.01 * found["in_force"]["min_device"])
+        self.assertLess(other["peak_reserved"], 0.99 * found["current"]["peak_reserved"])
+        self.assertGreater(other["min_device"], 1.01 * found["current"]["min_device"])
 
     @unittest.skipIf(IS_SANITIZED, "shown without sanitizers")
     def test_a_runner_up_that_needs_a_larger_device(self):
@@ -175,12 +175,12 @@ class Planted(AdviseTest):
         string = re.search(r"^set +(\S+)$", text, re.MULTILINE)[1]
         peaks = [self.replayed(path, config, "--device-memory=80GiB")["peak_reserved"] / MIB
                  for config in ("expandable_segments:True", string)]
-        self.assertIn(f"with room, on 80.00 GiB, the peak falls from {peaks[0]:.2f} MiB to {peaks[1]:.2f} MiB, since ", text)
+        self.assertIn(f"on a device of 80.00 GiB, the peak falls from {peaks[0]:.2f} MiB to {peaks[1]:.2f} MiB, since ", text)
 
     def test_keys_of_the_string_in_force_that_pytorch_does_not_know(self):
         path = self.file("c history:state,page_size:small,max_split_size_mb:64\n" + full())
         found = self.advice(path, "--pytorch")
-        self.assertEqual((found["omitted"], found["in_force"]["config"]),
+        self.assertEqual((found["omitted"], found["current"]["config"]),
                          ("history:state,page_size:small", "max_split_size_mb:64,expandable_segments:False"))
         self.assertRegex(self.run_tool("advise", "--pytorch", path).stdout, r"\nomitted +history:state,page_size:small\n")
         self.assertIsNone(self.advice(path)["omitted"])
@@ -202,12 +202,12 @@ class OutOfMemory(AdviseTest):
         short = found["out_of_memory"]
         self.assertEqual((short["device_bytes"], short["failed"], short["completes"]), (450 * MIB, 1, True))
         self.assertEqual(short["least_change"], "expandable_segments:True")
-        self.assertFalse(found["in_force"]["completes"])
-        self.assertTrue(found["why"].startswith("it completes on 450.00 MiB, "), found["why"])
+        self.assertFalse(found["current"]["completes"])
+        self.assertTrue(found["why"].startswith("the program completes on 450.00 MiB, "), found["why"])
         text = self.run_tool("advise", path).stdout
-        self.assertIn("1 request failed in the file; on 450.00 MiB it would have completed with this string\n", text)
-        self.assertRegex(text, r"least change +only this string; or, with the string in force, "
-                               r"a device of 50\d\.00 MiB, 5\d\.00 MiB more\n")
+        self.assertIn("1 request failed in the file; the program completes on 450.00 MiB with this string\n", text)
+        self.assertRegex(text, r"least change +this string; or, with the current string, "
+                               r"a device of 50\d\.00 MiB \(5\d\.00 MiB more\)\n")
 
     def test_it_would_not(self):
         path = self.file(ends_short(300 * MIB))
@@ -215,11 +215,11 @@ class OutOfMemory(AdviseTest):
         short = found["out_of_memory"]
         self.assertEqual((short["completes"], short["least_change"]), (False, None))
         self.assertLess(540 * MIB, found["advised"]["device_needed"] + 2 * MIB)
-        self.assertLess(found["advised"]["device_needed"], found["in_force"]["device_needed"])
+        self.assertLess(found["advised"]["device_needed"], found["current"]["device_needed"])
         text = self.run_tool("advise", path).stdout
-        self.assertRegex(text, r"on 450\.00 MiB it completes with none of \d+ configurations\n")
-        self.assertRegex(text, r"least change +a device of 5\d\d\.00 MiB, \d+\.00 MiB more, with the advised string; with the "
-                               r"string in force a device of 7\d\d\.00 MiB, 2\d\d\.00 MiB more\n")
+        self.assertRegex(text, r"the program completes on 450\.00 MiB with none of \d+ configurations\n")
+        self.assertRegex(text, r"least change +a device of 5\d\d\.00 MiB \(\d+\.00 MiB more\) with the advised string; with the "
+                               r"current string, a device of 7\d\d\.00 MiB \(2\d\d\.00 MiB more\)\n")
 
     def test_a_smaller_device(self):
         path = self.file(growing())
@@ -230,13 +230,13 @@ class OutOfMemory(AdviseTest):
         short = found["out_of_memory"]
         self.assertEqual((short["device_bytes"], short["failed"], short["completes"]), (2000 * MIB, 0, False))
         found = self.advice(self.file(uneven(), "uneven"), "--device-memory=800MiB")
-        self.assertFalse(found["in_force"]["completes"])
+        self.assertFalse(found["current"]["completes"])
         self.assertTrue(found["out_of_memory"]["completes"])
 
     def test_a_larger_device(self):
         found = self.advice(self.file("a 1 96636764160 0\nf 1\n"), "--device-memory=100GiB")
         self.assertEqual((found["device_bytes"], found["out_of_memory"]), (100 << 30, None))
-        self.assertEqual(found["in_force"]["peak_reserved"], 90 << 30)
+        self.assertEqual(found["current"]["peak_reserved"], 90 << 30)
 
     def test_a_tape_that_ran_short(self):
         """What it has as its device is what it is replayed on, and to complete on."""
@@ -265,10 +265,10 @@ class Report(AdviseTest):
         self.assertEqual(lines[0], str(path))
         self.assertEqual(lines[1].split(), ["set", "expandable_segments:True"])
         columns = {line.split(None, 1)[0]: line.split(None, 1)[1] for line in lines[1:] if line and line[0] != " "}
-        strings = [columns["in"].removeprefix("force").strip(), columns["set"], columns["runner-up"]]
+        strings = [columns["current"], columns["set"], columns["runner-up"]]
         for at, string in enumerate(strings):
             replay = self.run_tool("replay", "--min-device", "--config", string, path).stdout
-            for row in ("peak reserved", "smallest device", "driver time, modelled"):
+            for row in ("peak reserved", "smallest device", "driver time, modeled"):
                 figure = re.search(rf"^  {row} +(.*)$", replay, re.MULTILINE)[1]
                 told = re.search(rf"^  {row} +(.*)$", text, re.MULTILINE)[1]
                 self.assertEqual(re.split(r"  +", told)[at], figure, (row, string))
@@ -280,7 +280,7 @@ class Report(AdviseTest):
 
     def test_standard_input(self):
         done = self.run_tool("advise", "-", input=b"xtrace 1\n" + full().encode())
-        self.assertTrue(done.stdout.startswith("standard input\nnothing helps\n"), done.stdout)
+        self.assertTrue(done.stdout.startswith("standard input\nno configuration helps\n"), done.stdout)
 
     def test_progress_on_a_terminal(self):
         path = self.file(full())
@@ -296,7 +296,7 @@ class Report(AdviseTest):
                     drawn += data
             except OSError:  # the terminal's other end was closed
                 pass
-            self.assertIn(b"nothing helps", tool.stdout.read())
+            self.assertIn(b"no configuration helps", tool.stdout.read())
         os.close(leader)
         self.assertEqual(tool.returncode, 0)
         self.assertRegex(drawn, rb"\r\[#* *\] \d+ configurations, ")
@@ -323,12 +323,12 @@ class Incomplete(AdviseTest):
         self.assertFalse(found["certain"])
         self.assertRegex(found["notes"][0], r"^history: it does not show 370.00 MiB of the 400.00 MiB that are reserved at its end, since a replay "
                                             r"with the file's configuration ends with 30.00 MiB: peaks are too low, and the effect of a")
-        self.assertRegex(found["why"], "^as far as the history shows, ")
+        self.assertRegex(found["why"], "^as far as the recording shows, ")
         text = self.run_tool("advise", path).stdout
-        self.assertNotIn("nothing helps", text)
-        self.assertIn("\nthe file does not show whether anything helps\n" if found["advised"] is None else "\ntry            ", text)
+        self.assertNotIn("no configuration helps", text)
+        self.assertIn("\nthe file does not show whether a configuration helps\n" if found["advised"] is None else "\ntry            ", text)
         self.assertIn("\nnote           history: it does not show 370.00 MiB", text)
-        self.assertIn("\nout of memory  as far as the history shows, " if found["out_of_memory"] else "\nin force", text)
+        self.assertIn("\nout of memory  as far as the recording shows, " if found["out_of_memory"] else "\ncurrent", text)
 
     def test_a_whole_history_is_certain(self):
         found = self.advice(self.file(ends_short(50 * MIB)))
@@ -341,7 +341,7 @@ class Incomplete(AdviseTest):
         for segment in whole["segments"]:
             del segment["is_expandable"]
         found = self.advice(self.file(whole))
-        self.assertEqual([found[name] for name in ("in_force", "advised", "runner_up")], [known[name] for name in ("in_force", "advised", "runner_up")])
+        self.assertEqual([found[name] for name in ("current", "advised", "runner_up")], [known[name] for name in ("current", "advised", "runner_up")])
         self.assertEqual(found["notes"], ["configuration: the file has no setting expandable_segments; inferred from its segments: "
                                           "expandable_segments:False"])
         self.assertTrue(found["certain"])
@@ -357,18 +357,18 @@ class BadInput(AdviseTest):
     def test_files(self):
         data = pickle.dumps(ends_short(MIB), 4)
         self.refused("it is a text file that begins with 'no trace'", self.file(b"no trace\n"))
-        self.refused("ends too early", self.file(data[:-100]))
+        self.refused("is truncated", self.file(data[:-100]))
         self.refused("a dictionary without `segments`", self.file({"a": 1}))
         self.refused("cannot be opened", self.folder / "absent")
         empty = self.folder / "empty"
         empty.mkdir()
-        self.refused("there is no snapshot in this folder", empty)
+        self.refused("no snapshot in this folder", empty)
         self.refused("needs a file")
-        self.refused("--device chooses a history", "--device", 0, self.file(full()))
+        self.refused("--device selects a history", "--device", 0, self.file(full()))
 
     def test_no_history(self):
         said = self.refused("torch.cuda.memory._record_memory_history()", self.file(ends_short(MIB, history=False)))
-        self.assertIn("there is no history in this snapshot", said)
+        self.assertIn("no events were recorded", said)
 
     def test_a_configuration_with_an_error(self):
         self.refused("did you mean expandable_segments?", self.file("c expandable_segment:True\n" + full()))
@@ -407,7 +407,7 @@ class Ended(AdviseTest):
             if tool.returncode != 0:
                 break
         self.assertEqual((tool.returncode, out), (2, b""))
-        self.assertIn(b"was ended, as happens when the machine runs short of memory\n", error)
+        self.assertIn(b"was killed, for example because the host ran out of memory\n", error)
 
 
 class Recorded(AdviseTest):
@@ -417,7 +417,7 @@ class Recorded(AdviseTest):
         short = self.advice(ROOT / "tests/data/snapshots/short.pickle.zst")
         large = json.loads(self.run_tool("advise", "--json", ROOT / "tests/data/snapshots/classic.pickle.zst").stdout)
         for found, completes in ((short, True), (large, False)):
-            self.assertLess(found["advised"]["peak_reserved"], found["in_force"]["peak_reserved"])
+            self.assertLess(found["advised"]["peak_reserved"], found["current"]["peak_reserved"])
             self.assertEqual((found["out_of_memory"]["failed"], found["out_of_memory"]["completes"]), (1, completes))
         self.assertGreater(large["advised"]["device_needed"], 1 << 42)
 

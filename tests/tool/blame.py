@@ -201,7 +201,7 @@ class Report(BlameTest):
         path = self.file(small().snapshot())
         self.assertEqual(self.said(path).replace(str(path), "job.pickle"), """\
 job.pickle, device 0: 8 events in 2 s
-reserved 6.00 MiB on average, allocated 2.00 MiB on average; at the peak reserved 6.00 MiB, allocated 2.50 MiB
+reserved 6.00 MiB on average, allocated 2.00 MiB on average; at the peak of reserved memory: reserved 6.00 MiB, allocated 2.50 MiB
 
    share    fragmented     allocated   at the peak  site
  21.88 %    896.00 KiB    512.00 KiB    512.00 KiB  model.py:7 cache
@@ -431,12 +431,12 @@ class Limits(BlameTest):
         snapshot["xseg"] = {"devices": [{"device": 0, "lost": 1234, "left_out": 5}]}
         text = self.said(self.file(snapshot), status=1)
         for line in ("1,234 events before the first were overwritten\n",
-                     "5 events before the first had no room in the file\n",
+                     "5 events before the first did not fit in the file\n",
                      "1 event or block does not fit the others, and is left out\n"):
             self.assertIn(line, text)
         snapshot["xseg"] = {"devices": [{"device": 0, "lost": 1, "left_out": 1}]}
         text = self.said(self.file(snapshot), status=1)
-        for line in ("1 event before the first was overwritten\n", "1 event before the first had no room in the file\n"):
+        for line in ("1 event before the first was overwritten\n", "1 event before the first did not fit in the file\n"):
             self.assertIn(line, text)
 
     def test_events_without_times_have_no_duration(self):
@@ -449,14 +449,14 @@ class Limits(BlameTest):
         for one in snapshot["device_traces"][0]:
             del one["time_us"]
         text, found = self.said(self.file(snapshot)), self.blamed(self.file(snapshot))
-        self.assertIn(", device 0: 3 events without times, so averages are over events\n", text)
+        self.assertIn(", device 0: 3 events without times; averages count events\n", text)
         self.assertEqual((found["duration_us"], found["duration_events"]), (0, 3))
         self.assertNotIn(" s\n", text)
 
     def test_one_event_is_one(self):
         programme = Programme()
         programme.map(BASE, 2 * MIB)
-        self.assertIn(", device 0: 1 event; this is the state at the end\n", self.said(self.file(programme.snapshot())))
+        self.assertIn(", device 0: 1 event; values at the end\n", self.said(self.file(programme.snapshot())))
 
     def test_blocks_that_no_segment_contains_are_said_with_exit_status_1(self):
         outside, overlapping = small().snapshot(), small().snapshot()
@@ -476,17 +476,17 @@ class Limits(BlameTest):
     def test_an_entry_that_comes_again_is_refused(self):
         snapshot = small().snapshot()
         snapshot["device_traces"].append(list(snapshot["device_traces"][0]))
-        self.refused("each has to be a dictionary of its own", self.file(snapshot))
+        self.refused("each entry must be a separate dictionary", self.file(snapshot))
 
     def test_an_entry_that_is_wrong_is_named(self):
-        for at, entry, words in ((4, {"action": "alloc", "addr": 1 << 40, "size": -1}, "entry 5: `size` is missing, or no number"),
+        for at, entry, words in ((4, {"action": "alloc", "addr": 1 << 40, "size": -1}, "entry 5: `size` is missing or not a number"),
                                  (0, {"addr": 5}, "entry 1: it has no `action`"), (7, 17, "entry 8: it has no `action`")):
             snapshot = small().snapshot()
             snapshot["device_traces"][0].insert(at, entry)
             self.refused("device 0, " + words, self.file(snapshot))
         snapshot = small().snapshot()
         snapshot["device_traces"].append(snapshot["device_traces"][0])
-        self.refused("its entries are those of another list", self.file(snapshot))
+        self.refused("the list is shared with another device", self.file(snapshot))
 
     def test_what_is_older_than_the_recording(self):
         found = self.blamed(self.file(small().snapshot(skip=3)))
@@ -503,35 +503,35 @@ class Limits(BlameTest):
         self.assertEqual(json_keys.paths(found, maps=["idle_at_end"]), json_keys.documented(ROOT / "docs/blame.md", "JSON"))
         self.assertIn("              2.00 MiB  decay\n", self.said(path))
         self.assertEqual(found["single_page_padding"], 3 * MIB)
-        self.assertTrue(self.said(path).endswith("of one page each (single_page), at the end: 3.00 MiB\n"))
+        self.assertTrue(self.said(path).endswith("\npadding of single-page blocks (key single_page) at the end: 3.00 MiB\n"))
 
     def test_bad_files(self):
         data = pickle.dumps(small().snapshot(), 4)
         self.refused("it is a text file that begins with 'no pickle'", self.file(b"no pickle"))
-        self.refused("ends too early", self.file(data[:-100]))
+        self.refused("is truncated", self.file(data[:-100]))
         self.refused("the file is empty", self.file(b""))
-        self.refused("protocol 9 of pickles is not known", self.file(b"\x80\x09" + data[2:]))
+        self.refused("unsupported protocol, 9", self.file(b"\x80\x09" + data[2:]))
         self.refused("a dictionary without `segments`", self.file({"a": 1}))
         self.refused("neither events nor segments", self.file({"segments": [], "device_traces": []}))
         self.refused("cannot be opened", self.folder / "absent")
         (self.folder / "empty").mkdir()
-        self.refused("there is no snapshot in this folder", self.folder / "empty")
+        self.refused("no snapshot in this folder", self.folder / "empty")
         snapshot = small().snapshot()
         del snapshot["device_traces"][0][4]["addr"]
         self.refused("device 0, entry 5: `addr` is missing", self.file(snapshot))
         snapshot = small().snapshot()
         blocks = snapshot["segments"][0]["blocks"]
         blocks[:] = [{**blocks[0], "frames": blocks}, dict(blocks[0])]
-        self.refused("segment 1: its blocks are the frames of a block, too", self.file(snapshot))
+        self.refused("segment 1: its list of blocks is also a stack", self.file(snapshot))
 
     def test_a_small_file_takes_little_memory(self):
         entries = [{"action": "alloc", "addr": BASE, "size": 512} for _ in range(1000)]
-        self.refused("its entries are those of another list", self.file({"segments": [], "device_traces": [entries] * 900}))
-        self.refused("there is no device 1024", self.file({"segments": [], "device_traces": [[]] * 1024 + [entries]}))
+        self.refused("the list is shared with another device", self.file({"segments": [], "device_traces": [entries] * 900}))
+        self.refused("device number out of range, 1024", self.file({"segments": [], "device_traces": [[]] * 1024 + [entries]}))
 
     def test_options_that_do_not_agree(self):
         for arguments in (("--flame", "--json"), ("--flame", "--label"), ("--depth", "2", "--label")):
-            self.refused("cannot be given with", *arguments, "x")
+            self.refused("cannot be combined with", *arguments, "x")
 
 
 def play(seed):

@@ -207,7 +207,7 @@ rows that do not differ: 3
         self.assertEqual({row["site_a"] for row in rows}, {"setup", "step", "(pending)", "(idle)"})
         rows = self.compared(job(), job(), "--depth", "2", status=0)["rows"]
         self.assertIn("model.py:112 forward < main.py:1 main", [row["site_a"] for row in rows])
-        self.refused("cannot be given with", "--label", "--depth", "2", "x", "y")
+        self.refused("cannot be combined with", "--label", "--depth", "2", "x", "y")
 
     def test_rows(self):
         text = self.said("--rows", "1", self.file(job(), "a.pickle"), self.file(job("reserved"), "b.pickle"), status=1)
@@ -226,7 +226,7 @@ rows that do not differ: 3
         path = self.file(job())
         for files in (("-", path), (path, "-")):
             self.assertIn("standard input, device 0", self.said(*files, given=path.read_bytes(), status=0))
-        self.refused("one of the files alone", "-", "-")
+        self.refused("standard input cannot be both files", "-", "-")
 
     def test_names_are_untrusted(self):
         programme = job()
@@ -305,8 +305,8 @@ class BadFiles(CompareTest):
         good, data = self.file(job(), "good.pickle"), pickle.dumps(job().snapshot(), 4)
         newer = job().snapshot()
         newer["xseg"] = {"format": 2, "devices": []}
-        for contents, words in ((b"no pickle", "it is a text file that begins with 'no pickle'"), (data[:-100], "ends too early"), (b"", "the file is empty"),
-                                (b"\x80\x09" + data[2:], "protocol 9 of pickles is not known"),
+        for contents, words in ((b"no pickle", "it is a text file that begins with 'no pickle'"), (data[:-100], "is truncated"), (b"", "the file is empty"),
+                                (b"\x80\x09" + data[2:], "unsupported protocol, 9"),
                                 (newer, "format 2 of xseg's own facts is not known"),
                                 ({"a": 1}, "a dictionary without `segments`"),
                                 ({"segments": [], "device_traces": []}, "neither events nor segments")):
@@ -316,8 +316,8 @@ class BadFiles(CompareTest):
             self.refused(words, bad, command="blame")
         self.refused("cannot be opened: No such file", good, self.folder / "absent")
         self.refused("absent: cannot be opened: No such file", self.folder / "absent")
-        self.refused("good.pickle is no folder: it takes two files", good)
-        self.refused("not one of each", good, self.folder)
+        self.refused("good.pickle is not a folder; the command takes two files", good)
+        self.refused("but not a file and a folder", good, self.folder)
 
     def test_without_a_history_their_ends_are_compared(self):
         end = job()
@@ -352,7 +352,7 @@ class Ranks(CompareTest):
                     found = json.loads(self.said("--json", folder, status=1))
                     self.assertEqual(found["odd"], f"rank {odd}")
                     self.assertEqual(found["ranks"][0]["rank"], odd)
-                    self.assertTrue(found["verdict"].startswith(f"rank {odd} is the odd one of {count}: "), found["verdict"])
+                    self.assertTrue(found["verdict"].startswith(f"rank {odd} is the outlier of {count}: "), found["verdict"])
                     self.assertIn(why.replace("rank 0", found["typical"]), found["verdict"])
                     blamed = json.loads(self.said("--json", folder, command="blame", status=0))
                     self.assertEqual(blamed["odd"], f"rank {odd}")
@@ -360,7 +360,7 @@ class Ranks(CompareTest):
     def test_ranks_that_are_alike(self):
         folder = self.ranks()
         self.assertTrue(self.said(folder, status=0).startswith(
-            f"no rank of 8 is the odd one: they differ by nothing\n{folder}, 8 files; rank 0 is the most like all\n"))
+            f"no rank of 8 is an outlier: they differ by nothing\n{folder}, 8 files; rank 0 is the most like all\n"))
         self.assertIsNone(json.loads(self.said("--json", folder, status=0))["odd"])
 
     def test_the_page_has_the_keys(self):
@@ -386,7 +386,7 @@ class Ranks(CompareTest):
             self.file(one_site(7, blocks=1 + (rank == 2)), f"job/rank{rank}.pickle")
         found = json.loads(self.said("--json", self.folder / "job", status=0))
         self.assertEqual(found["ranks"][0]["distance"], 0)
-        self.assertEqual(found["verdict"], "no rank of 3 is the odd one: they differ by less than 1 % of what is reserved")
+        self.assertEqual(found["verdict"], "no rank of 3 is an outlier: they differ by less than 1 % of what is reserved")
 
     def test_when_several_differ_none_is_the_odd_one(self):
         folder = self.ranks()
@@ -394,7 +394,7 @@ class Ranks(CompareTest):
             self.file(job("reserved"), f"job/oom-rank{rank}-pid{4711 + rank}-1.pickle")
         found = json.loads(self.said("--json", folder, status=1))
         self.assertIsNone(found["odd"])
-        self.assertTrue(found["verdict"].startswith("2 ranks of 8 are odd, rank 6 most of all: it reserves 64.00 MiB more"))
+        self.assertTrue(found["verdict"].startswith("2 ranks of 8 are outliers, rank 6 most of all: it reserves 64.00 MiB more"))
 
     def test_two_ranks_and_one(self):
         text = self.said(self.ranks(1, 2), status=1)
@@ -405,7 +405,7 @@ class Ranks(CompareTest):
         os.remove(self.folder / "job/oom-rank1-pid4712-1.pickle")
         for command in ("compare", "blame"):
             text = self.said(self.folder / "job", command=command, status=0)
-            self.assertTrue(text.startswith("there is rank 0 alone"))
+            self.assertTrue(text.startswith("there is only rank 0, so no rank is an outlier"))
             self.assertEqual(text.splitlines()[1], f"{self.folder}/job, 1 file")
             self.assertIsNone(json.loads(self.said("--json", self.folder / "job", command=command, status=0))["typical"])
 
@@ -416,7 +416,7 @@ class Ranks(CompareTest):
         sites = {site["site"]: site for site in found["sites"]}
         self.assertEqual((sites["model.py:31 __init__"]["peak"], sites["model.py:31 __init__"]["blocks"]), (4 * 8 * MIB, 4))
         self.assertEqual(sites["model.py:212 cache"]["peak"], SIZE)
-        self.refused("is of one file", "--flame", self.folder / "job", command="blame")
+        self.refused("requires a file", "--flame", self.folder / "job", command="blame")
 
     def test_names_of_files(self):
         """A rank is the number behind `rank`; of a rank's files the latest counts; the others are by name."""
@@ -523,7 +523,7 @@ class Ranks(CompareTest):
         self.assertIn(f"{folder}: 2 compressed files are not read, such as rank1.pickle.gz; decompress them, or compress them with zstd\n", done.stderr)
         (folder / "rank0.pickle").unlink()
         for command in ("compare", "blame", "advise"):
-            self.refused("there is no snapshot in this folder: 2 compressed files are not read, such as rank1.pickle.gz; decompress them", folder, command=command)
+            self.refused("no snapshot in this folder: 2 compressed files are not read, such as rank1.pickle.gz; decompress them", folder, command=command)
 
     def test_compressed_files(self):
         for rank, name in enumerate(("classic", "expandable", "ring")):
@@ -531,7 +531,7 @@ class Ranks(CompareTest):
         found = json.loads(self.said("--json", self.folder, status=0))
         self.assertEqual(len(found["ranks"]), 3)
         # Three jobs that have nothing in common.
-        self.assertEqual(found["verdict"], "no rank of 3 is the odd one: each differs from the others as they do from each other")
+        self.assertEqual(found["verdict"], "no rank of 3 is an outlier: each differs from the others as they do from each other")
 
     def test_two_folders_rank_by_rank(self):
         before, after = self.ranks(count=4, folder="before"), self.ranks(2, 5, folder="after", name="other-rank{}-{}.pickle")
@@ -543,17 +543,17 @@ class Ranks(CompareTest):
         self.assertEqual([rank["distance"] for rank in found["ranks"][1:]], [0, 0, 0])
         self.assertTrue(self.said(before, before, status=0).startswith("A and B differ by nothing\n"))
         self.ranks(count=1, folder="none", name="x{}-{}.pickle")
-        self.refused("it has no rank that the other folder has, too", before, self.folder / "none")
+        self.refused("it has no rank in common with the other folder", before, self.folder / "none")
 
     def test_a_bad_file_is_named_and_the_others_go_on(self):
         folder = self.ranks(5)
         bad = self.file(b"\x80\x04no", "job/oom-rank3-pid4714-1.pickle")
         for command in ("compare", "blame"):
             out, error = self.run_tool(folder, command=command, status=2)
-            self.assertTrue(out.startswith("rank 5 is the odd one of 7: it reserves 64.00 MiB more"), out)
+            self.assertTrue(out.startswith("rank 5 is the outlier of 7: it reserves 64.00 MiB more"), out)
             self.assertIn("/job, 7 files; rank 0 is the most like all\nomitted: 1, which could not be read\n", out)
             self.assertEqual(len(error.splitlines()), 1)
-            self.assertTrue(error.startswith(f"{bad}: it cannot be read as a memory snapshot"), error)
+            self.assertTrue(error.startswith(f"{bad}: cannot be read as a memory snapshot"), error)
         out, _ = self.run_tool("--json", folder, status=2)
         self.assertIn(str(bad), json.loads(out)["unread"][0])
         # The other folder's file of that rank is left out, too.
@@ -564,7 +564,7 @@ class Ranks(CompareTest):
     def test_folders_with_nothing_to_read(self):
         (self.folder / "empty").mkdir()
         for command in ("compare", "blame"):
-            self.refused("there is no snapshot in this folder", self.folder / "empty", command=command)
+            self.refused("no snapshot in this folder", self.folder / "empty", command=command)
         self.refused("absent: cannot be opened: No such file", self.folder / "absent", command="blame")
         self.refused("cannot be opened", self.folder / "empty2", self.folder / "absent")
         self.file(b"bad", "all/rank0.pickle")

@@ -47,7 +47,7 @@ class Driver(DriverTest):
     def test_a_driver_is_found_by_its_name(self):
         said = self.replay(self.WAITS, "--driver", "cuda")
         self.assertRegex(said, r"peak reserved +42.00 MiB\n")
-        self.assertRegex(said, r"driver time, modelled +-\n")
+        self.assertRegex(said, r"driver time, modeled +-\n")
 
     def test_a_driver_is_named_by_its_file(self):
         (self.folder / "my-driver.so").symlink_to(os.environ["XSEG_DRIVER"])
@@ -55,11 +55,11 @@ class Driver(DriverTest):
         said = self.replay(self.WAITS, "--driver", str(self.folder / "my-driver.so"))
         self.assertRegex(said, r"peak reserved +42.00 MiB\n")
         # The simulator's clock counts only where the tool chose it.
-        self.assertRegex(said, r"driver time, modelled +-\n")
+        self.assertRegex(said, r"driver time, modeled +-\n")
         said = self.replay(self.WAITS, "--driver", str(self.folder / "none.so"), exit_status=2)
         self.assertIn("none.so: cannot open", said)
         said = self.replay(self.WAITS, "--driver", "hip", exit_status=2)
-        self.assertIn("--driver takes sim or cuda, or a FILE, whose name has a / or a .", said)
+        self.assertIn("--driver takes sim or cuda, or a FILE, whose path has a / or a .", said)
 
     def test_a_wait_beside_a_capture_spoils_nothing(self):
         for wait in ("y 0", "y 1", "y 2", "y *"):
@@ -80,8 +80,8 @@ class Driver(DriverTest):
                 ("cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain returned 999", 2),
                 ("cuCtxPushCurrent", "cuCtxPushCurrent returned 999", 2),
                 ("cuStreamCreate", "only 0 of 2 streams", 2),
-                ("cuStreamSynchronize", ":6: the driver refused", 1),
-                ("cuCtxSynchronize", ":7: the driver refused", 1)):
+                ("cuStreamSynchronize", ":6: the driver cannot wait", 1),
+                ("cuCtxSynchronize", ":7: the driver cannot wait", 1)):
             with self.subTest(call):
                 said = self.replay(self.WAITS, "--driver", "cuda", exit_status=status,
                                    XSEG_SIM_FAIL=f"{call}:1:999")

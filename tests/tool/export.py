@@ -275,7 +275,7 @@ class Counters(ExportTest):
         snapshot["xseg"] = {"devices": [{"device": 0, "lost": 1234, "left_out": 5}]}
         trace = self.trace(snapshot)
         self.assertEqual(trace.tracks[1].description,
-                         f"{len(snapshot['device_traces'][0])} events; 1234 before the first were overwritten, 5 had no room in "
+                         f"{len(snapshot['device_traces'][0])} events; 1,234 before the first were overwritten, 5 did not fit in "
                          "the file; 0 events or blocks do not fit the others, and are left out")
 
 
@@ -396,8 +396,8 @@ class Events(ExportTest):
             self.assertEqual(sorted((values["bytes"] * ((stop or end) - begin + 1) for begin, stop, _, values in some),
                                     reverse=True), weights[:count])
             for uuid in trace.find("device 0", "blocks"):
-                self.assertEqual(trace.tracks[uuid].description, f"the {count} blocks that held most bytes for longest; "
-                                 f"{len(whole) - count} others are left out")
+                self.assertEqual(trace.tracks[uuid].description, f"the {count} blocks with the largest product of size and lifetime; "
+                                 f"{len(whole) - count} others are omitted")
 
     def test_a_block_that_waited_for_a_stream_says_how_long(self):
         snapshot = two_pools()
@@ -439,14 +439,14 @@ class Files(ExportTest):
 
     def test_bad_files_are_refused_and_leave_nothing(self):
         whole = pickle.dumps(viewed.Programme(13, 60).snapshot(), 4)
-        for contents, says in ((whole[:len(whole) // 2], "ends too early"), (b"hello", "it is a text file"),
-                               (b"\x80\x09" + whole[2:], "protocol 9 of pickles is not known; 2 to 5 are"),
+        for contents, says in ((whole[:len(whole) // 2], "is truncated"), (b"hello", "it is a text file"),
+                               (b"\x80\x09" + whole[2:], "unsupported protocol, 9; pickle.dump(value, file, 4) writes a supported one"),
                                (pickle.dumps({"a": 1}), "it is no memory snapshot"),
                                (pickle.dumps({"segments": [], "device_traces": []}), "_record_memory_history()"),
                                (pickle.dumps(viewed.Programme(13, 60).snapshot() | {"device_traces": []}),
                                 "_record_memory_history()"),
                                (pickle.dumps(viewed.Programme(13, 60).snapshot() | {"xseg": {"devices": [
-                                   {"device": 0, "causes": [[60, "steal"]]}]}}), "a cause is no list of an entry and a word")):
+                                   {"device": 0, "causes": [[60, "steal"]]}]}}), "a cause is not a list of an entry and a name")):
             said = self.export(self.file(contents, "bad"), "-o", "out.perfetto", status=2)
             self.assertIn(says, said)
             self.assertEqual(len(said.splitlines()), 1, said)
@@ -455,7 +455,7 @@ class Files(ExportTest):
     def test_bad_arguments_are_refused(self):
         path = self.file(viewed.Programme(14, 30).snapshot())
         for arguments, says in ((["missing", "-o", "out"], "missing: cannot be opened: No such file"),
-                                ([path, "--device", "7", "-o", "out"], "device 7 has neither a segment nor an event"),
+                                ([path, "--device", "7", "-o", "out"], "device 7 has no segments and no events"),
                                 ([path, "-o", "missing/out"], "missing/out cannot be written: No such file or directory"),
                                 ([path], "needs --output"), ([path, path, "-o", "out"], "export")):
             self.assertIn(says, self.export(*arguments, status=2))
@@ -474,7 +474,7 @@ class Files(ExportTest):
         before = path.read_bytes()
         (self.folder / "same").hardlink_to(path)
         for output in (path.name, "same"):
-            self.assertIn(f"{output} is read: give another file to write", self.export(path, "-o", output, status=2))
+            self.assertIn(f"{output} is an input file; choose another output file", self.export(path, "-o", output, status=2))
         self.assertEqual(path.read_bytes(), before)
         (self.folder / "out.part").write_text("the user's")
         (self.folder / "out").symlink_to("elsewhere")

@@ -73,9 +73,9 @@ class FromPyTorch(Forms):
     def test_without_a_history(self):
         for path in SNAPSHOTS:
             contents = pickle.dumps({**unpacked(path), "device_traces": []}, 4)
-            self.refused(("export",), contents, "there is no history")
+            self.refused(("export",), contents, "no events were recorded")
             said = self.run_tool("advise", contents, status=2)[1]
-            self.assertRegex(said, r"\nfile: there is no history in this snapshot, .* record one with [^\n]*\n\Z")
+            self.assertRegex(said, r"\nfile: no events were recorded, .* record events with [^\n]*\n\Z")
             for command in ("view", "blame", "compare"):
                 self.run_tool(command, contents)
 
@@ -167,8 +167,8 @@ class Others(Forms):
 
     def test_a_file_that_is_no_command_or_string_is_named(self):
         (self.folder / "job.pickle").touch()
-        for arguments, words in ((("job.pickle",), "xseg: a command is missing before the file 'job.pickle'"),
-                                 (("config", "job.pickle"), "xseg config: 'job.pickle' is a file; this command reads a configuration string"),
+        for arguments, words in ((("job.pickle",), "xseg: no command before the file 'job.pickle'"),
+                                 (("config", "job.pickle"), "xseg config: 'job.pickle' is a file; the command takes a configuration string"),
                                  (("compare", "absent"), "absent: cannot be opened: No such file")):
             done = subprocess.run([TOOL, *arguments], cwd=self.folder, capture_output=True, text=True, check=False)
             self.assertEqual(done.returncode, 2)

@@ -109,21 +109,35 @@ class Help(unittest.TestCase):
         for arguments in (("fly",), ("help", "fly")):
             done = run(*arguments)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
-            self.assertRegex(done.stderr, r"\Axseg(?: help)?: there is no command 'fly'; "
-                                          r"`xseg help` lists them\n\Z")
+            self.assertRegex(done.stderr, r"\Axseg(?: help)?: unknown command 'fly'; `xseg help` lists the commands\n\Z")
         done = run("--fly")
         self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertRegex(done.stderr, r"\Axseg: .*option '--fly'\nxseg --help lists the options\n\Z")
+        self.assertRegex(done.stderr, r"\Axseg: unrecognized option '--fly'\n`xseg --help` lists the options\n\Z")
 
     def test_the_first_argument_too_many_is_named_with_the_usage(self):
-        for arguments, most, usage in ((("help", "probe", "x"), "1 at most", "[COMMAND]"), (("view", "a", "b", "x"), "2 at most", "FILE [FILE] -o PAGE"),
-                                       (("compare", "a", "b", "x"), "2 at most", "FILE FILE | FOLDER [FOLDER]"), (("config", "a", "x"), "1 at most", "[STRING]"),
-                                       (("blame", "a", "x", "y"), "1 at most", "FILE | FOLDER"), (("advise", "a", "x"), "1 at most", "FILE | FOLDER"),
-                                       (("export", "a", "x"), "1 at most", "--perfetto FILE -o OUT"), (("top", "x"), "none", ""), (("probe", "x"), "none", "")):
+        for arguments, most, usage in ((("help", "probe", "x"), "at most 1", "[COMMAND]"), (("view", "a", "b", "x"), "at most 2", "FILE [FILE] -o PAGE"),
+                                       (("compare", "a", "b", "x"), "at most 2", "FILE FILE | FOLDER [FOLDER]"), (("config", "a", "x"), "at most 1", "[STRING]"),
+                                       (("blame", "a", "x", "y"), "at most 1", "FILE | FOLDER"), (("advise", "a", "x"), "at most 1", "FILE | FOLDER"),
+                                       (("export", "a", "x"), "at most 1", "--perfetto FILE -o OUT"), (("top", "x"), "none", ""), (("probe", "x"), "none", "")):
             done = run(*arguments)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
-            self.assertEqual(done.stderr, f"xseg {arguments[0]}: too many arguments, 'x': it takes {most}; "
+            self.assertEqual(done.stderr, f"xseg {arguments[0]}: too many arguments, 'x'; the command takes {most}; "
                                           f"usage: xseg {arguments[0]} [OPTION]... {usage}".rstrip() + "\n")
+
+    def test_a_misspelled_word_gets_the_closest_match(self):
+        for arguments, name in ((("repaly",), "replay"), (("help", "veiw"), "view"), (("BLAME",), "blame"), (("conf",), "config"),
+                                (("replay", "--min_device"), "--min-device"), (("replay", "--min-devcie=4"), "--min-device"),
+                                (("top", "--intervall", "3"), "--interval"), (("--versoin",), "--version"),
+                                (("probe", "--costs", "consumr"), "consumer"), (("top", "--sort", "reservd"), "reserved"),
+                                (("replay", "--driver", "cudaa", "x"), "cuda")):
+            done = run(*arguments)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), arguments)
+            self.assertIn(f"; did you mean {name}?\n", done.stderr)
+        # Only options of the command, and nothing for a word that resembles none.
+        for arguments in (("probe", "--min-devic"), ("zzz",), ("replay", "--frobnicate"), ("top", "--sort", "xyz"), ("x" * 200,), ("",)):
+            done = run(*arguments)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), arguments)
+            self.assertNotIn("did you mean", done.stderr)
 
     def test_options_of_a_command_stay_with_it(self):
         done = run("probe", "--min-device")

@@ -271,7 +271,7 @@ class Output(HistoryTest):
 
     def test_only_one_goes_to_standard_output(self):
         done = self.replay("--history", "-", "--timeline", "-", self.file(CLOCKED), exit_status=2)
-        self.assertIn("--history cannot go to standard output together with --timeline",
+        self.assertIn("--history and --timeline cannot both write to standard output",
                       done.stderr)
         timeline = self.folder / "timeline"
         done = self.replay("--history", "-", "--timeline", timeline, self.file(CLOCKED))
@@ -281,7 +281,7 @@ class Output(HistoryTest):
     def test_one_trace_at_a_time(self):
         trace = self.file(CLOCKED)
         done = self.replay("--history", self.folder / "h", trace, trace, exit_status=2)
-        self.assertIn("--history takes one trace at a time", done.stderr)
+        self.assertIn("--history requires a single FILE", done.stderr)
 
     def test_a_folder_that_is_not_there(self):
         path = self.folder / "none" / "history"
@@ -316,15 +316,15 @@ class Names(HistoryTest):
         if " with libdw" not in version():
             self.skipTest("the tool was built without libdw")
         for stack in self.stacks():
-            self.assertLessEqual({"player_play", "main"}, {frame["function"] for frame in stack})
+            self.assertLessEqual({"replay_run", "main"}, {frame["function"] for frame in stack})
 
     def test_lines_are_named_where_there_is_debug_information(self):
         if " with libdw" not in version() or "debug" not in version():
             self.skipTest("the tool was built without libdw or without debug information")
         for stack in self.stacks():
-            frame = next(frame for frame in stack if frame["function"] == "player_play")
-            path = ROOT / "src/tools/replay/player.c"
-            self.assertEqual(pathlib.Path(frame["file"]).name, "player.c")
+            frame = next(frame for frame in stack if frame["function"] == "replay_run")
+            path = ROOT / "src/tools/replay/replay.c"
+            self.assertEqual(pathlib.Path(frame["file"]).name, "replay.c")
             self.assertIn("play", path.read_text().splitlines()[frame["line"] - 1])
 
     def test_without_symbols_there_is_a_place(self):
@@ -339,7 +339,7 @@ class Names(HistoryTest):
                    if frame["module"] and os.path.samefile(frame["module"], copy)]
             self.assertGreater(len(own), 2)
             for frame in own:
-                self.assertNotIn(frame["function"], ("player_play", "main"))
+                self.assertNotIn(frame["function"], ("replay_run", "main"))
                 self.assertIsNone(frame["line"])
                 self.assertGreater(frame["offset"], 0)
                 self.assertRegex(frame["build_id"] or "", r"\A([0-9a-f]{2})*\Z")

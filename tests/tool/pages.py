@@ -148,7 +148,7 @@ class Bash(PagesTest):
                 self.assertEqual(self.complete(command["name"], name, "="), words)
                 self.assertEqual(self.complete(command["name"], name + "="),
                                  [f"{name}={word}" for word in words])
-                if not option["may_lack"]:
+                if not option["optional_argument"]:
                     self.assertEqual(self.complete(command["name"], name, ""), words)
         self.assertEqual(self.complete("replay", "--costs", "a100_"), ["a100_cold"])
         self.assertEqual(self.complete("replay", "--costs", "=", "a100_"), ["a100_cold"])

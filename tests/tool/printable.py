@@ -50,7 +50,7 @@ class Names(Printable):
                         os.path.join(os.fsencode(self.folder), ESCAPE))
 
     def test_of_a_bad_trace(self):
-        self.complained(SHOWN + b":2: there is no operation 'x'", "replay",
+        self.complained(SHOWN + b":2: unknown operation, 'x'", "replay",
                         self.file(b"xtrace 1\nx\n", ESCAPE))
 
     def test_of_a_trace_in_the_report(self):
@@ -62,12 +62,12 @@ class Names(Printable):
         tape = b"xtrace 1\nc \na 0 512 0\n= 1 2 3 4 5 6 7 8 9\n"
         for words in (SHOWN + b":4: allocated_bytes is 512, expected 1",):
             self.complained(words, "replay", "--check", self.file(tape, ESCAPE), status=1)
-        self.complained(SHOWN + b": --check needs a tape", "replay", "--check",
+        self.complained(SHOWN + b": --check requires a tape", "replay", "--check",
                         self.file(TRACE, ESCAPE))
 
     def test_of_options_that_do_not_fit_a_file(self):
         path = self.file(TRACE, ESCAPE)
-        self.complained(SHOWN + b": --device chooses", "replay", "--device", "0", path)
+        self.complained(SHOWN + b": --device selects", "replay", "--device", "0", path)
         self.complained(SHOWN + b": no allocator can be opened with the configuration '" + SHOWN,
                         "replay", "--config", ESCAPE, path)
 
@@ -83,21 +83,21 @@ class Names(Printable):
 
     def test_of_a_snapshot(self):
         path = self.file(pickle.dumps({"segments": [], "device_traces": [[]]}), ESCAPE)
-        self.complained(SHOWN + b": there is nothing to replay", "replay", path)
+        self.complained(SHOWN + b": nothing to replay, device 0", "replay", path)
 
 
 class Contents(Printable):
     def test_of_a_bad_line(self):
-        for line, words in ((b"\x1b[2J 1", rb"there is no operation '\x1b[2J'"),
+        for line, words in ((b"\x1b[2J 1", rb"unknown operation, '\x1b[2J'"),
                             (b"a \x1b 512 0", rb"'\x1b' is not a decimal number"),
                             (b"a 0 512 0\n! \x1b", rb"not by '\x1b'"),
-                            (b"s \xff 1", rb"there is no statistic '\xff'")):
+                            (b"s \xff 1", rb"unknown statistic, '\xff'")):
             with self.subTest(line):
                 self.complained(words, "replay", self.file(b"xtrace 1\n" + line + b"\n"))
-        self.complained(rb"version '\x1b' of the format", "replay", self.file(b"xtrace \x1b\n"))
+        self.complained(rb"unsupported version of the format, '\x1b'", "replay", self.file(b"xtrace \x1b\n"))
 
     def test_of_a_long_word(self):
-        self.complained(rb"there is no operation '" + 32 * rb"\x1b" + b"...'", "replay",
+        self.complained(rb"unknown operation, '" + 32 * rb"\x1b" + b"...'", "replay",
                         self.file(b"xtrace 1\n" + 100 * b"\x1b" + b"\n"))
 
     def test_of_a_configuration(self):
@@ -118,7 +118,7 @@ class Contents(Printable):
 class Arguments(Printable):
     def test_commands(self):
         for arguments in ((ESCAPE,), ("help", ESCAPE)):
-            self.complained(b"there is no command '" + SHOWN + b"'", *arguments)
+            self.complained(b"unknown command '" + SHOWN + b"'", *arguments)
 
     def test_options(self):
         for arguments, words in (

@@ -59,17 +59,17 @@ class ProbeTest(unittest.TestCase):
 class Abilities(ProbeTest):
     def test_a_page_of_text(self):
         said = self.fine()
-        for line in (r"xseg would use +expandable segments\n", r"device +0 of 1: Simulated device 0",
-                     r"memory +80.00 GiB, of which 80.00 GiB are free\n",
-                     r"granularity +2048 KiB at least", r"unmap +one call for several pages\n",
-                     r"us, modelled \(a100\): median and quartiles of 21\n",
+        for line in (r"xseg uses +expandable segments\n", r"device +0 of 1: Simulated device 0",
+                     r"memory +80.00 GiB, 80.00 GiB free\n",
+                     r"granularity +2\.00 MiB at least, 2\.00 MiB recommended", r"cuMemUnmap +several pages per call\n",
+                     r"time of a call in us, modeled \(a100\): median and quartiles of 21 samples\n",
                      r"cuMemUnmap +2 MiB +34.0  34.0\.\.34.0 +34.0  34.0\.\.34.0 +no +34.0\n",
                      r"cuMemFree +2 MiB +20.0 .* yes +20.0\n",
                      r"cuMemUnmap +10 x 2 MiB, 10 calls +340.0 ",
                      r"cuMemUnmap +128 x 2 MiB, 1 call +4352.0 .* - +- +4352.0\n",
                      r"cuMemCreate +20 MiB, 2 threads +10.0 .* - +- +-\n",
                      r"cuStreamSynchronize +5.0 .* no +5.0\n",
-                     r"\n  35 rows of sizes between these: --json, --table FILE\n"):
+                     r"\n  35 more rows of other sizes: --json or --table FILE\n"):
             self.assertRegex(said, line)
         self.assertNotIn("failed", said)
 
@@ -95,7 +95,7 @@ class Abilities(ProbeTest):
     def test_without_virtual_memory_it_says_why(self):
         report = self.report(XSEG_SIM_VMM="0")
         self.assertEqual(report["would_use"], "classic")
-        self.assertIn("no virtual memory management is offered", report["why"])
+        self.assertIn("no virtual memory management", report["why"])
         calls = {row["call"] for row in report["costs"]}
         self.assertIn("cuMemAlloc", calls)
         self.assertFalse([call for call in calls if "Map" in call or "Create" in call and "Mem" in
@@ -105,14 +105,14 @@ class Abilities(ProbeTest):
         # The first two are the trial's.
         status, said = run(XSEG_SIM_FAIL="cuMemMap:1:801")
         self.assertEqual(status, 1)
-        self.assertRegex(said, r"xseg would use +classic segments: cuMemMap failed with "
+        self.assertRegex(said, r"xseg uses +classic segments: cuMemMap failed with "
                                r"CUDA_ERROR_NOT_SUPPORTED \(801\)\n")
-        self.assertRegex(said, r"failed: cuMemMap with CUDA_ERROR_NOT_SUPPORTED \(801\), a trial")
+        self.assertRegex(said, r"failed: cuMemMap with CUDA_ERROR_NOT_SUPPORTED \(801\), test")
 
     def test_a_board_that_makes_no_pages_is_not_full(self):
         status, said = run(XSEG_SIM_FAIL="cuMemCreate:1+1")
         self.assertEqual(status, 1)
-        self.assertRegex(said, r"xseg would use +classic segments: cuMemCreate failed with "
+        self.assertRegex(said, r"xseg uses +classic segments: cuMemCreate failed with "
                                r"CUDA_ERROR_OUT_OF_MEMORY \(2\)\n")
 
     def test_page_by_page(self):
@@ -123,12 +123,12 @@ class Abilities(ProbeTest):
         together = [row for row in report["costs"] if row["pages"] > row["calls"]]
         self.assertEqual(len(together), 4)
         for row in together:
-            self.assertEqual((row["idle"], row["missing"]), (None, "the driver takes one page a call"))
+            self.assertEqual((row["idle"], row["missing"]), (None, "the driver accepts one page per call"))
 
     def test_a_full_device_is_taken_at_its_word(self):
         report = json.loads(run("--json", XSEG_SIM_MEMORY_MB="2")[1])
         self.assertEqual(report["would_use"], "expandable")
-        self.assertIn("too full for a trial", report["why"])
+        self.assertIn("not tested, not enough free memory", report["why"])
         self.assertEqual(report["can"]["vmm_trial"], "CUDA_ERROR_OUT_OF_MEMORY")
 
 
@@ -139,7 +139,7 @@ class Costs(ProbeTest):
                                       ("none", 0, 0)):
             with self.subTest(preset):
                 report = self.report("--costs", preset)
-                self.assertEqual((report["costs_are"], report["preset"]), ("modelled", preset))
+                self.assertEqual((report["costs_are"], report["preset"]), ("modeled", preset))
                 for call, median in (("cuMemCreate", create), ("cuMemUnmap", unmap)):
                     idle = self.cost(report, call, 2 * MIB)["idle"]
                     self.assertEqual(idle, {"median_us": median, "low_us": median,
@@ -163,7 +163,7 @@ class Costs(ProbeTest):
 
     def test_sizes_that_do_not_fit_are_left_out(self):
         said = self.fine(XSEG_SIM_MEMORY_MB="256")
-        self.assertIn("no memory for sizes from 256 MiB on", said)
+        self.assertIn("not enough free memory for sizes of 256.00 MiB and more", said)
         self.assertNotRegex(said, r"cuMem\w+ +512 MiB")
         self.assertRegex(said, r"cuMemCreate +64 MiB")
         report = self.report(XSEG_SIM_MEMORY_MB="64")
@@ -172,7 +172,7 @@ class Costs(ProbeTest):
                 continue
             fits = row["bytes"] * row["pages"] * row["threads"] <= 32 * MIB
             self.assertEqual((row["idle"] is not None, row["missing"]),
-                             (fits, None if fits else "there is no memory for it"), row)
+                             (fits, None if fits else "not enough free memory"), row)
 
     def test_sizes_batches_and_threads(self):
         report = self.report()
@@ -229,11 +229,11 @@ class Files(ProbeTest):
             with self.subTest(preset):
                 first = self.report("--costs", preset, "--save-costs", str(path))
                 text = path.read_text()
-                self.assertIn(f"# What calls of the simulated driver cost, modelled by its costs {preset}.\n",
+                self.assertIn(f"# Costs of the calls of the simulated driver, modeled by {preset}.\n",
                               text)
                 self.assertIn("\nname = Simulated device 0\n", text)
                 self.assertIn('{.name = "simulated_device_0", .reserve = ', text)
-                self.assertNotIn("Farthest", text)
+                self.assertNotIn("Largest deviation", text)
                 again = self.report("--costs", str(path))
                 self.assertEqual(again["preset"], str(path))
                 self.assertEqual(again["costs"], first["costs"])
@@ -248,7 +248,7 @@ class Files(ProbeTest):
         path = self.folder / "card.costs"
         status, _ = run("--save-costs", str(path), XSEG_SIM_FAIL="cuMemAlloc:1+1:2")
         self.assertEqual(status, 1)
-        self.assertIn("# cuMemAlloc was not measured: it costs nothing here.\n", path.read_text())
+        self.assertIn("# cuMemAlloc was not measured, so its cost is 0.\n", path.read_text())
         self.assertIn("\ncreate = 7000 150 0\n", path.read_text())
 
     def test_the_table_has_every_figure(self):
@@ -271,19 +271,19 @@ class Files(ProbeTest):
         self.assertEqual(sorted(firsts), sorted(report["first_us"]))
         table = self.read_table(self.fine("--table", "-", XSEG_SIM_MEMORY_MB="64").partition(
             "\n  driver ")[0])
-        self.assertIn("there is no memory for it", {line["note"] for line in table})
+        self.assertIn("not enough free memory", {line["note"] for line in table})
 
     def test_standard_output_is_one_files(self):
         done = subprocess.run([TOOL, "probe", "--save-costs", "-"], text=True, check=True,
                               capture_output=True)
-        self.assertTrue(done.stdout.startswith("# What calls of the simulated driver cost"))
-        self.assertIn("xseg would use", done.stderr)
+        self.assertTrue(done.stdout.startswith("# Costs of the calls of the simulated driver"))
+        self.assertIn("xseg uses", done.stderr)
 
     def test_a_file_that_cannot_be_written(self):
         for options, words in ((("--table", "/none/x"), "/none/x cannot be written: No such file"),
                                (("--save-costs", "/none/x"), "/none/x cannot be written: No such"),
                                (("--save-costs", "/dev/full"), "/dev/full cannot be written: No space"),
-                               (("--table", "-", "--save-costs", "-"), "take two files")):
+                               (("--table", "-", "--save-costs", "-"), "require two different files")):
             with self.subTest(options):
                 status, said = run(*options)
                 self.assertEqual(status, 2, said)
@@ -291,14 +291,14 @@ class Files(ProbeTest):
 
 
 class Failures(ProbeTest):
-    """Whatever fails is said, and nothing is left over: the tool asks the simulator at its end."""
+    """Whatever fails is said, and nothing is not released: the tool asks the simulator at its end."""
 
     def expect_said(self, fault):
         """A single fault is named somewhere; returns what was said."""
         status, said = run(XSEG_SIM_FAIL=fault, XSEG_SIM_MEMORY_MB="256")
         self.assertIn(status, (0, 1, 2), said)
-        self.assertNotIn("left over", said)
-        self.assertIn("CUDA_ERROR_UNKNOWN" if status else "xseg would use", said)
+        self.assertNotIn("not released", said)
+        self.assertIn("CUDA_ERROR_UNKNOWN" if status else "xseg uses", said)
         return status, said
 
     def test_each_call_by_name(self):
@@ -335,23 +335,23 @@ class Failures(ProbeTest):
                                r"costs of 20 MiB\n")
 
     def test_bad_arguments(self):
-        for options, words in ((("--device", "x"), "--device takes the number"),
-                               (("--device", ""), "--device takes the number"),
-                               (("--device", "99999999999"), "--device takes the number"),
+        for options, words in ((("--device", "x"), "--device takes a device ordinal"),
+                               (("--device", ""), "--device takes a device ordinal"),
+                               (("--device", "99999999999"), "--device takes a device ordinal"),
                                (("--driver", "hip"), "--driver takes sim or cuda"),
                                (("--costs", "cheap"), "--costs takes none, a100"),
                                (("--costs", "./none"), "XSEG_SIM_COSTS: ./none, cannot open the file, No such file"),
                                (("--seconds", "0"), "--seconds takes a number of seconds, from 1 to 3600"),
-                               (("--driver", "cuda", "--costs", "none"), "cannot be given with"),
-                               (("--nonsense",), "xseg probe --help lists the options"),
-                               (("file",), "too many arguments, 'file': it takes none")):
+                               (("--driver", "cuda", "--costs", "none"), "cannot be combined with"),
+                               (("--nonsense",), "`xseg probe --help` lists the options"),
+                               (("file",), "too many arguments, 'file'; the command takes none")):
             with self.subTest(options):
                 status, said = run(*options)
                 self.assertEqual(status, 2)
                 self.assertIn(words, said)
         status, said = run(XSEG_SIM_MEMORY_MB="odd")
         self.assertEqual(status, 2)
-        self.assertIn("does not understand", said)
+        self.assertIn("simulator configuration: ", said)
 
     def test_output_that_cannot_be_written(self):
         with open("/dev/full", "w", encoding="utf-8") as full:
@@ -375,7 +375,7 @@ class Driver(ProbeTest):
     def test_costs_are_measured(self):
         said = self.fine("--driver", "cuda", LD_LIBRARY_PATH=self.paths)
         self.assertIn("us, measured: median and quartiles of 21", said)
-        self.assertIn("the device could not be kept busy", said)
+        self.assertIn("no costs of a busy device: it could not be kept busy", said)
         self.assertRegex(said, r"driver +libcuda.so.1, CUDA \d+\.\d\n")
         report = self.report("--driver", "cuda", LD_LIBRARY_PATH=self.paths)
         self.assertEqual((report["costs_are"], report["preset"]), ("measured", None))
@@ -392,8 +392,8 @@ class Driver(ProbeTest):
         with tempfile.NamedTemporaryFile(suffix=".costs") as file:
             self.fine("--driver", os.environ["XSEG_DRIVER"], "--save-costs", file.name)
             text = pathlib.Path(file.name).read_text()
-            self.assertRegex(text, r"^# What calls of the driver cost, measured on Simulated device 0 under CUDA \d+\.\d\.\n")
-            self.assertEqual(self.report("--costs", file.name)["costs_are"], "modelled")
+            self.assertRegex(text, r"^# Costs of the calls of the driver, measured on Simulated device 0 with CUDA \d+\.\d\.\n")
+            self.assertEqual(self.report("--costs", file.name)["costs_are"], "modeled")
 
     def test_a_failing_call_of_two_threads_is_named(self):
         for call in ("cuMemCreate", "cuMemMap", "cuMemAlloc", "cuCtxPushCurrent", "cuMemAddressReserve"):

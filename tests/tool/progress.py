@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: MIT
 """Commands that read large snapshots: what a terminal shows meanwhile, and what an interrupt leaves."""
+import fcntl
 import os
 import pathlib
 import pickle
 import pty
+import re
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 
@@ -62,12 +66,15 @@ class Terminal(ProgressTest):
         self.assertIn(process.wait(), (0, 1))
         return said
 
-    def on_terminal(self, command, *paths):
+    def on_terminal(self, command, *paths, columns=0, env=None):
+        """columns: the width that the terminal reports; 0: none"""
         try:
             terminal, end = pty.openpty()
         except OSError as error:
             self.skipTest(f"no terminal can be opened here: {error}")
-        with self.start(command, *paths, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=end) as process:
+        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+        with self.start(command, *paths, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=end,
+                        env={**os.environ, **(env or {})}) as process:
             os.close(end)
             return self.shown(process, terminal)
 
@@ -77,6 +84,41 @@ class Terminal(ProgressTest):
             said = self.on_terminal(command, "job.pickle")
             self.assertRegex(said, rb"\r\[#+ *\] job\.pickle", command)
             self.assertTrue(said.endswith(b"\r\x1b[K"), said[-80:])
+
+    def lines(self, *paths, **more):
+        """The different lines that replace each other."""
+        said = self.on_terminal("blame", *paths, **more)
+        self.assertTrue(said.startswith(b"\r") and said.endswith(b"\r\x1b[K"), said[-80:])
+        lines = said.decode("ascii").split("\r")[1:-1]
+        self.assertGreater(len(lines), 0)
+        return {line.removesuffix("\x1b[K") for line in lines} - {""}
+
+    def test_a_line_is_not_wider_than_the_terminal(self):
+        name = "".join(f"part-{i}-" for i in range(25)) + ".pickle"
+        (self.folder / name).write_bytes(self.data)
+        for columns, bar in ((40, 10), (60, 10), (120, 10), (250, 40), (20, 0), (2, 0), (1, 0)):
+            for line in self.lines(name, columns=columns):
+                with self.subTest(columns=columns, line=line):
+                    shown = re.fullmatch(r"(?:\[(#* *)\] )?(.*)", line)
+                    self.assertEqual(len(shown[1] or ""), bar)
+                    if columns == 250:
+                        self.assertEqual(shown[2], name)
+                        continue
+                    self.assertEqual(len(line), columns - 1)
+                    head, tail = re.fullmatch(r"(.*?)\.{1,3}(?!\.)(.*)", shown[2]).groups() if columns > 2 else ("", "")
+                    self.assertTrue(name.startswith(head) and name.endswith(tail))
+                    self.assertIn(len(tail) - len(head), (0, 1))
+
+    def test_the_bar_gets_shorter_before_the_name(self):
+        (self.folder / "job.pickle").write_bytes(self.data)
+        for line in self.lines("job.pickle", columns=40):
+            self.assertRegex(line, r"^\[[# ]{26}\] job\.pickle$")
+
+    def test_the_width_comes_from_the_environment_if_the_terminal_has_none(self):
+        (self.folder / "job.pickle").write_bytes(self.data)
+        for columns, variable, bar in ((0, "40", 26), (0, "", 40), (0, "x", 40), (50, "40", 36)):
+            for line in self.lines("job.pickle", columns=columns, env={"COLUMNS": variable}):
+                self.assertRegex(line, rf"^\[[# ]{{{bar}}}\] job\.pickle$")
 
     def test_both_files_of_a_comparison_have_one(self):
         for name in ("a.pickle", "b.pickle"):
@@ -95,7 +137,7 @@ class Terminal(ProgressTest):
         with self.start("blame", "pipe", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=end) as process:
             os.close(end)
             (self.folder / "pipe").write_bytes(self.data)
-            self.assertRegex(self.shown(process, terminal), rb"\r0 MB of pipe")
+            self.assertRegex(self.shown(process, terminal), rb"\r[\d.]+ (bytes|KiB|MiB) of pipe\x1b")
 
     def test_nothing_is_drawn_elsewhere(self):
         (self.folder / "job.pickle").write_bytes(self.data)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Processes of a job name their own snapshots, and `xseg compare` finds the odd one: ranks.py TOOL SOURCE_ROOT LIBRARY.
+"""Processes of a job name their own snapshots, and `xseg compare` finds the outlier: ranks.py TOOL SOURCE_ROOT LIBRARY.
 
 Each process is started as a launcher starts it, and runs out of memory on the simulated driver.
 """
@@ -68,7 +68,7 @@ class RanksTest(unittest.TestCase):
                     self.assertEqual((done.returncode, done.stderr), (status, b""))
                     found = json.loads(done.stdout)
                     self.assertEqual(found["odd"], f"rank {ODD}")
-                    self.assertRegex(found["verdict"], r"^rank 2 is the odd one of 4: it reserves \d+.\d\d MiB more at the peak[,:] "
+                    self.assertRegex(found["verdict"], r"^rank 2 is the outlier of 4: it reserves \d+.\d\d MiB more at the peak[,:] "
                                                        r".*at cache")
                 for name in names:
                     (self.folder / name).unlink()

@@ -43,7 +43,7 @@ class Refused(unittest.TestCase):
         self.assertEqual((short["device_bytes"], short["failed"], short["completes"]), (DEVICE_MIB * MIB, 1, True))
         self.assertEqual(short["least_change"], found["advised"]["config"])
         self.assertTrue(short["least_change"].startswith("expandable_segments:True"), short)
-        self.assertFalse(found["in_force"]["completes"])
+        self.assertFalse(found["current"]["completes"])
 
     def test_it_would_not(self):
         found = self.advise(self.refuse(300 * MIB, "expandable_segments:False,history:all"))

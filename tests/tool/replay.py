@@ -53,7 +53,7 @@ class ReplayTest(unittest.TestCase):
         """The steps of a tape, all of which must agree."""
         done = self.replay("--check", self.file(text))
         steps = sum(line.startswith("=") for line in text.splitlines())
-        self.assertIn(f"\n{steps} of {steps} {'step agrees' if steps == 1 else 'steps agree'}\n", done.stdout)
+        self.assertIn(f"\n{steps:,} of {steps:,} {'step agrees' if steps == 1 else 'steps agree'}\n", done.stdout)
 
 
 class BadInput(ReplayTest):
@@ -75,9 +75,9 @@ class BadInput(ReplayTest):
                 (b"xtrace 1\n#" + b"x" * 100000 + b"\n", 2, "longer"),
                 (b"xtrace 1\nf 184467440737095516\n", 2, "never allocated"),
                 (b"xtrace 1\na 0 51", 2, "middle of a line"),
-                (b"xtrace 1\n" + b"\xff" * 30 + b"\n", 2, "no operation"),
+                (b"xtrace 1\n" + b"\xff" * 30 + b"\n", 2, "unknown operation, "),
                 (b"\x28\xb5\x2f\xfd" + b"\xff" * 50, 1, "compressed data is damaged"),
-                (b"\x28\xb5\x2f\xfd", 1, "was cut")):
+                (b"\x28\xb5\x2f\xfd", 1, "is truncated")):
             with self.subTest(contents[:60]):
                 self.refused(self.file(contents), line, words)
 
@@ -91,7 +91,7 @@ class BadInput(ReplayTest):
     def test_cut_and_damaged_traces(self):
         whole = (ROOT / "benchmarks/traces/decode_graphs.xtrace.zst").read_bytes()
         for cut in (5, 100, len(whole) // 2, len(whole) - 1):
-            self.refused(self.file(whole[:cut], "cut.zst"), r"\d+", "was cut")
+            self.refused(self.file(whole[:cut], "cut.zst"), r"\d+", "is truncated")
         middle = len(whole) // 2
         damaged = whole[:middle] + bytes(64) + whole[middle + 64:]
         self.refused(self.file(damaged, "damaged.zst"), r"\d+", "")
@@ -115,21 +115,21 @@ class BadInput(ReplayTest):
                 (("--check", good), "no `=` line"),
                 (("--driver", "metal", good), "sim or cuda"),
                 (("--costs", "./none.costs", good), "xseg_sim_reset: costs: ./none.costs, cannot open the file"),
-                (("--driver", "cuda", "--min-device", good), "cannot be given"),
-                (("--driver", "cuda", "--costs", "none", good), "cannot be given"),
+                (("--driver", "cuda", "--min-device", good), "cannot be combined"),
+                (("--driver", "cuda", "--costs", "none", good), "cannot be combined"),
                 (("--device-memory", "much", good), "such as 900MiB"),
                 (("--device-memory", "-5", good), "such as 900MiB"),
                 (("--device-memory", "1MB", good), "such as 900MiB"),
                 (("--device-memory", "900", good), "less than 2MiB"),
-                (("--device-memory", "99999999999999999999", good), "more than any"),
+                (("--device-memory", "99999999999999999999", good), "exceeds the memory of any"),
                 (("--costs", "free", good), "takes none, a100"),
                 (("--config", "max_split_size_mb:19", good), "max_split_size_mb"),
                 (("--config", "nonsense", good), "nonsense"),
                 (("--check", "--compare", "", good), "--compare"),
                 (("--timeline", self.folder / "no/where", good), "cannot be written"),
-                (("--device", "0", good), "this is a trace"),
+                (("--device", "0", good), "this file is a trace"),
                 (("--device", "1024", good), "from 0 to 1023"),
-                (("--timeline", self.folder / "out", good, good), "one trace")):
+                (("--timeline", self.folder / "out", good, good), "requires a single FILE")):
             with self.subTest(arguments):
                 done = self.replay(*arguments, exit_status=2)
                 self.assertIn(words, done.stderr)
@@ -217,12 +217,12 @@ class Figures(ReplayTest):
         text = "a 0 30000000 0\nf 0\n"
         classic = ("--compare", "expandable_segments:False")
         self.assertRegex(self.verdict(text, *classic),
-                         r"\AB reserves 10\.0 MiB less, (\d\.\d x|\d+) (fewer|more) driver calls\Z")
+                         r"\AB reserves 10\.00 MiB less and makes (\d\.\d x|[\d,]+) (fewer|more) driver calls\Z")
         self.assertRegex(self.verdict("c \n" + text, "--compare", "expandable_segments:True"),
-                         r"\AB reserves 10\.0 MiB more, ")
+                         r"\AB reserves 10\.00 MiB more and makes ")
         self.assertEqual(self.verdict(text, "--compare", "expandable_segments:True"),
-                         "B reserves as much, as many driver calls")
-        self.assertEqual(self.verdict("", *classic), "B reserves as much, as many driver calls")
+                         "B reserves the same amount and makes the same number of driver calls")
+        self.assertEqual(self.verdict("", *classic), "B reserves the same amount and makes the same number of driver calls")
 
     def test_verdicts_count_driver_calls(self):
         grow = "".join(f"a {i} 30000000 0\n" for i in range(40))
@@ -232,7 +232,7 @@ class Figures(ReplayTest):
         self.assertGreater(max(sums), 1.05 * min(sums))
         word = "fewer" if sums[1] < sums[0] else "more"
         self.assertTrue(self.verdict(grow, "--compare", "expandable_segments:False").endswith(
-            f", {max(sums) / min(sums):.1f} x {word} driver calls"))
+            f" and makes {max(sums) / min(sums):.1f} x {word} driver calls"))
 
     def test_verdicts_under_shortage(self):
         text = "d 44\na 0 31457280 0\na 1 10485760 0\n"
@@ -280,7 +280,7 @@ class Figures(ReplayTest):
         done = self.replay("-", given=b"xtrace 1\nx\n", exit_status=2)
         self.assertTrue(done.stderr.startswith("standard input:2: "), done.stderr)
         done = self.replay("-", "-", given=b"xtrace 1\na 0 512 0\n", exit_status=2)
-        self.assertIn("standard input can be read once only", done.stderr)
+        self.assertIn("standard input can be read only once", done.stderr)
 
     def test_the_timeline_on_standard_output(self):
         path, out = self.file("a 0 512 0\nf 0\n"), self.folder / "timeline"
@@ -379,7 +379,7 @@ class OutOfMemory(ReplayTest):
         one = self.figures(text, "--config", "expandable_segments:False")
         self.assertEqual((one["oom_at"], one["peak_requested"]), (-1, 60000000))
         self.assertEqual((one["failed"], one["failed_served"]), (1, 1))
-        self.assertIn("failed then, served here            1 of 1\n",
+        self.assertIn("failed requests served              1 of 1\n",
                       self.replay(self.file(text)).stdout)
 
 
@@ -430,7 +430,7 @@ class Checks(ReplayTest):
     def test_memory_that_the_tape_did_not_have(self):
         path = self.file(EXPANDABLE + "a 0 1000 0\n! oom\n= 0 0 0 2097152 0 0 0 0 0\n")
         done = self.replay("--check", path, exit_status=1)
-        self.assertIn(":3: 1000 bytes were served, expected out of memory", done.stderr)
+        self.assertIn(":3: allocated 1,000 bytes, expected out of memory", done.stderr)
         self.assertIn("\n0 of 1 step agrees\n", done.stdout)
 
     def test_floor(self):
@@ -441,7 +441,7 @@ class Checks(ReplayTest):
         self.assertIn("\n1 of 1 step agrees\n", done.stdout)
         parted = text + "a 1 1000 0\n! oom\n" + wrong + "a 2 900000000 0\na 3 512 0\nf 3\n"
         done = self.replay("--check=floor", self.file(parted))
-        self.assertIn("\n1 of 1 step agrees up to line 8, where only xseg found memory\n",
+        self.assertIn("\n1 of 1 step agrees up to line 8, the first request that succeeds only in xseg\n",
                       done.stdout)
         failing = text + "a 2 900000000 0\n" + wrong
         done = self.replay("--check=floor", self.file(failing), exit_status=3)
@@ -596,7 +596,7 @@ class Explain(ReplayTest):
     def test_words(self):
         text = self.replay("--explain", "--config", "idle_ms:60000", self.file(self.TEXT)).stdout
         for words in (r"29\.58 %  42.00 MiB  contains an allocated block",
-                      r"20.00 MiB at 0x[0-9a-f]+, large, stream 0: 2 live",
+                      r"20.00 MiB at 0x[0-9a-f]+, large, stream 0: 2 allocated blocks",
                       r"stream 2: a block of 20.00 MiB waits for stream 5",
                       r"large, private pool, stream 0",
                       r"60.00 MiB  idle, released by decay", r"100.00 %  142.00 MiB  reserved"):
@@ -604,7 +604,7 @@ class Explain(ReplayTest):
 
     def test_ages_of_blocks(self):
         path = self.file("@ 0\na 0 9437184 0\n@ 60000000\na 1 3145728 0\n@ 61000000\n")
-        words = ": 2 live, 12.00 MiB, the largest 9.00 MiB"
+        words = ": 2 allocated blocks, 12.00 MiB, the largest 9.00 MiB"
         self.assertIn(words + ", allocated 61.0 s ago\n",
                       self.replay("--explain", "--config", "history:state", path).stdout)
         self.assertIn(words + "\n", self.replay("--explain", path).stdout)

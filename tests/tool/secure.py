@@ -89,11 +89,11 @@ class Secure(unittest.TestCase):
     def test_the_tool(self):
         self.assertEqual(self.config(0o755).splitlines()[:3], [
             "source    XSEG_ALLOC_CONF", "string    expandable_segments:False",
-            "not read  PYTORCH_ALLOC_CONF: the first source that is present counts, whole"])
+            "ignored   PYTORCH_ALLOC_CONF: only the first source that is set is read"])
         said = self.config(0o4755)
         if "source    XSEG_ALLOC_CONF" in said:
             self.skipTest("the file system of temporary files knows no set-user-ID programs")
-        self.assertRegex(said, r"^source    default\nstacks    by .*\n\nall ")
+        self.assertRegex(said, r"^source    default\nstacks    captured by .*\n\nall ")
 
 
 if __name__ == "__main__":

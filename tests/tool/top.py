@@ -265,7 +265,7 @@ class Budget(Case):
         for base in (64, 128):
             lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, base + 1, 63, 0)
             fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
-        self.assertIn("\nall 64 slots of the budget file are taken: further processes take no part\n",
+        self.assertIn("\nall 64 slots of the budget file are in use: no other process can join\n",
                       top("--once", "--budget", ledger).stdout)
 
     def test_what_is_no_ledger(self):
@@ -310,7 +310,7 @@ class Hostile(Case):
         self.assertEqual(len(look(os.getpid())), 1)
 
     def test_what_cannot_be_read_is_said(self):
-        for data, said in ((b"", "too short"), (b"xseg-top", "too short"), (bytes(SIZE), "nothing that xseg has published"),
+        for data, said in ((b"", "too short"), (b"xseg-top", "too short"), (bytes(SIZE), "xseg did not write the file"),
                            (self.content(version=9), "another version"), (self.content(devices=33), "more devices"),
                            (self.content()[:SIZE // 2], "too short")):
             number = os.memfd_create("xseg-top")
@@ -368,9 +368,9 @@ while True:
 
 class Arguments(Case):
     def test_what_does_not_go_together(self):
-        for arguments, said in ((["--json"], "--json needs --once"), (["--once", "--interval", "2"], "--interval cannot"),
+        for arguments, said in ((["--json"], "--json requires --once"), (["--once", "--interval", "2"], "--interval cannot"),
                                 (["--sort", "age"], "--sort"), (["--interval", "0"], "--interval"), (["--pid", "0"], "--pid"),
-                                ([], "no terminal: give --once"), (["file"], "file")):
+                                ([], "must be a terminal; use --once"), (["file"], "file")):
             done = top(*arguments)
             self.assertEqual((done.returncode, done.stdout), (2, ""), arguments)
             self.assertIn(said, done.stderr)
@@ -399,7 +399,7 @@ class Arguments(Case):
         self.assertGreater(found["hidden"], 0)
         if more:
             self.assertNotIn(one.pid, [entry["pid"] for entry in found["publishers"]])
-            self.assertRegex(top("--once", **more).stdout, r"^\d+ process(es)?, \d+ devices?; \d+ process(es)? may not be looked at")
+            self.assertRegex(top("--once", **more).stdout, r"^\d+ process(es)?, \d+ devices?; \d+ process(es)? cannot be read \(permission denied\)")
 
 
 class Screen:
@@ -620,7 +620,7 @@ class Live(Case):
         self.until(lambda lines: order(lines) == ["0", "1"])
         self.type(b"<<")  # to ALLOCATED
         self.until(lambda lines: order(lines) == ["1", "0"])
-        self.type(b"\x1bOC\x1bOC")  # two arrows to the right: CACHED again
+        self.type(b">>")  # CACHED again
         self.until(lambda lines: order(lines) == ["0", "1"])
         self.type(b"xyz ?q")  # what is no key does nothing
         self.expect_end(0)
@@ -655,6 +655,48 @@ class Live(Case):
         self.type(b"q")
         self.expect_end(0)
 
+    def test_a_terminal_of_80_columns_shows_the_columns_in_the_order_of_their_priority(self):
+        one = self.publisher(devices=20)
+        one.do("alloc 0 40")
+        one.do("pool kv 3")
+        for device in range(1, 20):
+            one.do(f"alloc {device} {100 - device}")
+        self.begin("--pid", one.pid, columns=80)
+        fixed, pages = ["PID", "COMMAND", "DEVICE"], [["ALLOCATED", "CACHED", "RESERVED", "OOMS"], ["PENDING", "PEAK", "REGISTERED", "AGE"], ["REJECTED"]]
+        for number, page in enumerate(pages, 1):
+            self.until(lambda lines, page=page, number=number: lines[2].split() == fixed + page
+                       and lines[1] == f"rows 1 to 20 of 22; column page {number} of 3"
+                       and devices(lines[3:23]) == [str(i) for i in range(1, 20)] + ["0"])
+            self.assertLessEqual(max(map(len, self.screen.lines())), 80)
+            self.type(b"\x1bOC")  # right; the last page stays
+        self.type(b"\x1bOF")  # end
+        self.until(lambda lines: lines[1].startswith("rows 3 to 22 of 22")
+                   and [line.split()[:1] for line in lines[21:23]] == [["default"], ['"kv"']])
+        self.type(b"\x1bOD\x1bOD\x1bOD\x1bOH")  # left; home
+        self.until(lambda lines: lines[1] == "rows 1 to 20 of 22; column page 1 of 3")
+        self.type(b">>>")  # from RESERVED to CACHED, which then has the highest priority
+        self.until(lambda lines: lines[2].split() == fixed + ["ALLOCATED", "CACHED", "RESERVED", "OOMS"])
+        self.type(b">>")  # REGISTERED
+        self.until(lambda lines: lines[2].split() == fixed + ["ALLOCATED", "RESERVED", "REGISTERED"])
+        self.type(b"q")
+        self.expect_end(0)
+
+    def test_a_terminal_of_40_columns_shows_one_column_at_a_time(self):
+        ledger = self.ledger()
+        one = self.publisher(f"publish:True,budget_file:{ledger}")
+        one.do("alloc 0 40")
+        self.begin("--pid", one.pid, "--budget", ledger, rows=10, columns=40)
+        self.until(lambda lines: lines[2].split() == ["PID", "COMMAND", "DEVICE", "RESERVED"]
+                   and lines[1].startswith("column page 1 of ") and lines[3].split()[1:] == ["test-pub", "0", "40.00", "MiB"]
+                   and lines[7].split() == ["PID", "COMMAND", "PHYSICAL"] and lines[8].endswith("40.00 MiB")
+                   and lines[9] == "q quit  < > sort  p pools  arrows scroll")
+        for column in ("ALLOCATED", "CACHED", "OOMS", "PEAK"):
+            self.type(b"\x1bOC")
+            self.until(lambda lines, column=column: column in lines[2].split())
+            self.assertLessEqual(max(map(len, self.screen.lines())), 40)
+        self.type(b"q")
+        self.expect_end(0)
+
     def test_a_signal_gives_the_terminal_back(self):
         self.begin()
         os.kill(self.pid, signal.SIGTERM)
@@ -683,7 +725,7 @@ class Live(Case):
         self.type(b"q")
         self.expect_end(0)
         self.start(term="no-such-terminal")
-        self.until(lambda lines: any("give --once" in line for line in lines))
+        self.until(lambda lines: any("use --once" in line for line in lines))
         self.expect_end(2)
 
 

@@ -62,8 +62,8 @@ class ViewTest(unittest.TestCase):
             programme = viewed.Programme(seed, 900, early)
             whole = viewed.Model(self.page(programme.snapshot()))
             small = viewed.Model(self.page(programme.snapshot(), "--blocks", 30))
-            self.assertIn(f"snapshot.pickle: the page is aggregated: it has the 30 blocks with most bytes x events, and of "
-                          f"{len(whole.lives) - 30} others the sum", self.said)
+            self.assertIn(f"snapshot.pickle: the page is aggregated: it has the 30 blocks with the largest product of size and "
+                          f"lifetime, and the sum of {len(whole.lives) - 30} others; --blocks sets the number", self.said)
             self.assertTrue(small.whole)
             self.assertEqual(len(small.lives), 30)
             self.assertEqual(small.facts["summed"], len(whole.lives) - 30)
@@ -170,7 +170,7 @@ class ViewTest(unittest.TestCase):
         huge["device_traces"][0][-1]["size"] = 1 << 50
         for contents, says in ((whole[:len(whole) // 2], "byte"), (b"hello", "text file"), (pickle.dumps({"a": 1}), "no memory snapshot"),
                                (pickle.dumps({"segments": [], "device_traces": []}), "neither events nor segments"),
-                               (pickle.dumps(huge), "16 TiB")):
+                               (pickle.dumps(huge), "a block or segment has 1024.00 TiB; a page shows at most 16.00 TiB")):
             (self.folder / "bad").write_bytes(contents)
             self.assertIn(says, self.view("bad", "-o", "page.html", status=2))
             self.assertEqual(sorted(os.listdir(self.folder)), ["bad"])

@@ -43,20 +43,20 @@ STATES = """
 const pane = Main.panes[0], states = [];
 for (let m = 0; m <= pane.model.n; m++) {
   const one = pane.finder.at(m);
-  states.push({live: one.live, pending: one.pending, reserved: one.reserved, cached: one.cached, stranded: one.stranded,
+  states.push({live: one.allocated, pending: one.pending, reserved: one.reserved, cached: one.cached, stranded: one.fragmented,
                blocks: one.lives.length});
 }
 return states;
 """
 SERIES = """
 const {memory, model} = Main.panes[0];
-return Array.from({length: model.n + 1}, (_, m) => { const v = memory.at(m); return [Series.used(v, 0), v[Sites.PENDING], v[Series.RESERVED]]; });
+return Array.from({length: model.n + 1}, (_, m) => { const v = memory.at(m); return [Series.active(v, 0), v[Sites.PENDING], v[Series.RESERVED]]; });
 """
 COLUMNS = """
 const [from, to, width] = arguments, {memory, view} = Main.panes[0];
 view.set(from, to);
 const edges = view.edges(width), columns = memory.columns(edges);
-return Array.from({length: width}, (_, c) => [edges[c], edges[c + 1], Series.used(columns, c * Series.VALUES),
+return Array.from({length: width}, (_, c) => [edges[c], edges[c + 1], Series.active(columns, c * Series.VALUES),
                                                columns[c * Series.VALUES + Series.RESERVED]]);
 """
 PAGES = """
@@ -64,8 +64,8 @@ const [width, height] = arguments, {map, view} = Main.panes[0];
 view.set(0, 1);
 const edges = view.edges(width), grids = map.grids(edges, width, height);
 const total = (grid, c) => { let sum = 0; for (let row = 0; row < height; row++) sum += grid.cells[row * (width + 1) + c]; return Math.round(sum); };
-return Array.from({length: width}, (_, c) => ({moment: edges[c], mapped: total(grids.mapped, c), live: total(grids.live, c),
-                                               pending: total(grids.pending, c), held: total(grids.held, c)}));
+return Array.from({length: width}, (_, c) => ({moment: edges[c], mapped: total(grids.mapped, c), live: total(grids.allocated, c),
+                                               pending: total(grids.pending, c), held: total(grids.used, c)}));
 """
 
 
@@ -200,7 +200,7 @@ class PageTest(unittest.TestCase):
         chain = ActionChains(self.browser).move_to_element_with_offset(self.element(".timeline"), int(point[0]), int(point[1]))
         chain.click().perform()
         self.assertRegex(self.element("pre").text, r"(?s)^block 0x.*\nsite +model\d\.py:\d+ layer\d\n.*\n\S*torch/nn\.py:\d+ inner\d\nmodel\d\.py:\d+ layer\d$")
-        self.assertIn("used", self.element(".timeline ~ .figures").text)
+        self.assertIn("active (allocated and pending)", self.element(".timeline ~ .figures").text)
 
     def test_a_search_finds_blocks_by_their_stack(self):
         programme = viewed.Programme(8, 800)
@@ -271,12 +271,12 @@ class PageTest(unittest.TestCase):
         page = [segment["address"], viewed.PAGE, "pinned", 0, viewed.PAGE, viewed.PAGE // 2]
         snapshot["xseg"] = {"devices": [{"device": 0, "lost": 5, "left_out": 0, "pages": [page]}]}
         self.open(snapshot)
-        self.assertIn("pinned 2.00 MiB", self.element("h3 + .state").find_element(By.XPATH, "preceding-sibling::h3[1]").text)
+        self.assertIn("not released: 2.00 MiB (pinned)", self.element(".figures:has(+ .state)").text)
         self.assertEqual(self.run_script("return Main.panes[0].state.pinned.length"), 1)
         self.assertEqual(self.run_script("return Main.panes[0].state.registered.length"), 1)
-        self.assertIn("registered 1.00 MiB", self.element("h3 + .state").find_element(By.XPATH, "preceding-sibling::h3[1]").text)
-        self.assertIn("registered, at the end, a line in the map below", self.element("body").text)
-        self.assertIn("5 older events are missing", self.element(".figures").text)
+        self.assertIn("registered 1.00 MiB", self.element(".figures:has(+ .state)").text)
+        self.assertIn("registered pages, at the end of the recording", self.element("body").text)
+        self.assertIn("5 older events were overwritten or omitted", self.element(".figures").text)
         self.press(Keys.LEFT)
         self.run_script("return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
         self.assertEqual(self.run_script("return Main.panes[0].state.pinned.length"), 0)
@@ -290,6 +290,39 @@ class PageTest(unittest.TestCase):
         self.press("/")
         self.press("site")
         self.assertLess(self.run_script("return document.getElementsByTagName('*').length"), 300)
+
+    def test_ticks_are_round(self):
+        self.open(viewed.Programme(18, 3000).snapshot())
+        steps = self.run_script("return [1, 3, 150, 700, 1024, 1500, 5e6, 3e9, 7e11, 2e13].map(Axis.roundUpBytes)")
+        self.assertEqual(steps, [1, 5, 256, 1024, 1024, 2048, 5 << 20, 5 << 30, 1 << 40, 20 << 40])
+        self.assertEqual(self.run_script("return Axis.byteTicks(11 * 2 ** 30, 6).map((tick) => tick.text)"),
+                         ["0", "2 GiB", "4 GiB", "6 GiB", "8 GiB", "10 GiB"])
+        self.assertEqual(self.run_script("return Axis.byteTicks(1300 * 2 ** 20, 6).map((tick) => tick.text)"),
+                         ["0", "256 MiB", "512 MiB", "768 MiB", "1 GiB", "1.25 GiB"])
+        for from_, to in ((0, 1), (0.3, 0.9), (0.5, 0.51)):
+            for by_time in (False, True):
+                ticks = self.run_script("""
+                    const [from, to, byTime] = arguments, view = Main.panes[0].view;
+                    view.byTime = byTime;
+                    view.set(from, to);
+                    return view.ticks(5).map((tick) => [tick.share * view.extent, tick.text, tick.share >= view.from && tick.share <= view.to]);""",
+                                        from_, to, by_time)
+                self.assertIn(len(ticks), range(1, 7), ticks)
+                self.assertTrue(all(tick[2] for tick in ticks), ticks)
+                self.assertRegex(ticks[-1][1], r"^\d+(\.\d+)? (us|ms|s|min)$" if by_time else r"^\d+(,\d{3})*$")
+
+    def test_a_color_has_one_meaning(self):
+        self.open(viewed.Programme(19, 300).snapshot())
+        for scheme in ("light", "dark"):
+            self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+            pixels, states = self.run_script("""
+                const {bands} = Colors.timelinePixels();
+                return [bands.map(({full}) => full.color + "/" + full.stripe), Colors.statePixels().map((one) => one.color + "/" + one.stripe)];""")
+            self.assertEqual(len(set(pixels)), len(pixels))
+            self.assertEqual(len(set(states)), 5)
+            # Allocated memory of other sites and pending memory are in both pictures; nothing else is.
+            self.assertEqual(set(pixels) & set(states), set(pixels[-2:]))
+        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
     def test_dark_and_light(self):
         self.open(viewed.Programme(13, 100).snapshot())
@@ -306,7 +339,7 @@ class PageTest(unittest.TestCase):
         programme = viewed.Programme(14, 300)
         self.open(programme.snapshot() | {"device_traces": [[]]})
         self.assertEqual(self.run_script(STATES), [programme.states[-1]])
-        self.assertIn("no history", self.element(".figures").text)
+        self.assertIn("no events were recorded", self.element(".figures").text)
 
 
 class RequestTest(PageTest):

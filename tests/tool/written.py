@@ -173,6 +173,17 @@ class Space(Written):
                 self.assertEqual(said, f"xseg {arguments[0]}: /dev/full cannot be written: No space left on device\n")
         self.assertTrue(pathlib.Path("/dev/full").is_char_device())
 
+    def test_a_probe_reports_a_full_device_and_a_limit(self):
+        for option in ("--table", "--save-costs"):
+            said = self.run_tool(["probe", option, "/dev/full"], 2)
+            self.assertEqual(said, "xseg probe: /dev/full cannot be written: No space left on device\n")
+        (self.folder / "out").write_text("before", encoding="utf-8")
+        said = self.run_tool(["probe", "--table", "out"], 2,
+                             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 10, 1 << 10)))
+        self.assertEqual(said, "xseg probe: out cannot be written: File too large\n")
+        self.assertEqual(self.left(), ["out"])
+        self.assertEqual((self.folder / "out").read_text(encoding="utf-8"), "before")
+
     def test_a_full_file_system_is_reported(self):
         unshare = shutil.which("unshare")
         enter = [unshare, "--mount"] if os.geteuid() == 0 else [unshare, "--mount", "--map-root-user"]
@@ -233,7 +244,7 @@ class Places(Written):
     def test_the_input_is_not_replaced(self):
         for arguments, data, _ in self.writers(str(self.trace)):
             if data == self.trace:
-                self.assertIn("is read: give another file to write", self.run_tool([*arguments, data], 2))
+                self.assertIn("is an input file; choose another output file", self.run_tool([*arguments, data], 2))
         self.assertEqual(self.trace.read_text(encoding="utf-8"), TRACE)
 
     def test_one_file_is_not_written_twice(self):

@@ -44,7 +44,7 @@ class Keys(unittest.TestCase):
             found = json.loads(subprocess.run([tool, "advise", "--pytorch", "--json", trace.name], capture_output=True,
                                               check=True).stdout)
         self.assertEqual(found["omitted"], ",".join(key for key in keys if key.partition(":")[0] in unknown))
-        self.assertEqual(found["in_force"]["config"], ",".join(key for key in keys if key.partition(":")[0] not in unknown))
+        self.assertEqual(found["current"]["config"], ",".join(key for key in keys if key.partition(":")[0] not in unknown))
 
 
 if __name__ == "__main__":

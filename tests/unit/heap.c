@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "src/tools/containers/heap.h"
+#include "src/tools/containers/containers.h"
 
 #define COUNT 2000u
 

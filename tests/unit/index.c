@@ -9,8 +9,7 @@
 
 #include <cmocka.h>
 
-#include "src/tools/containers/array.h"
-#include "src/tools/containers/index.h"
+#include "src/tools/containers/containers.h"
 
 #define COUNT 5000u
 
@@ -29,16 +28,16 @@ static void fill(struct index *index, struct words *words, unsigned bits)
 {
     for (uint64_t i = 0; i < COUNT; i++) {
         const uint64_t word = i * i;
-        const uint64_t sum = index_sum(&word, sizeof(word)) >> (64 - bits);
+        const uint64_t sum = index_hash(&word, sizeof(word)) >> (64 - bits);
 
         assert_int_equal(index_find(index, sum, &word, sizeof(word), is_word, words), INDEX_NONE);
-        assert_true(array_room((void **)&words->words, words->count, sizeof(word)));
+        assert_true(array_reserve((void **)&words->words, words->count, sizeof(word)));
         words->words[words->count] = word;
         assert_true(index_add(index, sum, (uint32_t)words->count++));
     }
     for (uint64_t i = 0; i < COUNT; i++) {
         const uint64_t word = i * i;
-        const uint64_t sum = index_sum(&word, sizeof(word)) >> (64 - bits);
+        const uint64_t sum = index_hash(&word, sizeof(word)) >> (64 - bits);
 
         assert_int_equal(index_find(index, sum, &word, sizeof(word), is_word, words), i);
     }
@@ -55,7 +54,7 @@ static void each_number_is_found(void **state)
 
         fill(&index, &words, bits[i]);
         index_fini(&index);
-        assert_int_equal(index.room, 0);
+        assert_int_equal(index.capacity, 0);
         free(words.words);
     }
 }
@@ -66,14 +65,14 @@ static void an_array_keeps_its_items(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < COUNT; i++) {
-        assert_true(array_room((void **)&items, i, sizeof(*items)));
+        assert_true(array_reserve((void **)&items, i, sizeof(*items)));
         items[i] = i;
     }
     for (uint32_t i = 0; i < COUNT; i++)
         assert_int_equal(items[i], i);
     /* What was taken away may be added again. */
     for (uint32_t i = 64; i < COUNT; i++) {
-        assert_true(array_room((void **)&items, i, sizeof(*items)));
+        assert_true(array_reserve((void **)&items, i, sizeof(*items)));
         items[i] = 2 * i;
     }
     assert_int_equal(items[63], 63);

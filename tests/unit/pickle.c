@@ -9,14 +9,14 @@
 
 #include <cmocka.h>
 
-#include "src/tools/reading/unpickle.h"
+#include "src/tools/reading/pickle.h"
 
 /* A string literal's bytes, with NUL bytes among them. */
 #define BYTES(literal) (literal), sizeof(literal) - 1
 #define HEAD           "\x80\x02"
 
 /* Read bytes as a file, with a taker or NULL. */
-static bool read_with(const void *bytes, size_t size, const struct pickle_taker *taker,
+static bool read_with(const void *bytes, size_t size, const struct pickle_filter *filter,
                       struct pickle *pickle, struct pickle_fault *fault)
 {
     FILE *file = tmpfile();
@@ -28,7 +28,7 @@ static bool read_with(const void *bytes, size_t size, const struct pickle_taker 
     rewind(file);
     input = input_open(file);
     assert_non_null(input);
-    fine = pickle_read(input, taker, pickle, fault);
+    fine = pickle_read(input, filter, pickle, fault);
     input_close(input);
     fclose(file);
     return fine;
@@ -237,31 +237,31 @@ static void what_is_wrong_is_named_with_its_place(void **state)
         uint64_t byte;
         const char *words;
     } rows[] = {
-        {BYTES(""), 0, "was cut"},
-        {BYTES("N."), 0, "no pickle of protocol 2"},
-        {BYTES("\x80\x01N."), 0, "protocol 1 of pickles is not known"},
-        {BYTES("\x80\x06N."), 0, "protocol 6 of pickles is not known"},
-        {BYTES(HEAD "N"), 3, "was cut"},
-        {BYTES(HEAD "J\0\0"), 2, "was cut"},
-        {BYTES(HEAD "X\x09\0\0\0abc"), 2, "was cut"},
-        {BYTES(HEAD "."), 2, "a value is missing"},
+        {BYTES(""), 0, "is truncated"},
+        {BYTES("N."), 0, "not a pickle of protocol 2"},
+        {BYTES("\x80\x01N."), 0, "unsupported protocol, 1"},
+        {BYTES("\x80\x06N."), 0, "unsupported protocol, 6"},
+        {BYTES(HEAD "N"), 3, "is truncated"},
+        {BYTES(HEAD "J\0\0"), 2, "is truncated"},
+        {BYTES(HEAD "X\x09\0\0\0abc"), 2, "is truncated"},
+        {BYTES(HEAD "."), 2, "stack underflow"},
         {BYTES(HEAD "N(."), 4, "a mark on the stack"},
-        {BYTES(HEAD "I5\n."), 2, "opcode 0x49"},
-        {BYTES(HEAD "]Na]e."), 6, "a mark is missing"},
-        {BYTES(HEAD "NNa."), 4, "no list"},
-        {BYTES(HEAD ")(Ne."), 5, "no list"},
-        {BYTES(HEAD "](Nu."), 5, "no dictionary"},
-        {BYTES(HEAD "](N\x90."), 5, "no set"},
-        {BYTES(HEAD "}(NNNu."), 7, "a key without a value"},
-        {BYTES(HEAD "}Ns."), 4, "a value is missing"},
-        {BYTES(HEAD "N(\x85."), 4, "a value is missing"},
-        {BYTES(HEAD "N(2."), 4, "a value is missing"},
-        {BYTES(HEAD "0."), 2, "a value is missing"},
-        {BYTES(HEAD "1."), 2, "a mark is missing"},
-        {BYTES(HEAD "\x94."), 2, "a value is missing"},
-        {BYTES(HEAD "h\0."), 2, "memo entry 0 was not made"},
-        {BYTES(HEAD "Nq\x02h\x01."), 5, "memo entry 1 was not made"},
-        {BYTES(HEAD "Nq\x04."), 3, "memo entry 4 comes too early"},
+        {BYTES(HEAD "I5\n."), 2, "unknown opcode, 0x49"},
+        {BYTES(HEAD "]Na]e."), 6, "no mark on the stack"},
+        {BYTES(HEAD "NNa."), 4, "not a list"},
+        {BYTES(HEAD ")(Ne."), 5, "not a list"},
+        {BYTES(HEAD "](Nu."), 5, "not a dictionary"},
+        {BYTES(HEAD "](N\x90."), 5, "not a set"},
+        {BYTES(HEAD "}(NNNu."), 7, "a key of a dictionary has no value"},
+        {BYTES(HEAD "}Ns."), 4, "stack underflow"},
+        {BYTES(HEAD "N(\x85."), 4, "stack underflow"},
+        {BYTES(HEAD "N(2."), 4, "stack underflow"},
+        {BYTES(HEAD "0."), 2, "stack underflow"},
+        {BYTES(HEAD "1."), 2, "no mark on the stack"},
+        {BYTES(HEAD "\x94."), 2, "stack underflow"},
+        {BYTES(HEAD "h\0."), 2, "undefined memo entry, 0"},
+        {BYTES(HEAD "Nq\x02h\x01."), 5, "undefined memo entry, 1"},
+        {BYTES(HEAD "Nq\x04."), 3, "memo index out of range, 4"},
         {BYTES(HEAD "\x8b\xff\xff\xff\xff."), 2, "negative length"},
         {BYTES("\x80\x04\x8d\0\0\0\0\0\0\0\x80."), 2, "more than 1 GiB"},
         {BYTES(HEAD "cos\nsystem\n."), 2, "a class or a function"},
@@ -330,29 +330,29 @@ struct sum {
     uint32_t lists[16]; /* [taken]: those of which it was taken, the first ones */
 };
 
-static enum pickle_taking take(void *self, uint32_t list, uint32_t item)
+static enum pickle_filter_result take(void *self, uint32_t list, uint32_t item)
 {
     struct sum *sum = self;
     uint64_t number;
 
     if (!pickle_number(pickle_find(&sum->pickle, &sum->pickle.values[item], "k"), &number))
-        return PICKLE_LEFT;
+        return PICKLE_KEEP;
     if (number == 99)
-        return PICKLE_STOPPED;
+        return PICKLE_STOP;
     if (sum->taken < 16)
         sum->lists[sum->taken] = list;
     sum->taken++;
     sum->sum += number;
     sum->list = list;
-    return PICKLE_TAKEN;
+    return PICKLE_CONSUME;
 }
 
 static bool read_taking(const void *bytes, size_t size, struct sum *sum)
 {
-    const struct pickle_taker taker = {sum, take};
+    const struct pickle_filter filter = {sum, take};
 
     *sum = (struct sum){.fault = {0, "before"}};
-    return read_with(bytes, size, &taker, &sum->pickle, &sum->fault);
+    return read_with(bytes, size, &filter, &sum->pickle, &sum->fault);
 }
 
 /* {"k": n}, memoized as Python does */
@@ -379,7 +379,7 @@ static void what_is_taken_is_in_no_list(void **state)
 }
 
 /* Notes lists and dictionaries with a key `j`, and empties the lists; takes nothing. */
-static enum pickle_taking note(void *self, uint32_t list, uint32_t item)
+static enum pickle_filter_result note(void *self, uint32_t list, uint32_t item)
 {
     struct sum *sum = self;
     const struct pickle_value *value = &sum->pickle.values[item];
@@ -387,20 +387,20 @@ static enum pickle_taking note(void *self, uint32_t list, uint32_t item)
     (void)list;
     sum->sum++;
     if (value->kind == PICKLE_LIST) {
-        pickle_note(&sum->pickle, value, 7);
-        pickle_empty(&sum->pickle, value);
+        pickle_set_tag(&sum->pickle, value, 7);
+        pickle_clear(&sum->pickle, value);
     } else if (pickle_find(&sum->pickle, value, "j")) {
-        pickle_note(&sum->pickle, value, 8);
+        pickle_set_tag(&sum->pickle, value, 8);
     }
-    return PICKLE_LEFT;
+    return PICKLE_KEEP;
 }
 
 static void read_noting(const void *bytes, size_t size, struct sum *sum)
 {
-    const struct pickle_taker taker = {sum, note};
+    const struct pickle_filter filter = {sum, note};
 
     *sum = (struct sum){.fault = {0, "before"}};
-    assert_true(read_with(bytes, size, &taker, &sum->pickle, &sum->fault));
+    assert_true(read_with(bytes, size, &filter, &sum->pickle, &sum->fault));
 }
 
 static void what_has_a_note_is_not_offered_again(void **state)
@@ -413,8 +413,8 @@ static void what_has_a_note_is_not_offered_again(void **state)
     read_noting(BYTES("\x80\x04](}q\0\x8c\x01jK\x01s}q\1\x8c\x01kK\x01se(h\0h\1h\0e."), &sum);
     top = pickle_top(&sum.pickle);
     assert_int_equal(pickle_count(top), 5);
-    assert_int_equal(pickle_item(&sum.pickle, top, 4)->note, 8);
-    assert_int_equal(pickle_item(&sum.pickle, top, 3)->note, 0);
+    assert_int_equal(pickle_item(&sum.pickle, top, 4)->tag, 8);
+    assert_int_equal(pickle_item(&sum.pickle, top, 3)->tag, 0);
     assert_int_equal(sum.sum, 3);
     pickle_fini(&sum.pickle);
 }
@@ -433,7 +433,7 @@ static void a_list_that_was_emptied_may_be_filled_again(void **state)
                 &sum);
     top = pickle_top(&sum.pickle);
     list = pickle_item(&sum.pickle, top, 0);
-    assert_int_equal(list->note, 7);
+    assert_int_equal(list->tag, 7);
     assert_int_equal(pickle_count(list), 2);
     assert_int_equal(pickle_item(&sum.pickle, list, 1)->number, 7);
     assert_int_equal(sum.pickle.held, sum.pickle.capacity * sizeof(struct pickle_value) +
@@ -457,7 +457,7 @@ static void a_dictionary_that_comes_again_is_taken_again_or_refused(void **state
     pickle_fini(&sum.pickle);
     assert_false(read_taking(BYTES("\x80\x04]" ENTRY("\x05") "ah\0a."), &sum));
     assert_int_equal(sum.fault.byte, 13);
-    assert_non_null(strstr(sum.fault.text, "a dictionary of its own"));
+    assert_non_null(strstr(sum.fault.text, "each entry must be a separate dictionary"));
     /* Its number in the memo was given to another value before it is taken. */
     assert_true(read_taking(BYTES("\x80\x04]" ENTRY("\x05") "]q\0"
                                                             "0ah\0a."),

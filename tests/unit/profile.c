@@ -24,9 +24,9 @@ static void add_site(struct profile *profile, const char *name, uint64_t peak, u
     assert_non_null(sites);
     profile->sites = sites;
     sites[profile->site_count] = (struct profile_site){.name = strdup(name)};
-    sites[profile->site_count].figures.of[PROFILE_PEAK_LIVE] = peak;
+    sites[profile->site_count].figures.of[PROFILE_PEAK_ALLOCATED] = peak;
     sites[profile->site_count].figures.of[PROFILE_BLOCKS] = blocks;
-    profile->whole.of[PROFILE_PEAK_LIVE] += peak;
+    profile->whole.of[PROFILE_PEAK_ALLOCATED] += peak;
     assert_non_null(sites[profile->site_count++].name);
 }
 
@@ -64,15 +64,15 @@ static void averages_are_over_events_or_time(void **state)
         profile = profile_of(programme, by_events);
         assert_int_equal(profile.site_count, 1);
         assert_string_equal(profile.sites[0].name, "(no stack)");
-        assert_int_equal(profile.sites[0].figures.of[PROFILE_PEAK_LIVE], MIB);
+        assert_int_equal(profile.sites[0].figures.of[PROFILE_PEAK_ALLOCATED], MIB);
         assert_int_equal(profile.sites[0].figures.of[PROFILE_PEAK_CACHED], MIB);
         assert_int_equal(profile.sites[0].figures.of[PROFILE_BLOCKS], 1);
         assert_int_equal(profile.sites[0].figures.of[PROFILE_LIVED], by_events ? 1 : 90);
-        assert_int_equal(profile.sites[0].figures.of[PROFILE_LIVE],
+        assert_int_equal(profile.sites[0].figures.of[PROFILE_ALLOCATED],
                          by_events ? MIB / 3 : MIB * 90 / 100);
         assert_int_equal(profile.idle.of[PROFILE_PEAK_CACHED], 2 * MIB);
         assert_int_equal(
-            profile.whole.of[PROFILE_PEAK_LIVE] + profile.whole.of[PROFILE_PEAK_CACHED], 4 * MIB);
+            profile.whole.of[PROFILE_PEAK_ALLOCATED] + profile.whole.of[PROFILE_PEAK_CACHED], 4 * MIB);
         profile_fini(&profile);
         free(programme);
     }
@@ -105,7 +105,7 @@ static void sites_of_one_name_are_one(void **state)
     assert_true(profile_init(&profile, &programme->recording, &programme->device, &rules));
     assert_int_equal(profile.site_count, 1);
     assert_string_equal(profile.sites[0].name, "f");
-    assert_int_equal(profile.sites[0].figures.of[PROFILE_PEAK_LIVE], 3 * MIB);
+    assert_int_equal(profile.sites[0].figures.of[PROFILE_PEAK_ALLOCATED], 3 * MIB);
     assert_int_equal(profile.sites[0].figures.of[PROFILE_BLOCKS], 2);
     profile_fini(&profile);
     free(programme);
@@ -132,10 +132,10 @@ static void sums_have_each_name_once_and_in_order(void **state)
         static const uint64_t peaks[] = {8, 17, 2, 32}, blocks[] = {2, 14, 20, 6};
 
         assert_string_equal(sum.sites[i].name, names[i]);
-        assert_int_equal(sum.sites[i].figures.of[PROFILE_PEAK_LIVE], peaks[i]);
+        assert_int_equal(sum.sites[i].figures.of[PROFILE_PEAK_ALLOCATED], peaks[i]);
         assert_int_equal(sum.sites[i].figures.of[PROFILE_BLOCKS], blocks[i]);
     }
-    assert_int_equal(sum.whole.of[PROFILE_PEAK_LIVE], 59);
+    assert_int_equal(sum.whole.of[PROFILE_PEAK_ALLOCATED], 59);
     assert_int_equal(sum.idle.of[PROFILE_CACHED], 10);
     assert_int_equal(sum.events, 14);
     profile_fini(&sum);
@@ -149,12 +149,12 @@ static void sums_stay_at_the_most(void **state)
     struct compare compare;
 
     (void)state;
-    add_site(&huge, "a", PROFILE_MOST, 1);
+    add_site(&huge, "a", PROFILE_MAX, 1);
     add_site(&small, "b", 1, 1);
     assert_true(profile_add(&sum, &huge));
     assert_true(profile_add(&sum, &huge));
-    assert_true(sum.sites[0].figures.of[PROFILE_PEAK_LIVE] == PROFILE_MOST);
-    assert_true(sum.whole.of[PROFILE_PEAK_LIVE] == PROFILE_MOST);
+    assert_true(sum.sites[0].figures.of[PROFILE_PEAK_ALLOCATED] == PROFILE_MAX);
+    assert_true(sum.whole.of[PROFILE_PEAK_ALLOCATED] == PROFILE_MAX);
     assert_true(compare_init(&compare, &sum, &small, true));
     assert_true(compare_judge(&compare).result == COMPARE_WHOLE);
     assert_true(compare_judge(&compare).delta == 1 - INT64_MAX);

@@ -14,7 +14,6 @@
 
 #include <cmocka.h>
 
-#include "src/tools/commands/top/published.h"
 #include "src/tools/commands/top/top_table.h"
 
 static struct xseg_published file, head;
@@ -47,7 +46,7 @@ static void fill(void)
 static bool take(void)
 {
     why = NULL;
-    return published_take(&file, sizeof(file), &head, &frame, &why);
+    return published_copy(&file, sizeof(file), &head, &frame, &why);
 }
 
 static void expect_refused(const char *word)
@@ -83,7 +82,7 @@ static void what_is_not_is_refused(void **state)
     (void)state;
     fill();
     file.magic[0] = 'X';
-    expect_refused("nothing that xseg has published");
+    expect_refused("xseg did not write");
     file.version = XSEG_PUBLISHED_VERSION + 1;
     expect_refused("another version");
     file.bytes--;
@@ -95,13 +94,13 @@ static void what_is_not_is_refused(void **state)
     file.samples[0].device_count = UINT32_MAX;
     expect_refused("more devices or pools");
     file.samples[0].devices[0].ordinal = -1;
-    expect_refused("below 0");
+    expect_refused("negative device ordinal");
     file.samples[0].pools[2].ordinal = 2;
-    expect_refused("not there");
+    expect_refused("unknown device");
     file.samples[0].pools[2].kind = XSEG_PUBLISHED_OTHERS + 1;
-    expect_refused("not known");
+    expect_refused("unknown kind");
     for (size_t bytes = 0; bytes < sizeof(file); bytes += 1 + bytes / 7) {
-        assert_false(published_take(&file, bytes, &head, &frame, &why));
+        assert_false(published_copy(&file, bytes, &head, &frame, &why));
         assert_non_null(strstr(why, "too short"));
     }
 }
@@ -125,6 +124,7 @@ static void rows_are_in_order(void **state)
     struct publisher one = {.pid = 5, .command = "one"}, other = {.pid = 3, .command = "other"};
     struct publisher *list[] = {&other, &one};
     const struct publishers publishers = {.list = list, .count = 2, .hidden = 1};
+    struct top_layout layout;
     struct top_table table;
     char line[TOP_LINE];
     int from, length;
@@ -132,8 +132,8 @@ static void rows_are_in_order(void **state)
     (void)state;
     fill();
     assert_true(take());
-    one.frame = frame;
-    other.problem = "it is too short";
+    one.sample = frame;
+    other.problem = "unreadable: the file is too short";
     assert_true(top_table_init(&table, &publishers, TOP_BY_RESERVED, true));
     /* Device 1 with two pools; the process with a problem and device 0, which have nothing. */
     assert_int_equal(table.count, 5);
@@ -142,18 +142,33 @@ static void rows_are_in_order(void **state)
     assert_string_equal(table.rows[2].pool->label, "default");
     assert_ptr_equal(table.rows[3].publisher, &other);
     assert_int_equal(table.rows[4].device->ordinal, 0);
-    top_table_line(&table.rows[3], line);
-    assert_non_null(strstr(line, "it is too short"));
+    layout = top_table_layout(0, TOP_BY_RESERVED, 0);
+    top_table_line(&layout, &table.rows[3], line);
+    assert_non_null(strstr(line, "the file is too short"));
     top_table_summary(&table, &publishers, line);
-    assert_string_equal(line, "2 processes, 2 devices; 1 process may not be looked at");
+    assert_string_equal(line,
+                        "2 processes, 2 devices; 1 process cannot be read (permission denied)");
     top_table_fini(&table);
     assert_true(top_table_init(&table, &publishers, TOP_BY_PID, false));
     assert_int_equal(table.count, 3);
     assert_ptr_equal(table.rows[0].publisher, &other);
     top_table_fini(&table);
     for (unsigned by = 0; by < TOP_BYS; by++) {
-        top_table_head(line, (enum top_by)by, &from, &length);
-        assert_true(from >= 0 && length > 0);
+        for (int width = 0; width <= 200; width++) {
+            unsigned shown = 0, pages = 1;
+
+            for (unsigned page = 0; page < pages; page++) {
+                layout = top_table_layout(width, (enum top_by)by, page);
+
+                pages = layout.pages;
+                shown |= layout.shown;
+                top_table_head(&layout, (enum top_by)by, line, &from, &length);
+                assert_true(width == 0 || width < 39 || strlen(line) <= (size_t)width);
+                assert_true(from >= 0 && (page > 0 || length > 0));
+            }
+            /* All columns are on some page, but for POOL if there are several pages. */
+            assert_int_equal(shown & 0x1ff7, 0x1ff7);
+        }
     }
 }
 
@@ -287,11 +302,15 @@ static void damage_does_no_harm(void **state)
             continue;
         }
         taken++;
-        publisher.frame = frame;
+        publisher.sample = frame;
         assert_true(top_table_init(&table, &publishers,
                                    (enum top_by)(next_random(&random) % TOP_BYS), round % 2 != 0));
-        for (size_t i = 0; i < table.count; i++)
-            top_table_line(&table.rows[i], line);
+        for (size_t i = 0; i < table.count; i++) {
+            const struct top_layout layout =
+                top_table_layout((int)(next_random(&random) % 200), TOP_BY_PEAK, 0);
+
+            top_table_line(&layout, &table.rows[i], line);
+        }
         top_table_fini(&table);
     }
     assert_in_range(taken, 2000, 19000);

@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "src/tools/replay/replay.h"
-#include "src/tools/trace/xtrace_read.h"
+#include "src/tools/trace/xtrace.h"
 
 #define CALL       100     /* nanoseconds: an allocation, a free, ... */
 #define TRIM       7000    /* xseg_trim() */

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "src/tools/trace/xtrace_read.h"
+#include "src/tools/trace/xtrace.h"
 
 #define BASE UINT64_C(0x7f0000000000)
 
@@ -200,7 +200,7 @@ static void expect_from(const struct pen *pen, int device, const char *lines, co
         print_op(out, &trace, &trace.ops[i]);
     (void)fclose(out);
     assert_string_equal(got, lines);
-    assert_string_equal(trace.note, note);
+    assert_string_equal(trace.summary, note);
     free(got);
     xtrace_fini(&trace);
 }
@@ -302,7 +302,7 @@ static void what_was_live_before_comes_first(void **state)
     op(&pen, "eu");
     end(&pen);
     expect(&pen, "a 0 333 0\na 1 1012 0\na 2 4000 0\na 3 2036 0\nf 2\na 2 77 0\nf 0\n",
-           "device 0, 4 entries; allocated before the first: 4 blocks, 7381 bytes");
+           "device 0, 4 entries; allocated before the first: 4 blocks, 7.21 KiB");
 }
 
 static void frees_that_are_missing_are_made_up_for(void **state)
@@ -319,8 +319,8 @@ static void frees_that_are_missing_are_made_up_for(void **state)
     begin_segments(&pen);
     end(&pen);
     expect(&pen, "a 0 1000 0\nf 0\na 0 2000 0\nf 0\n",
-           "device 0, 6 entries; 1 free missing, made up for where a block comes again; "
-           "left out: 2 of the entries");
+           "device 0, 6 entries; 1 free missing, added where an address is allocated again; "
+           "omitted: 2 of the entries");
 }
 
 static void a_request_that_failed_is_one(void **state)
@@ -527,7 +527,7 @@ static void the_device_with_most_entries_is_taken(void **state)
     expect_from(&pen, 7, "a 0 500 0\n",
                 "device 7 of 2, 0 entries; allocated before the first: 1 block, 500 bytes");
     assert_false(read_pen(&pen, 5, &trace, &fault));
-    assert_non_null(strstr(fault.text, "nothing to replay about device 5"));
+    assert_non_null(strstr(fault.text, "nothing to replay, device 5"));
 }
 
 static void without_a_history_the_live_blocks_are_left(void **state)
@@ -542,7 +542,7 @@ static void without_a_history_the_live_blocks_are_left(void **state)
     block(&pen, 512, 1024, "active_allocated");
     op(&pen, "eue.");
     expect(&pen, "a 0 1012 0\n",
-           "device 3, 0 entries; allocated before the first: 1 block, 1012 bytes");
+           "device 3, 0 entries; allocated before the first: 1 block, 1,012 bytes");
 }
 
 static void settings_are_the_configuration(void **state)
@@ -593,9 +593,9 @@ static void what_is_wrong_is_named_by_its_entry(void **state)
         uint64_t value, line;
         const char *words;
     } rows[] = {
-        {"alloc", "addr", UINT64_MAX, 0, "device 0, entry 2: it ends beyond all addresses"},
-        {"alloc", "time_us", UINT64_MAX, 2, "more microseconds than there can be"},
-        {"alloc", "pool_id", 5, 0, "device 0, entry 2: `pool_id` is no pair of numbers"},
+        {"alloc", "addr", UINT64_MAX, 0, "device 0, entry 2: it exceeds the address space"},
+        {"alloc", "time_us", UINT64_MAX, 2, "time exceeds 2^64 nanoseconds"},
+        {"alloc", "pool_id", 5, 0, "device 0, entry 2: `pool_id` is not a pair of numbers"},
     };
     struct pen pen;
 
@@ -617,7 +617,7 @@ static void what_is_wrong_is_named_by_its_entry(void **state)
     op(&pen, "u}");
     begin_segments(&pen);
     end(&pen);
-    expect_bad(&pen, 0, "device 0, entry 1: `addr` is missing, or no number");
+    expect_bad(&pen, 0, "device 0, entry 1: `addr` is missing or not a number");
     begin(&pen);
     open_entry(&pen, "alloc", 0, 1);
     text(&pen, "stream");
@@ -625,7 +625,7 @@ static void what_is_wrong_is_named_by_its_entry(void **state)
     done(&pen);
     begin_segments(&pen);
     end(&pen);
-    expect_bad(&pen, 0, "device 0, entry 1: `stream` is no number");
+    expect_bad(&pen, 0, "device 0, entry 1: `stream` is not a number");
     begin(&pen);
     op(&pen, "}");
     begin_segments(&pen);
@@ -648,7 +648,7 @@ static void what_is_wrong_elsewhere_is_named_with_it(void **state)
     open_segment(&pen, 0, UINT64_MAX - BASE, 2);
     done(&pen);
     end(&pen);
-    expect_bad(&pen, 0, "segment 1: it ends beyond all addresses");
+    expect_bad(&pen, 0, "segment 1: it exceeds the address space");
     begin(&pen);
     begin_segments(&pen);
     open_segment(&pen, 0, 0, 2);
@@ -666,17 +666,17 @@ static void what_is_wrong_elsewhere_is_named_with_it(void **state)
         op(&pen, "2");
     op(&pen, "eu");
     end(&pen);
-    expect_bad(&pen, 0, "blocks of a segment are those of others");
+    expect_bad(&pen, 0, "segments share lists of blocks");
     begin(&pen);
     begin_segments(&pen);
     end(&pen);
-    expect_bad(&pen, 0, "nothing to replay about device 0");
+    expect_bad(&pen, 0, "nothing to replay, device 0");
     pen.count = 0;
     op(&pen, "\x80\x02}.");
     expect_bad(&pen, 0, "no memory snapshot");
     pen.count = 0;
     op(&pen, "\x80\x02}s.");
-    expect_bad(&pen, 0, "byte 3: a value is missing");
+    expect_bad(&pen, 0, "byte 3: stack underflow");
 }
 
 int main(void)

@@ -10,9 +10,9 @@
 #include <cmocka.h>
 #include <zstd.h>
 
-#include "src/tools/containers/idmap.h"
-#include "src/tools/reading/lines.h"
-#include "src/tools/trace/xtrace_read.h"
+#include "src/tools/containers/containers.h"
+#include "src/tools/reading/input.h"
+#include "src/tools/trace/xtrace.h"
 
 #define HEAD "xtrace 1\n"
 
@@ -147,12 +147,12 @@ static const struct {
     const char *words;
 } bad_files[] = {
     {"", 0, "the file is empty"},
-    {"xtrace 2\n", 1, "version '2'"},
-    {"xtrace 1 \n", 1, "version '1 '"},
+    {"xtrace 2\n", 1, "unsupported version of the format, '2'"},
+    {"xtrace 1 \n", 1, "unsupported version of the format, '1 '"},
     {"hello\n", 0, "a text file that begins with 'hello'"},
     {HEAD "a 1 512 0", 2, "in the middle of a line"},
-    {HEAD "q\n", 2, "no operation 'q'"},
-    {HEAD "\001\377\n", 2, "no operation '\001\377"},
+    {HEAD "q\n", 2, "unknown operation, 'q'"},
+    {HEAD "\001\377\n", 2, "unknown operation, '\001\377"},
     {HEAD "a\n", 2, "takes ID BYTES STREAM"},
     {HEAD "a 1 512\n", 2, "takes ID BYTES STREAM"},
     {HEAD "a 1 512 0 1 1\n", 2, "takes ID BYTES STREAM"},
@@ -186,12 +186,12 @@ static const struct {
     {HEAD "pb 1 1\npr 1\n", 3, "has not ended"},
     {HEAD "pb 1 1\npe 1\npr 1\npr 1\n", 5, "released before"},
     {HEAD "pb 1 1\npe 1\npr 1\na 1 512 0 1\n", 5, "released before"},
-    {HEAD "cb 1 1\n= 0 0 0 0 0 0 0 0 0\n", 4, "begun on line 2"},
-    {HEAD "@ 6\n@ 5\n", 3, "goes back"},
-    {HEAD "@ 18446744073709551615\n", 2, "microseconds"},
-    {HEAD "d 0\n", 2, "0 MiB"},
+    {HEAD "cb 1 1\n= 0 0 0 0 0 0 0 0 0\n", 4, "capture or route of line 2"},
+    {HEAD "@ 6\n@ 5\n", 3, "the clock decreases from 6 to 5 microseconds"},
+    {HEAD "@ 18446744073709551615\n", 2, "the time exceeds 2^64 nanoseconds"},
+    {HEAD "d 0\n", 2, "device memory out of range, 0 MiB"},
     {HEAD "d 18446744073709551615\n", 2, "MiB"},
-    {HEAD "d 2\nd 2\n", 3, "second `d`"},
+    {HEAD "d 2\nd 2\n", 3, "duplicate `d` line"},
     {HEAD "d 2 down\n", 2, "rising, falling or shuffled, not 'down'"},
     {HEAD "d 2 falling 1\n", 2, "`d` takes MIB [ORDER]"},
     {HEAD "p 1 0\n", 2, "must follow an allocation"},
@@ -199,12 +199,12 @@ static const struct {
     {HEAD "a 1 9 0\np 1\n", 3, "`p` takes ID OFFSET"},
     {HEAD "a 1 9 0\n! oom\np 1 0\n", 4, "must follow an allocation"},
     {HEAD "a 1 9 0\na 2 9 0\np 1 0\n", 4, "no segment began with block 1"},
-    {HEAD "c a\nc a\n", 3, "second `c`"},
+    {HEAD "c a\nc a\n", 3, "duplicate `c` line"},
     {HEAD "c a\tb\n", 2, "not printable"},
     {HEAD "= 1 2 3\n", 2, "takes 9 numbers"},
     {HEAD "= 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18\n", 2, "takes 9 numbers"},
     {HEAD "s\n", 2, "name of a statistic"},
-    {HEAD "s nothing 1\n", 2, "no statistic 'nothing'"},
+    {HEAD "s nothing 1\n", 2, "unknown statistic, 'nothing'"},
     {HEAD "s num_ooms\n", 2, "takes 1 number"},
     {HEAD "s active 1\n", 2, "takes 12 numbers"},
 };
@@ -233,8 +233,8 @@ static void long_lines_are_refused(void **state)
     memcpy(text, HEAD "#", sizeof(HEAD));
     expect_bad(text, size, 2, "longer than 16384");
     /* The longest that is allowed. */
-    text[9 + LINES_LONGEST] = '\n';
-    text[10 + LINES_LONGEST] = '\0';
+    text[9 + LINES_MAX] = '\n';
+    text[10 + LINES_MAX] = '\0';
     struct xtrace trace = read_good(text);
     assert_int_equal(trace.op_count, 0);
     xtrace_fini(&trace);
@@ -303,7 +303,7 @@ static void damaged_compression_is_refused(void **state)
     (void)state;
     for (size_t cut = 4; cut < size; cut += size / 50 + 1) {
         assert_false(read_bytes(small, cut, &trace, &fault));
-        assert_non_null(strstr(fault.text, "was cut"));
+        assert_non_null(strstr(fault.text, "is truncated"));
     }
     memset(small + size / 2, 0x55, 16);
     assert_false(read_bytes(small, size, &trace, &fault));
@@ -339,18 +339,18 @@ static void memory_is_bounded(void **state)
 
 static void names_are_found_again(void **state)
 {
-    struct idmap map = {NULL, 0, 0};
+    struct id_map map = {NULL, 0, 0};
 
     (void)state;
-    assert_null(idmap_find(&map, 0));
+    assert_null(id_map_find(&map, 0));
     for (uint64_t i = 0; i < 10000; i++) {
-        assert_null(idmap_find(&map, i << 32));
-        assert_non_null(idmap_add(&map, i << 32, (uint32_t)i, 1));
+        assert_null(id_map_find(&map, i << 32));
+        assert_non_null(id_map_add(&map, i << 32, (uint32_t)i, 1));
     }
     for (uint64_t i = 0; i < 10000; i++)
-        assert_int_equal(idmap_find(&map, i << 32)->number, i);
-    assert_null(idmap_find(&map, 1));
-    idmap_fini(&map);
+        assert_int_equal(id_map_find(&map, i << 32)->number, i);
+    assert_null(id_map_find(&map, 1));
+    id_map_fini(&map);
 }
 
 int main(void)

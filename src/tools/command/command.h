@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A subcommand of the `xseg` tool: a row, which stands in its file command_NAME.c behind the function that runs it.
+ * The descriptor of a command of the `xseg` tool.  Each command_NAME.c defines one, after the function that runs the command.
  *
- * The row has its options (option_table.h) and its texts; help, manual pages and completion of shells are made from them.
- *
- * Texts are plain sentences, in which `...` is what a user types; a blank line parts paragraphs.
+ * Help, manual pages and shell completion are generated from the descriptors and from the table of options
+ * (option_table.h).  In texts, `...` marks what a user types, and an empty line separates paragraphs.
  */
 #ifndef TOOLS_COMMAND_H
 #define TOOLS_COMMAND_H
@@ -13,21 +12,21 @@
 
 #include "src/tools/command/option_table.h"
 
-/* Exit statuses, for every subcommand. */
+/* Exit statuses of all commands. */
 enum command_exit {
-    COMMAND_FINE,
-    COMMAND_MISMATCH,      /* a check found a difference, or something was left over */
-    COMMAND_BAD,           /* a bad file or argument */
-    COMMAND_OUT_OF_MEMORY, /* that was not in the file */
+    COMMAND_SUCCESS,
+    COMMAND_MISMATCH,      /* a comparison found a difference, or a resource was not released */
+    COMMAND_ERROR,         /* an invalid file or argument, or an output error */
+    COMMAND_OUT_OF_MEMORY, /* an out-of-memory error that is not in the recording */
     COMMAND_EXITS
 };
 
-#define COMMAND_EXIT_FINE "fine"
+#define COMMAND_EXIT_SUCCESS "success"
 #define COMMAND_EXIT_DROPPED \
-    "blocks are left out that no segment of the file contains; the output is complete otherwise"
-#define COMMAND_EXIT_BAD "a bad file or argument, or output that cannot be written"
+    "success, but the file has allocated blocks outside of its segments; the output omits them"
+#define COMMAND_EXIT_ERROR "an invalid file or argument, or an output error"
 
-/* What stands behind the options; completion offers it. */
+/* The operands that shell completion offers. */
 enum command_operands { COMMAND_NO_OPERANDS, COMMAND_FILES, COMMAND_NAMES, COMMAND_TEXT };
 
 #define COMMAND_OPTIONS  20
@@ -36,22 +35,23 @@ enum command_operands { COMMAND_NO_OPERANDS, COMMAND_FILES, COMMAND_NAMES, COMMA
 struct option_values;
 
 struct command {
-    const char *name;                                  /* NULL: the tool itself */
-    int (*run)(const struct option_values *arguments); /* NULL: the tool itself */
-    const char *sentence;                              /* what it does; no capital, no full stop */
-    const char *usage; /* what stands behind `[OPTION]...`; "": nothing */
-    const char *needs; /* completes "needs ..." */
+    const char *name; /* NULL: the tool itself */
+    int (*run)(
+        const struct option_values *arguments); /* returns an exit status; NULL: the tool itself */
+    const char *sentence;                       /* one line; no capital, no period */
+    const char *usage;                          /* operands, after `[OPTION]...`; "": none */
+    const char *needs;                          /* completes "needs ..." */
     enum command_operands operands;
-    int least_operands, most_operands;
-    uint8_t options[COMMAND_OPTIONS]; /* enum option_id; OPTION_NONE behind the last */
+    int min_operands, max_operands;
+    uint8_t options[COMMAND_OPTIONS]; /* enum option_id; OPTION_NONE ends the list */
     const char *description;
     struct {
         const char *line, *does;
-    } examples[COMMAND_EXAMPLES];     /* NULL behind the last */
-    const char *exits[COMMAND_EXITS]; /* what each exit status means; NULL: there is none such */
+    } examples[COMMAND_EXAMPLES];     /* NULL ends the list */
+    const char *exits[COMMAND_EXITS]; /* meaning of each exit status; NULL: not used */
 };
 
-/* The commands, in the order of names. */
+/* All commands, sorted by name. */
 #define COMMAND_LIST(X) \
     X(advise)           \
     X(blame)            \

@@ -5,42 +5,51 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "src/tools/output/complain.h"
-#include "src/tools/output/style.h"
+#include "src/tools/command/suggestion.h"
+#include "src/tools/output/message.h"
+#include "src/tools/output/text.h"
 
-#define LETTERS (3 * OPTION_COUNT + 3) /* of getopt: "+:", each option, "::", and the end */
-#define LONG    256                    /* what getopt_long() returns: this + enum option_id */
+#define LETTERS (3 * OPTION_COUNT + 3) /* of getopt: "+:", each option, "::", and the terminator */
+#define LONG    256 /* getopt_long() returns LONG + enum option_id for a long option */
 
-bool option_refuse(const char *option, const char *sentence)
+bool option_error(const char *option, const char *problem)
 {
-    complain_named("%s %s", option, sentence);
+    message_error("%s %s", option, problem);
     return false;
 }
 
-static bool refuse(const struct option_row *row, const char *sentence)
+static bool value_error(const struct option_row *row, const char *problem)
 {
-    complain_named("--%s %s", row->name, sentence);
+    message_error("--%s %s", row->name, problem);
     return false;
 }
 
-static bool refuse_word(const struct option_row *row)
+static bool word_error(const struct option_row *row, const char *word)
 {
-    char sentence[192] = "takes ";
+    char problem[192] = "takes ";
+    struct suggestion suggestion;
+    size_t length;
 
+    suggestion_init(&suggestion, word, strlen(word));
     for (unsigned i = 0; i < OPTION_WORDS && row->words[i]; i++) {
         const bool is_last = i + 1 == OPTION_WORDS || !row->words[i + 1];
-        const size_t at = strlen(sentence);
 
-        (void)snprintf(sentence + at, sizeof(sentence) - at, "%s%s",
+        length = strlen(problem);
+        (void)snprintf(problem + length, sizeof(problem) - length, "%s%s",
                        i == 0    ? ""
                        : is_last ? " or "
                                  : ", ",
                        row->words[i]);
+        suggestion_consider(&suggestion, row->words[i]);
     }
+    length = strlen(problem);
     if (row->takes == OPTION_TAKES_CHOICE)
-        (void)strncat(sentence, ", or a FILE, whose name has a / or a .",
-                      sizeof(sentence) - strlen(sentence) - 1);
-    return refuse(row, sentence);
+        length += (size_t)snprintf(problem + length, sizeof(problem) - length,
+                                   ", or a FILE, whose path has a / or a .");
+    if (suggestion.name)
+        (void)snprintf(problem + length, sizeof(problem) - length, "; did you mean %s?",
+                       suggestion.name);
+    return value_error(row, problem);
 }
 
 static bool read_word(const struct option_row *row, const char *text, uint64_t *out)
@@ -50,12 +59,13 @@ static bool read_word(const struct option_row *row, const char *text, uint64_t *
             *out = i;
             return true;
         }
-    /* Neither is in a word, so a mistyped word is no file. */
+    /* No word has a '/' or a '.', so a misspelled word is not taken for a file. */
     *out = OPTION_WORDS;
-    return (row->takes == OPTION_TAKES_CHOICE && strpbrk(text, "/.") != NULL) || refuse_word(row);
+    return (row->takes == OPTION_TAKES_CHOICE && strpbrk(text, "/.") != NULL) ||
+           word_error(row, text);
 }
 
-/* Decimal digits; more than 64 bits are UINT64_MAX.  Returns what stands behind them. */
+/* Read decimal digits; a number of more than 64 bits is UINT64_MAX.  Returns the rest of the text. */
 static const char *read_digits(const char *text, uint64_t *out)
 {
     uint64_t number = 0;
@@ -71,15 +81,15 @@ static const char *read_digits(const char *text, uint64_t *out)
 
 static bool read_number(const struct option_row *row, const char *text, uint64_t *out)
 {
-    char sentence[160];
+    char problem[160];
     uint64_t number;
 
-    if (*text && !*read_digits(text, &number) && number >= row->least && number <= row->most) {
+    if (*text && !*read_digits(text, &number) && number >= row->min && number <= row->max) {
         *out = number;
         return true;
     }
-    (void)snprintf(sentence, sizeof(sentence), "takes %s", row->unit);
-    return refuse(row, sentence);
+    (void)snprintf(problem, sizeof(problem), "takes %s", row->unit);
+    return value_error(row, problem);
 }
 
 static bool read_size(const struct option_row *row, const char *text, uint64_t *out)
@@ -95,12 +105,13 @@ static bool read_size(const struct option_row *row, const char *text, uint64_t *
         at += strcmp(at + 1, "iB") == 0 ? 3 : 1;
     }
     if (at == text || *at)
-        return refuse(row,
-                      "takes a whole number with KiB, MiB, GiB or TiB, such as 900MiB or 24GiB");
-    if (number > row->most >> shift)
-        return refuse(row, "is more than any device has");
+        return value_error(
+            row, "takes a whole number with KiB, MiB, GiB or TiB, such as 900MiB or 24GiB");
+    if (number > row->max >> shift)
+        return value_error(row, "exceeds the memory of any device");
     *out = number << shift;
-    return *out >= row->least || refuse(row, "is less than 2MiB; a number alone is in bytes");
+    return *out >= row->min ||
+           value_error(row, "is less than 2MiB; without a unit, the size is in bytes");
 }
 
 static bool read_value(const struct option_row *row, struct option_value *value)
@@ -122,13 +133,13 @@ static bool read_value(const struct option_row *row, struct option_value *value)
     return true;
 }
 
-/* The table as getopt_long() wants it. */
+/* Fill in the arguments of getopt_long(). */
 static void list_options(const struct command *command, char *letters, struct option *longs)
 {
     for (const uint8_t *id = command->options; *id != OPTION_NONE; id++) {
         const struct option_row *row = &option_table[*id];
         const int has_argument = row->takes == OPTION_TAKES_NOTHING ? no_argument
-                                 : row->may_lack                    ? optional_argument
+                                 : row->is_optional                 ? optional_argument
                                                                     : required_argument;
 
         *longs++ = (struct option){row->name, has_argument, NULL, LONG + *id};
@@ -142,7 +153,7 @@ static void list_options(const struct command *command, char *letters, struct op
     *longs = (struct option){0};
 }
 
-/* Which option getopt_long() means; OPTION_NONE: none of the command's. */
+/* Convert a result of getopt_long() to enum option_id; OPTION_NONE: the command has no such option. */
 static unsigned id_of(const struct command *command, int option)
 {
     if (option > LONG)
@@ -162,51 +173,60 @@ static bool is_ambiguous(const struct option *longs, const char *name, size_t le
     return count > 1;
 }
 
-/* What getopt_long() has found wrong, in its words; its own sentence would show what was typed as it is. */
-static bool refuse_unknown(const struct command *command, const struct option *longs, int option,
-                           const char *argument)
+static void name_error(const struct option *longs, const char *argument, int length)
+{
+    struct suggestion suggestion;
+
+    suggestion_init(&suggestion, argument + 2, (size_t)length - 2);
+    for (; longs->name; longs++)
+        suggestion_consider(&suggestion, longs->name);
+    if (suggestion.name)
+        message_error("unrecognized option '%.*s'; did you mean --%s?", length, argument,
+                      suggestion.name);
+    else
+        message_error("unrecognized option '%.*s'", length, argument);
+}
+
+/* Print the error of getopt_long() with the text of getopt(3), which would print the argument unescaped. */
+static bool parse_error(const struct command *command, const struct option *longs, int option,
+                        const char *argument)
 {
     const unsigned id = optopt != 0 ? id_of(command, optopt) : OPTION_NONE;
     const bool is_long = strncmp(argument, "--", 2) == 0;
     const int length = (int)strcspn(argument, "=");
 
     if (option == ':')
-        complain_named("option '--%s' requires an argument", option_table[id].name);
+        message_error("option '--%s' requires an argument", option_table[id].name);
     else if (!is_long)
-        complain_named("invalid option -- '%c'", optopt);
+        message_error("invalid option -- '%c'", optopt);
     else if (id != OPTION_NONE)
-        complain_named("option '--%s' doesn't allow an argument", option_table[id].name);
+        message_error("option '--%s' doesn't allow an argument", option_table[id].name);
     else if (is_ambiguous(longs, argument + 2, (size_t)length - 2))
-        complain_named("option '%.*s' is ambiguous", length, argument);
+        message_error("option '%.*s' is ambiguous", length, argument);
     else
-        complain_named("unrecognized option '%.*s'", length, argument);
-    complain("%s --help lists the options", complain_name());
-    return false;
-}
-
-/* The first operand beyond the most that a command takes. */
-static bool refuse_operand(const struct command *command, const char *operand)
-{
-    char most[48] = "it takes none";
-
-    if (command->most_operands > 0)
-        (void)snprintf(most, sizeof(most), "it takes %d at most", command->most_operands);
-    complain_named("too many arguments, '%s': %s; usage: %s [OPTION]...%s%s", operand, most,
-                   complain_name(), *command->usage ? " " : "", command->usage);
+        name_error(longs, argument, length);
+    message_print("`%s --help` lists the options", message_program());
     return false;
 }
 
 static bool check_operands(const struct command *command, const struct option_values *values)
 {
+    char limit[48] = "the command takes none";
+
     if (values->of[OPTION_HELP].given || values->of[OPTION_VERSION].given)
         return true;
-    if (values->operand_count < command->least_operands) {
-        complain_named("needs %s; %s --help lists the options", command->needs, complain_name());
+    if (values->operand_count < command->min_operands) {
+        message_error("needs %s; `%s --help` prints the usage", command->needs, message_program());
         return false;
     }
-    if (values->operand_count <= command->most_operands)
+    if (values->operand_count <= command->max_operands)
         return true;
-    return refuse_operand(command, values->operands[command->most_operands]);
+    if (command->max_operands > 0)
+        (void)snprintf(limit, sizeof(limit), "the command takes at most %d", command->max_operands);
+    message_error("too many arguments, '%s'; %s; usage: %s [OPTION]...%s%s",
+                  values->operands[command->max_operands], limit, message_program(),
+                  *command->usage ? " " : "", command->usage);
+    return false;
 }
 
 bool option_parse(const struct command *command, int count, char **arguments,
@@ -214,21 +234,21 @@ bool option_parse(const struct command *command, int count, char **arguments,
 {
     char letters[LETTERS] = "+:";
     struct option longs[OPTION_COUNT + 1];
-    /* Behind a '+' options end with the first operand: what follows a command's name is its own. */
+    /* '+' ends the options of the tool at the name of the command; the rest belongs to the command. */
     const char *const from = letters + (command->run != NULL);
     int option;
 
     *out = (struct option_values){0};
     for (unsigned id = 0; id < OPTION_COUNT; id++)
-        out->of[id].number = option_table[id].standard;
-    optind = 0; /* from the start, whatever it has read before */
+        out->of[id].number = option_table[id].default_number;
+    optind = 0; /* restart getopt_long() */
     opterr = 0;
     list_options(command, letters + 2, longs);
     while ((option = getopt_long(count, arguments, from, longs, NULL)) != -1) {
         const unsigned id = id_of(command, option);
 
         if (id == OPTION_NONE)
-            return refuse_unknown(command, longs, option, arguments[optind - 1]);
+            return parse_error(command, longs, option, arguments[optind - 1]);
         out->of[id].given = true;
         out->of[id].text = optarg;
         if (!read_value(&option_table[id], &out->of[id]))
@@ -237,6 +257,6 @@ bool option_parse(const struct command *command, int count, char **arguments,
     out->operands = arguments + optind;
     out->operand_count = count - optind;
     if (out->of[OPTION_COLOR].given)
-        style_choose((enum style_when)out->of[OPTION_COLOR].number);
+        text_set_color((enum text_color)out->of[OPTION_COLOR].number);
     return check_operands(command, out);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The options and operands that a command was given.
+ * The option parser: options and operands of a command line.
  *
- * Locking: none; getopt_long() has one state a process.
+ * Locking: none; getopt_long() has one state per process.
  */
 #ifndef TOOLS_OPTION_H
 #define TOOLS_OPTION_H
@@ -14,11 +14,12 @@
 
 struct option_value {
     bool given;
-    const char *text; /* NULL: none */
-    uint64_t number;  /* of a word, a number or a size */
+    const char *text; /* the argument; NULL: none */
+    uint64_t
+        number; /* of an argument that is a word, a number or a size; the default if the option is not given */
 };
 
-/* What a command was given. */
+/* The command line of a command. */
 struct option_values {
     struct option_value of[OPTION_COUNT];
     char **operands;
@@ -40,23 +41,22 @@ static inline uint64_t option_number(const struct option_values *values, enum op
     return values->of[id].number;
 }
 
-/* The device that an option names; -1: it is not given. */
+/* The device ordinal of an option; -1: the option is not given. */
 static inline int option_device(const struct option_values *values, enum option_id id)
 {
     return values->of[id].given ? (int)values->of[id].number : -1;
 }
 
 /*
- * Read the arguments of a command.
+ * Parse the arguments of a command.
  *
- * @param arguments  from the command's own name on; put in order, and kept by `out`
- *
- * Returns: false where one is bad: standard error has the sentence.
+ * @param arguments  begins with the name of the command; is permuted and must outlive `out`
+ * @return false if an argument is invalid; the error message is on standard error
  */
 bool option_parse(const struct command *command, int count, char **arguments,
                   struct option_values *out);
 
-/* Say on standard error what is wrong with an option.  Returns false. */
-bool option_refuse(const char *option, const char *sentence);
+/* Print an error message about an option.  Returns false. */
+bool option_error(const char *option, const char *problem);
 
 #endif

@@ -1,18 +1,26 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/tools/command/option_table.h"
 
-#define PRESETS                                               \
+#define COST_PRESETS                                          \
     {                                                         \
         "none", "a100", "a100_cold", "consumer", "rocm_slow", \
     }
-#define DEVICE_TAKES "the number of a device, from 0 to 1023"
+#define ORDINAL_MAX   1023
+#define DEVICE_TAKES  "a device ordinal, from 0 to 1023"
+#define SECONDS_TAKES "a number of seconds, from 1 to 3600"
+#define MEMORY_MIN    ((uint64_t)2 << 20)
+#define MEMORY_MAX    ((uint64_t)1 << 60)
+#define COSTS_MEANING                                                                         \
+    "cost model of the simulated driver, which sets the modeled time of each call: a preset " \
+    "(`none`, `a100`, `a100_cold`, `consumer` or `rocm_slow`), or a FILE from `xseg probe "   \
+    "--save-costs`, whose path contains `/` or `.`, such as `./gpu.costs`. "
 
 const struct option_row option_table[OPTION_COUNT] = {
     [OPTION_HELP] =
         {
             .name = "help",
             .letter = 'h',
-            .meaning = "print this text",
+            .meaning = "print this help",
         },
     [OPTION_VERSION] =
         {
@@ -26,49 +34,64 @@ const struct option_row option_table[OPTION_COUNT] = {
             .takes = OPTION_TAKES_WORD,
             .argument = "WHEN",
             .words = {"auto", "always", "never"},
-            .meaning = "colours: `auto` (default) on a terminal unless `NO_COLOR` is set, `always` "
-                       "or `never`",
+            .meaning =
+                "when to use colors: `auto` (on a terminal, unless `NO_COLOR` is set), `always` "
+                "or `never`. Default: `auto`",
         },
-    [OPTION_NAME_CALLS] =
+    [OPTION_LIST_CALLS] =
         {
             .name = "verbose",
             .letter = 'v',
-            .meaning = "name each driver call, with how often it was made",
+            .meaning = "also print the number of calls of each driver function",
         },
     [OPTION_ALL_KEYS] =
         {
             .name = "verbose",
             .letter = 'v',
-            .meaning = "list the keys that have their defaults, too",
+            .meaning = "also list the keys that have their default values",
         },
     [OPTION_JSON] =
         {
             .name = "json",
-            .meaning = "print JSON",
+            .meaning = "print the report as JSON",
         },
     [OPTION_KEYS] =
         {
             .name = "keys",
-            .meaning = "list all keys with their meaning, what they accept and their defaults",
+            .meaning = "list all keys with their descriptions, accepted values and defaults",
         },
     [OPTION_CONFIG] =
         {
             .name = "config",
             .takes = OPTION_TAKES_KEYS,
             .argument = "STRING",
-            .meaning = "configuration; otherwise the file's, otherwise the defaults. It takes the "
-                       "place of the file's whole `c` line",
+            .meaning =
+                "configuration string of the replay; replaces the whole string that is recorded in "
+                "the file. Default: the recorded string, or the defaults of xseg",
         },
     [OPTION_DEVICE_MEMORY] =
         {
             .name = "device-memory",
             .takes = OPTION_TAKES_SIZE,
             .argument = "SIZE",
-            .least = (uint64_t)2 << 20,
-            .most = (uint64_t)1 << 60,
+            .min = MEMORY_MIN,
+            .max = MEMORY_MAX,
             .meaning =
-                "memory of the simulated device, such as `900MiB` or `24GiB`; a number alone is in "
-                "bytes; rounded down to 2 MiB. Otherwise the file's, otherwise 80 GiB",
+                "memory of the simulated device, such as `900MiB` or `24GiB`; without a unit in "
+                "bytes; rounded down to a multiple of 2 MiB. Default: the recorded size, or 80 GiB",
+        },
+    [OPTION_TARGET_MEMORY] =
+        {
+            .name = "device-memory",
+            .takes = OPTION_TAKES_SIZE,
+            .argument = "SIZE",
+            .min = MEMORY_MIN,
+            .max = MEMORY_MAX,
+            .meaning =
+                "memory of the device on which the program must complete, such as `900MiB` or "
+                "`24GiB`; without a unit in bytes. Default: after an out-of-memory error in a "
+                "snapshot, the memory that the program could reserve then; otherwise the recorded "
+                "size, or 80 GiB",
         },
     [OPTION_DRIVER] =
         {
@@ -77,92 +100,91 @@ const struct option_row option_table[OPTION_COUNT] = {
             .argument = "DRIVER",
             .words = {"sim", "cuda"},
             .meaning =
-                "which driver: `sim`, the simulated one (default); `cuda`, this machine's "
-                "`libcuda.so.1`; or a FILE, a driver's library, whose name has a `/` or a `.`. "
-                "Only `sim` goes by the modelled clock",
+                "driver to use: `sim`, the simulated driver; `cuda`, the CUDA driver of this host "
+                "(`libcuda.so.1`); or a FILE, a driver library. A path needs a `/` or a `.`. Only "
+                "`sim` has modeled times. Default: `sim`",
         },
     [OPTION_COSTS] =
         {
             .name = "costs",
             .takes = OPTION_TAKES_CHOICE,
             .argument = "COSTS",
-            .words = PRESETS,
-            .meaning = "what simulated driver calls cost: `none`, `a100` (default), `a100_cold`, "
-                       "`consumer`, `rocm_slow`, or a FILE of costs, whose name has a `/` or a `.`",
+            .words = COST_PRESETS,
+            .meaning = COSTS_MEANING "Default: `a100`",
         },
     [OPTION_PROBE_COSTS] =
         {
             .name = "costs",
             .takes = OPTION_TAKES_CHOICE,
             .argument = "COSTS",
-            .words = PRESETS,
-            .meaning = "what simulated driver calls cost: `none`, `a100`, `a100_cold`, `consumer`, "
-                       "`rocm_slow`, or a FILE of costs, whose name has a `/` or a `.`; otherwise "
-                       "what `XSEG_SIM_COSTS` says, otherwise `a100`",
+            .words = COST_PRESETS,
+            .meaning = COSTS_MEANING "Default: the value of `XSEG_SIM_COSTS`, or `a100`",
         },
     [OPTION_CHECK] =
         {
             .name = "check",
             .takes = OPTION_TAKES_WORD,
-            .may_lack = true,
+            .is_optional = true,
             .argument = "HOW",
             .words = {"exact", "floor"},
-            .meaning = "compare with a tape's answers. `exact` (default): every number; `floor`: "
-                       "only that no request fails that the tape served, up to the first that only "
-                       "xseg served",
+            .meaning =
+                "compare the replay with the results that a tape records for each operation. "
+                "`exact`: all statistics are equal; `floor`: each request that succeeded in the "
+                "recording succeeds, up to the first request that succeeds only in xseg. Default: "
+                "`exact`",
         },
     [OPTION_MIN_DEVICE] =
         {
             .name = "min-device",
-            .meaning = "also find the smallest device on which the trace completes",
+            .meaning = "also search for the smallest device on which the replay completes",
         },
     [OPTION_COMPARE] =
         {
             .name = "compare",
             .takes = OPTION_TAKES_KEYS,
             .argument = "STRING",
-            .meaning = "replay under this configuration, too; print both, and what the difference "
-                       "is",
+            .meaning =
+                "replay a second time with this configuration string, and print both results and "
+                "their difference",
         },
     [OPTION_EXPLAIN] =
         {
             .name = "explain",
             .meaning =
-                "say at the end, or where memory ran out, why each reserved byte is not "
-                "free: by kind, with the largest of each. It reports the ages of blocks with "
-                "the key `history:state`",
+                "also print why reserved memory is not free at the end of the replay, or at the "
+                "out-of-memory error: bytes by reason, with the largest example of each. Ages of "
+                "blocks require the key `history:state`",
         },
     [OPTION_SNAPSHOT_DEVICE] =
         {
             .name = "device",
             .takes = OPTION_TAKES_NUMBER,
             .argument = "N",
-            .most = 1023,
+            .max = ORDINAL_MAX,
             .unit = DEVICE_TAKES,
-            .meaning =
-                "the device whose history is taken from a memory snapshot; otherwise the one with "
-                "most entries",
+            .meaning = "ordinal of the device to read from a memory snapshot. Default: the device "
+                       "with the most events",
         },
     [OPTION_PROBE_DEVICE] =
         {
             .name = "device",
             .takes = OPTION_TAKES_NUMBER,
             .argument = "N",
-            .most = 1023,
+            .max = ORDINAL_MAX,
             .unit = DEVICE_TAKES,
-            .meaning = "which device; otherwise 0",
+            .meaning = "ordinal of the device. Default: 0",
         },
     [OPTION_SECONDS] =
         {
             .name = "seconds",
             .takes = OPTION_TAKES_NUMBER,
             .argument = "N",
-            .least = 1,
-            .most = 3600,
-            .unit = "a number of seconds, from 1 to 3600",
+            .min = 1,
+            .max = 3600,
+            .unit = SECONDS_TAKES,
             .meaning =
-                "measure for so long at most, with up to 101 samples of each call; otherwise "
-                "as long as 21 take",
+                "time limit of the measurement, which then takes up to 101 samples of each call. "
+                "Default: no limit, and 21 samples",
         },
     [OPTION_TABLE] =
         {
@@ -170,8 +192,9 @@ const struct option_row option_table[OPTION_COUNT] = {
             .takes = OPTION_TAKES_OUTPUT,
             .argument = "FILE",
             .meaning =
-                "write every figure, as columns with tabs between them, as soon as it is there. "
-                "With `-` as FILE it goes to standard output, and the report to standard error",
+                "write all measurements to FILE as tab-separated columns, each as soon as it is "
+                "complete. If FILE is `-`, they go to standard output, and the report to standard "
+                "error",
         },
     [OPTION_SAVE_COSTS] =
         {
@@ -179,19 +202,18 @@ const struct option_row option_table[OPTION_COUNT] = {
             .takes = OPTION_TAKES_OUTPUT,
             .argument = "FILE",
             .meaning =
-                "write what calls cost as a file for `XSEG_SIM_COSTS` and `--costs`, fitted to the "
-                "medians. With `-` as FILE it goes to standard output, and the report to standard "
-                "error",
+                "write a cost model that is fitted to the medians to FILE, for `--costs` and "
+                "`XSEG_SIM_COSTS`. If FILE is `-`, it goes to standard output, and the report to "
+                "standard error",
         },
     [OPTION_TIMELINE] =
         {
             .name = "timeline",
             .takes = OPTION_TAKES_OUTPUT,
             .argument = "FILE",
-            .meaning =
-                "write memory over time, as columns with tabs between them: event, "
-                "requested, allocated, reserved. With `-` as FILE it goes to standard output, "
-                "and what else is printed to standard error",
+            .meaning = "write memory over time to FILE as tab-separated columns: event, requested, "
+                       "allocated, reserved. If FILE is `-`, they go to standard output, and the "
+                       "report to standard error",
         },
     [OPTION_HISTORY] =
         {
@@ -199,22 +221,21 @@ const struct option_row option_table[OPTION_COUNT] = {
             .takes = OPTION_TAKES_OUTPUT,
             .argument = "FILE",
             .meaning =
-                "write what happened to blocks and segments, one JSON object a line; `-` as with "
-                "`--timeline`. Switches `history:all` on unless the configuration names that key. "
-                "`history_stacks:all` adds the call stacks of the tool itself, named by libdw if "
-                "it was built with that (`xseg --version` says so)",
+                "write the events of blocks and segments to FILE, one JSON object per line; `-` as "
+                "with `--timeline`. Sets the key `history:all` unless the configuration sets "
+                "`history`. `history_stacks:all` adds the call stacks of the tool, with function "
+                "names if the tool was built with libdw (see `xseg --version`)",
         },
     [OPTION_TICK] =
         {
             .name = "tick",
             .takes = OPTION_TAKES_NUMBER,
             .argument = "MS",
-            .most = UINT64_MAX - 1,
-            .standard = 1000,
+            .max = UINT64_MAX - 1,
+            .default_number = 1000,
             .unit = "a whole number of milliseconds",
-            .meaning =
-                "how often `xseg_trim()` with due_only is called while the trace's clock goes on; "
-                "otherwise each 1000 ms. 0: never",
+            .meaning = "interval, in milliseconds of the trace's clock, at which the replay calls "
+                       "`xseg_trim()` with `due_only`; 0: never. Default: 1000",
         },
     [OPTION_BY] =
         {
@@ -223,42 +244,47 @@ const struct option_row option_table[OPTION_COUNT] = {
             .argument = "WHAT",
             .words = {"fragmented", "allocated", "peak"},
             .meaning =
-                "the order of sites: by `fragmented` bytes over time (default), which are cached "
-                "bytes on pages that also contain blocks; by `allocated` bytes over time; "
-                "or by allocated bytes at the `peak` of reserved memory",
+                "what to sort the sites by: `fragmented`, the cached bytes on pages with their "
+                "allocated blocks, averaged over time; `allocated`, the allocated bytes, "
+                "averaged over time; `peak`, the allocated bytes at the peak of reserved memory. "
+                "Default: `fragmented`",
         },
     [OPTION_LABEL] =
         {
             .name = "label",
-            .meaning = "a site is a label (`xseg_history_label()`, PyTorch's `user_metadata`), not "
-                       "a frame of the call stack",
+            .meaning =
+                "group blocks by label (`xseg_history_label()`, PyTorch's `user_metadata`) instead "
+                "of by call site",
         },
     [OPTION_DEPTH] =
         {
             .name = "depth",
             .takes = OPTION_TAKES_NUMBER,
             .argument = "N",
-            .least = 1,
-            .most = 1000,
-            .standard = 1,
+            .min = 1,
+            .max = 1000,
+            .default_number = 1,
             .unit = "a number of frames, from 1 to 1000",
-            .meaning = "a site is a frame and its callers, N frames in all; otherwise one",
+            .meaning = "number of stack frames that identify a call site: a frame and its callers. "
+                       "Default: 1",
         },
     [OPTION_FLAME] =
         {
             .name = "flame",
-            .meaning = "print a line for each call stack, as flamegraph.pl and its like read them: "
-                       "frames, and bytes, on average over time",
+            .meaning = "print folded call stacks for `flamegraph.pl` and similar programs: a line "
+                       "for each stack, with its bytes, averaged over time",
         },
     [OPTION_ROWS] =
         {
             .name = "rows",
             .takes = OPTION_TAKES_NUMBER,
             .argument = "N",
-            .most = UINT32_MAX,
-            .standard = 20,
+            .max = UINT32_MAX,
+            .default_number = 20,
             .unit = "a number of sites",
-            .meaning = "name so many sites; otherwise 20. The others are added up, or counted",
+            .meaning =
+                "number of call sites, labels or ranks to list; one line summarizes the others. "
+                "Default: 20",
         },
     [OPTION_OUTPUT] =
         {
@@ -266,50 +292,54 @@ const struct option_row option_table[OPTION_COUNT] = {
             .letter = 'o',
             .takes = OPTION_TAKES_OUTPUT,
             .argument = "FILE",
-            .meaning = "the file to write; `-` is standard output. It is whole or not there",
+            .meaning =
+                "file to write; `-` is standard output. If the command fails, the file is not "
+                "created or replaced",
         },
     [OPTION_BLOCKS] =
         {
             .name = "blocks",
             .takes = OPTION_TAKES_NUMBER,
             .argument = "N",
-            .least = 1,
-            .most = 100000000,
-            .standard = 1000000,
+            .min = 1,
+            .max = 100000000,
+            .default_number = 1000000,
             .unit = "a number of blocks, from 1 to 100000000",
-            .meaning = "how many blocks the page has at most, those that were most for longest; "
-                       "otherwise 1000000. The others are drawn as one sum",
+            .meaning = "maximum number of blocks in the page. Of larger snapshots, the page has "
+                       "the blocks with the largest product of size and lifetime, and the sum of "
+                       "the others. Default: 1000000",
         },
     [OPTION_PERFETTO] =
         {
             .name = "perfetto",
-            .meaning = "the format: a trace that Perfetto opens (`ui.perfetto.dev`)",
+            .meaning = "write a trace for Perfetto (`ui.perfetto.dev`); required",
         },
     [OPTION_SLICES] =
         {
             .name = "blocks",
             .takes = OPTION_TAKES_NUMBER,
             .argument = "N",
-            .most = 100000,
-            .standard = 1000,
+            .max = 100000,
+            .default_number = 1000,
             .unit = "a number of blocks, from 0 to 100000",
-            .meaning = "how many blocks of a device have a slice each, those that held most bytes "
-                       "for longest; otherwise 1000",
+            .meaning = "number of blocks of each device that are exported as slices: those with "
+                       "the largest product of size and lifetime. Default: 1000",
         },
     [OPTION_ONE_DEVICE] =
         {
             .name = "device",
             .takes = OPTION_TAKES_NUMBER,
             .argument = "N",
-            .most = 1023,
+            .max = ORDINAL_MAX,
             .unit = DEVICE_TAKES,
-            .meaning = "this device of a memory snapshot alone; otherwise all of them",
+            .meaning = "ordinal of the device to export. Default: all devices of the snapshot",
         },
     [OPTION_ONCE] =
         {
             .name = "once",
-            .meaning = "print the table once, and end; otherwise it is shown on the terminal until "
-                       "`q` is typed",
+            .meaning =
+                "print the table once and exit. Default: update it on the terminal until `q` is "
+                "pressed",
         },
     [OPTION_SORT] =
         {
@@ -318,30 +348,31 @@ const struct option_row option_table[OPTION_COUNT] = {
             .argument = "COLUMN",
             .words = {"reserved", "allocated", "pending", "cached", "peak", "registered", "ooms",
                       "rejected", "pid"},
-            .meaning = "what rows are in order of, the largest first: `reserved` (default), "
-                       "`allocated`, `pending`, `cached`, `peak`, `registered`, `ooms` or "
-                       "`rejected`; or `pid`, the smallest first",
+            .meaning =
+                "column to sort by, largest first: `reserved`, `allocated`, `pending`, `cached`, "
+                "`peak`, `registered`, `ooms` or `rejected`; or `pid`, smallest first. Default: "
+                "`reserved`",
         },
     [OPTION_INTERVAL] =
         {
             .name = "interval",
             .takes = OPTION_TAKES_NUMBER,
             .argument = "SECONDS",
-            .least = 1,
-            .most = 3600,
-            .standard = 1,
-            .unit = "a number of seconds, from 1 to 3600",
-            .meaning = "seconds between two updates; otherwise one",
+            .min = 1,
+            .max = 3600,
+            .default_number = 1,
+            .unit = SECONDS_TAKES,
+            .meaning = "seconds between updates. Default: 1",
         },
     [OPTION_PID] =
         {
             .name = "pid",
             .takes = OPTION_TAKES_NUMBER,
             .argument = "PID",
-            .least = 1,
-            .most = INT32_MAX,
-            .unit = "the number of a process",
-            .meaning = "this process alone",
+            .min = 1,
+            .max = INT32_MAX,
+            .unit = "a process ID",
+            .meaning = "show only the process with this ID",
         },
     [OPTION_BUDGET] =
         {
@@ -349,12 +380,12 @@ const struct option_row option_table[OPTION_COUNT] = {
             .takes = OPTION_TAKES_TEXT,
             .argument = "NAME",
             .meaning =
-                "show below which processes share devices by this budget file: a name or a path, "
-                "as of the key `budget_file`",
+                "also show the processes that share devices through this budget file: a name or a "
+                "path, as in the key `budget_file`",
         },
     [OPTION_PYTORCH] =
         {
             .name = "pytorch",
-            .meaning = "advise only keys that PyTorch's own allocator knows, too",
+            .meaning = "recommend only keys that PyTorch's own allocator also has",
         },
 };

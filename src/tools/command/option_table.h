@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The options of all commands, in one table: option_table[].  Parsing, help, manual pages, completion
- * of shells and the tables of the documents are made from it; command.h says which commands take
- * which.
+ * The table of all options.  The parser, help, manual pages, shell completion and the tables in the documentation use it;
+ * the descriptor of a command (command.h) lists the options that the command takes.
  *
- * Texts of the table are plain sentences, in which `...` is what a user types.
+ * In texts, `...` marks what a user types.
  *
  * Locking: none.
  */
@@ -14,18 +13,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Every row of option_table[]; commands that give one name two meanings have two rows. */
+/* The rows of option_table[].  An option whose meaning depends on the command has several rows. */
 enum option_id {
-    OPTION_NONE, /* ends a list of options; no row */
+    OPTION_NONE, /* ends a list of options; has no row */
     OPTION_HELP,
     OPTION_VERSION,
     OPTION_COLOR,
-    OPTION_NAME_CALLS,
+    OPTION_LIST_CALLS,
     OPTION_ALL_KEYS,
     OPTION_JSON,
     OPTION_KEYS,
     OPTION_CONFIG,
     OPTION_DEVICE_MEMORY,
+    OPTION_TARGET_MEMORY,
     OPTION_DRIVER,
     OPTION_COSTS,
     OPTION_PROBE_COSTS,
@@ -60,29 +60,30 @@ enum option_id {
     OPTION_COUNT
 };
 
+/* The argument of an option. */
 enum option_takes {
     OPTION_TAKES_NOTHING,
     OPTION_TAKES_TEXT,
     OPTION_TAKES_KEYS,   /* a configuration string */
-    OPTION_TAKES_WORD,   /* one of words; its number is the value */
-    OPTION_TAKES_CHOICE, /* the same, or a file: then the value is OPTION_WORDS */
-    OPTION_TAKES_NUMBER, /* from least to most */
-    OPTION_TAKES_SIZE,   /* 4096, 900MiB, 24G: bytes, from least to most */
+    OPTION_TAKES_WORD,   /* one of words; the number is its index */
+    OPTION_TAKES_CHOICE, /* one of words, or a file; the number of a file is OPTION_WORDS */
+    OPTION_TAKES_NUMBER, /* from min to max */
+    OPTION_TAKES_SIZE,   /* 4096, 900MiB, 24G: bytes, from min to max */
     OPTION_TAKES_OUTPUT  /* a file to write; `-` is standard output */
 };
 
 #define OPTION_WORDS 10u
 
 struct option_row {
-    const char *name; /* without its dashes */
+    const char *name; /* without dashes */
     char letter;      /* 0: none */
     enum option_takes takes;
-    bool may_lack;                   /* the argument; the first word is meant then */
-    const char *argument;            /* what help calls it */
-    const char *words[OPTION_WORDS]; /* NULL behind the last */
-    uint64_t least, most;
-    uint64_t standard; /* the number where the option is not given */
-    const char *unit;  /* of a number: completes "takes ..." */
+    bool is_optional;                /* the argument; its default is the first word */
+    const char *argument;            /* placeholder in help texts */
+    const char *words[OPTION_WORDS]; /* NULL ends the list */
+    uint64_t min, max;
+    uint64_t default_number; /* if the option is not given */
+    const char *unit;        /* of a number; completes "takes ..." */
     const char *meaning;
 };
 

@@ -1,13 +1,96 @@
 /* SPDX-License-Identifier: MIT */
 #include <jansson.h>
+#include <string.h>
 
 #include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
 #include "src/tools/main/commands.h"
-#include "src/tools/main/help.h"
-#include "src/tools/output/complain.h"
 #include "src/tools/output/output.h"
+#include "src/tools/output/text.h"
 #include "xseg/version.h"
+
+/* --- Text. --- */
+
+#define COLUMN 25 /* of the meanings */
+
+/* "-v, --verbose", "    --check[=HOW]" */
+static void name_option(const struct option_row *row, char *text, size_t bytes)
+{
+    const char *argument = row->takes == OPTION_TAKES_NOTHING ? "" : row->argument;
+
+    (void)snprintf(text, bytes, "%c%c%s--%s%s%s%s", row->letter ? '-' : ' ',
+                   row->letter ? row->letter : ' ', row->letter ? ", " : "  ", row->name,
+                   !*argument         ? ""
+                   : row->is_optional ? "[="
+                                      : " ",
+                   argument, row->is_optional ? "]" : "");
+}
+
+/* Print a term and its meaning in two columns; the meaning of a long term begins on the next line. */
+static void print_pair(FILE *out, const char *term, const char *meaning)
+{
+    const int width = (int)strlen(term);
+
+    (void)fprintf(out, "  %s%s%s", text_style_on(out, TEXT_STRONG), term, text_style_off(out));
+    if (width + 4 > COLUMN)
+        (void)fprintf(out, "\n%*s", COLUMN, "");
+    else
+        (void)fprintf(out, "%*s", COLUMN - 2 - width, "");
+    text_wrap(out, meaning, COLUMN);
+}
+
+static void print_options(FILE *out, const struct command *command)
+{
+    char term[64];
+
+    text_print_heading(out, "Options:");
+    for (const uint8_t *id = command->options; *id != OPTION_NONE; id++) {
+        name_option(&option_table[*id], term, sizeof(term));
+        print_pair(out, term, option_table[*id].meaning);
+    }
+}
+
+static void print_examples(FILE *out, const struct command *command)
+{
+    text_print_heading(out, "Examples:");
+    for (unsigned i = 0; i < COMMAND_EXAMPLES && command->examples[i].line; i++) {
+        (void)fprintf(out, "  %s\n      ", command->examples[i].line);
+        text_wrap(out, command->examples[i].does, 6);
+    }
+}
+
+static void print_exits(FILE *out, const struct command *command)
+{
+    text_print_heading(out, "Exit status:");
+    for (int status = 0; status < COMMAND_EXITS; status++)
+        if (command->exits[status]) {
+            (void)fprintf(out, "  %d  ", status);
+            text_wrap(out, command->exits[status], 5);
+        }
+}
+
+static void print_commands(FILE *out)
+{
+    text_print_heading(out, "Commands:");
+    for (const struct command *const *command = commands; *command; command++)
+        print_pair(out, (*command)->name, (*command)->sentence);
+}
+
+void commands_print_help(FILE *out, const struct command *command)
+{
+    (void)fprintf(out, "usage: %s%s%s%s\n\n", commands_full_name(command),
+                  command->name ? " [OPTION]..." : "", *command->usage ? " " : "", command->usage);
+    text_wrap(out, command->description, 0);
+    if (!command->name)
+        print_commands(out);
+    print_options(out, command);
+    print_examples(out, command);
+    print_exits(out, command);
+    if (!command->name)
+        (void)fprintf(out, "\n`xseg help COMMAND` describes a command.\n");
+}
+
+/* --- JSON. --- */
 
 static json_t *words_of(const struct option_row *row)
 {
@@ -32,11 +115,11 @@ static json_t *options_of(const struct command *command)
         const struct option_row *row = &option_table[*id];
         const char letter[] = {row->letter, '\0'};
 
-        (void)json_array_append_new(options, json_pack("{s:s, s:s, s:s, s:b, s:s?, s:o, s:s}",
-                                                       "name", row->name, "letter", letter, "takes",
-                                                       takes[row->takes], "may_lack", row->may_lack,
-                                                       "argument", row->argument, "words",
-                                                       words_of(row), "meaning", row->meaning));
+        (void)json_array_append_new(
+            options,
+            json_pack("{s:s, s:s, s:s, s:b, s:s?, s:o, s:s}", "name", row->name, "letter", letter,
+                      "takes", takes[row->takes], "optional_argument", row->is_optional, "argument",
+                      row->argument, "words", words_of(row), "meaning", row->meaning));
     }
     return options;
 }
@@ -75,7 +158,7 @@ static json_t *object_of(const struct command *command)
                      examples_of(command), "exits", exits_of(command));
 }
 
-/* The tables as they are: the tool first, then its commands. */
+/* Print the descriptors: the tool, then its commands. */
 static int print_json(void)
 {
     json_t *all = json_array(), *object;
@@ -84,35 +167,36 @@ static int print_json(void)
     for (const struct command *const *command = commands; *command; command++)
         (void)json_array_append_new(all, object_of(*command));
     object = json_pack("{s:s, s:o}", "version", XSEG_VERSION_TEXT, "commands", all);
-    return output_json(stdout, object) ? COMMAND_FINE : COMMAND_BAD;
+    return output_json(stdout, object) ? COMMAND_SUCCESS : COMMAND_ERROR;
 }
+
+/* --- The command. --- */
 
 static int run(const struct option_values *arguments)
 {
-    const char *name = arguments->operand_count > 0 ? arguments->operands[0] : NULL;
-    const struct command *command = name ? commands_find(name) : &commands_tool;
+    const struct command *command =
+        arguments->operand_count > 0 ? commands_find(arguments->operands[0]) : &commands_tool;
 
-    if (!command) {
-        complain_named("there is no command '%s'; `xseg help` lists them", name);
-        return COMMAND_BAD;
-    }
-    if (arguments->of[OPTION_JSON].given)
+    if (!command)
+        return COMMAND_ERROR;
+    if (option_given(arguments, OPTION_JSON))
         return print_json();
-    help_print(stdout, command);
-    return COMMAND_FINE;
+    commands_print_help(stdout, command);
+    return COMMAND_SUCCESS;
 }
 
 const struct command command_help = {
     .name = "help",
     .run = run,
-    .sentence = "explain a command",
+    .sentence = "print the help of a command",
     .usage = "[COMMAND]",
     .operands = COMMAND_NAMES,
-    .most_operands = 1,
+    .max_operands = 1,
     .options = {OPTION_JSON, OPTION_COLOR, OPTION_HELP},
-    .description = "Prints what a command does, its options and examples; without COMMAND, the "
-                   "list of commands. The manual pages say the same: `man xseg-replay`. As "
-                   "JSON, everything about all commands.",
+    .description =
+        "Prints the description, options, examples and exit statuses of a command; without "
+        "COMMAND, the list of commands. The manual pages have the same text: `man xseg-replay`. "
+        "With `--json`, it prints the descriptions of all commands.",
     .examples = {{"xseg help replay", "the options of `xseg replay`"}},
-    .exits = {COMMAND_EXIT_FINE, NULL, "there is no such command"},
+    .exits = {COMMAND_EXIT_SUCCESS, NULL, "an unknown command"},
 };

@@ -1,20 +1,31 @@
 /* SPDX-License-Identifier: MIT */
-/* The `xseg` command line tool: finds the subcommand. */
+/* The `xseg` command line tool. */
 #include <stdio.h>
-#include <unistd.h>
 
 #include "src/tools/command/option.h"
+#include "src/tools/commit.h"
 #include "src/tools/main/commands.h"
-#include "src/tools/main/help.h"
-#include "src/tools/main/version.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "src/tools/output/output.h"
+#include "src/tools/reading/symbols.h"
+#include "xseg/version.h"
 
-/* Read the arguments of a command, in whose name the tool complains from then on. */
-static bool begin(const struct command *command, int count, char **arguments,
+/* "xseg 1.0.0 (release build, without self-checks, with libdw, commit 0123456789ab)" */
+static void print_version(void)
+{
+    char checks[32] = "without self-checks";
+
+    if (XSEG_CHECKS > 0)
+        (void)snprintf(checks, sizeof(checks), "self-checks of level %d", XSEG_CHECKS);
+    (void)printf("xseg %s (%s build, %s, %s libdw, commit %s)\n", XSEG_VERSION_TEXT,
+                 TOOLS_BUILD_TYPE, checks, symbols_available() ? "with" : "without", TOOLS_COMMIT);
+}
+
+/* Parse the arguments of a command.  Error messages begin with its name from now on. */
+static bool parse(const struct command *command, int count, char **arguments,
                   struct option_values *out)
 {
-    complain_as(commands_full_name(command));
+    message_set_program(commands_full_name(command));
     return option_parse(command, count, arguments, out);
 }
 
@@ -22,12 +33,12 @@ static int run_command(const struct command *command, int count, char **argument
 {
     struct option_values values;
 
-    if (!begin(command, count, arguments, &values))
-        return COMMAND_BAD;
-    if (!values.of[OPTION_HELP].given)
+    if (!parse(command, count, arguments, &values))
+        return COMMAND_ERROR;
+    if (!option_given(&values, OPTION_HELP))
         return command->run(&values);
-    help_print(stdout, command);
-    return COMMAND_FINE;
+    commands_print_help(stdout, command);
+    return COMMAND_SUCCESS;
 }
 
 static int run(int count, char **arguments)
@@ -35,36 +46,29 @@ static int run(int count, char **arguments)
     struct option_values values;
     const struct command *command;
 
-    if (!begin(&commands_tool, count, arguments, &values))
-        return COMMAND_BAD;
-    if (values.of[OPTION_VERSION].given) {
-        version_print(stdout);
-        return COMMAND_FINE;
+    if (!parse(&commands_tool, count, arguments, &values))
+        return COMMAND_ERROR;
+    if (option_given(&values, OPTION_VERSION)) {
+        print_version();
+        return COMMAND_SUCCESS;
     }
-    if (values.of[OPTION_HELP].given) {
-        help_print(stdout, &commands_tool);
-        return COMMAND_FINE;
+    if (option_given(&values, OPTION_HELP)) {
+        commands_print_help(stdout, &commands_tool);
+        return COMMAND_SUCCESS;
     }
     if (values.operand_count == 0) {
-        help_print(stderr, &commands_tool);
-        return COMMAND_BAD;
+        commands_print_help(stderr, &commands_tool);
+        return COMMAND_ERROR;
     }
     command = commands_find(values.operands[0]);
-    if (command)
-        return run_command(command, values.operand_count, values.operands);
-    if (access(values.operands[0], F_OK) == 0)
-        complain_named("a command is missing before the file '%s'; `xseg help` lists the commands",
-                       values.operands[0]);
-    else
-        complain_named("there is no command '%s'; `xseg help` lists them", values.operands[0]);
-    return COMMAND_BAD;
+    return command ? run_command(command, values.operand_count, values.operands) : COMMAND_ERROR;
 }
 
 int main(int count, char **arguments)
 {
     int status;
 
-    output_guard();
+    output_init();
     status = run(count, arguments);
-    return output_finish() ? status : COMMAND_BAD;
+    return output_finish() ? status : COMMAND_ERROR;
 }

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Manual pages, completion of shells and tables for documents, from the tables of the tool.
+"""Manual pages, shell completion and tables for the documentation, from the descriptors of the tool.
 
 pages.py TOOL man FOLDER                       xseg.1, and xseg-COMMAND.1 for each command
 pages.py TOOL bash|zsh|fish FILE               completion for a shell
 pages.py TOOL table COMMAND                    the options of a command as Markdown, printed
 
-The tables are what `TOOL help --json` and `TOOL config --keys --json` print; nothing is said here that
-stands there.
+The descriptors are the output of `TOOL help --json` and `TOOL config --keys --json`.
 """
 import json
 import pathlib
@@ -19,26 +18,26 @@ CODE = re.compile(r"`([^`]*)`")
 
 def tables(tool):
     """Version, the tool itself, and its commands."""
-    said = json.loads(subprocess.run([tool, "help", "--json"], check=True, capture_output=True,
+    printed = json.loads(subprocess.run([tool, "help", "--json"], check=True, capture_output=True,
                                      text=True).stdout)
-    return said["version"], said["commands"][0], said["commands"][1:]
+    return printed["version"], printed["commands"][0], printed["commands"][1:]
 
 
 def first_clause(meaning):
-    """The beginning of a meaning, for where there is little room, without backquotes."""
+    """The beginning of a meaning, without backquotes, for short descriptions."""
     return re.split(r"[.:;](?: |$)", CODE.sub(r"\1", meaning))[0]
 
 
 # --- Manual pages: man(7). ---
 
 def roff(text):
-    """A word or line that is printed as it stands here."""
+    """A word or line as literal text."""
     text = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("`", "\\(ga")
     return "\\&" + text if text.startswith(".") else text
 
 
 def prose(text):
-    """Sentences, each on a line of its own; what stands between backquotes is bold."""
+    """Sentences, one on each line; text between backquotes is bold."""
     pieces = []
     for place, piece in enumerate(CODE.split(text)):
         pieces.append(f"\\fB{roff(piece)}\\fR" if place % 2 else
@@ -54,7 +53,7 @@ def page_of(command):
 
 
 def man_synopsis(command):
-    """How a command is called: words in capitals are for the user to fill in."""
+    """The synopsis of a command; words in capitals are placeholders."""
     usage = ("[OPTION]... " if command["name"] else "") + command["usage"]
     usage = re.sub(r"[A-Z]+", lambda word: f"\\fI{word[0]}\\fR", usage)
     return f"\\fB{page_of(command).replace('-', ' ')}\\fR {usage}".rstrip()
@@ -66,24 +65,24 @@ def man_option(option):
     term += f"\\fB{roff('--' + option['name'])}\\fR"
     if option["takes"] != "nothing":
         argument = f"\\fI{option['argument']}\\fR"
-        term += f"[={argument}]" if option["may_lack"] else f" {argument}"
+        term += f"[={argument}]" if option["optional_argument"] else f" {argument}"
     return term
 
 
 def man_keys(tool):
-    """What `xseg config --keys` says."""
+    """The section of configuration keys."""
     keys = json.loads(subprocess.run([tool, "config", "--keys", "--json"], check=True,
                                      capture_output=True, text=True).stdout)["keys"]
     lines = [".SH KEYS"]
     for key in keys:
-        effect = "" if key["effect"] else " Without effect."
+        effect = "" if key["effect"] else " No effect."
         lines += [".TP", f"\\fB{roff(key['name'])}\\fR",
                   prose(f"Takes {key['accepts']}; default {key['default']}.{effect} {key['meaning']}")]
     return lines
 
 
 def man_page(version, command, others, keys):
-    """One page; `others` are the pages that it leads to, `keys` those of the configuration."""
+    """A page; `others` are the commands of SEE ALSO, `keys` the section of configuration keys."""
     name = page_of(command)
     lines = [f'.TH {roff(name.upper())} 1 "" "xseg {version}" "xseg manual"',
              ".SH NAME", f"{roff(name)} \\- {prose(command['sentence'])}",
@@ -159,19 +158,19 @@ BASH_FILES = """compopt -o filenames 2>/dev/null
 
 
 def spellings(command, option, is_split):
-    """How an option stands before its value: in a word of its own, or with '='."""
+    """The patterns of an option before its value: in a separate word, or with '='."""
     names = [f'"{command} --{option["name"]}="']
-    if is_split and not option["may_lack"]:
+    if is_split and not option["optional_argument"]:
         names.insert(0, f'"{command} --{option["name"]}"')
     return " | ".join(names)
 
 
 def bash_value(command, option):
-    """What bash does behind an option that takes a value."""
+    """The bash code that completes the value of an option."""
     if option["takes"] == "file":
         does = BASH_FILES.format(indent=" " * 8)
     elif option["takes"] == "choice":
-        # A file's name has one of these two, and no word has.
+        # A path contains one of these characters, and no word does.
         does = (f"words='{' '.join(option['words'])}'\n        [[ $current != *[/.]* ]] || {{\n            " +
                 BASH_FILES.format(indent=" " * 12).replace("return ;;", "return\n        } ;;"))
     elif option["words"]:
@@ -182,7 +181,7 @@ def bash_value(command, option):
 
 
 def long_and_short(options):
-    """All options as they are typed."""
+    """All spellings of options."""
     return " ".join(["--" + option["name"] for option in options] +
                     ["-" + option["letter"] for option in options if option["letter"]])
 
@@ -224,7 +223,7 @@ def zsh_option(option):
     action = {"file": "_files",
               "choice": f"{{compadd {words}; [[ $PREFIX != *[/.]* ]] || _files}}"}.get(
                   option["takes"], f"({words})" if words else "")
-    sign, colons = ("=-", "::") if option["may_lack"] else ("=", ":")
+    sign, colons = ("=-", "::") if option["optional_argument"] else ("=", ":")
     return f"'{name}{sign}{text}{colons}{option['argument']}:{action}'"
 
 
@@ -266,7 +265,7 @@ def fish_option(condition, option):
     if option["takes"] == "file":
         parts += ["-r -F"]
     elif option["takes"] != "nothing":
-        parts.append("-f" if option["may_lack"] else "-x")
+        parts.append("-f" if option["optional_argument"] else "-x")
         words = " ".join(option["words"])
         if option["takes"] == "choice":
             words += " (string match -qr '[/.]' -- (commandline -ct); and __fish_complete_path (commandline -ct))"
@@ -301,7 +300,7 @@ def table(commands, name):
     for option in command["options"]:
         term = f"`-{option['letter']}`, " if option["letter"] else ""
         argument = option["argument"] or ""
-        term += f"`--{option['name']}[={argument}]`" if option["may_lack"] else \
+        term += f"`--{option['name']}[={argument}]`" if option["optional_argument"] else \
             f"`--{option['name']} {argument}`".replace(" `", "`")
         lines.append(f"| {term} | {option['meaning'].replace('|', chr(92) + '|')} |")
     return "\n".join(lines) + "\n"

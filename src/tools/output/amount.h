@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Amounts as people read them: bytes and nanoseconds in a unit that fits, counts with commas, shares, changes.
+ * Numbers in reports and messages.  The format is the same in every command and in the page of `xseg view`:
  *
- * Each is a text by value, to be printed at once:
+ *     3,804            a count; a comma separates thousands.
+ *     1.25 GiB         bytes, in the largest unit of which there is at least one; 1,023 bytes below 1 KiB.
+ *     12.5 ms          time.
+ *
+ * IDs, line numbers, addresses, and numbers that a program reads (JSON, tables of --table and --timeline) are plain
+ * digits.  Each function returns the string by value:
  *
  *     fprintf(out, "%12s  %12s  %s\n", amount_bytes(live).text, amount_bytes(cached).text, name);
  *
@@ -22,30 +27,25 @@ struct amount_noun {
     char text[64];
 };
 
-/* "1.50 GiB"; what is too little to be seen is not none: "< 0.01 MiB". */
-struct amount amount_bytes(uint64_t number);
+struct amount amount_bytes(uint64_t bytes);
 struct amount amount_time(double nanoseconds);
 
-/* In the unit of another amount, such as the largest of a row. */
-struct amount amount_bytes_beside(uint64_t number, double largest);
-struct amount amount_time_beside(double nanoseconds, double largest);
-
-/* With one digit behind the point, and none of bytes: "23.9 GiB". */
-struct amount amount_bytes_about(uint64_t number);
+/* The unit is that of `largest`, such as the largest amount of a row.  A small amount other than 0 is "< 0.01 MiB". */
+struct amount amount_bytes_in_row(uint64_t bytes, double largest);
+struct amount amount_time_in_row(double nanoseconds, double largest);
 
 /* "+1.50 MiB"; "=" for no difference. */
 struct amount amount_change(int64_t bytes);
 
-/* 1234567 as 1,234,567. */
-struct amount amount_count(uint64_t number);
+struct amount amount_count(uint64_t count);
 
 /* A count with its noun, given in the singular: "1 entry", "1,234 entries", "2 processes". */
-struct amount_noun amount_of(uint64_t number, const char *noun);
+struct amount_noun amount_of(uint64_t count, const char *noun);
 
 /* "12.34 %", as wide as "100.00 %"; a share of nothing is 0. */
 struct amount amount_share(double part, double whole);
 
-/* Whether two numbers of bytes are printed alike. */
-bool amount_is_alike(uint64_t a, uint64_t b);
+/* Whether amount_bytes() returns the same string for both. */
+bool amount_bytes_equal(uint64_t a, uint64_t b);
 
 #endif

@@ -1,25 +1,131 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/tools/output/progress.h"
 
-#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "src/tools/output/complain.h"
+#include "src/tools/output/amount.h"
+#include "src/tools/output/text.h"
 
-#define WIDTH    40u
-#define PAUSE_NS 50000000u /* between two pictures */
+#define LINE_MAX_COLUMNS 1024u
+#define DEFAULT_COLUMNS  80u
+#define BAR_MAX          40u
+#define BAR_MIN          10u
+#define BAR_FRAME        3u  /* "[", "] " */
+#define TEXT_MIN         16u /* columns of text for which the bar gets shorter */
+#define INTERVAL_NS      50000000u
 
 static struct {
-    const char *name; /* NULL: nothing is shown */
-    uint64_t drawn;   /* when, in nanoseconds; 0: not yet */
-} work;
+    const char *name;  /* NULL: nothing is displayed */
+    uint64_t drawn_ns; /* time of the last line; 0: none */
+} operation;
 
-static uint64_t now(void)
+/* --- A line that fits. --- */
+
+/* Columns that a line may have: in the last one, a terminal wraps. */
+static size_t line_columns(void)
+{
+    const char *variable = secure_getenv("COLUMNS");
+    struct winsize size;
+    unsigned long columns = 0;
+
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0)
+        columns = size.ws_col;
+    if (columns == 0 && variable)
+        columns = strtoul(variable, NULL, 10);
+    if (columns == 0)
+        columns = DEFAULT_COLUMNS;
+    return (columns < LINE_MAX_COLUMNS ? columns : LINE_MAX_COLUMNS) - 1;
+}
+
+/* Replace the middle of a text that has more than `columns` characters by "...". */
+static void fit(char *text, size_t columns)
+{
+    const size_t length = strlen(text), dots = columns < 3 ? columns : 3;
+    const size_t head = (columns - dots) / 2, tail = columns - dots - head;
+
+    if (length <= columns)
+        return;
+    memset(text + head, '.', dots);
+    memmove(text + head + dots, text + length - tail, tail + 1);
+}
+
+static void format_text(char *text, size_t bytes, const char *format, va_list arguments)
+    __attribute__((format(printf, 3, 0)));
+
+static void format_text(char *text, size_t bytes, const char *format, va_list arguments)
+{
+    char *plain;
+
+    text[0] = '\0';
+    if (vasprintf(&plain, format, arguments) < 0)
+        return;
+    (void)text_escape(plain, text, bytes);
+    free(plain);
+}
+
+/* The columns of a bar, of `columns` that it shares with a text; 0: there is no bar. */
+static size_t bar_columns(size_t columns, size_t text)
+{
+    const size_t shown = text < TEXT_MIN ? text : TEXT_MIN;
+    size_t bar = BAR_MAX;
+
+    if (columns < BAR_MIN + BAR_FRAME + shown)
+        return 0;
+    if (columns < BAR_MAX + BAR_FRAME + text)
+        bar = columns > BAR_MIN + BAR_FRAME + text ? columns - BAR_FRAME - text : BAR_MIN;
+    return bar;
+}
+
+void progress_print(const char *format, ...)
+{
+    char text[LINE_MAX_COLUMNS];
+    va_list arguments;
+
+    va_start(arguments, format);
+    format_text(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    fit(text, line_columns());
+    (void)fprintf(stderr, "\r%s\033[K", text);
+    (void)fflush(stderr);
+}
+
+void progress_print_bar(uint64_t done, uint64_t all, const char *format, ...)
+{
+    const size_t columns = line_columns();
+    char text[LINE_MAX_COLUMNS], bar[BAR_MAX + 1];
+    va_list arguments;
+    size_t width;
+
+    va_start(arguments, format);
+    format_text(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    width = bar_columns(columns, strlen(text));
+    if (width == 0) {
+        progress_print("%s", text);
+        return;
+    }
+    fit(text, columns - BAR_FRAME - width);
+    memset(bar, ' ', width);
+    memset(bar, '#', done < all ? (size_t)(done * width / all) : width);
+    bar[width] = '\0';
+    (void)fprintf(stderr, "\r[%s] %s\033[K", bar, text);
+    (void)fflush(stderr);
+}
+
+void progress_clear(void)
+{
+    (void)fputs("\r\033[K", stderr);
+}
+
+/* --- Operations. --- */
+
+static uint64_t now_ns(void)
 {
     struct timespec time = {0};
 
@@ -29,41 +135,24 @@ static uint64_t now(void)
 
 void progress_begin(const char *name)
 {
-    work.name = isatty(STDERR_FILENO) ? name : NULL;
-    work.drawn = 0;
+    operation.name = isatty(STDERR_FILENO) ? name : NULL;
+    operation.drawn_ns = 0;
 }
 
 void progress_end(void)
 {
-    if (work.name && work.drawn > 0)
-        complain_progress_end();
-    work.name = NULL;
+    if (operation.name && operation.drawn_ns > 0)
+        progress_clear();
+    operation.name = NULL;
 }
 
-void progress_reach(uint64_t done, uint64_t all)
+void progress_update(uint64_t done, uint64_t all)
 {
-    if (!work.name || now() < work.drawn + PAUSE_NS)
+    if (!operation.name || now_ns() < operation.drawn_ns + INTERVAL_NS)
         return;
-    work.drawn = now();
+    operation.drawn_ns = now_ns();
     if (all > 0)
-        progress_draw(done, all, "%s", work.name);
+        progress_print_bar(done, all, "%s", operation.name);
     else
-        complain_progress("%" PRIu64 " MB of %s", done / 1000000, work.name);
-}
-
-void progress_draw(uint64_t done, uint64_t all, const char *format, ...)
-{
-    const uint64_t filled = done < all ? done * WIDTH / all : WIDTH;
-    char bar[WIDTH + 1], *text;
-    va_list arguments;
-
-    memset(bar, ' ', WIDTH);
-    memset(bar, '#', filled);
-    bar[WIDTH] = '\0';
-    va_start(arguments, format);
-    if (vasprintf(&text, format, arguments) >= 0) {
-        complain_progress("[%s] %s", bar, text);
-        free(text);
-    }
-    va_end(arguments);
+        progress_print("%s of %s", amount_bytes(done).text, operation.name);
 }

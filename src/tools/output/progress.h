@@ -1,32 +1,43 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How far long work has come: a line on standard error where that is a terminal, which is gone when the work has ended.
+ * Progress of long operations: a line on standard error that the next one replaces, and that is removed at the end.
  *
  *     [##########                              ] job.pickle
  *
- * Code that does a part of the work says how far it has come, and need not know whether that is shown.
+ * The line has at most one column less than the terminal, so it never wraps: first the bar gets shorter, then the
+ * middle of the text is replaced by "...".  The width is that of the terminal (TIOCGWINSZ), else COLUMNS, else 80
+ * columns.  It is queried for each line, so a resized window is respected.
  *
- * Locking: none; one work is shown at a time, and by one thread.  While none is shown, any thread may call
- * progress_reach().
+ * Readers call progress_update() whether or not an operation is displayed, so they do not depend on their caller.
+ *
+ * Locking: none; one thread displays one operation at a time.  While none is displayed, any thread may call
+ * progress_update().
  */
 #ifndef TOOLS_PROGRESS_H
 #define TOOLS_PROGRESS_H
 
 #include <stdint.h>
 
-/* Show a work from now on.  name: of what is worked on; it must live until the end */
+/* Display an operation if standard error is a terminal.  name: of the file that is processed; it must live until the
+ * end */
 void progress_begin(const char *name);
 void progress_end(void);
 
 /*
- * So much of the work is done.  all: 0: nobody knows how much there is; then bytes are done
+ * Report progress.
  *
- * Cost: a clock is read; most calls draw nothing
+ * all: the amount that `done` reaches at the end; 0: unknown, and `done` is in bytes.
+ *
+ * Cost: reads a clock; most calls draw nothing
  */
-void progress_reach(uint64_t done, uint64_t all);
+void progress_update(uint64_t done, uint64_t all);
 
-/* Draw a bar and what stands behind it, without a work. */
-void progress_draw(uint64_t done, uint64_t all, const char *format, ...)
+/* Draw a line without progress_begin(): text, or a bar and text. */
+void progress_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void progress_print_bar(uint64_t done, uint64_t all, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Remove the line. */
+void progress_clear(void);
 
 #endif

@@ -2,12 +2,17 @@
 #include "src/tools/ranks/compare.h"
 
 #include <ctype.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define SAID_FROM  100  /* a difference is said from this part of what was reserved on */
-#define SHOWN_FROM 1000 /* one of averages is shown from this part on */
-#define LIVED_FROM 20   /* one of lifetimes is shown from this part on */
+#include "src/tools/output/amount.h"
+#include "src/tools/output/output.h"
+#include "src/tools/output/text.h"
+
+#define VERDICT_PART  100  /* a verdict names differences of 1/100 of the reserved bytes */
+#define AVERAGE_PART  1000 /* averages differ by more than 1/1000 of the reserved bytes */
+#define LIFETIME_PART 20   /* lifetimes differ by more than 1/20 */
 
 /* --- Measures. --- */
 
@@ -18,18 +23,18 @@ uint64_t compare_amount(enum compare_measure measure, enum compare_kind kind,
 
     switch (measure) {
     case COMPARE_PEAK_RESERVED:
-        return of[PROFILE_PEAK_LIVE] + of[PROFILE_PEAK_CACHED];
-    case COMPARE_PEAK_LIVE:
-        return of[PROFILE_PEAK_LIVE];
-    case COMPARE_STRANDED:
+        return of[PROFILE_PEAK_ALLOCATED] + of[PROFILE_PEAK_CACHED];
+    case COMPARE_PEAK_ALLOCATED:
+        return of[PROFILE_PEAK_ALLOCATED];
+    case COMPARE_FRAGMENTED:
         return kind == COMPARE_SITE ? of[PROFILE_CACHED] : 0;
-    case COMPARE_LIVE:
-        return of[PROFILE_LIVE];
+    case COMPARE_ALLOCATED:
+        return of[PROFILE_ALLOCATED];
     case COMPARE_RESERVED:
     case COMPARE_MEASURES:
         break;
     }
-    return of[PROFILE_LIVE] + of[PROFILE_CACHED];
+    return of[PROFILE_ALLOCATED] + of[PROFILE_CACHED];
 }
 
 uint64_t compare_whole(enum compare_measure measure, const struct profile *profile)
@@ -37,7 +42,7 @@ uint64_t compare_whole(enum compare_measure measure, const struct profile *profi
     const uint64_t all = compare_amount(measure, COMPARE_SITE, &profile->whole);
     const uint64_t rest = profile->pending.of[PROFILE_CACHED] + profile->idle.of[PROFILE_CACHED];
 
-    if (measure != COMPARE_STRANDED)
+    if (measure != COMPARE_FRAGMENTED)
         return all;
     return all > rest ? all - rest : 0;
 }
@@ -45,7 +50,7 @@ uint64_t compare_whole(enum compare_measure measure, const struct profile *profi
 static int64_t minus(uint64_t b, uint64_t a)
 {
     const uint64_t difference = b > a ? b - a : a - b;
-    const int64_t bounded = difference > PROFILE_MOST ? INT64_MAX : (int64_t)difference;
+    const int64_t bounded = difference > PROFILE_MAX ? INT64_MAX : (int64_t)difference;
 
     return b > a ? bounded : -bounded;
 }
@@ -92,9 +97,9 @@ static void match_names(struct compare *compare)
     }
 }
 
-/* --- Lines that have moved. --- */
+/* --- Moved lines. --- */
 
-/* Behind a number of a line: `:212` before a blank or the end. */
+/* Skip the number of a line: `:212` before a space or the end. */
 static const char *skip_line(const char *text)
 {
     const char *at = text + 1;
@@ -121,7 +126,7 @@ static const char *only_name(const struct compare_row *row)
     return row->name_a ? row->name_a : row->name_b;
 }
 
-/* Rows that one side alone has: by all but lines, then by side, then by lines. */
+/* Order of rows that only one side has: by the name without lines, then by side, then by lines. */
 static int compare_single(const void *left, const void *right)
 {
     const struct compare_row *a = left, *b = right;
@@ -134,7 +139,7 @@ static int compare_single(const void *left, const void *right)
     return strverscmp(only_name(a), only_name(b));
 }
 
-/* Single rows that differ in lines alone: [first, end) of which the first ones are A's. */
+/* The end of the single rows that differ only in lines; *of_a is the number of those of A, which are first. */
 static size_t end_of_group(const struct compare *compare, size_t first, size_t *of_a)
 {
     size_t end = first;
@@ -170,8 +175,8 @@ static void match_moved(struct compare *compare, size_t single)
     compare->row_count = count;
 }
 
-/* Put rows that both sides have first.  Returns how many these are. */
-static size_t part_single(struct compare *compare)
+/* Move rows that both sides have to the front.  Returns their number. */
+static size_t partition_single(struct compare *compare)
 {
     size_t both = 0;
 
@@ -188,7 +193,7 @@ static size_t part_single(struct compare *compare)
 
 /* --- The order. --- */
 
-/* What was reserved at the peak, A or B, whichever is more. */
+/* The larger one of the bytes reserved at the peak. */
 static uint64_t reserved_of(const struct compare *compare)
 {
     const uint64_t a = compare_whole(COMPARE_PEAK_RESERVED, compare->a);
@@ -202,21 +207,20 @@ static uint64_t distance(uint64_t a, uint64_t b)
     return a > b ? a - b : b - a;
 }
 
-/* Averages and lifetimes of all rows move a little where one row has more events. */
 static bool differs(const struct compare *compare, const struct compare_row *row)
 {
     const uint64_t *a = row->a->of, *b = row->b->of;
-    const uint64_t least = reserved_of(compare) / SHOWN_FROM;
+    const uint64_t least = reserved_of(compare) / AVERAGE_PART;
 
-    return a[PROFILE_PEAK_LIVE] != b[PROFILE_PEAK_LIVE] ||
+    return a[PROFILE_PEAK_ALLOCATED] != b[PROFILE_PEAK_ALLOCATED] ||
            a[PROFILE_PEAK_CACHED] != b[PROFILE_PEAK_CACHED] ||
            a[PROFILE_BLOCKS] != b[PROFILE_BLOCKS] ||
-           distance(a[PROFILE_LIVE], b[PROFILE_LIVE]) > least ||
+           distance(a[PROFILE_ALLOCATED], b[PROFILE_ALLOCATED]) > least ||
            distance(a[PROFILE_CACHED], b[PROFILE_CACHED]) > least ||
-           distance(a[PROFILE_LIVED], b[PROFILE_LIVED]) > a[PROFILE_LIVED] / LIVED_FROM;
+           distance(a[PROFILE_LIVED], b[PROFILE_LIVED]) > a[PROFILE_LIVED] / LIFETIME_PART;
 }
 
-/* Rows that differ come first, by the first measure in which their differences are unequal; at last names decide. */
+/* Rows that differ come first, by the first measure in which their differences are unequal, then by name. */
 static int compare_rows(const void *left, const void *right, void *context)
 {
     const struct compare *compare = context;
@@ -246,7 +250,7 @@ bool compare_init(struct compare *compare, const struct profile *a, const struct
         return false;
     match_names(compare);
     if (may_move)
-        match_moved(compare, part_single(compare));
+        match_moved(compare, partition_single(compare));
     compare->rows[compare->row_count++] =
         (struct compare_row){COMPARE_PENDING, NULL, NULL, &a->pending, &b->pending};
     compare->rows[compare->row_count++] =
@@ -266,7 +270,7 @@ void compare_fini(struct compare *compare)
 
 /* --- The verdict. --- */
 
-/* The row whose difference is largest in a direction; NULL: there is none. */
+/* The row with the largest difference in a direction; NULL: none. */
 static const struct compare_row *find_most(const struct compare *compare,
                                            enum compare_measure measure, bool is_less)
 {
@@ -312,7 +316,7 @@ static bool is_shifted(const struct compare *compare, enum compare_measure measu
 
 struct compare_verdict compare_judge(const struct compare *compare)
 {
-    const uint64_t said = reserved_of(compare) / SAID_FROM, least = said > 0 ? said : 1;
+    const uint64_t part = reserved_of(compare) / VERDICT_PART, least = part > 0 ? part : 1;
     struct compare_verdict verdict = {.result = is_equal(compare) ? COMPARE_EQUAL : COMPARE_CLOSE};
 
     for (int i = 0; i < COMPARE_MEASURES; i++) {
@@ -330,4 +334,283 @@ struct compare_verdict compare_judge(const struct compare *compare)
         if (is_shifted(compare, (enum compare_measure)i, least, &verdict))
             break;
     return verdict;
+}
+
+static uint64_t mean_lifetime(const struct profile_figures *figures)
+{
+    const uint64_t blocks = figures->of[PROFILE_BLOCKS];
+
+    return blocks == 0 ? 0 : (figures->of[PROFILE_LIVED] + blocks / 2) / blocks;
+}
+
+/* --- The report of the verdict. --- */
+
+static const char *const pending_place = "in pending blocks", *const idle_place = "in idle pages";
+
+static void print_place(FILE *out, const struct compare_row *row)
+{
+    if (row->kind == COMPARE_SITE)
+        (void)fprintf(out, "at %s", row->name_b ? row->name_b : row->name_a);
+    else
+        (void)fputs(row->kind == COMPARE_PENDING ? pending_place : idle_place, out);
+}
+
+static const char *direction(int64_t delta)
+{
+    return delta < 0 ? "less" : "more";
+}
+
+/* Print the reason of a difference, if the row shows it. */
+static void print_reason(FILE *out, const struct compare_verdict *verdict,
+                         const struct compare_names *names)
+{
+    const struct compare_row *row = verdict->most;
+    const uint64_t lifetime_a = mean_lifetime(row->a), lifetime_b = mean_lifetime(row->b);
+
+    if (row->kind != COMPARE_SITE)
+        return;
+    if (!row->name_a || !row->name_b)
+        (void)fprintf(out, ", where %s allocates nothing", row->name_a ? names->b : names->a);
+    else if (verdict->measure == COMPARE_ALLOCATED && lifetime_a != lifetime_b)
+        (void)fprintf(out, ", where a block lives for %s, not %s",
+                      amount_of(lifetime_b, "event").text, amount_count(lifetime_a).text);
+}
+
+/* Print the part of a difference at its largest row. */
+static void print_part(FILE *out, const struct compare_verdict *verdict,
+                       const struct compare_names *names)
+{
+    const int64_t part = compare_delta(verdict->measure, verdict->most);
+    const double share = (double)part / (double)verdict->delta;
+
+    if (share > 1.01) {
+        (void)fputs(": ", out);
+        (void)fprintf(out, "%s %s ", amount_bytes(magnitude(part)).text, direction(part));
+    } else if (share >= 0.99) {
+        (void)fputs(", all of it ", out);
+    } else {
+        (void)fprintf(out, "%s%s%s", share >= 0.5 ? ", " : ", the largest part, ",
+                      amount_bytes(magnitude(part)).text, share >= 0.5 ? " of it " : ", ");
+    }
+    print_place(out, verdict->most);
+    print_reason(out, verdict, names);
+    if (share > 1.01)
+        (void)fprintf(out, ", and %s elsewhere", direction(-part));
+}
+
+static const struct {
+    const char *does, *when;
+} words[] = {
+    [COMPARE_PEAK_RESERVED] = {"reserves", " at the peak"},
+    [COMPARE_PEAK_ALLOCATED] = {"has", " allocated at the peak"},
+    [COMPARE_FRAGMENTED] = {"has", " fragmented on average"},
+    [COMPARE_ALLOCATED] = {"has", " allocated on average"},
+    [COMPARE_RESERVED] = {"reserves", " on average"},
+};
+
+static void print_whole(FILE *out, const struct compare_verdict *verdict,
+                        const struct compare_names *names)
+{
+    (void)fprintf(out, "%s %s %s %s%s", names->b, words[verdict->measure].does,
+                  amount_bytes(magnitude(verdict->delta)).text, direction(verdict->delta),
+                  words[verdict->measure].when);
+    if (!verdict->most)
+        return;
+    print_part(out, verdict, names);
+}
+
+static void print_shifted(FILE *out, const struct compare_verdict *verdict,
+                          const struct compare_names *names)
+{
+    const int64_t most = compare_delta(verdict->measure, verdict->most);
+
+    (void)fprintf(out, "%s %s as much as %s%s, but %s %s ", names->b, words[verdict->measure].does,
+                  names->a, words[verdict->measure].when, amount_bytes(magnitude(most)).text,
+                  direction(most));
+    print_place(out, verdict->most);
+    print_reason(out, verdict, names);
+    if (!verdict->less)
+        return;
+    (void)fprintf(out, ", and %s less ",
+                  amount_bytes(magnitude(compare_delta(verdict->measure, verdict->less))).text);
+    print_place(out, verdict->less);
+}
+
+char *compare_report_verdict(const struct compare *compare, const struct compare_names *names)
+{
+    const struct compare_verdict verdict = compare_judge(compare);
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+
+    if (!out)
+        return NULL;
+    switch (verdict.result) {
+    case COMPARE_EQUAL:
+        (void)fprintf(out, "%s and %s differ by nothing", names->a, names->b);
+        break;
+    case COMPARE_CLOSE:
+        (void)fprintf(out, "%s and %s differ by less than 1 %% of what is reserved", names->a,
+                      names->b);
+        break;
+    case COMPARE_WHOLE:
+        print_whole(out, &verdict, names);
+        break;
+    case COMPARE_SHIFTED:
+        print_shifted(out, &verdict, names);
+        break;
+    }
+    if (fclose(out) == 0)
+        return text;
+    free(text);
+    return NULL;
+}
+
+/* --- Tables. --- */
+
+static void print_line(FILE *out, uint64_t a, uint64_t b, const char *name)
+{
+    (void)fprintf(out, "%12s  %12s  %12s  %s\n", amount_bytes(a).text, amount_bytes(b).text,
+                  amount_change((int64_t)(b - a)).text, name);
+}
+
+static void print_sums(FILE *out, const struct compare *compare, const struct compare_names *names,
+                       bool by_events)
+{
+    static const char *const lines[] = {
+        [COMPARE_PEAK_RESERVED] = "reserved at the peak",
+        [COMPARE_PEAK_ALLOCATED] = "allocated at the peak",
+        [COMPARE_FRAGMENTED] = "fragmented, on average",
+        [COMPARE_ALLOCATED] = "allocated, on average",
+        [COMPARE_RESERVED] = "reserved, on average",
+    };
+    static const char *const at_end[] = {"reserved", "allocated", "fragmented"};
+    const struct profile *a = compare->a, *b = compare->b;
+
+    text_print_heading(out, "%12s  %12s  %12s", names->a, names->b, "difference");
+    for (int i = 0; i < (by_events ? COMPARE_MEASURES : COMPARE_ALLOCATED); i++)
+        print_line(out, compare_whole((enum compare_measure)i, a),
+                   compare_whole((enum compare_measure)i, b), by_events ? lines[i] : at_end[i]);
+    if (!by_events)
+        return;
+    print_line(out, a->pending.of[PROFILE_CACHED], b->pending.of[PROFILE_CACHED],
+               "pending, on average");
+    print_line(out, a->idle.of[PROFILE_CACHED], b->idle.of[PROFILE_CACHED], "idle, on average");
+}
+
+/* "12 -> 40"; "=" for no difference, and "-" for a side without blocks. */
+static void print_pair(FILE *out, const struct compare_row *row, uint64_t a, uint64_t b)
+{
+    char both[72] = "=";
+
+    if (a != b)
+        (void)snprintf(both, sizeof(both), "%s -> %s",
+                       row->a->of[PROFILE_BLOCKS] > 0 ? amount_count(a).text : "-",
+                       row->b->of[PROFILE_BLOCKS] > 0 ? amount_count(b).text : "-");
+    (void)fprintf(out, "  %16s", both);
+}
+
+static void print_name(FILE *out, const struct compare_row *row, const struct compare_names *names)
+{
+    if (row->kind != COMPARE_SITE) {
+        (void)fputs(row->kind == COMPARE_PENDING
+                        ? "pending: freed, but another stream may still use it"
+                        : "idle: whole pages without a block",
+                    out);
+        return;
+    }
+    text_print(out, row->name_b ? row->name_b : row->name_a);
+    if (!row->name_a || !row->name_b)
+        (void)fprintf(out, "  (%s alone)", row->name_a ? names->a : names->b);
+    else if (strcmp(row->name_a, row->name_b) != 0) {
+        (void)fprintf(out, "  (%s: ", names->a);
+        text_print(out, row->name_a);
+        (void)fputc(')', out);
+    }
+}
+
+static void print_row(FILE *out, const struct compare_row *row, const struct compare_names *names,
+                      bool by_events)
+{
+    const uint64_t *a = row->a->of, *b = row->b->of;
+    const int64_t deltas[] = {compare_delta(COMPARE_PEAK_RESERVED, row),
+                              (int64_t)(b[PROFILE_CACHED] - a[PROFILE_CACHED]),
+                              (int64_t)(b[PROFILE_ALLOCATED] - a[PROFILE_ALLOCATED])};
+
+    for (size_t i = 0; i < (by_events ? 3 : 2); i++)
+        (void)fprintf(out, "%s%12s", i > 0 ? "  " : "", amount_change(deltas[i]).text);
+    if (by_events)
+        print_pair(out, row, mean_lifetime(row->a), mean_lifetime(row->b));
+    print_pair(out, row, a[PROFILE_BLOCKS], b[PROFILE_BLOCKS]);
+    (void)fputs("  ", out);
+    print_name(out, row, names);
+    (void)fputc('\n', out);
+}
+
+void compare_report_tables(FILE *out, const struct compare *compare,
+                           const struct compare_names *names, uint32_t rows, bool by_events)
+{
+    print_sums(out, compare, names, by_events);
+    if (compare->differing > 0 && by_events)
+        text_print_heading(out, "%12s  %12s  %12s  %16s  %16s  site", "at the peak", "fragmented",
+                           "allocated", "events lived", "blocks");
+    else if (compare->differing > 0)
+        text_print_heading(out, "%12s  %12s  %16s  site", "reserved", "fragmented", "blocks");
+    for (size_t i = 0; i < compare->differing && i < rows; i++)
+        print_row(out, &compare->rows[i], names, by_events);
+    if (compare->differing > rows)
+        (void)fprintf(out, "more rows that differ: %s\n",
+                      amount_count(compare->differing - rows).text);
+    (void)fprintf(out, "%srows that do not differ: %s\n", compare->differing == 0 ? "\n" : "",
+                  amount_count(compare->row_count - compare->differing).text);
+}
+
+/* --- JSON. --- */
+
+json_t *compare_report_whole(const struct profile *profile)
+{
+    return json_pack("{s:I, s:I, s:I, s:I, s:{s:I, s:I}, s:{s:I, s:I, s:I, s:I, s:I}}", "events",
+                     (json_int_t)profile->events, "lost", (json_int_t)profile->lost, "no_room",
+                     (json_int_t)profile->no_room, "omitted", (json_int_t)profile->omitted, "peak",
+                     "reserved", (json_int_t)compare_whole(COMPARE_PEAK_RESERVED, profile),
+                     "allocated", (json_int_t)compare_whole(COMPARE_PEAK_ALLOCATED, profile),
+                     "average", "reserved", (json_int_t)compare_whole(COMPARE_RESERVED, profile),
+                     "allocated", (json_int_t)compare_whole(COMPARE_ALLOCATED, profile),
+                     "fragmented", (json_int_t)compare_whole(COMPARE_FRAGMENTED, profile),
+                     "pending", (json_int_t)profile->pending.of[PROFILE_CACHED], "idle",
+                     (json_int_t)profile->idle.of[PROFILE_CACHED]);
+}
+
+static json_t *figures_json(const struct profile_figures *figures)
+{
+    const uint64_t *of = figures->of;
+
+    return json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I}", "peak_allocated", (json_int_t)of[PROFILE_PEAK_ALLOCATED],
+        "peak_cached", (json_int_t)of[PROFILE_PEAK_CACHED], "allocated",
+        (json_int_t)of[PROFILE_ALLOCATED], "cached", (json_int_t)of[PROFILE_CACHED], "blocks",
+        (json_int_t)of[PROFILE_BLOCKS], "lived", (json_int_t)of[PROFILE_LIVED]);
+}
+
+static json_t *name_json(const struct compare_row *row, const char *name)
+{
+    if (row->kind == COMPARE_SITE)
+        return name ? text_json(name) : json_null();
+    return json_string(row->kind == COMPARE_PENDING ? "(pending)" : "(idle)");
+}
+
+json_t *compare_report_rows(const struct compare *compare)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < compare->row_count; i++) {
+        const struct compare_row *row = &compare->rows[i];
+
+        output_json_add(&list, json_pack("{s:o, s:o, s:b, s:o, s:o}", "site_a",
+                                         name_json(row, row->name_a), "site_b",
+                                         name_json(row, row->name_b), "differs",
+                                         (int)(i < compare->differing), "a", figures_json(row->a),
+                                         "b", figures_json(row->b)));
+    }
+    return list;
 }

@@ -10,11 +10,11 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "src/tools/containers/array.h"
+#include "src/tools/containers/containers.h"
 #include "src/tools/output/amount.h"
-#include "src/tools/output/printable.h"
+#include "src/tools/output/text.h"
 
-#define DIGITS 10 /* of a rank at most */
+#define DIGITS 10 /* of a rank, at most */
 
 /* --- Names. --- */
 
@@ -46,8 +46,8 @@ static bool is_packed(const char *base)
     return false;
 }
 
-/* The number behind a `rank` of a name; -1: there is none. */
-static int64_t number_behind(const char *text)
+/* The number after a `rank` of a name; -1: none. */
+static int64_t number_after(const char *text)
 {
     int64_t number = 0;
     size_t digits = 0;
@@ -58,7 +58,7 @@ static int64_t number_behind(const char *text)
     return digits == 0 || digits > DIGITS ? -1 : number;
 }
 
-/* The last number of the first bytes of a name; -1: there is none. */
+/* The last number in the first `bytes` bytes of a name; -1: none. */
 static int64_t last_number(const char *base, size_t bytes)
 {
     size_t at = bytes;
@@ -67,10 +67,10 @@ static int64_t last_number(const char *base, size_t bytes)
         at--;
     while (at > 0 && isdigit((unsigned char)base[at - 1]))
         at--;
-    return number_behind(base + at);
+    return number_after(base + at);
 }
 
-/* Whether a `rank` at a place of a name is that of a process on its host. */
+/* Whether a `rank` in a name is a local rank. */
 static bool is_local(const char *base, const char *at)
 {
     const size_t before = (size_t)(at - base);
@@ -86,7 +86,7 @@ static const char *find_rank(const char *base, int64_t *rank)
 
     *rank = -1;
     for (const char *at = strcasestr(base, "rank"); at; at = strcasestr(at + 1, "rank")) {
-        const int64_t number = number_behind(at + strlen("rank"));
+        const int64_t number = number_after(at + strlen("rank"));
 
         if (number < 0 || (found && is_local(base, at) && !is_local(base, found)))
             continue;
@@ -96,7 +96,7 @@ static const char *find_rank(const char *base, int64_t *rank)
     return found;
 }
 
-/* Whether the number that begins at a place of a name is that of a host. */
+/* Whether a number in a name is that of a host. */
 static bool is_host(const char *base, const char *number)
 {
     static const char *const words[] = {"node",   "host", "machine", "server",
@@ -114,7 +114,8 @@ static bool is_host(const char *base, const char *number)
     return false;
 }
 
-/* The first bytes of a name, with `#` for each number, except those of hosts if these are kept.  Allocated; NULL without host memory. */
+/* The first bytes of a name, with `#` for each number, except those of hosts if these are kept.  Allocated; NULL if
+ * out of host memory. */
 static char *without_numbers(const char *base, size_t bytes, bool keeps_hosts)
 {
     char *out = malloc(bytes + 1);
@@ -165,7 +166,7 @@ void rank_files_name(const struct rank_file *file, char *text, size_t bytes)
     if (file->rank >= 0 && !file->is_ambiguous)
         (void)snprintf(text, bytes, "rank %" PRId64, file->rank);
     else
-        (void)printable_copy(file->base, text, bytes);
+        (void)text_escape(file->base, text, bytes);
 }
 
 void rank_files_describe_packed(const struct rank_files *files, char *text, size_t bytes)
@@ -175,7 +176,7 @@ void rank_files_describe_packed(const struct rank_files *files, char *text, size
     text[0] = '\0';
     if (files->packed == 0)
         return;
-    (void)printable_copy(files->packed_base, base, sizeof(base));
+    (void)text_escape(files->packed_base, base, sizeof(base));
     (void)snprintf(
         text, bytes, "%s %s not read, such as %s; decompress %s, or compress %s with zstd",
         amount_of(files->packed, "compressed file").text, files->packed == 1 ? "is" : "are", base,
@@ -207,7 +208,7 @@ static bool add_file(struct rank_files *files, const char *folder, const char *b
         return true;
     }
     file.written = facts.st_mtim;
-    if (!find_names(&file) || !array_room((void **)&files->files, files->count, sizeof(file))) {
+    if (!find_names(&file) || !array_reserve((void **)&files->files, files->count, sizeof(file))) {
         free_file(&file);
         return false;
     }
@@ -273,7 +274,7 @@ static int compare_kinds(const void *left, const void *right)
     return order != 0 ? order : strverscmp(a->base, b->base);
 }
 
-/* Drop the numbers of names that are no ranks.  Returns whether the others are those after a `rank`. */
+/* Clear numbers that are not ranks.  Returns whether the others follow a `rank`. */
 static bool keep_ranks(struct rank_files *files)
 {
     bool has_rank = false;
@@ -300,7 +301,7 @@ static bool has_kinds(const struct rank_files *files, size_t numbered, bool has_
             has_larger |= is_one_kind && files->files[i].number != files->files[k].number;
             has_both |= !is_one_kind && files->files[i].number == files->files[k].number;
         }
-    /* Kinds of one rank each are no kinds: their names contain words that differ by process. */
+    /* If each kind has one rank, names differ by process instead of by kind. */
     return has_both && (has_larger || (has_rank && numbered < 3));
 }
 
@@ -329,7 +330,7 @@ static bool is_better(const struct rank_files *files, const struct kind *a, cons
     return order != 0 ? order > 0 : strverscmp(last_a->base, last_b->base) > 0;
 }
 
-/* Choose the kind that is read, and list all.  Returns false without host memory. */
+/* Choose the kind that is read, and list all kinds.  Returns false if out of host memory. */
 static bool choose_kind(struct rank_files *files, size_t numbered, const char *wanted,
                         struct kind *out)
 {
@@ -390,7 +391,7 @@ static bool is_same_rank(const struct rank_file *a, const struct rank_file *b)
     return a->rank >= 0 && a->rank == b->rank && strcmp(a->process, b->process) == 0;
 }
 
-/* By rank, then by host; of one process's files the latest first. */
+/* By rank, then by host; of the files of one process, the latest first. */
 static int compare_files(const void *left, const void *right)
 {
     const struct rank_file *a = left, *b = right;
@@ -435,7 +436,7 @@ bool rank_files_find(const char *folder, const char *kind, struct rank_files *ou
         char packed[200];
 
         rank_files_describe_packed(out, packed, sizeof(packed));
-        (void)snprintf(fault->text, sizeof(fault->text), "there is no snapshot in this folder: %s",
+        (void)snprintf(fault->text, sizeof(fault->text), "no snapshot in this folder: %s",
                        packed[0] ? packed
                                  : "a file whose name ends in .pickle or .pkl, or in one of these "
                                    "and .zst");
@@ -463,7 +464,7 @@ void rank_files_fini(struct rank_files *files)
 
 /* --- Two folders. --- */
 
-/* Files of two folders that belong together are equal in this order. */
+/* Matching files of two folders are equal in this order. */
 static int compare_matching(const struct rank_file *a, const struct rank_file *b)
 {
     if (a->rank != b->rank)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/tools/ranks/ranks.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
@@ -10,23 +11,26 @@
 #include <string.h>
 
 #include "src/tools/output/amount.h"
-#include "src/tools/output/complain.h"
-#include "src/tools/reading/recording_file.h"
+#include "src/tools/output/output.h"
+#include "src/tools/output/progress.h"
+#include "src/tools/output/text.h"
+#include "src/tools/ranks/compare.h"
+#include "src/tools/reading/recording.h"
 
-#define ODD_FROM 100 /* a rank is odd from this part of what is reserved on */
+#define OUTLIER_PART 100 /* distance of an outlier: 1/100 of the reserved bytes */
 
-/* What the threads share. */
-struct reading {
+/* The state that threads share. */
+struct reading_job {
     struct ranks *ranks;
     const struct ranks_rules *rules;
     atomic_size_t next;
-    pthread_mutex_t mutex; /* over what follows, and the ranks' sums */
-    bool lacks_memory;
+    pthread_mutex_t mutex; /* of out_of_memory and the sums of the ranks */
+    bool out_of_memory;
 };
 
 /* --- Columns. --- */
 
-/* The columns of a profile, whose names they use.  Returns false without host memory. */
+/* Create the columns of a profile, which refer to its names.  Returns false if out of host memory. */
 static bool make_columns(const struct profile *profile, struct ranks_columns *out)
 {
     *out = (struct ranks_columns){
@@ -42,14 +46,14 @@ static bool make_columns(const struct profile *profile, struct ranks_columns *ou
 
         out->sites[i] = (struct ranks_site){
             .name = profile->sites[i].name,
-            .of = {(float)of[PROFILE_PEAK_LIVE] + (float)of[PROFILE_PEAK_CACHED],
-                   (float)of[PROFILE_LIVE], (float)of[PROFILE_CACHED]},
+            .of = {(float)of[PROFILE_PEAK_ALLOCATED] + (float)of[PROFILE_PEAK_CACHED],
+                   (float)of[PROFILE_ALLOCATED], (float)of[PROFILE_CACHED]},
         };
     }
     return out->sites;
 }
 
-/* Let columns use the names of a sum that has all of theirs, and stays. */
+/* Let columns refer to the names of a sum, which contains all of them. */
 static void use_names(struct ranks_columns *columns, const struct profile *sum)
 {
     size_t at = 0;
@@ -61,7 +65,7 @@ static void use_names(struct ranks_columns *columns, const struct profile *sum)
     }
 }
 
-static double gap_of_site(const float *left, const float *right)
+static double deviation_of_site(const float *left, const float *right)
 {
     double sum = 0;
 
@@ -70,7 +74,7 @@ static double gap_of_site(const float *left, const float *right)
     return sum;
 }
 
-/* Which of two sites comes first, by name; below 0: the left one.  Behind all sites there is none. */
+/* Compare two sites by name; the end of the sites is greater than any name. */
 static int compare_at(const struct ranks_columns *left, size_t a, const struct ranks_columns *right,
                       size_t b)
 {
@@ -79,7 +83,7 @@ static int compare_at(const struct ranks_columns *left, size_t a, const struct r
     return b == right->site_count ? -1 : strcmp(left->sites[a].name, right->sites[b].name);
 }
 
-static double gap_of(const struct ranks_columns *left, const struct ranks_columns *right)
+static double deviation_of(const struct ranks_columns *left, const struct ranks_columns *right)
 {
     size_t a = 0, b = 0;
     double sum = 0;
@@ -87,8 +91,8 @@ static double gap_of(const struct ranks_columns *left, const struct ranks_column
     while (a < left->site_count || b < right->site_count) {
         const int order = compare_at(left, a, right, b);
 
-        sum += gap_of_site(order <= 0 ? left->sites[a].of : NULL,
-                           order >= 0 ? right->sites[b].of : NULL);
+        sum += deviation_of_site(order <= 0 ? left->sites[a].of : NULL,
+                                 order >= 0 ? right->sites[b].of : NULL);
         a += order <= 0;
         b += order >= 0;
     }
@@ -112,19 +116,20 @@ static bool read_profile(const char *path, const struct ranks_rules *rules, stru
     device = recording_file_device(&recording, rules->device, fault);
     fine = device && profile_init(out, &recording, device, &rules->profile);
     if (device && !fine)
-        (void)snprintf(fault->text, sizeof(fault->text), "no host memory is left");
+        (void)snprintf(fault->text, sizeof(fault->text), "out of host memory");
     recording_fini(&recording);
     return fine;
 }
 
-static void note_fault(struct rank *rank, const char *path, const struct recording_fault *fault)
+static void set_fault(struct rank *rank, const char *path, const struct recording_fault *fault)
 {
     if (asprintf(&rank->fault, "%s: %s", path, fault->text) < 0)
         rank->fault = NULL;
 }
 
-/* Note the columns of a rank; of two jobs only how far its profiles are apart, as their names end.  Returns false without host memory. */
-static bool note_columns(struct ranks *ranks, struct rank *rank, const struct profile *profiles)
+/* Set the columns of a rank; of two jobs only the deviation, since the names are freed with the profiles.  Returns
+ * false if out of host memory. */
+static bool set_columns(struct ranks *ranks, struct rank *rank, const struct profile *profiles)
 {
     struct ranks_columns other;
     bool fine;
@@ -137,14 +142,14 @@ static bool note_columns(struct ranks *ranks, struct rank *rank, const struct pr
     }
     fine = make_columns(&profiles[1], &other);
     if (fine)
-        rank->distance = rank->gap = gap_of(&rank->columns, &other);
+        rank->distance = rank->deviation = deviation_of(&rank->columns, &other);
     free(rank->columns.sites);
     free(other.sites);
     rank->columns = (struct ranks_columns){0};
     return fine;
 }
 
-static void note_figures(struct reading *reading, size_t number, const struct profile *profiles)
+static void add_figures(struct reading_job *reading, size_t number, const struct profile *profiles)
 {
     struct ranks *ranks = reading->ranks;
     struct rank *rank = &ranks->ranks[number];
@@ -161,12 +166,12 @@ static void note_figures(struct reading *reading, size_t number, const struct pr
     (void)pthread_mutex_lock(&reading->mutex);
     for (unsigned job = 0; job < ranks->jobs; job++)
         fine = profile_add(&ranks->sums[job], &profiles[job]) && fine;
-    fine = fine && note_columns(ranks, rank, profiles);
-    reading->lacks_memory |= !fine;
+    fine = fine && set_columns(ranks, rank, profiles);
+    reading->out_of_memory |= !fine;
     (void)pthread_mutex_unlock(&reading->mutex);
 }
 
-static void read_rank(struct reading *reading, size_t number)
+static void read_rank(struct reading_job *reading, size_t number)
 {
     struct ranks *ranks = reading->ranks;
     struct recording_fault fault;
@@ -177,15 +182,15 @@ static void read_rank(struct reading *reading, size_t number)
                                              &profiles[job], &fault))
         job++;
     if (job == ranks->jobs)
-        note_figures(reading, number, profiles);
+        add_figures(reading, number, profiles);
     else
-        note_fault(&ranks->ranks[number], ranks->files[job].files[number].path, &fault);
+        set_fault(&ranks->ranks[number], ranks->files[job].files[number].path, &fault);
     while (job-- > 0)
         profile_fini(&profiles[job]);
 }
 
-/* Read the next file.  Returns false behind the last one. */
-static bool read_next(struct reading *reading)
+/* Read the next file.  Returns false after the last one. */
+static bool read_next(struct reading_job *reading)
 {
     const size_t number = atomic_fetch_add(&reading->next, 1);
 
@@ -195,14 +200,14 @@ static bool read_next(struct reading *reading)
     return true;
 }
 
-static void *help(void *self)
+static void *run_thread(void *self)
 {
     while (read_next(self))
         ;
     return NULL;
 }
 
-static void lead(struct reading *reading)
+static void read_with_progress(struct reading_job *reading)
 {
     const size_t count = reading->ranks->count;
 
@@ -210,15 +215,14 @@ static void lead(struct reading *reading)
         if (reading->rules->progress) {
             const size_t next = atomic_load(&reading->next);
 
-            complain_progress("%zu of %s", next < count ? next : count,
-                              amount_of(count, "file").text);
+            progress_print("%zu of %s", next < count ? next : count, amount_of(count, "file").text);
         }
     if (reading->rules->progress)
-        complain_progress_end();
+        progress_clear();
 }
 
-/* Threads beside this one that help to read. */
-static unsigned helpers(size_t files)
+/* The number of additional threads. */
+static unsigned count_threads(size_t files)
 {
     cpu_set_t processors;
     size_t count = 1;
@@ -232,22 +236,22 @@ static unsigned helpers(size_t files)
 
 static bool read_all(struct ranks *ranks, const struct ranks_rules *rules)
 {
-    struct reading reading = {.ranks = ranks, .rules = rules};
-    const unsigned most = helpers(ranks->count);
+    struct reading_job reading = {.ranks = ranks, .rules = rules};
+    const unsigned most = count_threads(ranks->count);
     pthread_t threads[RANKS_THREADS];
     unsigned count = 0;
 
     (void)pthread_mutex_init(&reading.mutex, NULL);
-    while (count < most && pthread_create(&threads[count], NULL, help, &reading) == 0)
+    while (count < most && pthread_create(&threads[count], NULL, run_thread, &reading) == 0)
         count++;
-    lead(&reading);
+    read_with_progress(&reading);
     while (count > 0)
         (void)pthread_join(threads[--count], NULL);
     (void)pthread_mutex_destroy(&reading.mutex);
-    return !reading.lacks_memory;
+    return !reading.out_of_memory;
 }
 
-/* --- The odd one. --- */
+/* --- Outliers. --- */
 
 static int compare_numbers(const void *left, const void *right)
 {
@@ -256,33 +260,34 @@ static int compare_numbers(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* values: put in order */
+/* Sorts the values. */
 static float median(float *values, size_t count)
 {
     qsort(values, count, sizeof(*values), compare_numbers);
     return count % 2 == 1 ? values[count / 2] : values[count / 2 - 1] / 2 + values[count / 2] / 2;
 }
 
-/* Add what a column says.  values: those of all ranks that were read, in their order; gaps: room for as many. */
-static void add_column(struct ranks *ranks, float *values, float *gaps)
+/* Add the deviations of a column.  values: of all ranks that were read; deviations: scratch memory of the same size */
+static void add_column(struct ranks *ranks, float *values, float *deviations)
 {
     float middle, usual;
 
-    memcpy(gaps, values, ranks->read * sizeof(*gaps));
+    memcpy(deviations, values, ranks->read * sizeof(*deviations));
     middle = median(values, ranks->read);
     for (size_t i = 0; i < ranks->read; i++)
-        values[i] = gaps[i] = fabsf(gaps[i] - middle);
+        values[i] = deviations[i] = fabsf(deviations[i] - middle);
     usual = RANKS_USUAL * median(values, ranks->read);
     for (size_t i = 0; i < ranks->read; i++) {
         struct rank *rank = &ranks->ranks[ranks->order[i]];
 
-        rank->gap += (double)gaps[i];
-        rank->distance += gaps[i] > usual ? (double)gaps[i] - (double)usual : 0;
+        rank->deviation += (double)deviations[i];
+        rank->distance += deviations[i] > usual ? (double)deviations[i] - (double)usual : 0;
     }
 }
 
-/* Add the columns of a site.  at: of each rank the first site that was not added. */
-static void add_site(struct ranks *ranks, const char *name, size_t *at, float *values, float *gaps)
+/* Add the columns of a site.  at: of each rank, the first site that was not added */
+static void add_site(struct ranks *ranks, const char *name, size_t *at, float *values,
+                     float *deviations)
 {
     for (size_t column = 0; column < RANKS_OF_SITE; column++) {
         for (size_t i = 0; i < ranks->read; i++) {
@@ -291,7 +296,7 @@ static void add_site(struct ranks *ranks, const char *name, size_t *at, float *v
 
             values[i] = has ? columns->sites[at[i]].of[column] : 0;
         }
-        add_column(ranks, values, gaps);
+        add_column(ranks, values, deviations);
     }
     for (size_t i = 0; i < ranks->read; i++) {
         const struct ranks_columns *columns = &ranks->ranks[ranks->order[i]].columns;
@@ -300,33 +305,33 @@ static void add_site(struct ranks *ranks, const char *name, size_t *at, float *v
     }
 }
 
-static void add_rest(struct ranks *ranks, float *values, float *gaps)
+static void add_rest(struct ranks *ranks, float *values, float *deviations)
 {
     for (size_t column = 0; column < RANKS_OF_REST; column++) {
         for (size_t i = 0; i < ranks->read; i++)
             values[i] = ranks->ranks[ranks->order[i]].columns.rest[column];
-        add_column(ranks, values, gaps);
+        add_column(ranks, values, deviations);
     }
 }
 
 static bool find_distances(struct ranks *ranks)
 {
     float *values = malloc(ranks->count * sizeof(*values));
-    float *gaps = malloc(ranks->count * sizeof(*gaps));
+    float *deviations = malloc(ranks->count * sizeof(*deviations));
     size_t *at = calloc(ranks->count, sizeof(*at));
-    const bool fine = values && gaps && at;
+    const bool fine = values && deviations && at;
 
     for (size_t i = 0; fine && i < ranks->sums[0].site_count; i++)
-        add_site(ranks, ranks->sums[0].sites[i].name, at, values, gaps);
+        add_site(ranks, ranks->sums[0].sites[i].name, at, values, deviations);
     if (fine)
-        add_rest(ranks, values, gaps);
+        add_rest(ranks, values, deviations);
     free(values);
-    free(gaps);
+    free(deviations);
     free(at);
     return fine;
 }
 
-/* What a rank reserves at the peak: the median. */
+/* The median of bytes reserved at the peak. */
 static float usual_reserved(const struct ranks *ranks, float *values)
 {
     for (size_t i = 0; i < ranks->read; i++)
@@ -334,7 +339,7 @@ static float usual_reserved(const struct ranks *ranks, float *values)
     return median(values, ranks->read);
 }
 
-static bool find_odd(struct ranks *ranks)
+static bool find_outliers(struct ranks *ranks)
 {
     float *values = malloc((ranks->count + 1) * sizeof(*values));
     double least;
@@ -343,31 +348,30 @@ static bool find_odd(struct ranks *ranks)
         free(values);
         return false;
     }
-    least = (double)usual_reserved(ranks, values) / ODD_FROM;
+    least = (double)usual_reserved(ranks, values) / OUTLIER_PART;
     for (size_t i = 0; i < ranks->read; i++)
-        ranks->odd += ranks->ranks[ranks->order[i]].distance >= (least > 1 ? least : 1);
-    if (2 * ranks->odd > ranks->read)
-        ranks->odd = 0; /* there is nothing that most of them have in common */
+        ranks->outliers += ranks->ranks[ranks->order[i]].distance >= (least > 1 ? least : 1);
+    if (2 * ranks->outliers > ranks->read)
+        ranks->outliers = 0; /* most ranks have nothing in common */
     free(values);
     return true;
 }
 
-/* Of two ranks neither is nearer to the others. */
 static bool measure(struct ranks *ranks)
 {
     const size_t *order = ranks->order;
-    double gap = 0;
+    double deviation = 0;
 
     if (ranks->read > 2)
-        return find_odd(ranks);
+        return find_outliers(ranks);
     if (ranks->read == 2)
-        gap = gap_of(&ranks->ranks[order[0]].columns, &ranks->ranks[order[1]].columns);
+        deviation = deviation_of(&ranks->ranks[order[0]].columns, &ranks->ranks[order[1]].columns);
     for (size_t i = 0; i < ranks->read; i++)
-        ranks->ranks[order[i]].distance = ranks->ranks[order[i]].gap = gap;
+        ranks->ranks[order[i]].distance = ranks->ranks[order[i]].deviation = deviation;
     return true;
 }
 
-/* Largest distances first, of equal ones the largest gaps; at last the last rank. */
+/* By decreasing distance, then by decreasing deviation, then by decreasing rank. */
 static int compare_ranks(const void *left, const void *right, void *context)
 {
     const struct rank *ranks = context;
@@ -375,8 +379,8 @@ static int compare_ranks(const void *left, const void *right, void *context)
 
     if (ranks[a].distance != ranks[b].distance)
         return ranks[a].distance > ranks[b].distance ? -1 : 1;
-    if (ranks[a].gap != ranks[b].gap)
-        return ranks[a].gap > ranks[b].gap ? -1 : 1;
+    if (ranks[a].deviation != ranks[b].deviation)
+        return ranks[a].deviation > ranks[b].deviation ? -1 : 1;
     return a > b ? -1 : 1;
 }
 
@@ -394,7 +398,7 @@ static bool put_in_order(struct ranks *ranks)
     return true;
 }
 
-/* --- All of it. --- */
+/* --- Setup. --- */
 
 static bool find_files(struct ranks *ranks, const char *a, const char *b, const char **at,
                        struct recording_fault *fault)
@@ -410,7 +414,7 @@ static bool find_files(struct ranks *ranks, const char *a, const char *b, const 
     ranks->count = ranks->files[0].count;
     if (ranks->count == 0)
         (void)snprintf(fault->text, sizeof(fault->text),
-                       "it has no rank that the other folder has, too");
+                       "it has no rank in common with the other folder");
     return ranks->count > 0;
 }
 
@@ -429,7 +433,7 @@ bool ranks_init(struct ranks *ranks, const char *a, const char *b, const struct 
         if (read_all(ranks, rules) && put_in_order(ranks))
             return true;
     }
-    (void)snprintf(fault->text, sizeof(fault->text), "no host memory is left");
+    (void)snprintf(fault->text, sizeof(fault->text), "out of host memory");
     ranks_fini(ranks);
     return false;
 }
@@ -453,4 +457,200 @@ bool ranks_profile(const struct ranks *ranks, size_t rank, const struct ranks_ru
                    struct profile *out, struct recording_fault *fault)
 {
     return read_profile(ranks->files[0].files[rank].path, rules, out, fault);
+}
+
+/* --- The report of the verdict. --- */
+
+/* The ranks of a job differ if one is an outlier, or if there are two; two jobs by their sums. */
+bool ranks_report_differs(const struct ranks *ranks, const struct compare *pair)
+{
+    if (!pair || (ranks->jobs == 1 && ranks->read > 2 && ranks->outliers == 0))
+        return false;
+    return compare_judge(pair).result >= COMPARE_WHOLE;
+}
+
+/* Print why no rank of a job is an outlier. */
+static void print_none(FILE *out, const struct ranks *ranks, const struct compare *pair)
+{
+    enum compare_result result;
+
+    if (ranks->read == 1) {
+        (void)fprintf(out, "there is only %s, so no rank is an outlier",
+                      ranks->ranks[ranks->order[0]].name);
+        return;
+    }
+    result = compare_judge(pair).result;
+    (void)fprintf(out, "no rank of %zu is an outlier: ", ranks->read);
+    if (ranks->ranks[ranks_furthest(ranks)].deviation <= 0 && result == COMPARE_EQUAL)
+        (void)fputs("they differ by nothing", out);
+    else if (result < COMPARE_WHOLE)
+        (void)fputs("they differ by less than 1 % of what is reserved", out);
+    else
+        (void)fputs("each differs from the others as they do from each other", out);
+}
+
+/* Print the start of the verdict of one job.  Returns the name of the furthest rank in the rest. */
+static const char *print_outliers(FILE *out, const struct ranks *ranks)
+{
+    const char *name = ranks->ranks[ranks_furthest(ranks)].name;
+
+    if (ranks->read == 2)
+        return name;
+    if (ranks->outliers == 1)
+        (void)fprintf(out, "%s is the outlier of %zu: ", name, ranks->read);
+    else
+        (void)fprintf(out, "%zu ranks of %zu are outliers, %s most of all: ", ranks->outliers,
+                      ranks->read, name);
+    return "it";
+}
+
+static bool print_verdict(FILE *out, const struct ranks *ranks, const struct compare *pair)
+{
+    struct compare_names names = {"A", "B"};
+    char *verdict;
+
+    if (ranks->jobs == 1 && !ranks_report_differs(ranks, pair)) {
+        print_none(out, ranks, pair);
+        return true;
+    }
+    if (ranks->jobs == 1)
+        names = (struct compare_names){ranks->ranks[ranks_typical(ranks)].name,
+                                       print_outliers(out, ranks)};
+    verdict = compare_report_verdict(pair, &names);
+    if (verdict)
+        (void)fputs(verdict, out);
+    free(verdict);
+    return verdict;
+}
+
+char *ranks_report_verdict(const struct ranks *ranks, const struct compare *pair)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    bool fine;
+
+    if (!out)
+        return NULL;
+    fine = print_verdict(out, ranks, pair);
+    if (fclose(out) == 0 && fine)
+        return text;
+    free(text);
+    return NULL;
+}
+
+/* --- Tables. --- */
+
+static uint64_t whole_bytes(double bytes)
+{
+    return bytes < (double)PROFILE_MAX ? (uint64_t)bytes : PROFILE_MAX;
+}
+
+static void print_cell(FILE *out, uint64_t bytes)
+{
+    (void)fprintf(out, "%12s  ", amount_bytes(bytes).text);
+}
+
+static void print_left_out(FILE *out, size_t count, const char *why)
+{
+    if (count > 0)
+        (void)fprintf(out, "omitted: %zu, %s\n", count, why);
+}
+
+static void print_limits(FILE *out, const struct ranks *ranks)
+{
+    size_t without = 0;
+
+    for (size_t i = 0; i < ranks->count; i++)
+        without += ranks->ranks[i].lacks_history;
+    print_left_out(out, ranks->count - ranks->read, "which could not be read");
+    print_left_out(out, ranks->files[0].older + ranks->files[1].older,
+                   "of whose rank there is a newer file");
+    print_left_out(out, ranks->files[0].others + ranks->files[1].others, "of another kind");
+    print_left_out(out, ranks->unmatched, "whose rank is in one folder alone");
+    if (without > 0)
+        (void)fprintf(out,
+                      "without a history: %zu, of which the state at the end "
+                      "counts; " RECORDING_FILE_HOW_TO "\n",
+                      without);
+}
+
+static void print_rank(FILE *out, const struct ranks *ranks, const struct rank *rank)
+{
+    if (ranks->jobs == 1) {
+        print_cell(out, rank->whole[0][COMPARE_PEAK_RESERVED]);
+        print_cell(out, rank->whole[0][COMPARE_PEAK_ALLOCATED]);
+        print_cell(out, rank->whole[0][COMPARE_FRAGMENTED]);
+    } else {
+        for (unsigned job = 0; job < 2; job++)
+            print_cell(out, rank->whole[job][COMPARE_PEAK_RESERVED]);
+        for (unsigned job = 0; job < 2; job++)
+            print_cell(out, rank->whole[job][COMPARE_FRAGMENTED]);
+    }
+    print_cell(out, whole_bytes(rank->distance));
+    (void)fprintf(out, "%s\n", rank->name);
+}
+
+void ranks_report_table(FILE *out, const struct ranks *ranks, uint32_t rows)
+{
+    print_limits(out, ranks);
+    if (ranks->jobs == 1)
+        text_print_heading(out, "%12s  %12s  %12s  %12s  rank", "reserved", "allocated",
+                           "fragmented", "distance");
+    else
+        text_print_heading(out, "%12s  %12s  %12s  %12s  %12s  rank", "reserved A", "B",
+                           "fragmented A", "B", "distance");
+    for (size_t i = 0; i < ranks->read && i < rows; i++)
+        print_rank(out, ranks, &ranks->ranks[ranks->order[i]]);
+    if (ranks->read > rows)
+        (void)fprintf(out, "%s more\n", amount_count(ranks->read - rows).text);
+}
+
+/* --- JSON. --- */
+
+static json_t *side_json(const struct ranks *ranks, size_t number, unsigned job)
+{
+    const struct rank *rank = &ranks->ranks[number];
+    const uint64_t *whole = rank->whole[job];
+
+    return json_pack(
+        "{s:o, s:I, s:{s:I, s:I}, s:{s:I, s:I, s:I}}", "file",
+        text_json(ranks->files[job].files[number].path), "events", (json_int_t)rank->events[job],
+        "peak", "reserved", (json_int_t)whole[COMPARE_PEAK_RESERVED], "allocated",
+        (json_int_t)whole[COMPARE_PEAK_ALLOCATED], "average", "reserved",
+        (json_int_t)whole[COMPARE_RESERVED], "allocated", (json_int_t)whole[COMPARE_ALLOCATED],
+        "fragmented", (json_int_t)whole[COMPARE_FRAGMENTED]);
+}
+
+json_t *ranks_report_json(const struct ranks *ranks)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < ranks->read; i++) {
+        const size_t number = ranks->order[i];
+        const struct rank *rank = &ranks->ranks[number];
+        const int64_t of_name = ranks->files[0].files[number].rank;
+        json_t *object =
+            json_pack("{s:s, s:o, s:I, s:o}", "name", rank->name, "rank",
+                      of_name < 0 ? json_null() : json_integer(of_name), "distance",
+                      (json_int_t)whole_bytes(rank->distance), "a", side_json(ranks, number, 0));
+
+        if (ranks->jobs == 2)
+            output_json_set(&object, "b", side_json(ranks, number, 1));
+        output_json_add(&list, object);
+    }
+    return list;
+}
+
+json_t *ranks_report_unread(const struct ranks *ranks)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < ranks->count; i++) {
+        const struct rank *rank = &ranks->ranks[i];
+
+        if (!rank->is_read)
+            output_json_add(&list, text_json(rank->fault ? rank->fault : rank->name));
+    }
+    return list;
 }

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/tools/ranks/ranks_job.h"
 
+#include <stdlib.h>
 #include <unistd.h>
 
-#include "src/tools/output/complain.h"
-#include "src/tools/ranks/ranks_report.h"
+#include "src/tools/output/amount.h"
+#include "src/tools/output/message.h"
+#include "src/tools/output/text.h"
+#include "src/tools/ranks/compare.h"
+#include "src/tools/ranks/ranks.h"
 
 /* --- Reading. --- */
 
-/* Averages are over events: over time, ranks that do the same differ by what their machines do besides. */
+/* Averages are in events: in time, equal ranks differ by the load of their hosts. */
 static void find_rules(struct ranks_job *job)
 {
     const bool by_label = option_given(job->arguments, OPTION_LABEL);
@@ -22,15 +26,15 @@ static void find_rules(struct ranks_job *job)
     };
 }
 
-/* The profiles of a job's typical and odd rank, and their comparison. */
-static bool compare_odd(struct ranks_job *job)
+/* Compare the profiles of the typical rank and the outlier. */
+static bool compare_outlier(struct ranks_job *job)
 {
     const size_t chosen[2] = {ranks_typical(&job->ranks), ranks_furthest(&job->ranks)};
     struct recording_fault fault;
 
     for (unsigned i = 0; i < 2; i++)
         if (!ranks_profile(&job->ranks, chosen[i], &job->rules, &job->profiles[i], &fault)) {
-            complain("%s: %s", job->ranks.files[0].files[chosen[i]].path, fault.text);
+            message_print("%s: %s", job->ranks.files[0].files[chosen[i]].path, fault.text);
             if (i == 1)
                 profile_fini(&job->profiles[0]);
             return false;
@@ -40,7 +44,7 @@ static bool compare_odd(struct ranks_job *job)
         return true;
     profile_fini(&job->profiles[0]);
     profile_fini(&job->profiles[1]);
-    return complain_of_memory();
+    return message_out_of_memory();
 }
 
 bool ranks_job_open(struct ranks_job *job, const struct option_values *arguments)
@@ -55,7 +59,7 @@ bool ranks_job_open(struct ranks_job *job, const struct option_values *arguments
     find_rules(job);
     if (!ranks_init(&job->ranks, operands[0], is_two ? operands[1] : NULL, &job->rules, &at,
                     &fault)) {
-        complain("%s: %s", at, fault.text);
+        message_print("%s: %s", at, fault.text);
         return false;
     }
     for (unsigned i = 0; i < job->ranks.jobs; i++) {
@@ -63,27 +67,28 @@ bool ranks_job_open(struct ranks_job *job, const struct option_values *arguments
 
         rank_files_describe_packed(&job->ranks.files[i], packed, sizeof(packed));
         if (packed[0])
-            complain("%s: %s", operands[i], packed);
+            message_print("%s: %s", operands[i], packed);
         if (job->ranks.files[i].kinds)
-            complain("%s: files of several kinds for one rank, %s; for another one, move its files "
-                     "into a folder of their own",
-                     operands[i], job->ranks.files[i].kinds);
+            message_print(
+                "%s: files of several kinds for one rank, %s; for another one, move its files "
+                "into a folder of their own",
+                operands[i], job->ranks.files[i].kinds);
     }
     for (size_t i = 0; i < job->ranks.count; i++)
         if (!job->ranks.ranks[i].is_read)
-            complain("%s", job->ranks.ranks[i].fault ? job->ranks.ranks[i].fault
-                                                     : "no host memory is left");
+            message_print("%s", job->ranks.ranks[i].fault ? job->ranks.ranks[i].fault
+                                                          : "out of host memory");
     for (size_t i = 0; i < job->ranks.count; i++)
         for (unsigned of = 0; of < job->ranks.jobs; of++)
-            job->has_dropped |= course_report_dropped(job->ranks.files[of].files[i].path,
-                                                      &job->ranks.ranks[i].dropped[of]);
+            job->has_dropped |= replay_model_report_dropped(job->ranks.files[of].files[i].path,
+                                                            &job->ranks.ranks[i].dropped[of]);
     fine = job->ranks.read > 0;
     if (fine && is_two) {
         fine = job->has_pair = compare_init(&job->pair, &job->ranks.sums[0], &job->ranks.sums[1],
                                             job->rules.profile.by == SITES_BY_FRAME);
-        fine = fine || complain_of_memory();
+        fine = fine || message_out_of_memory();
     } else if (fine && job->ranks.read > 1) {
-        fine = compare_odd(job);
+        fine = compare_outlier(job);
     }
     if (!fine)
         ranks_fini(&job->ranks);
@@ -109,4 +114,58 @@ char *ranks_job_verdict(const struct ranks_job *job)
 bool ranks_job_differs(const struct ranks_job *job)
 {
     return ranks_report_differs(&job->ranks, job->has_pair ? &job->pair : NULL);
+}
+
+void ranks_run_heading(const struct ranks_job *job, const char *verdict)
+{
+    const struct ranks *ranks = &job->ranks;
+
+    text_print_strong(stdout, verdict);
+    (void)fputc('\n', stdout);
+    for (unsigned i = 0; i < ranks->jobs; i++) {
+        if (ranks->jobs == 2)
+            (void)fprintf(stdout, "%c: ", "AB"[i]);
+        text_print(stdout, job->arguments->operands[i]);
+        (void)fprintf(stdout, ", %s", amount_of(ranks->read, "file").text);
+        if (ranks_has_typical(ranks))
+            (void)fprintf(stdout, "; %s is the most like all",
+                          ranks->ranks[ranks_typical(ranks)].name);
+        (void)fputc('\n', stdout);
+    }
+}
+
+json_t *ranks_run_json(const struct ranks_job *job, const char *verdict)
+{
+    const struct ranks *ranks = &job->ranks;
+    const bool differs = ranks_job_differs(job);
+    const bool has_odd = differs && ranks->outliers == 1;
+
+    return json_pack("{s:o, s:b, s:o, s:o, s:o, s:o, s:o}", "verdict", text_json(verdict),
+                     "differs", (int)differs, "odd",
+                     has_odd ? json_string(ranks->ranks[ranks_furthest(ranks)].name) : json_null(),
+                     "typical",
+                     ranks_has_typical(ranks) ? json_string(ranks->ranks[ranks_typical(ranks)].name)
+                                              : json_null(),
+                     "ranks", ranks_report_json(ranks), "unread", ranks_report_unread(ranks),
+                     "rows", job->has_pair ? compare_report_rows(&job->pair) : json_array());
+}
+
+int ranks_run(const struct option_values *arguments,
+              bool (*print)(const struct ranks_job *job, const char *verdict), int if_differs)
+{
+    struct ranks_job job;
+    char *verdict;
+    bool fine, differs;
+
+    if (!ranks_job_open(&job, arguments))
+        return COMMAND_ERROR;
+    verdict = ranks_job_verdict(&job);
+    fine = verdict ? print(&job, verdict) : message_out_of_memory();
+    fine = fine && job.ranks.read == job.ranks.count && !job.has_dropped;
+    differs = ranks_job_differs(&job);
+    free(verdict);
+    ranks_job_close(&job);
+    if (!fine)
+        return COMMAND_ERROR;
+    return differs ? if_differs : COMMAND_SUCCESS;
 }

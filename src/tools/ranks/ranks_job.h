@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The ranks of a job, or of two, as a command reads them: with the comparison that says what the odd one has.
+ * A command with folders as operands: read the ranks, compare the outlier with the typical rank, and print the
+ * verdict before the report of the command.
  *
  * Locking: none.
  */
 #ifndef TOOLS_RANKS_JOB_H
 #define TOOLS_RANKS_JOB_H
+
+#include <jansson.h>
 
 #include "src/tools/command/option.h"
 #include "src/tools/ranks/ranks.h"
@@ -14,27 +17,42 @@ struct ranks_job {
     const struct option_values *arguments;
     struct ranks_rules rules;
     struct ranks ranks;
-    struct profile profiles[2]; /* of one job: its typical rank and its odd one */
+    struct profile profiles[2]; /* of one job: its typical rank and its outlier */
     struct compare pair;
     bool has_pair;
-    bool has_dropped; /* blocks of a file are left out; standard error has the sentences */
+    bool has_dropped; /* blocks of a file are omitted, as reported on standard error */
 };
 
 /*
- * Read one folder or two, as the operands say, by the rules of the options --label, --depth and --device.  Standard error
- * names each file that cannot be read.
+ * Read one folder or two, the operands, by the options --label, --depth and --device.  Files that cannot be read are
+ * reported on standard error.
  *
- * @param arguments  must live as long as the job
+ * arguments: must outlive the job.
  *
- * Returns: false where there is nothing to report; standard error has the sentence, and there is nothing to close
+ * Returns: false, with a message on standard error, if there is nothing to report; the job is closed then
  */
 bool ranks_job_open(struct ranks_job *job, const struct option_values *arguments);
 void ranks_job_close(struct ranks_job *job);
 
-/* What ranks_report_verdict() says of it; NULL without host memory. */
+/* As ranks_report_verdict() and ranks_report_differs(). */
 char *ranks_job_verdict(const struct ranks_job *job);
-
-/* Whether the ranks, or the two jobs, differ by anything that is said. */
 bool ranks_job_differs(const struct ranks_job *job);
+
+/* Print the verdict and the folders. */
+void ranks_run_heading(const struct ranks_job *job, const char *verdict);
+
+/* A JSON object with the verdict and the ranks, to which the command adds; NULL if out of host memory. */
+json_t *ranks_run_json(const struct ranks_job *job, const char *verdict);
+
+/*
+ * Read the folders and print.
+ *
+ * print:      the report of the command; returns false after a message on standard error.
+ * if_differs: the exit status if the ranks, or the two jobs, differ.
+ *
+ * Returns: the exit status
+ */
+int ranks_run(const struct option_values *arguments,
+              bool (*print)(const struct ranks_job *job, const char *verdict), int if_differs);
 
 #endif

@@ -4,7 +4,7 @@
 #include <ctype.h>
 #include <string.h>
 
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "src/tools/reading/pickle.h"
 
 #define QUOTED 24u /* bytes of a text file that are shown */
@@ -27,8 +27,8 @@ static const struct signature {
            "7zXZ"),
      0, "xz"},
     {"an LZ4 file", BYTES("\x04\x22\x4d\x18"), 0, "lz4"},
-    {"a tar archive; unpack it and give the file in it", BYTES("ustar"), 257, NULL},
-    {"a 7z archive; unpack it and give the file in it", BYTES("7z\xbc\xaf\x27\x1c"), 0, NULL},
+    {"a tar archive; unpack it and use the file in it", BYTES("ustar"), 257, NULL},
+    {"a 7z archive; unpack it and use the file in it", BYTES("7z\xbc\xaf\x27\x1c"), 0, NULL},
     {"a program or library (ELF)",
      BYTES("\x7f"
            "ELF"),
@@ -127,7 +127,7 @@ static const char *zip_of(const struct begin *begin)
         return "a checkpoint that torch.save() wrote, or a model of TorchScript";
     if (has(begin, ".npy"))
         return "arrays of NumPy (.npz)";
-    return "a zip archive; unpack it and give the file in it";
+    return "a zip archive; unpack it and use the file in it";
 }
 
 /* The kind of JSON. */
@@ -184,18 +184,18 @@ static const char *other_of(const struct begin *begin)
     return is_text(begin) ? "a text file" : "binary data of no known format";
 }
 
-static void describe_text(const struct begin *begin, char *out, size_t room)
+static void describe_text(const struct begin *begin, char *out, size_t capacity)
 {
     size_t count = 0;
 
     while (count < begin->count && count < QUOTED && begin->bytes[count] &&
            !strchr("\r\n", begin->bytes[count]))
         count++;
-    (void)snprintf(out, room, "it is a text file that begins with '%.*s'; " FILE_KIND_READ,
+    (void)snprintf(out, capacity, "it is a text file that begins with '%.*s'; " FILE_KIND_READ,
                    (int)count, (const char *)begin->bytes);
 }
 
-bool file_kind_describe(struct input *input, char *out, size_t room)
+bool file_kind_describe(struct input *input, char *out, size_t capacity)
 {
     struct begin begin;
     const struct signature *signature;
@@ -204,25 +204,26 @@ bool file_kind_describe(struct input *input, char *out, size_t room)
     begin.count = input_begin(input, &begin.bytes);
     if (begin.count == 0) {
         if (input_is_folder(input))
-            (void)snprintf(out, room,
+            (void)snprintf(out, capacity,
                            "it is a folder; `xseg compare`, `xseg blame` and `xseg advise` read "
                            "folders with a snapshot of each rank");
         else if (!input_problem(input))
-            (void)snprintf(out, room, "the file is empty; " FILE_KIND_READ);
+            (void)snprintf(out, capacity, "the file is empty; " FILE_KIND_READ);
         return input_is_folder(input) || !input_problem(input);
     }
     signature = find_signature(&begin);
     if (!signature && begin.bytes[0] == PICKLE_PROTO)
         return false;
     if (signature && signature->unpack) {
-        (void)snprintf(out, room, "it is %s; decompress it first: `%s -dc FILE | %s -`",
-                       signature->what, signature->unpack, complain_name());
+        (void)snprintf(out, capacity, "it is %s; decompress it first: `%s -dc FILE | %s -`",
+                       signature->what, signature->unpack, message_program());
         return true;
     }
     what = signature ? signature->what : other_of(&begin);
     if (strcmp(what, "a text file") == 0)
-        describe_text(&begin, out, room);
+        describe_text(&begin, out, capacity);
     else
-        (void)snprintf(out, room, "it is %s%s", what, strchr(what, ';') ? "" : "; " FILE_KIND_READ);
+        (void)snprintf(out, capacity, "it is %s%s", what,
+                       strchr(what, ';') ? "" : "; " FILE_KIND_READ);
     return true;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * File kinds: what a file is that cannot be read as a memory snapshot or a trace, by its first bytes, and what to do with it.
+ * File kinds: what a file is that cannot be read as a memory snapshot or a trace, by its first bytes, and what to do
+ * with it.
  *
  * A kind explains an error.  It never decides whether a file is read, so a wrong guess cannot reject a good file.
  *
@@ -23,6 +24,6 @@
  *
  * Returns: false, with `out` unchanged, if it may be such a pickle, or cannot be read (input_problem())
  */
-bool file_kind_describe(struct input *input, char *out, size_t room);
+bool file_kind_describe(struct input *input, char *out, size_t capacity);
 
 #endif

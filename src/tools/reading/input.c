@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -11,7 +12,7 @@
 #include "src/tools/output/progress.h"
 
 #define FILE_BYTES ((size_t)1 << 16)
-#define WINDOW_LOG 27 /* Zstandard's own limit for streams unless asked for more */
+#define WINDOW_LOG 27 /* Zstandard's default limit for streams */
 
 struct input {
     FILE *file;
@@ -19,18 +20,18 @@ struct input {
     ZSTD_inBuffer raw;
     bool in_frame;
     bool is_folder;
-    size_t begin_read;    /* bytes of `begin` that were handed out */
-    size_t begin_count;   /* bytes in `begin`; 0 before input_begin() */
-    uint64_t bytes;       /* decompressed so far */
-    uint64_t taken, most; /* bytes of the file: read, and in it; 0: a pipe */
+    size_t begin_read;              /* bytes of `begin` that were returned */
+    size_t begin_count;             /* bytes in `begin`; 0 before input_begin() */
+    uint64_t bytes;                 /* decompressed so far */
+    uint64_t file_read, file_bytes; /* bytes of the file: read so far, and its size; 0: unknown */
     char problem[160];
-    unsigned char begin[INPUT_BEGIN];
+    unsigned char begin[INPUT_BEGIN_MAX];
     char buffer[FILE_BYTES];
 };
 
-static bool fail(struct input *input, const char *sentence, const char *detail)
+static bool fail(struct input *input, const char *message, const char *detail)
 {
-    snprintf(input->problem, sizeof(input->problem), "%s%s%s", sentence, detail ? ": " : "",
+    snprintf(input->problem, sizeof(input->problem), "%s%s%s", message, detail ? ": " : "",
              detail ? detail : "");
     return false;
 }
@@ -44,8 +45,8 @@ static bool refill(struct input *input)
     if (count == 0 && ferror(input->file))
         return fail(input, "cannot be read", strerror(errno));
     input->raw = (ZSTD_inBuffer){input->buffer, count, 0};
-    input->taken += count;
-    progress_reach(input->taken, input->most);
+    input->file_read += count;
+    progress_update(input->file_read, input->file_bytes);
     return true;
 }
 
@@ -71,7 +72,7 @@ struct input *input_open(FILE *file)
     input->file = file;
     (void)fstat(fileno(file), &about);
     input->is_folder = S_ISDIR(about.st_mode);
-    input->most = S_ISREG(about.st_mode) ? (uint64_t)about.st_size : 0;
+    input->file_bytes = S_ISREG(about.st_mode) ? (uint64_t)about.st_size : 0;
     if (!refill(input) || !is_compressed(input))
         return input;
     input->zstd = ZSTD_createDCtx();
@@ -91,13 +92,13 @@ void input_close(struct input *input)
     free(input);
 }
 
-/* Decompress until something comes out or the file ends. */
-static size_t read_compressed(struct input *input, void *to, size_t room)
+/* Decompress until there is output or the file ends. */
+static size_t read_compressed(struct input *input, void *to, size_t capacity)
 {
-    ZSTD_outBuffer output = {to, room, 0};
+    ZSTD_outBuffer output = {to, capacity, 0};
 
     while (output.pos == 0) {
-        /* A frame may still hold bytes when all its input has been taken. */
+        /* The decompressor may have more output after it has consumed all input. */
         if (input->in_frame || input->raw.pos < input->raw.size) {
             size_t rest = ZSTD_decompressStream(input->zstd, &output, &input->raw);
 
@@ -114,49 +115,49 @@ static size_t read_compressed(struct input *input, void *to, size_t room)
         if (input->raw.size > 0)
             continue;
         if (input->in_frame)
-            fail(input, "the compressed data ends too early; the file was cut", NULL);
+            fail(input, "the compressed data is truncated", NULL);
         break;
     }
     return output.pos;
 }
 
-static size_t read_plain(struct input *input, void *to, size_t room)
+static size_t read_plain(struct input *input, void *to, size_t capacity)
 {
     if (input->raw.pos == input->raw.size && !refill(input))
         return 0;
 
     size_t count = input->raw.size - input->raw.pos;
 
-    if (count > room)
-        count = room;
+    if (count > capacity)
+        count = capacity;
     memcpy(to, input->buffer + input->raw.pos, count);
     input->raw.pos += count;
     return count;
 }
 
-/* The next bytes behind `begin`. */
-static size_t read_on(struct input *input, void *to, size_t room)
+/* Read the bytes after `begin`. */
+static size_t read_on(struct input *input, void *to, size_t capacity)
 {
     size_t count = 0;
 
     if (input->problem[0])
         return 0;
-    count = input->zstd ? read_compressed(input, to, room) : read_plain(input, to, room);
+    count = input->zstd ? read_compressed(input, to, capacity) : read_plain(input, to, capacity);
     input->bytes += count;
-    if (input->bytes <= INPUT_MOST)
+    if (input->bytes <= INPUT_MAX)
         return count;
-    fail(input, "the file's contents are longer than 4 GiB", NULL);
+    fail(input, "the decompressed file exceeds 4 GiB", NULL);
     return 0;
 }
 
-size_t input_read(struct input *input, void *to, size_t room)
+size_t input_read(struct input *input, void *to, size_t capacity)
 {
     size_t count = input->begin_count - input->begin_read;
 
     if (count == 0)
-        return read_on(input, to, room);
-    if (count > room)
-        count = room;
+        return read_on(input, to, capacity);
+    if (count > capacity)
+        count = capacity;
     memcpy(to, input->begin + input->begin_read, count);
     input->begin_read += count;
     return count;
@@ -193,4 +194,92 @@ const char *input_problem(const struct input *input)
 bool input_is_folder(const struct input *input)
 {
     return input->is_folder;
+}
+
+#define BUFFER_BYTES ((size_t)1 << 18)
+
+struct lines {
+    struct input *input;
+    bool ended; /* no more data follows */
+    uint64_t number;
+    size_t begin, end; /* data in the buffer that was not returned */
+    const char *problem;
+    char buffer[BUFFER_BYTES];
+};
+
+struct lines *lines_open(struct input *input)
+{
+    struct lines *lines = malloc(sizeof(*lines));
+
+    if (!lines)
+        return NULL;
+    memset(lines, 0, offsetof(struct lines, buffer));
+    lines->input = input;
+    return lines;
+}
+
+void lines_close(struct lines *lines)
+{
+    free(lines);
+}
+
+/* Move the remaining data to the front, and read more data. */
+static void refill_lines(struct lines *lines)
+{
+    size_t left = lines->end - lines->begin;
+
+    if (left > LINES_MAX) {
+        lines->problem = "the line is longer than 16384 bytes";
+        return;
+    }
+    memmove(lines->buffer, lines->buffer + lines->begin, left);
+    lines->begin = 0;
+    lines->end = left + input_read(lines->input, lines->buffer + left, BUFFER_BYTES - left);
+    lines->ended = lines->end == left;
+    lines->problem = input_problem(lines->input);
+}
+
+enum lines_state lines_next(struct lines *lines, char **text)
+{
+    lines->number++;
+    if (lines->problem)
+        return LINES_BAD;
+    for (;;) {
+        char *start = lines->buffer + lines->begin;
+        size_t left = lines->end - lines->begin;
+        char *newline = left ? memchr(start, '\n', left) : NULL;
+
+        if (newline) {
+            size_t length = (size_t)(newline - start);
+
+            if (length > LINES_MAX)
+                lines->problem = "the line is longer than 16384 bytes";
+            else if (memchr(start, '\0', length))
+                lines->problem = "the line contains a NUL byte";
+            if (lines->problem)
+                return LINES_BAD;
+            *newline = '\0';
+            *text = start;
+            lines->begin += length + 1;
+            return LINES_NEXT;
+        }
+        if (lines->ended && left == 0)
+            return LINES_END;
+        if (lines->ended)
+            lines->problem = "the file ends in the middle of a line";
+        else
+            refill_lines(lines);
+        if (lines->problem)
+            return LINES_BAD;
+    }
+}
+
+uint64_t lines_number(const struct lines *lines)
+{
+    return lines->number;
+}
+
+const char *lines_problem(const struct lines *lines)
+{
+    return lines->problem;
 }

@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The bytes of an open file, plain or compressed with Zstandard, whatever its name: what its first
- * bytes say counts.
+ * The bytes and lines of an open file.
  *
- * Locking: none; an input belongs to one thread.
+ * An *input* reads a file, plain or compressed with Zstandard; its first bytes decide, not its name.  The amount of
+ * data is bounded by INPUT_MAX.  *Lines* reads an input line by line with bounded memory: a line longer than
+ * LINES_MAX is rejected, and so is a last line without a newline, since such a file is truncated.
+ *
+ * After an error a reader returns no more data, and its problem is an error message.
+ *
+ * Locking: none; one thread uses a reader.
  */
 #ifndef TOOLS_INPUT_H
 #define TOOLS_INPUT_H
@@ -13,36 +18,57 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define INPUT_MOST  ((uint64_t)4 << 30) /* bytes in one file, decompressed */
-#define INPUT_BEGIN 4096                /* bytes that input_begin() returns at most */
+#define INPUT_MAX       ((uint64_t)4 << 30) /* decompressed bytes of a file */
+#define INPUT_BEGIN_MAX 4096                /* bytes that input_begin() returns */
+#define LINES_MAX       ((size_t)16384)     /* bytes of a line; real lines have less than 200 */
 
 struct input;
+struct lines;
 
-/* Start reading an open file, which stays the caller's.  Returns NULL without host memory. */
+/* --- Bytes. --- */
+
+/* Start reading an open file, which remains the caller's.  Returns NULL if out of host memory. */
 struct input *input_open(FILE *file);
 void input_close(struct input *input);
 
 /*
- * The next bytes, at most `room` (at least 1) of them.
+ * Read the next bytes.
  *
- * Returns: how many; 0 at the end of the file, or where input_problem() says why there is no next
- *          byte.
+ * capacity: of the buffer `to`, at least 1.
+ *
+ * Returns: the number of bytes; 0 at the end of the file and on an error (input_problem())
  */
-size_t input_read(struct input *input, void *to, size_t room);
+size_t input_read(struct input *input, void *to, size_t capacity);
 
 /*
- * The first bytes, decompressed: INPUT_BEGIN of them, or all if the file has fewer.  The first call precedes all reads; a
- * later call returns the same bytes.  input_read() returns these bytes, too.
+ * The first bytes, decompressed: INPUT_BEGIN_MAX of them, or the whole file if it is shorter.  The first call
+ * precedes all reads; later calls return the same bytes.  input_read() returns these bytes as well.
  */
 size_t input_begin(struct input *input, const unsigned char **bytes);
 
-/* The first of these bytes; -1: there is none. */
+/* The first byte; -1: the file is empty. */
 int input_peek(struct input *input);
 
-/* A sentence about why nothing more can be read; NULL: nothing is wrong. */
+/* The error message; NULL: no error. */
 const char *input_problem(const struct input *input);
 
-/* Whether the file is a folder, which has no bytes. */
 bool input_is_folder(const struct input *input);
+
+/* --- Lines. --- */
+
+enum lines_state { LINES_NEXT, LINES_END, LINES_BAD /* lines_problem() */ };
+
+/* Start reading an input, which remains the caller's.  Returns NULL if out of host memory. */
+struct lines *lines_open(struct input *input);
+void lines_close(struct lines *lines);
+
+/* Read the next line, terminated, without its newline.  *text is writable, and valid until the next call. */
+enum lines_state lines_next(struct lines *lines, char **text);
+
+/* The number of the line that lines_next() read, or failed to read; the first is 1. */
+uint64_t lines_number(const struct lines *lines);
+
+/* The error message after LINES_BAD. */
+const char *lines_problem(const struct lines *lines);
 
 #endif

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/tools/reading/pickle_store.h"
+
 static bool is_container(const struct pickle_value *value)
 {
     return value->kind >= PICKLE_LIST;
@@ -33,9 +35,9 @@ size_t pickle_capacity(const struct pickle_value *value)
 {
     size_t power = 4;
 
-    while (value->has_room && power < value->count)
+    while (value->has_spare && power < value->count)
         power *= 2;
-    return value->has_room ? power : value->count;
+    return value->has_spare ? power : value->count;
 }
 
 const struct pickle_value *pickle_item(const struct pickle *pickle,
@@ -44,13 +46,13 @@ const struct pickle_value *pickle_item(const struct pickle *pickle,
     return &pickle->values[value->items[at]];
 }
 
-size_t pickle_place(const struct pickle *pickle, const struct pickle_value *value, const char *key)
+size_t pickle_index(const struct pickle *pickle, const struct pickle_value *value, const char *key)
 {
     const size_t length = strlen(key);
 
     if (!value || value->kind != PICKLE_DICT)
         return 0;
-    /* Of a key that comes again the last one counts. */
+    /* The last one of equal keys is valid, as in Python. */
     for (size_t at = value->count; at > 0; at -= 2) {
         const struct pickle_value *name = pickle_item(pickle, value, at - 2);
 
@@ -64,7 +66,7 @@ size_t pickle_place(const struct pickle *pickle, const struct pickle_value *valu
 const struct pickle_value *pickle_find(const struct pickle *pickle,
                                        const struct pickle_value *value, const char *key)
 {
-    const size_t at = pickle_place(pickle, value, key);
+    const size_t at = pickle_index(pickle, value, key);
 
     return at > 0 ? pickle_item(pickle, value, at) : NULL;
 }
@@ -85,7 +87,7 @@ const char *pickle_string(const struct pickle *pickle, const struct pickle_value
     return pickle->text + value->text;
 }
 
-void pickle_empty(struct pickle *pickle, const struct pickle_value *list)
+void pickle_clear(struct pickle *pickle, const struct pickle_value *list)
 {
     struct pickle_value *value = &pickle->values[list - pickle->values];
 
@@ -93,5 +95,234 @@ void pickle_empty(struct pickle *pickle, const struct pickle_value *list)
     free(value->items);
     value->items = NULL;
     value->count = 0;
-    value->has_room = false;
+    value->has_spare = false;
+}
+
+#define SHORT_TEXT 64u /* bytes; longer strings are not shared */
+#define DEPTH_MAX \
+    8u /* nesting to which items of a discarded value are released; deeper ones remain */
+
+static const char over_limit[] = "the pickle needs more than 1 GiB of host memory";
+static const char out_of_memory[] = "out of host memory";
+
+void pickle_store_init(struct pickle_store *store, struct pickle *out)
+{
+    memset(store, 0, sizeof(*store));
+    store->out = out;
+    store->unused = PICKLE_STORE_NONE;
+}
+
+void *pickle_store_reserve(struct pickle_store *store, void *array, size_t *capacity, size_t needed,
+                           size_t size)
+{
+    size_t wanted = *capacity ? *capacity : 64;
+    void *bigger;
+
+    if (needed <= *capacity)
+        return array;
+    while (wanted < needed && wanted < PICKLE_MEMORY)
+        wanted *= 2;
+    if (wanted - *capacity > (PICKLE_MEMORY - store->out->held) / size) {
+        store->problem = over_limit;
+        return NULL;
+    }
+    bigger = realloc(array, wanted * size);
+    if (!bigger) {
+        store->problem = out_of_memory;
+        return NULL;
+    }
+    store->out->held += (wanted - *capacity) * size;
+    *capacity = wanted;
+    return bigger;
+}
+
+/* --- Slots. --- */
+
+static uint32_t add(struct pickle_store *store, const struct pickle_value *value)
+{
+    struct pickle *out = store->out;
+    struct pickle_value *values;
+    uint32_t slot = store->unused;
+
+    if (slot != PICKLE_STORE_NONE) {
+        store->unused = (uint32_t)out->values[slot].number;
+        out->values[slot] = *value;
+        return slot;
+    }
+    values =
+        pickle_store_reserve(store, out->values, &out->capacity, out->count + 1, sizeof(*values));
+    if (!values)
+        return PICKLE_STORE_NONE;
+    out->values = values;
+    values[out->count] = *value;
+    return (uint32_t)out->count++;
+}
+
+/* The slot in an entry of a table; an empty entry gets the slot of a new value. */
+static uint32_t get_shared(struct pickle_store *store, uint32_t *entry,
+                           const struct pickle_value *value)
+{
+    if (*entry == 0) {
+        const uint32_t slot = add(store, value);
+
+        if (slot == PICKLE_STORE_NONE)
+            return slot;
+        pickle_store_use(store, slot);
+        *entry = slot + 1;
+    }
+    return *entry - 1;
+}
+
+uint32_t pickle_store_add(struct pickle_store *store, struct pickle_value value)
+{
+    if (value.kind == PICKLE_NONE)
+        return get_shared(store, &store->constants[2], &value);
+    if (value.kind == PICKLE_BOOL)
+        return get_shared(store, &store->constants[value.number], &value);
+    if (value.kind == PICKLE_INT && !value.is_negative && value.number < 256)
+        return get_shared(store, &store->integers[value.number], &value);
+    return add(store, &value);
+}
+
+void pickle_store_use_memo(struct pickle_store *store, uint32_t slot, uint32_t memo)
+{
+    struct pickle_value *value = &store->out->values[slot];
+
+    value->use = value->use == PICKLE_USE_ONE ? PICKLE_USE_MEMO : PICKLE_USE_MANY;
+    value->memo = memo;
+}
+
+void pickle_store_use(struct pickle_store *store, uint32_t slot)
+{
+    store->out->values[slot].use = PICKLE_USE_MANY;
+}
+
+/* --- Texts. --- */
+
+/* FNV-1a, 32 bits: http://www.isthe.com/chongo/tech/comp/fnv/ */
+static uint32_t hash(const void *bytes, size_t count)
+{
+    uint32_t sum = UINT32_C(0x811c9dc5);
+
+    for (size_t i = 0; i < count; i++)
+        sum = (sum ^ ((const unsigned char *)bytes)[i]) * UINT32_C(0x01000193);
+    return sum ^ sum >> 15;
+}
+
+uint32_t pickle_store_add_text(struct pickle_store *store, enum pickle_kind kind, size_t text,
+                               uint32_t bytes)
+{
+    struct pickle *out = store->out;
+    const struct pickle_value value = {.kind = (uint8_t)kind, .count = bytes, .text = text};
+    const struct pickle_value *known;
+    uint32_t *entry;
+
+    if (bytes > SHORT_TEXT)
+        return add(store, &value);
+    entry = &store->texts[(hash(out->text + text, bytes) + kind) % PICKLE_STORE_TEXTS];
+    known = *entry ? &out->values[*entry - 1] : NULL;
+    if (known && (known->kind != kind || known->count != bytes ||
+                  memcmp(out->text + known->text, out->text + text, bytes) != 0))
+        *entry = 0;
+    else if (known)
+        out->text_bytes = text;
+    return get_shared(store, entry, &value);
+}
+
+/* --- Containers. --- */
+
+/* A container that is filled at once has no spare capacity; one that is filled in parts doubles its capacity. */
+bool pickle_store_fill(struct pickle_store *store, uint32_t container, const uint32_t *items,
+                       size_t count)
+{
+    struct pickle_value *value = &store->out->values[container];
+    const size_t before = pickle_capacity(value);
+    const size_t wanted = value->count + count;
+
+    if (wanted > before) {
+        const struct pickle_value filled = {.count = (uint32_t)wanted,
+                                            .has_spare = value->count > 0};
+        const size_t after = pickle_capacity(&filled);
+        uint32_t *bigger;
+
+        if (after - before > (PICKLE_MEMORY - store->out->held) / sizeof(*bigger)) {
+            store->problem = over_limit;
+            return false;
+        }
+        bigger = realloc(value->items, after * sizeof(*bigger));
+        if (!bigger) {
+            store->problem = out_of_memory;
+            return false;
+        }
+        store->out->held += (after - before) * sizeof(*bigger);
+        value->items = bigger;
+        value->has_spare = filled.has_spare;
+    }
+    if (count > 0)
+        memcpy(value->items + value->count, items, count * sizeof(*items));
+    value->count = (uint32_t)wanted;
+    return true;
+}
+
+static bool are_shared(const struct pickle *pickle, const uint32_t *items, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (pickle->values[items[i]].use != PICKLE_USE_MANY ||
+            pickle->values[items[i]].kind >= PICKLE_LIST)
+            return false;
+    return true;
+}
+
+/* A tuple that is shared with equal ones, unless another tuple has replaced it in the hash table. */
+static uint32_t add_shared_tuple(struct pickle_store *store, const uint32_t *items, size_t count)
+{
+    uint32_t *entry = &store->tuples[hash(items, count * sizeof(*items)) % PICKLE_STORE_TUPLES];
+    const struct pickle_value tuple = {.kind = PICKLE_TUPLE};
+    const struct pickle_value *known = *entry ? &store->out->values[*entry - 1] : NULL;
+    uint32_t slot;
+
+    if (known && known->count == count &&
+        (count == 0 || memcmp(known->items, items, count * sizeof(*items)) == 0))
+        return *entry - 1;
+    *entry = 0;
+    slot = get_shared(store, entry, &tuple);
+    return slot == PICKLE_STORE_NONE || pickle_store_fill(store, slot, items, count)
+               ? slot
+               : PICKLE_STORE_NONE;
+}
+
+uint32_t pickle_store_add_tuple(struct pickle_store *store, const uint32_t *items, size_t count)
+{
+    const struct pickle_value tuple = {.kind = PICKLE_TUPLE};
+    uint32_t slot;
+
+    if (count < 4 && are_shared(store->out, items, count))
+        return add_shared_tuple(store, items, count);
+    slot = add(store, &tuple);
+    return slot == PICKLE_STORE_NONE || pickle_store_fill(store, slot, items, count)
+               ? slot
+               : PICKLE_STORE_NONE;
+}
+
+/* --- Discarding. --- */
+
+static void discard(struct pickle_store *store, uint32_t slot, unsigned depth)
+{
+    struct pickle *out = store->out;
+    struct pickle_value *value = &out->values[slot];
+
+    if (value->kind >= PICKLE_LIST) {
+        for (size_t i = 0; i < value->count; i++)
+            if (depth < DEPTH_MAX && out->values[value->items[i]].use == PICKLE_USE_ONE)
+                discard(store, value->items[i], depth + 1);
+        out->held -= pickle_capacity(value) * sizeof(*value->items);
+        free(value->items);
+    }
+    *value = (struct pickle_value){.kind = PICKLE_NONE, .number = store->unused};
+    store->unused = slot;
+}
+
+void pickle_store_discard(struct pickle_store *store, uint32_t slot)
+{
+    discard(store, slot, 0);
 }

@@ -1,60 +1,57 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The values of a pickle that is being read: their room, who refers to them, and which of them are one.
+ * The values of a pickle while it is read: memory, references, and sharing of equal values.
  *
- * Values that cannot change and are equal are one value, where that is quick to find: None and booleans, integers below
- * 256, short texts, tuples of such values.  PyTorch writes each of these anew with each entry of a history.
+ * Equal immutable values share one slot if they are cheap to find: None and booleans, integers below 256, short
+ * strings, tuples of such values.  PyTorch writes each of these anew with each entry of a history.
  *
- * Terms:
- *   slot  the number of a value in pickle.values
- *   use   a reference to a value: from the stack, a container or the memo
+ * STORE-1  A value with PICKLE_USE_ONE is referenced by one container or one stack entry and by nothing else; a value
+ *          with PICKLE_USE_MEMO by one memo entry in addition.
+ * STORE-2  pickle.held is the host memory of all values and of all arrays from pickle_store_reserve(), at most
+ *          PICKLE_MEMORY.
  *
- * STORE-1  A value with the use PICKLE_USE_ONE is referred to by one container or one place of the stack, and by
- *          nothing else; one with PICKLE_USE_MEMO by one entry of the memo besides.
- * STORE-2  The host memory of all values, and what pickle_store_room() gave, is in pickle.held, and at most PICKLE_MEMORY.
- *
- * Locking: none; it belongs to one thread.
+ * Locking: none; one thread uses a store.
  */
 #ifndef TOOLS_PICKLE_STORE_H
 #define TOOLS_PICKLE_STORE_H
 
 #include "src/tools/reading/pickle.h"
 
-#define PICKLE_STORE_TEXTS   4096u /* equal ones of these are found; a power of two */
-#define PICKLE_STORE_TUPLES  1024u
-#define PICKLE_STORE_NOWHERE UINT32_MAX
+#define PICKLE_STORE_TEXTS  4096u /* hash table of short strings; a power of two */
+#define PICKLE_STORE_TUPLES 1024u
+#define PICKLE_STORE_NONE   UINT32_MAX
 
 struct pickle_store {
     struct pickle *out;
-    const char *problem;    /* why a call failed: a sentence */
-    uint32_t unused;        /* a slot without a value, which has the next one; or NOWHERE */
-    uint32_t constants[3];  /* False, True, None: slot + 1; 0: not yet */
+    const char *problem;    /* the message of a failed call */
+    uint32_t unused;        /* free list of slots, linked by number; or PICKLE_STORE_NONE */
+    uint32_t constants[3];  /* False, True, None: slot + 1; 0: not created */
     uint32_t integers[256]; /* as constants */
-    uint32_t texts[PICKLE_STORE_TEXTS], tuples[PICKLE_STORE_TUPLES]; /* by a hash */
+    uint32_t texts[PICKLE_STORE_TEXTS], tuples[PICKLE_STORE_TUPLES]; /* by hash, as constants */
 };
 
 void pickle_store_init(struct pickle_store *store, struct pickle *out);
 
-/* An array of at least `needed` elements, or NULL with a problem; then the old one is as it was. */
-void *pickle_store_room(struct pickle_store *store, void *array, size_t *capacity, size_t needed,
-                        size_t size);
+/* Grow an array to at least `needed` elements.  Returns NULL with a problem; the array is unchanged then. */
+void *pickle_store_reserve(struct pickle_store *store, void *array, size_t *capacity, size_t needed,
+                           size_t size);
 
-/* Add a value; each returns its slot, which may be that of an equal one, or NOWHERE with a problem. */
+/* Add a value.  Each function returns its slot, which may be shared, or PICKLE_STORE_NONE with a problem. */
 uint32_t pickle_store_add(struct pickle_store *store, struct pickle_value value);
-/* What comes last in all text, with the NUL byte behind it. */
+/* The string is the last one in pickle.text, followed by a NUL byte. */
 uint32_t pickle_store_add_text(struct pickle_store *store, enum pickle_kind kind, size_t text,
                                uint32_t bytes);
 uint32_t pickle_store_add_tuple(struct pickle_store *store, const uint32_t *items, size_t count);
 
-/* Put items behind those of a container.  Returns: false with a problem. */
+/* Append items to a container.  Returns false with a problem. */
 bool pickle_store_fill(struct pickle_store *store, uint32_t container, const uint32_t *items,
                        size_t count);
 
-/* Note a use more: by an entry of the memo, or another one. */
+/* Record one more reference: from the memo, or another one. */
 void pickle_store_use_memo(struct pickle_store *store, uint32_t slot, uint32_t memo);
 void pickle_store_use(struct pickle_store *store, uint32_t slot);
 
-/* Forget a value that has the use PICKLE_USE_ONE or _MEMO, and of its items those that nothing else refers to. */
-void pickle_store_forget(struct pickle_store *store, uint32_t slot);
+/* Discard a value with PICKLE_USE_ONE or PICKLE_USE_MEMO, and its items that have no other reference. */
+void pickle_store_discard(struct pickle_store *store, uint32_t slot);
 
 #endif

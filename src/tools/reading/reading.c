@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool reading_bad(struct reading *reading, const char *format, ...)
+bool reading_fail(struct reading *reading, const char *format, ...)
 {
     va_list arguments;
     const int at =
@@ -20,11 +20,11 @@ bool reading_bad(struct reading *reading, const char *format, ...)
     return false;
 }
 
-bool reading_lacks_memory(struct reading *reading)
+bool reading_out_of_memory(struct reading *reading)
 {
-    reading->lacks_memory = true;
+    reading->out_of_memory = true;
     reading->where[0] = '\0';
-    return reading_bad(reading, "no host memory is left to read the snapshot");
+    return reading_fail(reading, "out of host memory");
 }
 
 /* --- Values. --- */
@@ -60,7 +60,7 @@ static const char *const key_names[READING_KEYS] = {
     [READING_SEGMENT_TYPE] = "segment_type",
     [READING_SEGMENTS] = "segments",
     [READING_SINGLE_PAGE_PADDING] = "single_page_padding",
-    /* Before 0.9.0. */
+    /* of releases before 0.9.0 */
     [READING_SINGLE_PAGE_REST] = "single_page_rest",
     [READING_SIZE] = "size",
     [READING_STATE] = "state",
@@ -71,10 +71,8 @@ static const char *const key_names[READING_KEYS] = {
     [READING_XSEG] = "xseg",
 };
 
-/*
- * Python writes a key once and names it by the memo from then on.  So the text of a key is compared once; later the number
- * of its value is.  The number of a value that may be forgotten can come to be that of another one, so it is not kept.
- */
+/* The slot of a value that may be discarded can be reused for another value, so it is not recorded as that of the
+ * key. */
 const struct pickle_value *reading_find(struct reading *reading, const struct pickle_value *value,
                                         enum reading_key key)
 {
@@ -87,7 +85,7 @@ const struct pickle_value *reading_find(struct reading *reading, const struct pi
     for (at = value->count; *known && at > 0; at -= 2)
         if (value->items[at - 2] + 1 == *known)
             return pickle_item(pickle, value, at - 1);
-    at = pickle_place(pickle, value, key_names[key]);
+    at = pickle_index(pickle, value, key_names[key]);
     if (at == 0)
         return NULL;
     if (pickle_item(pickle, value, at - 1)->use == PICKLE_USE_MANY)
@@ -95,65 +93,63 @@ const struct pickle_value *reading_find(struct reading *reading, const struct pi
     return pickle_item(pickle, value, at);
 }
 
-/* A number that must be there, and be one. */
-bool reading_need(struct reading *reading, const struct pickle_value *value, enum reading_key key,
-                  uint64_t *out)
+bool reading_required(struct reading *reading, const struct pickle_value *value,
+                      enum reading_key key, uint64_t *out)
 {
     return pickle_number(reading_find(reading, value, key), out) ||
-           reading_bad(reading, "`%s` is missing, or no number", key_names[key]);
+           reading_fail(reading, "`%s` is missing or not a number", key_names[key]);
 }
 
-/* A number that may be missing. */
-bool reading_want(struct reading *reading, const struct pickle_value *value, enum reading_key key,
-                  uint64_t *out)
+bool reading_optional(struct reading *reading, const struct pickle_value *value,
+                      enum reading_key key, uint64_t *out)
 {
     const struct pickle_value *found = reading_find(reading, value, key);
 
     return !found || pickle_number(found, out) ||
-           reading_bad(reading, "`%s` is no number", key_names[key]);
+           reading_fail(reading, "`%s` is not a number", key_names[key]);
 }
 
-/* The note of a text is its number in the recording, from 1.  So are the notes of pools, frames and stacks. */
-bool reading_want_text(struct reading *reading, const struct pickle_value *value,
-                       enum reading_key key, uint32_t *out)
+/* The tag of a string is its index in the recording, plus 1.  So are the tags of pools, frames and stacks. */
+bool reading_text(struct reading *reading, const struct pickle_value *value, enum reading_key key,
+                  uint32_t *out)
 {
     const struct pickle_value *found = reading_find(reading, value, key);
     const char *text;
 
     *out = 0;
-    if (found && found->kind == PICKLE_TEXT && found->note) {
-        *out = found->note - 1;
+    if (found && found->kind == PICKLE_TEXT && found->tag) {
+        *out = found->tag - 1;
         return true;
     }
     text = pickle_string(reading->pickle, found);
     if (!text)
         return true;
     if (!recording_names_text(&reading->names, text, out))
-        return reading_lacks_memory(reading);
-    pickle_note(reading->pickle, found, *out + 1);
+        return reading_out_of_memory(reading);
+    pickle_set_tag(reading->pickle, found, *out + 1);
     return true;
 }
 
-bool reading_want_pool(struct reading *reading, const struct pickle_value *value,
-                       enum reading_key key, uint32_t *out)
+bool reading_pool(struct reading *reading, const struct pickle_value *value, enum reading_key key,
+                  uint32_t *out)
 {
     const struct pickle_value *pair = reading_find(reading, value, key);
     uint64_t id[2];
 
     if (!pair)
         return true;
-    if (pair->kind == PICKLE_TUPLE && pair->note) {
-        *out = pair->note - 1;
+    if (pair->kind == PICKLE_TUPLE && pair->tag) {
+        *out = pair->tag - 1;
         return true;
     }
     if (pickle_count(pair) != 2 || pair->kind == PICKLE_DICT ||
         !pickle_number(pickle_item(reading->pickle, pair, 0), &id[0]) ||
         !pickle_number(pickle_item(reading->pickle, pair, 1), &id[1]))
-        return reading_bad(reading, "`%s` is no pair of numbers", key_names[key]);
+        return reading_fail(reading, "`%s` is not a pair of numbers", key_names[key]);
     if (!recording_names_pool(&reading->names, id, out))
-        return reading_lacks_memory(reading);
+        return reading_out_of_memory(reading);
     if (pair->kind == PICKLE_TUPLE)
-        pickle_note(reading->pickle, pair, *out + 1);
+        pickle_set_tag(reading->pickle, pair, *out + 1);
     return true;
 }
 
@@ -176,54 +172,54 @@ static bool read_frame(struct reading *reading, const struct pickle_value *value
 {
     struct recording_frame frame = {0};
 
-    if (value->kind == PICKLE_DICT && value->note) {
-        *out = value->note - 1;
+    if (value->kind == PICKLE_DICT && value->tag) {
+        *out = value->tag - 1;
         return true;
     }
-    if (!reading_want_text(reading, value, READING_NAME, &frame.name) ||
-        !reading_want_text(reading, value, READING_FILENAME, &frame.file) ||
-        !reading_want_text(reading, value, READING_BUILD_ID, &frame.build_id) ||
-        !reading_want(reading, value, READING_LINE, &frame.line))
+    if (!reading_text(reading, value, READING_NAME, &frame.name) ||
+        !reading_text(reading, value, READING_FILENAME, &frame.file) ||
+        !reading_text(reading, value, READING_BUILD_ID, &frame.build_id) ||
+        !reading_optional(reading, value, READING_LINE, &frame.line))
         return false;
-    if (!sources_frame(&reading->sources, &reading->names, &frame, out))
-        return reading_lacks_memory(reading);
+    if (!recording_symbols_frame(&reading->symbols, &reading->names, &frame, out))
+        return reading_out_of_memory(reading);
     if (value->kind == PICKLE_DICT)
-        pickle_note(reading->pickle, value, *out + 1);
+        pickle_set_tag(reading->pickle, value, *out + 1);
     return true;
 }
 
-static bool make_room_for_frames(struct reading *reading, size_t count)
+static bool reserve_frames(struct reading *reading, size_t count)
 {
     uint32_t *frames;
 
-    if (count <= reading->frame_room)
+    if (count <= reading->frame_capacity)
         return true;
     frames = realloc(reading->frames, 2 * count * sizeof(*frames));
     if (!frames)
-        return reading_lacks_memory(reading);
+        return reading_out_of_memory(reading);
     reading->frames = frames;
-    reading->frame_room = 2 * count;
+    reading->frame_capacity = 2 * count;
     return true;
 }
 
-/* A list that may come again is read once, and has no frames then: its note tells which stack it was. */
+/* A list with several references is read once and cleared; its tag identifies the stack. */
 bool reading_stack(struct reading *reading, const struct pickle_value *list, uint32_t *out)
 {
     const size_t count = reading_count(list);
 
-    *out = list && list->note ? list->note - 1 : 0;
+    *out = list && list->tag ? list->tag - 1 : 0;
     if (*out > 0 || count == 0)
         return true;
-    if (!make_room_for_frames(reading, count))
+    if (!reserve_frames(reading, count))
         return false;
     for (size_t i = 0; i < count; i++)
         if (!read_frame(reading, pickle_item(reading->pickle, list, i), &reading->frames[i]))
             return false;
     if (!recording_names_stack(&reading->names, reading->frames, count, out))
-        return reading_lacks_memory(reading);
+        return reading_out_of_memory(reading);
     if (list->use != PICKLE_USE_ONE) {
-        pickle_note(reading->pickle, list, *out + 1);
-        pickle_empty(reading->pickle, list);
+        pickle_set_tag(reading->pickle, list, *out + 1);
+        pickle_clear(reading->pickle, list);
     }
     return true;
 }

@@ -1,18 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A recording on its way out of a pickle: what its dictionaries have under a key, as numbers of the recording.
+ * The values of a snapshot's pickle, converted to those of a recording: keys of dictionaries, numbers, strings,
+ * pools, stacks.
  *
- * A function that returns false has written the fault, which begins with `where`.
+ * A key is compared as a string once; Python refers to it by its memo afterwards, so later comparisons are of slots.
+ * Strings, pools, frames and stacks are converted once and tagged with their index in the recording.
  *
- * Locking: none; it belongs to one thread.
+ * A function that returns false has set the fault, which begins with `where`.
+ *
+ * Locking: none; one thread uses a reading.
  */
 #ifndef TOOLS_READING_H
 #define TOOLS_READING_H
 
 #include "src/tools/reading/pickle.h"
-#include "src/tools/reading/sources.h"
+#include "src/tools/reading/recording_names.h"
 
-/* Keys of dictionaries; their texts are those of the format. */
+/* Keys of dictionaries, see key_names in reading.c. */
 enum reading_key {
     READING_ACTION,
     READING_ADDR,
@@ -58,44 +62,46 @@ enum reading_key {
 struct reading {
     struct recording *out;
     struct recording_names names;
-    struct sources sources;
+    struct recording_symbols symbols;
     struct recording_fault *fault;
     struct pickle *pickle;
-    uint32_t keys[READING_KEYS]; /* of the text of each key: its number, from 1; 0: not known */
-    uint32_t *frames;            /* of the stack that is read, [frame_room] */
-    size_t frame_room;
+    uint32_t keys[READING_KEYS]; /* slot of the string of each key, plus 1; 0: unknown */
+    uint32_t *frames;            /* of the current stack, [frame_capacity] */
+    size_t frame_capacity;
     size_t items;          /* pages and causes so far */
     bool names_expandable; /* a segment has the key is_expandable */
-    char where[64];        /* what a fault is in */
-    bool lacks_memory;
+    char where[64];        /* context of a fault, such as "segment 3: " */
+    bool out_of_memory;
 };
 
-bool reading_bad(struct reading *reading, const char *format, ...)
+bool reading_fail(struct reading *reading, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-bool reading_lacks_memory(struct reading *reading);
+bool reading_out_of_memory(struct reading *reading);
 
-/* What a dictionary has under a key; NULL: nothing.  A list, or NULL. */
+/* The value of a key in a dictionary, or NULL; and the list, or NULL if it is not a list. */
 const struct pickle_value *reading_find(struct reading *reading, const struct pickle_value *value,
                                         enum reading_key key);
 const struct pickle_value *reading_list(struct reading *reading, const struct pickle_value *value,
                                         enum reading_key key);
 
-/* How many items a list has; NULL has none. */
+/* The number of items of a list; 0 for NULL. */
 size_t reading_count(const struct pickle_value *list);
 
-/* A number that must be there, and one that may be missing. */
-bool reading_need(struct reading *reading, const struct pickle_value *value, enum reading_key key,
-                  uint64_t *out);
-bool reading_want(struct reading *reading, const struct pickle_value *value, enum reading_key key,
-                  uint64_t *out);
+/* A number that must exist, and one that may be missing; *out is unchanged then. */
+bool reading_required(struct reading *reading, const struct pickle_value *value,
+                      enum reading_key key, uint64_t *out);
+bool reading_optional(struct reading *reading, const struct pickle_value *value,
+                      enum reading_key key, uint64_t *out);
 
-/* Numbers of a text, which may be missing: 0 then; and of a pool, which may be missing: `out` is left as it is then. */
-bool reading_want_text(struct reading *reading, const struct pickle_value *value,
-                       enum reading_key key, uint32_t *out);
-bool reading_want_pool(struct reading *reading, const struct pickle_value *value,
-                       enum reading_key key, uint32_t *out);
+/* The index of a string; 0 if it is missing. */
+bool reading_text(struct reading *reading, const struct pickle_value *value, enum reading_key key,
+                  uint32_t *out);
 
-/* The number of a stack, which is a list of frames; NULL is the empty one. */
+/* The index of a pool; *out is unchanged if it is missing. */
+bool reading_pool(struct reading *reading, const struct pickle_value *value, enum reading_key key,
+                  uint32_t *out);
+
+/* The index of a stack, which is a list of frames; NULL is the empty stack. */
 bool reading_stack(struct reading *reading, const struct pickle_value *list, uint32_t *out);
 
 #endif

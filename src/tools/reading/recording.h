@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A recording: what a memory snapshot of PyTorch's format says, of all its devices, in arrays.
+ * A recording: the contents of a memory snapshot in PyTorch's format, of all its devices, in arrays.
  *
- * A snapshot is what torch.cuda.memory._dump_snapshot() or xseg_snapshot() writes, or the list of segments alone.  Keys
- * that older releases do not write have defaults.  Facts that only xseg writes (its key `xseg`) are there if they are.
+ * A snapshot is written by torch.cuda.memory._dump_snapshot() or xseg_snapshot(), or is the list of segments alone.
+ * Keys that older releases do not write have defaults.  The key `xseg`, which only xseg writes, is optional.
  *
- * Terms:
- *   text   a number that stands for a text; 0 is the empty one
- *   stack  a number that stands for a list of frames, the innermost first; 0 is the empty one.  Equal stacks have one
- *          number
- *   pool   a number that stands for the two numbers of a pool; 0 is the default pool
+ * Strings, frames, stacks and pools are interned: equal ones have one index, which is valid in this recording only.
  *
- * Numbers of texts, frames, stacks and pools are of one recording.
+ *   text   index of a string; 0 is the empty string.
+ *   stack  index of a list of frames, innermost first; 0 is the empty list.
+ *   pool   index of the pair of numbers that identifies a pool; 0 is the default pool.
  *
- * Locking: none; what is read does not change any more, so any number of threads may look at it.
+ * Locking: none; a recording does not change after it is read, so several threads may use it.  Several threads may
+ * read files, one of them standard input.
  */
 #ifndef TOOLS_RECORDING_H
 #define TOOLS_RECORDING_H
@@ -21,6 +20,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "src/tools/reading/input.h"
+#include "src/tools/reading/symbols.h"
 
 enum recording_action {
     RECORDING_ALLOC,
@@ -31,29 +33,29 @@ enum recording_action {
     RECORDING_SEGMENT_MAP,
     RECORDING_SEGMENT_UNMAP,
     RECORDING_OOM,
-    RECORDING_SNAPSHOT, /* from here on nothing has changed */
+    RECORDING_SNAPSHOT, /* this action and later ones change nothing */
     RECORDING_ANNOTATE,
-    RECORDING_OTHER /* what is not known */
+    RECORDING_OTHER /* unknown */
 };
 
-/* Why memory of a segment went or came; of xseg's own snapshots. */
+/* The cause of a change of a segment, in snapshots of xseg. */
 enum recording_cause {
-    RECORDING_CAUSE_NONE, /* none is told */
+    RECORDING_CAUSE_NONE,
     RECORDING_CAUSE_REMAP,
     RECORDING_CAUSE_DECAY,
     RECORDING_CAUSE_TRIM,
     RECORDING_CAUSE_PAUSE,
     RECORDING_CAUSE_RESUME,
     RECORDING_CAUSE_BUDGET_RELEASE,
-    RECORDING_CAUSE_OTHER, /* a word of a later release */
+    RECORDING_CAUSE_OTHER, /* of a later release */
     RECORDING_CAUSES
 };
 
 struct recording_frame {
     uint32_t name, file; /* texts */
-    uint64_t line;       /* of a module without source: the offset in it */
-    uint32_t build_id;   /* text; of such a module */
-    uint32_t module;     /* text; where the source is known by it (sources.h): its path */
+    uint64_t line;       /* of a frame without source: the offset in the module `file` */
+    uint32_t build_id;   /* text; of that module */
+    uint32_t module;     /* text; path of the module of a symbolized frame */
 };
 
 struct recording_stack {
@@ -61,16 +63,16 @@ struct recording_stack {
 };
 
 struct recording_event {
-    uint64_t time_us; /* since 1970, or as the recorded programme counted; 0: not known */
-    uint64_t address; /* OOM: bytes that the device had left */
-    uint64_t bytes;   /* as asked for; of a segment all of it */
+    uint64_t time_us; /* since 1970, or since an origin of the program; 0: unknown */
+    uint64_t address; /* OOM: free bytes of the device */
+    uint64_t bytes;   /* requested; of a segment its size */
     uint64_t stream;
     uint32_t stack, pool, label /* text */;
     uint8_t action; /* enum recording_action */
     uint8_t cause;  /* enum recording_cause */
 };
 
-enum recording_state { RECORDING_INACTIVE, RECORDING_PENDING, RECORDING_LIVE };
+enum recording_state { RECORDING_INACTIVE, RECORDING_PENDING, RECORDING_ALLOCATED };
 
 struct recording_block {
     uint64_t address, bytes, requested;
@@ -82,13 +84,13 @@ struct recording_segment {
     uint64_t address, bytes, stream;
     uint32_t pool;
     bool is_small, is_expandable;
-    uint32_t first, count; /* in recording.blocks, by address, without gaps */
+    uint32_t first, count; /* in recording.blocks, by address, contiguous */
 };
 
-/* Why memory is reserved; of xseg's own snapshots. */
+/* The reason for which a page is reserved, in snapshots of xseg. */
 struct recording_page {
-    uint64_t address, bytes, live, cached;
-    uint64_t registered; /* 0 in older files */
+    uint64_t address, bytes, allocated, cached;
+    uint64_t registered; /* bytes; 0 in older files */
     uint32_t reason;     /* text */
 };
 
@@ -100,27 +102,28 @@ struct recording_device {
     size_t event_count;
     struct recording_page *pages; /* [page_count] */
     size_t page_count;
-    uint64_t lost, left_out; /* events before the first, if the snapshot says so */
-    uint64_t
-        single_page_rest; /* bytes of live blocks beyond what was asked for, because of single_page */
+    uint64_t lost,
+        no_room; /* events before the first one: overwritten, and not written for lack of space */
+    uint64_t single_page_rest; /* bytes of blocks above the request, because of single_page */
 };
 
 struct recording {
-    char *name;     /* of the file, for reports */
-    char *texts;    /* all of them, one behind the other */
-    uint32_t *text; /* [text_count]: where a text begins */
+    char *name;     /* of the file */
+    char *texts;    /* all strings, each terminated */
+    uint32_t *text; /* [text_count]: offsets in `texts` */
     struct recording_frame *frames;
     uint32_t *stack_frames;
     struct recording_stack *stacks;
     uint64_t (*pools)[2];
     struct recording_block *blocks;
-    struct recording_device *devices; /* [device_count], those that have anything, by number */
+    struct recording_device
+        *devices; /* [device_count], by number; those with a segment or an event */
     size_t text_count, frame_count, stack_count, pool_count, block_count, device_count;
     bool has_config;
     bool
         names_segments; /* the settings contain expandable_segments; older releases do not write it */
-    uint32_t config;    /* text: allocator_settings' string; the key expandable_segments is in it */
-    bool is_own;        /* xseg has written it */
+    uint32_t config;    /* text: the string of allocator_settings, with expandable_segments */
+    bool is_own;        /* written by xseg */
 };
 
 struct recording_fault {
@@ -136,7 +139,7 @@ static inline const char *recording_text(const struct recording *recording, uint
 
 /* The kinds of segments in a recording, by its segments and by events of segments. */
 enum recording_segments {
-    RECORDING_UNSHOWN,
+    RECORDING_UNKNOWN,
     RECORDING_CLASSIC,
     RECORDING_EXPANDABLE,
     RECORDING_BOTH
@@ -145,9 +148,55 @@ enum recording_segments {
 enum recording_segments recording_segments(const struct recording *recording);
 
 /* The number of devices that have a history. */
-size_t recording_histories(const struct recording *recording);
+size_t recording_history_count(const struct recording *recording);
 
 /* The device of a number, or NULL; -1: the one with most events, or else with the largest segment. */
 const struct recording_device *recording_device(const struct recording *recording, int number);
+
+/* --- Reading. --- */
+
+struct input;
+struct symbols;
+
+/*
+ * Read a snapshot.
+ *
+ * name:    of the file, for reports; copied.
+ * symbols: to symbolize frames; NULL: they remain as recorded.
+ *
+ * Returns: false with a fault, which is an error message; there is nothing to free then
+ */
+bool recording_read(struct input *input, const char *name, struct symbols *symbols,
+                    struct recording *out, struct recording_fault *fault);
+
+/* --- Files; the path `-` is standard input. --- */
+
+/* The name of a file in reports. */
+const char *recording_file_name(const char *path);
+
+/* As recording_read(), with symbols. */
+bool recording_file_load(const char *path, struct recording *out, struct recording_fault *fault);
+
+/* As recording_file_load(), with the progress and the error message on standard error. */
+bool recording_file_read(const char *path, struct recording *out);
+
+/* As recording_device(); NULL with a fault if the recording has no such device, or none. */
+const struct recording_device *recording_file_device(const struct recording *recording, int number,
+                                                     struct recording_fault *fault);
+
+/* --- Limits of a recording: events that it lacks, and events and blocks that contradict others. --- */
+
+enum recording_limit { RECORDING_LIMIT_LOST, RECORDING_LIMIT_NO_ROOM, RECORDING_LIMIT_OMITTED };
+
+struct recording_limit_text {
+    char text[128];
+};
+
+/* "3 events before the first were overwritten" */
+struct recording_limit_text recording_file_limit(enum recording_limit limit, uint64_t count);
+
+/* The end of a message that a file has no history. */
+#define RECORDING_FILE_HOW_TO \
+    "torch.cuda.memory._record_memory_history() or `history:all` records one"
 
 #endif

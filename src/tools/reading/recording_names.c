@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/containers/array.h"
+#include "src/tools/containers/containers.h"
 
 /* --- Texts. --- */
 
@@ -16,14 +16,14 @@ static bool is_text(const void *owner, uint32_t number, const void *what, size_t
     return strlen(text) == bytes && memcmp(text, what, bytes) == 0;
 }
 
-/* What all texts take, as a power of two. */
-static size_t room_for(size_t bytes)
+/* The capacity of the array of strings. */
+static size_t capacity_for(size_t bytes)
 {
-    size_t room = 4096;
+    size_t capacity = 4096;
 
-    while (room < bytes)
-        room *= 2;
-    return room;
+    while (capacity < bytes)
+        capacity *= 2;
+    return capacity;
 }
 
 static bool add_text(struct recording_names *names, const char *text, size_t length, uint32_t *out)
@@ -32,10 +32,10 @@ static bool add_text(struct recording_names *names, const char *text, size_t len
     const size_t bytes = names->text_bytes + length + 1;
 
     if (bytes > UINT32_MAX ||
-        !array_room((void **)&recording->text, recording->text_count, sizeof(*recording->text)))
+        !array_reserve((void **)&recording->text, recording->text_count, sizeof(*recording->text)))
         return false;
-    if (!recording->texts || room_for(bytes) != room_for(names->text_bytes)) {
-        char *texts = realloc(recording->texts, room_for(bytes));
+    if (!recording->texts || capacity_for(bytes) != capacity_for(names->text_bytes)) {
+        char *texts = realloc(recording->texts, capacity_for(bytes));
 
         if (!texts)
             return false;
@@ -51,11 +51,11 @@ static bool add_text(struct recording_names *names, const char *text, size_t len
 bool recording_names_text(struct recording_names *names, const char *text, uint32_t *out)
 {
     const size_t length = strlen(text);
-    const uint64_t sum = index_sum(text, length);
+    const uint64_t hash = index_hash(text, length);
 
-    *out = index_find(&names->texts, sum, text, length, is_text, names);
+    *out = index_find(&names->texts, hash, text, length, is_text, names);
     return *out != INDEX_NONE ||
-           (add_text(names, text, length, out) && index_add(&names->texts, sum, *out));
+           (add_text(names, text, length, out) && index_add(&names->texts, hash, *out));
 }
 
 /* --- Frames, pools. --- */
@@ -71,23 +71,23 @@ bool recording_names_frame(struct recording_names *names, const struct recording
 {
     struct recording *recording = names->out;
     struct recording_frame whole;
-    uint64_t sum;
+    uint64_t hash;
 
-    memset(&whole, 0, sizeof(whole)); /* padding counts */
+    memset(&whole, 0, sizeof(whole)); /* padding is hashed, too */
     whole.name = frame->name;
     whole.file = frame->file;
     whole.line = frame->line;
     whole.build_id = frame->build_id;
     whole.module = frame->module;
-    sum = index_sum(&whole, sizeof(whole));
-    *out = index_find(&names->frames, sum, &whole, sizeof(whole), is_frame, names);
+    hash = index_hash(&whole, sizeof(whole));
+    *out = index_find(&names->frames, hash, &whole, sizeof(whole), is_frame, names);
     if (*out != INDEX_NONE)
         return true;
-    if (!array_room((void **)&recording->frames, recording->frame_count, sizeof(whole)))
+    if (!array_reserve((void **)&recording->frames, recording->frame_count, sizeof(whole)))
         return false;
     memcpy(&recording->frames[recording->frame_count], &whole, sizeof(whole));
     *out = (uint32_t)recording->frame_count++;
-    return index_add(&names->frames, sum, *out);
+    return index_add(&names->frames, hash, *out);
 }
 
 static bool is_pool(const void *owner, uint32_t number, const void *what, size_t bytes)
@@ -99,17 +99,17 @@ static bool is_pool(const void *owner, uint32_t number, const void *what, size_t
 bool recording_names_pool(struct recording_names *names, const uint64_t id[2], uint32_t *out)
 {
     const size_t bytes = 2 * sizeof(id[0]);
-    const uint64_t sum = index_sum(id, bytes);
+    const uint64_t hash = index_hash(id, bytes);
     struct recording *recording = names->out;
 
-    *out = index_find(&names->pools, sum, id, bytes, is_pool, names);
+    *out = index_find(&names->pools, hash, id, bytes, is_pool, names);
     if (*out != INDEX_NONE)
         return true;
-    if (!array_room((void **)&recording->pools, recording->pool_count, bytes))
+    if (!array_reserve((void **)&recording->pools, recording->pool_count, bytes))
         return false;
     memcpy(recording->pools[recording->pool_count], id, bytes);
     *out = (uint32_t)recording->pool_count++;
-    return index_add(&names->pools, sum, *out);
+    return index_add(&names->pools, hash, *out);
 }
 
 /* --- Stacks. --- */
@@ -128,14 +128,14 @@ static bool add_stack(struct recording_names *names, const uint32_t *frames, siz
 {
     struct recording *recording = names->out;
 
-    if (!array_room((void **)&recording->stacks, recording->stack_count,
-                    sizeof(*recording->stacks)))
+    if (!array_reserve((void **)&recording->stacks, recording->stack_count,
+                       sizeof(*recording->stacks)))
         return false;
     recording->stacks[recording->stack_count] =
         (struct recording_stack){(uint32_t)names->stack_frame_count, (uint32_t)count};
     for (size_t i = 0; i < count; i++) {
-        if (!array_room((void **)&recording->stack_frames, names->stack_frame_count,
-                        sizeof(*recording->stack_frames)))
+        if (!array_reserve((void **)&recording->stack_frames, names->stack_frame_count,
+                           sizeof(*recording->stack_frames)))
             return false;
         recording->stack_frames[names->stack_frame_count++] = frames[i];
     }
@@ -147,14 +147,14 @@ bool recording_names_stack(struct recording_names *names, const uint32_t *frames
                            uint32_t *out)
 {
     const size_t bytes = count * sizeof(*frames);
-    const uint64_t sum = index_sum(frames, bytes);
+    const uint64_t hash = index_hash(frames, bytes);
 
-    *out = index_find(&names->stacks, sum, frames, bytes, is_stack, names);
+    *out = index_find(&names->stacks, hash, frames, bytes, is_stack, names);
     return *out != INDEX_NONE ||
-           (add_stack(names, frames, count, out) && index_add(&names->stacks, sum, *out));
+           (add_stack(names, frames, count, out) && index_add(&names->stacks, hash, *out));
 }
 
-/* --- All of them. --- */
+/* --- All names. --- */
 
 bool recording_names_init(struct recording_names *names, struct recording *out)
 {
@@ -163,8 +163,8 @@ bool recording_names_init(struct recording_names *names, struct recording *out)
     uint32_t number;
 
     *names = (struct recording_names){.out = out};
-    /* The empty stack has a place among the frames of others. */
-    return array_room((void **)&out->stack_frames, 0, sizeof(*out->stack_frames)) &&
+    /* stack_frames must not be NULL: the empty stack is compared with memcmp(). */
+    return array_reserve((void **)&out->stack_frames, 0, sizeof(*out->stack_frames)) &&
            recording_names_text(names, "", &number) &&
            recording_names_pool(names, default_pool, &number) &&
            recording_names_stack(names, no_frames, 0, &number);
@@ -176,4 +176,72 @@ void recording_names_fini(struct recording_names *names)
     index_fini(&names->frames);
     index_fini(&names->stacks);
     index_fini(&names->pools);
+}
+
+/* --- Symbolized frames. --- */
+
+/* A frame as recorded, and its index. */
+struct recording_symbol {
+    struct recorded_frame {
+        uint64_t offset;
+        uint32_t file, build_id; /* texts */
+    } key;
+    uint32_t frame;
+};
+
+void recording_symbols_init(struct recording_symbols *symbols, struct symbols *source)
+{
+    *symbols = (struct recording_symbols){.symbols = source};
+}
+
+void recording_symbols_fini(struct recording_symbols *symbols)
+{
+    free(symbols->found);
+    index_fini(&symbols->index);
+}
+
+static bool is_recorded(const void *owner, uint32_t number, const void *key, size_t bytes)
+{
+    return memcmp(&((const struct recording_symbols *)owner)->found[number].key, key, bytes) == 0;
+}
+
+/* Replace the parts of a frame that the symbols of its module contain. */
+static bool look_up(struct recording_symbols *symbols, struct recording_names *into,
+                    struct recording_frame *frame)
+{
+    struct symbol symbol;
+
+    if (!symbols_find(symbols->symbols, recording_text(into->out, frame->file),
+                      recording_text(into->out, frame->build_id), frame->line, &symbol))
+        return true;
+    if (symbol.function && !recording_names_text(into, symbol.function, &frame->name))
+        return false;
+    if (!symbol.file || symbol.line <= 0)
+        return true;
+    frame->line = (uint64_t)symbol.line;
+    frame->module = frame->file;
+    frame->build_id = 0;
+    return recording_names_text(into, symbol.file, &frame->file);
+}
+
+bool recording_symbols_frame(struct recording_symbols *symbols, struct recording_names *into,
+                             const struct recording_frame *frame, uint32_t *out)
+{
+    const struct recorded_frame key = {frame->line, frame->file, frame->build_id};
+    const uint64_t hash = index_hash(&key, sizeof(key));
+    struct recording_frame found = *frame;
+    uint32_t number;
+
+    if (!symbols->symbols || frame->build_id == 0)
+        return recording_names_frame(into, frame, out);
+    number = index_find(&symbols->index, hash, &key, sizeof(key), is_recorded, symbols);
+    if (number != INDEX_NONE) {
+        *out = symbols->found[number].frame;
+        return true;
+    }
+    if (!array_reserve((void **)&symbols->found, symbols->count, sizeof(*symbols->found)) ||
+        !look_up(symbols, into, &found) || !recording_names_frame(into, &found, out))
+        return false;
+    symbols->found[symbols->count] = (struct recording_symbol){key, *out};
+    return index_add(&symbols->index, hash, (uint32_t)symbols->count++);
 }

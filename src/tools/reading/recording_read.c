@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/tools/reading/recording_read.h"
+#include "src/tools/reading/recording.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/containers/array.h"
+#include "src/tools/containers/containers.h"
 #include "src/tools/reading/file_kind.h"
-#include "src/tools/reading/traces.h"
-#include "src/tools/reading/unpickle.h"
+#include "src/tools/reading/histories.h"
+#include "src/tools/reading/pickle.h"
 
-/* Numbers of devices are below this: no machine has so many. */
-#define DEVICES_MOST 1024u
+#define DEVICES_MAX 1024u
 
-/* Of what is under the key `xseg` (src/core/report/snapshot.c). */
+/* The format of the key `xseg` (src/core/report/snapshot.c). */
 #define FORMAT 1u
 
 /* --- Segments. --- */
 
-/* Before 2.1 a block had a list of what was there, the latest first, with frames and the requested size; else the block. */
+/* The dictionary with the frames and the requested size of a block.  Before PyTorch 2.1 it is the first one of its
+ * `history`. */
 static const struct pickle_value *latest_of(struct reading *reading,
                                             const struct pickle_value *value)
 {
@@ -31,11 +31,11 @@ static const struct pickle_value *latest_of(struct reading *reading,
 static enum recording_state state_of(const char *state)
 {
     if (strcmp(state, "active_allocated") == 0)
-        return RECORDING_LIVE;
+        return RECORDING_ALLOCATED;
     return strncmp(state, "active", 6) == 0 ? RECORDING_PENDING : RECORDING_INACTIVE;
 }
 
-/* A block without `address` follows the one before it; one without `requested_size` is as large as its request. */
+/* A block without `address` follows the previous block; one without `requested_size` has the size of its request. */
 static bool read_block(struct reading *reading, const struct pickle_value *value, uint64_t *address,
                        struct recording_block *out)
 {
@@ -43,18 +43,18 @@ static bool read_block(struct reading *reading, const struct pickle_value *value
     const struct pickle_value *latest = latest_of(reading, value);
 
     if (!state)
-        return reading_bad(reading, "a block has no `state`");
+        return reading_fail(reading, "a block has no `state`");
     *out = (struct recording_block){.state = (uint8_t)state_of(state)};
-    if (!reading_want(reading, value, READING_ADDRESS, address) ||
-        !reading_need(reading, value, READING_SIZE, &out->bytes))
+    if (!reading_optional(reading, value, READING_ADDRESS, address) ||
+        !reading_required(reading, value, READING_SIZE, &out->bytes))
         return false;
     if (out->bytes > UINT64_MAX - *address)
-        return reading_bad(reading, "a block ends beyond all addresses");
+        return reading_fail(reading, "a block exceeds the address space");
     out->address = *address;
     *address += out->bytes;
     out->requested = out->bytes;
-    return reading_want(reading, latest, READING_REAL_SIZE, &out->requested) &&
-           reading_want(reading, value, READING_REQUESTED_SIZE, &out->requested) &&
+    return reading_optional(reading, latest, READING_REAL_SIZE, &out->requested) &&
+           reading_optional(reading, value, READING_REQUESTED_SIZE, &out->requested) &&
            reading_stack(reading, reading_list(reading, latest, READING_FRAMES), &out->stack);
 }
 
@@ -67,9 +67,9 @@ static bool read_blocks(struct reading *reading, const struct pickle_value *list
     segment->first = (uint32_t)out->block_count;
     segment->count = (uint32_t)reading_count(list);
     for (size_t i = 0; i < segment->count; i++) {
-        /* A stack that was read has no items any more. */
+        /* The list was cleared if it was read as a stack. */
         if (i >= reading_count(list))
-            return reading_bad(reading, "its blocks are the frames of a block, too");
+            return reading_fail(reading, "its list of blocks is also a stack");
         if (!read_block(reading, pickle_item(reading->pickle, list, i), &address,
                         &out->blocks[out->block_count++]))
             return false;
@@ -90,18 +90,18 @@ static bool read_segment(struct reading *reading, const struct pickle_value *val
         .is_expandable = expandable && expandable->kind == PICKLE_BOOL && expandable->number,
     };
     reading->names_expandable |= expandable != NULL;
-    if (!reading_need(reading, value, READING_ADDRESS, &out->address) ||
-        !reading_need(reading, value, READING_TOTAL_SIZE, &out->bytes) ||
-        !reading_want(reading, value, READING_STREAM, &out->stream) ||
-        !reading_want_pool(reading, value, READING_SEGMENT_POOL_ID, &out->pool))
+    if (!reading_required(reading, value, READING_ADDRESS, &out->address) ||
+        !reading_required(reading, value, READING_TOTAL_SIZE, &out->bytes) ||
+        !reading_optional(reading, value, READING_STREAM, &out->stream) ||
+        !reading_pool(reading, value, READING_SEGMENT_POOL_ID, &out->pool))
         return false;
     if (out->bytes > UINT64_MAX - out->address)
-        return reading_bad(reading, "it ends beyond all addresses");
+        return reading_fail(reading, "it exceeds the address space");
     return read_blocks(reading, reading_list(reading, value, READING_BLOCKS), out);
 }
 
-/* Room for the blocks of all segments.  A list of blocks may be several segments', so they are counted first. */
-static bool make_room_for_blocks(struct reading *reading, const struct pickle_value *segments)
+/* Allocate the blocks of all segments.  Segments may share a list of blocks, so the number is bounded. */
+static bool allocate_blocks(struct reading *reading, const struct pickle_value *segments)
 {
     size_t count = 0;
 
@@ -109,12 +109,12 @@ static bool make_room_for_blocks(struct reading *reading, const struct pickle_va
         count += reading_count(
             reading_list(reading, pickle_item(reading->pickle, segments, i), READING_BLOCKS));
     if (count > reading->pickle->count || count > UINT32_MAX)
-        return reading_bad(reading, "blocks of a segment are those of others");
+        return reading_fail(reading, "segments share lists of blocks");
     reading->out->blocks = malloc((count + 1) * sizeof(*reading->out->blocks));
-    return reading->out->blocks || reading_lacks_memory(reading);
+    return reading->out->blocks || reading_out_of_memory(reading);
 }
 
-/* The device of a number, made if it is new. */
+/* The device with a number, created if it does not exist. */
 static struct recording_device *get_device(struct reading *reading, uint64_t number)
 {
     struct recording *out = reading->out;
@@ -124,9 +124,9 @@ static struct recording_device *get_device(struct reading *reading, uint64_t num
         if ((uint64_t)out->devices[i].number == number)
             return &out->devices[i];
     devices = realloc(out->devices, (out->device_count + 1) * sizeof(*devices));
-    if (!devices || number >= DEVICES_MOST) {
-        (void)(devices ? reading_bad(reading, "there is no device %" PRIu64, number)
-                       : reading_lacks_memory(reading));
+    if (!devices || number >= DEVICES_MAX) {
+        (void)(devices ? reading_fail(reading, "device number out of range, %" PRIu64, number)
+                       : reading_out_of_memory(reading));
         out->devices = devices ? devices : out->devices;
         return NULL;
     }
@@ -145,7 +145,7 @@ static int compare_segments(const void *left, const void *right)
 
 static bool read_segments(struct reading *reading, const struct pickle_value *segments)
 {
-    if (!make_room_for_blocks(reading, segments))
+    if (!allocate_blocks(reading, segments))
         return false;
     for (size_t i = 0; i < reading_count(segments); i++) {
         const struct pickle_value *value = pickle_item(reading->pickle, segments, i);
@@ -154,10 +154,10 @@ static bool read_segments(struct reading *reading, const struct pickle_value *se
         uint64_t number = 0;
 
         (void)snprintf(reading->where, sizeof(reading->where), "segment %zu: ", i + 1);
-        if (!reading_need(reading, value, READING_DEVICE, &number) ||
+        if (!reading_required(reading, value, READING_DEVICE, &number) ||
             !read_segment(reading, value, i, &segment) || !(device = get_device(reading, number)) ||
-            !array_room((void **)&device->segments, device->segment_count, sizeof(segment)))
-            return reading->fault->text[0] ? false : reading_lacks_memory(reading);
+            !array_reserve((void **)&device->segments, device->segment_count, sizeof(segment)))
+            return reading->fault->text[0] ? false : reading_out_of_memory(reading);
         device->segments[device->segment_count++] = segment;
     }
     for (size_t i = 0; i < reading->out->device_count; i++)
@@ -169,33 +169,33 @@ static bool read_segments(struct reading *reading, const struct pickle_value *se
 
 /* --- Events. --- */
 
-/* A pickle may name one list many times, so no more items are read of a file than it has values. */
-static bool take_items(struct reading *reading, size_t count)
+/* A pickle may refer to a list many times, so the number of items is limited by the number of values. */
+static bool count_items(struct reading *reading, size_t count)
 {
     reading->items += count;
     return reading->items <= reading->pickle->count ||
-           reading_bad(reading, "its entries are those of another list");
+           reading_fail(reading, "the list is shared with another device");
 }
 
-static bool read_trace(struct reading *reading, struct traces *traces,
+static bool read_trace(struct reading *reading, struct histories *histories,
                        const struct pickle_value *list, uint64_t number)
 {
     struct recording_device *device;
 
     if (list->kind != PICKLE_LIST)
-        return reading_bad(reading, "the history of device %" PRIu64 " is no list", number);
-    if (traces_count(traces, list) == 0)
+        return reading_fail(reading, "the history of device %" PRIu64 " is not a list", number);
+    if (histories_count(histories, list) == 0)
         return true;
     device = get_device(reading, number);
-    return device && traces_give(traces, list, device);
+    return device && histories_assign(histories, list, device);
 }
 
-static bool read_traces(struct reading *reading, struct traces *traces,
+static bool read_traces(struct reading *reading, struct histories *histories,
                         const struct pickle_value *lists)
 {
     for (size_t i = 0; i < reading_count(lists); i++) {
         reading->where[0] = '\0';
-        if (!read_trace(reading, traces, pickle_item(reading->pickle, lists, i), i))
+        if (!read_trace(reading, histories, pickle_item(reading->pickle, lists, i), i))
             return false;
     }
     return true;
@@ -221,7 +221,7 @@ static void infer_expandable(struct reading *reading)
     }
 }
 
-/* --- Settings, and what xseg adds. --- */
+/* --- Settings, and the key `xseg`. --- */
 
 static bool read_config(struct reading *reading, const struct pickle_value *settings)
 {
@@ -240,13 +240,13 @@ static bool read_config(struct reading *reading, const struct pickle_value *sett
     reading->out->names_segments = names || (expandable && expandable->kind == PICKLE_BOOL);
     if (asprintf(&whole, "%s%s%s", text ? text : "", adds && text && text[0] ? "," : "",
                  adds ? "expandable_segments:True" : "") < 0)
-        return reading_lacks_memory(reading);
+        return reading_out_of_memory(reading);
     fine = recording_names_text(&reading->names, whole, &reading->out->config);
     free(whole);
-    return fine || reading_lacks_memory(reading);
+    return fine || reading_out_of_memory(reading);
 }
 
-/* The word for a reason; snapshots before 0.9.0 have other words for some. */
+/* The current name of a reason; snapshots before 0.9.0 have other names for some. */
 static const char *current_reason(const char *word)
 {
     static const char *const renamed[][2] = {
@@ -267,30 +267,30 @@ static bool read_pages(struct reading *reading, const struct pickle_value *list,
 {
     const size_t count = reading_count(list);
 
-    if (!take_items(reading, count))
+    if (!count_items(reading, count))
         return false;
     device->pages = malloc((count + 1) * sizeof(*device->pages));
     if (!device->pages)
-        return reading_lacks_memory(reading);
+        return reading_out_of_memory(reading);
     for (; device->page_count < count; device->page_count++) {
         const struct pickle_value *item = pickle_item(reading->pickle, list, device->page_count);
         struct recording_page *page = &device->pages[device->page_count];
-        uint64_t *const numbers[] = {&page->address, &page->bytes,  NULL,
-                                     &page->live,    &page->cached, &page->registered};
+        uint64_t *const numbers[] = {&page->address,   &page->bytes,  NULL,
+                                     &page->allocated, &page->cached, &page->registered};
         const char *reason;
         size_t there;
 
         if (item->kind != PICKLE_LIST || pickle_count(item) < 5)
-            return reading_bad(reading, "a page is no list of five or more");
+            return reading_fail(reading, "a page is not a list of at least five items");
         there = pickle_count(item) < 6 ? 5 : 6;
         page->registered = 0;
         for (size_t i = 0; i < there; i++)
             if (numbers[i] && !pickle_number(pickle_item(reading->pickle, item, i), numbers[i]))
-                return reading_bad(reading, "a page has something that is no number");
+                return reading_fail(reading, "an item of a page is not a number");
         reason =
             current_reason(pickle_string(reading->pickle, pickle_item(reading->pickle, item, 2)));
         if (!recording_names_text(&reading->names, reason ? reason : "", &page->reason))
-            return reading_lacks_memory(reading);
+            return reading_out_of_memory(reading);
     }
     return true;
 }
@@ -303,7 +303,7 @@ static enum recording_cause cause_of(const char *name)
         [RECORDING_CAUSE_RESUME] = "resume", [RECORDING_CAUSE_BUDGET_RELEASE] = "budget_release",
     };
 
-    /* Words of snapshots before 0.9.0. */
+    /* Names in snapshots before 0.9.0. */
     if (strcmp(name, "steal") == 0)
         return RECORDING_CAUSE_REMAP;
     if (strcmp(name, "give") == 0)
@@ -314,13 +314,13 @@ static enum recording_cause cause_of(const char *name)
     return RECORDING_CAUSE_OTHER;
 }
 
-/* A cause is a list of the place of its entry, and a word. */
+/* A cause is a list of the index of its entry and a name. */
 static bool read_causes(struct reading *reading, const struct pickle_value *list,
                         struct recording_device *device)
 {
     const size_t count = reading_count(list);
 
-    if (!take_items(reading, count))
+    if (!count_items(reading, count))
         return false;
     for (size_t i = 0; i < count; i++) {
         const struct pickle_value *item = pickle_item(reading->pickle, list, i);
@@ -331,7 +331,7 @@ static bool read_causes(struct reading *reading, const struct pickle_value *list
             !pickle_number(pickle_item(reading->pickle, item, 0), &entry) ||
             entry >= device->event_count ||
             !(word = pickle_string(reading->pickle, pickle_item(reading->pickle, item, 1))))
-            return reading_bad(reading, "a cause is no list of an entry and a word");
+            return reading_fail(reading, "a cause is not a list of an entry and a name");
         device->events[entry].cause = (uint8_t)cause_of(word);
     }
     return true;
@@ -344,25 +344,27 @@ static bool read_own(struct reading *reading, const struct pickle_value *own)
 
     reading->out->is_own = own != NULL;
     (void)snprintf(reading->where, sizeof(reading->where), "xseg: ");
-    if (!reading_want(reading, own, READING_FORMAT, &format))
+    if (!reading_optional(reading, own, READING_FORMAT, &format))
         return false;
     if (format != FORMAT)
-        return reading_bad(reading,
-                           "format %" PRIu64
-                           " of xseg's own facts is not known, only %u; a newer `xseg` "
-                           "reads it",
-                           format, FORMAT);
+        return reading_fail(reading,
+                            "format %" PRIu64
+                            " of xseg's own facts is not known, only %u; a newer `xseg` "
+                            "reads it",
+                            format, FORMAT);
     for (size_t i = 0; i < reading_count(devices); i++) {
         const struct pickle_value *value = pickle_item(reading->pickle, devices, i);
         struct recording_device *device;
         uint64_t number = 0;
 
-        if (!reading_need(reading, value, READING_DEVICE, &number) ||
+        if (!reading_required(reading, value, READING_DEVICE, &number) ||
             !(device = get_device(reading, number)) ||
-            !reading_want(reading, value, READING_LOST, &device->lost) ||
-            !reading_want(reading, value, READING_LEFT_OUT, &device->left_out) ||
-            !reading_want(reading, value, READING_SINGLE_PAGE_REST, &device->single_page_rest) ||
-            !reading_want(reading, value, READING_SINGLE_PAGE_PADDING, &device->single_page_rest) ||
+            !reading_optional(reading, value, READING_LOST, &device->lost) ||
+            !reading_optional(reading, value, READING_LEFT_OUT, &device->no_room) ||
+            !reading_optional(reading, value, READING_SINGLE_PAGE_REST,
+                              &device->single_page_rest) ||
+            !reading_optional(reading, value, READING_SINGLE_PAGE_PADDING,
+                              &device->single_page_rest) ||
             !read_causes(reading, reading_list(reading, value, READING_CAUSES), device) ||
             (!device->pages &&
              !read_pages(reading, reading_list(reading, value, READING_PAGES), device)))
@@ -371,7 +373,7 @@ static bool read_own(struct reading *reading, const struct pickle_value *own)
     return true;
 }
 
-/* --- All of it. --- */
+/* --- The whole snapshot. --- */
 
 static int compare_devices(const void *left, const void *right)
 {
@@ -391,10 +393,10 @@ static bool refuse_other(struct reading *reading, struct input *input)
 
     if (file_kind_describe(input, reading->fault->text, sizeof(reading->fault->text)))
         return false;
-    return reading_bad(reading,
-                       "it is no memory snapshot: a pickle of %s without %s; " FILE_KIND_SNAPSHOT
-                       " writes one",
-                       kinds[kind], kind == PICKLE_LIST ? "segments" : "`segments`");
+    return reading_fail(reading,
+                        "it is no memory snapshot: a pickle of %s without %s; " FILE_KIND_SNAPSHOT
+                        " writes one",
+                        kinds[kind], kind == PICKLE_LIST ? "segments" : "`segments`");
 }
 
 /* The list of segments: under its key, or the value itself; NULL: there is none. */
@@ -410,7 +412,7 @@ static const struct pickle_value *segments_of(struct reading *reading)
     return top;
 }
 
-static bool read_all(struct reading *reading, struct traces *traces, struct input *input)
+static bool read_all(struct reading *reading, struct histories *histories, struct input *input)
 {
     const struct pickle_value *top = pickle_top(reading->pickle);
     const struct pickle_value *segments = segments_of(reading);
@@ -418,7 +420,7 @@ static bool read_all(struct reading *reading, struct traces *traces, struct inpu
     if (!segments)
         return refuse_other(reading, input);
     if (!read_segments(reading, segments) ||
-        !read_traces(reading, traces, reading_list(reading, top, READING_DEVICE_TRACES)))
+        !read_traces(reading, histories, reading_list(reading, top, READING_DEVICE_TRACES)))
         return false;
     infer_expandable(reading);
     reading->where[0] = '\0';
@@ -431,48 +433,48 @@ static bool read_all(struct reading *reading, struct traces *traces, struct inpu
     return true;
 }
 
-/* Read the pickle, with events taken out of it, and all else of it then. */
-static bool read_pickle(struct reading *reading, struct traces *traces, struct input *input)
+/* Read the pickle with the histories as filter, then its other values. */
+static bool read_pickle(struct reading *reading, struct histories *histories, struct input *input)
 {
-    const struct pickle_taker taker = {traces, traces_take};
+    const struct pickle_filter filter = {histories, histories_filter};
     struct pickle_fault problem;
     struct pickle pickle;
     bool fine;
 
     reading->pickle = &pickle;
     (void)input_peek(input); /* keeps the first bytes for file_kind_describe() */
-    if (!pickle_read(input, &taker, &pickle, &problem)) {
+    if (!pickle_read(input, &filter, &pickle, &problem)) {
         if (problem.text[0] &&
             !file_kind_describe(input, reading->fault->text, sizeof(reading->fault->text)))
             (void)snprintf(reading->fault->text, sizeof(reading->fault->text),
-                           "it cannot be read as a memory snapshot: byte %" PRIu64 ": %s",
+                           "cannot be read as a memory snapshot: byte %" PRIu64 ": %s",
                            problem.byte, problem.text);
         return false;
     }
-    fine = read_all(reading, traces, input);
+    fine = read_all(reading, histories, input);
     pickle_fini(&pickle);
     return fine;
 }
 
-bool recording_read(struct input *input, const char *name, struct names *names,
+bool recording_read(struct input *input, const char *name, struct symbols *symbols,
                     struct recording *out, struct recording_fault *fault)
 {
     struct reading reading = {.out = out, .fault = fault};
-    struct traces traces;
+    struct histories histories;
     bool fine;
 
     memset(out, 0, sizeof(*out));
     fault->text[0] = '\0';
-    traces_init(&traces, &reading);
-    sources_init(&reading.sources, names);
+    histories_init(&histories, &reading);
+    recording_symbols_init(&reading.symbols, symbols);
     out->name = strdup(name);
     fine = recording_names_init(&reading.names, out) && out->name
-               ? read_pickle(&reading, &traces, input)
-               : reading_lacks_memory(&reading);
-    traces_fini(&traces);
+               ? read_pickle(&reading, &histories, input)
+               : reading_out_of_memory(&reading);
+    histories_fini(&histories);
     recording_names_fini(&reading.names);
     free(reading.frames);
-    sources_fini(&reading.sources);
+    recording_symbols_fini(&reading.symbols);
     if (!fine)
         recording_fini(out);
     return fine;

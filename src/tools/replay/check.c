@@ -4,11 +4,12 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "src/tools/output/complain.h"
+#include "src/tools/output/amount.h"
+#include "src/tools/output/message.h"
 
-#define PRINTED_MOST 10 /* differences of one file */
+#define PRINTED_MAX 10 /* differences per file */
 
-/* Where the row of an `s` line begins in struct xseg_statistics; its numbers follow one another. */
+/* The offset of the row of an `s` line in struct xseg_statistics, where its numbers are contiguous. */
 static const size_t row_offsets[XTRACE_ROW_COUNT] = {
     [XTRACE_ROW_ALLOCATION] = offsetof(struct xseg_statistics, allocation),
     [XTRACE_ROW_SEGMENT] = offsetof(struct xseg_statistics, segment),
@@ -28,7 +29,7 @@ static const size_t row_offsets[XTRACE_ROW_COUNT] = {
     [XTRACE_ROW_NUM_DEVICE_FREE] = offsetof(struct xseg_statistics, num_device_free),
 };
 
-/* The rows whose current values make a `=` line, in its order. */
+/* The rows whose current values are a `=` line, in its order. */
 static const enum xtrace_row current_rows[] = {
     XTRACE_ROW_ALLOCATED_BYTES, XTRACE_ROW_ACTIVE_BYTES,    XTRACE_ROW_INACTIVE_SPLIT_BYTES,
     XTRACE_ROW_RESERVED_BYTES,  XTRACE_ROW_REQUESTED_BYTES, XTRACE_ROW_ALLOCATION,
@@ -59,7 +60,7 @@ size_t check_until(const struct check *check)
 
 static bool may_print(struct check *check)
 {
-    return check->differences++ < PRINTED_MOST;
+    return check->differences++ < PRINTED_MAX;
 }
 
 static uint64_t number_of(const struct xseg_statistics *stats, enum xtrace_row row, unsigned index)
@@ -69,7 +70,7 @@ static uint64_t number_of(const struct xseg_statistics *stats, enum xtrace_row r
     return *(const uint64_t *)(const void *)(begin + index * sizeof(uint64_t));
 }
 
-/* The number's name, as in "active_bytes.small.peak". */
+/* The name of a number, as in "active_bytes.small.peak". */
 static void name_number(const struct xtrace_answer *answer, unsigned index, char *out, size_t bytes)
 {
     const enum xtrace_row row = (enum xtrace_row)answer->row;
@@ -94,8 +95,8 @@ static bool differs(struct check *check, const struct xtrace_answer *answer, uns
     if (!may_print(check))
         return true;
     name_number(answer, index, name, sizeof(name));
-    complain("%s:%" PRIu32 ": %s is %" PRIu64 ", expected %" PRIu64, check->file, answer->line,
-             name, got, expected);
+    message_print("%s:%" PRIu32 ": %s is %" PRIu64 ", expected %" PRIu64, check->file, answer->line,
+                  name, got, expected);
     return true;
 }
 
@@ -110,8 +111,8 @@ static bool place_differs(struct check *check, const struct xtrace_answer *answe
     if (address - *base == offset)
         return false;
     if (may_print(check))
-        complain("%s:%" PRIu32 ": the block is at %#" PRIx64 ", expected %#" PRIx64, check->file,
-                 answer->line, address, *base + offset);
+        message_print("%s:%" PRIu32 ": the block is at %#" PRIx64 ", expected %#" PRIx64,
+                      check->file, answer->line, address, *base + offset);
     return true;
 }
 
@@ -179,8 +180,8 @@ void check_only_here(struct check *check, const struct xtrace_op *op)
     if (check->mode == CHECK_EXACT) {
         check->pending_difference = true;
         if (may_print(check))
-            complain("%s:%" PRIu32 ": %" PRIu64 " bytes were served, expected out of memory",
-                     check->file, op->line, op->value);
+            message_print("%s:%" PRIu32 ": allocated %s, expected out of memory", check->file,
+                          op->line, amount_of(op->value, "byte").text);
     }
     if (check->mode == CHECK_FLOOR && !check->ended) {
         check->ended = true;
@@ -190,10 +191,11 @@ void check_only_here(struct check *check, const struct xtrace_op *op)
 
 void check_fini(struct check *check)
 {
-    /* An allocation went another way, and no answer came after it. */
+    /* The last allocation had another result, and no answer follows it. */
     if (check->mode == CHECK_EXACT && check->pending_difference)
         begin_step(check, UINT32_MAX);
-    if (check->differences > PRINTED_MOST)
-        complain("%s: %" PRIu64 " more number%s", check->file, check->differences - PRINTED_MOST,
-                 check->differences - PRINTED_MOST == 1 ? " differs" : "s differ");
+    if (check->differences > PRINTED_MAX)
+        message_print("%s: %s %s", check->file,
+                      amount_of(check->differences - PRINTED_MAX, "more number").text,
+                      check->differences - PRINTED_MAX == 1 ? "differs" : "differ");
 }

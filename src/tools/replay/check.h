@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A tape's answers against what the allocator says.
+ * The check of a replay against the answers of a tape.
  *
- * Exact: each `=` line is a step.  The `p` and `s` lines that follow belong to it; where an operation stands
- * between, they are a step of their own.  A step agrees if every number of it does, and if the
- * allocation before it failed here exactly where it failed on the tape.
+ * CHECK_EXACT: each `=` line is a step, together with the `p` and `s` lines directly after it; after another
+ * operation, such lines are a step of their own.  A step agrees if all its numbers are equal, and if the allocation
+ * before it failed in the replay exactly if it failed on the tape.
  *
- * A `p` line says where a block is relative to the segment that it is in, and which block that segment began with.  So
- * the address of the first block of a segment decides what is expected of the others.
+ * A `p` line contains the offset of a block in its segment, and the first block of that segment.  So the address of
+ * the first block of a segment determines the expected addresses of the others.
  *
- * Floor: each allocation that the tape served is a step, up to the first that failed on the tape and
- * not here: from there on the programmes differ.  A step agrees if the allocation was served here.
+ * CHECK_FLOOR: each allocation that succeeded on the tape is a step, up to the first one that failed on the tape and
+ * succeeds in the replay, where they diverge.  A step agrees if the allocation succeeds.
  *
- * The first few differences are printed on standard error as FILE:LINE.
+ * The first differences are printed on standard error as FILE:LINE.
  *
- * Locking: none; it belongs to one replay.
+ * Locking: none; one replay uses a check.
  */
 #ifndef TOOLS_CHECK_H
 #define TOOLS_CHECK_H
@@ -32,39 +32,40 @@ struct check {
     enum check_mode mode;
     const char *file;
     const struct xtrace *trace;
-    void *const *blocks; /* [slots of the trace] */
-    uint64_t *bases;     /* [trace->place_count], of segments; 0 until the first block of one */
-    size_t next;         /* answer that comes next */
+    void *const *blocks; /* [trace->slot_count] */
+    uint64_t *bases;     /* [trace->place_count]: addresses of segments; 0: unknown */
+    size_t next;         /* index of the next answer */
     uint64_t steps, mismatches;
-    uint64_t differences;    /* lines that were, or would have been, printed */
-    uint32_t last_after;     /* where the answer before stood */
-    bool step_open;          /* a step was begun by an answer at last_after */
-    bool step_differs;       /* and is counted as a mismatch already */
-    bool pending_difference; /* an allocation went another way; the next answer's step differs */
-    bool ended;              /* floor: the programmes differ from here on */
+    uint64_t differences; /* printed or suppressed */
+    uint32_t last_after;  /* xtrace_answer.after of the last answer */
+    bool step_open;       /* a step has begun at last_after */
+    bool step_differs;    /* and is counted as a mismatch */
+    bool
+        pending_difference; /* an allocation had another result; the step of the next answer differs */
+    bool ended;             /* CHECK_FLOOR: the replay has diverged */
     uint32_t ended_line;
 };
 
 void check_init(struct check *check, enum check_mode mode, const char *file,
                 const struct xtrace *trace);
 
-/* Say where the blocks of a replay are, and where bases may be noted, all of which are 0. */
+/* Set the blocks of the replay, and the array of bases, which is zero-filled. */
 void check_places(struct check *check, void *const *blocks, uint64_t *bases);
 
-/* Operations that can be replayed before the next answer is looked at. */
+/* The number of operations before the next answer. */
 size_t check_until(const struct check *check);
 
-/* Look at all answers that stand directly after `done` operations. */
+/* Check all answers directly after the first `done` operations. */
 void check_answers(struct check *check, size_t done, const struct xseg_statistics *stats);
 
-/* Allocations that went as they did on the tape, for the floor. */
+/* Record an allocation that succeeded on the tape and in the replay. */
 void check_served(struct check *check);
 
-/* An allocation that only the tape served, or only this allocator. */
+/* Record an allocation that succeeded only on the tape, or only in the replay. */
 void check_only_tape(struct check *check);
 void check_only_here(struct check *check, const struct xtrace_op *op);
 
-/* Close the last step; say how many differences were not printed. */
+/* Close the last step, and report the number of suppressed differences. */
 void check_fini(struct check *check);
 
 #endif

@@ -16,7 +16,7 @@
 #define CAPTURE_RELAXED     2
 #define CAPTURE_NONE        0
 
-/* Member, name in the library, parameters: the driver's binary interface, spelled in plain C. */
+/* Member, name in the library, parameters: the driver's binary interface without cuda.h. */
 #define ENTRY_POINTS(X)                                                                  \
     X(init, "cuInit", (unsigned flags))                                                  \
     X(device_get, "cuDeviceGet", (int *device, int ordinal))                             \
@@ -44,13 +44,13 @@ struct gpu {
     void *library;
     int device;
     bool retained, pushed;
-    void *event; /* recycled by every wait; NULL until the first */
+    void *event; /* reused by each wait; NULL before the first */
     struct CUstream_st **streams;
     size_t stream_count;
 #define X(member, name, parameters) int(*member) parameters;
     ENTRY_POINTS(X)
 #undef X
-    /* NULL in the simulator, where work is queued through its own interface. */
+    /* NULL in the simulator, which has its own function for queued work. */
     int (*memset_async)(uint64_t address, unsigned char byte, size_t bytes,
                         struct CUstream_st *stream);
 };
@@ -67,17 +67,17 @@ const char *gpu_library(const char *driver)
     return driver == GPU_SIMULATED ? simulator_path() : driver;
 }
 
-/* A function's address is not an object's in C, so it is copied byte by byte. */
+/* ISO C has no conversion from an object pointer to a function pointer, so the bytes are copied. */
 static bool resolve(struct gpu *gpu, char *problem, size_t problem_bytes)
 {
     void *symbol;
 
-#define X(member, name, parameters)                                                 \
-    symbol = dlsym(gpu->library, name);                                             \
-    if (!symbol) {                                                                  \
-        snprintf(problem, problem_bytes, "the driver has no entry point %s", name); \
-        return false;                                                               \
-    }                                                                               \
+#define X(member, name, parameters)                                                  \
+    symbol = dlsym(gpu->library, name);                                              \
+    if (!symbol) {                                                                   \
+        snprintf(problem, problem_bytes, "the driver has no entry point, %s", name); \
+        return false;                                                                \
+    }                                                                                \
     memcpy(&gpu->member, &symbol, sizeof(symbol));
     ENTRY_POINTS(X)
 #undef X
@@ -118,7 +118,7 @@ struct gpu *gpu_open(const char *driver, char *problem, size_t problem_bytes)
 
     if (!gpu || !library) {
         snprintf(problem, problem_bytes,
-                 gpu ? "the simulator is not open" : "no host memory is left");
+                 gpu ? "the simulator is not loaded" : "out of host memory");
         free(gpu);
         return NULL;
     }
@@ -134,7 +134,7 @@ struct gpu *gpu_open(const char *driver, char *problem, size_t problem_bytes)
     return NULL;
 }
 
-/* Results are not looked at: nothing can be done about a driver that takes nothing back. */
+/* Errors are ignored: there is no recovery from a failed cleanup. */
 void gpu_close(struct gpu *gpu)
 {
     void *context;
@@ -168,7 +168,7 @@ bool gpu_stream(struct gpu *gpu, struct CUstream_st **out)
     return true;
 }
 
-bool gpu_idle(struct gpu *gpu, struct CUstream_st *stream, bool *out)
+bool gpu_query(struct gpu *gpu, struct CUstream_st *stream, bool *out)
 {
     int result = gpu->stream_query(stream);
 
@@ -178,8 +178,8 @@ bool gpu_idle(struct gpu *gpu, struct CUstream_st *stream, bool *out)
     return true;
 }
 
-/* A capture elsewhere forbids the wait in the thread's own mode, and would be spoilt by it. */
-bool gpu_finish(struct gpu *gpu, struct CUstream_st *stream)
+/* In the thread's default capture mode, the wait would fail during a capture of another stream, and invalidate it. */
+bool gpu_synchronize(struct gpu *gpu, struct CUstream_st *stream)
 {
     int mode = CAPTURE_RELAXED;
     bool fine;
@@ -190,7 +190,7 @@ bool gpu_finish(struct gpu *gpu, struct CUstream_st *stream)
     return gpu->exchange_mode(&mode) == 0 && fine;
 }
 
-bool gpu_finish_all(struct gpu *gpu)
+bool gpu_synchronize_all(struct gpu *gpu)
 {
     return gpu->context_synchronize() == 0;
 }
@@ -209,7 +209,7 @@ bool gpu_is_captured(struct gpu *gpu, struct CUstream_st *stream, bool *out)
 {
     int status = CAPTURE_NONE;
 
-    /* The legacy stream takes part in no capture, and may not be asked during one. */
+    /* The legacy stream is never captured, and a query of it during a capture fails. */
     *out = false;
     if (stream == NULL)
         return true;
@@ -231,7 +231,7 @@ bool gpu_capture_end(struct gpu *gpu, struct CUstream_st *stream)
     return gpu->capture_end(stream, &graph) == 0 && (!graph || gpu->graph_destroy(graph) == 0);
 }
 
-bool gpu_touch(struct gpu *gpu, struct CUstream_st *stream, void *address, size_t bytes)
+bool gpu_write(struct gpu *gpu, struct CUstream_st *stream, void *address, size_t bytes)
 {
     return gpu->memset_async &&
            gpu->memset_async((uint64_t)(uintptr_t)address, 0, bytes, stream) == 0;

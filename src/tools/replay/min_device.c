@@ -2,8 +2,8 @@
 #include "src/tools/replay/min_device.h"
 
 #define MIB     ((uint64_t)1 << 20)
-#define GRANULE ((uint64_t)2)       /* MiB: what a device's memory is a multiple of */
-#define PLENTY  ((uint64_t)1 << 24) /* MiB: more than any trace needs */
+#define GRANULE ((uint64_t)2)       /* MiB: unit of device memory */
+#define PLENTY  ((uint64_t)1 << 24) /* MiB: sufficient for any trace */
 
 struct search {
     const struct xtrace *trace;
@@ -17,7 +17,7 @@ static bool is_complete(const struct search *search, const struct replay_result 
            (!search->of_all || result->failed_served == result->failed);
 }
 
-/* Replay on a device of so many MiB.  Returns whether the trace completes. */
+/* Replay on a device of `mib` MiB.  Returns whether the trace completes. */
 static bool completes(struct search *search, uint64_t mib, struct replay_result *out)
 {
     search->settings.device_bytes = mib * MIB;
@@ -26,7 +26,7 @@ static bool completes(struct search *search, uint64_t mib, struct replay_result 
     return is_complete(search, out);
 }
 
-/* A device on which it does complete, at `high` or, failing that, above.  0: there is none. */
+/* The size of a device on which the trace completes: `high` or, if it fails there, more.  0: there is none. */
 static uint64_t find_enough(struct search *search, uint64_t *low, uint64_t high)
 {
     struct replay_result result;

@@ -2,8 +2,8 @@
 /*
  * The smallest simulated device on which a trace completes, by bisection.
  *
- * The search starts between the peak of what is requested and the peak of what is reserved when
- * memory is plenty, goes in steps of 2 MiB, and ends when it is sure to 0.1 % or 2 MiB.
+ * The search starts between the peak of requested memory and the peak of reserved memory on a large device.  Its step
+ * is 2 MiB, and the result is exact to 0.1 % or 2 MiB.
  *
  * Locking: as for a replay.
  */
@@ -16,14 +16,14 @@
 #include "src/tools/replay/replay.h"
 
 /*
- * Find it.
+ * Find the smallest device.
  *
- * @param settings  of a replay on the simulator; device_bytes, check, timeline and quiet do not count
- * @param full      what such a replay gave
- * @param of_all    it completes where requests that failed in the file are served, too; otherwise they may fail
- * @param out       bytes
+ * settings: of a replay on the simulator; device_bytes, check, timeline, history, explain and quiet are ignored.
+ * full:     the result of a replay with these settings.
+ * of_all:   whether requests that failed in the file must succeed.
+ * out:      bytes.
  *
- * Returns: false where the trace does not complete on a device of any size.
+ * Returns: false if the trace completes on no device
  */
 bool min_device_find(const struct xtrace *trace, const struct replay_settings *settings,
                      const struct replay_result *full, bool of_all, uint64_t *out);

@@ -6,113 +6,507 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "src/tools/output/progress.h"
-#include "src/tools/replay/player.h"
+#include "src/tools/replay/history_writer.h"
 #include "src/tools/replay/simulator.h"
+#include "src/tools/replay/timeline.h"
 
-#define PROGRESS_SLICE ((size_t)1 << 15) /* operations between two looks at the bar */
+#define FOREVER        UINT64_MAX
+#define PROGRESS_SLICE ((size_t)1 << 15) /* operations between two updates of the progress */
 
-static void say(const struct player *player, const char *what)
+/* The capture or route of a pool that has begun and not ended. */
+struct route {
+    enum { ROUTE_NONE, ROUTE_PLAIN, ROUTE_CAPTURE } kind;
+    uint16_t stream; /* on which it began */
+};
+
+/* The state of a replay. */
+struct run {
+    const struct xtrace *trace;
+    const struct replay_settings *settings;
+    struct replay_result *out;
+    struct gpu *gpu;
+    struct xseg_allocator *allocator;
+    struct CUstream_st **streams; /* [trace->stream_count] */
+    struct xseg_pool **pools;     /* [trace->pool_count]; NULL until first used */
+    void **blocks;                /* [trace->slot_count]; NULL: not allocated */
+    struct route *routes;         /* [trace->pool_count] */
+    uint64_t *bases;              /* [trace->place_count]; see check.h */
+    uint32_t captures;            /* that have begun and not ended */
+    struct check check;
+    struct timeline timeline;
+    struct history_writer history;
+    struct trace_clock clock;
+    struct stopwatch stopwatch; /* runs during calls of the allocator */
+    struct xseg_driver_call *calls_before;
+    uint64_t driver_ns_before,
+        own_ns; /* driver time of the allocator's probe, and of the replay's own calls */
+    bool is_simulated;
+};
+
+/* --- Operations. --- */
+
+/* Report a failed call that ends the replay. */
+static bool fail(struct run *run, const struct xtrace_op *op, const char *what, const char *detail)
+{
+    message_print("%s:%" PRIu32 ": %s%s%s", run->settings->file, op->line, what,
+                  detail[0] ? ": " : "", detail);
+    run->out->end = REPLAY_MISMATCH;
+    return false;
+}
+
+/* As fail(), with the error message of the allocator. */
+static bool xseg_failed(struct run *run, const struct xtrace_op *op, const char *what)
+{
+    char detail[512] = "";
+
+    (void)xseg_error_message(detail, sizeof(detail));
+    return fail(run, op, what, detail);
+}
+
+static bool is_out_of_memory(xseg_status status)
+{
+    return status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
+           status == XSEG_ERR_NO_ADDRESSES;
+}
+
+/* Create a pool of the trace when it is first used. */
+static xseg_status get_pool(struct run *run, uint16_t number)
+{
+    if (run->pools[number])
+        return XSEG_OK;
+    const xseg_status status = xseg_pool_create(run->allocator, 0, NULL, &run->pools[number]);
+    if (status == XSEG_OK)
+        history_writer_add_pool(&run->history, number);
+    return status;
+}
+
+static xseg_status alloc_block(struct run *run, const struct xtrace_op *op)
+{
+    struct xseg_request request = {sizeof(request)};
+
+    if (op->pool == 0 && run->history.file == NULL)
+        return xseg_alloc(run->allocator, 0, op->value, run->streams[op->stream],
+                          &run->blocks[op->slot]);
+    xseg_status status = op->pool == 0 ? XSEG_OK : get_pool(run, op->pool);
+    if (status != XSEG_OK)
+        return status;
+    request.bytes = op->value;
+    request.stream = run->streams[op->stream];
+    request.pool = op->pool == 0 ? NULL : run->pools[op->pool];
+    request.user = (void *)(uintptr_t)op->line; /* NOLINT(performance-no-int-to-ptr) */
+    return xseg_alloc_with(run->allocator, &request, &run->blocks[op->slot]);
+}
+
+/* Settle an allocation that failed here or on the tape, or that is a step of the check. */
+static bool settle(struct run *run, const struct xtrace_op *op, xseg_status status)
+{
+    run->out->failed += op->failed;
+    run->out->failed_served += op->failed && status == XSEG_OK;
+    if (status == XSEG_OK && !op->failed) {
+        check_served(&run->check);
+        return true;
+    }
+    if (status == XSEG_OK) {
+        void *block = run->blocks[op->slot];
+
+        check_only_here(&run->check, op);
+        run->blocks[op->slot] = NULL;
+        return xseg_free(run->allocator, block) == XSEG_OK || xseg_failed(run, op, "free failed");
+    }
+    run->blocks[op->slot] = NULL;
+    if (!is_out_of_memory(status))
+        return xseg_failed(run, op, "allocation failed");
+    /* After the point where the replay diverges from the tape, any allocation may fail. */
+    if (op->failed || run->check.ended)
+        return true;
+    check_only_tape(&run->check);
+    run->out->oom_at = (int64_t)run->out->events - 1;
+    if (!run->settings->quiet)
+        (void)xseg_failed(run, op, "out of memory");
+    run->out->end = REPLAY_OUT_OF_MEMORY;
+    return false;
+}
+
+/* During a capture, a wait for a captured stream joins the capture.  Another wait has no effect: a graph cannot wait
+ * for work outside of it, and no other stream is busy. */
+static bool join_capture(struct run *run, struct CUstream_st *stream, struct CUstream_st *other)
+{
+    bool joins = false;
+
+    return gpu_is_captured(run->gpu, other, &joins) &&
+           (!joins || gpu_wait(run->gpu, stream, other));
+}
+
+/* The simulator also charges the replay's own calls, which are not the allocator's. */
+static uint64_t driver_time(const struct run *run)
+{
+    return run->is_simulated ? simulator.driver_time() : 0;
+}
+
+static bool wait_stream(struct run *run, const struct xtrace_op *op)
+{
+    struct CUstream_st *stream = run->streams[op->stream];
+    struct CUstream_st *other = run->streams[op->other];
+    const uint64_t before = driver_time(run);
+    bool idle = true, fine;
+
+    if (run->captures > 0)
+        fine = join_capture(run, stream, other);
+    else
+        fine = gpu_query(run->gpu, other, &idle) && (idle || gpu_wait(run->gpu, stream, other));
+    run->own_ns += driver_time(run) - before;
+    if (!fine)
+        return fail(run, op, "the driver cannot let a stream wait", "");
+    /* The waiting stream is busy until its own `y`, independently of the other stream. */
+    return idle || !run->is_simulated || simulator.launch(stream, FOREVER) == XSEG_OK ||
+           fail(run, op, "the simulator cannot queue work", "");
+}
+
+static bool queue_work(struct run *run, const struct xtrace_op *op, void *block)
+{
+    struct CUstream_st *stream = run->streams[op->stream];
+    bool captured = true;
+
+    /* By the format, work that is queued during a capture keeps no stream busy. */
+    if (run->captures > 0 && !gpu_is_captured(run->gpu, stream, &captured))
+        return fail(run, op, "the driver cannot query a capture", "");
+    if (!captured)
+        return true;
+    if (run->is_simulated)
+        return simulator.launch(stream, FOREVER) == XSEG_OK ||
+               fail(run, op, "the simulator cannot queue work", "");
+    return !block || gpu_write(run->gpu, stream, block, 1) ||
+           fail(run, op, "the driver cannot queue work", "");
+}
+
+static bool use_block(struct run *run, const struct xtrace_op *op)
+{
+    void *block = run->blocks[op->slot];
+
+    /* In the tapes a use during a capture adds nothing to the graph; `k` does. */
+    if (run->captures == 0 && !queue_work(run, op, block))
+        return false;
+    return xseg_record_stream(run->allocator, block, run->streams[op->stream]) == XSEG_OK ||
+           xseg_failed(run, op, "a use was rejected");
+}
+
+/* During a capture, a driver rejects a wait for a captured stream and for the context. */
+static bool synchronize_uncaptured(struct run *run, struct CUstream_st *stream)
+{
+    bool captured = false;
+
+    return gpu_is_captured(run->gpu, stream, &captured) &&
+           (captured || gpu_synchronize(run->gpu, stream));
+}
+
+static bool synchronize(struct run *run, const struct xtrace_op *op)
+{
+    const bool all = op->kind == XTRACE_FINISH_ALL;
+    bool fine = true;
+
+    if (run->captures == 0)
+        return all ? gpu_synchronize_all(run->gpu)
+                   : gpu_synchronize(run->gpu, run->streams[op->stream]);
+    if (!all)
+        return synchronize_uncaptured(run, run->streams[op->stream]);
+    for (uint32_t i = 0; i < run->trace->stream_count && fine; i++)
+        fine = synchronize_uncaptured(run, run->streams[i]);
+    return fine;
+}
+
+static bool finish(struct run *run, const struct xtrace_op *op)
+{
+    struct CUstream_st *stream = run->streams[op->stream];
+    bool all = op->kind == XTRACE_FINISH_ALL;
+
+    if (!run->is_simulated)
+        return synchronize(run, op) || fail(run, op, "the driver cannot wait", "");
+    if (all)
+        simulator.finish_all();
+    else if (simulator.finish(stream) != XSEG_OK)
+        return fail(run, op, "the simulator cannot complete work", "");
+    return true;
+}
+
+static bool empty_cache(struct run *run, const struct xtrace_op *op)
+{
+    struct xseg_trim_options trim = {sizeof(trim)};
+
+    trim.wait = true;
+    return xseg_trim(run->allocator, NULL, &trim, NULL) == XSEG_OK ||
+           xseg_failed(run, op, "cached memory cannot be released");
+}
+
+static bool is_stream(void *stream, xseg_stream other)
+{
+    return stream == (void *)other;
+}
+
+static bool begin_route(struct run *run, const struct xtrace_op *op)
+{
+    struct CUstream_st *stream = run->streams[op->stream];
+    const bool is_capture = op->kind == XTRACE_CAPTURE_BEGIN;
+    xseg_status status = get_pool(run, op->pool);
+
+    if (status == XSEG_OK && is_capture)
+        status = xseg_capture_begin(run->pools[op->pool], stream);
+    else if (status == XSEG_OK)
+        status = xseg_route_begin(run->pools[op->pool], is_stream, stream);
+    if (status != XSEG_OK)
+        return xseg_failed(run, op, "the capture or route of a pool cannot begin");
+    run->routes[op->pool] = (struct route){is_capture ? ROUTE_CAPTURE : ROUTE_PLAIN, op->stream};
+    run->captures += is_capture;
+    return !is_capture || gpu_capture_begin(run->gpu, stream) ||
+           fail(run, op, "the driver cannot begin a capture", "");
+}
+
+/* The driver ends a capture only if its origin waits for every stream that joined. */
+static bool end_capture(struct run *run, struct CUstream_st *origin)
+{
+    const uint64_t before = driver_time(run);
+    bool fine = true;
+
+    for (uint32_t i = 0; i < run->trace->stream_count && fine; i++) {
+        bool joined = false;
+
+        fine =
+            gpu_is_captured(run->gpu, run->streams[i], &joined) &&
+            (!joined || run->streams[i] == origin || gpu_wait(run->gpu, origin, run->streams[i]));
+    }
+    fine = gpu_capture_end(run->gpu, origin) && fine;
+    run->own_ns += driver_time(run) - before;
+    return fine;
+}
+
+/* End the capture or route of a pool.  Returns false if the driver or the allocator fails. */
+static bool end_route(struct run *run, uint16_t pool)
+{
+    const struct route route = run->routes[pool];
+    bool fine = true;
+
+    run->routes[pool].kind = ROUTE_NONE;
+    if (route.kind == ROUTE_PLAIN)
+        return xseg_route_end(run->pools[pool]) == XSEG_OK;
+    if (route.kind == ROUTE_CAPTURE) {
+        run->captures--;
+        fine = end_capture(run, run->streams[route.stream]);
+        fine = xseg_capture_end(run->pools[pool]) == XSEG_OK && fine;
+    }
+    return fine;
+}
+
+static bool release_pool(struct run *run, const struct xtrace_op *op)
+{
+    struct xseg_pool *pool = run->pools[op->pool];
+
+    run->pools[op->pool] = NULL;
+    return !pool || xseg_pool_release(pool) == XSEG_OK ||
+           xseg_failed(run, op, "a pool cannot be released");
+}
+
+/* Operations other than events. */
+static bool play_other(struct run *run, const struct xtrace_op *op)
+{
+    switch (op->kind) {
+    case XTRACE_USE:
+        return use_block(run, op);
+    case XTRACE_WORK:
+        return queue_work(run, op, NULL);
+    case XTRACE_FINISH:
+    case XTRACE_FINISH_ALL:
+        return finish(run, op);
+    case XTRACE_WAIT:
+        return wait_stream(run, op);
+    case XTRACE_EMPTY:
+        return empty_cache(run, op);
+    case XTRACE_CAPTURE_BEGIN:
+    case XTRACE_ROUTE_BEGIN:
+        return begin_route(run, op);
+    case XTRACE_CAPTURE_END:
+    case XTRACE_ROUTE_END:
+        return end_route(run, op->pool) || xseg_failed(run, op, "a capture or route cannot end");
+    case XTRACE_POOL_RELEASE:
+        return release_pool(run, op);
+    case XTRACE_CLOCK:
+        return trace_clock_advance(&run->clock, op->value) ||
+               xseg_failed(run, op, "the statistics cannot be read, or a tick failed");
+    default:
+        trace_clock_mark(&run->clock);
+        if (run->timeline.file)
+            timeline_mark(&run->timeline, run->trace->labels + op->value);
+        return history_writer_mark(&run->history, run->trace->labels + op->value) ||
+               xseg_failed(run, op, "the history rejected a mark");
+    }
+}
+
+static bool play_event(struct run *run, const struct xtrace_op *op)
+{
+    const bool is_step = run->check.mode == CHECK_FLOOR;
+
+    run->out->events++;
+    if (op->kind == XTRACE_ALLOC) {
+        xseg_status status = alloc_block(run, op);
+
+        return (status == XSEG_OK && !op->failed && !is_step) || settle(run, op, status);
+    }
+    if (xseg_free(run->allocator, run->blocks[op->slot]) != XSEG_OK)
+        return xseg_failed(run, op, "free failed");
+    run->blocks[op->slot] = NULL;
+    return true;
+}
+
+static bool play(struct run *run, const struct xtrace_op *op)
+{
+    return op->kind == XTRACE_ALLOC || op->kind == XTRACE_FREE ? play_event(run, op)
+                                                               : play_other(run, op);
+}
+
+/* Play an operation, and measure its time and its time on the trace clock. */
+static bool play_measured(struct run *run, const struct xtrace_op *op)
+{
+    const bool is_event = op->kind == XTRACE_ALLOC || op->kind == XTRACE_FREE;
+    const bool is_timed = is_event && run->clock.is_on;
+    uint64_t before = 0;
+    bool goes_on;
+
+    if (op->kind == XTRACE_CLOCK || op->kind == XTRACE_MARK)
+        return play_other(run, op);
+    if (op->kind == XTRACE_EMPTY)
+        trace_clock_suspend_waits(&run->clock);
+    if (is_timed)
+        before = trace_clock_now(&run->clock);
+    stopwatch_start(&run->stopwatch);
+    goes_on = play(run, op);
+    stopwatch_stop(&run->stopwatch);
+    if (is_timed)
+        trace_clock_record_call(&run->clock, trace_clock_now(&run->clock) - before);
+    if (op->kind == XTRACE_EMPTY)
+        trace_clock_resume_waits(&run->clock);
+    return goes_on;
+}
+
+/*
+ * Play the operations [from, to).  With a trace clock, each operation that calls the allocator is measured; otherwise
+ * the caller measures all of them.
+ *
+ * Returns: false if the replay ends; the result contains the reason
+ */
+static bool play_operations(struct run *run, size_t from, size_t to)
+{
+    const struct xtrace_op *op = run->trace->ops + from;
+    const struct xtrace_op *end = run->trace->ops + to;
+    const bool is_measured = run->trace->has_clock;
+    bool goes_on = true;
+
+    for (; op < end && goes_on; op++)
+        goes_on = is_measured ? play_measured(run, op) : play(run, op);
+    return goes_on;
+}
+
+/* --- The replay. --- */
+
+/* Report a failure with the error message of the allocator. */
+static void report(const struct run *run, const char *what)
 {
     char detail[2048] = "";
 
     (void)xseg_error_message(detail, sizeof(detail));
-    complain("%s: %s%s%s", player->settings->file, what, detail[0] ? ": " : "", detail);
+    message_print("%s: %s%s%s", run->settings->file, what, detail[0] ? ": " : "", detail);
 }
 
-/* Up to the host bytes, for which the kernel would be asked after each step. */
-static bool read_stats(struct player *player, struct xseg_statistics *stats)
+/* The statistics before host_bytes, which would need a system call after each step. */
+static bool read_stats(struct run *run, struct xseg_statistics *stats)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
     memset(stats, 0, sizeof(*stats));
     stats->struct_size = offsetof(struct xseg_statistics, host_bytes);
-    if (xseg_stats_get(player->allocator, &where, stats) == XSEG_OK)
+    if (xseg_stats_get(run->allocator, &where, stats) == XSEG_OK)
         return true;
-    say(player, "the statistics cannot be read");
-    player->out->end = REPLAY_MISMATCH;
+    report(run, "the statistics cannot be read");
+    run->out->end = REPLAY_MISMATCH;
     return false;
 }
 
-/* What is looked at between two slices. */
-static bool look(struct player *player, size_t done)
+/* Check the answers of the tape and record a sample between two slices. */
+static bool inspect(struct run *run, size_t done)
 {
-    const struct xtrace_op *op = done > 0 ? &player->trace->ops[done - 1] : NULL;
+    const struct xtrace_op *op = done > 0 ? &run->trace->ops[done - 1] : NULL;
     bool event = op && (op->kind == XTRACE_ALLOC || op->kind == XTRACE_FREE);
-    bool sample = player->timeline.file && !player->timeline.has_clock && event;
+    bool sample = run->timeline.file && !run->timeline.has_clock && event;
     struct xseg_statistics stats;
 
-    if (!sample && check_until(&player->check) != done)
+    if (!sample && check_until(&run->check) != done)
         return true;
-    if (!read_stats(player, &stats))
+    if (!read_stats(run, &stats))
         return false;
-    check_answers(&player->check, done, &stats);
+    check_answers(&run->check, done, &stats);
     if (sample)
-        timeline_add(&player->timeline, &stats);
+        timeline_add(&run->timeline, &stats);
     return true;
 }
 
-/* What the last operation has led to; also of the one at which the replay ends. */
-static bool write_history(struct player *player, size_t done)
+/* Write the events of the last operation, including that at which the replay ends. */
+static bool write_history(struct run *run, size_t done)
 {
-    if (journal_write(&player->journal, player->trace->ops[done - 1].line))
+    if (history_writer_write(&run->history, run->trace->ops[done - 1].line))
         return true;
-    say(player, "the history cannot be read");
-    player->out->end = REPLAY_MISMATCH;
+    report(run, "the history cannot be read");
+    run->out->end = REPLAY_MISMATCH;
     return false;
 }
 
-/* Where the next slice ends: where something is to be looked at. */
-static size_t end_of_slice(const struct player *player, size_t done)
+/* The end of the next slice, at which inspect() or write_history() has work. */
+static size_t end_of_slice(const struct run *run, size_t done)
 {
-    size_t to = check_until(&player->check);
+    size_t to = check_until(&run->check);
 
-    if (to > player->trace->op_count)
-        to = player->trace->op_count;
-    if (player->settings->progress && to > done + PROGRESS_SLICE)
+    if (to > run->trace->op_count)
+        to = run->trace->op_count;
+    if (run->settings->progress && to > done + PROGRESS_SLICE)
         to = done + PROGRESS_SLICE;
-    if ((player->timeline.file && !player->timeline.has_clock) || player->journal.file)
+    if ((run->timeline.file && !run->timeline.has_clock) || run->history.file)
         to = done + 1;
     return to;
 }
 
-/* What is measured is a slice; with a clock, which has much to do between operations, each operation. */
-static bool play_slice(struct player *player, size_t from, size_t to)
+/* Measure a slice as a whole; with a trace clock, which works between operations, measure each operation. */
+static bool play_slice(struct run *run, size_t from, size_t to)
 {
-    bool going;
+    bool goes_on;
 
-    if (player->trace->has_clock)
-        return player_play(player, from, to);
-    stopwatch_start(&player->stopwatch);
-    going = player_play(player, from, to);
-    stopwatch_stop(&player->stopwatch);
-    return going;
+    if (run->trace->has_clock)
+        return play_operations(run, from, to);
+    stopwatch_start(&run->stopwatch);
+    goes_on = play_operations(run, from, to);
+    stopwatch_stop(&run->stopwatch);
+    return goes_on;
 }
 
-static void play_all(struct player *player)
+static void play_all(struct run *run)
 {
     size_t done = 0;
-    bool going = look(player, 0);
+    bool goes_on = inspect(run, 0);
 
-    stopwatch_init(&player->stopwatch);
-    if (player->settings->progress)
-        progress_begin(player->settings->file);
-    while (going && done < player->trace->op_count) {
-        const size_t to = end_of_slice(player, done);
+    stopwatch_init(&run->stopwatch);
+    if (run->settings->progress)
+        progress_begin(run->settings->file);
+    while (goes_on && done < run->trace->op_count) {
+        const size_t to = end_of_slice(run, done);
 
-        going = play_slice(player, done, to);
+        goes_on = play_slice(run, done, to);
         done = to;
-        if (going)
-            going = look(player, done);
-        going = write_history(player, done) && going;
-        progress_reach(done, player->trace->op_count);
+        if (goes_on)
+            goes_on = inspect(run, done);
+        goes_on = write_history(run, done) && goes_on;
+        progress_update(done, run->trace->op_count);
     }
     progress_end();
-    if (player->out->events > 0)
-        player->out->ns_per_event =
-            stopwatch_read(&player->stopwatch) / (double)player->out->events;
+    if (run->out->events > 0)
+        run->out->ns_per_event = stopwatch_read(&run->stopwatch) / (double)run->out->events;
 }
 
 static void log_nothing(void *context, enum xseg_log_level level, const char *line)
@@ -122,166 +516,165 @@ static void log_nothing(void *context, enum xseg_log_level level, const char *li
     (void)line;
 }
 
-static struct xseg_driver_call *read_calls(struct player *player, size_t *count)
+static struct xseg_driver_call *read_calls(struct run *run, size_t *count)
 {
     struct xseg_driver_call *calls;
 
-    if (xseg_driver_calls(player->allocator, NULL, 0, count) != XSEG_OK)
+    if (xseg_driver_calls(run->allocator, NULL, 0, count) != XSEG_OK)
         return NULL;
     calls = calloc(*count + 1, sizeof(*calls));
-    if (calls && xseg_driver_calls(player->allocator, calls, *count, NULL) != XSEG_OK) {
+    if (calls && xseg_driver_calls(run->allocator, calls, *count, NULL) != XSEG_OK) {
         free(calls);
         return NULL;
     }
     return calls;
 }
 
-static bool set_scene(struct player *player)
+static bool reset_simulator(struct run *run)
 {
-    struct xseg_sim_settings scene = {sizeof(scene)};
+    struct xseg_sim_settings settings = {sizeof(settings)};
     char why[512];
 
     if (!simulator_open())
         return false;
-    scene.memory_bytes = player->settings->device_bytes;
-    scene.costs = player->settings->costs;
-    scene.address_order = player->trace->address_order;
-    /* What is compared is played strictly; what is timed, without the simulator's own checks. */
-    scene.skip_checks = player->settings->check == CHECK_OFF;
-    if (simulator.reset(&scene) == XSEG_OK)
+    settings.memory_bytes = run->settings->device_bytes;
+    settings.costs = run->settings->costs;
+    settings.address_order = run->trace->address_order;
+    /* The simulator's checks cost time, so a replay that is timed runs without them. */
+    settings.skip_checks = run->settings->check == CHECK_OFF;
+    if (simulator.reset(&settings) == XSEG_OK)
         return true;
     (void)simulator.error_message(why, sizeof(why));
-    complain("%s: the simulator has no such machine: %s", player->settings->file, why);
+    message_print("%s: the simulator rejects its settings: %s", run->settings->file, why);
     return false;
 }
 
-/* Streams are made in the order of their names, as the programme made them; which one is next? */
-static uint32_t next_stream(const struct player *player)
+/* The next stream to create: in the order of names, as the program created them. */
+static uint32_t next_stream(const struct run *run)
 {
-    const struct xtrace *trace = player->trace;
+    const struct xtrace *trace = run->trace;
     uint32_t next = 0;
 
     for (uint32_t i = 1; i < trace->stream_count; i++)
-        if (!player->streams[i] && (next == 0 || trace->stream_name[i] < trace->stream_name[next]))
+        if (!run->streams[i] && (next == 0 || trace->stream_name[i] < trace->stream_name[next]))
             next = i;
     return next;
 }
 
-static bool make_streams(struct player *player)
+static bool create_streams(struct run *run)
 {
-    const struct xtrace *trace = player->trace;
+    const struct xtrace *trace = run->trace;
     char problem[256];
 
-    player->streams = calloc(trace->stream_count, sizeof(struct CUstream_st *));
-    player->pools = calloc(trace->pool_count, sizeof(struct xseg_pool *));
-    player->blocks = calloc((size_t)trace->slot_count + 1, sizeof(void *));
-    player->routes = calloc(trace->pool_count, sizeof(*player->routes));
-    player->bases = calloc((size_t)trace->place_count + 1, sizeof(*player->bases));
-    check_places(&player->check, player->blocks, player->bases);
-    if (!watch_init(&player->watch, trace, player->is_simulated, player->settings->tick_ms,
-                    &player->timeline, &player->stopwatch) ||
-        !player->streams || !player->pools || !player->blocks || !player->routes ||
-        !player->bases ||
-        !journal_init(&player->journal, player->settings->history, trace, player->streams,
-                      &player->watch)) {
-        complain("%s: no host memory is left", player->settings->file);
+    run->streams = calloc(trace->stream_count, sizeof(struct CUstream_st *));
+    run->pools = calloc(trace->pool_count, sizeof(struct xseg_pool *));
+    run->blocks = calloc((size_t)trace->slot_count + 1, sizeof(void *));
+    run->routes = calloc(trace->pool_count, sizeof(*run->routes));
+    run->bases = calloc((size_t)trace->place_count + 1, sizeof(*run->bases));
+    check_places(&run->check, run->blocks, run->bases);
+    if (!trace_clock_init(&run->clock, trace, run->is_simulated, run->settings->tick_ms,
+                          &run->timeline, &run->stopwatch) ||
+        !run->streams || !run->pools || !run->blocks || !run->routes || !run->bases ||
+        !history_writer_init(&run->history, run->settings->history, trace, run->streams,
+                             &run->clock)) {
+        message_print("%s: out of host memory", run->settings->file);
         return false;
     }
-    player->gpu = gpu_open(player->settings->driver, problem, sizeof(problem));
-    if (!player->gpu) {
-        complain("%s: %s", player->settings->file, problem);
+    run->gpu = gpu_open(run->settings->driver, problem, sizeof(problem));
+    if (!run->gpu) {
+        message_print("%s: %s", run->settings->file, problem);
         return false;
     }
     for (uint32_t i = 1; i < trace->stream_count; i++)
-        if (!gpu_stream(player->gpu, &player->streams[next_stream(player)])) {
-            complain("%s: the driver made only %" PRIu32 " of %" PRIu32 " streams",
-                     player->settings->file, i - 1, trace->stream_count - 1);
+        if (!gpu_stream(run->gpu, &run->streams[next_stream(run)])) {
+            message_print("%s: the driver made only %" PRIu32 " of %" PRIu32 " streams",
+                          run->settings->file, i - 1, trace->stream_count - 1);
             return false;
         }
     return true;
 }
 
-static bool open_allocator(struct player *player)
+static bool open_allocator(struct run *run)
 {
     struct xseg_options options = {sizeof(options)};
     struct xseg_statistics stats;
     size_t count;
 
-    options.driver = gpu_library(player->settings->driver);
-    options.log = player->settings->quiet ? log_nothing : NULL;
-    options.clock = player->is_simulated || player->trace->has_clock ? watch_now : NULL;
-    options.clock_context = &player->watch;
-    if (xseg_open(player->settings->config, &options, &player->allocator) != XSEG_OK) {
+    options.driver = gpu_library(run->settings->driver);
+    options.log = run->settings->quiet ? log_nothing : NULL;
+    options.clock = run->is_simulated || run->trace->has_clock ? trace_clock_now : NULL;
+    options.clock_context = &run->clock;
+    if (xseg_open(run->settings->config, &options, &run->allocator) != XSEG_OK) {
         char what[256];
 
         (void)snprintf(what, sizeof(what), "no allocator can be opened with the configuration '%s'",
-                       player->settings->config);
-        say(player, what);
+                       run->settings->config);
+        report(run, what);
         return false;
     }
-    if ((player->trace->has_clock || player->journal.file) &&
-        xseg_config_set(player->allocator, "background_thread:False") != XSEG_OK) {
-        say(player, "the background thread cannot be ended");
+    if ((run->trace->has_clock || run->history.file) &&
+        xseg_config_set(run->allocator, "background_thread:False") != XSEG_OK) {
+        report(run, "the background thread cannot be ended");
         return false;
     }
-    /* What a file or the environment says of snapshots was meant for the programme. */
-    if (xseg_config_set(player->allocator, "oom_snapshot:none") != XSEG_OK) {
-        say(player, "snapshots of refused requests cannot be switched off");
+    /* A setting of the file or the environment applies to the program, not to its replay. */
+    if (xseg_config_set(run->allocator, "oom_snapshot:none") != XSEG_OK) {
+        report(run, "oom_snapshot cannot be switched off");
         return false;
     }
-    /* Opens the device, so that its trial of the driver is over. */
-    if (!read_stats(player, &stats))
+    /* This opens the device, so the probe of the driver precedes the first operation. */
+    if (!read_stats(run, &stats))
         return false;
-    watch_allocator(&player->watch, player->allocator);
-    if (!journal_begin(&player->journal, player->allocator, player->settings->config)) {
-        say(player, "the history cannot be switched on");
-        return false;
-    }
-    player->calls_before = read_calls(player, &count);
-    if (!player->calls_before) {
-        say(player, "the driver calls cannot be counted");
+    trace_clock_begin(&run->clock, run->allocator);
+    if (!history_writer_begin(&run->history, run->allocator, run->settings->config)) {
+        report(run, "the history cannot be enabled");
         return false;
     }
-    if (player->is_simulated)
-        player->driver_ns_before = simulator.driver_time();
+    run->calls_before = read_calls(run, &count);
+    if (!run->calls_before) {
+        report(run, "the driver calls cannot be counted");
+        return false;
+    }
+    if (run->is_simulated)
+        run->driver_ns_before = simulator.driver_time();
     return true;
 }
 
-static void collect(struct player *player)
+static void collect(struct run *run)
 {
-    struct replay_result *out = player->out;
+    struct replay_result *out = run->out;
     struct xseg_statistics stats;
 
-    if (player->is_simulated)
-        out->driver_ns = simulator.driver_time() - player->driver_ns_before - player->own_ns;
-    out->has_driver_time = player->is_simulated;
-    out->calls = read_calls(player, &out->call_count);
+    if (run->is_simulated)
+        out->driver_ns = simulator.driver_time() - run->driver_ns_before - run->own_ns;
+    out->has_driver_time = run->is_simulated;
+    out->calls = read_calls(run, &out->call_count);
     if (!out->calls) {
-        say(player, "the driver calls cannot be counted");
+        report(run, "the driver calls cannot be counted");
         out->call_count = 0;
         out->end = REPLAY_MISMATCH;
     }
     for (size_t i = 0; i < out->call_count; i++)
-        out->calls[i].count -= player->calls_before[i].count;
-    if (!read_stats(player, &stats))
+        out->calls[i].count -= run->calls_before[i].count;
+    if (!read_stats(run, &stats))
         return;
     out->peak_requested = stats.requested_bytes[0].peak;
     out->peak_allocated = stats.allocated_bytes[0].peak;
     out->peak_active = stats.active_bytes[0].peak;
     out->peak_reserved = stats.reserved_bytes[0].peak;
     out->end_reserved = stats.reserved_bytes[0].current;
-    watch_read(&player->watch, &out->watch);
-    if (player->settings->explain &&
-        !explained_take(&out->explained, player->allocator, player->trace, player->streams)) {
-        say(player, "the allocator does not explain itself");
+    trace_clock_get(&run->clock, &out->clock);
+    if (run->settings->explain &&
+        !explanation_query(&out->explanation, run->allocator, run->trace, run->streams)) {
+        report(run, "the reserved memory cannot be explained");
         out->end = REPLAY_MISMATCH;
     }
 }
 
-static void judge(struct player *player)
+static void finish_check(struct run *run)
 {
-    struct replay_result *out = player->out;
-    struct check *check = &player->check;
+    struct replay_result *out = run->out;
+    struct check *check = &run->check;
 
     check_fini(check);
     out->was_checked = check->mode != CHECK_OFF;
@@ -290,78 +683,78 @@ static void judge(struct player *player)
     out->check_end_line = check->ended_line;
     if (out->end == REPLAY_DONE && check->mismatches > 0)
         out->end = REPLAY_MISMATCH;
-    if (!timeline_fini(&player->timeline))
+    if (!timeline_fini(&run->timeline))
         out->end = REPLAY_REFUSED;
 }
 
-/* End the journal; also where nothing was replayed.  The command reports a failed write when it closes the file. */
-static void end_history(struct player *player)
+/* End the history, also if nothing was replayed.  The command reports a failed write when it closes the file. */
+static void end_history(struct run *run)
 {
     int error = 0;
 
-    if (journal_fini(&player->journal, &error))
+    if (history_writer_fini(&run->history, &error))
         return;
     if (error == ENOMEM)
-        complain("%s: out of host memory for the history", player->settings->file);
-    player->out->end = REPLAY_REFUSED;
+        message_print("%s: out of host memory for the history", run->settings->file);
+    run->out->end = REPLAY_REFUSED;
 }
 
-/* Give everything back.  Returns whether all of it was taken. */
-static bool clear_up(struct player *player)
+/* Free all memory and close the allocator.  Returns whether everything succeeded. */
+static bool clean_up(struct run *run)
 {
     bool fine = true;
     char left[1024];
 
-    for (uint32_t i = 1; player->allocator && i < player->trace->pool_count; i++)
-        fine &= player_end_route(player, (uint16_t)i);
-    for (uint32_t i = 0; player->allocator && i < player->trace->slot_count; i++)
-        fine &= xseg_free(player->allocator, player->blocks[i]) == XSEG_OK;
-    for (uint32_t i = 1; player->allocator && i < player->trace->pool_count; i++)
-        fine &= !player->pools[i] || xseg_pool_release(player->pools[i]) == XSEG_OK;
+    for (uint32_t i = 1; run->allocator && i < run->trace->pool_count; i++)
+        fine &= end_route(run, (uint16_t)i);
+    for (uint32_t i = 0; run->allocator && i < run->trace->slot_count; i++)
+        fine &= xseg_free(run->allocator, run->blocks[i]) == XSEG_OK;
+    for (uint32_t i = 1; run->allocator && i < run->trace->pool_count; i++)
+        fine &= !run->pools[i] || xseg_pool_release(run->pools[i]) == XSEG_OK;
     if (!fine)
-        say(player, "not everything could be freed at the end");
-    if (player->allocator && xseg_close(player->allocator) != XSEG_OK) {
-        say(player, "the allocator cannot be closed");
+        report(run, "blocks or pools cannot be freed at the end");
+    if (run->allocator && xseg_close(run->allocator) != XSEG_OK) {
+        report(run, "the allocator cannot be closed");
         fine = false;
     }
-    gpu_close(player->gpu);
-    if (player->is_simulated && simulator.leaks(left, sizeof(left)) > 0) {
-        complain("%s: left over at the end:", player->settings->file);
-        complain_lines(left);
+    gpu_close(run->gpu);
+    if (run->is_simulated && simulator.leaks(left, sizeof(left)) > 0) {
+        message_print("%s: leaked by the replay:", run->settings->file);
+        message_lines(left);
         fine = false;
     }
-    watch_fini(&player->watch);
-    free(player->routes);
-    free(player->bases);
-    free(player->streams);
-    free(player->pools);
-    free(player->blocks);
-    free(player->calls_before);
+    trace_clock_fini(&run->clock);
+    free(run->routes);
+    free(run->bases);
+    free(run->streams);
+    free(run->pools);
+    free(run->blocks);
+    free(run->calls_before);
     return fine;
 }
 
 void replay_run(const struct xtrace *trace, const struct replay_settings *settings,
                 struct replay_result *out)
 {
-    struct player player = {.trace = trace, .settings = settings, .out = out};
+    struct run run = {.trace = trace, .settings = settings, .out = out};
 
     *out = (struct replay_result){.end = REPLAY_DONE, .oom_at = -1};
-    player.is_simulated = settings->driver == GPU_SIMULATED;
-    if (player.is_simulated && !set_scene(&player)) {
+    run.is_simulated = settings->driver == GPU_SIMULATED;
+    if (run.is_simulated && !reset_simulator(&run)) {
         out->end = REPLAY_REFUSED;
         return;
     }
-    check_init(&player.check, settings->check, settings->file, trace);
-    timeline_init(&player.timeline, settings->timeline, trace);
-    if (make_streams(&player) && open_allocator(&player)) {
-        play_all(&player);
-        collect(&player);
-        judge(&player);
+    check_init(&run.check, settings->check, settings->file, trace);
+    timeline_init(&run.timeline, settings->timeline, trace);
+    if (create_streams(&run) && open_allocator(&run)) {
+        play_all(&run);
+        collect(&run);
+        finish_check(&run);
     } else {
         out->end = REPLAY_REFUSED;
     }
-    end_history(&player);
-    if (!clear_up(&player) && out->end == REPLAY_DONE)
+    end_history(&run);
+    if (!clean_up(&run) && out->end == REPLAY_DONE)
         out->end = REPLAY_MISMATCH;
 }
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "xseg/allocator.h"
 
 struct simulator simulator;
@@ -19,23 +19,21 @@ static const char *file_of(const void *symbol)
     return symbol && dladdr(symbol, &info) ? info.dli_fname : NULL;
 }
 
-/*
- * Beside libxseg.so, where both are built or installed; else where the loader looks.  The loader alone
- * would not do: AddressSanitizer calls dlopen() in the tool's place, and so without its run path.
- */
+/* Load the library next to libxseg.so, where both are built or installed, or else by the loader's search.  The search
+ * alone is not sufficient: AddressSanitizer intercepts dlopen(), so the run path of the tool is not used. */
 static void *open_library(void)
 {
-    const char *beside = file_of(dlsym(RTLD_DEFAULT, "xseg_open"));
-    const char *slash = beside ? strrchr(beside, '/') : NULL;
+    const char *library_path = file_of(dlsym(RTLD_DEFAULT, "xseg_open"));
+    const char *slash = library_path ? strrchr(library_path, '/') : NULL;
     void *library = NULL;
 
-    if (slash && snprintf(path, sizeof(path), "%.*s/%s", (int)(slash - beside), beside,
+    if (slash && snprintf(path, sizeof(path), "%.*s/%s", (int)(slash - library_path), library_path,
                           TOOLS_SIMULATOR) < (int)sizeof(path))
         library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     return library ? library : dlopen(TOOLS_SIMULATOR, RTLD_NOW | RTLD_LOCAL);
 }
 
-/* A function's address is not an object's in C, so it is copied byte by byte. */
+/* ISO C has no conversion from an object pointer to a function pointer, so the bytes are copied. */
 static bool resolve(void *library)
 {
     void *symbol;
@@ -54,16 +52,17 @@ static bool resolve(void *library)
 
 bool simulator_open(void)
 {
-    static void *library; /* until the process ends: the addresses are used */
+    static void *library; /* never closed: its functions are in use */
 
     if (library)
         return true;
     library = open_library();
     if (library && resolve(library))
         return true;
-    complain_named("the simulated driver cannot be opened: %s", dlerror());
-    complain_named("build and install " TOOLS_SIMULATOR " (meson's option simulator), or take this "
-                   "machine's driver with --driver cuda");
+    message_error("the simulated driver cannot be loaded: %s", dlerror());
+    message_error("build and install " TOOLS_SIMULATOR
+                  " (meson's option simulator), or use the driver of this "
+                  "host with --driver cuda");
     if (library)
         (void)dlclose(library);
     library = NULL;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The simulated driver.  It is a library of its own, opened when a command first needs it: without it
- * the tool works on a machine's own driver.
+ * The simulated driver, a library that is loaded when a command first needs it.  Without it, the tool works on the
+ * driver of the host.
  *
- * Locking: none; simulator_open() comes before the program's other threads.
+ * Locking: none; simulator_open() is called before other threads start.
  */
 #ifndef TOOLS_SIMULATOR_H
 #define TOOLS_SIMULATOR_H
@@ -24,17 +24,17 @@
     X(leaks)               \
     X(reset)
 
-/* NULL until simulator_open(). */
+/* NULL before simulator_open(). */
 extern struct simulator {
 #define X(name) __typeof__(xseg_sim_##name) *name;
     SIMULATOR_CALLS(X)
 #undef X
 } simulator;
 
-/* Open it; once more does nothing.  On failure says so on standard error. */
+/* Load the library.  Later calls have no effect.  Returns false with a message on standard error. */
 bool simulator_open(void);
 
-/* The path of the library; NULL if it is not open. */
+/* The path of the library; NULL if it is not loaded. */
 const char *simulator_path(void);
 
 #endif

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "src/tools/output/output.h"
-#include "src/tools/output/printable.h"
+#include "src/tools/output/text.h"
 
-/* How long the clock of a trace runs, in microseconds; whether it has one. */
+/* Whether a trace has a clock; *span is its duration in microseconds. */
 static bool has_clock(const struct xtrace *trace, uint64_t *span)
 {
     uint64_t first = 0, last = 0;
@@ -75,17 +75,17 @@ void timeline_mark(struct timeline *timeline, const char *label)
     if (timeline->has_clock)
         return;
     (void)fprintf(timeline->file, "# mark\t%" PRIu64 "\t", timeline->at);
-    printable_print(timeline->file, label);
+    text_print(timeline->file, label);
     (void)fputc('\n', timeline->file);
 }
 
-/* What the driver holds for the allocator: pages, reservations, segments, events. */
+/* The objects of the driver that the allocator owns: pages, reservations, segments, events. */
 static uint64_t count_objects(struct xseg_allocator *allocator)
 {
-    static const char *const makes[] = {"cuMemCreate", "cuMemAddressReserve", "cuMemAlloc",
-                                        "cuEventCreate"};
-    static const char *const ends[] = {"cuMemRelease", "cuMemAddressFree", "cuMemFree",
-                                       "cuEventDestroy"};
+    static const char *const creates[] = {"cuMemCreate", "cuMemAddressReserve", "cuMemAlloc",
+                                          "cuEventCreate"};
+    static const char *const destroys[] = {"cuMemRelease", "cuMemAddressFree", "cuMemFree",
+                                           "cuEventDestroy"};
     struct xseg_driver_call calls[128];
     size_t count = 0;
     uint64_t objects = 0;
@@ -93,24 +93,24 @@ static uint64_t count_objects(struct xseg_allocator *allocator)
     if (xseg_driver_calls(allocator, calls, sizeof(calls) / sizeof(calls[0]), &count) != XSEG_OK)
         return 0;
     for (size_t i = 0; i < count && i < sizeof(calls) / sizeof(calls[0]); i++) {
-        const uint64_t worked = calls[i].count - calls[i].failed;
+        const uint64_t succeeded = calls[i].count - calls[i].failed;
 
-        for (size_t kind = 0; kind < sizeof(makes) / sizeof(makes[0]); kind++) {
-            objects += strcmp(calls[i].name, makes[kind]) == 0 ? worked : 0;
-            objects -= strcmp(calls[i].name, ends[kind]) == 0 ? worked : 0;
+        for (size_t kind = 0; kind < sizeof(creates) / sizeof(creates[0]); kind++) {
+            objects += strcmp(calls[i].name, creates[kind]) == 0 ? succeeded : 0;
+            objects -= strcmp(calls[i].name, destroys[kind]) == 0 ? succeeded : 0;
         }
     }
     return objects;
 }
 
-/* Host memory and objects take longer to find out: once for a row, and not at each change. */
-static void note_bookkeeping(struct timeline *timeline, struct xseg_allocator *allocator)
+/* Host memory and objects are expensive to query, so they are queried once per row. */
+static void sample_host(struct timeline *timeline, struct xseg_allocator *allocator)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = {sizeof(stats)};
 
-    where.device = 0;
-    if (xseg_stats_get(allocator, &where, &stats) == XSEG_OK)
+    scope.device = 0;
+    if (xseg_stats_get(allocator, &scope, &stats) == XSEG_OK)
         timeline->high[4] = stats.host_bytes;
     timeline->high[5] = count_objects(allocator);
 }
@@ -124,13 +124,13 @@ void timeline_until(struct timeline *timeline, uint64_t microseconds,
     while (timeline->run > 0 && timeline->at + timeline->run <= microseconds) {
         timeline->at += timeline->run;
         raise_high(timeline, values, 4);
-        note_bookkeeping(timeline, allocator);
+        sample_host(timeline, allocator);
         write_row(timeline);
     }
     if (timeline->at < microseconds) {
         raise_high(timeline, values, 4);
         if (timeline->count++ == 0)
-            note_bookkeeping(timeline, allocator);
+            sample_host(timeline, allocator);
     }
 }
 

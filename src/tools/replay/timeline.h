@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Memory over time, for a picture: at most TIMELINE_ROWS rows, separated by tabs.
+ * Memory over time as a table of at most TIMELINE_ROWS rows with columns separated by tabs, to be plotted.
  *
- * Without a clock a row stands for a run of events: event number, requested, allocated and reserved
- * bytes.  With a clock it stands for a stretch of time: microseconds since the first `@`, and the same
- * bytes.  Then follows what must not grow without end: bytes of reserved addresses, of host memory, and
- * objects of the driver.  Each row shows the highest value of each column, so that no peak is lost; of host memory and
- * objects, which take longer to find out, it shows those at its end.
- * Comment lines begin with `#`: the names of the columns, and, without a clock, `# mark EVENT LABEL`
- * where the trace has a mark.
+ * Without a trace clock, a row covers a number of events: event number, requested, allocated and reserved bytes.
+ * With a clock, a row covers a time span.  Its columns are microseconds since the first `@`, the same bytes, bytes of
+ * reserved addresses and of host memory, and objects of the driver.  The last three must not grow without bound.
+ * Each column is the maximum of its row, except for host memory and objects, which are expensive to query: they are
+ * the values at its end.  Lines that begin with `#` are
+ * comments: the names of the columns, and without a clock `# mark EVENT LABEL` for each mark of the trace.
  *
- * Locking: none; it belongs to one replay.
+ * Locking: none; one replay uses a timeline.
  */
 #ifndef TOOLS_TIMELINE_H
 #define TOOLS_TIMELINE_H
@@ -26,26 +25,26 @@
 #define TIMELINE_COLUMNS 6
 
 struct timeline {
-    FILE *file;     /* NULL: nobody wants one */
-    bool has_clock; /* rows are stretches of time */
-    uint64_t run;   /* events or microseconds in a row */
-    uint64_t count; /* events in the row that is being filled */
+    FILE *file;     /* NULL: no timeline is written */
+    bool has_clock; /* rows cover time spans */
+    uint64_t run;   /* events or microseconds per row */
+    uint64_t count; /* events in the current row */
     uint64_t at;    /* events or microseconds so far */
     uint64_t high[TIMELINE_COLUMNS];
 };
 
-/* `file` stays the caller's. */
+/* `file` remains the caller's. */
 void timeline_init(struct timeline *timeline, FILE *file, const struct xtrace *trace);
 
 /* Without a clock: after each event, and at marks. */
 void timeline_add(struct timeline *timeline, const struct xseg_statistics *stats);
 void timeline_mark(struct timeline *timeline, const char *label);
 
-/* With one: up to this time memory was as it is now.  `stats` may end before the host bytes. */
+/* With a clock: memory did not change until this time.  `stats` may end before host_bytes. */
 void timeline_until(struct timeline *timeline, uint64_t microseconds,
                     struct xseg_allocator *allocator, const struct xseg_statistics *stats);
 
-/* Write the last row.  Returns whether everything was written. */
+/* Write the last row.  Returns whether all writes succeeded. */
 bool timeline_fini(struct timeline *timeline);
 
 #endif

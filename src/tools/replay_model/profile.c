@@ -4,82 +4,82 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/replay_model/stranded.h"
+#include "src/tools/replay_model/fragmentation.h"
 
 /* --- Figures. --- */
 
-static uint64_t bounded(stranded_sum sum)
+static uint64_t bounded(fragmentation_sum sum)
 {
-    return sum > PROFILE_MOST ? PROFILE_MOST : (uint64_t)sum;
+    return sum > PROFILE_MAX ? PROFILE_MAX : (uint64_t)sum;
 }
 
 static void add(struct profile_figures *to, const struct profile_figures *from)
 {
     for (size_t i = 0; i < PROFILE_FIGURES; i++)
-        to->of[i] = bounded((stranded_sum)to->of[i] + from->of[i]);
+        to->of[i] = bounded((fragmentation_sum)to->of[i] + from->of[i]);
 }
 
-/* Bytes on average, rounded down. */
-static uint64_t average(const struct stranded *sums, stranded_sum sum)
+/* The average in bytes, rounded down. */
+static uint64_t average(const struct fragmentation *sums, fragmentation_sum sum)
 {
     return bounded(sum / sums->duration_us);
 }
 
 /* --- The figures of a recording. --- */
 
-/* What all of a device comes to: over its course, and at its peak. */
+/* The figures of a device: over time, and at the peak. */
 struct figures {
-    struct stranded over, peak;
+    struct fragmentation over, peak;
 };
 
-static bool open_course(struct course *course, const struct recording *recording,
-                        const struct recording_device *device, const struct profile_rules *rules)
+static bool open_model(struct replay_model *model, const struct recording *recording,
+                       const struct recording_device *device, const struct profile_rules *rules)
 {
     if (rules->at_end || device->event_count == 0)
-        return course_init_at_end(course, recording, device);
-    if (!course_init(course, recording, device))
+        return replay_model_init_at_end(model, recording, device);
+    if (!replay_model_init(model, recording, device))
         return false;
     if (rules->by_events)
-        course_count_events(course);
+        replay_model_count_events(model);
     return true;
 }
 
-/* The state behind so many events: sums of one microsecond, which are bytes. */
-static bool look_at(struct stranded *out, struct course *course, const struct sites *sites,
-                    size_t event)
+/* The state after `event` events: sums over one microsecond, which are bytes. */
+static bool find_state(struct fragmentation *out, struct replay_model *model,
+                       const struct sites *sites, size_t event)
 {
-    while (course->at < event && course_step(course))
+    while (model->at < event && replay_model_step(model))
         ;
-    if (course->lacks_memory || !stranded_init(out, course, sites->count, sites_of, sites))
+    if (model->out_of_memory || !fragmentation_init(out, model, sites->count, sites_of, sites))
         return false;
-    stranded_finish(out, out->began_us + 1);
-    if (!out->lacks_memory)
+    fragmentation_finish(out, out->began_us + 1);
+    if (!out->out_of_memory)
         return true;
-    stranded_fini(out);
+    fragmentation_fini(out);
     return false;
 }
 
 static bool find_figures(struct figures *out, struct profile *profile, const struct sites *sites,
                          const struct recording_device *device, const struct profile_rules *rules)
 {
-    struct course course;
+    struct replay_model model;
     bool fine;
 
-    if (!open_course(&course, sites->recording, device, rules))
+    if (!open_model(&model, sites->recording, device, rules))
         return false;
-    profile->left_out = course.left_out;
-    profile->dropped = course.dropped;
-    fine = stranded_play(&out->over, &course, sites->count, sites_of, sites);
-    course_fini(&course);
+    profile->omitted = model.omitted;
+    profile->dropped = model.dropped;
+    fine = fragmentation_play(&out->over, &model, sites->count, sites_of, sites);
+    replay_model_fini(&model);
     if (!fine)
         return false;
-    fine = open_course(&course, sites->recording, device, rules);
+    fine = open_model(&model, sites->recording, device, rules);
     if (fine) {
-        fine = look_at(&out->peak, &course, sites, out->over.peak.event);
-        course_fini(&course);
+        fine = find_state(&out->peak, &model, sites, out->over.peak.event);
+        replay_model_fini(&model);
     }
     if (!fine)
-        stranded_fini(&out->over);
+        fragmentation_fini(&out->over);
     return fine;
 }
 
@@ -92,7 +92,7 @@ static int compare_names(const void *left, const void *right)
     return strcmp(a->name, b->name);
 }
 
-/* Put the sites in order, and make one of those with equal names. */
+/* Sort the sites, and merge those with equal names. */
 static void sort(struct profile *profile)
 {
     struct profile_site *sites = profile->sites;
@@ -116,16 +116,17 @@ static bool add_sites(struct profile *profile, const struct sites *sites,
 {
     profile->sites = malloc((sites->count + (size_t)1) * sizeof(*profile->sites));
     for (uint32_t i = 0; profile->sites && i < sites->count; i++) {
-        const struct stranded_site *over = &figures->over.sites[i], *peak = &figures->peak.sites[i];
+        const struct fragmentation_site *over = &figures->over.sites[i],
+                                        *peak = &figures->peak.sites[i];
         struct profile_site *site = &profile->sites[profile->site_count];
 
         if (over->blocks == 0)
             continue;
         *site = (struct profile_site){
             .name = sites_name(sites, i),
-            .figures = {{bounded(peak->live), bounded(peak->stranded),
-                         average(&figures->over, over->live),
-                         average(&figures->over, over->stranded), bounded(over->blocks),
+            .figures = {{bounded(peak->allocated), bounded(peak->fragmented),
+                         average(&figures->over, over->allocated),
+                         average(&figures->over, over->fragmented), bounded(over->blocks),
                          bounded(over->lived_us)}},
         };
         if (!site->name)
@@ -135,19 +136,20 @@ static bool add_sites(struct profile *profile, const struct sites *sites,
     return profile->sites;
 }
 
-/* Pending and idle memory, and all of it.  What rounding took of other averages is idle. */
+/* Set the rows `pending` and `idle`, and the sum.  `idle` gets the remainders of rounded averages. */
 static void add_rest(struct profile *profile, const struct figures *figures)
 {
-    const struct stranded *over = &figures->over, *peak = &figures->peak;
+    const struct fragmentation *over = &figures->over, *peak = &figures->peak;
     const uint64_t reserved = average(over, over->reserved);
-    stranded_sum others;
+    fragmentation_sum others;
 
-    profile->pending.of[PROFILE_PEAK_CACHED] = bounded(peak->pending + peak->beside);
-    profile->pending.of[PROFILE_CACHED] = average(over, over->pending + over->beside);
+    profile->pending.of[PROFILE_PEAK_CACHED] = bounded(peak->pending + peak->near_pending);
+    profile->pending.of[PROFILE_CACHED] = average(over, over->pending + over->near_pending);
     profile->whole = profile->pending;
     for (size_t i = 0; i < profile->site_count; i++)
         add(&profile->whole, &profile->sites[i].figures);
-    others = (stranded_sum)profile->whole.of[PROFILE_LIVE] + profile->whole.of[PROFILE_CACHED];
+    others =
+        (fragmentation_sum)profile->whole.of[PROFILE_ALLOCATED] + profile->whole.of[PROFILE_CACHED];
     profile->idle.of[PROFILE_PEAK_CACHED] = bounded(peak->idle);
     profile->idle.of[PROFILE_CACHED] = reserved > others ? reserved - (uint64_t)others : 0;
     add(&profile->whole, &profile->idle);
@@ -161,7 +163,7 @@ bool profile_init(struct profile *profile, const struct recording *recording,
     bool fine;
 
     *profile = (struct profile){
-        .events = device->event_count, .lost = device->lost, .no_room = device->left_out};
+        .events = device->event_count, .lost = device->lost, .no_room = device->no_room};
     if (!sites_init(&sites, recording, rules->by, rules->depth))
         return false;
     if (!find_figures(&figures, profile, &sites, device, rules)) {
@@ -175,8 +177,8 @@ bool profile_init(struct profile *profile, const struct recording *recording,
     } else {
         profile_fini(profile);
     }
-    stranded_fini(&figures.over);
-    stranded_fini(&figures.peak);
+    fragmentation_fini(&figures.over);
+    fragmentation_fini(&figures.peak);
     sites_fini(&sites);
     return fine;
 }
@@ -191,7 +193,7 @@ void profile_fini(struct profile *profile)
 
 /* --- Sums of profiles. --- */
 
-/* Sites of `from` that `to` does not have, as copies.  Returns false without host memory: there are none then. */
+/* Copy the sites of `from` that `to` does not have.  Returns false if out of host memory. */
 static bool copy_new(const struct profile *to, const struct profile *from, struct profile *out)
 {
     size_t at = 0;
@@ -216,7 +218,7 @@ static bool copy_new(const struct profile *to, const struct profile *from, struc
     return true;
 }
 
-/* Add sites whose names are others. */
+/* Add sites with new names. */
 static bool join(struct profile *to, struct profile *more)
 {
     const size_t count = to->site_count + more->site_count;
@@ -253,11 +255,11 @@ bool profile_add(struct profile *to, const struct profile *from)
     add(&to->pending, &from->pending);
     add(&to->idle, &from->idle);
     add(&to->whole, &from->whole);
-    to->events = bounded((stranded_sum)to->events + from->events);
-    to->lost = bounded((stranded_sum)to->lost + from->lost);
-    to->no_room = bounded((stranded_sum)to->no_room + from->no_room);
+    to->events = bounded((fragmentation_sum)to->events + from->events);
+    to->lost = bounded((fragmentation_sum)to->lost + from->lost);
+    to->no_room = bounded((fragmentation_sum)to->no_room + from->no_room);
     to->dropped.blocks += from->dropped.blocks;
     to->dropped.bytes += from->dropped.bytes;
-    to->left_out = bounded((stranded_sum)to->left_out + from->left_out);
+    to->omitted = bounded((fragmentation_sum)to->omitted + from->omitted);
     return true;
 }

@@ -1,28 +1,199 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/tools/replay_model/replay_model.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/containers/array.h"
+#include "src/tools/containers/containers.h"
 #include "src/tools/output/amount.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "src/tools/output/progress.h"
-#include "src/tools/replay_model/model_ranges.h"
 
-#define QUANTUM      512u
-#define SHOWN_EVENTS 32768u /* between two looks at the progress */
+#define LARGE_MIB 20u /* large_segment_size_mb of a configuration without it */
 
-/* How an event is played. */
+/* --- Pages. --- */
+
+static uint64_t find_large_page(const struct recording *recording)
+{
+    const char *config = recording->config ? recording_text(recording, recording->config) : "";
+    const char *large = strstr(config, "large_segment_size_mb");
+    const char *sizes = strstr(config, "page_size");
+    uint64_t mib = LARGE_MIB;
+    char word[8];
+
+    if (sizes && sscanf(sizes, "page_size : %7[a-z]", word) == 1 && strcmp(word, "small") == 0)
+        return REPLAY_MODEL_SMALL_PAGE;
+    if (large && sscanf(large, "large_segment_size_mb : %6" SCNu64, &mib) != 1)
+        mib = LARGE_MIB;
+    return mib > 0 && mib % 2 == 0 ? mib << 20 : REPLAY_MODEL_SMALL_PAGE;
+}
+
+static uint64_t page_for(const struct replay_model *model, uint64_t bytes)
+{
+    return bytes % model->large_page == 0 ? model->large_page : REPLAY_MODEL_SMALL_PAGE;
+}
+
+/* --- Ranges. --- */
+
+static uint32_t range_slot_at(const struct replay_model *model, uint64_t address)
+{
+    const uint32_t slot = ordered_up_to(&model->ranges, address);
+
+    return slot != ORDERED_NONE && address < model->range[slot].end ? slot : ORDERED_NONE;
+}
+
+const struct replay_model_range *replay_model_range_at(const struct replay_model *model,
+                                                       uint64_t address)
+{
+    const uint32_t slot = range_slot_at(model, address);
+
+    return slot == ORDERED_NONE ? NULL : &model->range[slot];
+}
+
+static uint64_t mapped_bytes(const struct replay_model *model, uint64_t start, uint64_t end,
+                             bool only_expandable)
+{
+    uint64_t bytes = 0;
+
+    while (start < end) {
+        uint32_t slot = range_slot_at(model, start);
+
+        if (slot == ORDERED_NONE) {
+            slot = ordered_from(&model->ranges, start);
+            if (slot == ORDERED_NONE || model->range[slot].start >= end)
+                break;
+            start = model->range[slot].start;
+        }
+        const uint64_t stop = model->range[slot].end < end ? model->range[slot].end : end;
+        bytes += only_expandable && !model->range[slot].is_expandable ? 0 : stop - start;
+        start = stop;
+    }
+    return bytes;
+}
+
+uint64_t replay_model_expandable_bytes(const struct replay_model *model, uint64_t start,
+                                       uint64_t end)
+{
+    return mapped_bytes(model, start, end, true);
+}
+
+static bool put_range(struct replay_model *model, const struct replay_model_range *range)
+{
+    const uint32_t slot = ordered_add(&model->ranges, range->start);
+
+    if (slot == ORDERED_NONE || !ordered_resize(&model->ranges, (void **)&model->range,
+                                                &model->range_capacity, sizeof(*range))) {
+        model->out_of_memory = true;
+        return false;
+    }
+    model->range[slot] = *range;
+    return true;
+}
+
+static bool can_join(const struct replay_model_range *left, const struct replay_model_range *right)
+{
+    return left->is_expandable && right->is_expandable && left->end == right->start &&
+           left->stream == right->stream && left->pool == right->pool &&
+           left->page == right->page &&
+           (left->page == 0 || (left->end - left->start) % left->page == 0);
+}
+
+static bool add_range(struct replay_model *model, const struct replay_model_range *range)
+{
+    struct replay_model_range whole = *range;
+    const uint32_t after = ordered_find(&model->ranges, range->end);
+    uint32_t before;
+
+    if (after != ORDERED_NONE && can_join(&whole, &model->range[after])) {
+        whole.end = model->range[after].end;
+        ordered_remove(&model->ranges, range->end);
+    }
+    before = ordered_up_to(&model->ranges, range->start);
+    if (before != ORDERED_NONE && can_join(&model->range[before], &whole))
+        model->range[before].end = whole.end;
+    else if (!put_range(model, &whole))
+        return false;
+    model->reserved += range->end - range->start;
+    if (model->observer.range_added)
+        model->observer.range_added(model->observer.self, range);
+    return true;
+}
+
+/* Remove a part of a range.  Pages are unmapped as a whole, so if an end is inside a large page, the range has small
+ * pages. */
+static bool remove_range(struct replay_model *model, uint32_t slot, uint64_t start, uint64_t end)
+{
+    const struct replay_model_range whole = model->range[slot];
+    struct replay_model_range part = whole;
+
+    if (whole.page > 0 && ((start - whole.start) % whole.page > 0 ||
+                           (end < whole.end && (end - whole.start) % whole.page > 0)))
+        model->range[slot].page = part.page = REPLAY_MODEL_SMALL_PAGE;
+    if (whole.start == start)
+        ordered_remove(&model->ranges, start);
+    else
+        model->range[slot].end = start;
+    part.start = end;
+    if (whole.end != end && !put_range(model, &part))
+        return false;
+    part.start = start;
+    part.end = end;
+    model->reserved -= end - start;
+    if (model->observer.range_removed)
+        model->observer.range_removed(model->observer.self, &part);
+    return true;
+}
+
+static bool remove_memory(struct replay_model *model, uint64_t start, uint64_t end)
+{
+    while (start < end) {
+        const uint32_t slot = range_slot_at(model, start);
+        const uint64_t stop = model->range[slot].end < end ? model->range[slot].end : end;
+
+        if (!remove_range(model, slot, start, stop))
+            return false;
+        start = stop;
+    }
+    return true;
+}
+
+static bool has_small_pages(const struct replay_model *model, uint64_t start, uint64_t end)
+{
+    while (start < end) {
+        const struct replay_model_range *range = replay_model_range_at(model, start);
+
+        if (range->page > 0)
+            return true;
+        start = range->end;
+    }
+    return false;
+}
+
+static void set_unknown_pages(struct replay_model *model)
+{
+    for (uint32_t slot = ordered_from(&model->ranges, 0); slot != ORDERED_NONE;
+         slot = ordered_from(&model->ranges, model->range[slot].end)) {
+        struct replay_model_range *range = &model->range[slot];
+
+        if (range->is_expandable && range->page == 0)
+            range->page = page_for(model, range->end - range->start);
+    }
+}
+
+#define BLOCK_UNIT      512u
+#define PROGRESS_EVENTS 32768u
+
 enum plan {
     PLAIN,
-    SMALL_PAGES, /* memory comes that is known not to have large pages */
-    LEFT_OUT,
-    AT_ONCE /* a free whose completion is missing: the block goes with it */
+    SMALL_PAGES, /* the mapped memory is known to have small pages */
+    OMITTED,
+    IMMEDIATE /* a free whose completion is missing removes the block */
 };
 
-/* An allocated block whose size is not what was asked for, rounded; that of the last event comes first. */
-struct course_exception {
+/* An allocation whose block does not have the rounded size of the request; the last event comes first. */
+struct replay_model_exception {
     size_t event;
     uint64_t bytes;
 };
@@ -31,117 +202,119 @@ struct course_exception {
 
 static uint64_t round_up(uint64_t bytes)
 {
-    if (bytes > UINT64_MAX - QUANTUM)
+    if (bytes > UINT64_MAX - BLOCK_UNIT)
         return bytes;
-    return bytes == 0 ? QUANTUM : (bytes + QUANTUM - 1) / QUANTUM * QUANTUM;
+    return bytes == 0 ? BLOCK_UNIT : (bytes + BLOCK_UNIT - 1) / BLOCK_UNIT * BLOCK_UNIT;
 }
 
-static bool add_block(struct course *course, const struct course_block *block)
+static bool add_block(struct replay_model *model, const struct replay_model_block *block)
 {
-    const uint32_t slot = ordered_add(&course->blocks, block->address);
+    const uint32_t slot = ordered_add(&model->blocks, block->address);
 
-    if (slot == ORDERED_NONE || !ordered_follow(&course->blocks, (void **)&course->block,
-                                                &course->block_room, sizeof(*block))) {
-        course->lacks_memory = true;
+    if (slot == ORDERED_NONE || !ordered_resize(&model->blocks, (void **)&model->block,
+                                                &model->block_capacity, sizeof(*block))) {
+        model->out_of_memory = true;
         return false;
     }
-    course->block[slot] = *block;
-    *(block->is_pending ? &course->pending : &course->live) += block->bytes;
-    if (course->watcher.block_comes)
-        course->watcher.block_comes(course->watcher.self, slot, &course->block[slot]);
+    model->block[slot] = *block;
+    *(block->is_pending ? &model->pending : &model->allocated) += block->bytes;
+    if (model->observer.block_added)
+        model->observer.block_added(model->observer.self, slot, &model->block[slot]);
     return true;
 }
 
-static void remove_block(struct course *course, uint32_t slot)
+static void remove_block(struct replay_model *model, uint32_t slot)
 {
-    const struct course_block *block = &course->block[slot];
+    const struct replay_model_block *block = &model->block[slot];
 
-    *(block->is_pending ? &course->pending : &course->live) -= block->bytes;
-    if (course->watcher.block_leaves)
-        course->watcher.block_leaves(course->watcher.self, slot, block);
-    ordered_remove(&course->blocks, block->address);
+    *(block->is_pending ? &model->pending : &model->allocated) -= block->bytes;
+    if (model->observer.block_removed)
+        model->observer.block_removed(model->observer.self, slot, block);
+    ordered_remove(&model->blocks, block->address);
 }
 
-static void set_pending(struct course *course, uint32_t slot, bool is_pending)
+static void set_pending(struct replay_model *model, uint32_t slot, bool is_pending)
 {
-    struct course_block *block = &course->block[slot];
+    struct replay_model_block *block = &model->block[slot];
 
     if (block->is_pending == is_pending)
         return;
-    *(is_pending ? &course->live : &course->pending) -= block->bytes;
-    *(is_pending ? &course->pending : &course->live) += block->bytes;
+    *(is_pending ? &model->allocated : &model->pending) -= block->bytes;
+    *(is_pending ? &model->pending : &model->allocated) += block->bytes;
     block->is_pending = is_pending;
-    block->since_us = course->now_us;
-    if (is_pending && course->watcher.block_is_freed)
-        course->watcher.block_is_freed(course->watcher.self, slot, block);
+    block->since_us = model->now_us;
+    if (is_pending && model->observer.block_freed)
+        model->observer.block_freed(model->observer.self, slot, block);
 }
 
-static uint32_t slot_at(const struct course *course, uint64_t address)
+static uint32_t slot_at(const struct replay_model *model, uint64_t address)
 {
-    const uint32_t slot = ordered_up_to(&course->blocks, address);
+    const uint32_t slot = ordered_up_to(&model->blocks, address);
 
-    return slot != ORDERED_NONE && address - course->block[slot].address < course->block[slot].bytes
+    return slot != ORDERED_NONE && address - model->block[slot].address < model->block[slot].bytes
                ? slot
                : ORDERED_NONE;
 }
 
-const struct course_block *course_block_at(const struct course *course, uint64_t address)
+const struct replay_model_block *replay_model_block_at(const struct replay_model *model,
+                                                       uint64_t address)
 {
-    const uint32_t slot = slot_at(course, address);
+    const uint32_t slot = slot_at(model, address);
 
-    return slot == ORDERED_NONE ? NULL : &course->block[slot];
+    return slot == ORDERED_NONE ? NULL : &model->block[slot];
 }
 
-static bool has_blocks(const struct course *course, uint64_t start, uint64_t end)
+static bool has_blocks(const struct replay_model *model, uint64_t start, uint64_t end)
 {
-    const uint32_t slot = ordered_up_to(&course->blocks, end - 1);
+    const uint32_t slot = ordered_up_to(&model->blocks, end - 1);
 
-    return slot != ORDERED_NONE && course->block[slot].address + course->block[slot].bytes > start;
+    return slot != ORDERED_NONE && model->block[slot].address + model->block[slot].bytes > start;
 }
 
-/* How far memory of one kind goes from an address on, at least up to `enough`; adjacent ranges may be of several streams. */
-static uint64_t memory_end(const struct course *course, uint64_t address, uint64_t enough)
+/* The end of contiguous memory of one kind from an address, searched up to `enough`; ranges of different streams may
+ * be adjacent. */
+static uint64_t memory_end(const struct replay_model *model, uint64_t address, uint64_t enough)
 {
-    const struct course_range *range = course_ranges_at(course, address);
+    const struct replay_model_range *range = replay_model_range_at(model, address);
     uint64_t end = range ? range->end : address;
 
     while (range && range->is_expandable && end < enough) {
-        range = course_ranges_at(course, end);
+        range = replay_model_range_at(model, end);
         if (range && range->is_expandable)
             end = range->end;
     }
     return end;
 }
 
-/* How many bytes a block at an address may have, up to as many; 0: there is no place. */
-static uint64_t place_for(const struct course *course, uint64_t address, uint64_t bytes)
+/* The bytes that a block at an address can have, at most `bytes`; 0: the address is not free. */
+static uint64_t free_bytes_at(const struct replay_model *model, uint64_t address, uint64_t bytes)
 {
     const uint64_t enough = bytes > UINT64_MAX - address ? UINT64_MAX : address + bytes;
-    const uint64_t end = memory_end(course, address, enough);
+    const uint64_t end = memory_end(model, address, enough);
     uint32_t next;
 
-    if (slot_at(course, address) != ORDERED_NONE)
+    if (slot_at(model, address) != ORDERED_NONE)
         return 0;
     if (bytes > end - address)
         bytes = end - address;
-    next = ordered_from(&course->blocks, address);
-    if (next != ORDERED_NONE && course->block[next].address - address < bytes)
-        bytes = course->block[next].address - address;
+    next = ordered_from(&model->blocks, address);
+    if (next != ORDERED_NONE && model->block[next].address - address < bytes)
+        bytes = model->block[next].address - address;
     return bytes;
 }
 
-/* --- The end. --- */
+/* --- The state at the end. --- */
 
-static void drop(struct course *course, uint64_t bytes)
+static void drop(struct replay_model *model, uint64_t bytes)
 {
-    course->dropped.blocks++;
-    course->dropped.bytes += bytes;
+    model->dropped.blocks++;
+    model->dropped.bytes += bytes;
 }
 
-static void load_block(struct course *course, const struct recording_segment *segment,
+static void load_block(struct replay_model *model, const struct recording_segment *segment,
                        const struct recording_block *block)
 {
-    const struct course_block loaded = {
+    const struct replay_model_block loaded = {
         .address = block->address,
         .bytes = block->bytes,
         .stream = segment->stream,
@@ -155,80 +328,81 @@ static void load_block(struct course *course, const struct recording_segment *se
     if (block->state == RECORDING_INACTIVE)
         return;
     if (block->bytes == 0 || block->address < segment->address ||
-        place_for(course, block->address, block->bytes) < block->bytes) {
-        course->left_out++;
-        drop(course, block->bytes);
+        free_bytes_at(model, block->address, block->bytes) < block->bytes) {
+        model->omitted++;
+        drop(model, block->bytes);
     } else {
-        (void)add_block(course, &loaded);
+        (void)add_block(model, &loaded);
     }
 }
 
-/* Addresses of segments are even: users of a course may count on that. */
+/* Addresses of segments are even: fragmentation.c relies on it. */
 static bool is_range(uint64_t start, uint64_t bytes)
 {
     return bytes > 0 && start % 2 == 0 && bytes % 2 == 0 && bytes <= UINT64_MAX - start;
 }
 
-static void load_segment(struct course *course, const struct recording *recording,
+static void load_segment(struct replay_model *model, const struct recording *recording,
                          const struct recording_segment *segment)
 {
-    const struct course_range range = {
+    const struct replay_model_range range = {
         .start = segment->address,
         .end = segment->address + segment->bytes,
         .stream = segment->stream,
-        .page = segment->is_expandable && segment->is_small ? COURSE_SMALL_PAGE : 0,
+        .page = segment->is_expandable && segment->is_small ? REPLAY_MODEL_SMALL_PAGE : 0,
         .pool = segment->pool,
         .is_expandable = segment->is_expandable,
     };
 
     if (!is_range(segment->address, segment->bytes) ||
-        course_ranges_mapped(course, range.start, range.end, false) > 0) {
-        course->left_out++;
+        mapped_bytes(model, range.start, range.end, false) > 0) {
+        model->omitted++;
         for (uint32_t i = 0; i < segment->count; i++)
             if (recording->blocks[segment->first + i].state != RECORDING_INACTIVE)
-                drop(course, recording->blocks[segment->first + i].bytes);
+                drop(model, recording->blocks[segment->first + i].bytes);
         return;
     }
-    if (!course_ranges_add(course, &range))
+    if (!add_range(model, &range))
         return;
-    for (uint32_t i = 0; i < segment->count && !course->lacks_memory; i++)
-        load_block(course, segment, &recording->blocks[segment->first + i]);
+    for (uint32_t i = 0; i < segment->count && !model->out_of_memory; i++)
+        load_block(model, segment, &recording->blocks[segment->first + i]);
 }
 
-/* --- Events backward. --- */
+/* --- Undo. --- */
 
-static bool note_exception(struct course *course, size_t event, uint64_t bytes)
+static bool record_exception(struct replay_model *model, size_t event, uint64_t bytes)
 {
-    if (!array_room((void **)&course->exceptions, course->exception_count,
-                    sizeof(*course->exceptions))) {
-        course->lacks_memory = true;
+    if (!array_reserve((void **)&model->exceptions, model->exception_count,
+                       sizeof(*model->exceptions))) {
+        model->out_of_memory = true;
         return false;
     }
-    course->exceptions[course->exception_count++] = (struct course_exception){event, bytes};
+    model->exceptions[model->exception_count++] = (struct replay_model_exception){event, bytes};
     return true;
 }
 
-/* A pending block is one whose free_requested is missing. */
-static enum plan undo_alloc(struct course *course, size_t number)
+/* The block may be pending: its free_requested is missing then. */
+static enum plan undo_alloc(struct replay_model *model, size_t number)
 {
-    const struct recording_event *event = &course->device->events[number];
-    const uint32_t slot = ordered_find(&course->blocks, event->address);
+    const struct recording_event *event = &model->device->events[number];
+    const uint32_t slot = ordered_find(&model->blocks, event->address);
 
     if (slot == ORDERED_NONE) {
-        drop(course, event->bytes);
-        return LEFT_OUT;
+        drop(model, event->bytes);
+        return OMITTED;
     }
-    if (course->block[slot].bytes != round_up(event->bytes))
-        (void)note_exception(course, number, course->block[slot].bytes);
-    remove_block(course, slot);
+    if (model->block[slot].bytes != round_up(event->bytes))
+        (void)record_exception(model, number, model->block[slot].bytes);
+    remove_block(model, slot);
     return PLAIN;
 }
 
-/* The block that a free was of.  Its stack and label are those of its allocation, which is not known yet. */
-static bool bring_back(struct course *course, const struct recording_event *event, bool is_pending)
+/* Add the block that an event freed.  Its stack and label are not known before its allocation. */
+static bool restore_block(struct replay_model *model, const struct recording_event *event,
+                          bool is_pending)
 {
-    const uint64_t bytes = place_for(course, event->address, round_up(event->bytes));
-    const struct course_block block = {
+    const uint64_t bytes = free_bytes_at(model, event->address, round_up(event->bytes));
+    const struct replay_model_block block = {
         .address = event->address,
         .bytes = bytes,
         .stream = event->stream,
@@ -238,45 +412,45 @@ static bool bring_back(struct course *course, const struct recording_event *even
         .is_older = true,
     };
 
-    return bytes > 0 && add_block(course, &block);
+    return bytes > 0 && add_block(model, &block);
 }
 
-static enum plan undo_request(struct course *course, size_t number)
+static enum plan undo_request(struct replay_model *model, size_t number)
 {
-    const struct recording_event *event = &course->device->events[number];
-    const uint32_t slot = ordered_find(&course->blocks, event->address);
+    const struct recording_event *event = &model->device->events[number];
+    const uint32_t slot = ordered_find(&model->blocks, event->address);
 
     if (slot == ORDERED_NONE)
-        return bring_back(course, event, false) ? AT_ONCE : LEFT_OUT;
-    if (!course->block[slot].is_pending)
-        return LEFT_OUT;
-    set_pending(course, slot, false);
+        return restore_block(model, event, false) ? IMMEDIATE : OMITTED;
+    if (!model->block[slot].is_pending)
+        return OMITTED;
+    set_pending(model, slot, false);
     return PLAIN;
 }
 
 /* Mapped memory may be part of a range or several; a classic segment is a range. */
-static enum plan undo_arrival(struct course *course, const struct recording_event *event)
+static enum plan undo_map(struct replay_model *model, const struct recording_event *event)
 {
     const uint64_t start = event->address, end = start + event->bytes;
-    const struct course_range *range = course_ranges_at(course, start);
+    const struct replay_model_range *range = replay_model_range_at(model, start);
     enum plan plan;
 
-    if (!range || !is_range(start, event->bytes) || has_blocks(course, start, end))
-        return LEFT_OUT;
+    if (!range || !is_range(start, event->bytes) || has_blocks(model, start, end))
+        return OMITTED;
     if (event->action == RECORDING_SEGMENT_MAP
-            ? course_ranges_expandable(course, start, end) < event->bytes
+            ? replay_model_expandable_bytes(model, start, end) < event->bytes
             : range->is_expandable || range->start != start || range->end != end)
-        return LEFT_OUT;
-    plan = course_ranges_have_small(course, start, end) ? SMALL_PAGES : PLAIN;
-    return course_ranges_remove(course, start, end) ? plan : LEFT_OUT;
+        return OMITTED;
+    plan = has_small_pages(model, start, end) ? SMALL_PAGES : PLAIN;
+    return remove_memory(model, start, end) ? plan : OMITTED;
 }
 
-static struct course_range range_of(const struct recording_event *event, uint64_t page)
+static struct replay_model_range range_of(const struct recording_event *event, uint64_t page)
 {
     const bool is_expandable =
         event->action == RECORDING_SEGMENT_MAP || event->action == RECORDING_SEGMENT_UNMAP;
 
-    return (struct course_range){
+    return (struct replay_model_range){
         .start = event->address,
         .end = event->address + event->bytes,
         .stream = event->stream,
@@ -286,34 +460,34 @@ static struct course_range range_of(const struct recording_event *event, uint64_
     };
 }
 
-static enum plan undo_departure(struct course *course, const struct recording_event *event)
+static enum plan undo_unmap(struct replay_model *model, const struct recording_event *event)
 {
-    const bool is_small = course_ranges_page(course, event->bytes) == COURSE_SMALL_PAGE;
-    const struct course_range range = range_of(event, is_small ? COURSE_SMALL_PAGE : 0);
+    const bool is_small = page_for(model, event->bytes) == REPLAY_MODEL_SMALL_PAGE;
+    const struct replay_model_range range = range_of(event, is_small ? REPLAY_MODEL_SMALL_PAGE : 0);
 
     if (!is_range(event->address, event->bytes) ||
-        course_ranges_mapped(course, range.start, range.end, false) > 0)
-        return LEFT_OUT;
-    return course_ranges_add(course, &range) ? PLAIN : LEFT_OUT;
+        mapped_bytes(model, range.start, range.end, false) > 0)
+        return OMITTED;
+    return add_range(model, &range) ? PLAIN : OMITTED;
 }
 
-static enum plan undo(struct course *course, size_t number)
+static enum plan undo(struct replay_model *model, size_t number)
 {
-    const struct recording_event *event = &course->device->events[number];
+    const struct recording_event *event = &model->device->events[number];
 
     switch ((enum recording_action)event->action) {
     case RECORDING_ALLOC:
-        return undo_alloc(course, number);
+        return undo_alloc(model, number);
     case RECORDING_FREE_REQUESTED:
-        return undo_request(course, number);
+        return undo_request(model, number);
     case RECORDING_FREE_COMPLETED:
-        return bring_back(course, event, course->has_requests) ? PLAIN : LEFT_OUT;
+        return restore_block(model, event, model->has_requests) ? PLAIN : OMITTED;
     case RECORDING_SEGMENT_ALLOC:
     case RECORDING_SEGMENT_MAP:
-        return undo_arrival(course, event);
+        return undo_map(model, event);
     case RECORDING_SEGMENT_FREE:
     case RECORDING_SEGMENT_UNMAP:
-        return undo_departure(course, event);
+        return undo_unmap(model, event);
     case RECORDING_OOM:
     case RECORDING_SNAPSHOT:
     case RECORDING_ANNOTATE:
@@ -323,70 +497,69 @@ static enum plan undo(struct course *course, size_t number)
     return PLAIN;
 }
 
-/* --- Events forward. --- */
+/* --- Replay. --- */
 
-static uint64_t allocated_bytes(struct course *course, size_t number)
+static uint64_t allocated_bytes(struct replay_model *model, size_t number)
 {
-    const struct course_exception *next =
-        course->exception_count > 0 ? &course->exceptions[course->exception_count - 1] : NULL;
+    const struct replay_model_exception *next =
+        model->exception_count > 0 ? &model->exceptions[model->exception_count - 1] : NULL;
 
     if (!next || next->event != number)
-        return round_up(course->device->events[number].bytes);
-    course->exception_count--;
+        return round_up(model->device->events[number].bytes);
+    model->exception_count--;
     return next->bytes;
 }
 
-static void play_alloc(struct course *course, size_t number)
+static void replay_alloc(struct replay_model *model, size_t number)
 {
-    const struct recording_event *event = &course->device->events[number];
-    const struct course_block block = {
+    const struct recording_event *event = &model->device->events[number];
+    const struct replay_model_block block = {
         .address = event->address,
-        .bytes = allocated_bytes(course, number),
+        .bytes = allocated_bytes(model, number),
         .stream = event->stream,
         .requested = event->bytes,
-        .since_us = course->now_us,
+        .since_us = model->now_us,
         .stack = event->stack,
         .label = event->label,
         .pool = event->pool,
     };
 
-    (void)add_block(course, &block);
+    (void)add_block(model, &block);
 }
 
-static void play_free(struct course *course, size_t number)
+static void replay_free(struct replay_model *model, size_t number)
 {
-    const struct recording_event *event = &course->device->events[number];
-    const uint32_t slot = ordered_find(&course->blocks, event->address);
+    const struct recording_event *event = &model->device->events[number];
+    const uint32_t slot = ordered_find(&model->blocks, event->address);
 
-    if (event->action == RECORDING_FREE_REQUESTED && course->plan[number] == PLAIN)
-        set_pending(course, slot, true);
+    if (event->action == RECORDING_FREE_REQUESTED && model->plan[number] == PLAIN)
+        set_pending(model, slot, true);
     else
-        remove_block(course, slot);
+        remove_block(model, slot);
 }
 
-static void play(struct course *course, size_t number)
+static void replay(struct replay_model *model, size_t number)
 {
-    const struct recording_event *event = &course->device->events[number];
-    struct course_range range;
+    const struct recording_event *event = &model->device->events[number];
+    struct replay_model_range range;
 
     switch ((enum recording_action)event->action) {
     case RECORDING_ALLOC:
-        play_alloc(course, number);
+        replay_alloc(model, number);
         break;
     case RECORDING_FREE_REQUESTED:
     case RECORDING_FREE_COMPLETED:
-        play_free(course, number);
+        replay_free(model, number);
         break;
     case RECORDING_SEGMENT_ALLOC:
     case RECORDING_SEGMENT_MAP:
-        range = range_of(event, course->plan[number] == SMALL_PAGES
-                                    ? COURSE_SMALL_PAGE
-                                    : course_ranges_page(course, event->bytes));
-        (void)course_ranges_add(course, &range);
+        range = range_of(event, model->plan[number] == SMALL_PAGES ? REPLAY_MODEL_SMALL_PAGE
+                                                                   : page_for(model, event->bytes));
+        (void)add_range(model, &range);
         break;
     case RECORDING_SEGMENT_FREE:
     case RECORDING_SEGMENT_UNMAP:
-        (void)course_ranges_remove(course, event->address, event->address + event->bytes);
+        (void)remove_memory(model, event->address, event->address + event->bytes);
         break;
     case RECORDING_OOM:
     case RECORDING_SNAPSHOT:
@@ -396,18 +569,18 @@ static void play(struct course *course, size_t number)
     }
 }
 
-uint64_t course_next_us(const struct course *course)
+uint64_t replay_model_next_us(const struct replay_model *model)
 {
     uint64_t time_us;
 
-    if (!course->plan || course->at == course->device->event_count)
-        return course->now_us;
-    time_us = course->has_times ? course->device->events[course->at].time_us : course->ticks;
-    return time_us > course->now_us ? time_us : course->now_us;
+    if (!model->plan || model->at == model->device->event_count)
+        return model->now_us;
+    time_us = model->has_times ? model->device->events[model->at].time_us : model->ticks;
+    return time_us > model->now_us ? time_us : model->now_us;
 }
 
-/* Whether an event and the next one are a free that no stream delays. */
-static bool is_free_at_once(const struct recording_device *device, size_t number)
+/* Whether an event and the next one are a free that waits for no stream. */
+static bool is_immediate_free(const struct recording_device *device, size_t number)
 {
     const struct recording_event *event = &device->events[number];
 
@@ -415,49 +588,49 @@ static bool is_free_at_once(const struct recording_device *device, size_t number
            event[1].action == RECORDING_FREE_COMPLETED && event[1].address == event->address;
 }
 
-/* All events are taken back, and then played. */
-static void show(const struct course *course, size_t done)
+/* Each event is undone and replayed. */
+static void update_progress(const struct replay_model *model, size_t done)
 {
-    if (done % SHOWN_EVENTS == 0)
-        progress_reach(done, 2 * (uint64_t)course->device->event_count);
+    if (done % PROGRESS_EVENTS == 0)
+        progress_update(done, 2 * (uint64_t)model->device->event_count);
 }
 
-bool course_step(struct course *course)
+bool replay_model_step(struct replay_model *model)
 {
-    if (course->lacks_memory || !course->plan || course->at == course->device->event_count)
+    if (model->out_of_memory || !model->plan || model->at == model->device->event_count)
         return false;
-    course->now_us = course_next_us(course);
-    if (course->plan[course->at] != LEFT_OUT)
-        play(course, course->at);
-    course->ticks += !is_free_at_once(course->device, course->at);
-    course->at++;
-    show(course, course->device->event_count + course->at);
-    return !course->lacks_memory;
+    model->now_us = replay_model_next_us(model);
+    if (model->plan[model->at] != OMITTED)
+        replay(model, model->at);
+    model->ticks += !is_immediate_free(model->device, model->at);
+    model->at++;
+    update_progress(model, model->device->event_count + model->at);
+    return !model->out_of_memory;
 }
 
-/* --- Beginning and end. --- */
+/* --- Setup. --- */
 
-static bool load(struct course *course, const struct recording *recording,
+static bool load(struct replay_model *model, const struct recording *recording,
                  const struct recording_device *device)
 {
-    memset(course, 0, sizeof(*course));
-    course->device = device;
-    course->large_page = course_ranges_large_page(recording);
-    ordered_init(&course->blocks);
-    ordered_init(&course->ranges);
-    for (size_t i = 0; i < device->segment_count && !course->lacks_memory; i++)
-        load_segment(course, recording, &device->segments[i]);
-    if (course->lacks_memory)
-        course_fini(course);
-    return !course->lacks_memory;
+    memset(model, 0, sizeof(*model));
+    model->device = device;
+    model->large_page = find_large_page(recording);
+    ordered_init(&model->blocks);
+    ordered_init(&model->ranges);
+    for (size_t i = 0; i < device->segment_count && !model->out_of_memory; i++)
+        load_segment(model, recording, &device->segments[i]);
+    if (model->out_of_memory)
+        replay_model_fini(model);
+    return !model->out_of_memory;
 }
 
-bool course_init_at_end(struct course *course, const struct recording *recording,
-                        const struct recording_device *device)
+bool replay_model_init_at_end(struct replay_model *model, const struct recording *recording,
+                              const struct recording_device *device)
 {
-    if (!load(course, recording, device))
+    if (!load(model, recording, device))
         return false;
-    course_ranges_set_pages(course);
+    set_unknown_pages(model);
     return true;
 }
 
@@ -478,75 +651,76 @@ static uint64_t first_time(const struct recording_device *device)
     return 0;
 }
 
-static void set_clock(struct course *course, uint64_t now_us)
+static void set_clock(struct replay_model *model, uint64_t now_us)
 {
-    course->now_us = now_us;
-    course->has_times = now_us > 0;
-    for (uint32_t slot = 0; slot < course->blocks.used; slot++)
-        course->block[slot].since_us = now_us;
+    model->now_us = now_us;
+    model->has_times = now_us > 0;
+    for (uint32_t slot = 0; slot < model->blocks.used; slot++)
+        model->block[slot].since_us = now_us;
 }
 
-void course_count_events(struct course *course)
+void replay_model_count_events(struct replay_model *model)
 {
-    set_clock(course, 0);
+    set_clock(model, 0);
 }
 
-bool course_init(struct course *course, const struct recording *recording,
-                 const struct recording_device *device)
+bool replay_model_init(struct replay_model *model, const struct recording *recording,
+                       const struct recording_device *device)
 {
-    if (!load(course, recording, device))
+    if (!load(model, recording, device))
         return false;
-    course->has_requests = has_requests(device);
-    course->plan = malloc(device->event_count + 1);
-    course->lacks_memory = !course->plan;
-    for (size_t i = device->event_count; i-- > 0 && !course->lacks_memory;) {
-        course->plan[i] = (uint8_t)undo(course, i);
-        course->left_out += course->plan[i] == LEFT_OUT;
-        show(course, device->event_count - i);
+    model->has_requests = has_requests(device);
+    model->plan = malloc(device->event_count + 1);
+    model->out_of_memory = !model->plan;
+    for (size_t i = device->event_count; i-- > 0 && !model->out_of_memory;) {
+        model->plan[i] = (uint8_t)undo(model, i);
+        model->omitted += model->plan[i] == OMITTED;
+        update_progress(model, device->event_count - i);
     }
-    if (course->lacks_memory) {
-        course_fini(course);
+    if (model->out_of_memory) {
+        replay_model_fini(model);
         return false;
     }
-    course_ranges_set_pages(course);
-    set_clock(course, first_time(device));
+    set_unknown_pages(model);
+    set_clock(model, first_time(device));
     return true;
 }
 
-bool course_report_dropped(const char *file, const struct course_dropped *dropped)
+bool replay_model_report_dropped(const char *file, const struct replay_model_dropped *dropped)
 {
     if (dropped->blocks == 0)
         return false;
-    complain("%s: no segment of the file contains %s of %s, which the report leaves out; the file "
-             "is inconsistent, or entries are missing",
-             file, amount_of(dropped->blocks, "allocated block").text,
-             amount_bytes(dropped->bytes).text);
+    message_print(
+        "%s: no segment of the file contains %s of %s, which the report leaves out; the file "
+        "is inconsistent, or entries are missing",
+        file, amount_of(dropped->blocks, "allocated block").text,
+        amount_bytes(dropped->bytes).text);
     return true;
 }
 
-void course_fini(struct course *course)
+void replay_model_fini(struct replay_model *model)
 {
-    ordered_fini(&course->blocks);
-    ordered_fini(&course->ranges);
-    free(course->block);
-    free(course->range);
-    free(course->plan);
-    free(course->exceptions);
-    course->block = NULL;
-    course->range = NULL;
-    course->plan = NULL;
-    course->exceptions = NULL;
+    ordered_fini(&model->blocks);
+    ordered_fini(&model->ranges);
+    free(model->block);
+    free(model->range);
+    free(model->plan);
+    free(model->exceptions);
+    model->block = NULL;
+    model->range = NULL;
+    model->plan = NULL;
+    model->exceptions = NULL;
 }
 
-void course_watch(struct course *course, const struct course_watcher *watcher)
+void replay_model_observe(struct replay_model *model, const struct replay_model_observer *observer)
 {
     uint32_t slot;
 
-    course->watcher = *watcher;
-    for (slot = ordered_from(&course->ranges, 0); slot != ORDERED_NONE && watcher->range_comes;
-         slot = ordered_from(&course->ranges, course->range[slot].end))
-        watcher->range_comes(watcher->self, &course->range[slot]);
-    for (slot = ordered_from(&course->blocks, 0); slot != ORDERED_NONE && watcher->block_comes;
-         slot = ordered_from(&course->blocks, course->block[slot].address + 1))
-        watcher->block_comes(watcher->self, slot, &course->block[slot]);
+    model->observer = *observer;
+    for (slot = ordered_from(&model->ranges, 0); slot != ORDERED_NONE && observer->range_added;
+         slot = ordered_from(&model->ranges, model->range[slot].end))
+        observer->range_added(observer->self, &model->range[slot]);
+    for (slot = ordered_from(&model->blocks, 0); slot != ORDERED_NONE && observer->block_added;
+         slot = ordered_from(&model->blocks, model->block[slot].address + 1))
+        observer->block_added(observer->self, slot, &model->block[slot]);
 }

@@ -1,124 +1,136 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The course of a device: the state of its memory, played forward through the events of a recording.
+ * The replay model: the memory of a device over time, computed from the events of a recording.
  *
- * The state before the first event is found by taking all events back from the segments at the end, as PyTorch's viewer
- * does.  An event that cannot be taken back, because events before or between are missing, is left out and counted;
- * so each event that is played finds what it changes.
+ * A recording has the segments at its end and events before.  All events are undone from the end backward, which
+ * yields the state before the first event; then they are replayed one at a time.  PyTorch's viewer does the same.  An
+ * event that cannot be undone, because earlier or intermediate events are missing, is omitted and counted, so each
+ * replayed event applies to the state that it finds.
  *
- * Terms:
- *   range  a run of addresses with memory: a classic segment, or all adjacent mapped memory of one stream, pool and
- *          page size in expandable segments
- *   block  live, or pending: freed by the user, and not by all streams
+ *   range  a contiguous range of addresses with memory: a classic segment, or mapped memory of expandable segments
+ *          with one stream, pool and page size.
+ *   block  an allocated block, or a pending one: the user has freed it, and a stream may still use it.
  *
- * COURSE-1  Ranges do not overlap.  Blocks do not overlap, and each lies in memory of one kind, expandable or classic.
- * COURSE-2  Behind the last event the state is that of the segments, but for blocks that were left out.
+ * MODEL-1  Ranges do not overlap.  Blocks do not overlap, and each is in memory of one kind, expandable or classic.
+ * MODEL-2  After the last event, the state is that of the segments, except for omitted blocks.
  *
- * A block has the size that the segments say.  That of a block which was freed is in no file: it is what was asked for,
- * rounded up to 512 bytes, and ends where the next block begins.
+ * A block of a segment has the size that the file contains.  The size of a block that was freed is not in the file:
+ * it is the requested size, rounded up to 512 bytes, and limited by the next block.
  *
- * The page of expandable memory is what the driver maps and takes back as one piece, 2 MiB or a large one: 20 MiB, or
- * large_segment_size_mb of the file's configuration.  No file names it, so it follows from sizes: memory has large pages
- * if it came, or was there before the first event, as a multiple of them.  It has pages of 2 MiB in a segment that the
- * file calls small, where a part of another size was unmapped, and everywhere with page_size:small.
+ * A page of expandable memory is the unit in which the driver maps and unmaps it: 2 MiB, or a large page of 20 MiB or
+ * large_segment_size_mb of the file's configuration.  The file does not contain the page size, so it is inferred:
+ * memory has large pages if it was mapped, or existed before the first event, as a multiple of them.  It has pages of
+ * 2 MiB in a segment that the file calls small, if a part of another size was unmapped, and everywhere with
+ * page_size:small.
  *
- * Locking: none; a course belongs to one thread.
+ * Locking: none; one thread uses a model.
  */
-#ifndef TOOLS_COURSE_H
-#define TOOLS_COURSE_H
+#ifndef TOOLS_REPLAY_MODEL_H
+#define TOOLS_REPLAY_MODEL_H
 
-#include "src/tools/containers/ordered.h"
+#include "src/tools/containers/containers.h"
 #include "src/tools/reading/recording.h"
 
-struct course_block {
+struct replay_model_block {
     uint64_t address, bytes, stream;
-    uint64_t requested;          /* bytes that were asked for */
-    uint64_t since_us;           /* when it became what it is; course.now_us at the beginning */
-    uint32_t stack, label, pool; /* of its allocation, where they are known */
+    uint64_t requested;          /* bytes */
+    uint64_t since_us;           /* time of its last change; at first, the time of the model */
+    uint32_t stack, label, pool; /* of its allocation, if known */
     bool is_pending;
     bool is_older; /* allocated before the first event */
 };
 
-struct course_range {
+struct replay_model_range {
     uint64_t start, end, stream;
-    uint64_t page; /* bytes of each page, from the start on; 0: it is classic */
+    uint64_t page; /* bytes of each page, from the start; 0: classic */
     uint32_t pool;
     bool is_expandable;
 };
 
 /*
- * A watcher hears of changes; each function may be NULL.  A slot belongs to a block as long as the block is there, and
- * is below course.blocks.room.  A range is told as it comes and goes, not as it is joined to others.
+ * Callbacks for changes; each may be NULL.  The slot of a block is valid until the block is removed, and less than
+ * replay_model.blocks.capacity.  A range is reported as it was mapped or unmapped, not as it is joined to others.
  */
-struct course_watcher {
+struct replay_model_observer {
     void *self;
-    void (*block_comes)(void *self, uint32_t slot, const struct course_block *block);
-    void (*block_is_freed)(void *self, uint32_t slot,
-                           const struct course_block *block); /* now pending */
-    void (*block_leaves)(void *self, uint32_t slot, const struct course_block *block);
-    void (*range_comes)(void *self, const struct course_range *range);  /* it is there already */
-    void (*range_leaves)(void *self, const struct course_range *range); /* it is there no more */
+    void (*block_added)(void *self, uint32_t slot, const struct replay_model_block *block);
+    void (*block_freed)(void *self, uint32_t slot,
+                        const struct replay_model_block *block); /* it is pending now */
+    void (*block_removed)(void *self, uint32_t slot, const struct replay_model_block *block);
+    void (*range_added)(void *self,
+                        const struct replay_model_range *range); /* after it was added */
+    void (*range_removed)(void *self,
+                          const struct replay_model_range *range); /* after it was removed */
 };
 
-/* Allocated blocks that are left out since no segment of the file contains them. */
-struct course_dropped {
+/* Allocated blocks that are omitted since no segment of the file contains them. */
+struct replay_model_dropped {
     uint64_t blocks, bytes;
 };
 
-struct course {
+struct replay_model {
     const struct recording_device *device;
     struct ordered blocks; /* by address */
-    struct course_block *block;
+    struct replay_model_block *block;
     struct ordered ranges; /* by start */
-    struct course_range *range;
-    uint32_t block_room, range_room;
-    struct course_watcher watcher;
-    uint64_t reserved, live, pending; /* bytes now */
-    uint64_t now_us;                  /* never goes back */
-    uint64_t large_page;              /* bytes */
-    size_t at;                        /* events so far */
-    size_t left_out;                  /* events, blocks and segments that do not fit the others */
-    struct course_dropped dropped;
-    uint8_t *plan; /* of each event: how it is played */
-    struct course_exception *exceptions;
+    struct replay_model_range *range;
+    uint32_t block_capacity, range_capacity;
+    struct replay_model_observer observer;
+    uint64_t reserved, allocated, pending; /* bytes */
+    uint64_t now_us;                       /* monotonic */
+    uint64_t large_page;                   /* bytes */
+    size_t at;                             /* replayed events */
+    size_t omitted;                        /* events, blocks and segments that contradict others */
+    struct replay_model_dropped dropped;
+    uint8_t *plan; /* by event: how it is replayed */
+    struct replay_model_exception *exceptions;
     size_t exception_count;
-    bool has_times;    /* else its time is ticks */
-    uint64_t ticks;    /* events so far; a free and its completion right behind it are one */
-    bool has_requests; /* else a block lives until its free is complete */
-    bool lacks_memory; /* host memory ran out: the state is wrong from there on */
+    bool has_times;     /* false: `ticks` are the time */
+    uint64_t ticks;     /* events; a free and its completion directly after it count as one */
+    bool has_requests;  /* false: a block is allocated until its free is complete */
+    bool out_of_memory; /* host memory: the state is wrong from then on */
 };
 
+#define REPLAY_MODEL_SMALL_PAGE ((uint64_t)2 << 20)
+
 /*
- * The state before the first event of a device of a recording, both of which must live as long.
+ * Compute the state before the first event.  The recording must outlive the model.
  *
- * Returns: false without host memory; there is nothing to end then
- * Cost:    O(log n) an event, and a byte of host memory for each
+ * Returns: false if out of host memory; there is nothing to free then
+ * Cost:    O(log n) per event, and a byte of host memory per event
  */
-bool course_init(struct course *course, const struct recording *recording,
-                 const struct recording_device *device);
+bool replay_model_init(struct replay_model *model, const struct recording *recording,
+                       const struct recording_device *device);
 
-/* The state at the end alone: a course without events. */
-bool course_init_at_end(struct course *course, const struct recording *recording,
-                        const struct recording_device *device);
+/* The state at the end, without events. */
+bool replay_model_init_at_end(struct replay_model *model, const struct recording *recording,
+                              const struct recording_device *device);
 
-void course_fini(struct course *course);
+void replay_model_fini(struct replay_model *model);
 
-/* Count events, whatever their times: has_times is false then.  Before the first step alone. */
-void course_count_events(struct course *course);
+/* Use the number of events as the time, so that has_times is false.  Call this before the first step. */
+void replay_model_count_events(struct replay_model *model);
 
-/* Tell a watcher from now on; first of all ranges and blocks that are there, as if they came. */
-void course_watch(struct course *course, const struct course_watcher *watcher);
+/* Set the observer, and report all ranges and blocks to it as added. */
+void replay_model_observe(struct replay_model *model, const struct replay_model_observer *observer);
 
-/* The time up to which the state is as it is now: that of the next event, or now. */
-uint64_t course_next_us(const struct course *course);
+/* The time until which the state does not change: that of the next event, or now. */
+uint64_t replay_model_next_us(const struct replay_model *model);
 
-/* Play the next event.  Returns false behind the last one, and where host memory runs out. */
-bool course_step(struct course *course);
+/* Replay the next event.  Returns false after the last one and if out of host memory. */
+bool replay_model_step(struct replay_model *model);
 
-/* Report blocks that were left out on standard error.  Returns whether there are any. */
-bool course_report_dropped(const char *file, const struct course_dropped *dropped);
+/* Report omitted blocks on standard error.  Returns whether there are any. */
+bool replay_model_report_dropped(const char *file, const struct replay_model_dropped *dropped);
 
-/* The block that holds an address, or NULL.  Good until the next step.  Cost: O(log n). */
-const struct course_block *course_block_at(const struct course *course, uint64_t address);
+/* The block or range that contains an address, or NULL.  Valid until the next step.  Cost: O(log n). */
+const struct replay_model_block *replay_model_block_at(const struct replay_model *model,
+                                                       uint64_t address);
+const struct replay_model_range *replay_model_range_at(const struct replay_model *model,
+                                                       uint64_t address);
+
+/* The bytes of [start, end) that are mapped in expandable segments.  Cost: O(log n) per range. */
+uint64_t replay_model_expandable_bytes(const struct replay_model *model, uint64_t start,
+                                       uint64_t end);
 
 #endif

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/containers/index.h"
+#include "src/tools/containers/containers.h"
 
 /* --- Kinds of frames. --- */
 
@@ -62,7 +62,7 @@ static bool slice_begins_with_any(struct slice name, const char *const *words)
     return false;
 }
 
-/* Whether a path has a part, of which a `/` may be a `\\` in the path. */
+/* Whether a path contains a part, of which a `/` may be a `\\` in the path. */
 static bool has_part(const char *path, const char *part)
 {
     for (; *path; path++) {
@@ -274,8 +274,8 @@ static enum frame_kind kind_of_frame(const struct recording *recording, uint32_t
 }
 
 /*
- * The position of the frame that is the site of a stack, of which frame 0 is the innermost.  Among functions of libraries
- * the outermost is the site, since it names the operation; the innermost is the allocator.
+ * The position of the frame that is the site of a stack, of which frame 0 is the innermost.  Among functions of
+ * libraries the outermost is the site, since it names the operation; the innermost is the allocator.
  *
  * Returns: stack->count if no frame can be a site
  */
@@ -317,7 +317,7 @@ static bool get_site(struct sites *sites, struct index *index, uint32_t count, u
 {
     const uint32_t *frames = sites->frames + sites->frame_count;
     const size_t bytes = count * sizeof(*frames);
-    const uint64_t sum = index_sum(frames, bytes);
+    const uint64_t sum = index_hash(frames, bytes);
 
     *out = index_find(index, sum, frames, bytes, is_site, sites);
     if (*out != INDEX_NONE)
@@ -329,7 +329,8 @@ static bool get_site(struct sites *sites, struct index *index, uint32_t count, u
     return index_add(index, sum, *out);
 }
 
-/* Copy the frames of a stack's site to the end of sites->frames, where get_site() keeps those of a new site.  Returns their number. */
+/* Copy the frames of a stack's site to the end of sites->frames, where get_site() keeps those of a new site.  Returns
+ * their number. */
 static uint32_t put_frames(struct sites *sites, const struct recording_stack *stack,
                            const uint8_t *kinds, const uint32_t *same, uint32_t depth)
 {
@@ -368,10 +369,8 @@ static bool is_function(const void *owner, uint32_t number, const void *name, si
     return other.length == bytes && memcmp(other.text, name, bytes) == 0;
 }
 
-/*
- * The kind of each frame, and the frame that stands for it in sites: functions of libraries have one frame for each call
- * in them, and are one site.
- */
+/* Set the kind of each frame, and the frame that represents it in sites: a function of a library has one frame per
+ * call in it, and is one site. */
 static bool classify_frames(const struct recording *recording, uint8_t *kinds, uint32_t *same)
 {
     struct index functions = {0};
@@ -383,7 +382,7 @@ static bool classify_frames(const struct recording *recording, uint8_t *kinds, u
         if (kinds[i] == FRAME_LIBRARY || kinds[i] == FRAME_AUTOGRAD) {
             const struct slice name =
                 qualified_name(recording_text(recording, recording->frames[i].name));
-            const uint64_t sum = index_sum(name.text, name.length);
+            const uint64_t sum = index_hash(name.text, name.length);
 
             same[i] = index_find(&functions, sum, name.text, name.length, is_function, recording);
             if (same[i] == INDEX_NONE) {
@@ -462,7 +461,7 @@ void sites_fini(struct sites *sites)
     memset(sites, 0, sizeof(*sites));
 }
 
-uint32_t sites_of(const void *self, const struct course_block *block)
+uint32_t sites_of(const void *self, const struct replay_model_block *block)
 {
     const struct sites *sites = self;
     const uint32_t site =

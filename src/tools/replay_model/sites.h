@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sites of a recording: who allocated a block, as one line of a report.
+ * Call sites of a recording: the attribution of a block to source code, as one line of a report.
  *
- * A site is one frame of the call stack with some of its callers, a whole stack, or a label.  The frame is the first of
- * these that the stack has:
+ * A site is one frame of the call stack with some of its callers, a whole stack, or a label.  The frame is the first
+ * of these that the stack has:
  *
  *   1. the innermost Python frame outside of PyTorch and of Python's own library
  *   2. the innermost Python frame
@@ -13,11 +13,11 @@
  *   6. the outermost named function of such a library
  *
  * Frames that start threads, interpret Python, schedule the backward graph or capture the stack are never sites, nor
- * callers.  A stack without any other frame counts as no stack.  Callers of a Python frame are Python frames; callers of a
- * frame of kind 1 are of kind 1.  C++ functions are recognized by their qualified name, without return type and
+ * callers.  A stack without any other frame counts as no stack.  Callers of a Python frame are Python frames; callers
+ * of a frame of kind 1 are of kind 1.  C++ functions are recognized by their qualified name, without return type and
  * parameters.  All calls within one function of a library are one site.
  *
- * Locking: none; what is made does not change any more.
+ * Locking: none; sites do not change after sites_init().
  */
 #ifndef TOOLS_SITES_H
 #define TOOLS_SITES_H
@@ -26,8 +26,8 @@
 
 enum sites_by { SITES_BY_FRAME, SITES_BY_STACK, SITES_BY_LABEL };
 
-#define SITES_UNKNOWN 0u /* the file has no stack, or no label */
-#define SITES_OLDER   1u /* nothing is known of it, because it was allocated before the first event */
+#define SITES_UNKNOWN 0u /* the file has no stack or label of it */
+#define SITES_OLDER   1u /* allocated before the first event, without a stack or label */
 
 struct site {
     uint32_t first, count; /* in sites.frames; the innermost comes first */
@@ -48,27 +48,27 @@ struct sites {
 /*
  * Find all sites.
  *
- * @param depth  SITES_BY_FRAME: how many frames make a site, at least 1
+ * @param depth  SITES_BY_FRAME: number of frames of a site, at least 1
  *
- * Returns: false without host memory; there is nothing to end then
+ * Returns: false if out of host memory; there is nothing to free then
  */
 bool sites_init(struct sites *sites, const struct recording *recording, enum sites_by by,
                 uint32_t depth);
 void sites_fini(struct sites *sites);
 
 /* The site of a block; `sites` is a struct sites. */
-uint32_t sites_of(const void *sites, const struct course_block *block);
+uint32_t sites_of(const void *sites, const struct replay_model_block *block);
 
 /*
- * "model.py:212 forward", "backward pass: MmBackward0"; frames are joined by " < ".  The caller frees it; NULL without host
- * memory.
+ * "model.py:212 forward", "backward pass: MmBackward0"; frames are joined by " < ".  The caller frees it; NULL if out
+ * of host memory.
  */
 char *sites_name(const struct sites *sites, uint32_t number);
 
 /* Whether the file of a frame is a module, such as a shared library, and its line an offset in it. */
 bool sites_is_module(const struct recording *recording, uint32_t frame);
 
-/* "model.py:212 forward", "decode (libdecode.so+0x200)".  The caller frees it; NULL without host memory. */
+/* "model.py:212 forward", "decode (libdecode.so+0x200)".  The caller frees it; NULL if out of host memory. */
 char *sites_frame_name(const struct recording *recording, uint32_t frame);
 
 #endif

@@ -10,7 +10,7 @@
 #define SLOT_FREED  UINT32_MAX
 #define SLOT_FAILED (UINT32_MAX - 1)
 
-bool reader_bad(struct reader *reader, const char *format, ...)
+bool reader_fail(struct reader *reader, const char *format, ...)
 {
     va_list arguments;
 
@@ -21,9 +21,9 @@ bool reader_bad(struct reader *reader, const char *format, ...)
     return false;
 }
 
-bool reader_no_memory(struct reader *reader)
+bool reader_out_of_memory(struct reader *reader)
 {
-    return reader_bad(reader, "no host memory is left to read the file");
+    return reader_fail(reader, "out of host memory");
 }
 
 struct quoted reader_quote(const char *text)
@@ -37,7 +37,8 @@ struct quoted reader_quote(const char *text)
     return quoted;
 }
 
-void *reader_room(struct reader *reader, void *array, size_t *capacity, size_t count, size_t size)
+void *reader_reserve(struct reader *reader, void *array, size_t *capacity, size_t count,
+                     size_t size)
 {
     if (count < *capacity)
         return array;
@@ -46,12 +47,12 @@ void *reader_room(struct reader *reader, void *array, size_t *capacity, size_t c
     void *bigger;
 
     if (added * size > XTRACE_MEMORY - reader->held) {
-        reader_bad(reader, "the file needs more than 1 GiB of host memory");
+        reader_fail(reader, "the file needs more than 1 GiB of host memory");
         return NULL;
     }
     bigger = realloc(array, (*capacity + added) * size);
     if (!bigger) {
-        reader_no_memory(reader);
+        reader_out_of_memory(reader);
         return NULL;
     }
     reader->held += added * size;
@@ -59,17 +60,17 @@ void *reader_room(struct reader *reader, void *array, size_t *capacity, size_t c
     return bigger;
 }
 
-struct idmap_entry *reader_add_name(struct reader *reader, struct idmap *map, uint64_t name,
-                                    uint32_t number, uint32_t line)
+struct id_map_entry *reader_add_name(struct reader *reader, struct id_map *map, uint64_t name,
+                                     uint32_t number, uint32_t line)
 {
     size_t before = map->capacity;
-    struct idmap_entry *entry = idmap_add(map, name, number, line);
+    struct id_map_entry *entry = id_map_add(map, name, number, line);
 
     if (!entry)
-        reader_no_memory(reader);
+        reader_out_of_memory(reader);
     reader->held += (map->capacity - before) * sizeof(*entry);
     if (reader->held > XTRACE_MEMORY) {
-        reader_bad(reader, "the file needs more than 1 GiB of host memory");
+        reader_fail(reader, "the file needs more than 1 GiB of host memory");
         return NULL;
     }
     return entry;
@@ -79,7 +80,7 @@ struct xtrace_op *reader_add_op(struct reader *reader, enum xtrace_kind kind)
 {
     struct xtrace *trace = &reader->trace;
     struct xtrace_op *ops =
-        reader_room(reader, trace->ops, &reader->op_capacity, trace->op_count, sizeof(*ops));
+        reader_reserve(reader, trace->ops, &reader->op_capacity, trace->op_count, sizeof(*ops));
 
     if (!ops)
         return NULL;
@@ -92,25 +93,26 @@ struct xtrace_op *reader_add_op(struct reader *reader, enum xtrace_kind kind)
 bool reader_config(struct reader *reader, const char *text)
 {
     if (reader->trace.config)
-        return reader_bad(reader, "a second `c` line");
+        return reader_fail(reader, "duplicate `c` line");
     for (const char *byte = text; *byte; byte++)
         if (*byte < ' ' || *byte > '~')
-            return reader_bad(reader, "the configuration has a byte that is not printable");
+            return reader_fail(reader,
+                               "the configuration contains a byte that is not printable ASCII");
     reader->trace.config = strdup(text);
-    return reader->trace.config || reader_no_memory(reader);
+    return reader->trace.config || reader_out_of_memory(reader);
 }
 
-/* The number that stands for a stream; a new one where the stream is new. */
+/* The index of a stream, which is added if it does not exist. */
 static bool find_stream(struct reader *reader, uint64_t name, uint16_t *out)
 {
-    struct idmap_entry *entry = name ? idmap_find(&reader->streams, name) : NULL;
+    struct id_map_entry *entry = name ? id_map_find(&reader->streams, name) : NULL;
 
     if (!name || entry) {
         *out = entry ? (uint16_t)entry->number : 0;
         return true;
     }
     if (reader->trace.stream_count == XTRACE_STREAMS)
-        return reader_bad(reader, "the file has more than %d streams", XTRACE_STREAMS);
+        return reader_fail(reader, "the file has more than %d streams", XTRACE_STREAMS);
     if (!reader_add_name(reader, &reader->streams, name, reader->trace.stream_count, reader->line))
         return false;
     reader->trace.stream_name[reader->trace.stream_count] = name;
@@ -122,9 +124,9 @@ static bool add_pool(struct reader *reader, uint64_t name, uint16_t *out)
 {
     const uint32_t count = reader->trace.pool_count;
     struct pool_state *states =
-        reader_room(reader, reader->pool_states, &reader->pool_capacity, count, sizeof(*states));
-    uint64_t *names = states ? reader_room(reader, reader->trace.pool_name,
-                                           &reader->pool_name_capacity, count, sizeof(*names))
+        reader_reserve(reader, reader->pool_states, &reader->pool_capacity, count, sizeof(*states));
+    uint64_t *names = states ? reader_reserve(reader, reader->trace.pool_name,
+                                              &reader->pool_name_capacity, count, sizeof(*names))
                              : NULL;
 
     reader->pool_states = states ? states : reader->pool_states;
@@ -132,7 +134,7 @@ static bool add_pool(struct reader *reader, uint64_t name, uint16_t *out)
         return false;
     reader->trace.pool_name = names;
     if (reader->trace.pool_count > XTRACE_POOLS)
-        return reader_bad(reader, "the file has more than %d pools", XTRACE_POOLS);
+        return reader_fail(reader, "the file has more than %d pools", XTRACE_POOLS);
     if (!reader_add_name(reader, &reader->pools, name, reader->trace.pool_count, reader->line))
         return false;
     memset(&states[count], 0, sizeof(*states));
@@ -142,43 +144,43 @@ static bool add_pool(struct reader *reader, uint64_t name, uint16_t *out)
     return true;
 }
 
-/* As find_stream(), for a pool that something is allocated from or routed to. */
+/* As find_stream(), for a pool that an operation uses. */
 static bool find_pool(struct reader *reader, uint64_t name, uint16_t *out)
 {
-    struct idmap_entry *entry = name ? idmap_find(&reader->pools, name) : NULL;
+    struct id_map_entry *entry = name ? id_map_find(&reader->pools, name) : NULL;
 
     if (!name)
-        return reader_bad(reader, "pool 0 is the default pool");
+        return reader_fail(reader, "pool 0 is the default pool");
     if (!entry)
         return add_pool(reader, name, out);
     if (reader->pool_states[entry->number].released)
-        return reader_bad(reader, "pool %" PRIu64 " was released before", name);
+        return reader_fail(reader, "pool %" PRIu64 " was released before", name);
     *out = (uint16_t)entry->number;
     return true;
 }
 
-/* The entry of a block that must be live. */
-static struct idmap_entry *find_block(struct reader *reader, uint64_t id)
+/* The entry of an allocated block. */
+static struct id_map_entry *find_block(struct reader *reader, uint64_t id)
 {
-    struct idmap_entry *entry = idmap_find(&reader->blocks, id);
+    struct id_map_entry *entry = id_map_find(&reader->blocks, id);
 
     if (!entry)
-        reader_bad(reader, "block %" PRIu64 " was never allocated", id);
+        reader_fail(reader, "block %" PRIu64 " was never allocated", id);
     else if (entry->number == SLOT_FREED)
-        reader_bad(reader, "block %" PRIu64 " was freed on line %" PRIu32, id, entry->line);
+        reader_fail(reader, "block %" PRIu64 " was freed on line %" PRIu32, id, entry->line);
     else if (entry->number == SLOT_FAILED)
-        reader_bad(reader,
-                   "block %" PRIu64 " does not exist: its allocation on line %" PRIu32 " failed",
-                   id, entry->line);
+        reader_fail(reader,
+                    "block %" PRIu64 " does not exist: its allocation on line %" PRIu32 " failed",
+                    id, entry->line);
     else
         return entry;
     return NULL;
 }
 
-static bool give_slot_back(struct reader *reader, uint32_t slot)
+static bool free_slot(struct reader *reader, uint32_t slot)
 {
-    uint32_t *slots = reader_room(reader, reader->free_slots, &reader->free_capacity,
-                                  reader->free_count, sizeof(*slots));
+    uint32_t *slots = reader_reserve(reader, reader->free_slots, &reader->free_capacity,
+                                     reader->free_count, sizeof(*slots));
 
     if (!slots)
         return false;
@@ -190,7 +192,7 @@ static bool give_slot_back(struct reader *reader, uint32_t slot)
 bool reader_alloc(struct reader *reader, const struct fields *fields)
 {
     uint64_t id = fields->number[1];
-    struct idmap_entry *entry = idmap_find(&reader->blocks, id);
+    struct id_map_entry *entry = id_map_find(&reader->blocks, id);
     bool recycled = reader->free_count > 0;
     uint32_t slot =
         recycled ? reader->free_slots[reader->free_count - 1] : reader->trace.slot_count;
@@ -198,8 +200,8 @@ bool reader_alloc(struct reader *reader, const struct fields *fields)
     struct xtrace_op *op;
 
     if (entry)
-        return reader_bad(reader, "block %" PRIu64 " appeared before; IDs are never used twice",
-                          id);
+        return reader_fail(reader, "block %" PRIu64 " appeared before; IDs are never used twice",
+                           id);
     if (!find_stream(reader, fields->number[3], &stream))
         return false;
     if (fields->count > 4 && fields->number[4] && !find_pool(reader, fields->number[4], &pool))
@@ -223,10 +225,10 @@ bool reader_alloc(struct reader *reader, const struct fields *fields)
 
 bool reader_free(struct reader *reader, const struct fields *fields)
 {
-    struct idmap_entry *entry = find_block(reader, fields->number[1]);
+    struct id_map_entry *entry = find_block(reader, fields->number[1]);
     struct xtrace_op *op = entry ? reader_add_op(reader, XTRACE_FREE) : NULL;
 
-    if (!op || !give_slot_back(reader, entry->number))
+    if (!op || !free_slot(reader, entry->number))
         return false;
     op->slot = entry->number;
     entry->number = SLOT_FREED;
@@ -235,17 +237,17 @@ bool reader_free(struct reader *reader, const struct fields *fields)
     return true;
 }
 
-/* `! oom`: the allocation above failed. */
+/* `! oom`: the last allocation failed. */
 bool reader_failure(struct reader *reader, const struct fields *fields)
 {
-    struct idmap_entry *entry = reader->last_alloc;
+    struct id_map_entry *entry = reader->last_alloc;
 
     if (strcmp(fields->text[1], "oom") != 0)
-        return reader_bad(reader, "`!` is followed by `oom`, not by '%s'",
-                          reader_quote(fields->text[1]).text);
+        return reader_fail(reader, "`!` is followed by `oom`, not by '%s'",
+                           reader_quote(fields->text[1]).text);
     if (!entry)
-        return reader_bad(reader, "`! oom` must follow an allocation");
-    if (!give_slot_back(reader, entry->number))
+        return reader_fail(reader, "`! oom` must follow an allocation");
+    if (!free_slot(reader, entry->number))
         return false;
     entry->number = SLOT_FAILED;
     reader->trace.ops[reader->trace.op_count - 1].failed = true;
@@ -255,7 +257,7 @@ bool reader_failure(struct reader *reader, const struct fields *fields)
 
 bool reader_use(struct reader *reader, const struct fields *fields)
 {
-    struct idmap_entry *entry = find_block(reader, fields->number[1]);
+    struct id_map_entry *entry = find_block(reader, fields->number[1]);
     uint16_t stream = 0;
     struct xtrace_op *op;
 
@@ -325,14 +327,14 @@ static bool begin_pool(struct reader *reader, const struct fields *fields, bool 
         return false;
     state = &reader->pool_states[pool];
     if (state->open_line)
-        return reader_bad(reader,
-                          "pool %" PRIu64 " was begun on line %" PRIu32 " and has not ended", name,
-                          state->open_line);
+        return reader_fail(reader,
+                           "pool %" PRIu64 " was begun on line %" PRIu32 " and has not ended", name,
+                           state->open_line);
     if (capturing && stream == 0)
-        return reader_bad(reader, "the default stream cannot be captured");
+        return reader_fail(reader, "the default stream cannot be captured");
     if (capturing && reader->captured[stream])
-        return reader_bad(reader, "stream %" PRIu64 " is being captured already",
-                          fields->number[2]);
+        return reader_fail(reader, "stream %" PRIu64 " is being captured already",
+                           fields->number[2]);
     op = reader_add_op(reader, capturing ? XTRACE_CAPTURE_BEGIN : XTRACE_ROUTE_BEGIN);
     if (!op)
         return false;
@@ -349,13 +351,13 @@ static bool begin_pool(struct reader *reader, const struct fields *fields, bool 
 static bool end_pool(struct reader *reader, const struct fields *fields, bool capturing)
 {
     uint64_t name = fields->number[1];
-    struct idmap_entry *entry = idmap_find(&reader->pools, name);
+    struct id_map_entry *entry = id_map_find(&reader->pools, name);
     struct pool_state *state = entry ? &reader->pool_states[entry->number] : NULL;
     struct xtrace_op *op;
 
     if (!state || !state->open_line || state->capturing != capturing)
-        return reader_bad(reader, "no %s to pool %" PRIu64 " has begun",
-                          capturing ? "capture" : "routing", name);
+        return reader_fail(reader, "no %s to pool %" PRIu64 " has begun",
+                           capturing ? "capture" : "routing", name);
     op = reader_add_op(reader, capturing ? XTRACE_CAPTURE_END : XTRACE_ROUTE_END);
     if (!op)
         return false;
@@ -389,18 +391,18 @@ bool reader_route_end(struct reader *reader, const struct fields *fields)
 bool reader_pool_release(struct reader *reader, const struct fields *fields)
 {
     uint64_t name = fields->number[1];
-    struct idmap_entry *entry = idmap_find(&reader->pools, name);
+    struct id_map_entry *entry = id_map_find(&reader->pools, name);
     struct pool_state *state = entry ? &reader->pool_states[entry->number] : NULL;
     struct xtrace_op *op;
 
     if (!state)
-        return reader_bad(reader, "pool %" PRIu64 " was never begun", name);
+        return reader_fail(reader, "pool %" PRIu64 " was never begun", name);
     if (state->released)
-        return reader_bad(reader, "pool %" PRIu64 " was released before", name);
+        return reader_fail(reader, "pool %" PRIu64 " was released before", name);
     if (state->open_line)
-        return reader_bad(reader,
-                          "pool %" PRIu64 " was begun on line %" PRIu32 " and has not ended", name,
-                          state->open_line);
+        return reader_fail(reader,
+                           "pool %" PRIu64 " was begun on line %" PRIu32 " and has not ended", name,
+                           state->open_line);
     op = reader_add_op(reader, XTRACE_POOL_RELEASE);
     if (!op)
         return false;
@@ -412,12 +414,12 @@ bool reader_pool_release(struct reader *reader, const struct fields *fields)
 bool reader_place(struct reader *reader, const struct fields *fields, uint32_t *segment)
 {
     const uint64_t first = fields->number[1];
-    struct idmap_entry *entry = idmap_find(&reader->places, first);
+    struct id_map_entry *entry = id_map_find(&reader->places, first);
 
     if (!reader->last_alloc)
-        return reader_bad(reader, "`p` must follow an allocation that was served");
-    if (!entry && idmap_find(&reader->blocks, first) != reader->last_alloc)
-        return reader_bad(reader, "no segment began with block %" PRIu64, first);
+        return reader_fail(reader, "`p` must follow an allocation that was served");
+    if (!entry && id_map_find(&reader->blocks, first) != reader->last_alloc)
+        return reader_fail(reader, "no segment began with block %" PRIu64, first);
     if (!entry)
         entry = reader_add_name(reader, &reader->places, first, reader->trace.place_count++,
                                 reader->line);
@@ -433,11 +435,11 @@ bool reader_clock(struct reader *reader, const struct fields *fields)
     struct xtrace_op *op;
 
     if (reader->has_clock && now < reader->clock)
-        return reader_bad(reader,
-                          "the clock goes back from %" PRIu64 " to %" PRIu64 " microseconds",
-                          reader->clock, now);
+        return reader_fail(reader,
+                           "the clock decreases from %" PRIu64 " to %" PRIu64 " microseconds",
+                           reader->clock, now);
     if (now > UINT64_MAX / 1000)
-        return reader_bad(reader, "the clock reads more microseconds than there can be");
+        return reader_fail(reader, "the time exceeds 2^64 nanoseconds");
     op = reader_add_op(reader, XTRACE_CLOCK);
     if (!op)
         return false;

@@ -1,27 +1,26 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the lines of a trace mean: the state of a file that is being read, and the rules that each
- * operation must keep.  The grammar, how a line is cut into fields, is in xtrace_read.c; what the entries
- * of a memory snapshot are as lines, in snapshot.c.
+ * The builder of a trace: the state of a file that is being read, and the rules of each operation.  xtrace.c has the
+ * grammar of lines, snapshot.c the conversion of a memory snapshot.
  *
- * Every function that can refuse returns false (or NULL) and has then set the fault.  The memory
- * that a file makes the reader hold is bounded by XTRACE_MEMORY.
+ * A function that rejects its input returns false or NULL, with the fault set on the current line.  All host memory
+ * of a reader is bounded by XTRACE_MEMORY.
  *
- * Locking: none; a reader belongs to one thread.
+ * Locking: none; one thread uses a reader.
  */
 #ifndef TOOLS_READER_H
 #define TOOLS_READER_H
 
-#include "src/tools/containers/idmap.h"
+#include "src/tools/containers/containers.h"
 #include "src/tools/trace/xtrace.h"
 
-#define FIELDS_MOST 15 /* one more than the longest line has */
+#define FIELDS_MAX 15 /* one more than the longest valid line */
 
-/* Where a private pool stands. */
+/* The state of a private pool. */
 struct pool_state {
-    uint32_t open_line; /* of the begin that has no end yet; 0: none */
+    uint32_t open_line; /* line of a begin without an end; 0: none */
     uint16_t stream;    /* of that begin */
-    bool capturing;     /* that begin is a capture's */
+    bool capturing;     /* that begin is of a capture */
     bool released;
 };
 
@@ -31,8 +30,8 @@ struct reader {
     uint32_t line;
     size_t held; /* bytes in growing arrays */
     size_t op_capacity, answer_capacity, label_capacity;
-    struct idmap blocks, streams, pools;
-    struct idmap places;            /* segments that `p` lines name, by the block that began each */
+    struct id_map blocks, streams, pools;
+    struct id_map places;           /* segments of `p` lines, by the ID of their first block */
     struct pool_state *pool_states; /* [trace.pool_count]; the first is the default pool's */
     size_t pool_capacity, pool_name_capacity;
     uint32_t *free_slots;
@@ -40,38 +39,39 @@ struct reader {
     bool captured[XTRACE_STREAMS];
     bool has_clock;
     uint64_t clock;
-    struct idmap_entry *last_alloc; /* set directly after an allocation */
+    struct id_map_entry *last_alloc; /* set if the last operation is an allocation */
 };
 
-/* A line in pieces. */
+/* The fields of a line. */
 struct fields {
-    char *text[FIELDS_MOST];
+    char *text[FIELDS_MAX];
     unsigned count;
-    uint64_t number[FIELDS_MOST]; /* of those that are numbers */
+    uint64_t number[FIELDS_MAX]; /* of numeric fields */
 };
 
-/* A piece of the file, cut for a message; complain.h shows bytes that cannot be printed. */
+/* A part of the file, truncated for a message. */
 struct quoted {
     char text[36];
 };
 
 struct quoted reader_quote(const char *text);
 
-/* Set the fault, on the line that is being read. */
-bool reader_bad(struct reader *reader, const char *format, ...)
+/* Set the fault on the current line.  Returns false. */
+bool reader_fail(struct reader *reader, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-bool reader_no_memory(struct reader *reader);
+bool reader_out_of_memory(struct reader *reader);
 
-/* An array with room for one more element, or NULL; then the old one is as it was. */
-void *reader_room(struct reader *reader, void *array, size_t *capacity, size_t count, size_t size);
+/* Grow an array to more than `count` elements.  Returns NULL with a fault; the array is unchanged then. */
+void *reader_reserve(struct reader *reader, void *array, size_t *capacity, size_t count,
+                     size_t size);
 
-/* A name in one of the reader's tables, or NULL.  line: at least 1. */
-struct idmap_entry *reader_add_name(struct reader *reader, struct idmap *map, uint64_t name,
-                                    uint32_t number, uint32_t line);
+/* Add an ID to one of the reader's tables.  line: at least 1 */
+struct id_map_entry *reader_add_name(struct reader *reader, struct id_map *map, uint64_t name,
+                                     uint32_t number, uint32_t line);
 
 struct xtrace_op *reader_add_op(struct reader *reader, enum xtrace_kind kind);
 
-/* Each of these reads one line of the file. */
+/* Each function reads one line of the file. */
 bool reader_config(struct reader *reader, const char *text);
 bool reader_alloc(struct reader *reader, const struct fields *fields);
 bool reader_free(struct reader *reader, const struct fields *fields);
@@ -88,7 +88,7 @@ bool reader_route_end(struct reader *reader, const struct fields *fields);
 bool reader_pool_release(struct reader *reader, const struct fields *fields);
 bool reader_clock(struct reader *reader, const struct fields *fields);
 
-/* The number of the segment that a `p` line names. */
+/* The index of the segment of a `p` line. */
 bool reader_place(struct reader *reader, const struct fields *fields, uint32_t *segment);
 
 #endif

@@ -6,27 +6,27 @@
 #include <string.h>
 
 #include "src/tools/output/amount.h"
-#include "src/tools/reading/recording_read.h"
+#include "src/tools/reading/recording.h"
 
-/* Microseconds between two looks at the clock: a look takes longer than the event that it is for. */
+/* Microseconds between two clock operations: one takes longer than the event that it precedes. */
 #define CLOCK_STEP 1000
 
-#define FRAMES_MOST 256 /* of a stack that are looked at; the innermost come first */
+#define FRAMES_MAX 256 /* searched in a stack, from the innermost one */
 
-/* Where an address stands, in the table of addresses by idmap_entry.line. */
-enum { ADDRESS_KNOWN = 1, ADDRESS_LEAVING /* its free was requested */ };
+/* The state of an address, in id_map_entry.line. */
+enum { ADDRESS_KNOWN = 1, ADDRESS_PENDING /* its free was requested */ };
 
-/* A block that was live before the history began. */
+/* A block that was allocated before the history began. */
 struct early {
     uint64_t address, bytes, stream;
     uint32_t pool;
 };
 
-/* Why memory goes back. */
-enum why {
-    WHY_OPEN,  /* the programme asked for it, or the allocator was short of memory */
-    WHY_STEAL, /* the allocator was short of memory */
-    WHY_OWN    /* the allocator did it by itself, short of memory or not */
+/* The reason for a release of memory. */
+enum reason {
+    REASON_UNKNOWN, /* the program requested it, or the allocator ran out of memory */
+    REASON_REMAP,   /* the allocator ran out of memory */
+    REASON_POLICY   /* a policy of the allocator */
 };
 
 /* Entries are numbered from 1. */
@@ -34,22 +34,22 @@ struct snapshot {
     struct reader *reader;
     struct recording recording;
     const struct recording_device *device;
-    struct idmap addresses; /* number: of the block that is live there; 0: none is */
+    struct id_map addresses; /* number: of the allocated block; 0: none */
     uint32_t
         *pools; /* by pool: 1 + the number of the last entry that allocates; 0: none, or released */
     struct early *early;
     size_t early_count, early_capacity;
     uint64_t early_bytes;
-    uint32_t blocks;   /* numbers given so far */
-    uint32_t live;     /* blocks that are allocated now */
-    bool completes;    /* the history has frees that are complete */
-    bool collects;     /* PyTorch collected garbage */
-    uint64_t reserved; /* where the history is */
-    uint64_t capacity; /* most that could be reserved when a request failed */
-    bool has_capacity; /* one did */
-    uint64_t limit;    /* that the configuration sets to what is reserved; UINT64_MAX: none */
-    uint64_t time;     /* the latest that an entry had */
-    uint64_t failed, unfreed, left_out;
+    uint32_t blocks;    /* number of the last block */
+    uint32_t allocated; /* allocated blocks */
+    bool completes;     /* the history has completed frees */
+    bool collects;      /* the configuration enables garbage collection */
+    uint64_t reserved;  /* bytes at the current entry */
+    uint64_t capacity;  /* bytes that could be reserved at the last failed request */
+    bool has_capacity;  /* a request failed */
+    uint64_t limit;     /* of reserved bytes in the configuration; UINT64_MAX: none */
+    uint64_t time;      /* of the latest entry */
+    uint64_t failed, unfreed, omitted;
 };
 
 /* --- Entries. --- */
@@ -65,29 +65,29 @@ static bool is_growth(const struct recording_event *entry)
     return entry->action == RECORDING_SEGMENT_ALLOC || entry->action == RECORDING_SEGMENT_MAP;
 }
 
-static bool is_return(const struct recording_event *entry)
+static bool is_release(const struct recording_event *entry)
 {
     return entry->action == RECORDING_SEGMENT_FREE || entry->action == RECORDING_SEGMENT_UNMAP;
 }
 
-static enum why why_of(const struct recording_event *entry)
+static enum reason reason_of(const struct recording_event *entry)
 {
     if (entry->cause == RECORDING_CAUSE_NONE || entry->cause == RECORDING_CAUSE_TRIM)
-        return WHY_OPEN;
-    return entry->cause == RECORDING_CAUSE_REMAP ? WHY_STEAL : WHY_OWN;
+        return REASON_UNKNOWN;
+    return entry->cause == RECORDING_CAUSE_REMAP ? REASON_REMAP : REASON_POLICY;
 }
 
-/* Whether an entry's stack says that the programme asked for it. */
-static bool is_asked(const struct snapshot *snapshot, const struct recording_event *entry)
+/* Whether the stack of an entry shows an explicit release by the program. */
+static bool is_explicit(const struct snapshot *snapshot, const struct recording_event *entry)
 {
     const struct recording *recording = &snapshot->recording;
     const struct recording_stack *stack = &recording->stacks[entry->stack];
 
-    for (uint32_t i = 0; i < stack->count && i < FRAMES_MOST; i++) {
+    for (uint32_t i = 0; i < stack->count && i < FRAMES_MAX; i++) {
         const uint32_t frame = recording->stack_frames[stack->first + i];
         const char *name = recording_text(recording, recording->frames[frame].name);
 
-        /* As Python, C++ and xseg call it. */
+        /* Functions of Python, xseg and C++. */
         if (strcmp(name, "empty_cache") == 0 || strcmp(name, "xseg_trim") == 0 ||
             strstr(name, "emptyCache"))
             return true;
@@ -95,7 +95,7 @@ static bool is_asked(const struct snapshot *snapshot, const struct recording_eve
     return false;
 }
 
-/* Of a pool's two numbers one is always 0. */
+/* One of the two numbers of a pool is 0. */
 static uint64_t pool_name(const struct snapshot *snapshot, uint32_t pool)
 {
     const uint64_t *id = snapshot->recording.pools[pool];
@@ -109,22 +109,22 @@ static bool check_pools(struct snapshot *snapshot)
         const uint64_t *id = snapshot->recording.pools[i];
 
         if ((id[0] && id[1]) || id[0] >> 62 || id[1] >> 62)
-            return reader_bad(snapshot->reader,
-                              "the pool (%" PRIu64 ", %" PRIu64
-                              ") has two numbers that are not 0, or a number that is none",
-                              id[0], id[1]);
+            return reader_fail(snapshot->reader,
+                               "invalid pool, (%" PRIu64 ", %" PRIu64
+                               "); one number must be 0, and the other below 2^62",
+                               id[0], id[1]);
     }
     return true;
 }
 
-/* --- Survey: what is to be known before the first entry is turned into anything. --- */
+/* --- The first pass collects the initial blocks, the pools and the limits. --- */
 
-static bool note_address(struct snapshot *snapshot, uint64_t address)
+static bool add_address(struct snapshot *snapshot, uint64_t address)
 {
     return reader_add_name(snapshot->reader, &snapshot->addresses, address, 0, ADDRESS_KNOWN);
 }
 
-static void note_pool(struct snapshot *snapshot, uint32_t pool, size_t number)
+static void record_pool(struct snapshot *snapshot, uint32_t pool, size_t number)
 {
     if (snapshot->pools[pool] <= number)
         snapshot->pools[pool] = (uint32_t)number + 1;
@@ -134,12 +134,12 @@ static bool add_early(struct snapshot *snapshot, const struct early *block)
 {
     struct early *early;
 
-    if (idmap_find(&snapshot->addresses, block->address))
+    if (id_map_find(&snapshot->addresses, block->address))
         return true;
-    note_pool(snapshot, block->pool, 0);
-    early = reader_room(snapshot->reader, snapshot->early, &snapshot->early_capacity,
-                        snapshot->early_count, sizeof(*early));
-    if (!early || !note_address(snapshot, block->address))
+    record_pool(snapshot, block->pool, 0);
+    early = reader_reserve(snapshot->reader, snapshot->early, &snapshot->early_capacity,
+                           snapshot->early_count, sizeof(*early));
+    if (!early || !add_address(snapshot, block->address))
         return false;
     snapshot->early = early;
     early[snapshot->early_count++] = *block;
@@ -147,15 +147,15 @@ static bool add_early(struct snapshot *snapshot, const struct early *block)
     return true;
 }
 
-static bool note_alloc(struct snapshot *snapshot, const struct recording_event *entry,
-                       size_t number)
+static bool record_alloc(struct snapshot *snapshot, const struct recording_event *entry,
+                         size_t number)
 {
-    note_pool(snapshot, entry->pool, number);
-    return entry->action == RECORDING_OOM || idmap_find(&snapshot->addresses, entry->address) ||
-           note_address(snapshot, entry->address);
+    record_pool(snapshot, entry->pool, number);
+    return entry->action == RECORDING_OOM || id_map_find(&snapshot->addresses, entry->address) ||
+           add_address(snapshot, entry->address);
 }
 
-static bool note_entry(struct snapshot *snapshot, size_t number)
+static bool record_entry(struct snapshot *snapshot, size_t number)
 {
     const struct recording_event *entry = entry_of(snapshot, number);
 
@@ -163,14 +163,14 @@ static bool note_entry(struct snapshot *snapshot, size_t number)
     case RECORDING_OOM:
         snapshot->capacity = snapshot->reserved + entry->address;
         snapshot->has_capacity = true;
-        return note_alloc(snapshot, entry, number);
+        return record_alloc(snapshot, entry, number);
     case RECORDING_ALLOC:
-        return note_alloc(snapshot, entry, number);
+        return record_alloc(snapshot, entry, number);
     case RECORDING_FREE_COMPLETED:
         snapshot->completes = true;
         /* fall through */
     case RECORDING_FREE_REQUESTED:
-        /* A block that is freed and was never allocated was live when the history began. */
+        /* A block that is freed without an allocation was allocated before the history began. */
         return add_early(snapshot,
                          &(struct early){entry->address, entry->bytes, entry->stream, entry->pool});
     case RECORDING_SEGMENT_ALLOC:
@@ -189,8 +189,8 @@ static bool note_entry(struct snapshot *snapshot, size_t number)
     return true;
 }
 
-/* Blocks that are live at the end, and what is reserved then. */
-static bool note_segments(struct snapshot *snapshot, uint64_t *reserved)
+/* Record the allocated blocks at the end, and the reserved bytes. */
+static bool record_segments(struct snapshot *snapshot, uint64_t *reserved)
 {
     snapshot->reader->line = 0;
     for (size_t i = 0; i < snapshot->device->segment_count; i++) {
@@ -223,13 +223,13 @@ static bool survey(struct snapshot *snapshot)
     uint64_t began, reserved = 0;
 
     for (size_t number = 1; number <= snapshot->device->event_count; number++)
-        if (!note_entry(snapshot, number))
+        if (!record_entry(snapshot, number))
             return false;
-    if (!note_segments(snapshot, &reserved))
+    if (!record_segments(snapshot, &reserved))
         return false;
     if (snapshot->early_count > 0)
         qsort(snapshot->early, snapshot->early_count, sizeof(*snapshot->early), compare_blocks);
-    /* What is reserved was counted from nothing; what it is at the end is known. */
+    /* Reserved bytes were counted from 0; the difference to the segments at the end is the initial value. */
     began = reserved - snapshot->reserved;
     snapshot->reader->trace.end.reserved = reserved;
     snapshot->reader->trace.end.reserved_before = began <= reserved ? began : 0;
@@ -238,24 +238,24 @@ static bool survey(struct snapshot *snapshot)
     return true;
 }
 
-/* --- Turning entries into operations. --- */
+/* --- The second pass converts entries to operations. --- */
 
 static bool allocate(struct snapshot *snapshot, uint64_t bytes, uint64_t stream, uint32_t pool)
 {
     const struct fields fields = {
         .count = 5, .number = {0, ++snapshot->blocks, bytes, stream, pool_name(snapshot, pool)}};
 
-    snapshot->live++;
+    snapshot->allocated++;
     return reader_alloc(snapshot->reader, &fields);
 }
 
-static bool release(struct snapshot *snapshot, struct idmap_entry *address)
+static bool release(struct snapshot *snapshot, struct id_map_entry *address)
 {
     const struct fields fields = {.count = 2, .number = {0, address->number}};
 
     address->number = 0;
     address->line = ADDRESS_KNOWN;
-    snapshot->live--;
+    snapshot->allocated--;
     return reader_free(snapshot->reader, &fields);
 }
 
@@ -267,16 +267,14 @@ static bool allocate_early(struct snapshot *snapshot)
 
         if (!allocate(snapshot, block->bytes, block->stream, block->pool))
             return false;
-        idmap_find(&snapshot->addresses, block->address)->number = snapshot->blocks;
+        id_map_find(&snapshot->addresses, block->address)->number = snapshot->blocks;
     }
     return true;
 }
 
-/*
- * Move the clock on to the time of an entry, if that is at least so many microseconds.  Threads that
- * allocate at the same time may be a little out of order; a time that has passed is none.
- */
-static bool tell_time(struct snapshot *snapshot, uint64_t time, uint64_t least)
+/* Advance the clock to the time of an entry, by at least `least` microseconds.  Entries of concurrent threads may be
+ * slightly out of order; an earlier time is ignored. */
+static bool advance_clock(struct snapshot *snapshot, uint64_t time, uint64_t least)
 {
     const struct fields fields = {.count = 2, .number = {0, time}};
     const struct reader *reader = snapshot->reader;
@@ -286,12 +284,12 @@ static bool tell_time(struct snapshot *snapshot, uint64_t time, uint64_t least)
     return reader_clock(snapshot->reader, &fields);
 }
 
-static bool play_alloc(struct snapshot *snapshot, const struct recording_event *entry)
+static bool convert_alloc(struct snapshot *snapshot, const struct recording_event *entry)
 {
-    struct idmap_entry *address = idmap_find(&snapshot->addresses, entry->address);
+    struct id_map_entry *address = id_map_find(&snapshot->addresses, entry->address);
 
     if (address->number != 0) {
-        snapshot->unfreed += address->line != ADDRESS_LEAVING;
+        snapshot->unfreed += address->line != ADDRESS_PENDING;
         if (!release(snapshot, address))
             return false;
     }
@@ -301,21 +299,21 @@ static bool play_alloc(struct snapshot *snapshot, const struct recording_event *
     return true;
 }
 
-static bool play_free(struct snapshot *snapshot, const struct recording_event *entry)
+static bool convert_free(struct snapshot *snapshot, const struct recording_event *entry)
 {
-    struct idmap_entry *address = idmap_find(&snapshot->addresses, entry->address);
+    struct id_map_entry *address = id_map_find(&snapshot->addresses, entry->address);
 
     if (address->number == 0) {
-        snapshot->left_out++;
+        snapshot->omitted++;
         return true;
     }
     if (entry->action == RECORDING_FREE_COMPLETED || !snapshot->completes)
         return release(snapshot, address);
-    address->line = ADDRESS_LEAVING;
+    address->line = ADDRESS_PENDING;
     return true;
 }
 
-static bool play_failure(struct snapshot *snapshot, const struct recording_event *entry)
+static bool convert_failure(struct snapshot *snapshot, const struct recording_event *entry)
 {
     static char word[] = "oom";
     const struct fields fields = {.text = {NULL, word}, .count = 2};
@@ -323,11 +321,11 @@ static bool play_failure(struct snapshot *snapshot, const struct recording_event
     snapshot->failed++;
     if (!allocate(snapshot, entry->bytes, entry->stream, entry->pool))
         return false;
-    snapshot->live--;
+    snapshot->allocated--;
     return reader_failure(snapshot->reader, &fields);
 }
 
-/* The memory of a private pool goes back only when its owner has let go of it. */
+/* Memory of a private pool is released only after its owner has released the pool. */
 static bool release_pool(struct snapshot *snapshot, uint32_t pool, size_t number)
 {
     const struct fields fields = {.count = 2, .number = {0, pool_name(snapshot, pool)}};
@@ -338,22 +336,21 @@ static bool release_pool(struct snapshot *snapshot, uint32_t pool, size_t number
     return reader_pool_release(snapshot->reader, &fields);
 }
 
-/* --- Memory that went back. --- */
+/* --- Releases of memory. --- */
 
 /*
- * A run of entries that return memory.  Either the programme asked for it, or the allocator was short
- * of memory, which a replay sees to by itself where it has to.  The stack says which.  Where there is
- * no stack, what comes next does: a request that fails shows a shortage, as a steal does, and so does
- * a growth that would have gone beyond what could be reserved.  Entries of which xseg says that it did
- * them by itself are in no run.
+ * A run of entries that release memory.  Either the program requested it, or the allocator ran out of memory, which
+ * the replay handles itself.  The stack distinguishes the cases.  Without a stack, the next entry does: a failed
+ * request, a remap, or a growth beyond the bytes that could be reserved shows that memory ran out.  Entries that xseg
+ * marks as its own policy are not part of a run.
  */
-struct returns {
-    bool is_under_way;
-    bool has_stack, is_asked;
+struct releases {
+    bool is_active;
+    bool has_stack, is_explicit;
     uint64_t reserved_before;
 };
 
-/* Bytes of the growths that follow each other from an entry on. */
+/* Bytes of the consecutive growths from an entry on. */
 static uint64_t measure_growth(const struct snapshot *snapshot, size_t number)
 {
     const struct recording_device *device = snapshot->device;
@@ -364,79 +361,80 @@ static uint64_t measure_growth(const struct snapshot *snapshot, size_t number)
     return bytes;
 }
 
-/* Whether a run was for want of memory.  number, next: the entry behind it, NULL: there is none. */
-static bool is_shortage(const struct snapshot *snapshot, const struct returns *returns,
-                        size_t number, const struct recording_event *next)
+/* Whether a run is due to low memory.  number, next: the entry after it; NULL: none */
+static bool is_low_memory(const struct snapshot *snapshot, const struct releases *releases,
+                          size_t number, const struct recording_event *next)
 {
     uint64_t bytes;
 
-    if (returns->has_stack)
-        return !returns->is_asked;
+    if (releases->has_stack)
+        return !releases->is_explicit;
     if (!next || !is_growth(next))
-        return next &&
-               (next->action == RECORDING_OOM || (is_return(next) && why_of(next) == WHY_STEAL));
-    bytes = returns->reserved_before + measure_growth(snapshot, number);
+        return next && (next->action == RECORDING_OOM ||
+                        (is_release(next) && reason_of(next) == REASON_REMAP));
+    bytes = releases->reserved_before + measure_growth(snapshot, number);
     return snapshot->collects || bytes > snapshot->limit ||
            (snapshot->has_capacity && bytes > snapshot->capacity);
 }
 
-static bool play_return(struct snapshot *snapshot, struct returns *returns, size_t number,
-                        const struct recording_event *entry)
+static bool convert_release(struct snapshot *snapshot, struct releases *releases, size_t number,
+                            const struct recording_event *entry)
 {
     const uint64_t before = snapshot->reserved;
 
     snapshot->reserved -= entry->bytes;
-    if (why_of(entry) != WHY_OPEN)
+    if (reason_of(entry) != REASON_UNKNOWN)
         return true;
-    if (!returns->is_under_way)
-        *returns = (struct returns){.is_under_way = true, .reserved_before = before};
-    returns->is_asked |= is_asked(snapshot, entry);
-    returns->has_stack |= entry->stack != 0;
+    if (!releases->is_active)
+        *releases = (struct releases){.is_active = true, .reserved_before = before};
+    releases->is_explicit |= is_explicit(snapshot, entry);
+    releases->has_stack |= entry->stack != 0;
     return release_pool(snapshot, entry->pool, number);
 }
 
-static bool end_returns(struct snapshot *snapshot, struct returns *returns, size_t number,
-                        const struct recording_event *next)
+static bool end_releases(struct snapshot *snapshot, struct releases *releases, size_t number,
+                         const struct recording_event *next)
 {
     const struct fields fields = {.count = 1};
 
-    if (!returns->is_under_way)
+    if (!releases->is_active)
         return true;
-    returns->is_under_way = false;
-    return is_shortage(snapshot, returns, number, next) || reader_empty(snapshot->reader, &fields);
+    releases->is_active = false;
+    return is_low_memory(snapshot, releases, number, next) ||
+           reader_empty(snapshot->reader, &fields);
 }
 
-/* --- All of it. --- */
+/* --- The whole snapshot. --- */
 
-static bool play_entry(struct snapshot *snapshot, size_t number, struct returns *returns)
+static bool convert_entry(struct snapshot *snapshot, size_t number, struct releases *releases)
 {
     const struct recording_event *entry = entry_of(snapshot, number);
 
-    /* Memory that goes by itself in the midst of a run does not end it. */
-    if ((!is_return(entry) || why_of(entry) == WHY_STEAL) &&
-        !end_returns(snapshot, returns, number, entry))
+    /* A release by a policy within a run does not end the run. */
+    if ((!is_release(entry) || reason_of(entry) == REASON_REMAP) &&
+        !end_releases(snapshot, releases, number, entry))
         return false;
     if (entry->action < RECORDING_SNAPSHOT && entry->time_us > snapshot->time)
         snapshot->time = entry->time_us;
-    if (entry->action < RECORDING_SNAPSHOT && !tell_time(snapshot, entry->time_us, CLOCK_STEP))
+    if (entry->action < RECORDING_SNAPSHOT && !advance_clock(snapshot, entry->time_us, CLOCK_STEP))
         return false;
     switch ((enum recording_action)entry->action) {
     case RECORDING_ALLOC:
-        return play_alloc(snapshot, entry);
+        return convert_alloc(snapshot, entry);
     case RECORDING_FREE_REQUESTED:
     case RECORDING_FREE_COMPLETED:
-        return play_free(snapshot, entry);
+        return convert_free(snapshot, entry);
     case RECORDING_OOM:
-        return play_failure(snapshot, entry);
+        return convert_failure(snapshot, entry);
     case RECORDING_SEGMENT_FREE:
     case RECORDING_SEGMENT_UNMAP:
-        return play_return(snapshot, returns, number, entry);
+        return convert_release(snapshot, releases, number, entry);
     case RECORDING_SEGMENT_ALLOC:
     case RECORDING_SEGMENT_MAP:
         snapshot->reserved += entry->bytes;
         return true;
     case RECORDING_OTHER:
-        snapshot->left_out++;
+        snapshot->omitted++;
         return true;
     case RECORDING_SNAPSHOT:
     case RECORDING_ANNOTATE:
@@ -445,17 +443,17 @@ static bool play_entry(struct snapshot *snapshot, size_t number, struct returns 
     return true;
 }
 
-static bool play(struct snapshot *snapshot)
+static bool convert_entries(struct snapshot *snapshot)
 {
-    struct returns returns = {.is_under_way = false};
+    struct releases releases = {.is_active = false};
 
     for (size_t number = 1; number <= snapshot->device->event_count; number++)
-        if (!play_entry(snapshot, number, &returns))
+        if (!convert_entry(snapshot, number, &releases))
             return false;
-    return end_returns(snapshot, &returns, 0, NULL) && tell_time(snapshot, snapshot->time, 1);
+    return end_releases(snapshot, &releases, 0, NULL) && advance_clock(snapshot, snapshot->time, 1);
 }
 
-/* What a configuration that xseg wrote limits the memory of a device to; UINT64_MAX: nothing. */
+/* The hard limit of a configuration of xseg; UINT64_MAX: none. */
 static uint64_t limit_of(const char *config)
 {
     static const char key[] = "hard_limit_mb:";
@@ -465,7 +463,7 @@ static uint64_t limit_of(const char *config)
     return mib > 0 && mib < UINT64_MAX >> 20 ? mib << 20 : UINT64_MAX;
 }
 
-/* Add which kind of segments the file shows to settings that do not contain it; PyTorch's default is classic. */
+/* Add the kind of segments in the file to settings without it; PyTorch's default is classic segments. */
 static bool infer_config(struct snapshot *snapshot, const char *config)
 {
     const enum recording_segments shown = recording_segments(&snapshot->recording);
@@ -473,16 +471,16 @@ static bool infer_config(struct snapshot *snapshot, const char *config)
     bool fine;
 
     snapshot->reader->trace.end.inferred =
-        shown == RECORDING_UNSHOWN ? XTRACE_SEGMENTS_ASSUMED : XTRACE_SEGMENTS_SHOWN;
+        shown == RECORDING_UNKNOWN ? XTRACE_SEGMENTS_ASSUMED : XTRACE_SEGMENTS_SHOWN;
     if (asprintf(&whole, "%s%sexpandable_segments:%s", config, config[0] ? "," : "",
                  shown >= RECORDING_EXPANDABLE ? "True" : "False") < 0)
-        return reader_no_memory(snapshot->reader);
+        return reader_out_of_memory(snapshot->reader);
     fine = reader_config(snapshot->reader, whole);
     free(whole);
     return fine;
 }
 
-/* The string that PyTorch read last. */
+/* The configuration string of the program. */
 static bool take_config(struct snapshot *snapshot)
 {
     const struct recording *recording = &snapshot->recording;
@@ -500,7 +498,7 @@ static bool take_config(struct snapshot *snapshot)
     return reader_config(snapshot->reader, config);
 }
 
-/* Compare the blocks that the history ends with with those of the segments. */
+/* Compare the blocks at the end of the history with those of the segments. */
 static void compare_end(struct snapshot *snapshot)
 {
     struct xtrace_end *end = &snapshot->reader->trace.end;
@@ -511,7 +509,7 @@ static void compare_end(struct snapshot *snapshot)
 
         for (uint32_t at = 0; at < segment->count; at++) {
             const struct recording_block *block = &snapshot->recording.blocks[segment->first + at];
-            const struct idmap_entry *address = idmap_find(&snapshot->addresses, block->address);
+            const struct id_map_entry *address = id_map_find(&snapshot->addresses, block->address);
 
             if (block->state == RECORDING_INACTIVE)
                 continue;
@@ -523,54 +521,53 @@ static void compare_end(struct snapshot *snapshot)
             end->unknown_bytes += block->bytes;
         }
     }
-    end->unfreed = snapshot->live > matched ? snapshot->live - matched : 0;
+    end->unfreed = snapshot->allocated > matched ? snapshot->allocated - matched : 0;
     end->made_up = snapshot->unfreed;
     end->bytes_before = snapshot->early_bytes;
 }
 
-/* What a user should know about the way from a snapshot to a trace. */
-static void note(const struct snapshot *snapshot)
+/* Summarize the conversion for the user. */
+static void summarize(const struct snapshot *snapshot)
 {
-    const size_t devices = recording_histories(&snapshot->recording);
-    char *text = snapshot->reader->trace.note;
-    const size_t room = sizeof(snapshot->reader->trace.note);
-    int at = snprintf(text, room, "device %d", snapshot->device->number);
+    const size_t devices = recording_history_count(&snapshot->recording);
+    char *text = snapshot->reader->trace.summary;
+    const size_t capacity = sizeof(snapshot->reader->trace.summary);
+    int at = snprintf(text, capacity, "device %d", snapshot->device->number);
 
     if (devices > 1)
-        at += snprintf(text + at, room - (size_t)at, " of %zu", devices);
-    at += snprintf(text + at, room - (size_t)at, ", %s",
+        at += snprintf(text + at, capacity - (size_t)at, " of %zu", devices);
+    at += snprintf(text + at, capacity - (size_t)at, ", %s",
                    amount_of(snapshot->device->event_count, "entry").text);
     if (snapshot->early_count > 0)
-        at += snprintf(text + at, room - (size_t)at,
-                       "; allocated before the first: %s, %" PRIu64 " bytes",
-                       amount_of(snapshot->early_count, "block").text, snapshot->early_bytes);
+        at += snprintf(text + at, capacity - (size_t)at, "; allocated before the first: %s, %s",
+                       amount_of(snapshot->early_count, "block").text,
+                       amount_bytes(snapshot->early_bytes).text);
     if (snapshot->unfreed > 0)
-        at += snprintf(text + at, room - (size_t)at,
-                       "; %s missing, made up for where a block comes again",
+        at += snprintf(text + at, capacity - (size_t)at,
+                       "; %s missing, added where an address is allocated again",
                        amount_of(snapshot->unfreed, "free").text);
-    if (snapshot->left_out > 0)
-        (void)snprintf(text + at, room - (size_t)at, "; left out: %" PRIu64 " of the entries",
-                       snapshot->left_out);
+    if (snapshot->omitted > 0)
+        (void)snprintf(text + at, capacity - (size_t)at, "; omitted: %s of the entries",
+                       amount_count(snapshot->omitted).text);
 }
 
-static bool turn(struct snapshot *snapshot, int device)
+static bool convert(struct snapshot *snapshot, int device)
 {
     const struct recording *recording = &snapshot->recording;
 
     snapshot->device = recording_device(recording, device);
     snapshot->pools = calloc(recording->pool_count, sizeof(*snapshot->pools));
     if (!snapshot->pools)
-        return reader_no_memory(snapshot->reader);
+        return reader_out_of_memory(snapshot->reader);
     if (!check_pools(snapshot) || !take_config(snapshot) || (snapshot->device && !survey(snapshot)))
         return false;
     if (!snapshot->device || (snapshot->device->event_count == 0 && snapshot->early_count == 0))
-        return reader_bad(
-            snapshot->reader,
-            "there is nothing to replay about device %d: no history and no live block",
-            snapshot->device ? snapshot->device->number
-            : device < 0     ? 0
-                             : device);
-    return allocate_early(snapshot) && play(snapshot);
+        return reader_fail(snapshot->reader,
+                           "nothing to replay, device %d; it has no history and no allocated block",
+                           snapshot->device ? snapshot->device->number
+                           : device < 0     ? 0
+                                            : device);
+    return allocate_early(snapshot) && convert_entries(snapshot);
 }
 
 bool snapshot_read(struct reader *reader, struct input *input, int device)
@@ -581,15 +578,15 @@ bool snapshot_read(struct reader *reader, struct input *input, int device)
 
     reader->line = 0;
     if (!recording_read(input, "", NULL, &snapshot.recording, &fault))
-        return reader_bad(reader, "%s", fault.text);
-    fine = turn(&snapshot, device);
+        return reader_fail(reader, "%s", fault.text);
+    fine = convert(&snapshot, device);
     if (fine) {
         reader->trace.has_history = snapshot.device->event_count > 0;
         reader->trace.capacity = snapshot.has_capacity ? snapshot.capacity : 0;
         compare_end(&snapshot);
-        note(&snapshot);
+        summarize(&snapshot);
     }
-    idmap_fini(&snapshot.addresses);
+    id_map_fini(&snapshot.addresses);
     free(snapshot.pools);
     free(snapshot.early);
     recording_fini(&snapshot.recording);

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A memory snapshot of PyTorch, turned into the operations of a trace (docs/replay.md).
+ * Conversion of a memory snapshot to the operations of a trace (docs/replay.md).
  *
- * What a snapshot knows and a trace has goes over: allocations with stream and private pool, frees
- * when they are complete, requests that failed, memory that the programme gave back, the clock and the
- * configuration.  What was live before the history begins is allocated first, in the order of
- * addresses.
+ * The trace has the allocations with stream and private pool, the completed frees, the failed requests, explicit
+ * releases of cached memory, the clock and the configuration.  Blocks that were allocated before the history began
+ * are allocated first, by address.
  *
- * A snapshot does not know of work on streams, so nothing is ever busy, and a block that another
- * stream used is freed when that use was over.  It does not know of captures, so a graph's
- * allocations only go to its pool.  It does not know the memory of the device.
+ * A snapshot does not contain work on streams, so no stream is ever busy, and a block that another stream used is
+ * freed when that use completed.  It does not contain captures, so allocations of a graph only go to its pool; nor
+ * the device's memory.
  *
- * Locking: none; it belongs to one thread.
+ * Locking: none; one thread uses a reader.
  */
 #ifndef TOOLS_SNAPSHOT_H
 #define TOOLS_SNAPSHOT_H
@@ -22,9 +21,9 @@
 /*
  * Read a snapshot into the reader's trace.
  *
- * @param device  -1: the one that has most to tell
+ * device: the device of the history; -1: as recording_device().
  *
- * Returns: false with the reader's fault set; its line is the number of the entry, or 0.
+ * Returns: false with a fault, whose line is the number of the entry, or 0
  */
 bool snapshot_read(struct reader *reader, struct input *input, int device);
 

@@ -6,17 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/output/complain.h"
-#include "src/tools/trace/xtrace_read.h"
+#include "src/tools/output/message.h"
+#include "src/tools/trace/xtrace.h"
 
 #define DEVICE_DEFAULT ((uint64_t)80 << 30)
 #define DEVICE_GRANULE ((uint64_t)2 << 20)
 
-/*
- * The configuration that a file was made under.  Its `c` line is a string as PyTorch reads it, and
- * to PyTorch a string that does not name expandable_segments means classic.  Allocated; NULL without
- * host memory.
- */
+/* The configuration of the program, allocated; NULL if out of host memory.  The `c` line is a string of PyTorch,
+ * where a string without expandable_segments selects classic segments. */
 static char *config_of(const struct xtrace *trace)
 {
     const char *config = trace->config;
@@ -35,13 +32,13 @@ static bool read_open(FILE *stream, int device, struct trace_file *file)
 
     if (!xtrace_read(stream, device, &file->trace, &fault)) {
         if (fault.line > 0)
-            complain("%s:%" PRIu64 ": %s", file->name, fault.line, fault.text);
+            message_print("%s:%" PRIu64 ": %s", file->name, fault.line, fault.text);
         else
-            complain("%s: %s", file->name, fault.text);
+            message_print("%s: %s", file->name, fault.text);
         return false;
     }
-    if (file->trace.note[0])
-        complain("%s: %s", file->name, file->trace.note);
+    if (file->trace.summary[0])
+        message_print("%s: %s", file->name, file->trace.summary);
     return true;
 }
 
@@ -49,13 +46,14 @@ static bool finish(struct trace_file *file, int device)
 {
     file->config = config_of(&file->trace);
     if (!file->config)
-        complain("%s: no host memory is left", file->name);
+        message_print("%s: out of host memory", file->name);
     else if (device < 0 || file->trace.is_snapshot)
         return true;
     else
-        complain("%s: --device chooses a history of a memory snapshot; this is a trace, which has "
-                 "one",
-                 file->name);
+        message_print(
+            "%s: --device selects a history of a memory snapshot; this file is a trace, which has "
+            "one",
+            file->name);
     trace_file_fini(file);
     return false;
 }
@@ -68,7 +66,7 @@ bool trace_file_read(const char *path, int device, struct trace_file *out)
 
     *out = (struct trace_file){.name = is_input ? "standard input" : path};
     if (!stream) {
-        complain("%s: cannot be opened: %s", path, strerror(errno));
+        message_print("%s: cannot be opened: %s", path, strerror(errno));
         return false;
     }
     fine = read_open(stream, device, out);

@@ -1,19 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A trace or tape of allocator calls, or a memory snapshot of PyTorch (docs/replay.md), read into one
- * array that can be replayed many times.
+ * A trace or tape of allocator calls, or a memory snapshot, read into an array of operations (docs/replay.md).
  *
- * Names are renumbered.  A block's ID becomes a slot, which is used again once the block is freed,
- * so that a replay touches as little memory of its own as it can.  Streams and pools are counted
- * from 1, and 0 is the default stream or pool.  All rules of the format are checked while reading:
- * whatever comes out can be replayed without further checks.
+ * Names are renumbered.  The ID of a block becomes a slot, which is reused after the block is freed, so that a replay
+ * itself uses little memory.  Streams and pools are numbered from 1; 0 is the default stream or pool.  All rules of
+ * the format are checked while the file is read, so a replay needs no checks.
  *
- * Words:
- *   operation  what a programme did: allocate, free, queue work, wait, ...
- *   event      an allocation or a free
- *   answer     what PyTorch's own allocator said after an operation; only tapes have answers
+ *   operation  an action of the program: allocate, free, queue work, wait, ...
+ *   event      an allocation or a free.
+ *   answer     the statistics of PyTorch's allocator after an operation; only tapes have answers.
  *
- * Locking: none; a trace does not change once it is read, so any number of threads may use it.
+ * Locking: none; a trace does not change after it is read, so several threads may use it.
  */
 #ifndef TOOLS_XTRACE_H
 #define TOOLS_XTRACE_H
@@ -21,12 +18,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "xseg/sim.h"
 
-#define XTRACE_STREAMS 1024              /* streams in one file, the default stream included */
-#define XTRACE_POOLS   65535             /* private pools in one file */
-#define XTRACE_MEMORY  ((size_t)1 << 30) /* host memory that one file may take */
+#define XTRACE_STREAMS 1024              /* in one file, including the default stream */
+#define XTRACE_POOLS   65535             /* in one file */
+#define XTRACE_MEMORY  ((size_t)1 << 30) /* host memory of one file */
 
 enum xtrace_kind {
     XTRACE_ALLOC,         /* slot, bytes, stream, pool (if named), failed */
@@ -36,30 +34,30 @@ enum xtrace_kind {
     XTRACE_FINISH,        /* stream */
     XTRACE_FINISH_ALL,    /* all streams */
     XTRACE_WAIT,          /* stream waits for other */
-    XTRACE_EMPTY,         /* cached memory goes back */
+    XTRACE_EMPTY,         /* release cached memory */
     XTRACE_CAPTURE_BEGIN, /* pool, stream */
     XTRACE_CAPTURE_END,   /* pool */
     XTRACE_ROUTE_BEGIN,   /* pool, stream */
     XTRACE_ROUTE_END,     /* pool */
     XTRACE_POOL_RELEASE,  /* pool */
-    XTRACE_MARK,          /* value: where the label starts in labels */
+    XTRACE_MARK,          /* value: offset of the label in labels */
     XTRACE_CLOCK          /* value: microseconds */
 };
 
 struct xtrace_op {
     uint64_t value; /* bytes, microseconds or an offset */
-    uint32_t line; /* in a snapshot: the entry of the history; 1 for what was live before it, too */
+    uint32_t line;  /* in a snapshot: number of the entry; 1 for blocks from before the history */
     uint32_t slot;
     uint16_t stream, other;
     uint16_t pool;
     uint8_t kind;
-    bool failed; /* PyTorch had no memory for this allocation */
+    bool failed; /* the allocation failed in the file */
 };
 
-/* Rows of answers.  The first is a `=` line, the second a `p` line, the others are `s` lines by name. */
+/* Kinds of answers: a `=` line, a `p` line, and `s` lines by name. */
 enum xtrace_row {
     XTRACE_ROW_NOW,
-    XTRACE_ROW_PLACE, /* where the last allocation is: the number of its segment, the offset in that */
+    XTRACE_ROW_PLACE, /* of the last allocation: index of its segment, offset in the segment */
     XTRACE_ROW_ALLOCATION,
     XTRACE_ROW_SEGMENT,
     XTRACE_ROW_ACTIVE,
@@ -79,10 +77,10 @@ enum xtrace_row {
     XTRACE_ROW_COUNT
 };
 
-#define XTRACE_ROW_NUMBERS 12 /* at most, in one row */
+#define XTRACE_ROW_NUMBERS 12 /* maximum of a row */
 
 struct xtrace_answer {
-    uint32_t after; /* operations that come before it */
+    uint32_t after; /* number of operations before it */
     uint32_t line;
     uint32_t row;
     uint64_t number[XTRACE_ROW_NUMBERS];
@@ -107,41 +105,53 @@ struct xtrace {
     size_t op_count;
     struct xtrace_answer *answers;
     size_t answer_count;
-    char *labels; /* of marks, one after the other, each terminated */
+    char *labels; /* of marks, each terminated */
     size_t label_bytes;
-    char note[800];        /* how a snapshot became a trace; empty: nothing to say */
+    char summary[800];     /* summary of the conversion of a snapshot; empty: none */
     char *config;          /* of the `c` line; NULL without one */
     uint64_t device_bytes; /* of the `d` line; 0 without one */
     enum xseg_sim_address_order address_order; /* of the `d` line */
-    uint32_t place_count;                      /* segments that `p` lines name are below this */
+    uint32_t place_count;                      /* segments of `p` lines */
     uint64_t events;                           /* allocations and frees */
     bool has_clock;                            /* there are `@` lines */
     bool is_snapshot;                          /* the file is a memory snapshot */
     bool has_history;                          /* of a snapshot: there are entries */
     uint64_t
-        capacity; /* of a snapshot: bytes that could be reserved when a request last failed; 0: unknown */
+        capacity; /* of a snapshot: bytes that could be reserved at the last failed request; 0: unknown */
     struct xtrace_end end;                /* of a snapshot */
-    uint32_t slot_count;                  /* slots are below this */
-    uint32_t stream_count;                /* streams are below this; at least 1 */
-    uint64_t stream_name[XTRACE_STREAMS]; /* what the file calls each */
-    uint32_t pool_count;                  /* pools are below this; at least 1 */
-    uint64_t *pool_name;                  /* what the file calls each; NULL: it has none */
+    uint32_t slot_count;                  /* number of slots */
+    uint32_t stream_count;                /* at least 1 */
+    uint64_t stream_name[XTRACE_STREAMS]; /* names in the file */
+    uint32_t pool_count;                  /* at least 1 */
+    uint64_t *pool_name;                  /* names in the file; NULL: none */
 };
 
-/* What is wrong with a file, and where. */
+/* The error in a file. */
 struct xtrace_fault {
-    uint64_t line; /* in a snapshot: the entry of the history, from 1; 0: the text says where */
+    uint64_t
+        line; /* in a snapshot: number of the entry, from 1; 0: the text contains the position */
     char text[240];
 };
 
 void xtrace_fini(struct xtrace *trace);
 
-/* Whether a configuration names a key; and the one that switches between the two ways of getting memory. */
+/* Whether a configuration contains a key, and the key expandable_segments. */
 bool xtrace_names_key(const char *config, const char *key);
 bool xtrace_names_expandable(const char *config);
 
-/* The name of a row of answers as a tape spells it, and how many numbers it has. */
+/* The name of a row in a tape, and the number of its values. */
 const char *xtrace_row_name(enum xtrace_row row);
 unsigned xtrace_row_numbers(enum xtrace_row row);
+
+/*
+ * Read an open file, plain or compressed.
+ *
+ * device: of a snapshot, the device whose history is read; -1: the device with most entries.
+ * out:    set on success; the caller calls xtrace_fini().
+ * fault:  set on failure.
+ *
+ * Returns: whether the file is a valid trace or snapshot
+ */
+bool xtrace_read(FILE *file, int device, struct xtrace *out, struct xtrace_fault *fault);
 
 #endif

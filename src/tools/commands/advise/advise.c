@@ -4,18 +4,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/containers/array.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/containers/containers.h"
+#include "src/tools/output/message.h"
 
-#define MIB             ((uint64_t)1 << 20)
-#define CLIMBS          2
-#define STEPS           5         /* of a climb */
-#define CLOSE_ROUNDS    3         /* each half as far away */
-#define DRIVER_NS       100000000 /* more time in the driver than in force that nobody notices */
-#define DRIVER_PART     100       /* or this part of the recorded time */
-#define RUNNERS_UP      4         /* that are tried until one does not need a larger device */
-#define NONE            SIZE_MAX
-#define COMPLETION_MOST (3 * TRIALS_PROGRAMMES + 1)
+#define MIB            ((uint64_t)1 << 20)
+#define CLIMBS         2
+#define STEPS          5         /* of a climb */
+#define CLOSE_ROUNDS   3         /* each with half the distance */
+#define DRIVER_NS      100000000 /* additional driver time that is accepted */
+#define DRIVER_PART    100       /* or this part of the recorded time, if that is more */
+#define RUNNERS_UP     4         /* candidates for the runner-up that may need a larger device */
+#define NONE           SIZE_MAX
+#define COMPLETION_MAX (3 * TRIALS_PROGRAMS + 1)
 
 struct candidate {
     struct tuning tuning;
@@ -28,22 +28,22 @@ struct candidate {
 struct search {
     struct trials *trials;
     const struct tuning_base *base;
-    struct candidate **list; /* the first is the string in force */
+    struct candidate **list; /* the first is the current string */
     size_t count;
-    uint64_t more_driver_ns; /* that the driver may take, beside what it takes in force */
-    bool failed;             /* said on standard error */
+    uint64_t more_driver_ns; /* accepted in addition to the driver time of the current string */
+    bool failed;             /* an error message is on standard error */
 };
 
 /* --- Candidates. --- */
 
-static void lacks_memory(struct search *search)
+static void out_of_memory(struct search *search)
 {
     if (!search->failed)
-        complain("%s: no host memory is left", search->trials->name);
+        message_print("%s: out of host memory", search->trials->name);
     search->failed = true;
 }
 
-/* The candidate of a tuning, new or not; NONE: its string has an error, or host memory ran out. */
+/* Find or add the candidate of a tuning.  NONE: its string is invalid, or host memory ran out. */
 static size_t add(struct search *search, const struct tuning *tuning)
 {
     char *config = tuning_string(search->base, tuning);
@@ -58,12 +58,13 @@ static size_t add(struct search *search, const struct tuning *tuning)
         free(config);
         return NONE;
     }
-    candidate = config && array_room((void **)&search->list, search->count, sizeof(search->list[0]))
-                    ? calloc(1, sizeof(*candidate))
-                    : NULL;
+    candidate =
+        config && array_reserve((void **)&search->list, search->count, sizeof(search->list[0]))
+            ? calloc(1, sizeof(*candidate))
+            : NULL;
     if (!candidate) {
         free(config);
-        lacks_memory(search);
+        out_of_memory(search);
         return NONE;
     }
     candidate->tuning = *tuning;
@@ -74,14 +75,14 @@ static size_t add(struct search *search, const struct tuning *tuning)
     return search->count++;
 }
 
-/* Replay what has not been replayed yet. */
+/* Replay the new candidates. */
 static void run_new(struct search *search)
 {
     struct trial **trials = calloc(search->count + 1, sizeof(struct trial *));
     size_t count = 0;
 
     if (!trials) {
-        lacks_memory(search);
+        out_of_memory(search);
         return;
     }
     for (size_t i = 0; i < search->count; i++)
@@ -102,45 +103,43 @@ static void free_candidates(struct search *search)
     free(search->list);
 }
 
-/* --- Which is better. --- */
+/* --- Comparison of candidates. --- */
 
-static const struct trial_room *room_of(const struct search *search, size_t number)
+static const struct trial_large *large_of(const struct search *search, size_t number)
 {
-    return &search->list[number]->trial.whole.room;
+    return &search->list[number]->trial.whole.large;
 }
 
-static unsigned completion_in(const struct trial_figures *figures)
+static unsigned completion_in(const struct trial_results *results)
 {
-    return figures->room.completes + 2u * figures->serves;
+    return results->large.completes + 2u * results->serves;
 }
 
-/*
- * How far it gets, as one number: more is better.  A string with which a programme gets less far than with the one in
- * force has a number below those of all others.
- */
+/* The completeness of the replays with a candidate; larger is better.  A candidate with which a program gets less far than with the
+ * current string ranks below all others. */
 static unsigned completion_of(const struct search *search, size_t number)
 {
-    const struct trial *trial = &search->list[number]->trial, *in_force = &search->list[0]->trial;
+    const struct trial *trial = &search->list[number]->trial, *current = &search->list[0]->trial;
     unsigned sum = 1;
     bool keeps = true;
 
     if (trial->whole.is_broken)
         return 0;
     for (size_t i = 0; i < search->trials->count; i++) {
-        keeps = keeps && trial->figures[i].completes >= in_force->figures[i].completes &&
-                completion_in(&trial->figures[i]) >= completion_in(&in_force->figures[i]);
-        sum += completion_in(&trial->figures[i]);
+        keeps = keeps && trial->results[i].completes >= current->results[i].completes &&
+                completion_in(&trial->results[i]) >= completion_in(&current->results[i]);
+        sum += completion_in(&trial->results[i]);
     }
-    return keeps ? sum + COMPLETION_MOST : sum;
+    return keeps ? sum + COMPLETION_MAX : sum;
 }
 
 static bool is_cheap(const struct search *search, size_t number)
 {
-    const struct trial *trial = &search->list[number]->trial, *in_force = &search->list[0]->trial;
+    const struct trial *trial = &search->list[number]->trial, *current = &search->list[0]->trial;
 
     for (size_t i = 0; i < search->trials->count; i++)
-        if (trial->figures[i].room.driver_ns >
-            in_force->figures[i].room.driver_ns + search->more_driver_ns)
+        if (trial->results[i].large.driver_ns >
+            current->results[i].large.driver_ns + search->more_driver_ns)
             return false;
     return true;
 }
@@ -149,24 +148,24 @@ static bool is_of_one_class(const struct search *search, size_t a, size_t b)
 {
     return completion_of(search, a) == completion_of(search, b) &&
            is_cheap(search, a) == is_cheap(search, b) &&
-           room_of(search, a)->reach == room_of(search, b)->reach;
+           large_of(search, a)->reach == large_of(search, b)->reach;
 }
 
 static bool is_better(const struct search *search, size_t a, size_t b)
 {
-    const struct trial_room *left = room_of(search, a), *right = room_of(search, b);
+    const struct trial_large *left = large_of(search, a), *right = large_of(search, b);
 
     if (completion_of(search, a) != completion_of(search, b))
         return completion_of(search, a) > completion_of(search, b);
     if (is_cheap(search, a) != is_cheap(search, b))
         return is_cheap(search, a);
-    /* A peak is one only where all was played. */
+    /* Peaks are comparable only if the same events were replayed. */
     if (left->reach != right->reach)
         return left->reach > right->reach;
     return left->peak_reserved < right->peak_reserved;
 }
 
-/* What is no more than this apart is not worth another key. */
+/* A smaller difference does not justify another key. */
 static uint64_t tolerance(uint64_t bytes)
 {
     return bytes / 100 > 2 * MIB ? bytes / 100 : 2 * MIB;
@@ -174,16 +173,16 @@ static uint64_t tolerance(uint64_t bytes)
 
 static bool is_as_good(const struct search *search, size_t a, size_t best)
 {
-    const uint64_t lowest = room_of(search, best)->peak_reserved;
+    const uint64_t lowest = large_of(search, best)->peak_reserved;
 
     return is_of_one_class(search, a, best) &&
-           room_of(search, a)->peak_reserved <= lowest + tolerance(lowest);
+           large_of(search, a)->peak_reserved <= lowest + tolerance(lowest);
 }
 
-/* Of two that are as good: fewer keys, a lower peak, less time in the driver. */
+/* Of two equally good candidates: fewer keys, a lower peak, less driver time. */
 static bool is_simpler(const struct search *search, size_t a, size_t b)
 {
-    const struct trial_room *left = room_of(search, a), *right = room_of(search, b);
+    const struct trial_large *left = large_of(search, a), *right = large_of(search, b);
 
     if (search->list[a]->changes != search->list[b]->changes)
         return search->list[a]->changes < search->list[b]->changes;
@@ -192,7 +191,7 @@ static bool is_simpler(const struct search *search, size_t a, size_t b)
     return left->driver_ns < right->driver_ns;
 }
 
-/* Whether a string has all keys that another one changes. */
+/* Whether a candidate changes all keys that another one changes. */
 static bool has_keys_of(const struct search *search, size_t a, size_t other)
 {
     for (unsigned i = 0; i < TUNING_KEYS; i++)
@@ -202,7 +201,7 @@ static bool has_keys_of(const struct search *search, size_t a, size_t other)
     return true;
 }
 
-/* The simplest among the best; of those only that lack a key of `other`, unless that is NONE. */
+/* The simplest of the best candidates; only those without one of the keys of `other`, unless that is NONE. */
 static size_t choose(const struct search *search, size_t other)
 {
     size_t best = NONE, chosen = NONE;
@@ -218,9 +217,9 @@ static size_t choose(const struct search *search, size_t other)
     return chosen;
 }
 
-/* --- The climbs. --- */
+/* --- Hill climbing. --- */
 
-/* A step: every far value of every key. */
+/* Add all far values of each key. */
 static void add_far(struct search *search, size_t from)
 {
     const struct tuning at = search->list[from]->tuning;
@@ -255,7 +254,7 @@ static void add_close(struct search *search, size_t from, unsigned round)
     }
 }
 
-/* Without each of its keys. */
+/* Add a candidate without each of the keys. */
 static void add_simpler(struct search *search, size_t from)
 {
     const struct tuning at = search->list[from]->tuning;
@@ -268,7 +267,7 @@ static void add_simpler(struct search *search, size_t from)
     }
 }
 
-/* The best string that has, or has not, expandable segments. */
+/* The best candidate with, or without, expandable segments. */
 static size_t best_of(const struct search *search, bool expandable, size_t best)
 {
     for (size_t i = 0; i < search->count; i++)
@@ -278,7 +277,7 @@ static size_t best_of(const struct search *search, bool expandable, size_t best)
     return best;
 }
 
-static void climb(struct search *search)
+static void hill_climb(struct search *search)
 {
     const struct tuning base = tuning_of_base(), turned = tuning_turned(search->base, &base);
     const bool expandable = tuning_is_expandable(search->base, &base);
@@ -310,7 +309,7 @@ static void climb(struct search *search)
     }
 }
 
-/* Leave out what is not needed, until nothing can be. */
+/* Remove keys that are not needed.  Returns the chosen candidate. */
 static size_t simplify(struct search *search)
 {
     size_t chosen = choose(search, NONE), before = 0;
@@ -324,7 +323,7 @@ static size_t simplify(struct search *search)
     return chosen;
 }
 
-/* --- What is told. --- */
+/* --- The advice. --- */
 
 static uint64_t recorded_ns(const struct xtrace *trace)
 {
@@ -340,20 +339,20 @@ static uint64_t recorded_ns(const struct xtrace *trace)
     return last - first < UINT64_MAX / 1000 ? (last - first) * 1000 : UINT64_MAX;
 }
 
-/* What the driver may take in each programme, beside what it takes in force. */
+/* The additional driver time that is accepted in each program. */
 static uint64_t more_driver_ns(const struct trials *trials)
 {
-    uint64_t least = UINT64_MAX;
+    uint64_t min = UINT64_MAX;
 
     for (size_t i = 0; i < trials->count; i++) {
-        const uint64_t part = recorded_ns(trials->programmes[i].trace) / DRIVER_PART;
+        const uint64_t part = recorded_ns(trials->programs[i].trace) / DRIVER_PART;
 
-        least = part < least ? part : least;
+        min = part < min ? part : min;
     }
-    return least > DRIVER_NS ? least : DRIVER_NS;
+    return min > DRIVER_NS ? min : DRIVER_NS;
 }
 
-/* Find the smallest devices, too. */
+/* Replay to find the smallest devices. */
 static void run_in_full(struct search *search, const size_t *numbers, size_t count)
 {
     struct trial *trials[4];
@@ -365,26 +364,25 @@ static void run_in_full(struct search *search, const size_t *numbers, size_t cou
     search->failed = search->failed || !trials_run(search->trials, trials, wanted, true);
 }
 
-/* Whether programmes that complete on some device with the string in force take a larger one. */
+/* Whether programs that complete with the current string need a larger device. */
 static bool needs_more(const struct search *search, size_t number)
 {
-    const struct trial_figures *figures = search->list[number]->trial.figures;
-    const struct trial_figures *in_force = search->list[0]->trial.figures;
-    uint64_t most = 0, most_in_force = 0;
+    const struct trial_results *results = search->list[number]->trial.results;
+    const struct trial_results *current = search->list[0]->trial.results;
+    uint64_t most = 0, max_current = 0;
 
     for (size_t i = 0; i < search->trials->count; i++) {
-        if (!in_force[i].has_min_device)
+        if (!current[i].has_min_device)
             continue;
-        if (!figures[i].has_min_device)
+        if (!results[i].has_min_device)
             return true;
-        most = figures[i].min_device > most ? figures[i].min_device : most;
-        most_in_force =
-            in_force[i].min_device > most_in_force ? in_force[i].min_device : most_in_force;
+        most = results[i].min_device > most ? results[i].min_device : most;
+        max_current = current[i].min_device > max_current ? current[i].min_device : max_current;
     }
-    return most > most_in_force + tolerance(most_in_force);
+    return most > max_current + tolerance(max_current);
 }
 
-/* What completes where the string in force does not is better, however it does so. */
+/* A candidate that completes more is better even if it needs a larger device. */
 static bool is_worth_it(const struct search *search, size_t number)
 {
     return number != NONE && number != 0 &&
@@ -408,7 +406,8 @@ static bool reject(struct search *search, size_t number)
     return true;
 }
 
-/* A lower peak that needs a larger device is none: then the next is looked at.  Returns whether there was such a string. */
+/* Choose the advised string and the runner-up.  Candidates that need a larger device than the current string are rejected.
+ * Returns whether there was one. */
 static bool decide(struct search *search, size_t *advised, size_t *runner_up)
 {
     bool needs_larger = false;
@@ -433,7 +432,7 @@ static bool decide(struct search *search, size_t *advised, size_t *runner_up)
     return needs_larger;
 }
 
-/* The fewest changes with which it completes on the target; those that are advised, unless fewer do. */
+/* The candidate with the fewest changes that completes on the target; on a tie, the advised one. */
 static size_t least_of(const struct search *search, size_t advised)
 {
     const bool serves = advised != NONE && search->list[advised]->trial.whole.serves;
@@ -449,10 +448,10 @@ static size_t least_of(const struct search *search, size_t advised)
     return least;
 }
 
-/* Whether a string takes more than another; what the driver takes is no part of it. */
+/* Whether a candidate needs more memory than another, regardless of driver time. */
 static bool takes_more(const struct search *search, size_t a, size_t b)
 {
-    const struct trial_room *left = room_of(search, a), *right = room_of(search, b);
+    const struct trial_large *left = large_of(search, a), *right = large_of(search, b);
 
     if (completion_of(search, a) != completion_of(search, b))
         return completion_of(search, a) < completion_of(search, b);
@@ -474,7 +473,7 @@ static enum tuning_key main_key(struct search *search, size_t advised)
         if (tuning->value[key] == TUNING_KEPT)
             continue;
         without.value[key] = TUNING_KEPT;
-        number = add(search, &without); /* simplify() has replayed it, if it is valid */
+        number = add(search, &without); /* replayed by simplify(), if it is valid */
         if (most != TUNING_KEYS &&
             (number == NONE || worst == NONE || !takes_more(search, number, worst)))
             continue;
@@ -484,7 +483,7 @@ static enum tuning_key main_key(struct search *search, size_t advised)
     return most;
 }
 
-static void tell(struct search *search, size_t number, struct advise_string *out)
+static void copy_string(struct search *search, size_t number, struct advise_string *out)
 {
     struct candidate *candidate;
 
@@ -493,58 +492,58 @@ static void tell(struct search *search, size_t number, struct advise_string *out
     candidate = search->list[number];
     out->config = strdup(candidate->config);
     out->changes = candidate->changes;
-    out->figures = candidate->trial.whole;
-    memcpy(out->of, candidate->trial.figures, sizeof(out->of));
+    out->results = candidate->trial.whole;
+    memcpy(out->of, candidate->trial.results, sizeof(out->of));
     if (!out->config)
-        lacks_memory(search);
+        out_of_memory(search);
 }
 
-/* Compare the end of the replay in force with that of the file. */
+/* Compare the end of the replay with the current string with the end of the file. */
 static void find_gaps(const struct search *search, struct advice *out)
 {
     out->is_certain = true;
     for (size_t i = 0; i < search->trials->count; i++) {
-        const struct trial_figures *figures = &out->in_force.of[i];
+        const struct trial_results *results = &out->current.of[i];
 
-        gaps_find(&out->gaps[i], search->trials->programmes[i].trace, out->in_force.config, true,
-                  figures->completes ? figures->end_reserved : GAPS_UNKNOWN);
-        out->is_certain = out->is_certain && out->gaps[i].is_certain;
+        trace_notes_find(&out->notes[i], search->trials->programs[i].trace, out->current.config,
+                         true, results->completes ? results->end_reserved : TRACE_NOTES_UNKNOWN);
+        out->is_certain = out->is_certain && out->notes[i].is_certain;
     }
 }
 
-static void tell_all(struct search *search, struct advice *out)
+static void fill_advice(struct search *search, struct advice *out)
 {
-    const struct trial_figures *in_force = &search->list[0]->trial.whole;
+    const struct trial_results *current = &search->list[0]->trial.whole;
     size_t advised, runner_up;
 
     out->needs_larger = decide(search, &advised, &runner_up);
     if (search->failed)
         return;
-    out->is_short = in_force->failed > 0 || !in_force->completes || !in_force->serves;
-    tell(search, 0, &out->in_force);
+    out->is_short = current->failed > 0 || !current->completes || !current->serves;
+    copy_string(search, 0, &out->current);
     if (search->failed)
         return;
     find_gaps(search, out);
     if (advised != 0 && advised != NONE) {
         const enum tuning_key key = main_key(search, advised);
 
-        tell(search, advised, &out->advised);
-        tell(search, runner_up, &out->runner_up);
+        copy_string(search, advised, &out->advised);
+        copy_string(search, runner_up, &out->runner_up);
         out->key = tuning_name(key);
         out->cause = tuning_cause(search->base, &search->list[advised]->tuning, key);
     }
     if (out->is_short)
-        tell(search, least_of(search, advised), &out->least);
+        copy_string(search, least_of(search, advised), &out->least);
     out->replayed = search->trials->done;
 }
 
-/* Replay what is in force. */
+/* Replay the current string. */
 static bool begin(struct search *search)
 {
-    const struct tuning in_force = tuning_of_base();
+    const struct tuning current = tuning_of_base();
 
-    if (add(search, &in_force) == NONE) {
-        lacks_memory(search);
+    if (add(search, &current) == NONE) {
+        out_of_memory(search);
         return false;
     }
     search->trials->expected = 1;
@@ -560,10 +559,10 @@ bool advise(struct trials *trials, const struct tuning_base *base, struct advice
     *out = (struct advice){.trials = trials, .left_out = base->left_out};
     if (begin(&search)) {
         out->driver_ns = search.more_driver_ns = more_driver_ns(trials);
-        climb(&search);
+        hill_climb(&search);
     }
     if (!search.failed)
-        tell_all(&search, out);
+        fill_advice(&search, out);
     free_candidates(&search);
     if (search.failed)
         advice_fini(out);
@@ -572,7 +571,7 @@ bool advise(struct trials *trials, const struct tuning_base *base, struct advice
 
 void advice_fini(struct advice *advice)
 {
-    free(advice->in_force.config);
+    free(advice->current.config);
     free(advice->advised.config);
     free(advice->runner_up.config);
     free(advice->least.config);

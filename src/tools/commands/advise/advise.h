@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Advice: which configuration a programme should have had, or a few ranks of a job in common, by replays under many.
+ * Advice: the best configuration for a program, or for several ranks of a job, found by replays.
  *
- * Two climbs, one with expandable segments and one without, begin at the configuration in force.  A step looks at every
- * value of every key (tuning.h) and takes the best; when none is better, values close to those taken are tried, and then
- * whether each is needed.  What is better is, in this order: that the programme completes, that the driver takes little
- * more time than in force, and a lower peak on a device that has room.
+ * Two hill climbs, one with expandable segments and one without, start at the current configuration.  A step tries all values of
+ * all keys (tuning.h) and keeps the best.  When no value is better, closer values are tried, and then keys that are not needed
+ * are removed.  A candidate is better if, in this order, more of the program completes, the driver takes at most a little more
+ * time than with the current string, and the peak on a large device is lower.
  *
- * What is advised is the simplest string, in keys that change, among those whose peak is within a hundredth of the lowest.
- * Where that is the string in force, nothing helps.
+ * The advised string is the one with the fewest changes among those whose peak is within 1 % of the lowest.  If that is the
+ * current string, no configuration helps.
  *
- * Of several programmes the peak is the largest of theirs, and none may take much more of the driver's time, or get less
- * far, than with the string in force.  Then the more complete the better.
+ * Of several programs, the peak is the maximum of their peaks.  No program may take much more driver time, or get less far, than
+ * with the current string.
  *
  * Terms:
- *   in force  the configuration that the file was made under
- *   target    the device on which a programme is to complete: what the user says, else the file's; of a snapshot that
- *             has an out of memory, as much as could be reserved then
- *   certain   the replay in force ends with what the file ends with (gaps.h); otherwise the file does not show what another
- *             configuration saves, nor that none does
- *   short     memory ran out: requests failed in the file, or a replay under the configuration in force does not complete
+ *   current  the configuration that is recorded in the file
+ *   target   the device on which the program must complete: of --device-memory; or, of a snapshot with an out-of-memory error, the
+ *            memory that could be reserved then; or of the file
+ *   certain  the replay with the current string ends with the reserved bytes of the file (trace_notes.h); otherwise the file does
+ *            not show which memory another configuration saves
+ *   short    memory ran out: requests failed in the file, or a replay with the current string does not complete
  *
  * Locking: as for trials.h.
  */
@@ -32,57 +32,58 @@
 
 #include "src/tools/commands/advise/trials.h"
 #include "src/tools/commands/advise/tuning.h"
-#include "src/tools/trace/gaps.h"
+#include "src/tools/trace/trace_notes.h"
 
-/* A configuration, with what came of it. */
+/* A configuration with its results. */
 struct advise_string {
     char *config;
-    unsigned changes;             /* keys that differ from the string in force */
-    struct trial_figures figures; /* of all programmes, as a trial has them */
-    struct trial_figures of[TRIALS_PROGRAMMES];
+    unsigned changes;             /* keys that differ from the current string */
+    struct trial_results results; /* of all programs, as in struct trial */
+    struct trial_results of[TRIALS_PROGRAMS];
 };
 
 struct advice {
     const struct trials *trials;
     size_t replayed;    /* configurations */
-    uint64_t driver_ns; /* that the driver may take more than in force */
+    uint64_t driver_ns; /* accepted additional driver time */
     bool is_short;
-    const char *left_out;                /* of the base, see there */
-    struct gaps gaps[TRIALS_PROGRAMMES]; /* of the file of each program */
-    bool is_certain;                     /* the files have no gap that affects the advice */
+    const char *left_out;                      /* as in struct tuning_base */
+    struct trace_notes notes[TRIALS_PROGRAMS]; /* of the file of each program */
+    bool is_certain;                           /* the files have no gap that affects the advice */
     bool
-        needs_larger; /* a string has a lower peak and is not told, since it needs a larger device */
-    struct advise_string in_force;
-    struct advise_string advised; /* config is NULL: nothing helps */
+        needs_larger; /* a string with a lower peak was rejected, because it needs a larger device */
+    struct advise_string current;
+    struct advise_string advised; /* config is NULL: no configuration helps */
     struct advise_string
-        runner_up; /* the best that leaves out a key of the advised one; NULL: none helps */
+        runner_up; /* the best string without one of the keys of the advised one; config is NULL: none helps */
     struct advise_string
-        least; /* of a short one: the fewest changes with which it completes on the target; NULL: none */
-    const char *key;   /* that the advised string owes most to; NULL: nothing helps */
-    const char *cause; /* what follows "since" */
+        least; /* if memory is short: the fewest changes with which the program completes on the target; NULL: none */
+    const char *key;   /* with the largest effect in the advised string */
+    const char *cause; /* completes "since ..." */
 };
 
-/* Whether it is for ranks of a job, and not for one programme. */
+/* Whether the advice is for ranks of a job. */
 static inline bool advice_is_of_ranks(const struct advice *advice)
 {
     return advice->trials->count > 1;
 }
 
-/* The target of the one programme. */
+/* The target of a single program. */
 static inline uint64_t advice_target(const struct advice *advice)
 {
-    return advice->trials->programmes[0].target_bytes;
+    return advice->trials->programs[0].target_bytes;
 }
 
 /*
- * Look for it.
+ * Find the advice.
  *
- * @param trials  with the programmes, and whether there is a bar; it must live as long as the advice
- * @param base    the configuration in force, in all programmes
+ * @param trials  the programs; must outlive the advice
+ * @param base    the current configuration of all programs
  * @param out     filled in on success; the caller calls advice_fini()
  *
- * Returns: false where it could not be found; standard error has the sentence.
- * Cost:    some 50 to 150 replays, and a dozen for each string that is told, of each programme
+ * @return false on failure; an error message is on standard error
+ *
+ * Cost: 50 to 150 replays of each program, and a dozen for each string of the advice
  */
 bool advise(struct trials *trials, const struct tuning_base *base, struct advice *out);
 

@@ -5,31 +5,172 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/tools/commands/advise/advise_why.h"
 #include "src/tools/output/amount.h"
 #include "src/tools/output/output.h"
-#include "src/tools/output/printable.h"
-#include "src/tools/output/style.h"
+#include "src/tools/output/text.h"
 
 #define LABEL_WIDTH  26
 #define COLUMN_WIDTH 16
 #define HEAD_WIDTH   15
 #define COLUMNS      3
-#define PAIR_WIDTH   12 /* of a column of the table of ranks */
+#define PAIR_WIDTH   12 /* of a column in the table of ranks */
 
-/* --- Memory that ran out. --- */
+/* --- The reason. --- */
 
-/* "a device of 26.10 GiB, 2.10 GiB more" */
+/* The number of programs that complete with a string. */
+static size_t served_with(const struct advice *advice, const struct advise_string *string)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < advice->trials->count; i++)
+        count += string->of[i].serves;
+    return count;
+}
+
+/* "falls from 41.17 GiB to 17.26 GiB", "rises from ...", "stays at 17.26 GiB" */
+static void put_change(FILE *out, uint64_t from, uint64_t to)
+{
+    if (amount_bytes_equal(from, to))
+        (void)fprintf(out, "stays at %s", amount_bytes(to).text);
+    else
+        (void)fprintf(out, "%s from %s to %s", to < from ? "falls" : "rises",
+                      amount_bytes(from).text, amount_bytes(to).text);
+}
+
+/* The peaks.  If cached memory fills the device with either string, those on the large device, which are compared. */
+static void put_peaks(FILE *out, const struct advice *advice)
+{
+    const struct trial_results *before = &advice->current.results;
+    const struct trial_results *after = &advice->advised.results;
+    const bool on_large =
+        amount_bytes_equal(before->peak_reserved, after->peak_reserved) &&
+        before->large.completes && after->large.completes &&
+        !amount_bytes_equal(before->large.peak_reserved, after->large.peak_reserved);
+
+    if (on_large)
+        (void)fprintf(out, "on a device of %s, ",
+                      amount_bytes(advice->trials->programs[0].large_bytes).text);
+    (void)fprintf(out, "the %s ",
+                  advice_is_of_ranks(advice) ? "largest peak of these ranks" : "peak");
+    put_change(out, on_large ? before->large.peak_reserved : before->peak_reserved,
+               on_large ? after->large.peak_reserved : after->peak_reserved);
+}
+
+/* The effect on the first program that gets further, if programs do not complete. */
+static void put_reach(FILE *out, const struct advice *advice)
+{
+    for (size_t i = 0; i < advice->trials->count; i++) {
+        const int64_t before = advice->current.of[i].oom_at, after = advice->advised.of[i].oom_at;
+
+        if (before < 0 || (after >= 0 && after <= before))
+            continue;
+        (void)fputs(advice_is_of_ranks(advice) ? advice->trials->programs[i].name : "the program",
+                    out);
+        if (after < 0)
+            (void)fprintf(out, " does not run out of memory at event %s any more",
+                          amount_count((uint64_t)before).text);
+        else
+            (void)fprintf(out, " runs out of memory at event %s instead of %s",
+                          amount_count((uint64_t)after).text, amount_count((uint64_t)before).text);
+        return;
+    }
+    put_peaks(out, advice);
+}
+
+/* The change of the smallest device, if a lower peak does not reduce it. */
+static void put_smallest(FILE *out, const struct advice *advice)
+{
+    const struct trial_results *before = &advice->current.results;
+    const struct trial_results *after = &advice->advised.results;
+
+    if (!before->has_min_device || !after->has_min_device ||
+        (after->min_device < before->min_device &&
+         !amount_bytes_equal(before->min_device, after->min_device)))
+        return;
+    (void)fputs("; the smallest device ", out);
+    put_change(out, before->min_device, after->min_device);
+}
+
+static void put_reason(FILE *out, const struct advice *advice)
+{
+    const struct advise_string *before = &advice->current, *after = &advice->advised;
+    const size_t served = served_with(advice, after);
+    const bool completes = served > served_with(advice, before);
+
+    if (completes && advice_is_of_ranks(advice))
+        (void)fprintf(out, "%s of these %s complete instead of %s", amount_count(served).text,
+                      amount_of(advice->trials->count, "rank").text,
+                      amount_count(served_with(advice, before)).text);
+    else if (completes)
+        (void)fprintf(out, "the program completes on %s", amount_bytes(advice_target(advice)).text);
+    if (completes && before->results.completes)
+        (void)fputs(", and ", out);
+    if (before->results.completes)
+        put_peaks(out, advice);
+    else if (!completes)
+        put_reach(out, advice);
+    if (after->changes > 1)
+        (void)fprintf(out, ", mostly because of %s: %s", advice->key, advice->cause);
+    else
+        (void)fprintf(out, ", since %s", advice->cause);
+    put_smallest(out, advice);
+}
+
+static void put_nothing(FILE *out, const struct advice *advice)
+{
+    const struct trial_results *results = &advice->current.results;
+    const struct amount_noun configurations = amount_of(advice->replayed, "configuration");
+
+    if (!results->completes && advice_is_of_ranks(advice))
+        (void)fprintf(out, "with none of %s do more of these ranks complete", configurations.text);
+    else if (!results->completes)
+        (void)fprintf(out, "with none of %s does the program complete on %s", configurations.text,
+                      amount_bytes(advice_target(advice)).text);
+    else
+        (void)fprintf(
+            out,
+            "none of %s lowers the %s of %s by more than 1 %% with at most %s of additional "
+            "driver time%s; at its peak, the program requests %s",
+            configurations.text, advice_is_of_ranks(advice) ? "largest peak" : "peak",
+            amount_bytes(results->peak_reserved).text, amount_time((double)advice->driver_ns).text,
+            advice->needs_larger ? " and without a larger device" : "",
+            amount_bytes(results->peak_requested).text);
+}
+
+/* The reason for the advice, without a period, owned by the caller.  NULL on host allocation failure. */
+static char *advise_why(const struct advice *advice)
+{
+    size_t bytes = 0;
+    char *text = NULL;
+    FILE *out = open_memstream(&text, &bytes);
+
+    if (!out)
+        return NULL;
+    if (!advice->is_certain)
+        (void)fputs("as far as the recording shows, ", out);
+    if (advice->advised.config)
+        put_reason(out, advice);
+    else
+        put_nothing(out, advice);
+    if (fclose(out) == 0)
+        return text;
+    free(text);
+    return NULL;
+}
+
+/* --- Out of memory. --- */
+
+/* "a device of 26.10 GiB (2.10 GiB more)" */
 static void put_enough(FILE *out, const struct advice *advice, const struct advise_string *with)
 {
-    if (!with->figures.has_enough) {
+    if (!with->results.has_enough) {
         (void)fputs("no device is large enough", out);
         return;
     }
-    (void)fprintf(out, "a device of %s", amount_bytes(with->figures.enough).text);
-    if (!advice_is_of_ranks(advice) && with->figures.enough > advice_target(advice))
-        (void)fprintf(out, ", %s more",
-                      amount_bytes(with->figures.enough - advice_target(advice)).text);
+    (void)fprintf(out, "a device of %s", amount_bytes(with->results.enough).text);
+    if (!advice_is_of_ranks(advice) && with->results.enough > advice_target(advice))
+        (void)fprintf(out, " (%s more)",
+                      amount_bytes(with->results.enough - advice_target(advice)).text);
 }
 
 static void put_least(FILE *out, const struct advice *advice)
@@ -39,22 +180,19 @@ static void put_least(FILE *out, const struct advice *advice)
         return;
     }
     if (advice->least.config) {
-        (void)fputs("only ", out);
         if (advice->advised.config && strcmp(advice->advised.config, advice->least.config) == 0)
             (void)fputs("this string", out);
         else
-            printable_print(out, advice->least.config);
-        (void)fputs("; or, with the string in force, ", out);
-        put_enough(out, advice, &advice->in_force);
-        return;
-    }
-    if (advice->advised.config && advice->advised.figures.has_enough &&
-        (!advice->in_force.figures.has_enough ||
-         !amount_is_alike(advice->advised.figures.enough, advice->in_force.figures.enough))) {
+            text_print(out, advice->least.config);
+        (void)fputs("; or, with the current string, ", out);
+    } else if (advice->advised.config && advice->advised.results.has_enough &&
+               (!advice->current.results.has_enough ||
+                !amount_bytes_equal(advice->advised.results.enough,
+                                    advice->current.results.enough))) {
         put_enough(out, advice, &advice->advised);
-        (void)fputs(", with the advised string; with the string in force ", out);
+        (void)fputs(" with the advised string; with the current string, ", out);
     }
-    put_enough(out, advice, &advice->in_force);
+    put_enough(out, advice, &advice->current);
 }
 
 static void print_head(FILE *out, const char *head)
@@ -69,7 +207,7 @@ static void put_short(FILE *out, const struct advice *advice, const struct advis
 
     for (size_t i = 0; i < advice->trials->count; i++)
         if (!with->of[i].serves) {
-            (void)fprintf(out, "%s%s", between, advice->trials->programmes[i].name);
+            (void)fprintf(out, "%s%s", between, advice->trials->programs[i].name);
             between = ", ";
         }
     if (!between[0])
@@ -79,26 +217,26 @@ static void put_short(FILE *out, const struct advice *advice, const struct advis
 static void put_certainty(FILE *out, const struct advice *advice)
 {
     if (!advice->is_certain)
-        (void)fputs("as far as the history shows, ", out);
+        (void)fputs("as far as the recording shows, ", out);
 }
 
 static void print_short_ranks(FILE *out, const struct advice *advice)
 {
     print_head(out, "out of memory");
     put_certainty(out, advice);
-    put_short(out, advice, &advice->in_force);
-    (void)fputs(" with the string in force", out);
+    put_short(out, advice, &advice->current);
+    (void)fputs(" with the current string", out);
     if (advice->advised.config) {
         (void)fputs("; ", out);
         put_short(out, advice, &advice->advised);
-        (void)fputs(" with this one", out);
+        (void)fputs(" with this string", out);
     }
     (void)fputc('\n', out);
 }
 
 static void print_shortage(FILE *out, const struct advice *advice)
 {
-    const struct trial_figures *in_force = &advice->in_force.figures;
+    const struct trial_results *current = &advice->current.results;
 
     if (advice_is_of_ranks(advice)) {
         print_short_ranks(out, advice);
@@ -106,18 +244,16 @@ static void print_shortage(FILE *out, const struct advice *advice)
     }
     print_head(out, "out of memory");
     put_certainty(out, advice);
-    if (in_force->failed > 0)
-        (void)fprintf(out, "%s failed in the file; ", amount_of(in_force->failed, "request").text);
-    (void)fprintf(out, "on %s", amount_bytes(advice_target(advice)).text);
-    if (in_force->serves)
-        (void)fputs(" a replay completes with the string in force", out);
-    else if (advice->advised.config && advice->advised.figures.serves)
-        (void)fputs(in_force->failed > 0 ? " it would have completed with this string"
-                                         : " it completes with this string",
-                    out);
+    if (current->failed > 0)
+        (void)fprintf(out, "%s failed in the file; ", amount_of(current->failed, "request").text);
+    (void)fprintf(out, "the program completes on %s with ",
+                  amount_bytes(advice_target(advice)).text);
+    if (current->serves)
+        (void)fputs("the current string", out);
+    else if (advice->advised.config && advice->advised.results.serves)
+        (void)fputs("this string", out);
     else
-        (void)fprintf(out, " it completes with none of %s",
-                      amount_of(advice->replayed, "configuration").text);
+        (void)fprintf(out, "none of %s", amount_of(advice->replayed, "configuration").text);
     (void)fputc('\n', out);
 }
 
@@ -127,16 +263,16 @@ enum row { PEAK, SMALLEST, DRIVER_TIME, COMPLETES, ROWS };
 
 static struct amount cell(enum row row, const struct advise_string *string)
 {
-    const struct trial_figures *figures = &string->figures;
+    const struct trial_results *results = &string->results;
 
     if (row == PEAK)
-        return amount_bytes(figures->peak_reserved);
-    if (row == SMALLEST && figures->has_min_device)
-        return amount_bytes(figures->min_device);
+        return amount_bytes(results->peak_reserved);
+    if (row == SMALLEST && results->has_min_device)
+        return amount_bytes(results->min_device);
     if (row == DRIVER_TIME)
-        return amount_time((double)figures->driver_ns);
+        return amount_time((double)results->driver_ns);
     if (row == COMPLETES)
-        return figures->serves ? (struct amount){"yes"} : (struct amount){"no"};
+        return results->serves ? (struct amount){"yes"} : (struct amount){"no"};
     return (struct amount){"none"};
 }
 
@@ -152,8 +288,8 @@ static void print_cells(FILE *out, enum row row, const char *label,
 
 static void print_table(FILE *out, const struct advice *advice)
 {
-    static const char *const names[COLUMNS] = {"in force", "advised", "runner-up"};
-    const struct advise_string *const columns[COLUMNS] = {&advice->in_force, &advice->advised,
+    static const char *const names[COLUMNS] = {"current", "advised", "runner-up"};
+    const struct advise_string *const columns[COLUMNS] = {&advice->current, &advice->advised,
                                                           &advice->runner_up};
     char label[48];
 
@@ -166,7 +302,7 @@ static void print_table(FILE *out, const struct advice *advice)
     (void)fputc('\n', out);
     print_cells(out, PEAK, "peak reserved", columns);
     print_cells(out, SMALLEST, "smallest device", columns);
-    print_cells(out, DRIVER_TIME, "driver time, modelled", columns);
+    print_cells(out, DRIVER_TIME, "driver time, modeled", columns);
     if (advice->is_short)
         print_cells(out, COMPLETES, label, columns);
 }
@@ -174,13 +310,13 @@ static void print_table(FILE *out, const struct advice *advice)
 static void print_string(FILE *out, const char *head, const char *config)
 {
     print_head(out, head);
-    printable_print(out, config[0] ? config : "(none: the defaults)");
+    text_print(out, config[0] ? config : "(none: the defaults)");
     (void)fputc('\n', out);
 }
 
 static void print_title(FILE *out, const char *title)
 {
-    style_strong(out, title);
+    text_print_strong(out, title);
     (void)fputc('\n', out);
 }
 
@@ -188,15 +324,15 @@ static void print_title(FILE *out, const char *title)
 static void print_gaps(FILE *out, const struct advice *advice)
 {
     for (size_t i = 0; i < advice->trials->count; i++)
-        for (unsigned at = 0; at < advice->gaps[i].count; at++) {
+        for (unsigned at = 0; at < advice->notes[i].count; at++) {
             print_head(out, "note");
             if (advice_is_of_ranks(advice))
-                (void)fprintf(out, "%s, ", advice->trials->programmes[i].name);
-            (void)fprintf(out, "%s\n", advice->gaps[i].text[at]);
+                (void)fprintf(out, "%s, ", advice->trials->programs[i].name);
+            (void)fprintf(out, "%s\n", advice->notes[i].text[at]);
         }
 }
 
-/* What stands above the table.  Returns false without host memory. */
+/* Print everything above the table.  Returns false on host allocation failure. */
 static bool print_sentences(FILE *out, const struct advice *advice)
 {
     char *why = advise_why(advice);
@@ -204,16 +340,16 @@ static bool print_sentences(FILE *out, const struct advice *advice)
     if (!why)
         return false;
     (void)fputs(
-        style_on(out, advice->advised.config && advice->is_certain ? STYLE_GOOD : STYLE_STRONG),
+        text_style_on(out, advice->advised.config && advice->is_certain ? TEXT_GOOD : TEXT_STRONG),
         out);
     if (advice->advised.config)
         print_string(out, advice->is_certain ? "set" : "try", advice->advised.config);
     else
-        (void)fputs(advice->is_certain ? "nothing helps\n"
-                                       : "the file does not show whether anything helps\n",
+        (void)fputs(advice->is_certain ? "no configuration helps\n"
+                                       : "the file does not show whether a configuration helps\n",
                     out);
-    (void)fputs(style_off(out), out);
-    print_head(out, "why");
+    (void)fputs(text_style_off(out), out);
+    print_head(out, "reason");
     (void)fprintf(out, "%s\n", why);
     print_gaps(out, advice);
     if (advice->is_short) {
@@ -222,7 +358,7 @@ static bool print_sentences(FILE *out, const struct advice *advice)
         put_least(out, advice);
         (void)fputc('\n', out);
     }
-    print_string(out, "in force", advice->in_force.config);
+    print_string(out, "current", advice->current.config);
     if (advice->left_out && advice->left_out[0])
         print_string(out, "omitted", advice->left_out);
     if (advice->runner_up.config)
@@ -247,28 +383,28 @@ bool advise_report_text(FILE *out, const struct advice *advice)
     return true;
 }
 
-/* --- Of ranks. --- */
+/* --- Ranks. --- */
 
 static void print_rank(FILE *out, const struct advise_ranks *ranks,
                        const struct advise_string *const *columns, size_t rank)
 {
     for (unsigned i = 0; i < COLUMNS; i++) {
-        const struct trial_figures *figures = &columns[i]->of[rank];
+        const struct trial_results *results = &columns[i]->of[rank];
 
         if (columns[i]->config)
             (void)fprintf(
-                out, "%*s%*s", PAIR_WIDTH, amount_bytes(figures->peak_reserved).text, PAIR_WIDTH,
-                figures->has_min_device ? amount_bytes(figures->min_device).text : "none");
+                out, "%*s%*s", PAIR_WIDTH, amount_bytes(results->peak_reserved).text, PAIR_WIDTH,
+                results->has_min_device ? amount_bytes(results->min_device).text : "none");
     }
     (void)fprintf(out, "  %s%s%s\n", ranks->of[rank].name,
-                  ranks->of[rank].is_odd ? ", the odd one" : "",
-                  ranks->of[rank].is_typical ? ", the most typical" : "");
+                  ranks->of[rank].is_outlier ? ", outlier" : "",
+                  ranks->of[rank].is_typical ? ", most typical" : "");
 }
 
 static void print_ranks(FILE *out, const struct advise_ranks *ranks, const struct advice *advice)
 {
-    static const char *const names[COLUMNS] = {"in force", "advised", "runner-up"};
-    const struct advise_string *const columns[COLUMNS] = {&advice->in_force, &advice->advised,
+    static const char *const names[COLUMNS] = {"current", "advised", "runner-up"};
+    const struct advise_string *const columns[COLUMNS] = {&advice->current, &advice->advised,
                                                           &advice->runner_up};
 
     for (unsigned i = 0; i < COLUMNS; i++)
@@ -277,8 +413,8 @@ static void print_ranks(FILE *out, const struct advise_ranks *ranks, const struc
     (void)fputc('\n', out);
     for (unsigned i = 0; i < COLUMNS; i++)
         if (columns[i]->config)
-            (void)fprintf(out, "%*s%*s", PAIR_WIDTH, "peak", PAIR_WIDTH, "smallest");
-    (void)fputs("  looked at\n", out);
+            (void)fprintf(out, "%*s%*s", PAIR_WIDTH, "peak", PAIR_WIDTH, "min device");
+    (void)fputs("  rank\n", out);
     for (size_t i = 0; i < advice->trials->count; i++)
         print_rank(out, ranks, columns, i);
 }
@@ -287,7 +423,7 @@ bool advise_report_ranks_text(FILE *out, const struct advise_ranks *ranks,
                               const struct advice *advice)
 {
     print_title(out, ranks->verdict);
-    printable_print(out, ranks->folder);
+    text_print(out, ranks->folder);
     (void)fprintf(out, ", %s\n", amount_of(ranks->files, "file").text);
     if (!print_sentences(out, advice))
         return false;
@@ -300,7 +436,7 @@ bool advise_report_ranks_text(FILE *out, const struct advise_ranks *ranks,
 
 static json_t *text_if(const char *text)
 {
-    return text ? printable_json(text) : json_null();
+    return text ? text_json(text) : json_null();
 }
 
 static json_t *left_out_json(const struct advice *advice)
@@ -308,61 +444,59 @@ static json_t *left_out_json(const struct advice *advice)
     return text_if(advice->left_out && advice->left_out[0] ? advice->left_out : NULL);
 }
 
-/* The gaps of all files, as an array; NULL without host memory. */
+/* NULL on host allocation failure. */
 static json_t *notes_json(const struct advice *advice)
 {
     json_t *list = json_array();
 
     for (size_t i = 0; i < advice->trials->count; i++)
-        for (unsigned at = 0; at < advice->gaps[i].count; at++)
-            output_json_add(&list, json_sprintf("%s%s%s", advice->trials->programmes[i].name,
+        for (unsigned at = 0; at < advice->notes[i].count; at++)
+            output_json_add(&list, json_sprintf("%s%s%s", advice->trials->programs[i].name,
                                                 advice_is_of_ranks(advice) ? ", " : "",
-                                                advice->gaps[i].text[at]));
+                                                advice->notes[i].text[at]));
     return list;
 }
 
-/* A string with what came of it in one programme. */
+/* A string with its results for one program. */
 static json_t *string_json(const struct advice *advice, const struct advise_string *string,
-                           size_t programme)
+                           size_t program)
 {
-    const struct trial_figures *figures = &string->of[programme];
-    const bool needs_more = advice->is_short && !figures->has_enough;
+    const struct trial_results *results = &string->of[program];
+    const bool needs_more = advice->is_short && !results->has_enough;
 
     if (!string->config)
         return json_null();
     return json_pack(
-        "{s:o, s:i, s:I, s:I, s:I, s:o?, s:f, s:o*, s:o*}", "config",
-        printable_json(string->config), "changes", (int)string->changes, "oom_at",
-        (json_int_t)figures->oom_at, "peak_requested", (json_int_t)figures->peak_requested,
-        "peak_reserved", (json_int_t)figures->peak_reserved, "min_device",
-        output_json_number(figures->has_min_device, figures->min_device), "driver_us",
-        (double)figures->driver_ns / 1000, "completes",
-        advice->is_short ? json_boolean(figures->serves) : NULL, "device_needed",
-        needs_more ? json_null() : output_json_number(advice->is_short, figures->enough));
+        "{s:o, s:i, s:I, s:I, s:I, s:o?, s:f, s:o*, s:o*}", "config", text_json(string->config),
+        "changes", (int)string->changes, "oom_at", (json_int_t)results->oom_at, "peak_requested",
+        (json_int_t)results->peak_requested, "peak_reserved", (json_int_t)results->peak_reserved,
+        "min_device", output_json_number(results->has_min_device, results->min_device), "driver_us",
+        (double)results->driver_ns / 1000, "completes",
+        advice->is_short ? json_boolean(results->serves) : NULL, "device_needed",
+        needs_more ? json_null() : output_json_number(advice->is_short, results->enough));
 }
 
 static json_t *shortage_json(const struct advice *advice)
 {
-    const struct advise_string *with =
-        advice->advised.config ? &advice->advised : &advice->in_force;
+    const struct advise_string *with = advice->advised.config ? &advice->advised : &advice->current;
 
     if (!advice->is_short)
         return json_null();
     return json_pack("{s:I, s:I, s:b, s:o}", "device_bytes", (json_int_t)advice_target(advice),
-                     "failed", (json_int_t)advice->in_force.figures.failed, "completes",
-                     (int)with->figures.serves, "least_change", text_if(advice->least.config));
+                     "failed", (json_int_t)advice->current.results.failed, "completes",
+                     (int)with->results.serves, "least_change", text_if(advice->least.config));
 }
 
 json_t *advise_report_json(const struct advice *advice)
 {
-    const struct programme *programme = &advice->trials->programmes[0];
+    const struct trial_program *program = &advice->trials->programs[0];
     char *why = advise_why(advice);
     json_t *object = json_pack(
         "{s:o, s:I, s:I, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o}", "trace",
-        printable_json(programme->file), "device_bytes", (json_int_t)programme->device_bytes,
-        "replayed", (json_int_t)advice->replayed, "why", why, "certain", (int)advice->is_certain,
-        "notes", notes_json(advice), "omitted", left_out_json(advice), "in_force",
-        string_json(advice, &advice->in_force, 0), "advised",
+        text_json(program->file), "device_bytes", (json_int_t)program->device_bytes, "replayed",
+        (json_int_t)advice->replayed, "why", why, "certain", (int)advice->is_certain, "notes",
+        notes_json(advice), "omitted", left_out_json(advice), "current",
+        string_json(advice, &advice->current, 0), "advised",
         string_json(advice, &advice->advised, 0), "runner_up",
         string_json(advice, &advice->runner_up, 0), "out_of_memory", shortage_json(advice));
 
@@ -370,28 +504,28 @@ json_t *advise_report_json(const struct advice *advice)
     return object;
 }
 
-/* What came of a string in the ranks together. */
+/* A string with its results for all ranks. */
 static json_t *together_json(const struct advise_string *string)
 {
     if (!string->config)
         return json_null();
     return json_pack(
-        "{s:o, s:i, s:I, s:o?}", "config", printable_json(string->config), "changes",
-        (int)string->changes, "peak_reserved", (json_int_t)string->figures.peak_reserved,
+        "{s:o, s:i, s:I, s:o?}", "config", text_json(string->config), "changes",
+        (int)string->changes, "peak_reserved", (json_int_t)string->results.peak_reserved,
         "min_device",
-        output_json_number(string->figures.has_min_device, string->figures.min_device));
+        output_json_number(string->results.has_min_device, string->results.min_device));
 }
 
 static json_t *rank_json(const struct advise_ranks *ranks, const struct advice *advice, size_t rank)
 {
-    const struct programme *programme = &advice->trials->programmes[rank];
+    const struct trial_program *program = &advice->trials->programs[rank];
 
     return json_pack("{s:s, s:o, s:b, s:b, s:I, s:I, s:o, s:o, s:o}", "rank", ranks->of[rank].name,
-                     "trace", printable_json(programme->file), "odd", (int)ranks->of[rank].is_odd,
+                     "trace", text_json(program->file), "odd", (int)ranks->of[rank].is_outlier,
                      "typical", (int)ranks->of[rank].is_typical, "device_bytes",
-                     (json_int_t)programme->device_bytes, "target_bytes",
-                     (json_int_t)programme->target_bytes, "in_force",
-                     string_json(advice, &advice->in_force, rank), "advised",
+                     (json_int_t)program->device_bytes, "target_bytes",
+                     (json_int_t)program->target_bytes, "current",
+                     string_json(advice, &advice->current, rank), "advised",
                      string_json(advice, &advice->advised, rank), "runner_up",
                      string_json(advice, &advice->runner_up, rank));
 }
@@ -405,10 +539,10 @@ json_t *advise_report_ranks_json(const struct advise_ranks *ranks, const struct 
         output_json_add(&list, rank_json(ranks, advice, i));
     object = json_pack(
         "{s:o, s:o, s:s?, s:i, s:i, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o}", "folder",
-        printable_json(ranks->folder), "verdict", printable_json(ranks->verdict), "odd", ranks->odd,
+        text_json(ranks->folder), "verdict", text_json(ranks->verdict), "odd", ranks->outlier,
         "files", (int)ranks->files, "replayed", (int)advice->replayed, "why", why, "certain",
         (int)advice->is_certain, "notes", notes_json(advice), "omitted", left_out_json(advice),
-        "in_force", together_json(&advice->in_force), "advised", together_json(&advice->advised),
+        "current", together_json(&advice->current), "advised", together_json(&advice->advised),
         "runner_up", together_json(&advice->runner_up), "out_of_memory", (int)advice->is_short,
         "least_change", text_if(advice->least.config), "ranks", list);
     free(why);

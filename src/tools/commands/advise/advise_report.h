@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Advice about a file, or about the ranks of a job, as text for people or as JSON for programs.
+ * The advice for a file, or for the ranks of a job, as text or as JSON.
  *
  * Locking: none.
  */
@@ -12,24 +12,24 @@
 
 #include "src/tools/commands/advise/advise.h"
 
-/* The ranks that the programmes of the trials are of. */
+/* The ranks of the programs. */
 struct advise_ranks {
-    const char *folder, *verdict; /* what ranks_report_verdict() says */
-    const char *odd;              /* the rank that is the odd one; NULL: none is */
+    const char *folder, *verdict; /* verdict: of ranks_report_verdict() */
+    const char *outlier;          /* the outlier; NULL: none */
     size_t files;
     struct {
         const char *name;
-        bool is_odd, is_typical;
-    } of[TRIALS_PROGRAMMES];
+        bool is_outlier, is_typical;
+    } of[TRIALS_PROGRAMS];
 };
 
-/* Of one programme.  Returns false without host memory. */
+/* The advice for one program.  Returns false on host allocation failure. */
 bool advise_report_text(FILE *out, const struct advice *advice);
 
-/* Returns NULL without host memory. */
+/* NULL on host allocation failure. */
 json_t *advise_report_json(const struct advice *advice);
 
-/* Of ranks, likewise. */
+/* The advice for ranks of a job, in the same formats. */
 bool advise_report_ranks_text(FILE *out, const struct advise_ranks *ranks,
                               const struct advice *advice);
 json_t *advise_report_ranks_json(const struct advise_ranks *ranks, const struct advice *advice);

@@ -15,21 +15,21 @@
 
 #include "src/tools/command/option.h"
 #include "src/tools/output/amount.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "src/tools/output/progress.h"
 #include "src/tools/replay/min_device.h"
 #include "src/tools/replay/replay.h"
 
-#define PROCESSES_MOST 8
-#define PROGRESS_NS    50000000 /* between two looks */
+#define PROCESSES_MAX 8
+#define PROGRESS_NS   50000000 /* between updates of the progress bar */
 
-/* What the processes share. */
-struct board {
+/* In memory that the processes share. */
+struct shared_results {
     atomic_size_t next, done;
-    struct trial_figures figures[];
+    struct trial_results results[];
 };
 
-/* --- In a child. --- */
+/* --- Child processes. --- */
 
 static bool is_complete(const struct replay_result *result)
 {
@@ -41,7 +41,7 @@ static bool is_served(const struct replay_result *result)
     return is_complete(result) && result->failed_served == result->failed;
 }
 
-/* What a trial has replayed last, since its devices may be one. */
+/* The last replay of a trial, which is reused if the next device is equal. */
 struct stage {
     const struct xtrace *trace;
     struct replay_settings settings;
@@ -49,7 +49,7 @@ struct stage {
     bool has_result;
 };
 
-static const struct replay_result *play_on(struct stage *stage, uint64_t device_bytes)
+static const struct replay_result *replay_on(struct stage *stage, uint64_t device_bytes)
 {
     if (stage->has_result && stage->settings.device_bytes == device_bytes)
         return &stage->result;
@@ -61,7 +61,7 @@ static const struct replay_result *play_on(struct stage *stage, uint64_t device_
     return &stage->result;
 }
 
-static void find_devices(const struct stage *stage, struct trial_figures *out)
+static void find_devices(const struct stage *stage, struct trial_results *out)
 {
     const struct replay_result *result = &stage->result;
 
@@ -74,17 +74,17 @@ static void find_devices(const struct stage *stage, struct trial_figures *out)
             min_device_find(stage->trace, &stage->settings, result, true, &out->enough);
 }
 
-static void replay_trial(const struct programme *programme, const char *config, bool in_full,
-                         struct trial_figures *out)
+static void replay_trial(const struct trial_program *program, const char *config, bool in_full,
+                         struct trial_results *out)
 {
-    struct stage stage = {.trace = programme->trace,
-                          .settings = {.file = programme->file,
+    struct stage stage = {.trace = program->trace,
+                          .settings = {.file = program->file,
                                        .config = config,
                                        .driver = GPU_SIMULATED,
                                        .check = CHECK_OFF,
-                                       .tick_ms = option_table[OPTION_TICK].standard,
+                                       .tick_ms = option_table[OPTION_TICK].default_number,
                                        .quiet = true}};
-    const struct replay_result *result = play_on(&stage, programme->device_bytes);
+    const struct replay_result *result = replay_on(&stage, program->device_bytes);
 
     out->is_broken = result->end == REPLAY_REFUSED || result->end == REPLAY_MISMATCH;
     out->completes = is_complete(result);
@@ -96,52 +96,52 @@ static void replay_trial(const struct programme *programme, const char *config, 
     out->failed = result->failed;
     if (in_full)
         find_devices(&stage, out);
-    result = play_on(&stage, programme->roomy_bytes);
-    out->room = (struct trial_room){is_complete(result),
-                                    result->oom_at < 0 ? (uint64_t)programme->trace->op_count
-                                                       : (uint64_t)result->oom_at,
-                                    result->peak_reserved, result->driver_ns};
-    out->serves = is_served(play_on(&stage, programme->target_bytes));
+    result = replay_on(&stage, program->large_bytes);
+    out->large = (struct trial_large){is_complete(result),
+                                      result->oom_at < 0 ? (uint64_t)program->trace->op_count
+                                                         : (uint64_t)result->oom_at,
+                                      result->peak_reserved, result->driver_ns};
+    out->serves = is_served(replay_on(&stage, program->target_bytes));
     replay_result_fini(&stage.result);
     out->is_there = true;
 }
 
 static void work(const struct trials *trials, struct trial *const *trial, size_t count,
-                 bool in_full, struct board *board)
+                 bool in_full, struct shared_results *shared)
 {
     for (;;) {
-        const size_t at = atomic_fetch_add(&board->next, 1);
+        const size_t at = atomic_fetch_add(&shared->next, 1);
 
         if (at >= count * trials->count)
             break;
-        replay_trial(&trials->programmes[at % trials->count], trial[at / trials->count]->config,
-                     in_full, &board->figures[at]);
-        (void)atomic_fetch_add(&board->done, 1);
+        replay_trial(&trials->programs[at % trials->count], trial[at / trials->count]->config,
+                     in_full, &shared->results[at]);
+        (void)atomic_fetch_add(&shared->done, 1);
     }
 }
 
-/* --- In the parent. --- */
+/* --- The parent process. --- */
 
-static size_t processors(void)
+static size_t cpu_count(void)
 {
     cpu_set_t set;
     const int count = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
 
-    return count > PROCESSES_MOST ? PROCESSES_MOST : (size_t)count;
+    return count > PROCESSES_MAX ? PROCESSES_MAX : (size_t)count;
 }
 
 static pid_t start(const struct trials *trials, struct trial *const *trial, size_t count,
-                   bool in_full, struct board *board)
+                   bool in_full, struct shared_results *shared)
 {
     const pid_t parent = getpid();
     const pid_t child = fork();
 
     if (child != 0)
         return child;
-    /* A replay has no end of its own if nobody is there to read its figures. */
+    /* The child must not continue if the parent ends. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
         exit(EXIT_FAILURE);
-    work(trials, trial, count, in_full, board);
+    work(trials, trial, count, in_full, shared);
     exit(EXIT_SUCCESS);
 }
 
@@ -149,12 +149,12 @@ static void draw(const struct trials *trials, size_t done)
 {
     const size_t most = done > trials->expected ? done : trials->expected;
 
-    progress_draw(done, most > 0 ? most : 1, "%s, %s", amount_of(done, "configuration").text,
-                  trials->name);
+    progress_print_bar(done, most > 0 ? most : 1, "%s, %s", amount_of(done, "configuration").text,
+                       trials->name);
 }
 
-/* Wait for a child, and draw meanwhile. */
-static void wait_for(const struct trials *trials, const struct board *board, bool in_full,
+/* Wait for a child, and draw the progress bar. */
+static void wait_for(const struct trials *trials, const struct shared_results *shared, bool in_full,
                      pid_t child)
 {
     const struct timespec pause = {.tv_nsec = PROGRESS_NS};
@@ -164,7 +164,7 @@ static void wait_for(const struct trials *trials, const struct board *board, boo
     do {
         ended = waitpid(child, &status, trials->progress ? WNOHANG : 0);
         if (ended == 0) {
-            draw(trials, trials->done + (in_full ? 0 : atomic_load(&board->done) / trials->count));
+            draw(trials, trials->done + (in_full ? 0 : atomic_load(&shared->done) / trials->count));
             (void)nanosleep(&pause, NULL);
         }
     } while (ended == 0 || (ended < 0 && errno == EINTR));
@@ -176,64 +176,65 @@ static void raise_to(uint64_t *most, uint64_t value)
         *most = value;
 }
 
-static void add_figures(struct trial_figures *whole, const struct trial_figures *figures)
+static void add_results(struct trial_results *whole, const struct trial_results *results)
 {
-    if (figures->peak_reserved > whole->peak_reserved)
-        whole->peak_requested = figures->peak_requested;
-    if (figures->oom_at >= 0 && (whole->oom_at < 0 || figures->oom_at < whole->oom_at))
-        whole->oom_at = figures->oom_at;
-    whole->is_broken |= figures->is_broken;
-    whole->completes &= figures->completes;
-    whole->serves &= figures->serves;
-    whole->has_min_device &= figures->has_min_device;
-    whole->has_enough &= figures->has_enough;
-    whole->failed += figures->failed;
-    raise_to(&whole->peak_reserved, figures->peak_reserved);
-    raise_to(&whole->driver_ns, figures->driver_ns);
-    raise_to(&whole->min_device, figures->min_device);
-    raise_to(&whole->enough, figures->enough);
-    whole->room.completes &= figures->room.completes;
-    whole->room.reach += figures->room.reach;
-    raise_to(&whole->room.peak_reserved, figures->room.peak_reserved);
-    raise_to(&whole->room.driver_ns, figures->room.driver_ns);
+    if (results->peak_reserved > whole->peak_reserved)
+        whole->peak_requested = results->peak_requested;
+    if (results->oom_at >= 0 && (whole->oom_at < 0 || results->oom_at < whole->oom_at))
+        whole->oom_at = results->oom_at;
+    whole->is_broken |= results->is_broken;
+    whole->completes &= results->completes;
+    whole->serves &= results->serves;
+    whole->has_min_device &= results->has_min_device;
+    whole->has_enough &= results->has_enough;
+    whole->failed += results->failed;
+    raise_to(&whole->peak_reserved, results->peak_reserved);
+    raise_to(&whole->driver_ns, results->driver_ns);
+    raise_to(&whole->min_device, results->min_device);
+    raise_to(&whole->enough, results->enough);
+    whole->large.completes &= results->large.completes;
+    whole->large.reach += results->large.reach;
+    raise_to(&whole->large.peak_reserved, results->large.peak_reserved);
+    raise_to(&whole->large.driver_ns, results->large.driver_ns);
 }
 
 static void add_up(struct trial *trial, size_t count)
 {
-    trial->whole = trial->figures[0];
+    trial->whole = trial->results[0];
     for (size_t i = 1; i < count; i++)
-        add_figures(&trial->whole, &trial->figures[i]);
+        add_results(&trial->whole, &trial->results[i]);
 }
 
 static bool run_on(struct trials *trials, struct trial *const *trial, size_t count, bool in_full,
-                   struct board *board)
+                   struct shared_results *shared)
 {
     const size_t replays = count * trials->count;
-    const size_t wanted = processors() < replays ? processors() : replays;
-    pid_t children[PROCESSES_MOST];
+    const size_t wanted = cpu_count() < replays ? cpu_count() : replays;
+    pid_t children[PROCESSES_MAX];
     size_t started = 0;
 
     for (; started < wanted; started++) {
-        children[started] = start(trials, trial, count, in_full, board);
+        children[started] = start(trials, trial, count, in_full, shared);
         if (children[started] < 0)
             break;
     }
     if (started == 0) {
-        complain("%s: no process can be started to replay it: %s", trials->name, strerror(errno));
+        message_print("%s: cannot start a process for a replay: %s", trials->name, strerror(errno));
         return false;
     }
     for (size_t i = 0; i < started; i++)
-        wait_for(trials, board, in_full, children[i]);
+        wait_for(trials, shared, in_full, children[i]);
     if (trials->progress)
-        complain_progress_end();
+        progress_clear();
     for (size_t i = 0; i < replays; i++) {
-        if (!board->figures[i].is_there) {
-            complain("%s: the process that replayed it with '%s' was ended, as happens when the "
-                     "machine runs short of memory",
-                     trials->programmes[i % trials->count].file, trial[i / trials->count]->config);
+        if (!shared->results[i].is_there) {
+            message_print(
+                "%s: the process of the replay with '%s' was killed, for example because the "
+                "host ran out of memory",
+                trials->programs[i % trials->count].file, trial[i / trials->count]->config);
             return false;
         }
-        trial[i / trials->count]->figures[i % trials->count] = board->figures[i];
+        trial[i / trials->count]->results[i % trials->count] = shared->results[i];
     }
     for (size_t i = 0; i < count; i++)
         add_up(trial[i], trials->count);
@@ -243,19 +244,19 @@ static bool run_on(struct trials *trials, struct trial *const *trial, size_t cou
 bool trials_run(struct trials *trials, struct trial *const *trial, size_t count, bool in_full)
 {
     const size_t bytes =
-        sizeof(struct board) + count * trials->count * sizeof(struct trial_figures);
-    struct board *board;
+        sizeof(struct shared_results) + count * trials->count * sizeof(struct trial_results);
+    struct shared_results *shared;
     bool fine;
 
     if (count == 0)
         return true;
-    board = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (board == MAP_FAILED) {
-        complain("%s: no host memory is left", trials->name);
+    shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) {
+        message_print("%s: out of host memory", trials->name);
         return false;
     }
-    fine = run_on(trials, trial, count, in_full, board);
+    fine = run_on(trials, trial, count, in_full, shared);
     trials->done += in_full ? 0 : count;
-    (void)munmap(board, bytes);
+    (void)munmap(shared, bytes);
     return fine;
 }

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Replays of one programme, or of a few, under many configurations; several replays run at a time.
+ * Replays of one or several programs under many configurations, in parallel.
  *
- * A process has one simulated machine, so replays run in child processes.  A child has the traces in memory that it
- * inherits, and writes its figures to memory that it shares with its parent.  The calling process itself never replays.
+ * A process has one simulator, so each replay runs in a child process.  Children inherit the traces and write their results to
+ * shared memory.
  *
- * Terms:
- *   programme  a trace, and the devices that it is replayed on; of a job, one of its ranks
+ * A program is a trace with the devices on which it is replayed; of a job, it is one of the ranks.
  *
- * Locking: none; called by one thread, and the process has no other.
+ * Locking: none; the process has only one thread.
  */
 #ifndef TOOLS_TRIALS_H
 #define TOOLS_TRIALS_H
@@ -19,64 +18,63 @@
 
 #include "src/tools/trace/xtrace.h"
 
-#define TRIALS_PROGRAMMES 4u /* at most */
+#define TRIALS_PROGRAMS 4u /* maximum */
 
-/* What a configuration led to; bytes, and modelled nanoseconds of the driver. */
-struct trial_figures {
-    bool is_there;
-    bool is_broken; /* a replay ended for another reason than memory; standard error has it */
-    /* On a device of device_bytes, as a replay tells it. */
-    bool completes; /* what failed in the file may fail */
-    int64_t oom_at; /* number of the event, from 0, at which memory ran out; -1: none */
+/* The results of a configuration, in bytes and modeled nanoseconds of the driver. */
+struct trial_results {
+    bool is_there; /* the replay has ended */
+    bool
+        is_broken; /* it failed for another reason than memory; an error message is on standard error */
+    /* On a device of device_bytes, as `xseg replay` prints them. */
+    bool completes; /* requests that failed in the file may fail */
+    int64_t oom_at; /* index of the event at which memory ran out; -1: none */
     uint64_t peak_requested, peak_reserved, driver_ns;
     uint64_t end_reserved; /* after the last event */
     uint64_t failed;       /* requests that failed in the file */
-    /* On one of roomy_bytes, by which configurations are compared. */
-    struct trial_room {
+    /* On a device of large_bytes, for the comparison of configurations. */
+    struct trial_large {
         bool completes;
-        uint64_t reach; /* events that were played before memory ran out */
+        uint64_t reach; /* events that were replayed before memory ran out */
         uint64_t peak_reserved, driver_ns;
-    } room;
-    bool serves; /* completes on one of target_bytes, and what failed in the file is served */
-    /* In full only. */
+    } large;
+    bool
+        serves; /* completes on a device of target_bytes, including requests that failed in the file */
+    /* Only with in_full. */
     bool has_min_device, has_enough;
-    uint64_t min_device; /* the smallest device on which it completes, as min_device.h says */
-    uint64_t enough;     /* the same, with what failed in the file served */
+    uint64_t min_device; /* the smallest device on which the program completes */
+    uint64_t enough;     /* the same, including requests that failed in the file */
 };
 
 struct trial {
     const char *config;
-    struct trial_figures figures[TRIALS_PROGRAMMES];
-    /*
-     * Of all programmes: what is true of each, the largest of bytes and times, and sums of counts.  The requested peak is
-     * that of the programme whose reserved one is the largest; memory ran out at the first event at which it did in any.
-     */
-    struct trial_figures whole;
+    struct trial_results results[TRIALS_PROGRAMS];
+    /* Of all programs: the conjunction of booleans, the maximum of bytes and times, the sum of counts.  peak_requested is that of
+     * the program with the largest peak_reserved, and oom_at is the minimum. */
+    struct trial_results whole;
 };
 
-struct programme {
+struct trial_program {
     const struct xtrace *trace;
-    const char *file; /* its path, or what stands for it */
+    const char *file; /* path, or "standard input" */
     const char *name; /* of ranks: "rank 5" */
     uint64_t device_bytes;
-    uint64_t roomy_bytes, target_bytes; /* may be the same */
+    uint64_t large_bytes, target_bytes; /* can be equal */
 };
 
 struct trials {
-    struct programme programmes[TRIALS_PROGRAMMES];
-    size_t count;     /* of programmes, 1 at least */
-    const char *name; /* of all of them, for messages */
+    struct trial_program programs[TRIALS_PROGRAMS];
+    size_t count;     /* of programs, 1 or more */
+    const char *name; /* for messages */
     bool progress;    /* draw a bar on standard error */
     size_t done;      /* trials so far, for the bar */
     size_t expected;  /* in all, for the bar */
 };
 
 /*
- * Replay all programmes under each configuration.
+ * Replay all programs under each configuration.
  *
- * @param in_full  find min_device and, if requests failed in the file, enough, too: a dozen replays each
- *
- * Returns: false where a process could not be started or did not end well; standard error has the sentence.
+ * @param in_full  also find min_device and, if requests failed in the file, enough: a dozen replays each
+ * @return false if a process could not be started or was killed; an error message is on standard error
  */
 bool trials_run(struct trials *trials, struct trial *const *trial, size_t count, bool in_full);
 

@@ -13,12 +13,12 @@
 
 struct row {
     const char *name;
-    const char *words[TUNING_VALUES - 1]; /* NULL behind the last */
-    uint64_t numbers[TUNING_VALUES - 1];  /* where there are no words; 0 behind the last */
-    uint64_t step;                        /* of close values; 0: there are none */
+    const char *words[TUNING_VALUES - 1]; /* NULL ends the list */
+    uint64_t numbers[TUNING_VALUES - 1];  /* if there are no words; 0 ends the list */
+    uint64_t step;                        /* of close values; 0: none */
     bool is_pytorch, in_classic, in_expandable, needs_clock, needs_captures;
     const char *lower,
-        *higher; /* causes: of a number below the base's, or a word; above it, or of the next word */
+        *higher; /* causes: of a smaller number, or a word; of a larger number, or the second word */
 };
 
 static const struct row rows[TUNING_KEYS] = {
@@ -27,16 +27,17 @@ static const struct row rows[TUNING_KEYS] = {
             .name = "expandable_segments",
             .words = {[FALSE] = "False", [TRUE] = "True"},
             .is_pytorch = true,
-            .lower = "segments of the size of a request leave less unused than pages do",
-            .higher = "segments that grow in place leave no pieces too small for later requests",
+            .lower = "segments of the request size waste less memory than pages",
+            .higher = "segments that grow in place leave no free blocks that are too small for "
+                      "later requests",
         },
     [TUNING_PAGE] =
         {
             .name = "page_size",
             .words = {"small", "auto"},
             .in_expandable = true,
-            .lower = "pages of 2 MiB leave less unused at the ends of segments",
-            .higher = "pages that follow the size of a growth leave less unused",
+            .lower = "pages of 2 MiB waste less memory at the ends of segments",
+            .higher = "pages of the size of the growth waste less memory",
         },
     [TUNING_SEGMENT] =
         {
@@ -46,7 +47,7 @@ static const struct row rows[TUNING_KEYS] = {
             .is_pytorch = true,
             .in_classic = true,
             .in_expandable = true,
-            .lower = "less is unused at the ends of smaller segments and pages",
+            .lower = "smaller segments and pages waste less memory at their ends",
             .higher = "more requests share a larger segment",
         },
     [TUNING_SPLIT] =
@@ -56,8 +57,8 @@ static const struct row rows[TUNING_KEYS] = {
             .step = 4,
             .is_pytorch = true,
             .in_classic = true,
-            .lower = "large blocks stay whole for large requests",
-            .higher = "fewer blocks are kept whole for requests that do not come",
+            .lower = "large blocks are not split and remain available for large requests",
+            .higher = "fewer blocks are kept unsplit for large requests that never occur",
         },
     [TUNING_ROUNDING] =
         {
@@ -67,7 +68,8 @@ static const struct row rows[TUNING_KEYS] = {
             .is_pytorch = true,
             .in_classic = true,
             .in_expandable = true,
-            .lower = "requests of about one size become equal, so that each fits where another was",
+            .lower = "requests of similar sizes are rounded to one size, so each fits into the "
+                     "freed blocks of the others",
         },
     [TUNING_IDLE] =
         {
@@ -76,7 +78,7 @@ static const struct row rows[TUNING_KEYS] = {
             .in_classic = true,
             .in_expandable = true,
             .needs_clock = true,
-            .lower = "memory that is idle goes back before another stream or pool takes more",
+            .lower = "idle memory is released before another stream or pool grows",
         },
     [TUNING_REUSE] =
         {
@@ -86,11 +88,11 @@ static const struct row rows[TUNING_KEYS] = {
             .in_classic = true,
             .in_expandable = true,
             .needs_captures = true,
-            .lower = "blocks that are freed during a capture serve it again",
+            .lower = "blocks that are freed during a capture are reused in it",
         },
 };
 
-/* Keys that PyTorch's own allocator knows, too, and that are not searched (docs/options.md says what each is). */
+/* Keys that PyTorch's own allocator also has, and that are not searched. */
 static const char *const others_of_pytorch[] = {
     "backend",
     "expandable_segments_reserve",
@@ -117,7 +119,7 @@ const char *tuning_name(enum tuning_key key)
 
 /* --- The base. --- */
 
-static bool note_key(void *context, const struct xseg_config_key *key)
+static bool record_key(void *context, const struct xseg_config_key *key)
 {
     struct tuning_base *base = context;
 
@@ -136,7 +138,7 @@ bool tuning_base_init(struct tuning_base *base, const char *config, const struct
         .config = config, .has_clock = trace->has_clock, .only_pytorch = only_pytorch};
     for (size_t i = 0; i < trace->op_count && !base->has_captures; i++)
         base->has_captures = trace->ops[i].kind == XTRACE_CAPTURE_BEGIN;
-    return xseg_config_keys(config, NULL, note_key, base) == XSEG_OK;
+    return xseg_config_keys(config, NULL, record_key, base) == XSEG_OK;
 }
 
 struct tuning tuning_of_base(void)
@@ -228,7 +230,7 @@ size_t tuning_close(const struct tuning *tuning, enum tuning_key key, unsigned r
 
     if (step == 0 || present >= TUNING_DROPPED)
         return 0;
-    /* Far values double, so the next are a half below and as much above. */
+    /* Far values double, so close values are at half the distance. */
     const uint64_t below = (present >> (round + 1)) / step * step;
     const uint64_t above = (present >> round) / step * step;
     if (below > 0)
@@ -240,7 +242,7 @@ size_t tuning_close(const struct tuning *tuning, enum tuning_key key, unsigned r
 
 /* --- Strings. --- */
 
-/* How long the first `key:value` of a string is; a list in brackets has commas of its own. */
+/* The length of the first `key:value` of a string; a list in brackets can contain commas. */
 static size_t length_of_item(const char *text)
 {
     size_t at = 0;
@@ -250,7 +252,7 @@ static size_t length_of_item(const char *text)
     return at;
 }
 
-/* Whether an item, `key:value`, is of that key. */
+/* Whether an item, `key:value`, has a key. */
 static bool is_item_of(const char *item, size_t length, const char *key)
 {
     const size_t name = strlen(key);
@@ -259,10 +261,10 @@ static bool is_item_of(const char *item, size_t length, const char *key)
            (item[name] == ':' || item[name] == ' ');
 }
 
-/* Which items of a string are put. */
+/* A filter of the items of a string. */
 typedef bool is_wanted_fn(const struct tuning *tuning, const char *item, size_t length);
 
-/* Whether the tuning leaves an item as it is. */
+/* Whether a tuning does not change an item. */
 static bool is_kept(const struct tuning *tuning, const char *item, size_t length)
 {
     for (unsigned i = 0; i < TUNING_KEYS; i++)
@@ -288,7 +290,7 @@ static bool is_not_of_pytorch(const struct tuning *tuning, const char *item, siz
     return !is_of_pytorch(tuning, item, length);
 }
 
-/* Put the wanted items of a string; returns what comes before the next one. */
+/* Print the items that pass the filter.  Returns the separator of the next item. */
 static const char *put_items(FILE *out, const char *config, is_wanted_fn *is_wanted,
                              const struct tuning *tuning)
 {
@@ -309,7 +311,7 @@ static const char *put_items(FILE *out, const char *config, is_wanted_fn *is_wan
     return between;
 }
 
-/* End a string that was put in memory: it, or NULL if something went wrong. */
+/* Close a memory stream.  Returns its string; NULL on host allocation failure. */
 static char *end_string(FILE *out, char *const *text)
 {
     bool failed = ferror(out) != 0;
@@ -382,7 +384,7 @@ const char *tuning_cause(const struct tuning_base *base, const struct tuning *tu
     bool is_higher;
 
     if (value == TUNING_DROPPED)
-        return "the value that the string in force gives it keeps memory from being used again";
+        return "its current value prevents the reuse of memory";
     if (row->words[0])
         is_higher = value == 1;
     else

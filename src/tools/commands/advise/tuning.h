@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Configurations that differ from the one in force in the keys that decide how much memory a programme takes
- * (docs/advise.md says why these).
+ * Variations of a configuration in the keys that determine how much memory a program needs (docs/advise.md has the reasons).
  *
- * Words:
- *   base    the configuration in force, and what of the keys can matter to a trace
- *   tuning  for each of these keys: what the base says (KEPT), its default (DROPPED), or a value
+ * Terms:
+ *   base    the current configuration, and which keys can have an effect on a trace
+ *   tuning  for each key: the value of the base (KEPT), the default (DROPPED), or another value
  *
- * A value is a number, or the place of a word in the row of the key.
+ * A value is a number, or the index of a word in the row of the key.
  *
- * Locking: none; a base does not change once it is made.
+ * Locking: none; a base is immutable.
  */
 #ifndef TOOLS_TUNING_H
 #define TOOLS_TUNING_H
@@ -33,7 +32,7 @@ enum tuning_key {
 
 #define TUNING_KEPT    UINT64_MAX
 #define TUNING_DROPPED (UINT64_MAX - 1)
-#define TUNING_VALUES  16 /* at most, that a key is tried with at a time */
+#define TUNING_VALUES  16 /* maximum number of values of a step */
 
 struct tuning {
     uint64_t value[TUNING_KEYS];
@@ -41,69 +40,65 @@ struct tuning {
 
 struct tuning_base {
     const char *config;
-    const char *
-        left_out; /* items of the string in force that are not in `config`: "" or NULL if there are none */
+    const char
+        *left_out; /* items of the current string that are not in `config`; "" or NULL: none */
     struct {
-        char value[64]; /* as a string spells it */
+        char value[64]; /* as in a configuration string */
         bool is_named;
     } key[TUNING_KEYS];
-    bool has_clock, has_captures; /* the trace has */
-    bool only_pytorch;            /* use no key that PyTorch's allocator does not know */
+    bool has_clock, has_captures; /* of the trace */
+    bool only_pytorch;            /* only keys that PyTorch's allocator also has */
 };
 
 /*
- * @param config  must live as long as the base
- *
- * Returns: false where the configuration has an error, which xseg_error_message() then tells.
+ * @param config  must outlive the base
+ * @return false if the configuration is invalid; xseg_error_message() has the reason
  */
 bool tuning_base_init(struct tuning_base *base, const char *config, const struct xtrace *trace,
                       bool only_pytorch);
 
-/* The base itself. */
+/* The tuning that is equal to the base. */
 struct tuning tuning_of_base(void);
 
-/* How many keys differ from the base. */
+/* The number of keys that differ from the base. */
 unsigned tuning_changes(const struct tuning *tuning);
 
-/* Whether it has expandable segments; and the tuning that differs in that. */
+/* Whether a tuning has expandable segments; and the tuning with the opposite. */
 bool tuning_is_expandable(const struct tuning_base *base, const struct tuning *tuning);
 struct tuning tuning_turned(const struct tuning_base *base, const struct tuning *tuning);
 
 /*
- * The values that a key may have instead of its present one: far apart, or close to it.
+ * The other values of a key: all far values, or values close to the present one.
  *
- * @param round  of close ones, from 1: each is half as far away as the one before
- *
- * Returns: how many.
+ * @param round  of close values, from 1; each round halves the distance
+ * @return the number of values
  */
 size_t tuning_far(const struct tuning_base *base, const struct tuning *tuning, enum tuning_key key,
                   uint64_t values[TUNING_VALUES]);
 size_t tuning_close(const struct tuning *tuning, enum tuning_key key, unsigned round,
                     uint64_t values[TUNING_VALUES]);
 
-/* The configuration string.  Allocated; NULL without host memory. */
+/* The configuration string, owned by the caller; NULL on host allocation failure. */
 char *tuning_string(const struct tuning_base *base, const struct tuning *tuning);
 
 /*
- * The items of the base that PyTorch's own allocator knows; and the other ones, "" if there are none.  The
- * first always says which kind of segments it has, since that is not what it is by default in PyTorch.  Allocated; NULL
- * without host memory.
+ * The items of the base that PyTorch's own allocator also has, and the other items ("" if there are none).  The former always set
+ * expandable_segments, because its default is different in PyTorch.  Owned by the caller; NULL on host allocation failure.
  */
 char *tuning_of_pytorch(const struct tuning_base *base);
 char *tuning_not_of_pytorch(const struct tuning_base *base);
 
-/* Whether an allocator would take it. */
+/* Whether a configuration string is valid. */
 bool tuning_is_valid(const char *config);
 
 /*
- * Why a key lowers the peak, as what follows "since".
+ * Why a key lowers the peak; completes "since ...".
  *
- * @param key  has a value that is not KEPT
+ * @param key  must not be KEPT
  */
 const char *tuning_cause(const struct tuning_base *base, const struct tuning *tuning,
                          enum tuning_key key);
 
-/* What the key is called. */
 const char *tuning_name(enum tuning_key key);
 
 #endif

@@ -4,28 +4,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- The course. --- */
+/* --- Sums. --- */
 
 static bool add_up(struct blame *blame)
 {
-    struct course course;
+    struct replay_model model;
     bool fine;
 
     if (blame->device->event_count > 0
-            ? !course_init(&course, blame->recording, blame->device)
-            : !course_init_at_end(&course, blame->recording, blame->device))
+            ? !replay_model_init(&model, blame->recording, blame->device)
+            : !replay_model_init_at_end(&model, blame->recording, blame->device))
         return false;
-    blame->left_out = course.left_out;
-    blame->dropped = course.dropped;
-    blame->has_times = course.has_times;
-    fine = stranded_play(&blame->sums, &course, blame->sites.count, sites_of, &blame->sites);
-    course_fini(&course);
-    blame->is_moment = blame->sums.is_moment;
+    blame->left_out = model.omitted;
+    blame->dropped = model.dropped;
+    blame->has_times = model.has_times;
+    fine = fragmentation_play(&blame->sums, &model, blame->sites.count, sites_of, &blame->sites);
+    replay_model_fini(&model);
+    blame->is_instant = blame->sums.is_instant;
     blame->duration_us = blame->sums.duration_us;
     return fine;
 }
 
-/* --- Idle pages at the end, by the reasons that xseg has written. --- */
+/* --- Idle pages at the end, by the reasons that xseg writes to snapshots. --- */
 
 static bool is_idle(const struct recording *recording, const struct recording_page *page)
 {
@@ -44,29 +44,29 @@ static struct blame_reason *reason_of(struct blame *blame, uint32_t reason)
     return &blame->reasons[blame->reason_count++];
 }
 
-static uint32_t no_site(const void *context, const struct course_block *block)
+static uint32_t no_site(const void *context, const struct replay_model_block *block)
 {
     (void)context;
     (void)block;
     return 0;
 }
 
-/* What is idle in the state at the end. */
+/* The idle bytes at the end. */
 static bool idle_at_end(const struct blame *blame, uint64_t *out)
 {
-    struct course course;
-    struct stranded sums;
+    struct replay_model model;
+    struct fragmentation sums;
     bool fine;
 
-    if (!course_init_at_end(&course, blame->recording, blame->device))
+    if (!replay_model_init_at_end(&model, blame->recording, blame->device))
         return false;
-    fine = stranded_init(&sums, &course, 1, no_site, NULL);
+    fine = fragmentation_init(&sums, &model, 1, no_site, NULL);
     if (fine) {
-        stranded_finish(&sums, 1);
+        fragmentation_finish(&sums, 1);
         *out = (uint64_t)sums.idle;
-        stranded_fini(&sums);
+        fragmentation_fini(&sums);
     }
-    course_fini(&course);
+    replay_model_fini(&model);
     return fine;
 }
 
@@ -95,32 +95,32 @@ static bool find_reasons(struct blame *blame)
 
 /* --- The order. --- */
 
-stranded_sum blame_amount(const struct blame *blame, enum blame_by by, uint32_t number)
+fragmentation_sum blame_amount(const struct blame *blame, enum blame_by by, uint32_t number)
 {
-    const struct stranded_site *site = &blame->sums.sites[number];
+    const struct fragmentation_site *site = &blame->sums.sites[number];
 
     switch (by) {
-    case BLAME_BY_STRANDED:
-        return site->stranded;
-    case BLAME_BY_LIVE:
-        return site->live;
+    case BLAME_BY_FRAGMENTED:
+        return site->fragmented;
+    case BLAME_BY_ALLOCATED:
+        return site->allocated;
     case BLAME_BY_PEAK:
         break;
     }
     return site->peak_bytes;
 }
 
-stranded_sum blame_whole(const struct blame *blame, enum blame_by by)
+fragmentation_sum blame_whole(const struct blame *blame, enum blame_by by)
 {
     switch (by) {
-    case BLAME_BY_STRANDED:
-        return blame->sums.reserved - blame->sums.live;
-    case BLAME_BY_LIVE:
-        return blame->sums.live;
+    case BLAME_BY_FRAGMENTED:
+        return blame->sums.reserved - blame->sums.allocated;
+    case BLAME_BY_ALLOCATED:
+        return blame->sums.allocated;
     case BLAME_BY_PEAK:
         break;
     }
-    return blame->sums.peak.live;
+    return blame->sums.peak.allocated;
 }
 
 struct ordering {
@@ -128,13 +128,13 @@ struct ordering {
     enum blame_by by;
 };
 
-/* Sites with equal amounts stay in the order in which the file names them. */
+/* Sites with equal amounts remain in the order of the file. */
 static int compare(const void *left, const void *right, void *context)
 {
     const struct ordering *ordering = context;
     const uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right;
-    const stranded_sum of_a = blame_amount(ordering->blame, ordering->by, a);
-    const stranded_sum of_b = blame_amount(ordering->blame, ordering->by, b);
+    const fragmentation_sum of_a = blame_amount(ordering->blame, ordering->by, a);
+    const fragmentation_sum of_b = blame_amount(ordering->blame, ordering->by, b);
 
     return of_a != of_b ? (of_a < of_b) - (of_a > of_b) : (a > b) - (a < b);
 }
@@ -176,6 +176,6 @@ void blame_fini(struct blame *blame)
 {
     free(blame->order);
     free(blame->reasons);
-    stranded_fini(&blame->sums);
+    fragmentation_fini(&blame->sums);
     sites_fini(&blame->sites);
 }

@@ -6,26 +6,25 @@
 
 #include "src/tools/commands/blame/blame.h"
 #include "src/tools/output/amount.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "src/tools/output/output.h"
-#include "src/tools/output/printable.h"
-#include "src/tools/output/style.h"
-#include "src/tools/ranks/ranks_report.h"
-#include "src/tools/ranks/ranks_run.h"
+#include "src/tools/output/text.h"
+#include "src/tools/ranks/ranks.h"
+#include "src/tools/ranks/ranks_job.h"
 
 /* --- The table of sites. --- */
 
 static uint64_t bytes_of(enum blame_by by, const struct profile_figures *figures)
 {
     switch (by) {
-    case BLAME_BY_STRANDED:
+    case BLAME_BY_FRAGMENTED:
         return figures->of[PROFILE_CACHED];
-    case BLAME_BY_LIVE:
-        return figures->of[PROFILE_LIVE];
+    case BLAME_BY_ALLOCATED:
+        return figures->of[PROFILE_ALLOCATED];
     case BLAME_BY_PEAK:
         break;
     }
-    return figures->of[PROFILE_PEAK_LIVE];
+    return figures->of[PROFILE_PEAK_ALLOCATED];
 }
 
 static int compare_sites(const void *left, const void *right, void *context)
@@ -44,9 +43,9 @@ static void print_site(FILE *out, const struct profile_figures *figures, enum bl
     (void)fprintf(out, "%s  %12s  %12s  %12s  ",
                   amount_share((double)bytes_of(by, figures), (double)whole).text,
                   amount_bytes(figures->of[PROFILE_CACHED]).text,
-                  amount_bytes(figures->of[PROFILE_LIVE]).text,
-                  amount_bytes(figures->of[PROFILE_PEAK_LIVE]).text);
-    printable_print(out, name);
+                  amount_bytes(figures->of[PROFILE_ALLOCATED]).text,
+                  amount_bytes(figures->of[PROFILE_PEAK_ALLOCATED]).text);
+    text_print(out, name);
     (void)fputc('\n', out);
 }
 
@@ -60,14 +59,14 @@ static bool print_sites(FILE *out, const struct profile *sum, enum blame_by by, 
     for (size_t i = 0; i < sum->site_count; i++)
         order[i] = &sum->sites[i];
     qsort_r(order, sum->site_count, sizeof(*order), compare_sites, &by);
-    style_heading(out, "%8s  %12s  %12s  %12s  site, of all ranks together", "share", "fragmented",
-                  "allocated", "at the peak");
+    text_print_heading(out, "%8s  %12s  %12s  %12s  site, all ranks", "share", "fragmented",
+                       "allocated", "at the peak");
     for (size_t i = 0; i < sum->site_count && i < rows; i++)
         print_site(out, &order[i]->figures, by, whole, order[i]->name);
     if (sum->site_count > rows)
-        (void)fprintf(out, "%zu more\n", sum->site_count - rows);
+        (void)fprintf(out, "%s more\n", amount_count(sum->site_count - rows).text);
     free(order);
-    if (by == BLAME_BY_STRANDED) {
+    if (by == BLAME_BY_FRAGMENTED) {
         print_site(out, &sum->pending, by, whole,
                    "pending: freed, but another stream may still use it");
         print_site(out, &sum->idle, by, whole, "idle: whole pages without a block");
@@ -75,9 +74,7 @@ static bool print_sites(FILE *out, const struct profile *sum, enum blame_by by, 
     return true;
 }
 
-/* --- All of it. --- */
-
-/* The sites of a sum, in the order of names; NULL without host memory. */
+/* The sites of a sum, sorted by name; NULL on host allocation failure. */
 static json_t *sum_json(const struct profile *sum)
 {
     json_t *list = json_array();
@@ -86,10 +83,10 @@ static json_t *sum_json(const struct profile *sum)
         const uint64_t *of = sum->sites[i].figures.of;
 
         output_json_add(&list, json_pack("{s:o, s:I, s:I, s:I, s:I}", "site",
-                                         printable_json(sum->sites[i].name), "fragmented",
+                                         text_json(sum->sites[i].name), "fragmented",
                                          (json_int_t)of[PROFILE_CACHED], "allocated",
-                                         (json_int_t)of[PROFILE_LIVE], "peak",
-                                         (json_int_t)of[PROFILE_PEAK_LIVE], "blocks",
+                                         (json_int_t)of[PROFILE_ALLOCATED], "peak",
+                                         (json_int_t)of[PROFILE_PEAK_ALLOCATED], "blocks",
                                          (json_int_t)of[PROFILE_BLOCKS]));
     }
     return list;
@@ -109,13 +106,13 @@ static bool print(const struct ranks_job *job, const char *verdict)
     ranks_report_table(stdout, &job->ranks, rows);
     return print_sites(stdout, &job->ranks.sums[0],
                        (enum blame_by)option_number(job->arguments, OPTION_BY), rows) ||
-           complain_of_memory();
+           message_out_of_memory();
 }
 
 int blame_ranks(const struct option_values *arguments)
 {
     if (!option_given(arguments, OPTION_FLAME))
-        return ranks_run(arguments, print, COMMAND_FINE);
-    (void)option_refuse("--flame", "is of one file, not of a folder");
-    return COMMAND_BAD;
+        return ranks_run(arguments, print, COMMAND_SUCCESS);
+    (void)option_error("--flame", "requires a file instead of a folder");
+    return COMMAND_ERROR;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * `xseg blame` where it is given a folder: the sites of all ranks of a job together.
+ * `xseg blame` of a folder: the sites of all ranks of a job.
  *
  * Locking: none.
  */

@@ -7,17 +7,16 @@
 
 #include "src/tools/output/amount.h"
 #include "src/tools/output/output.h"
-#include "src/tools/output/printable.h"
-#include "src/tools/output/style.h"
-#include "src/tools/reading/recording_file.h"
+#include "src/tools/output/text.h"
+#include "src/tools/reading/recording.h"
 
 #define IDLE    "idle: whole pages without a block"
 #define PENDING "pending: freed, but another stream may still use it"
 
 /* --- Amounts. --- */
 
-/* Bytes on average over the time of the recording. */
-static uint64_t average(const struct blame *blame, stranded_sum sum)
+/* The average bytes over the time of the recording. */
+static uint64_t average(const struct blame *blame, fragmentation_sum sum)
 {
     return (uint64_t)((sum + blame->duration_us / 2) / blame->duration_us);
 }
@@ -26,25 +25,27 @@ static uint64_t average(const struct blame *blame, stranded_sum sum)
 
 static void print_heading(FILE *out, const struct blame *blame)
 {
-    const struct stranded *sums = &blame->sums;
-    const char *when = blame->is_moment ? "" : " on average";
+    const struct fragmentation *sums = &blame->sums;
+    const char *when = blame->is_instant ? "" : " on average";
 
-    style_strong(out, blame->recording->name);
+    text_print_strong(out, blame->recording->name);
     (void)fprintf(out, ", device %d: %s", blame->device->number,
                   amount_of(blame->device->event_count, "event").text);
-    if (blame->is_moment)
-        (void)fputs("; this is the state at the end\n", out);
+    if (blame->is_instant)
+        (void)fputs("; values at the end\n", out);
     else if (blame->has_times)
         (void)fprintf(out, " in %.6g s\n", (double)blame->duration_us / 1e6);
     else
-        (void)fputs(" without times, so averages are over events\n", out);
-    (void)fprintf(out, "reserved %s%s, allocated %s%s; at the peak reserved %s, allocated %s\n",
+        (void)fputs(" without times; averages count events\n", out);
+    (void)fprintf(out,
+                  "reserved %s%s, allocated %s%s; at the peak of reserved memory: reserved %s, "
+                  "allocated %s\n",
                   amount_bytes(average(blame, sums->reserved)).text, when,
-                  amount_bytes(average(blame, sums->live)).text, when,
-                  amount_bytes(sums->peak.reserved).text, amount_bytes(sums->peak.live).text);
+                  amount_bytes(average(blame, sums->allocated)).text, when,
+                  amount_bytes(sums->peak.reserved).text, amount_bytes(sums->peak.allocated).text);
 }
 
-/* What is missing in the file. */
+/* Print what the file does not contain. */
 static void print_limits(FILE *out, const struct blame *blame)
 {
     const struct {
@@ -52,12 +53,12 @@ static void print_limits(FILE *out, const struct blame *blame)
         enum recording_limit what;
     } limits[] = {
         {blame->device->lost, RECORDING_LIMIT_LOST},
-        {blame->device->left_out, RECORDING_LIMIT_NO_ROOM},
-        {blame->left_out, RECORDING_LIMIT_LEFT_OUT},
+        {blame->device->no_room, RECORDING_LIMIT_NO_ROOM},
+        {blame->left_out, RECORDING_LIMIT_OMITTED},
     };
 
     if (blame->device->event_count == 0)
-        (void)fputs("there is no history in it: record one with `_record_memory_history()` in "
+        (void)fputs("no events were recorded; record them with `_record_memory_history()` in "
                     "PyTorch, or with the key history:all in xseg\n",
                     out);
     for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++)
@@ -66,31 +67,31 @@ static void print_limits(FILE *out, const struct blame *blame)
 }
 
 struct row {
-    stranded_sum amount; /* what shares are of */
-    stranded_sum stranded, live;
+    fragmentation_sum amount; /* the sort key */
+    fragmentation_sum fragmented, allocated;
     uint64_t peak;
-    bool has_live; /* else live and peak mean nothing */
+    bool has_allocated; /* false: `allocated` and `peak` are not printed */
 };
 
 static void print_row(FILE *out, const struct blame *blame, const struct row *row,
-                      stranded_sum whole)
+                      fragmentation_sum whole)
 {
     (void)fprintf(out, "%s  %12s  %12s  %12s  ",
                   amount_share((double)row->amount, (double)whole).text,
-                  amount_bytes(average(blame, row->stranded)).text,
-                  row->has_live ? amount_bytes(average(blame, row->live)).text : "",
-                  row->has_live ? amount_bytes(row->peak).text : "");
+                  amount_bytes(average(blame, row->fragmented)).text,
+                  row->has_allocated ? amount_bytes(average(blame, row->allocated)).text : "",
+                  row->has_allocated ? amount_bytes(row->peak).text : "");
 }
 
 static void add_site(const struct blame *blame, enum blame_by by, uint32_t number, struct row *row)
 {
-    const struct stranded_site *site = &blame->sums.sites[number];
+    const struct fragmentation_site *site = &blame->sums.sites[number];
 
     row->amount += blame_amount(blame, by, number);
-    row->stranded += site->stranded;
-    row->live += site->live;
+    row->fragmented += site->fragmented;
+    row->allocated += site->allocated;
     row->peak += site->peak_bytes;
-    row->has_live = true;
+    row->has_allocated = true;
 }
 
 static bool is_seen(const struct blame *blame, uint32_t number)
@@ -100,7 +101,7 @@ static bool is_seen(const struct blame *blame, uint32_t number)
 
 static bool print_sites(FILE *out, const struct blame *blame, enum blame_by by, uint32_t rows)
 {
-    const stranded_sum whole = blame_whole(blame, by);
+    const fragmentation_sum whole = blame_whole(blame, by);
     struct row others = {0};
     uint64_t other_count = 0;
 
@@ -120,7 +121,7 @@ static bool print_sites(FILE *out, const struct blame *blame, enum blame_by by, 
             return false;
         add_site(blame, by, blame->order[i], &row);
         print_row(out, blame, &row, whole);
-        printable_print(out, name);
+        text_print(out, name);
         (void)fputc('\n', out);
         free(name);
     }
@@ -131,18 +132,20 @@ static bool print_sites(FILE *out, const struct blame *blame, enum blame_by by, 
     return true;
 }
 
-static void print_rest(FILE *out, const struct blame *blame, stranded_sum amount, const char *name)
+static void print_rest(FILE *out, const struct blame *blame, fragmentation_sum amount,
+                       const char *name)
 {
-    const struct row row = {.amount = amount, .stranded = amount};
+    const struct row row = {.amount = amount, .fragmented = amount};
 
-    print_row(out, blame, &row, blame_whole(blame, BLAME_BY_STRANDED));
+    print_row(out, blame, &row, blame_whole(blame, BLAME_BY_FRAGMENTED));
     (void)fprintf(out, "%s\n", name);
 }
 
 static void print_reasons(FILE *out, const struct blame *blame)
 {
     if (blame->reason_count > 0)
-        (void)fputs("\nidle at the end, by reason (xseg/stats.h)\n", out);
+        (void)fputs("\nidle at the end, by the reason why it is not released (xseg/stats.h)\n",
+                    out);
     for (size_t i = 0; i < blame->reason_count; i++) {
         const struct blame_reason *reason = &blame->reasons[i];
 
@@ -150,11 +153,11 @@ static void print_reasons(FILE *out, const struct blame *blame)
         if (reason->reason == 0)
             (void)fputs("part of a larger page that is in use", out);
         else
-            printable_print(out, recording_text(blame->recording, reason->reason));
+            text_print(out, recording_text(blame->recording, reason->reason));
         (void)fputc('\n', out);
     }
     if (blame->device->single_page_rest > 0)
-        (void)fprintf(out, "\npadding of blocks of one page each (single_page), at the end: %s\n",
+        (void)fprintf(out, "\npadding of single-page blocks (key single_page) at the end: %s\n",
                       amount_bytes(blame->device->single_page_rest).text);
 }
 
@@ -162,21 +165,21 @@ bool blame_report_text(FILE *out, const struct blame *blame, enum blame_by by, u
 {
     static const char *const wholes[] = {"reserved and not allocated", "allocated",
                                          "allocated at the peak"};
-    const struct stranded *sums = &blame->sums;
+    const struct fragmentation *sums = &blame->sums;
     struct row whole = {.amount = blame_whole(blame, by),
-                        .stranded = sums->reserved - sums->live,
-                        .live = sums->live,
-                        .peak = sums->peak.live,
-                        .has_live = true};
+                        .fragmented = sums->reserved - sums->allocated,
+                        .allocated = sums->allocated,
+                        .peak = sums->peak.allocated,
+                        .has_allocated = true};
 
     print_heading(out, blame);
     print_limits(out, blame);
-    style_heading(out, "%8s  %12s  %12s  %12s  %s", "share", "fragmented", "allocated",
-                  "at the peak", blame->sites.by == SITES_BY_LABEL ? "label" : "site");
+    text_print_heading(out, "%8s  %12s  %12s  %12s  %s", "share", "fragmented", "allocated",
+                       "at the peak", blame->sites.by == SITES_BY_LABEL ? "label" : "site");
     if (!print_sites(out, blame, by, rows))
         return false;
-    if (by == BLAME_BY_STRANDED) {
-        print_rest(out, blame, sums->pending + sums->beside, PENDING);
+    if (by == BLAME_BY_FRAGMENTED) {
+        print_rest(out, blame, sums->pending + sums->near_pending, PENDING);
         print_rest(out, blame, sums->idle, IDLE);
     }
     print_row(out, blame, &whole, whole.amount);
@@ -187,7 +190,7 @@ bool blame_report_text(FILE *out, const struct blame *blame, enum blame_by by, u
 
 /* --- JSON. --- */
 
-static json_t *sum_json(stranded_sum sum)
+static json_t *sum_json(fragmentation_sum sum)
 {
     char digits[48];
     size_t at = sizeof(digits) - 1;
@@ -202,11 +205,11 @@ static json_t *sum_json(stranded_sum sum)
 
 static json_t *site_json(const struct blame *blame, uint32_t number)
 {
-    const struct stranded_site *site = &blame->sums.sites[number];
+    const struct fragmentation_site *site = &blame->sums.sites[number];
     char *name = sites_name(&blame->sites, number);
     json_t *object =
-        name ? json_pack("{s:o, s:o, s:o, s:I, s:I}", "site", printable_json(name), "fragmented",
-                         sum_json(site->stranded), "allocated", sum_json(site->live), "peak",
+        name ? json_pack("{s:o, s:o, s:o, s:I, s:I}", "site", text_json(name), "fragmented",
+                         sum_json(site->fragmented), "allocated", sum_json(site->allocated), "peak",
                          (json_int_t)site->peak_bytes, "blocks", (json_int_t)site->blocks)
              : NULL;
 
@@ -233,8 +236,7 @@ static json_t *reasons_json(const struct blame *blame)
         char name[64] = "in_use";
 
         if (reason->reason != 0)
-            (void)printable_copy(recording_text(blame->recording, reason->reason), name,
-                                 sizeof(name));
+            (void)text_escape(recording_text(blame->recording, reason->reason), name, sizeof(name));
         output_json_set(&object, name, json_integer((json_int_t)reason->bytes));
     }
     return object;
@@ -243,29 +245,29 @@ static json_t *reasons_json(const struct blame *blame)
 json_t *blame_report_json(const struct blame *blame, enum blame_by by)
 {
     static const char *const words[] = {"fragmented", "allocated", "peak"};
-    const struct stranded *sums = &blame->sums;
+    const struct fragmentation *sums = &blame->sums;
 
     return json_pack(
         "{s:o, s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:{s:I, s:I, s:I}, "
         "s:o, "
         "s:I, s:o}",
-        "file", printable_json(blame->recording->name), "device", blame->device->number, "by",
-        words[by], "events", (json_int_t)blame->device->event_count, "duration_us",
-        (json_int_t)(blame->is_moment || !blame->has_times ? 0 : blame->duration_us),
+        "file", text_json(blame->recording->name), "device", blame->device->number, "by", words[by],
+        "events", (json_int_t)blame->device->event_count, "duration_us",
+        (json_int_t)(blame->is_instant || !blame->has_times ? 0 : blame->duration_us),
         "duration_events",
-        (json_int_t)(blame->is_moment || blame->has_times ? 0 : blame->duration_us), "lost",
-        (json_int_t)blame->device->lost, "no_room", (json_int_t)blame->device->left_out, "omitted",
+        (json_int_t)(blame->is_instant || blame->has_times ? 0 : blame->duration_us), "lost",
+        (json_int_t)blame->device->lost, "no_room", (json_int_t)blame->device->no_room, "omitted",
         (json_int_t)blame->left_out, "reserved", sum_json(sums->reserved), "allocated",
-        sum_json(sums->live), "fragmented", sum_json(sums->stranded), "pending",
-        sum_json(sums->pending + sums->beside), "idle", sum_json(sums->idle), "peak", "event",
+        sum_json(sums->allocated), "fragmented", sum_json(sums->fragmented), "pending",
+        sum_json(sums->pending + sums->near_pending), "idle", sum_json(sums->idle), "peak", "event",
         (json_int_t)sums->peak.event, "reserved", (json_int_t)sums->peak.reserved, "allocated",
-        (json_int_t)sums->peak.live, "idle_at_end", reasons_json(blame), "single_page_padding",
+        (json_int_t)sums->peak.allocated, "idle_at_end", reasons_json(blame), "single_page_padding",
         (json_int_t)blame->device->single_page_rest, "sites", sites_json(blame));
 }
 
 /* --- Folded stacks. --- */
 
-/* A frame, in which `;` would end it. */
+/* Print a frame; `;` separates frames, so it is replaced. */
 static bool print_frame(FILE *out, const struct blame *blame, uint32_t frame)
 {
     char *name = sites_frame_name(blame->recording, frame);
@@ -274,7 +276,7 @@ static bool print_frame(FILE *out, const struct blame *blame, uint32_t frame)
         return false;
     for (char *at = name; *at; at++)
         *at = *at == ';' ? ',' : *at;
-    printable_print(out, name);
+    text_print(out, name);
     free(name);
     return true;
 }
@@ -298,10 +300,10 @@ static bool print_folded(FILE *out, const struct blame *blame, uint32_t number)
 
 bool blame_report_folded(FILE *out, const struct blame *blame, enum blame_by by)
 {
-    const struct stranded *sums = &blame->sums;
+    const struct fragmentation *sums = &blame->sums;
 
     for (uint32_t i = 0; i < blame->sites.count; i++) {
-        const stranded_sum amount = blame_amount(blame, by, blame->order[i]);
+        const fragmentation_sum amount = blame_amount(blame, by, blame->order[i]);
         const uint64_t bytes = by == BLAME_BY_PEAK ? (uint64_t)amount : average(blame, amount);
 
         if (bytes == 0)
@@ -310,9 +312,9 @@ bool blame_report_folded(FILE *out, const struct blame *blame, enum blame_by by)
             return false;
         (void)fprintf(out, " %" PRIu64 "\n", bytes);
     }
-    if (by != BLAME_BY_STRANDED)
+    if (by != BLAME_BY_FRAGMENTED)
         return true;
     (void)fprintf(out, "(pending) %" PRIu64 "\n(idle) %" PRIu64 "\n",
-                  average(blame, sums->pending + sums->beside), average(blame, sums->idle));
+                  average(blame, sums->pending + sums->near_pending), average(blame, sums->idle));
     return true;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What blame found, as text, as JSON, and as folded stacks.
+ * The report of `xseg blame` as text, as JSON, and as folded stacks.
  *
- * Each returns false without host memory.
+ * Each function returns false, or NULL, on host allocation failure.
  *
  * Locking: none.
  */
@@ -14,13 +14,13 @@
 
 #include "src/tools/commands/blame/blame.h"
 
-/* rows: how many sites are named; the others are one row */
+/* rows: number of sites; one row has the sum of the others */
 bool blame_report_text(FILE *out, const struct blame *blame, enum blame_by by, uint32_t rows);
 
-/* Sums are decimal text: they may need more than 64 bits. */
+/* Sums are decimal strings, because they can exceed 64 bits. */
 json_t *blame_report_json(const struct blame *blame, enum blame_by by);
 
-/* A line for each stack: frames from the outermost to the innermost, with `;` between them, and bytes, on average. */
+/* A line for each stack: frames from the outermost to the innermost, separated by `;`, and average bytes. */
 bool blame_report_folded(FILE *out, const struct blame *blame, enum blame_by by);
 
 #endif

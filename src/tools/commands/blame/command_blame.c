@@ -3,26 +3,27 @@
 #include "src/tools/command/option.h"
 #include "src/tools/commands/blame/blame_ranks.h"
 #include "src/tools/commands/blame/blame_report.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "src/tools/output/output.h"
 #include "src/tools/output/progress.h"
 #include "src/tools/ranks/rank_files.h"
-#include "src/tools/reading/recording_file.h"
+#include "src/tools/reading/recording.h"
 
-/* Options that are fine apart and not together. */
-static bool agree(const struct option_values *arguments)
+/* Reject combinations of options. */
+static bool check_options(const struct option_values *arguments)
 {
     if (option_given(arguments, OPTION_FLAME) && option_given(arguments, OPTION_JSON))
-        return option_refuse("--flame", "cannot be given with --json");
+        return option_error("--flame", "cannot be combined with --json");
     if (option_given(arguments, OPTION_FLAME) && option_given(arguments, OPTION_LABEL))
-        return option_refuse("--flame", "is by stacks: it cannot be given with --label");
+        return option_error("--flame",
+                            "cannot be combined with --label, since it prints call stacks");
     if (option_given(arguments, OPTION_DEPTH) &&
         (option_given(arguments, OPTION_FLAME) || option_given(arguments, OPTION_LABEL)))
-        return option_refuse("--depth", "cannot be given with --flame or --label");
+        return option_error("--depth", "cannot be combined with --flame or --label");
     return true;
 }
 
-/* The device that is asked for, or NULL: standard error has the sentence. */
+/* The device of --device, or the default device.  NULL: the error message is on standard error. */
 static const struct recording_device *find_device(const struct option_values *arguments,
                                                   const struct recording *recording)
 {
@@ -31,7 +32,7 @@ static const struct recording_device *find_device(const struct option_values *ar
     const struct recording_device *device = recording_file_device(recording, number, &fault);
 
     if (!device)
-        complain("%s: %s", recording->name, fault.text);
+        message_print("%s: %s", recording->name, fault.text);
     return device;
 }
 
@@ -40,11 +41,11 @@ static bool print(const struct option_values *arguments, const struct blame *bla
     const enum blame_by by = (enum blame_by)option_number(arguments, OPTION_BY);
 
     if (option_given(arguments, OPTION_FLAME))
-        return blame_report_folded(stdout, blame, by) || complain_of_memory();
+        return blame_report_folded(stdout, blame, by) || message_out_of_memory();
     if (option_given(arguments, OPTION_JSON))
         return output_json(stdout, blame_report_json(blame, by));
     return blame_report_text(stdout, blame, by, (uint32_t)option_number(arguments, OPTION_ROWS)) ||
-           complain_of_memory();
+           message_out_of_memory();
 }
 
 static int blame_device(const struct option_values *arguments, const struct recording *recording)
@@ -54,24 +55,24 @@ static int blame_device(const struct option_values *arguments, const struct reco
                                    : option_given(arguments, OPTION_LABEL) ? SITES_BY_LABEL
                                                                            : SITES_BY_FRAME;
     struct blame blame;
-    int status = COMMAND_FINE;
+    int status = COMMAND_SUCCESS;
     bool fine;
 
     if (!device)
-        return COMMAND_BAD;
+        return COMMAND_ERROR;
     progress_begin(recording->name);
     fine = blame_init(&blame, recording, device, sites_by,
                       (uint32_t)option_number(arguments, OPTION_DEPTH),
                       (enum blame_by)option_number(arguments, OPTION_BY));
     progress_end();
     if (!fine) {
-        (void)complain_of_memory();
-        return COMMAND_BAD;
+        (void)message_out_of_memory();
+        return COMMAND_ERROR;
     }
     fine = print(arguments, &blame);
     if (!fine)
-        status = COMMAND_BAD;
-    else if (course_report_dropped(recording->name, &blame.dropped))
+        status = COMMAND_ERROR;
+    else if (replay_model_report_dropped(recording->name, &blame.dropped))
         status = COMMAND_MISMATCH;
     blame_fini(&blame);
     return status;
@@ -83,12 +84,12 @@ static int run(const struct option_values *arguments)
     struct recording recording;
     int status;
 
-    if (!agree(arguments))
-        return COMMAND_BAD;
+    if (!check_options(arguments))
+        return COMMAND_ERROR;
     if (rank_files_is_folder(path))
         return blame_ranks(arguments);
     if (!recording_file_read(path, &recording))
-        return COMMAND_BAD;
+        return COMMAND_ERROR;
     status = blame_device(arguments, &recording);
     recording_fini(&recording);
     return status;
@@ -101,32 +102,36 @@ const struct command command_blame = {
     .usage = "FILE | FOLDER",
     .needs = "a file or a folder",
     .operands = COMMAND_FILES,
-    .least_operands = 1,
-    .most_operands = 1,
+    .min_operands = 1,
+    .max_operands = 1,
     .options = {OPTION_BY, OPTION_LABEL, OPTION_DEPTH, OPTION_ROWS, OPTION_FLAME,
                 OPTION_SNAPSHOT_DEVICE, OPTION_JSON, OPTION_COLOR, OPTION_HELP},
-    .description =
-        "Reads a memory snapshot of PyTorch or xseg, plain or compressed with Zstandard, and "
-        "lists the call sites that fragment memory: a page with an allocated block cannot be "
-        "released to the driver, so the cached bytes of the page are fragmented. The fragmented "
-        "bytes of all sites, the pending and the idle bytes add up to the bytes that were reserved "
-        "and not allocated. A FILE may be `-`, standard input."
-        "\n\n"
-        "A page is 2 MiB of a small expandable segment, 20 MiB or large_segment_size_mb of a "
-        "large one, or a whole classic segment. The allocated blocks of a page share its "
-        "cached bytes equally. Values are averages over the time of the recording. Without a "
-        "history in the file they are those of its end."
-        "\n\n"
-        "Of a FOLDER with a snapshot for each rank of a job it says which rank is unlike the "
-        "others, and in what, and whose blocks all ranks have.",
+    .description = "Reads a memory snapshot of PyTorch or xseg, plain or compressed with "
+                   "Zstandard, and lists the call sites that fragment memory. A page with an "
+                   "allocated block cannot be released to the driver, so the cached bytes of that "
+                   "page are fragmented; the allocated blocks of a page share them equally. FILE "
+                   "may be `-`, standard input."
+                   "\n\n"
+                   "The fragmented bytes of all sites, the pending bytes (freed, but still in use "
+                   "on another stream) and the idle bytes (pages without a block) add up to the "
+                   "bytes that are reserved and not allocated."
+                   "\n\n"
+                   "A page is the unit that is released to the driver: 2 MiB of a small expandable "
+                   "segment, 20 MiB (or `large_segment_size_mb`) of a large one, or a whole "
+                   "classic segment. Values are averages over the time of the recording; of a "
+                   "snapshot without events, they are the values at its end."
+                   "\n\n"
+                   "FOLDER contains a snapshot of each rank of a job. The command then reports the "
+                   "outlier, the rank that differs from the others, and lists the call sites of "
+                   "all ranks together.",
     .examples =
         {
-            {"xseg blame job.pickle", "lines of code, the largest fragmented bytes first"},
-            {"xseg blame --by peak job.pickle", "who held memory when most was reserved"},
-            {"xseg blame --label job.pickle", "by label instead"},
-            {"xseg blame --flame job.pickle", "call stacks, for `flamegraph.pl` to draw"},
-            {"xseg blame --json job.pickle | jq .idle", "one of the sums, for a script"},
-            {"xseg blame snapshots/", "all ranks of a job, and which is the odd one"},
+            {"xseg blame job.pickle", "the lines of code that fragment the most memory"},
+            {"xseg blame --by peak job.pickle", "the lines of code that held memory at the peak"},
+            {"xseg blame --label job.pickle", "by label instead of by line"},
+            {"xseg blame --flame job.pickle", "folded call stacks, for `flamegraph.pl`"},
+            {"xseg blame --json job.pickle | jq .idle", "one sum, for a script"},
+            {"xseg blame snapshots/", "all ranks of a job, and which rank is the outlier"},
         },
-    .exits = {COMMAND_EXIT_FINE, COMMAND_EXIT_DROPPED, COMMAND_EXIT_BAD},
+    .exits = {COMMAND_EXIT_SUCCESS, COMMAND_EXIT_DROPPED, COMMAND_EXIT_ERROR},
 };

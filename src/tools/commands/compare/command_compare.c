@@ -8,18 +8,17 @@
 #include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
 #include "src/tools/output/amount.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "src/tools/output/output.h"
-#include "src/tools/output/printable.h"
 #include "src/tools/output/progress.h"
-#include "src/tools/output/style.h"
-#include "src/tools/ranks/compare_report.h"
+#include "src/tools/output/text.h"
+#include "src/tools/ranks/compare.h"
 #include "src/tools/ranks/rank_files.h"
-#include "src/tools/ranks/ranks_report.h"
-#include "src/tools/ranks/ranks_run.h"
-#include "src/tools/reading/recording_file.h"
+#include "src/tools/ranks/ranks.h"
+#include "src/tools/ranks/ranks_job.h"
+#include "src/tools/reading/recording.h"
 
-/* A side is one of the two files that are compared. */
+/* One of the two files that are compared. */
 struct side {
     const char *path;
     struct recording recording;
@@ -27,12 +26,12 @@ struct side {
     struct profile profile;
 };
 
-/* A run of the command. */
+/* The state of the command. */
 struct comparing {
     const struct option_values *arguments;
     struct side sides[2];
     struct compare compare;
-    bool by_events; /* both have a history; else their ends are compared */
+    bool by_events; /* both files have events; false: the states at their ends are compared */
 };
 
 /* --- Reading. --- */
@@ -47,7 +46,7 @@ static bool read_side(const struct comparing *comparing, struct side *side)
     side->device = recording_file_device(&side->recording, number, &fault);
     if (side->device)
         return true;
-    complain("%s: %s", recording_file_name(side->path), fault.text);
+    message_print("%s: %s", recording_file_name(side->path), fault.text);
     recording_fini(&side->recording);
     return false;
 }
@@ -86,17 +85,17 @@ static bool compare_both(struct comparing *comparing)
     struct side *a = &comparing->sides[0], *b = &comparing->sides[1];
 
     if (!find_profile(comparing, a))
-        return complain_of_memory();
+        return message_out_of_memory();
     if (!find_profile(comparing, b)) {
         profile_fini(&a->profile);
-        return complain_of_memory();
+        return message_out_of_memory();
     }
     if (compare_init(&comparing->compare, &a->profile, &b->profile,
                      !option_given(comparing->arguments, OPTION_LABEL)))
         return true;
     profile_fini(&a->profile);
     profile_fini(&b->profile);
-    return complain_of_memory();
+    return message_out_of_memory();
 }
 
 /* --- Printing. --- */
@@ -110,22 +109,22 @@ static void print_limit(uint64_t count, enum recording_limit what)
 static void print_side(const struct side *side, char letter)
 {
     (void)printf("%c: ", letter);
-    printable_print(stdout, recording_file_name(side->path));
+    text_print(stdout, recording_file_name(side->path));
     (void)printf(", device %d, %s\n", side->device->number,
                  amount_of(side->profile.events, "event").text);
     if (side->profile.events == 0)
-        (void)fputs("   there is no history in it, so what both have at their ends is "
+        (void)fputs("   no events were recorded, so the states at the ends of both files are "
                     "compared; " RECORDING_FILE_HOW_TO "\n",
                     stdout);
     print_limit(side->profile.lost, RECORDING_LIMIT_LOST);
     print_limit(side->profile.no_room, RECORDING_LIMIT_NO_ROOM);
-    print_limit(side->profile.left_out, RECORDING_LIMIT_LEFT_OUT);
+    print_limit(side->profile.omitted, RECORDING_LIMIT_OMITTED);
 }
 
 static void print_text(const struct comparing *comparing, const char *verdict,
                        const struct compare_names *names)
 {
-    style_strong(stdout, verdict);
+    text_print_strong(stdout, verdict);
     (void)putchar('\n');
     print_side(&comparing->sides[0], 'A');
     print_side(&comparing->sides[1], 'B');
@@ -138,7 +137,7 @@ static json_t *side_json(const struct side *side)
 {
     json_t *object = compare_report_whole(&side->profile);
 
-    output_json_set(&object, "file", printable_json(recording_file_name(side->path)));
+    output_json_set(&object, "file", text_json(recording_file_name(side->path)));
     output_json_set(&object, "device", json_integer(side->device->number));
     return object;
 }
@@ -146,7 +145,7 @@ static json_t *side_json(const struct side *side)
 static bool print_json(const struct comparing *comparing, const char *verdict, bool differs)
 {
     return output_json(
-        stdout, json_pack("{s:o, s:b, s:b, s:o, s:o, s:o}", "verdict", printable_json(verdict),
+        stdout, json_pack("{s:o, s:b, s:b, s:o, s:o, s:o}", "verdict", text_json(verdict),
                           "differs", (int)differs, "over_events", (int)comparing->by_events, "a",
                           side_json(&comparing->sides[0]), "b", side_json(&comparing->sides[1]),
                           "rows", compare_report_rows(&comparing->compare)));
@@ -160,28 +159,28 @@ static int print(const struct comparing *comparing)
     bool fine = verdict, has_dropped = false;
 
     if (!fine)
-        (void)complain_of_memory();
+        (void)message_out_of_memory();
     else if (option_given(comparing->arguments, OPTION_JSON))
         fine = print_json(comparing, verdict, differs);
     else
         print_text(comparing, verdict, &names);
     free(verdict);
     for (unsigned i = 0; fine && i < 2; i++)
-        has_dropped |= course_report_dropped(recording_file_name(comparing->sides[i].path),
-                                             &comparing->sides[i].profile.dropped);
-    /* A difference may be that of blocks that are left out. */
+        has_dropped |= replay_model_report_dropped(recording_file_name(comparing->sides[i].path),
+                                                   &comparing->sides[i].profile.dropped);
+    /* The omitted blocks may be the difference. */
     if (!fine || has_dropped)
-        return COMMAND_BAD;
-    return differs ? COMMAND_MISMATCH : COMMAND_FINE;
+        return COMMAND_ERROR;
+    return differs ? COMMAND_MISMATCH : COMMAND_SUCCESS;
 }
 
 static int compare_files(struct comparing *comparing)
 {
     struct side *sides = comparing->sides;
-    int status = COMMAND_BAD;
+    int status = COMMAND_ERROR;
 
     if (!read_both(comparing))
-        return COMMAND_BAD;
+        return COMMAND_ERROR;
     if (compare_both(comparing)) {
         status = print(comparing);
         compare_fini(&comparing->compare);
@@ -214,16 +213,14 @@ static bool print_folders(const struct ranks_job *job, const char *verdict)
     return true;
 }
 
-/* --- All of it. --- */
-
 static int run(const struct option_values *arguments)
 {
     struct comparing comparing = {.arguments = arguments};
     int folders = 0;
 
     if (option_given(arguments, OPTION_DEPTH) && option_given(arguments, OPTION_LABEL)) {
-        (void)option_refuse("--depth", "cannot be given with --label");
-        return COMMAND_BAD;
+        (void)option_error("--depth", "cannot be combined with --label");
+        return COMMAND_ERROR;
     }
     for (int i = 0; i < arguments->operand_count; i++) {
         folders += rank_files_is_folder(arguments->operands[i]);
@@ -232,47 +229,49 @@ static int run(const struct option_values *arguments)
     if (folders == arguments->operand_count)
         return ranks_run(arguments, print_folders, COMMAND_MISMATCH);
     if (folders > 0)
-        complain_named("takes two files, or folders: not one of each");
+        message_error("takes two files, or one or two folders, but not a file and a folder");
     else if (arguments->operand_count == 1 && access(arguments->operands[0], F_OK) != 0)
-        complain("%s: cannot be opened: %s", arguments->operands[0], strerror(errno));
+        message_print("%s: cannot be opened: %s", arguments->operands[0], strerror(errno));
     else if (arguments->operand_count == 1)
-        complain_named("%s is no folder: it takes two files, or one or two folders",
-                       arguments->operands[0]);
+        message_error("%s is not a folder; the command takes two files, or one or two folders",
+                      arguments->operands[0]);
     else if (strcmp(arguments->operands[0], "-") == 0 && strcmp(arguments->operands[1], "-") == 0)
-        complain_named("standard input can be one of the files alone");
+        message_error("standard input cannot be both files");
     else
         return compare_files(&comparing);
-    return COMMAND_BAD;
+    return COMMAND_ERROR;
 }
 
 const struct command command_compare = {
     .name = "compare",
     .run = run,
-    .sentence = "compare the allocated and fragmented memory of two runs of a program",
+    .sentence = "compare the memory of two runs, or of the ranks of a job",
     .usage = "FILE FILE | FOLDER [FOLDER]",
     .needs = "two files, or a folder",
     .operands = COMMAND_FILES,
-    .least_operands = 1,
-    .most_operands = 2,
+    .min_operands = 1,
+    .max_operands = 2,
     .options = {OPTION_LABEL, OPTION_DEPTH, OPTION_ROWS, OPTION_SNAPSHOT_DEVICE, OPTION_JSON,
                 OPTION_COLOR, OPTION_HELP},
-    .description =
-        "Reads two memory snapshots of PyTorch or xseg, plain or compressed with Zstandard, "
-        "and says by call site what the second, B, has more or less of than the first, A: "
-        "reserved and allocated bytes at the peak, fragmented bytes and lifetimes. Addresses do "
-        "not "
-        "count, and time is counted in events, so two runs of one programme differ by "
-        "nothing. A FILE may be `-`, standard input."
-        "\n\n"
-        "Of a FOLDER with a snapshot for each rank of a job it says which rank is unlike the "
-        "others, and in what. Two folders are compared rank by rank.",
+    .description = "Reads two memory snapshots of PyTorch or xseg, plain or compressed with "
+                   "Zstandard, and prints the differences of the second file (B) from the first "
+                   "(A) in total and by call site: reserved and allocated bytes at the peak, "
+                   "fragmented bytes, and lifetimes of blocks. Addresses and times do not matter: "
+                   "lifetimes and averages count events, so two equal runs have no difference. "
+                   "FILE may be `-`, standard input."
+                   "\n\n"
+                   "FOLDER contains a snapshot of each rank of a job. The command then reports the "
+                   "outlier, the rank that differs from the others, and its differences. Of two "
+                   "folders, it compares each rank with the same rank in the other folder.",
     .examples =
         {
-            {"xseg compare before.pickle after.pickle", "what a change of the programme did"},
-            {"xseg compare --rows 5 before.pickle after.pickle", "the five largest differences"},
-            {"xseg compare snapshots/", "which rank of a job is the odd one"},
-            {"xseg compare --json a.pickle b.pickle | jq .verdict", "a sentence, for a script"},
+            {"xseg compare before.pickle after.pickle", "the effect of a change of the program"},
+            {"xseg compare --rows 5 before.pickle after.pickle",
+             "only the five largest differences"},
+            {"xseg compare snapshots/", "which rank of a job is the outlier"},
+            {"xseg compare --json a.pickle b.pickle | jq .verdict",
+             "only the result, for a script"},
         },
-    .exits = {"no difference of 1 % of what is reserved, or more", "there is one",
-              COMMAND_EXIT_BAD},
+    .exits = {"no difference, or one of less than 1 % of the reserved bytes",
+              "a difference of 1 % or more of the reserved bytes", COMMAND_EXIT_ERROR},
 };

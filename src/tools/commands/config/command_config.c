@@ -6,30 +6,29 @@
 
 #include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "src/tools/output/output.h"
-#include "src/tools/output/printable.h"
-#include "src/tools/output/style.h"
+#include "src/tools/output/text.h"
 #include "xseg/allocator.h"
 #include "xseg/history.h"
 
 #define INDENT 4
 
-/* The variables that a configuration may come from, in their order. */
+/* The environment variables with a configuration string, the highest priority first. */
 static const char *const variables[] = {"XSEG_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
                                         "PYTORCH_ALLOC_CONF"};
 
 struct config {
-    const char *string; /* NULL: none, but for the environment's */
+    const char *string; /* of the command line; NULL: none */
     const char *source;
     bool is_verbose;
-    unsigned printed, left_out; /* keys; the latter have their defaults */
+    unsigned printed, omitted; /* keys; keys with default values are omitted */
     json_t *keys;
 };
 
 #define VARIABLES (sizeof(variables) / sizeof(variables[0]))
 
-/* The configuration string, or NULL: there is none. */
+/* The configuration string; NULL: none. */
 static const char *text_of(const struct config *config)
 {
     if (config->string)
@@ -40,9 +39,9 @@ static const char *text_of(const struct config *config)
     return NULL;
 }
 
-/* --- What is in force. --- */
+/* --- The configuration in effect. --- */
 
-/* Where the value of a key comes from: the source itself, or what follows from it. */
+/* The source of a value: the configuration string, the default, or another key of the string that implies it. */
 static const char *reason_of(const struct config *config, const struct xseg_config_key *key)
 {
     static char implied[64];
@@ -55,14 +54,14 @@ static const char *reason_of(const struct config *config, const struct xseg_conf
     return implied;
 }
 
-/* The note after the origin of a key without effect; empty: the key has an effect. */
+/* A note about a key without effect; empty: the key has an effect. */
 static const char *effect_of(const struct xseg_config_key *key)
 {
     if (key->has_effect || !key->is_set)
         return "";
     return strcmp(key->name, "garbage_collection_threshold") == 0
-               ? ", without effect unless a memory fraction is set"
-               : ", without effect here";
+               ? ", no effect without a memory fraction"
+               : ", no effect with this configuration";
 }
 
 static void print_row(const char *key, const char *value, const char *standard, const char *from)
@@ -76,27 +75,27 @@ static bool print_value(void *context, const struct xseg_config_key *key)
     char value[1024], from[128];
 
     if (!config->is_verbose && !key->is_set && key->is_default) {
-        config->left_out++;
+        config->omitted++;
         return true;
     }
     if (config->printed++ == 0) {
-        (void)printf("\n%s", style_on(stdout, STYLE_STRONG));
-        print_row("key", "value", "default", "from");
-        (void)printf("%s", style_off(stdout));
+        (void)printf("\n%s", text_style_on(stdout, TEXT_STRONG));
+        print_row("key", "value", "default", "source");
+        (void)printf("%s", text_style_off(stdout));
     }
     (void)snprintf(from, sizeof(from), "%s%s", reason_of(config, key), effect_of(key));
-    (void)printable_copy(key->value, value, sizeof(value));
+    (void)text_escape(key->value, value, sizeof(value));
     print_row(key->name, value, key->default_value, from);
     return true;
 }
 
-/* Whether call stacks are taken the quick way here. */
-static bool is_quick(void)
+/* Whether call stacks are captured with libunwind. */
+static bool has_libunwind(void)
 {
     return strcmp(xseg_history_stack_method(NULL), "backtrace") != 0;
 }
 
-/* Where the configuration comes from, by what stacks are taken, and what is set and not read. */
+/* Print the source of the configuration, the variables that are ignored, and the method of call stack capture. */
 static void print_source(const struct config *config)
 {
     const char *text = text_of(config);
@@ -104,46 +103,47 @@ static void print_source(const struct config *config)
     (void)printf("source    %s\n", config->source);
     if (text) {
         (void)fputs("string    ", stdout);
-        printable_print(stdout, text);
+        text_print(stdout, text);
         (void)putchar('\n');
     }
     for (unsigned i = 0; i < VARIABLES; i++)
         if (strcmp(variables[i], config->source) != 0 && secure_getenv(variables[i]))
-            (void)printf("not read  %s: the first source that is present counts, whole\n",
-                         variables[i]);
-    if (is_quick())
-        (void)printf("stacks    by %s\n", xseg_history_stack_method(NULL));
+            (void)printf("ignored   %s: only the first source that is set is read\n", variables[i]);
+    if (has_libunwind())
+        (void)printf("stacks    captured by %s\n", xseg_history_stack_method(NULL));
     else
-        (void)printf("stacks    by the C library, some 25 times slower than by libunwind, which "
-                     "cannot be opened (Debian: libunwind8)\n");
+        (void)printf(
+            "stacks    captured by backtrace() of the C library; libunwind, which is 25 times as "
+            "fast, cannot be "
+            "loaded (Debian: libunwind8)\n");
 }
 
 static void print_values(struct config *config)
 {
     print_source(config);
     (void)!xseg_config_keys(config->string, NULL, print_value, config);
-    if (config->left_out > 0)
-        (void)printf("\n%s %u keys have their defaults; -v lists them, --keys says what they "
-                     "mean\n",
-                     config->printed > 0 ? "the other" : "all", config->left_out);
+    if (config->omitted > 0)
+        (void)printf(
+            "\n%s %u keys have their default values; -v lists them, --keys describes all keys\n",
+            config->printed > 0 ? "the other" : "all", config->omitted);
 }
 
-/* --- What the keys mean. --- */
+/* --- Descriptions of the keys. --- */
 
 static bool print_key(void *context, const struct xseg_config_key *key)
 {
     const struct config *config = context;
     char value[1024];
 
-    (void)printable_copy(key->value, value, sizeof(value));
-    (void)printf("%s%s%s (default %s", style_on(stdout, STYLE_STRONG), key->name, style_off(stdout),
-                 key->default_value);
+    (void)text_escape(key->value, value, sizeof(value));
+    (void)printf("%s%s%s (default %s", text_style_on(stdout, TEXT_STRONG), key->name,
+                 text_style_off(stdout), key->default_value);
     if (key->is_set || !key->is_default)
         (void)printf("; here %s, %s", value, reason_of(config, key));
-    (void)printf("%s)\n%*s", key->has_effect ? "" : "; without effect", INDENT, "");
-    style_wrap(stdout, key->values, INDENT);
+    (void)printf("%s)\n%*s", key->has_effect ? "" : "; no effect", INDENT, "");
+    text_wrap(stdout, key->values, INDENT);
     (void)printf("%*s", INDENT, "");
-    style_wrap(stdout, key->description, INDENT);
+    text_wrap(stdout, key->description, INDENT);
     return true;
 }
 
@@ -153,7 +153,7 @@ static bool add_key(void *context, const struct xseg_config_key *key)
 {
     struct config *config = context;
     json_t *one = json_pack("{s:s, s:o, s:s, s:b, s:s, s:b, s:s, s:s}", "name", key->name, "value",
-                            printable_json(key->value), "default", key->default_value, "named",
+                            text_json(key->value), "default", key->default_value, "named",
                             key->is_set, "from", reason_of(config, key), "effect", key->has_effect,
                             "accepts", key->values, "meaning", key->description);
 
@@ -168,58 +168,57 @@ static int print_json(struct config *config)
     config->keys = json_array();
     (void)!xseg_config_keys(config->string, NULL, add_key, config);
     all = json_pack("{s:s, s:o, s:s, s:o}", "source", config->source, "string",
-                    text ? printable_json(text) : json_null(), "stacks",
-                    xseg_history_stack_method(NULL), "keys", config->keys);
-    return output_json(stdout, all) ? COMMAND_FINE : COMMAND_BAD;
+                    text ? text_json(text) : json_null(), "stacks", xseg_history_stack_method(NULL),
+                    "keys", config->keys);
+    return output_json(stdout, all) ? COMMAND_SUCCESS : COMMAND_ERROR;
 }
 
 static int run(const struct option_values *arguments)
 {
-    const bool lists_keys = arguments->of[OPTION_KEYS].given;
+    const bool lists_keys = option_given(arguments, OPTION_KEYS);
     struct config config = {
         .string = arguments->operand_count > 0 ? arguments->operands[0] : NULL,
-        .is_verbose = arguments->of[OPTION_ALL_KEYS].given,
+        .is_verbose = option_given(arguments, OPTION_ALL_KEYS),
     };
     char problem[1024] = "";
 
-    /* The list has to be had where what the environment says is bad, too. */
+    /* The list is available even if the configuration of the environment is invalid. */
     if (lists_keys && !config.string)
         config.string = "";
     if (xseg_config_keys(config.string, &config.source, NULL, NULL) != XSEG_OK) {
         (void)xseg_error_message(problem, sizeof(problem));
-        complain_named("%s", problem);
+        message_error("%s", problem);
         if (arguments->operand_count > 0 && access(config.string, F_OK) == 0)
-            complain_named("'%s' is a file; this command reads a configuration string",
-                           config.string);
-        return COMMAND_BAD;
+            message_error("'%s' is a file; the command takes a configuration string",
+                          config.string);
+        return COMMAND_ERROR;
     }
-    if (arguments->of[OPTION_JSON].given)
+    if (option_given(arguments, OPTION_JSON))
         return print_json(&config);
     if (lists_keys)
         (void)!xseg_config_keys(config.string, NULL, print_key, &config);
     else
         print_values(&config);
-    return COMMAND_FINE;
+    return COMMAND_SUCCESS;
 }
 
 const struct command command_config = {
     .name = "config",
     .run = run,
-    .sentence = "say which configuration is in force and why, check a string, list keys",
+    .sentence = "print the configuration in effect, check a string, list all keys",
     .usage = "[STRING]",
     .operands = COMMAND_TEXT,
-    .most_operands = 1,
+    .max_operands = 1,
     .options = {OPTION_KEYS, OPTION_ALL_KEYS, OPTION_JSON, OPTION_COLOR, OPTION_HELP},
-    .description =
-        "Reads a configuration as a programme would that opens the allocator here: STRING, "
-        "else the first of the variables `XSEG_ALLOC_CONF`, `PYTORCH_CUDA_ALLOC_CONF` and "
-        "`PYTORCH_ALLOC_CONF` that is set, else the defaults. Says where it comes from and "
-        "which keys differ from their defaults, or what is wrong with it.",
+    .description = "Prints the configuration of a program that starts in this environment and the "
+                   "source of each value, or the error in the configuration. The source is STRING, "
+                   "or else the first environment variable that is set of `XSEG_ALLOC_CONF`, "
+                   "`PYTORCH_CUDA_ALLOC_CONF` and `PYTORCH_ALLOC_CONF`, or else the defaults.",
     .examples =
         {
-            {"xseg config", "what is in force, and why"},
-            {"xseg config max_split_size_mb:128,idle_ms:5000", "check a string"},
-            {"xseg config --keys", "every key, with its meaning"},
+            {"xseg config", "the configuration of this environment, and its source"},
+            {"xseg config max_split_size_mb:128,idle_ms:5000", "check a configuration string"},
+            {"xseg config --keys", "all keys, with their descriptions"},
         },
-    .exits = {COMMAND_EXIT_FINE, NULL, "the string has an error, or a bad argument"},
+    .exits = {COMMAND_EXIT_SUCCESS, NULL, "an invalid configuration or argument"},
 };

@@ -4,24 +4,24 @@
 #include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
 #include "src/tools/commands/export/export_trace.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
+#include "src/tools/output/output.h"
 #include "src/tools/output/progress.h"
-#include "src/tools/output/whole_file.h"
-#include "src/tools/reading/recording_file.h"
+#include "src/tools/reading/recording.h"
 
-/* Whether there is anything to write.  device: NULL: all of them */
+/* Whether a device has events.  device: NULL for all devices */
 static bool has_history(const struct recording *recording, const struct recording_device *device)
 {
     for (size_t i = 0; i < recording->device_count; i++)
         if ((!device || device == &recording->devices[i]) && recording->devices[i].event_count > 0)
             return true;
-    complain("%s: there is no history in it, so there is nothing to show over "
-             "time; " RECORDING_FILE_HOW_TO,
-             recording->name);
+    message_print(
+        "%s: no events were recorded, so there is nothing to export; " RECORDING_FILE_HOW_TO,
+        recording->name);
     return false;
 }
 
-/* The device that is asked for, or NULL for all of them.  Returns false where there is none such. */
+/* Find the device of --device; NULL: all devices.  Returns false if there is no such device. */
 static bool choose(const struct option_values *arguments, const struct recording *recording,
                    const struct recording_device **out)
 {
@@ -30,78 +30,78 @@ static bool choose(const struct option_values *arguments, const struct recording
     *out = number->given ? recording_device(recording, (int)number->number) : NULL;
     if (!number->given || *out)
         return has_history(recording, *out);
-    complain("%s: device %" PRIu64 " has neither a segment nor an event", recording->name,
-             number->number);
+    message_print("%s: device %" PRIu64 " has no segments and no events", recording->name,
+                  number->number);
     return false;
 }
 
 static bool write_trace(const struct option_values *arguments, const struct recording *recording,
-                        struct course_dropped *dropped)
+                        struct replay_model_dropped *dropped)
 {
     const struct recording_device *device;
-    struct whole_file file;
+    struct output_file file;
     bool fine;
 
     if (!choose(arguments, recording, &device) ||
-        !whole_file_open(&file, arguments->of[OPTION_OUTPUT].text, arguments->operands,
-                         arguments->operand_count))
+        !output_file_open(&file, option_text(arguments, OPTION_OUTPUT), arguments->operands,
+                          arguments->operand_count))
         return false;
     progress_begin(recording->name);
     fine = export_trace_write(file.out, recording, device,
-                              (size_t)arguments->of[OPTION_SLICES].number, dropped);
+                              (size_t)option_number(arguments, OPTION_SLICES), dropped);
     progress_end();
     if (!fine)
-        complain("%s: no host memory is left to make a trace of it", recording->name);
-    return whole_file_close(&file, fine);
+        message_print("%s: out of host memory, trace", recording->name);
+    return output_file_close(&file, fine);
 }
 
 static int run(const struct option_values *arguments)
 {
-    struct course_dropped dropped = {0, 0};
+    struct replay_model_dropped dropped = {0, 0};
     struct recording recording;
     bool fine;
 
-    if (!arguments->of[OPTION_PERFETTO].given) {
-        complain_named("needs --perfetto: the format to write");
-        return COMMAND_BAD;
+    if (!option_given(arguments, OPTION_PERFETTO)) {
+        message_error("needs --perfetto, the output format");
+        return COMMAND_ERROR;
     }
-    if (!arguments->of[OPTION_OUTPUT].text) {
-        complain_named("needs --output: the file to write");
-        return COMMAND_BAD;
+    if (!option_text(arguments, OPTION_OUTPUT)) {
+        message_error("needs --output, the file to write");
+        return COMMAND_ERROR;
     }
     if (!recording_file_read(arguments->operands[0], &recording))
-        return COMMAND_BAD;
+        return COMMAND_ERROR;
     fine = write_trace(arguments, &recording, &dropped);
-    if (fine && course_report_dropped(recording.name, &dropped)) {
+    if (fine && replay_model_report_dropped(recording.name, &dropped)) {
         recording_fini(&recording);
         return COMMAND_MISMATCH;
     }
     recording_fini(&recording);
-    return fine ? COMMAND_FINE : COMMAND_BAD;
+    return fine ? COMMAND_SUCCESS : COMMAND_ERROR;
 }
 
 const struct command command_export = {
     .name = "export",
     .run = run,
-    .sentence = "write a memory snapshot in the format of another programme",
+    .sentence = "convert a memory snapshot to a Perfetto trace",
     .usage = "--perfetto FILE -o OUT",
     .needs = "a memory snapshot",
     .operands = COMMAND_FILES,
-    .least_operands = 1,
-    .most_operands = 1,
+    .min_operands = 1,
+    .max_operands = 1,
     .options = {OPTION_PERFETTO, OPTION_OUTPUT, OPTION_ONE_DEVICE, OPTION_SLICES, OPTION_COLOR,
                 OPTION_HELP},
-    .description =
-        "Reads a memory snapshot of PyTorch or xseg, plain or compressed with Zstandard, and "
-        "writes its history as a trace that Perfetto opens: reserved, allocated, pending and "
-        "cached bytes by device and pool, what happened to segments and why, requests that failed, "
-        "and the largest blocks. A FILE may be `-`, standard input.",
+    .description = "Reads a memory snapshot of PyTorch or xseg, plain or compressed with "
+                   "Zstandard, and writes its events as a Perfetto trace: counters of reserved, "
+                   "allocated, pending and cached bytes for each device and pool, events of "
+                   "segments with their causes, out-of-memory errors, and the largest blocks as "
+                   "slices. FILE may be `-`, standard input.",
     .examples =
         {
             {"xseg export --perfetto job.pickle -o job.perfetto", "a trace of all devices"},
-            {"xseg export --perfetto --device 3 job.pickle -o job.perfetto", "of one of them"},
+            {"xseg export --perfetto --device 3 job.pickle -o job.perfetto", "a trace of device 3"},
             {"xseg export --perfetto --blocks 20000 job.pickle -o job.perfetto",
-             "with more blocks"},
+             "with 20000 blocks of each device instead of 1000"},
         },
-    .exits = {COMMAND_EXIT_FINE, COMMAND_EXIT_DROPPED, COMMAND_EXIT_BAD},
+    .exits = {COMMAND_EXIT_SUCCESS, COMMAND_EXIT_DROPPED, COMMAND_EXIT_ERROR},
 };

@@ -3,10 +3,10 @@
 
 #include <stdlib.h>
 
-bool export_lives_init(struct export_lives *lives, size_t most)
+bool export_lives_init(struct export_lives *lives, size_t max)
 {
-    *lives = (struct export_lives){.most = most};
-    lives->lives = malloc((most + 1) * sizeof(*lives->lives));
+    *lives = (struct export_lives){.max = max};
+    lives->lives = malloc((max + 1) * sizeof(*lives->lives));
     return lives->lives;
 }
 
@@ -22,12 +22,12 @@ bool export_lives_add(struct export_lives *lives, const struct export_life *life
     const double weight = (double)life->bytes * (double)(life->ended_us - life->began_us + 1);
     uint32_t number;
 
-    if (lives->count < lives->most) {
+    if (lives->count < lives->max) {
         lives->lives[lives->count] = *life;
         return heap_add(&lives->least, weight, (uint32_t)lives->count++);
     }
-    lives->left_out++;
-    if (lives->most == 0 || lives->least.items[0].key >= weight)
+    lives->omitted++;
+    if (lives->max == 0 || lives->least.items[0].key >= weight)
         return true;
     number = lives->least.items[0].number;
     lives->lives[number] = *life;
@@ -50,16 +50,16 @@ void export_lives_sort(struct export_lives *lives)
         qsort(lives->lives, lives->count, sizeof(*lives->lives), compare_begins);
 }
 
-/* The tracks of slices. */
+/* The tracks of the slices. */
 struct lanes {
     struct perfetto *trace;
     uint64_t *tracks; /* [count] */
-    uint32_t *unused; /* [unused_count]: numbers of tracks on which no slice is open */
-    struct heap open; /* numbers of tracks, by when their slices end */
+    uint32_t *unused; /* [unused_count]: tracks without an open slice */
+    struct heap open; /* tracks, by the end of their slice */
     uint32_t count, unused_count;
 };
 
-/* End the slices that end up to a time. */
+/* End the slices whose end is not after a time. */
 static void end_slices(struct lanes *lanes, double until_us)
 {
     while (lanes->open.count > 0 && lanes->open.items[0].key <= until_us) {
@@ -97,7 +97,7 @@ bool export_lives_write(
         end_slices(&lanes, (double)life->began_us);
         lane = get_lane(&lanes, track);
         fine = begin(context, life, lanes.tracks[lane]) &&
-               (!life->is_over || heap_add(&lanes.open, (double)life->ended_us, lane));
+               (!life->is_freed || heap_add(&lanes.open, (double)life->ended_us, lane));
     }
     if (fine)
         end_slices(&lanes, (double)UINT64_MAX);

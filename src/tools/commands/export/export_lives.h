@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The lives of blocks as slices of a trace: those that held most bytes for longest, and of the others their number.
+ * The lifetimes of blocks as slices of a trace: the blocks with the largest product of size and lifetime, and the number of the
+ * others.
  *
- * Slices of one track lie within each other or apart, and lives do neither.  So they are put on several tracks of one
- * name, which Perfetto draws as one: a life goes to the first that is free.
+ * The slices of a track must be nested or disjoint, which lifetimes are not.  Therefore they are distributed among several tracks
+ * with one name, which Perfetto draws as one: a slice is written to the first track without an open slice.
  *
  * Locking: none; lives belong to one thread.
  */
@@ -11,40 +12,39 @@
 #define TOOLS_EXPORT_LIVES_H
 
 #include "src/tools/commands/export/perfetto.h"
-#include "src/tools/containers/heap.h"
+#include "src/tools/containers/containers.h"
 
 struct export_life {
     uint64_t address, bytes, stream;
     uint64_t began_us, freed_us,
-        ended_us;        /* freed: by its user.  Equal to the end if no stream was waited for */
+        ended_us;        /* freed: free requested; equal to the end if no stream had to complete */
     uint32_t site, pool; /* pool: of the recording */
-    bool is_over; /* otherwise it was there when the recording ended, which is its end then */
+    bool is_freed;       /* false: allocated at the end of the recording, which is then the end */
 };
 
 struct export_lives {
     struct export_life *lives; /* [count] */
-    size_t count, most;
-    struct heap least; /* numbers of lives, by bytes x time */
-    size_t left_out;
+    size_t count, max;
+    struct heap least; /* indices of lives, by bytes x time */
+    size_t omitted;
 };
 
-/* Returns: false without host memory; there is nothing to end then. */
-bool export_lives_init(struct export_lives *lives, size_t most);
+/* Returns false on host allocation failure; then `lives` needs no export_lives_fini(). */
+bool export_lives_init(struct export_lives *lives, size_t max);
 void export_lives_fini(struct export_lives *lives);
 
-/* Add a life; another one may be left out for it.  Returns: false without host memory.  Cost: O(log most). */
+/* Add a life, which can replace another one.  Returns false on host allocation failure.  Cost: O(log max). */
 bool export_lives_add(struct export_lives *lives, const struct export_life *life);
 
-/* Put lives in the order in which they begin. */
+/* Sort the lives by their begin. */
 void export_lives_sort(struct export_lives *lives);
 
 /*
- * Write the slices; the lives must be in order.
+ * Write the slices of sorted lives.
  *
- * begin:  writes the begin of a slice on a track
- * track:  the first track; others are described when they are needed, as it is
- *
- * Returns: false without host memory
+ * @param begin  writes the begin of a slice on a track
+ * @param track  the description of the tracks
+ * @return false on host allocation failure
  */
 bool export_lives_write(
     const struct export_lives *lives, struct perfetto *trace, const struct perfetto_track *track,

@@ -7,13 +7,13 @@
 
 #include "src/tools/commands/export/export_lives.h"
 #include "src/tools/output/amount.h"
-#include "src/tools/reading/recording_file.h"
-#include "src/tools/replay_model/model_ranges.h"
+#include "src/tools/reading/recording.h"
+#include "src/tools/replay_model/replay_model.h"
 #include "src/tools/replay_model/sites.h"
 
-#define YEAR_2001_US UINT64_C(1000000000000000) /* earlier times are not those since 1970 */
+#define YEAR_2001_US UINT64_C(1000000000000000) /* earlier times are not since 1970 */
 
-/* Numbers of interned names.  Those of sites come behind all others. */
+/* IDs of interned names; those of sites follow all others. */
 enum {
     EVENT_SEGMENT = 1,
     EVENT_OOM = EVENT_SEGMENT + 4 * RECORDING_CAUSES,
@@ -33,27 +33,27 @@ enum {
 
 enum counter { RESERVED, LIVE, PENDING, CACHED, COUNTERS };
 
-/* In the order of the picture, behind the counters. */
+/* The order of tracks, after the counters. */
 enum rank { RANK_OOM = COUNTERS, RANK_SEGMENTS, RANK_PAUSED, RANK_BLOCKS, RANK_POOLS };
 
-/* Tracks of counters, and what they were last. */
+/* Tracks of counters, and their last values. */
 struct gauge {
-    uint64_t tracks[COUNTERS], told[COUNTERS];
-    bool is_told;
+    uint64_t tracks[COUNTERS], written[COUNTERS];
+    bool is_written;
 };
 
 struct pool {
-    uint64_t bytes[COUNTERS]; /* but for CACHED */
-    uint64_t away;            /* bytes that a pause took, and no resume brought back */
+    uint64_t bytes[COUNTERS]; /* except CACHED */
+    uint64_t paused;          /* bytes that a pause unmapped and no resume mapped again */
     uint64_t paused_track;
     struct gauge gauge;
     bool has_tracks, is_touched;
 };
 
-/* What is known of a block, by its slot. */
+/* An allocated or pending block, by its slot in the model. */
 struct held {
-    uint64_t came_us, freed_us;
-    uint32_t pool; /* where it begins */
+    uint64_t allocated_us, freed_us;
+    uint32_t pool; /* of its first byte */
 };
 
 /* The state of writing. */
@@ -64,11 +64,11 @@ struct exporting {
     uint8_t *interned; /* [sites.count]: enum interned */
     uint8_t *pool_is_interned;
     uint64_t began_us;
-    size_t most_blocks;
+    size_t max_blocks;
     /* Of one device: */
     const struct recording_device *device;
-    struct course_dropped dropped; /* of all devices */
-    struct course course;
+    struct replay_model_dropped dropped; /* of all devices */
+    struct replay_model model;
     struct gauge gauge;
     struct pool *pools; /* [recording.pool_count] */
     uint32_t *touched;  /* [touched_count]: pools that have changed */
@@ -77,16 +77,16 @@ struct exporting {
     uint32_t held_room;
     struct export_lives lives;
     uint64_t track, segments_track, oom_track, paused_group;
-    bool has_pools; /* more than one */
-    bool lacks_memory;
+    bool has_pools; /* several pools */
+    bool out_of_memory;
 };
 
-/* What of a site is interned. */
+/* The uses for which a site is interned. */
 enum interned { INTERNED_AS_EVENT = 1, INTERNED_AS_TEXT = 2 };
 
 static uint64_t now_of(const struct exporting *exporting)
 {
-    return exporting->course.plan ? exporting->course.now_us : exporting->began_us;
+    return exporting->model.plan ? exporting->model.now_us : exporting->began_us;
 }
 
 /* --- Names. --- */
@@ -173,21 +173,22 @@ static void describe_gauge(struct exporting *exporting, struct gauge *gauge, uin
 }
 
 /* Write the counters that have changed. */
-static void tell(struct exporting *exporting, struct gauge *gauge, const uint64_t bytes[COUNTERS])
+static void write_gauge(struct exporting *exporting, struct gauge *gauge,
+                        const uint64_t bytes[COUNTERS])
 {
     for (int i = 0; i < COUNTERS; i++) {
         const uint64_t now =
             i == CACHED ? bytes[RESERVED] - bytes[LIVE] - bytes[PENDING] : bytes[i];
 
-        if (gauge->is_told && gauge->told[i] == now)
+        if (gauge->is_written && gauge->written[i] == now)
             continue;
         perfetto_counter(&exporting->trace, now_of(exporting), gauge->tracks[i], now);
-        gauge->told[i] = now;
+        gauge->written[i] = now;
     }
-    gauge->is_told = true;
+    gauge->is_written = true;
 }
 
-static void tell_pool(struct exporting *exporting, uint32_t number)
+static void write_pool(struct exporting *exporting, uint32_t number)
 {
     struct pool *pool = &exporting->pools[number];
 
@@ -203,21 +204,21 @@ static void tell_pool(struct exporting *exporting, uint32_t number)
         describe_gauge(exporting, &pool->gauge, perfetto_track(&exporting->trace, &group));
         pool->has_tracks = true;
     }
-    tell(exporting, &pool->gauge, pool->bytes);
+    write_gauge(exporting, &pool->gauge, pool->bytes);
 }
 
-static void tell_all(struct exporting *exporting)
+static void write_gauges(struct exporting *exporting)
 {
-    const struct course *course = &exporting->course;
-    const uint64_t bytes[COUNTERS] = {course->reserved, course->live, course->pending};
+    const struct replay_model *model = &exporting->model;
+    const uint64_t bytes[COUNTERS] = {model->reserved, model->allocated, model->pending};
 
-    tell(exporting, &exporting->gauge, bytes);
+    write_gauge(exporting, &exporting->gauge, bytes);
     for (size_t i = 0; i < exporting->touched_count; i++)
-        tell_pool(exporting, exporting->touched[i]);
+        write_pool(exporting, exporting->touched[i]);
     exporting->touched_count = 0;
 }
 
-/* --- What the course tells. --- */
+/* --- Callbacks of the model. --- */
 
 static struct pool *touch(struct exporting *exporting, uint32_t number)
 {
@@ -229,89 +230,90 @@ static struct pool *touch(struct exporting *exporting, uint32_t number)
     return pool;
 }
 
-enum change { COMES, GOES };
+enum change { ADDED, REMOVED };
 
-/* Count a block's bytes for the pools whose memory they lie in, which may be several and stays there as long as the block. */
-static void count_block(struct exporting *exporting, const struct course_block *block,
+/* Count the bytes of a block in the pools of its memory.  A block can be in memory of several pools. */
+static void count_block(struct exporting *exporting, const struct replay_model_block *block,
                         enum counter counter, enum change change)
 {
     const uint64_t end = block->address + block->bytes;
     uint64_t at = block->address;
 
     while (at < end) {
-        const struct course_range *range = course_ranges_at(&exporting->course, at);
+        const struct replay_model_range *range = replay_model_range_at(&exporting->model, at);
         const uint64_t stop = range && range->end < end ? range->end : end;
         uint64_t *bytes = &touch(exporting, range ? range->pool : block->pool)->bytes[counter];
 
-        *bytes += change == COMES ? stop - at : 0 - (stop - at);
+        *bytes += change == ADDED ? stop - at : 0 - (stop - at);
         at = stop;
     }
 }
 
-static void block_comes(void *self, uint32_t slot, const struct course_block *block)
+static void block_added(void *self, uint32_t slot, const struct replay_model_block *block)
 {
     struct exporting *exporting = self;
-    const struct course_range *range = course_ranges_at(&exporting->course, block->address);
+    const struct replay_model_range *range =
+        replay_model_range_at(&exporting->model, block->address);
     const uint32_t number = range ? range->pool : block->pool;
     const uint64_t now_us = now_of(exporting);
 
-    if (exporting->lacks_memory ||
-        !ordered_follow(&exporting->course.blocks, (void **)&exporting->held, &exporting->held_room,
+    if (exporting->out_of_memory ||
+        !ordered_resize(&exporting->model.blocks, (void **)&exporting->held, &exporting->held_room,
                         sizeof(*exporting->held))) {
-        exporting->lacks_memory = true;
+        exporting->out_of_memory = true;
         return;
     }
     exporting->held[slot] = (struct held){now_us, now_us, number};
-    count_block(exporting, block, block->is_pending ? PENDING : LIVE, COMES);
+    count_block(exporting, block, block->is_pending ? PENDING : LIVE, ADDED);
 }
 
-static void block_is_freed(void *self, uint32_t slot, const struct course_block *block)
+static void block_freed(void *self, uint32_t slot, const struct replay_model_block *block)
 {
     struct exporting *exporting = self;
 
-    if (exporting->lacks_memory)
+    if (exporting->out_of_memory)
         return;
     exporting->held[slot].freed_us = now_of(exporting);
-    count_block(exporting, block, LIVE, GOES);
-    count_block(exporting, block, PENDING, COMES);
+    count_block(exporting, block, LIVE, REMOVED);
+    count_block(exporting, block, PENDING, ADDED);
 }
 
-static bool add_life(struct exporting *exporting, uint32_t slot, const struct course_block *block,
-                     bool is_over)
+static bool add_life(struct exporting *exporting, uint32_t slot,
+                     const struct replay_model_block *block, bool is_freed)
 {
     const struct held *held = &exporting->held[slot];
     const struct export_life life = {
         .address = block->address,
         .bytes = block->bytes,
         .stream = block->stream,
-        .began_us = held->came_us,
+        .began_us = held->allocated_us,
         .freed_us = block->is_pending ? held->freed_us : now_of(exporting),
         .ended_us = now_of(exporting),
         .site = sites_of(&exporting->sites, block),
         .pool = held->pool,
-        .is_over = is_over,
+        .is_freed = is_freed,
     };
 
     return export_lives_add(&exporting->lives, &life);
 }
 
-static void block_leaves(void *self, uint32_t slot, const struct course_block *block)
+static void block_removed(void *self, uint32_t slot, const struct replay_model_block *block)
 {
     struct exporting *exporting = self;
 
-    if (exporting->lacks_memory)
+    if (exporting->out_of_memory)
         return;
-    count_block(exporting, block, block->is_pending ? PENDING : LIVE, GOES);
+    count_block(exporting, block, block->is_pending ? PENDING : LIVE, REMOVED);
     if (!add_life(exporting, slot, block, true))
-        exporting->lacks_memory = true;
+        exporting->out_of_memory = true;
 }
 
-static void range_comes(void *self, const struct course_range *range)
+static void range_added(void *self, const struct replay_model_range *range)
 {
     touch(self, range->pool)->bytes[RESERVED] += range->end - range->start;
 }
 
-static void range_leaves(void *self, const struct course_range *range)
+static void range_removed(void *self, const struct replay_model_range *range)
 {
     touch(self, range->pool)->bytes[RESERVED] -= range->end - range->start;
 }
@@ -325,7 +327,7 @@ static void begin_event(struct exporting *exporting, const struct recording_even
     const uint32_t site = exporting->sites.of_stack[event->stack];
 
     if (site != SITES_UNKNOWN && !intern_site(exporting, site, INTERNED_AS_TEXT))
-        exporting->lacks_memory = true;
+        exporting->out_of_memory = true;
     intern_pool(exporting, event->pool);
     perfetto_event_begin(trace, PERFETTO_INSTANT, now_of(exporting), track, name);
     perfetto_annotate_number(trace, ANNOTATION_BYTES, event->bytes);
@@ -335,20 +337,20 @@ static void begin_event(struct exporting *exporting, const struct recording_even
         perfetto_annotate_text(trace, ANNOTATION_SITE, 1 + exporting->recording->pool_count + site);
 }
 
-/* A pool is paused from the first range that goes until all that went is back. */
+/* A pool is paused from the first range that a pause unmaps until all of them are mapped again. */
 static void follow_pause(struct exporting *exporting, const struct recording_event *event)
 {
     struct pool *pool = &exporting->pools[event->pool];
-    const bool goes = event->cause == RECORDING_CAUSE_PAUSE;
-    const bool was_away = pool->away > 0;
+    const bool is_pause = event->cause == RECORDING_CAUSE_PAUSE;
+    const bool was_paused = pool->paused > 0;
 
-    if (!goes && event->cause != RECORDING_CAUSE_RESUME)
+    if (!is_pause && event->cause != RECORDING_CAUSE_RESUME)
         return;
-    if (goes)
-        pool->away += event->bytes;
+    if (is_pause)
+        pool->paused += event->bytes;
     else
-        pool->away -= event->bytes < pool->away ? event->bytes : pool->away;
-    if (was_away == (pool->away > 0))
+        pool->paused -= event->bytes < pool->paused ? event->bytes : pool->paused;
+    if (was_paused == (pool->paused > 0))
         return;
     if (pool->paused_track == 0) {
         char name[64] = "paused: pool ";
@@ -359,8 +361,8 @@ static void follow_pause(struct exporting *exporting, const struct recording_eve
                   sizeof(name) - strlen(name));
         pool->paused_track = perfetto_track(&exporting->trace, &track);
     }
-    perfetto_event_begin(&exporting->trace, goes ? PERFETTO_SLICE_BEGIN : PERFETTO_SLICE_END,
-                         now_of(exporting), pool->paused_track, goes ? EVENT_PAUSED : 0);
+    perfetto_event_begin(&exporting->trace, is_pause ? PERFETTO_SLICE_BEGIN : PERFETTO_SLICE_END,
+                         now_of(exporting), pool->paused_track, is_pause ? EVENT_PAUSED : 0);
     perfetto_event_end(&exporting->trace);
 }
 
@@ -410,18 +412,19 @@ static bool begin_life(void *self, const struct export_life *life, uint64_t trac
 
 static bool write_lives(struct exporting *exporting)
 {
-    const struct course *course = &exporting->course;
-    char text[128];
+    const struct replay_model *model = &exporting->model;
+    char text[160];
     const struct perfetto_track track = {
         .name = "blocks", .description = text, .parent = exporting->track, .rank = RANK_BLOCKS};
 
-    for (uint32_t slot = ordered_from(&course->blocks, 0); slot != ORDERED_NONE;
-         slot = ordered_from(&course->blocks, course->block[slot].address + 1))
-        if (!add_life(exporting, slot, &course->block[slot], false))
+    for (uint32_t slot = ordered_from(&model->blocks, 0); slot != ORDERED_NONE;
+         slot = ordered_from(&model->blocks, model->block[slot].address + 1))
+        if (!add_life(exporting, slot, &model->block[slot], false))
             return false;
-    (void)snprintf(text, sizeof(text),
-                   "the %zu blocks that held most bytes for longest; %zu others are left out",
-                   exporting->lives.count, exporting->lives.left_out);
+    (void)snprintf(
+        text, sizeof(text),
+        "the %s blocks with the largest product of size and lifetime; %s others are omitted",
+        amount_count(exporting->lives.count).text, amount_count(exporting->lives.omitted).text);
     export_lives_sort(&exporting->lives);
     return export_lives_write(&exporting->lives, &exporting->trace, &track, begin_life, exporting);
 }
@@ -435,13 +438,12 @@ static void describe_device(struct exporting *exporting)
     struct perfetto_track track = {.description = text, .rank = device->number};
 
     (void)snprintf(text, sizeof(text),
-                   "%s; %" PRIu64 " before the first %s overwritten, %" PRIu64
-                   " had no room in the file; %s",
-                   amount_of(device->event_count, "event").text, device->lost,
-                   device->lost == 1 ? "was" : "were", device->left_out,
-                   recording_file_limit(RECORDING_LIMIT_LEFT_OUT, exporting->course.left_out).text);
+                   "%s; %s before the first %s overwritten, %s did not fit in the file; %s",
+                   amount_of(device->event_count, "event").text, amount_count(device->lost).text,
+                   device->lost == 1 ? "was" : "were", amount_count(device->no_room).text,
+                   recording_file_limit(RECORDING_LIMIT_OMITTED, exporting->model.omitted).text);
     if (asprintf(&name, "%s, device %d", exporting->recording->name, device->number) < 0) {
-        exporting->lacks_memory = true;
+        exporting->out_of_memory = true;
         return;
     }
     track.name = name;
@@ -456,7 +458,7 @@ static void describe_device(struct exporting *exporting)
     exporting->segments_track = perfetto_track(&exporting->trace, &track);
 }
 
-/* Whether memory of several pools is there at some time. */
+/* Whether the device has memory of several pools at some time. */
 static bool has_pools(const struct recording_device *device)
 {
     const uint32_t first = device->segment_count ? device->segments[0].pool : 0;
@@ -478,36 +480,36 @@ static bool has_pools(const struct recording_device *device)
     return false;
 }
 
-/* Whether the event that was played is a free that the next event completes at once: nothing was pending in between. */
+/* Whether the last event is a free that the next event completes at the same time, so nothing was pending. */
 static bool is_half_of_free(const struct exporting *exporting)
 {
-    const struct course *course = &exporting->course;
-    const struct recording_event *event = &exporting->device->events[course->at - 1];
+    const struct replay_model *model = &exporting->model;
+    const struct recording_event *event = &exporting->device->events[model->at - 1];
 
     return event->action == RECORDING_FREE_REQUESTED &&
-           course->at < exporting->device->event_count &&
+           model->at < exporting->device->event_count &&
            event[1].action == RECORDING_FREE_COMPLETED && event[1].address == event->address &&
-           course_next_us(course) == course->now_us;
+           replay_model_next_us(model) == model->now_us;
 }
 
-static bool play(struct exporting *exporting)
+static bool write_events(struct exporting *exporting)
 {
-    const struct course_watcher watcher = {exporting,    block_comes, block_is_freed,
-                                           block_leaves, range_comes, range_leaves};
-    const struct course_watcher nobody = {0};
-    struct course *course = &exporting->course;
+    const struct replay_model_observer observer = {exporting,     block_added, block_freed,
+                                                   block_removed, range_added, range_removed};
+    const struct replay_model_observer none = {0};
+    struct replay_model *model = &exporting->model;
 
     describe_device(exporting);
-    course_watch(course, &watcher);
-    tell_all(exporting);
-    while (!exporting->lacks_memory && course_step(course)) {
+    replay_model_observe(model, &observer);
+    write_gauges(exporting);
+    while (!exporting->out_of_memory && replay_model_step(model)) {
         if (is_half_of_free(exporting))
             continue;
-        tell_all(exporting);
-        write_event(exporting, &exporting->device->events[course->at - 1]);
+        write_gauges(exporting);
+        write_event(exporting, &exporting->device->events[model->at - 1]);
     }
-    course_watch(course, &nobody);
-    return !exporting->lacks_memory && !course->lacks_memory && write_lives(exporting);
+    replay_model_observe(model, &none);
+    return !exporting->out_of_memory && !model->out_of_memory && write_lives(exporting);
 }
 
 static bool write_device(struct exporting *exporting, const struct recording_device *device)
@@ -517,19 +519,19 @@ static bool write_device(struct exporting *exporting, const struct recording_dev
 
     exporting->device = device;
     exporting->has_pools = has_pools(device);
-    exporting->gauge = (struct gauge){.is_told = false};
+    exporting->gauge = (struct gauge){.is_written = false};
     exporting->touched_count = 0;
-    if (device->event_count > 0 ? !course_init(&exporting->course, recording, device)
-                                : !course_init_at_end(&exporting->course, recording, device))
+    if (device->event_count > 0 ? !replay_model_init(&exporting->model, recording, device)
+                                : !replay_model_init_at_end(&exporting->model, recording, device))
         return false;
-    exporting->dropped.blocks += exporting->course.dropped.blocks;
-    exporting->dropped.bytes += exporting->course.dropped.bytes;
+    exporting->dropped.blocks += exporting->model.dropped.blocks;
+    exporting->dropped.bytes += exporting->model.dropped.bytes;
     exporting->pools = calloc(recording->pool_count, sizeof(*exporting->pools));
     exporting->touched = calloc(recording->pool_count, sizeof(*exporting->touched));
     fine = exporting->pools && exporting->touched &&
-           export_lives_init(&exporting->lives, exporting->most_blocks) && play(exporting);
+           export_lives_init(&exporting->lives, exporting->max_blocks) && write_events(exporting);
     export_lives_fini(&exporting->lives);
-    course_fini(&exporting->course);
+    replay_model_fini(&exporting->model);
     free(exporting->pools);
     free(exporting->touched);
     free(exporting->held);
@@ -538,9 +540,9 @@ static bool write_device(struct exporting *exporting, const struct recording_dev
     return fine;
 }
 
-/* --- All of it. --- */
+/* --- All devices. --- */
 
-/* The first time that an event has; 0: none has one. */
+/* The time of the first event with a time; 0: none. */
 static uint64_t first_time(const struct recording *recording, const struct recording_device *only)
 {
     uint64_t first = 0;
@@ -573,10 +575,10 @@ static bool write_devices(struct exporting *exporting, const struct recording_de
 }
 
 bool export_trace_write(FILE *out, const struct recording *recording,
-                        const struct recording_device *device, size_t most_blocks,
-                        struct course_dropped *dropped)
+                        const struct recording_device *device, size_t max_blocks,
+                        struct replay_model_dropped *dropped)
 {
-    struct exporting exporting = {.recording = recording, .most_blocks = most_blocks};
+    struct exporting exporting = {.recording = recording, .max_blocks = max_blocks};
     bool fine;
 
     if (!sites_init(&exporting.sites, recording, SITES_BY_FRAME, 1))

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A recording as a trace in Perfetto's format: memory of its devices over time.
+ * A recording as a Perfetto trace: the memory of its devices over time.
  *
- * Of each device there are counters: reserved, live, pending and cached bytes, and those of each pool where there are
- * several.  Other tracks have what happened to segments and why, requests that failed, times in which pools were paused,
- * and the blocks that held most bytes for longest.  docs/export.md describes them.
+ * Each device has counters of reserved, allocated, pending and cached bytes, also for each pool if there are several.  Other tracks
+ * have the events of segments with their causes, out-of-memory errors, the times in which pools were paused, and the largest
+ * blocks.  docs/export.md describes them.
  *
- * A counter is written when it changes.  So the sums over the trace are those of the recording.
+ * A counter is written when it changes, so the sums over the trace are those of the recording.
  *
  * Locking: none.
  */
@@ -20,15 +20,15 @@
 /*
  * Write the trace.
  *
- * device:      the one to write; NULL: all of them
- * most_blocks: how many blocks of a device have slices
- * dropped:     blocks that are left out
+ * @param device      NULL: all devices
+ * @param max_blocks  number of blocks of a device that have slices
+ * @param dropped     receives the blocks outside of segments, which are omitted
+ * @return false on host allocation failure; ferror() reports output errors
  *
- * Returns: false without host memory.  What could not be written is the stream's to say (ferror())
- * Cost:    O(log n) an event; of host memory a byte for each event of a device, and what its state takes
+ * Cost: O(log n) per event; a byte of host memory per event of a device, and the state of the model
  */
 bool export_trace_write(FILE *out, const struct recording *recording,
-                        const struct recording_device *device, size_t most_blocks,
-                        struct course_dropped *dropped);
+                        const struct recording_device *device, size_t max_blocks,
+                        struct replay_model_dropped *dropped);
 
 #endif

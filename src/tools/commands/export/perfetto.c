@@ -3,11 +3,11 @@
 
 #include <string.h>
 
-#include "src/tools/output/printable.h"
+#include "src/tools/output/text.h"
 
-#define SEQUENCE 1u /* any number but 0 */
+#define SEQUENCE 1u /* any ID except 0 */
 
-/* Numbers of fields, by their messages. */
+/* Field numbers, by message. */
 enum { TRACE_PACKET = 1 };
 enum {
     PACKET_CLOCK_SNAPSHOT = 6,
@@ -62,10 +62,10 @@ static void end_packet(struct perfetto *trace, size_t place)
     protobuf_write(&trace->packet, trace->out);
 }
 
-/* Text from outside: a reader of Protocol Buffers may want UTF-8. */
+/* Strings of Protocol Buffers must be UTF-8. */
 static void add_text(struct perfetto *trace, unsigned field, const char *text)
 {
-    json_t *string = printable_json(text);
+    json_t *string = text_json(text);
 
     if (string)
         protobuf_text(&trace->packet, field, json_string_value(string));
@@ -74,7 +74,7 @@ static void add_text(struct perfetto *trace, unsigned field, const char *text)
     json_decref(string);
 }
 
-/* Nanoseconds, as Perfetto counts; it takes them as numbers with a sign. */
+/* Perfetto's timestamps are signed nanoseconds. */
 static uint64_t time_ns(uint64_t time_us)
 {
     return time_us > INT64_MAX / 1000 ? INT64_MAX : time_us * 1000;

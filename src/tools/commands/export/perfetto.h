@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Writes a trace in Perfetto's format (https://perfetto.dev/docs/reference/synthetic-track-event), packet by packet.
+ * A writer of Perfetto traces (https://perfetto.dev/docs/reference/synthetic-track-event).
  *
- * The numbers of fields are those of the messages Trace, TracePacket, ClockSnapshot, TrackDescriptor, TrackEvent and
- * InternedData in protos/perfetto/trace of Perfetto's source, as of version 59.
+ * Field numbers are those of the messages Trace, TracePacket, ClockSnapshot, TrackDescriptor, TrackEvent and InternedData in
+ * protos/perfetto/trace of Perfetto 59.
  *
  * Terms:
- *   track     a row of the picture: of counters, of slices and instants, or of other tracks
- *   slice     what lasts from one time to another; on one track slices lie within each other or apart
- *   interned  a text that is written once, and has a number from then on
+ *   track     a row of the display: a counter, slices and instants, or a group of tracks
+ *   slice     an interval of time; the slices of a track are nested or disjoint
+ *   interned  a string that is written once and then referred to by its ID
  *
- * A trace is one sequence of packets, so an interned text has one number throughout.  Only the packet that is being
- * written is in host memory.
+ * A trace is one sequence of packets, so the IDs of interned strings are valid in the whole trace.  Only the current packet is in
+ * host memory.
  *
  * Locking: none; a trace belongs to one thread.
  */
@@ -20,7 +20,7 @@
 
 #include "src/tools/commands/export/protobuf.h"
 
-/* Numbers of the builtin clocks: enum BuiltinClock. */
+/* enum BuiltinClock. */
 enum perfetto_clock { PERFETTO_CLOCK_REALTIME = 1, PERFETTO_CLOCK_BOOTTIME = 6 };
 
 enum perfetto_event {
@@ -33,32 +33,32 @@ enum perfetto_event {
 struct perfetto {
     FILE *out;
     struct protobuf packet;
-    size_t packet_place, event_place; /* of the event that is being written */
-    uint64_t tracks;                  /* numbers given so far */
+    size_t packet_place, event_place; /* of the current event */
+    uint64_t tracks;                  /* number of tracks */
 };
 
 struct perfetto_track {
     const char *name;
     const char *description; /* NULL: none */
     uint64_t parent;         /* 0: none */
-    int rank;                /* tracks of one parent are in the order of their ranks */
+    int rank;                /* sort key among the tracks of a parent */
     bool is_counter;         /* of bytes */
 };
 
 /*
- * Begin a trace.  Whether it could be written is the stream's to say (ferror()).
+ * Begin a trace.  ferror() reports output errors.
  *
- * now_us: a reading of the clock, which is that of all times of the trace
+ * @param now_us  a time of the clock of the trace
  */
 void perfetto_init(struct perfetto *trace, FILE *out, enum perfetto_clock clock, uint64_t now_us);
 
-/* Returns: false where host memory ran out: packets are missing */
+/* Returns false if packets are missing because of a host allocation failure. */
 bool perfetto_fini(struct perfetto *trace);
 
-/* Describe a track.  Returns its number. */
+/* Add a track.  Returns its ID. */
 uint64_t perfetto_track(struct perfetto *trace, const struct perfetto_track *track);
 
-/* Intern a name of events, of annotations, or a text that annotations have; each kind has its own numbers, from 1. */
+/* Intern a name of events or annotations, or a value of annotations.  Each kind has separate IDs, from 1. */
 void perfetto_intern_event(struct perfetto *trace, uint64_t number, const char *name);
 void perfetto_intern_annotation(struct perfetto *trace, uint64_t number, const char *name);
 void perfetto_intern_text(struct perfetto *trace, uint64_t number, const char *text);
@@ -66,9 +66,9 @@ void perfetto_intern_text(struct perfetto *trace, uint64_t number, const char *t
 void perfetto_counter(struct perfetto *trace, uint64_t time_us, uint64_t track, uint64_t value);
 
 /*
- * Begin an event, add what it is annotated with, and end it.
+ * Begin an event, add its annotations, and end it.
  *
- * name: interned; 0: none, as of the end of a slice
+ * @param name  interned; 0: none, for the end of a slice
  */
 void perfetto_event_begin(struct perfetto *trace, enum perfetto_event type, uint64_t time_us,
                           uint64_t track, uint64_t name);

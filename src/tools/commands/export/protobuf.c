@@ -6,7 +6,7 @@
 
 #define MOST_GROUPS 10u /* of seven bits, in 64 */
 
-/* What the lower three bits of a field's key say that follows. */
+/* The wire type: the lower three bits of the key of a field. */
 enum wire_type { WIRE_VARINT = 0, WIRE_LENGTH = 2 };
 
 static bool make_room(struct protobuf *message, size_t bytes)

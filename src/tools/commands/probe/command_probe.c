@@ -4,27 +4,25 @@
 
 #include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
-#include "src/tools/commands/probe/probe_preset.h"
+#include "src/tools/commands/probe/probe_cost_model.h"
 #include "src/tools/commands/probe/probe_report.h"
-#include "src/tools/commands/probe/probe_table.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "src/tools/output/output.h"
-#include "src/tools/output/printable.h"
-#include "src/tools/output/whole_file.h"
+#include "src/tools/output/text.h"
 #include "src/tools/replay/simulator.h"
 
 struct probe {
     const char *driver; /* gpu.h */
     const char *costs;
     int device;
-    unsigned seconds; /* 0: no bound */
+    unsigned seconds; /* 0: unlimited */
     bool json;
-    FILE *out; /* where the report goes */
-    struct whole_file table, save;
+    FILE *out; /* of the report */
+    struct output_file table, save;
 };
 
-/* The machine is the environment's, so that one can be probed that some program runs on. */
-static bool set_scene(struct probe *probe)
+/* Configure the simulator by the environment and --costs. */
+static bool configure_simulator(struct probe *probe)
 {
     char why[512];
 
@@ -35,10 +33,10 @@ static bool set_scene(struct probe *probe)
     if (!probe->costs)
         probe->costs = secure_getenv("XSEG_SIM_COSTS");
     else if (setenv("XSEG_SIM_COSTS", probe->costs, 1) != 0)
-        return option_refuse("--costs", "cannot be set: no host memory is left");
+        return option_error("--costs", "cannot be set: out of host memory");
     if (simulator.reset(NULL) != XSEG_OK) {
         (void)simulator.error_message(why, sizeof(why));
-        return option_refuse("the simulator does not understand", why);
+        return option_error("simulator configuration:", why);
     }
     if (!probe->costs)
         probe->costs = "a100";
@@ -53,43 +51,43 @@ static bool print(const struct probe *probe, const struct probe_report *report)
     return true;
 }
 
-/* What the simulator says is left after all. */
-static bool left_nothing(const struct probe *probe)
+/* Report what the simulator finds unreleased at the end. */
+static bool check_leaks(const struct probe *probe)
 {
     char left[512];
 
     if (probe->driver != GPU_SIMULATED || simulator.leaks(left, sizeof(left)) == 0)
         return true;
-    complain_named("left over:");
-    complain_lines(left);
+    message_error("not released:");
+    message_lines(left);
     return false;
 }
 
-/* --- What is written beside the report. --- */
+/* --- Files. --- */
 
 static void put_rows(const struct probe_costs *costs, unsigned from, void *context)
 {
     probe_table_rows(context, costs, from);
 }
 
-/* In the words of the report: a figure is modelled or measured. */
 static void save_costs(const struct probe *probe, const struct probe_report *report)
 {
-    struct probe_preset preset;
-    char source[256], who[128];
+    struct probe_cost_model model;
+    char source[256], origin[128];
 
     if (!probe->save.out)
         return;
-    (void)printable_copy(report->preset ? report->preset : report->device->name, who, sizeof(who));
+    (void)text_escape(report->preset ? report->preset : report->device->name, origin,
+                      sizeof(origin));
     if (report->preset)
         (void)snprintf(source, sizeof(source),
-                       "What calls of the simulated driver cost, modelled by its costs %s.", who);
+                       "Costs of the calls of the simulated driver, modeled by %s.", origin);
     else
         (void)snprintf(source, sizeof(source),
-                       "What calls of the driver cost, measured on %s under CUDA %d.%d.", who,
+                       "Costs of the calls of the driver, measured on %s with CUDA %d.%d.", origin,
                        report->device->version / 1000, report->device->version % 1000 / 10);
-    probe_preset_fit(report->costs, &preset);
-    probe_preset_print(probe->save.out, &preset, report->costs, report->device->name, source);
+    probe_cost_model_fit(report->costs, &model);
+    probe_cost_model_print(probe->save.out, &model, report->costs, report->device->name, source);
 }
 
 static int run_probe(const struct probe *probe)
@@ -108,9 +106,9 @@ static int run_probe(const struct probe *probe)
     bool printed, closed;
 
     if (!probe_driver_open(&driver, probe->driver, probe->device, problem, sizeof(problem))) {
-        complain_named("%s", problem);
-        (void)left_nothing(probe);
-        return COMMAND_BAD;
+        message_error("%s", problem);
+        (void)check_leaks(probe);
+        return COMMAND_ERROR;
     }
     probe_device_describe(&driver, probe->device, &device);
     if (probe->table.out)
@@ -124,69 +122,71 @@ static int run_probe(const struct probe *probe)
     closed = driver.failures == 0;
     probe_driver_close(&driver);
     if (closed && driver.failures > 0)
-        complain_named("%s failed with %s (%d), closing", driver.failure[0].call,
-                       driver.failure[0].error_name, driver.failure[0].error);
+        message_error("%s failed with %s (%d), closing the driver", driver.failure[0].call,
+                      driver.failure[0].error_name, driver.failure[0].error);
     if (!printed)
-        return COMMAND_BAD;
-    return left_nothing(probe) && driver.failures == 0 ? COMMAND_FINE : COMMAND_MISMATCH;
+        return COMMAND_ERROR;
+    return check_leaks(probe) && driver.failures == 0 ? COMMAND_SUCCESS : COMMAND_MISMATCH;
 }
 
 static int run(const struct option_values *arguments)
 {
     struct probe probe = {
-        .driver = gpu_driver_of(arguments->of[OPTION_DRIVER].text),
-        .costs = arguments->of[OPTION_PROBE_COSTS].text,
-        .device = (int)arguments->of[OPTION_PROBE_DEVICE].number,
-        .seconds = (unsigned)arguments->of[OPTION_SECONDS].number,
-        .json = arguments->of[OPTION_JSON].given,
+        .driver = gpu_driver_of(option_text(arguments, OPTION_DRIVER)),
+        .costs = option_text(arguments, OPTION_PROBE_COSTS),
+        .device = (int)option_number(arguments, OPTION_PROBE_DEVICE),
+        .seconds = (unsigned)option_number(arguments, OPTION_SECONDS),
+        .json = option_given(arguments, OPTION_JSON),
         .out = stdout,
     };
-    const char *const table = arguments->of[OPTION_TABLE].text;
-    const char *const save = arguments->of[OPTION_SAVE_COSTS].text;
+    const char *const table = option_text(arguments, OPTION_TABLE);
+    const char *const save = option_text(arguments, OPTION_SAVE_COSTS);
     bool written;
     int status;
 
     if (probe.driver != GPU_SIMULATED && probe.costs) {
-        (void)option_refuse("--driver",
-                            "cannot be given with --costs unless it is sim: what calls of "
-                            "another driver cost is measured");
-        return COMMAND_BAD;
+        (void)option_error(
+            "--driver",
+            "cannot be combined with --costs unless it is sim: the costs of other drivers are "
+            "measured");
+        return COMMAND_ERROR;
     }
     if (table && save && strcmp(table, save) == 0) {
-        (void)option_refuse("--table", "and --save-costs take two files");
-        return COMMAND_BAD;
+        (void)option_error("--table", "and --save-costs require two different files");
+        return COMMAND_ERROR;
     }
-    /* Files are opened before anything is measured, so that a mistyped name costs no time. */
-    status = set_scene(&probe) &&
-                     whole_file_open_second(&probe.table, table, NULL, 0, &probe.out) &&
-                     whole_file_open_second(&probe.save, save, NULL, 0, &probe.out)
+    /* Open files before the measurement, so that an invalid name is reported immediately. */
+    status = configure_simulator(&probe) &&
+                     output_file_open_second(&probe.table, table, NULL, 0, &probe.out) &&
+                     output_file_open_second(&probe.save, save, NULL, 0, &probe.out)
                  ? run_probe(&probe)
-                 : COMMAND_BAD;
-    written = whole_file_close(&probe.table, status != COMMAND_BAD);
-    written = whole_file_close(&probe.save, status != COMMAND_BAD) && written;
-    return written ? status : COMMAND_BAD;
+                 : COMMAND_ERROR;
+    written = output_file_close(&probe.table, status != COMMAND_ERROR);
+    written = output_file_close(&probe.save, status != COMMAND_ERROR) && written;
+    return written ? status : COMMAND_ERROR;
 }
 
 const struct command command_probe = {
     .name = "probe",
     .run = run,
-    .sentence = "say what a driver can do and what its calls cost",
+    .sentence = "report what a driver supports and what its calls cost",
     .usage = "",
     .options = {OPTION_DRIVER, OPTION_PROBE_DEVICE, OPTION_PROBE_COSTS, OPTION_SECONDS,
                 OPTION_TABLE, OPTION_SAVE_COSTS, OPTION_JSON, OPTION_COLOR, OPTION_HELP},
-    .description =
-        "Says what a driver and a device can do, what its calls cost, and what xseg would use "
-        "there. Everything that is taken for this is given back.\n"
-        "\n"
-        "The simulated machine is the one that the `XSEG_SIM_*` variables describe.",
+    .description = "Reports the features of a driver and a device, the time that each driver call "
+                   "takes, and the kind of segments that xseg uses on the device. All memory that "
+                   "the measurement allocates is released at its end."
+                   "\n\n"
+                   "The environment variables `XSEG_SIM_*` configure the simulated device.",
     .examples =
         {
-            {"xseg probe --driver cuda", "this machine's driver, its costs measured"},
-            {"xseg probe --costs consumer", "the simulated driver, its costs modelled"},
-            {"xseg probe --driver cuda --save-costs ./card.costs",
-             "a card's costs, for the simulator to charge"},
-            {"xseg probe --json | jq .would_use", "one answer, for a script"},
+            {"xseg probe --driver cuda", "the CUDA driver of this host, with measured times"},
+            {"xseg probe --costs consumer", "the simulated driver, with modeled times"},
+            {"xseg probe --driver cuda --save-costs ./gpu.costs",
+             "write a cost model of this host's GPU, for the simulator"},
+            {"xseg probe --json | jq .would_use", "only the kind of segments, for a script"},
         },
-    .exits = {COMMAND_EXIT_FINE, "a call failed, or something was left over",
-              "a bad argument, nothing to probe, or output that cannot be written"},
+    .exits = {COMMAND_EXIT_SUCCESS,
+              "a driver call failed, or the driver did not release a resource",
+              "an invalid argument, no such driver or device, or an output error"},
 };

@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "src/tools/commands/probe/probe_pair.h"
-
 #define MIB ((uint64_t)1 << 20)
 #define GIB ((uint64_t)1 << 30)
 
@@ -13,7 +11,7 @@
 
 static const struct probe_stage page_stages[] = {
     {"cuMemCreate", probe_round_create_page},       {"cuMemMap", probe_round_map_page},
-    {"cuMemSetAccess", probe_round_allow_together}, {"cuMemUnmap", probe_round_unmap_together},
+    {"cuMemSetAccess", probe_round_set_access_run}, {"cuMemUnmap", probe_round_unmap_run},
     {"cuMemRelease", probe_round_release_page},
 };
 static const struct probe_stage range_stages[] = {
@@ -31,28 +29,26 @@ static const struct probe_stage event_stages[] = {
     {"cuStreamWaitEvent", probe_round_wait_for_event},
     {"cuEventDestroy", probe_round_destroy_event},
 };
-static const struct probe_stage info_stages[] = {{"cuMemGetInfo", probe_round_ask_memory}};
+static const struct probe_stage info_stages[] = {{"cuMemGetInfo", probe_round_query_memory}};
 static const struct probe_stage wait_stages[] = {
     {"cuStreamSynchronize", probe_round_wait_for_stream}};
 
-/* A run of pages: how access is set and taken away with it, in one call or in one for each page. */
-static const struct probe_stage together_stages[] = {
-    {"cuMemSetAccess", probe_round_allow_together},
-    {"cuMemUnmap", probe_round_unmap_together},
+/* Of a run of pages, in one call or in one call for each page. */
+static const struct probe_stage run_stages[] = {
+    {"cuMemSetAccess", probe_round_set_access_run},
+    {"cuMemUnmap", probe_round_unmap_run},
 };
 static const struct probe_stage each_stages[] = {
-    {"cuMemSetAccess", probe_round_allow_each},
+    {"cuMemSetAccess", probe_round_set_access_each},
     {"cuMemUnmap", probe_round_unmap_each},
 };
 
-enum kind { RANGE, PAGE, TOGETHER, EACH, ALLOC, REST };
+enum kind { RANGE, PAGE, RUN, EACH, ALLOC, OTHER };
 
 #define STAGES(array) (array), COUNT_OF(array)
 
-/*
- * What is measured, in this order.  The weight is about what a round takes; most of it is the work that a
- * busy device has to do for each step.
- */
+/* The groups in the order of measurement.  The weight is proportional to the time of a round, most of which is the work of a busy
+ * device before each step. */
 static const struct group {
     enum kind kind;
     uint64_t bytes; /* of a page */
@@ -69,10 +65,10 @@ static const struct group {
     {PAGE, 128 * MIB, STAGES(page_stages), 1, 1, 5},
     {PAGE, 256 * MIB, STAGES(page_stages), 1, 1, 6},
     {PAGE, 512 * MIB, STAGES(page_stages), 1, 1, 7},
-    {TOGETHER, 2 * MIB, STAGES(together_stages), 10, 1, 3},
+    {RUN, 2 * MIB, STAGES(run_stages), 10, 1, 3},
     {EACH, 2 * MIB, STAGES(each_stages), 10, 1, 3},
-    {TOGETHER, 2 * MIB, STAGES(together_stages), PROBE_RUN_MOST, 1, 6},
-    {EACH, 2 * MIB, STAGES(each_stages), PROBE_RUN_MOST, 1, 6},
+    {RUN, 2 * MIB, STAGES(run_stages), PROBE_RUN_MAX, 1, 6},
+    {EACH, 2 * MIB, STAGES(each_stages), PROBE_RUN_MAX, 1, 6},
     {ALLOC, 64 << 10, STAGES(alloc_stages), 1, 1, 2},
     {ALLOC, 2 * MIB, STAGES(alloc_stages), 1, 1, 2},
     {ALLOC, 4 * MIB, STAGES(alloc_stages), 1, 1, 2},
@@ -83,9 +79,9 @@ static const struct group {
     {ALLOC, 128 * MIB, STAGES(alloc_stages), 1, 1, 2},
     {ALLOC, 256 * MIB, STAGES(alloc_stages), 1, 1, 2},
     {ALLOC, 512 * MIB, STAGES(alloc_stages), 1, 1, 3},
-    {REST, 0, STAGES(event_stages), 1, 1, 5},
-    {REST, 0, STAGES(info_stages), 1, 1, 1},
-    {REST, 0, STAGES(wait_stages), 1, 1, 1},
+    {OTHER, 0, STAGES(event_stages), 1, 1, 5},
+    {OTHER, 0, STAGES(info_stages), 1, 1, 1},
+    {OTHER, 0, STAGES(wait_stages), 1, 1, 1},
     {PAGE, 2 * MIB, STAGES(page_stages), 1, 2, 2},
     {PAGE, 20 * MIB, STAGES(page_stages), 1, 2, 2},
     {ALLOC, 20 * MIB, STAGES(alloc_stages), 1, 2, 1},
@@ -97,53 +93,50 @@ struct measuring {
     const struct probe_device *device;
     struct probe_costs *costs;
     struct probe_budget budget;
-    unsigned samples; /* of a row, at most */
-    bool is_kept;     /* something that the driver was to take back */
+    unsigned samples; /* maximum, of a cost */
+    bool is_kept;     /* the driver did not release something */
 };
 
-/* --- A group's rows. --- */
+/* --- Groups. --- */
 
-static bool play(struct measuring *measuring, const struct group *group, struct probe_round *round,
-                 struct probe_row *rows, enum probe_sampling how)
+static bool run_round(struct measuring *measuring, const struct group *group,
+                      struct probe_round *round, struct probe_row *rows, enum probe_sampling how)
 {
     bool fine = true;
 
-    /* Only what becomes of the pages of a run is timed. */
-    while (fine && (group->kind == TOGETHER || group->kind == EACH) && round->mapped < round->pages)
+    /* Creating and mapping the pages of a run is not measured. */
+    while (fine && (group->kind == RUN || group->kind == EACH) && round->mapped < round->pages)
         fine = probe_round_create_page(round) && probe_round_map_page(round);
     for (unsigned i = 0; i < group->stages && fine; i++)
-        fine = probe_row_take(&rows[i], round, how, group->stage[i].take);
-    if (probe_round_put_back(round))
+        fine = probe_row_measure(&rows[i], round, how, group->stage[i].run);
+    if (probe_round_release(round))
         return fine;
     measuring->is_kept = true;
     return false;
 }
 
-/*
- * Samples of a group's steps, idle and busy.  The first step that fails ends them; the rows keep what
- * they have.
- */
+/* Measure a group with an idle and a busy device.  A step that fails ends the measurement; the rows keep their samples. */
 static void measure_alone(struct measuring *measuring, const struct group *group,
                           struct probe_round *round, const struct probe_share *share,
                           struct probe_row *rows)
 {
-    /* Calls for each of many pages take as long as the work does, which would then tell nothing. */
-    const bool has_busy = measuring->costs->is_busy && group->pages < PROBE_RUN_MOST;
-    bool fine = play(measuring, group, round, rows, PROBE_FIRST);
+    /* A call for each of many pages takes as long as the work, so the device would not be busy. */
+    const bool has_busy = measuring->costs->has_busy && group->pages < PROBE_RUN_MAX;
+    bool fine = run_round(measuring, group, round, rows, PROBE_FIRST);
 
     for (unsigned busy = 0; busy <= (unsigned)has_busy; busy++)
         for (unsigned n = 0; n < measuring->samples && fine &&
                              probe_share_has_time(share, busy != 0 || !has_busy, n);
              n++)
-            fine = play(measuring, group, round, rows, busy ? PROBE_BUSY : PROBE_IDLE);
+            fine = run_round(measuring, group, round, rows, busy ? PROBE_BUSY : PROBE_IDLE);
 }
 
-static void measure_pair(struct measuring *measuring, const struct group *group, const char *doing,
-                         const struct probe_share *share, struct probe_row *rows,
-                         struct probe_cost *cost)
+static void measure_pair(struct measuring *measuring, const struct group *group,
+                         const char *purpose, const struct probe_share *share,
+                         struct probe_row *rows, struct probe_cost *cost)
 {
     const struct probe_chain chain = {
-        .doing = doing,
+        .purpose = purpose,
         .page = group->bytes,
         .has_range = group->kind == PAGE,
         .samples = measuring->samples,
@@ -158,18 +151,18 @@ static void measure_pair(struct measuring *measuring, const struct group *group,
 
 static bool needs_range(const struct group *group)
 {
-    return group->kind == PAGE || group->kind == TOGETHER || group->kind == EACH;
+    return group->kind == PAGE || group->kind == RUN || group->kind == EACH;
 }
 
-static const char *doing_of(char *text, size_t capacity, const struct group *group)
+static const char *purpose_of(char *text, size_t capacity, const struct group *group)
 {
     const unsigned size = (unsigned)(group->bytes < MIB ? group->bytes >> 10 : group->bytes >> 20);
     const char *unit = group->bytes < MIB ? "KiB" : "MiB";
 
     if (group->kind == RANGE)
         return "costs of addresses";
-    if (group->kind == REST)
-        return "costs of events, waits and questions";
+    if (group->kind == OTHER)
+        return "costs of events, waits and queries";
     if (group->pages > 1)
         (void)snprintf(text, capacity, "costs of a run of %u pages", group->pages);
     else
@@ -184,7 +177,7 @@ static void measure_group(struct measuring *measuring, const struct group *group
     static struct probe_row rows[PROBE_STAGES];
     char text[48];
     struct probe_round round = {.driver = measuring->driver,
-                                .doing = doing_of(text, sizeof(text), group),
+                                .purpose = purpose_of(text, sizeof(text), group),
                                 .page = group->bytes,
                                 .pages = group->pages};
 
@@ -192,24 +185,28 @@ static void measure_group(struct measuring *measuring, const struct group *group
 
     memset(rows, 0, sizeof(rows));
     if (group->threads > 1) {
-        measure_pair(measuring, group, round.doing, share, rows, cost);
+        measure_pair(measuring, group, round.purpose, share, rows, cost);
     } else if (!needs_range(group) || probe_round_reserve_range(&round)) {
         measure_alone(measuring, group, &round, share, rows);
-        measuring->is_kept |= !probe_round_put_range_back(&round);
+        measuring->is_kept |= !probe_round_release_range(&round);
     }
     for (unsigned i = 0; i < group->stages; i++) {
-        probe_row_end(&rows[i], &cost[i]);
+        cost[i].first = rows[i].first;
+        cost[i].has_first = rows[i].has_first;
+        cost[i].idle = probe_row_quartiles(&rows[i], false);
+        cost[i].busy = probe_row_quartiles(&rows[i], true);
+        cost[i].blocks = rows[i].blocking * 2 > rows[i].samples[true];
         if (cost[i].idle.samples > 0 || cost[i].missing != PROBE_MISSING_NOTHING)
             continue;
         cost[i].missing =
             measuring->driver->failures > failures ? PROBE_MISSING_CALL : PROBE_MISSING_TIME;
-        measuring->costs->is_short |= cost[i].missing == PROBE_MISSING_TIME;
+        measuring->costs->is_incomplete |= cost[i].missing == PROBE_MISSING_TIME;
     }
 }
 
-/* --- All of it. --- */
+/* --- All groups. --- */
 
-/* Why a group cannot be measured here. */
+/* Why a group cannot be measured. */
 static enum probe_missing why_not(struct measuring *measuring, const struct group *group)
 {
     const struct probe_device *device = measuring->device;
@@ -218,23 +215,23 @@ static enum probe_missing why_not(struct measuring *measuring, const struct grou
 
     if (needs_range(group) && group->bytes % device->granularity != 0)
         return PROBE_MISSING_FIT;
-    if (group->kind == TOGETHER && (device->access_trial != 0 || device->unmap_trial != 0))
+    if (group->kind == RUN && (device->access_trial != 0 || device->unmap_trial != 0))
         return PROBE_MISSING_BATCH;
-    if (group->kind != RANGE && group->kind != REST && bytes > device->free_bytes / 2) {
+    if (group->kind != RANGE && group->kind != OTHER && bytes > device->free_bytes / 2) {
         if (costs->skipped == 0 || bytes < costs->skipped)
             costs->skipped = bytes;
         return PROBE_MISSING_MEMORY;
     }
-    if (measuring->is_kept && group->kind != RANGE && group->kind != REST)
+    if (measuring->is_kept && group->kind != RANGE && group->kind != OTHER)
         return PROBE_MISSING_KEPT;
     if (probe_budget_is_over(&measuring->budget)) {
-        costs->is_short = true;
+        costs->is_incomplete = true;
         return PROBE_MISSING_TIME;
     }
     return PROBE_MISSING_NOTHING;
 }
 
-/* The group's rows, without figures.  Returns: the first; NULL if there is no room. */
+/* Add the costs of a group, without samples.  Returns the first; NULL: the array is full. */
 static struct probe_cost *add_rows(struct probe_costs *costs, const struct group *group)
 {
     struct probe_cost *first = &costs->cost[costs->count];
@@ -254,7 +251,7 @@ static struct probe_cost *add_rows(struct probe_costs *costs, const struct group
 
 static bool is_for(const struct group *group, bool is_expandable)
 {
-    return is_expandable || group->kind == ALLOC || group->kind == REST;
+    return is_expandable || group->kind == ALLOC || group->kind == OTHER;
 }
 
 void probe_costs_measure(struct probe_driver *driver, const struct probe_device *device,
@@ -266,7 +263,7 @@ void probe_costs_measure(struct probe_driver *driver, const struct probe_device 
     struct measuring measuring = {.driver = driver,
                                   .device = device,
                                   .costs = costs,
-                                  .samples = seconds > 0 ? PROBE_SAMPLES_MOST : PROBE_SAMPLES};
+                                  .samples = seconds > 0 ? PROBE_SAMPLES_MAX : PROBE_SAMPLES};
     const bool is_expandable = probe_device_is_expandable(device);
     unsigned weight = 0;
 
@@ -274,7 +271,7 @@ void probe_costs_measure(struct probe_driver *driver, const struct probe_device 
     for (size_t i = 0; i < COUNT_OF(groups); i++)
         weight += is_for(&groups[i], is_expandable) ? groups[i].weight : 0;
     probe_budget_init(&measuring.budget, seconds, weight);
-    costs->is_busy = probe_driver_prepare_work(driver);
+    costs->has_busy = probe_driver_prepare_work(driver);
     for (size_t i = 0; i < COUNT_OF(groups); i++) {
         const struct group *group = &groups[i];
         const unsigned from = costs->count;
@@ -298,12 +295,12 @@ const char *probe_missing_text(enum probe_missing missing)
 {
     static const char *const text[] = {
         [PROBE_MISSING_NOTHING] = NULL,
-        [PROBE_MISSING_FIT] = "the size is no multiple of the granularity",
-        [PROBE_MISSING_BATCH] = "the driver takes one page a call",
-        [PROBE_MISSING_MEMORY] = "there is no memory for it",
-        [PROBE_MISSING_TIME] = "the time was up",
-        [PROBE_MISSING_KEPT] = "the driver took nothing back",
-        [PROBE_MISSING_THREAD] = "a second thread could not be started",
+        [PROBE_MISSING_FIT] = "the size is not a multiple of the granularity",
+        [PROBE_MISSING_BATCH] = "the driver accepts one page per call",
+        [PROBE_MISSING_MEMORY] = "not enough free memory",
+        [PROBE_MISSING_TIME] = "the time limit was reached",
+        [PROBE_MISSING_KEPT] = "the driver did not release memory",
+        [PROBE_MISSING_THREAD] = "the second thread could not be started",
         [PROBE_MISSING_CALL] = "a call failed",
     };
 

@@ -5,18 +5,18 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
-#include "src/tools/output/printable.h"
+#include "src/tools/output/text.h"
 #include "src/tools/replay/simulator.h"
 
 #define RESULT_NOT_READY    600
 #define STREAM_NON_BLOCKING 1u
 #define SCRATCH_BYTES       ((size_t)64 << 20)
-/* To find out how long a fill takes, and what fits into a stream without waiting for room. */
-#define TRIAL_FILLS 16u
-#define MOST_FILLS  1000u
+#define TRIAL_FILLS         16u   /* that are timed */
+#define FILLS_MAX           1000u /* that fit into a stream without blocking */
 
-/* Where each entry point's address goes. */
+/* The symbol and the member of each entry point. */
 static const struct {
     const char *name;
     size_t offset;
@@ -33,7 +33,7 @@ void probe_driver_error_name(struct probe_driver *driver, int error, char *text,
 
     if (driver->error_name(error, &name) != 0 || !name)
         name = "an unknown error";
-    (void)printable_copy(name, text, bytes);
+    (void)text_escape(name, text, bytes);
 }
 
 struct probe_name probe_driver_name(enum probe_entry entry)
@@ -47,7 +47,8 @@ struct probe_name probe_driver_name(enum probe_entry entry)
     return out;
 }
 
-static void note(struct probe_driver *driver, enum probe_entry entry, int result, const char *doing)
+static void record(struct probe_driver *driver, enum probe_entry entry, int result,
+                   const char *purpose)
 {
     struct probe_failure *failure;
 
@@ -57,7 +58,7 @@ static void note(struct probe_driver *driver, enum probe_entry entry, int result
     memcpy(failure->call, probe_driver_name(entry).text, sizeof(failure->call));
     failure->error = result;
     probe_driver_error_name(driver, result, failure->error_name, sizeof(failure->error_name));
-    (void)snprintf(failure->doing, sizeof(failure->doing), "%s", doing);
+    (void)snprintf(failure->purpose, sizeof(failure->purpose), "%s", purpose);
 }
 
 int probe_driver_first(struct probe_driver *driver, enum probe_entry entry, int result)
@@ -69,11 +70,11 @@ int probe_driver_first(struct probe_driver *driver, enum probe_entry entry, int 
     return result;
 }
 
-int probe_driver_note(struct probe_driver *driver, enum probe_entry entry, int result,
-                      const char *doing)
+int probe_driver_record(struct probe_driver *driver, enum probe_entry entry, int result,
+                        const char *purpose)
 {
     if (result != 0 && result != RESULT_NOT_READY)
-        note(driver, entry, result, doing);
+        record(driver, entry, result, purpose);
     return result;
 }
 
@@ -87,7 +88,7 @@ static bool resolve(struct probe_driver *driver, char *problem, size_t problem_b
                            entry_place[i].name);
             return false;
         }
-        /* A function's address is not an object's in C, so it is copied byte by byte. */
+        /* ISO C does not convert an object pointer to a function pointer. */
         memcpy((char *)driver + entry_place[i].offset, &symbol, sizeof(symbol));
     }
     return true;
@@ -132,7 +133,7 @@ bool probe_driver_open(struct probe_driver *driver, const char *library, int ord
     driver->is_simulated = library == GPU_SIMULATED;
     library = gpu_library(library);
     if (!library) {
-        (void)snprintf(problem, problem_bytes, "the simulator is not open");
+        (void)snprintf(problem, problem_bytes, "simulator is not loaded");
         return false;
     }
     driver->library = dlopen(library, RTLD_NOW | RTLD_LOCAL);
@@ -148,19 +149,19 @@ bool probe_driver_open(struct probe_driver *driver, const char *library, int ord
 
 void probe_driver_close(struct probe_driver *driver)
 {
-    static const char doing[] = "closing";
+    static const char purpose[] = "closing the driver";
     void *context;
 
     if (!driver->library)
         return;
     if (driver->scratch)
-        (void)PROBE_RETURN(driver, doing, memory_free, driver->scratch);
+        (void)PROBE_RELEASE(driver, purpose, memory_free, driver->scratch);
     if (driver->stream)
-        (void)PROBE_RETURN(driver, doing, stream_destroy, driver->stream);
+        (void)PROBE_RELEASE(driver, purpose, stream_destroy, driver->stream);
     if (driver->pushed)
-        (void)PROBE_RETURN(driver, doing, context_pop, &context);
+        (void)PROBE_RELEASE(driver, purpose, context_pop, &context);
     if (driver->retained)
-        (void)PROBE_RETURN(driver, doing, context_release, driver->device);
+        (void)PROBE_RELEASE(driver, purpose, context_release, driver->device);
     (void)dlclose(driver->library);
     driver->library = NULL;
 }
@@ -197,7 +198,7 @@ struct probe_driver probe_driver_split(const struct probe_driver *driver)
 bool probe_driver_enter(struct probe_driver *split)
 {
     split->pushed =
-        PROBE_CALL(split, "entering a second thread", context_push, split->context) == 0;
+        PROBE_CALL(split, "starting a second thread", context_push, split->context) == 0;
     return split->pushed;
 }
 
@@ -206,7 +207,7 @@ void probe_driver_leave(struct probe_driver *split)
     void *context;
 
     if (split->pushed)
-        (void)PROBE_RETURN(split, "leaving a second thread", context_pop, &context);
+        (void)PROBE_RELEASE(split, "ending a second thread", context_pop, &context);
     split->pushed = false;
 }
 
@@ -227,12 +228,12 @@ static bool fill(struct probe_driver *driver, unsigned count)
     return true;
 }
 
-/* How long some fills take; 0 if a call failed. */
+/* The time of a number of fills; 0 if a call failed. */
 static uint64_t time_fills(struct probe_driver *driver, unsigned count)
 {
     const uint64_t start = probe_driver_clock(driver);
 
-    if (!fill(driver, count) || !probe_driver_settle(driver))
+    if (!fill(driver, count) || !probe_driver_wait(driver))
         return 0;
     return probe_driver_clock(driver) - start;
 }
@@ -249,11 +250,11 @@ bool probe_driver_prepare_work(struct probe_driver *driver)
         driver->scratch = 0;
         return false;
     }
-    /* The first round wakes the device up. */
+    /* The first fills include the time in which the device leaves a power-saving state. */
     if (time_fills(driver, TRIAL_FILLS) == 0 || (taken = time_fills(driver, TRIAL_FILLS)) == 0)
         return false;
-    /* What is far too short for it has not run on a device. */
-    if (taken / TRIAL_FILLS * MOST_FILLS < PROBE_WORK_NS)
+    /* Fills that are this fast do not run on a device. */
+    if (taken / TRIAL_FILLS * FILLS_MAX < PROBE_WORK_NS)
         return false;
     driver->fills = (unsigned)(PROBE_WORK_NS * TRIAL_FILLS / taken) + 1;
     return true;
@@ -268,14 +269,233 @@ bool probe_driver_work(struct probe_driver *driver)
 
 bool probe_driver_is_working(struct probe_driver *driver)
 {
-    return probe_driver_note(driver, PROBE_ENTRY_stream_query, driver->stream_query(driver->stream),
-                             "looking whether the device is busy") == RESULT_NOT_READY;
+    return probe_driver_record(driver, PROBE_ENTRY_stream_query,
+                               driver->stream_query(driver->stream),
+                               "query whether the device is busy") == RESULT_NOT_READY;
 }
 
-bool probe_driver_settle(struct probe_driver *driver)
+bool probe_driver_wait(struct probe_driver *driver)
 {
-    /* Not the first of its kind: most of it is the work that is waited for. */
-    return probe_driver_note(driver, PROBE_ENTRY_stream_synchronize,
-                             driver->stream_synchronize(driver->stream),
-                             "waiting for the device") == 0;
+    /* Not recorded as a first call, since the time is mostly that of the work. */
+    return probe_driver_record(driver, PROBE_ENTRY_stream_synchronize,
+                               driver->stream_synchronize(driver->stream),
+                               "waiting for the device") == 0;
+}
+
+/* --- The device. --- */
+
+/* Constants of cuda.h. */
+enum {
+    ATTRIBUTE_MAJOR = 75,
+    ATTRIBUTE_MINOR = 76,
+    ATTRIBUTE_VMM = 102,
+    ATTRIBUTE_FILE = 103,
+    ATTRIBUTE_RDMA = 110,
+    ATTRIBUTE_FABRIC = 128,
+    HANDLE_FILE = 1,
+    HANDLE_FABRIC = 8,
+    GRANULARITY_MIN = 0,
+    GRANULARITY_RECOMMENDED = 1,
+    RESULT_NO_MEMORY = 2
+};
+
+#define PAGES 2u /* of the trial */
+
+static const char querying[] = "query of the device";
+static const char testing[] = "test of two pages";
+
+/* An attribute that an old driver does not know is not a failure. */
+static int query_attribute(struct probe_driver *driver, int attribute)
+{
+    int value = 0;
+
+    return driver->device_attribute(&value, attribute, driver->device) == 0 ? value : PROBE_UNKNOWN;
+}
+
+/* Create memory with these properties, and export it if it has a handle type.  Returns the result. */
+static int try_properties(struct probe_driver *driver, size_t bytes, int handle_type, bool rdma)
+{
+    struct probe_properties properties = probe_driver_properties(driver);
+    union {
+        int file;
+        unsigned char fabric[64];
+    } shared;
+    uint64_t handle = 0;
+    int result;
+
+    properties.handle_types = handle_type;
+    properties.rdma = rdma;
+    result = driver->create(&handle, bytes, &properties, 0);
+    if (result != 0)
+        return result;
+    if (handle_type != 0) {
+        result = driver->export_handle(&shared, handle, handle_type, 0);
+        if (result == 0 && handle_type == HANDLE_FILE)
+            (void)close(shared.file);
+    }
+    (void)PROBE_RELEASE(driver, "test of shareable memory", release, handle);
+    return result;
+}
+
+struct trial {
+    struct probe_driver *driver;
+    struct probe_device *device;
+    uint64_t base, handle[PAGES];
+    size_t page;
+    unsigned created, mapped;
+};
+
+/* Record the first call of the trial that failed. */
+static bool check_result(struct trial *trial, const char *call, int result)
+{
+    if (result != 0 && trial->device->vmm_trial == 0) {
+        trial->device->vmm_trial = result;
+        trial->device->vmm_call = call;
+    }
+    return result == 0;
+}
+
+static bool map_pages(struct trial *trial)
+{
+    const struct probe_properties properties = probe_driver_properties(trial->driver);
+
+    while (trial->created < PAGES) {
+        if (!check_result(trial, "cuMemCreate",
+                          PROBE_CALL(trial->driver, testing, create, &trial->handle[trial->created],
+                                     trial->page, &properties, 0)))
+            return false;
+        trial->created++;
+    }
+    while (trial->mapped < PAGES) {
+        if (!check_result(trial, "cuMemMap",
+                          PROBE_CALL(trial->driver, testing, map,
+                                     trial->base + trial->mapped * trial->page, trial->page, 0,
+                                     trial->handle[trial->mapped], 0)))
+            return false;
+        trial->mapped++;
+    }
+    return true;
+}
+
+/* Set access to both pages in one call; if that fails, page by page. */
+static bool set_access(struct trial *trial)
+{
+    const struct probe_access rights = probe_driver_access(trial->driver);
+    const int together =
+        PROBE_TRY(trial->driver, set_access, trial->base, PAGES * trial->page, &rights, 1);
+
+    trial->device->access_trial = together;
+    for (unsigned i = 0; together != 0 && i < PAGES; i++)
+        if (!check_result(trial, "cuMemSetAccess",
+                          PROBE_CALL(trial->driver, testing, set_access,
+                                     trial->base + i * trial->page, trial->page, &rights, 1)))
+            return false;
+    return true;
+}
+
+static bool unmap_each(struct trial *trial)
+{
+    bool all = true;
+
+    for (; trial->mapped > 0; trial->mapped--)
+        all &= PROBE_RELEASE(trial->driver, testing, unmap,
+                             trial->base + (trial->mapped - 1) * trial->page, trial->page);
+    return all;
+}
+
+static void release_pages(struct trial *trial, bool is_accessible)
+{
+    if (is_accessible) {
+        trial->device->unmap_trial =
+            PROBE_TRY(trial->driver, unmap, trial->base, PAGES * trial->page);
+        if (trial->device->unmap_trial == 0)
+            trial->mapped = 0;
+    }
+    if (!unmap_each(trial))
+        (void)check_result(trial, "cuMemUnmap", trial->device->unmap_trial);
+    for (; trial->created > 0; trial->created--)
+        (void)PROBE_RELEASE(trial->driver, testing, release, trial->handle[trial->created - 1]);
+}
+
+static void try_vmm(struct probe_driver *driver, struct probe_device *device)
+{
+    struct trial trial = {.driver = driver, .device = device, .page = device->granularity};
+
+    device->vmm_trial = 0;
+    if (!check_result(
+            &trial, "cuMemAddressReserve",
+            PROBE_CALL(driver, testing, reserve, &trial.base, PAGES * trial.page, 0, 0, 0)))
+        return;
+    release_pages(&trial, map_pages(&trial) && set_access(&trial));
+    (void)PROBE_RELEASE(driver, testing, unreserve, trial.base, PAGES * trial.page);
+    device->file_trial = try_properties(driver, device->granularity, HANDLE_FILE, false);
+    if (device->has_fabric == 1)
+        device->fabric_trial = try_properties(driver, device->granularity, HANDLE_FABRIC, false);
+    if (device->has_rdma == 1)
+        device->rdma_trial = try_properties(driver, device->granularity, 0, true);
+}
+
+static uint64_t granularity_of(struct probe_driver *driver, int option)
+{
+    const struct probe_properties properties = probe_driver_properties(driver);
+    size_t bytes = 0;
+
+    return PROBE_CALL(driver, querying, granularity, &bytes, &properties, option) == 0 ? bytes : 0;
+}
+
+void probe_device_describe(struct probe_driver *driver, int ordinal, struct probe_device *device)
+{
+    size_t free_bytes = 0, total_bytes = 0;
+
+    *device = (struct probe_device){
+        .ordinal = ordinal,
+        .file_trial = PROBE_UNTRIED,
+        .fabric_trial = PROBE_UNTRIED,
+        .rdma_trial = PROBE_UNTRIED,
+        .vmm_trial = PROBE_UNTRIED,
+        .access_trial = PROBE_UNTRIED,
+        .unmap_trial = PROBE_UNTRIED,
+    };
+    (void)PROBE_CALL(driver, querying, version, &device->version);
+    (void)PROBE_CALL(driver, querying, device_count, &device->devices);
+    (void)PROBE_CALL(driver, querying, device_name, device->name, (int)sizeof(device->name) - 1,
+                     driver->device);
+    if (PROBE_CALL(driver, querying, memory_info, &free_bytes, &total_bytes) == 0) {
+        device->free_bytes = free_bytes;
+        device->total_bytes = total_bytes;
+    }
+    device->major = query_attribute(driver, ATTRIBUTE_MAJOR);
+    device->minor = query_attribute(driver, ATTRIBUTE_MINOR);
+    device->has_vmm = 0;
+    if (PROBE_CALL(driver, querying, device_attribute, &device->has_vmm, ATTRIBUTE_VMM,
+                   driver->device) != 0)
+        device->has_vmm = PROBE_UNKNOWN;
+    device->has_file = query_attribute(driver, ATTRIBUTE_FILE);
+    device->has_fabric = query_attribute(driver, ATTRIBUTE_FABRIC);
+    device->has_rdma = query_attribute(driver, ATTRIBUTE_RDMA);
+    device->is_partition = strstr(device->name, "MIG") != NULL;
+    device->is_wsl = !driver->is_simulated && access("/dev/dxg", F_OK) == 0;
+    if (device->has_vmm != 1)
+        return;
+    device->granularity = granularity_of(driver, GRANULARITY_MIN);
+    device->best_granularity = granularity_of(driver, GRANULARITY_RECOMMENDED);
+    if (device->granularity != 0)
+        try_vmm(driver, device);
+}
+
+/* Whether the trial found no addresses, or no memory on a full device.  If more memory than this is free, the library also does
+ * not take CUDA_ERROR_OUT_OF_MEMORY for a lack of memory. */
+static bool out_of_memory(const struct probe_device *device)
+{
+    const uint64_t min_free = 2 * PAGES * device->granularity + device->total_bytes / 16;
+
+    return device->vmm_trial == RESULT_NO_MEMORY &&
+           (strcmp(device->vmm_call, "cuMemAddressReserve") == 0 || device->free_bytes < min_free);
+}
+
+/* Without memory for the trial, the attribute decides, as in the library. */
+bool probe_device_is_expandable(const struct probe_device *device)
+{
+    return device->has_vmm == 1 && device->granularity != 0 &&
+           (device->vmm_trial == 0 || out_of_memory(device));
 }

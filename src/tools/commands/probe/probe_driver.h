@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A driver as `xseg probe` uses it: every call that it makes, with a list of those that failed.
+ * The driver calls of `xseg probe`, the calls that failed, and the features of a device.
  *
- * The driver is opened as gpu.h names it, and one device's primary context stays current on the
- * calling thread between probe_driver_open() and probe_driver_close().
+ * The driver is opened as in gpu.h.  The primary context of one device is current on the calling thread from
+ * probe_driver_open() to probe_driver_close().
  *
  * Terms:
- *   doing    what a call was made for, a few words that a reader of the list of failures understands
- *   first    what the first call of each kind took that went well: a driver loads and sets up things
- *            then that later calls find
- *   work     something that keeps the device busy for PROBE_WORK_NS: on the simulator of its own kind,
- *            elsewhere fills of a scratch allocation, as many as it takes
+ *   purpose  why a call was made; for the list of failures
+ *   first    the time of the first successful call of an entry point, in which the driver can load and initialize parts
+ *   work     something that keeps the device busy for PROBE_WORK_NS: a launch on the simulator, fills of a scratch allocation
+ *            on other drivers
+ *   answer   the value of an attribute; PROBE_UNKNOWN if the driver does not know the attribute
+ *   trial    the result of a test: an error number, 0 on success; PROBE_UNTRIED if there was no test
  *
- * Invariants: what a call has taken is given back by the one who made it, whatever else fails; what
- * the driver does not take back is offered twice.
+ * Each function releases what it allocates, also if another call fails.  A call that releases something is repeated once if it
+ * fails.
  *
- * Locking: none; one thread.  A second one has a copy of its own: probe_driver_split().
+ * Locking: none; one thread.  A second thread has a copy: probe_driver_split().
  */
 #ifndef TOOLS_PROBE_DRIVER_H
 #define TOOLS_PROBE_DRIVER_H
@@ -29,7 +30,7 @@
 #define PROBE_WORK_NS  UINT64_C(5000000)
 #define PROBE_FAILURES 32
 
-/* CUmemAllocationProp and CUmemAccessDesc, spelled in plain C. */
+/* CUmemAllocationProp and CUmemAccessDesc, without cuda.h. */
 struct probe_place {
     int type, id; /* 1: the memory of a device */
 };
@@ -47,7 +48,7 @@ struct probe_access {
     int flags; /* 3: read and write */
 };
 
-/* Member, name in the library, parameters: the driver's binary interface. */
+/* The binary interface of the driver: member, symbol, parameters. */
 /* clang-format off */
 #define PROBE_ENTRIES(X)                                                                                                   \
     X(init, "cuInit", (unsigned flags))                                                                                    \
@@ -94,20 +95,20 @@ enum probe_entry {
 
 struct probe_failure {
     int error;
-    char call[40], error_name[48], doing[48];
+    char call[40], error_name[48], purpose[48];
 };
 
 struct probe_driver {
     void *library;
     bool is_simulated, retained, pushed;
     int device;                 /* CUdevice */
-    void *context;              /* its primary one, while `retained` */
-    struct CUstream_st *stream; /* that work is queued on */
+    void *context;              /* the primary context, while `retained` */
+    struct CUstream_st *stream; /* of the work */
     uint64_t scratch;           /* 0: none */
-    unsigned fills;             /* of the scratch allocation that make up one work; 0: no work */
+    unsigned fills;             /* of the scratch allocation for one work; 0: no work */
     struct probe_failure failure[PROBE_FAILURES];
-    unsigned failures;                 /* how many there were; the first are kept */
-    uint64_t began;                    /* when a call began that may be the first of its kind */
+    unsigned failures;                 /* including those that did not fit */
+    uint64_t began;                    /* start time of a call that can be the first */
     uint64_t first[PROBE_ENTRY_COUNT]; /* nanoseconds */
     bool has_first[PROBE_ENTRY_COUNT];
 #define PROBE_MEMBER_(member, name, parameters) int(*member) parameters;
@@ -115,77 +116,96 @@ struct probe_driver {
 #undef PROBE_MEMBER_
 };
 
-/* Nanoseconds: the simulator's virtual clock, or the machine's. */
+/* Nanoseconds of the simulator's virtual clock, or of the host. */
 uint64_t probe_driver_clock(const struct probe_driver *driver);
 
-/* The end of a call that may be the first of its kind.  Returns the result. */
+/* Record the time of a first call.  Returns the result. */
 int probe_driver_first(struct probe_driver *driver, enum probe_entry entry, int result);
 
-/* Note a result unless it is a success, or the answer of a query.  Returns the result. */
-int probe_driver_note(struct probe_driver *driver, enum probe_entry entry, int result,
-                      const char *doing);
+/* Record a failure; CUDA_ERROR_NOT_READY is none.  Returns the result. */
+int probe_driver_record(struct probe_driver *driver, enum probe_entry entry, int result,
+                        const char *purpose);
 
-/* The clock is read for the first call only: what is timed from outside is the call alone. */
+/* Only first calls read the clock, so that it is not part of other measurements. */
 static inline void probe_driver_begin(struct probe_driver *driver, enum probe_entry entry)
 {
     if (!driver->has_first[entry])
         driver->began = probe_driver_clock(driver);
 }
 
-/* A call that may fail: its result. */
+/* A call that is allowed to fail.  Returns its result. */
 #define PROBE_TRY(driver, member, ...)                   \
     (probe_driver_begin((driver), PROBE_ENTRY_##member), \
      probe_driver_first((driver), PROBE_ENTRY_##member, (driver)->member(__VA_ARGS__)))
 
-/* A call whose failure is noted: its result. */
-#define PROBE_CALL(driver, doing, member, ...)                                                \
-    probe_driver_note((driver), PROBE_ENTRY_##member, PROBE_TRY(driver, member, __VA_ARGS__), \
-                      (doing))
+/* A call whose failure is recorded.  Returns its result. */
+#define PROBE_CALL(driver, purpose, member, ...)                                                \
+    probe_driver_record((driver), PROBE_ENTRY_##member, PROBE_TRY(driver, member, __VA_ARGS__), \
+                        (purpose))
 
-/* The name that people call an entry point: without its version. */
+/* The documented name of an entry point, without its version suffix. */
 struct probe_name {
     char text[40];
 };
 struct probe_name probe_driver_name(enum probe_entry entry);
 
-/*
- * A call that gives something back, tried a second time when it fails: whether it succeeded.  So the
- * arguments may be evaluated twice.
- */
-#define PROBE_RETURN(driver, doing, member, ...)            \
-    (PROBE_CALL(driver, doing, member, __VA_ARGS__) == 0 || \
-     PROBE_CALL(driver, doing, member, __VA_ARGS__) == 0)
+/* A call that releases something, repeated once if it fails.  Returns whether it succeeded.  Evaluates its arguments twice. */
+#define PROBE_RELEASE(driver, purpose, member, ...)           \
+    (PROBE_CALL(driver, purpose, member, __VA_ARGS__) == 0 || \
+     PROBE_CALL(driver, purpose, member, __VA_ARGS__) == 0)
 
 /* The driver's name for an error. */
 void probe_driver_error_name(struct probe_driver *driver, int error, char *text, size_t bytes);
 
-/*
- * Open a driver and a device of it.  Returns false if there is nothing to probe; `problem` is then a
- * sentence, and nothing is held.
- */
+/* Open a driver and a device.  On failure, returns false, writes an error message to `problem`, and nothing is open. */
 bool probe_driver_open(struct probe_driver *driver, const char *library, int ordinal, char *problem,
                        size_t problem_bytes);
 void probe_driver_close(struct probe_driver *driver);
 
-/* Physical memory of the device, and access for it. */
+/* The arguments for physical memory of the device, and for access by it. */
 struct probe_properties probe_driver_properties(const struct probe_driver *driver);
 struct probe_access probe_driver_access(const struct probe_driver *driver);
 
-/*
- * A driver for another thread, which makes its context current there; what that thread found wrong is
- * taken over when it has ended.
- */
+/* A copy for another thread; enter() makes the context current there, and join() adds the failures of the thread when it has
+ * ended. */
 struct probe_driver probe_driver_split(const struct probe_driver *driver);
 bool probe_driver_enter(struct probe_driver *split);
 void probe_driver_leave(struct probe_driver *split);
 void probe_driver_join(struct probe_driver *driver, struct probe_driver *split);
 
-/* Prepare for work.  Returns false, with the reason noted if a call failed, when there can be none. */
+/* Prepare for work.  Returns false if the device cannot be kept busy; a call that failed is recorded. */
 bool probe_driver_prepare_work(struct probe_driver *driver);
 
-/* Queue work; whether it is still unfinished; wait for it. */
+/* Queue work, query whether it is still unfinished, wait for it. */
 bool probe_driver_work(struct probe_driver *driver);
 bool probe_driver_is_working(struct probe_driver *driver);
-bool probe_driver_settle(struct probe_driver *driver);
+bool probe_driver_wait(struct probe_driver *driver);
+
+/* --- The device. --- */
+
+#define PROBE_UNKNOWN (-1)
+#define PROBE_UNTRIED (-1)
+
+struct probe_device {
+    char name[96];
+    int ordinal, devices, version;
+    uint64_t free_bytes, total_bytes;
+    int major, minor;
+    uint64_t granularity, best_granularity;      /* 0: unknown */
+    int has_vmm, has_file, has_fabric, has_rdma; /* answers */
+    /* Trials of memory that is exported as a file descriptor or fabric handle, or accessible by GPUDirect RDMA. */
+    int file_trial, fabric_trial, rdma_trial;
+    /* Trials of two pages: of all calls, of cuMemSetAccess for both pages, of cuMemUnmap for both pages. */
+    int vmm_trial, access_trial, unmap_trial;
+    const char *vmm_call; /* the call that failed with vmm_trial */
+    bool is_partition;    /* a MIG instance, according to its name */
+    bool is_wsl;          /* Windows Subsystem for Linux, according to its device file */
+};
+
+/* Query and test a device.  Failed calls are recorded; the members remain 0 or unknown. */
+void probe_device_describe(struct probe_driver *driver, int ordinal, struct probe_device *device);
+
+/* Whether xseg uses expandable segments on the device. */
+bool probe_device_is_expandable(const struct probe_device *device);
 
 #endif

@@ -4,54 +4,49 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "src/tools/commands/probe/probe_table.h"
+#include "src/tools/output/amount.h"
 #include "src/tools/output/output.h"
-#include "src/tools/output/printable.h"
-#include "src/tools/output/style.h"
+#include "src/tools/output/text.h"
 
-#define LABEL_WIDTH 26
-#define GIB         ((double)((uint64_t)1 << 30))
+#define LABEL_WIDTH 27
+#define MIB         ((uint64_t)1 << 20)
 
 struct text {
     char text[192];
 };
 
-struct error {
-    char text[64];
-};
-
 static void print_line(FILE *out, const char *label, const char *text)
 {
     (void)fprintf(out, "  %-*s", LABEL_WIDTH, label);
-    printable_print(out, text);
+    text_print(out, text);
     (void)fputc('\n', out);
 }
 
-/* An error by its name, or what stands for none. */
-static struct error error_of(const struct probe_report *report, int error)
+/* "CUDA_ERROR_OUT_OF_MEMORY (2)" */
+static struct text error_of(const struct probe_report *report, int error)
 {
     char name[48];
-    struct error out;
+    struct text out;
 
     probe_driver_error_name(report->driver, error, name, sizeof(name));
     (void)snprintf(out.text, sizeof(out.text), "%s (%d)", name, error);
     return out;
 }
 
-/* What an attribute says, and what a trial showed. */
-static struct text ability_of(const struct probe_report *report, int has, int trial)
+/* A feature, from the attribute and the trial. */
+static struct text feature_of(const struct probe_report *report, int has, int trial)
 {
-    const char *says = has == 1               ? "yes"
-                       : has == PROBE_UNKNOWN ? "the driver does not know of it"
-                                              : "no";
+    const char *answer = has == 1               ? "supported"
+                         : has == PROBE_UNKNOWN ? "unknown to this driver"
+                                                : "not supported";
     struct text out;
 
     if (trial == PROBE_UNTRIED)
-        (void)snprintf(out.text, sizeof(out.text), "%s", says);
+        (void)snprintf(out.text, sizeof(out.text), "%s", answer);
     else if (trial == 0)
-        (void)snprintf(out.text, sizeof(out.text), "%s; a trial went well", says);
+        (void)snprintf(out.text, sizeof(out.text), "%s, test passed", answer);
     else
-        (void)snprintf(out.text, sizeof(out.text), "%s; a trial failed with %s", says,
+        (void)snprintf(out.text, sizeof(out.text), "%s, test failed with %.100s", answer,
                        error_of(report, trial).text);
     return out;
 }
@@ -61,16 +56,17 @@ static struct text batch_of(const struct probe_report *report, int trial)
     struct text out;
 
     if (trial == PROBE_UNTRIED)
-        (void)snprintf(out.text, sizeof(out.text), "not tried");
+        (void)snprintf(out.text, sizeof(out.text), "not tested");
     else if (trial == 0)
-        (void)snprintf(out.text, sizeof(out.text), "one call for several pages");
+        (void)snprintf(out.text, sizeof(out.text), "several pages per call");
     else
-        (void)snprintf(out.text, sizeof(out.text), "page by page: several failed with %s",
+        (void)snprintf(out.text, sizeof(out.text),
+                       "one page per call; several pages failed with %.100s",
                        error_of(report, trial).text);
     return out;
 }
 
-/* What xseg would do on this device, and why. */
+/* The kind of segments that xseg uses on the device, and why. */
 static struct text choice_of(const struct probe_report *report)
 {
     const struct probe_device *device = report->device;
@@ -78,16 +74,16 @@ static struct text choice_of(const struct probe_report *report)
 
     if (probe_device_is_expandable(device) && device->vmm_trial != 0)
         (void)snprintf(out.text, sizeof(out.text),
-                       "expandable segments; the device is too full for a trial");
+                       "expandable segments; not tested, not enough free memory");
     else if (probe_device_is_expandable(device))
         (void)snprintf(out.text, sizeof(out.text), "expandable segments");
     else if (device->has_vmm != 1)
         (void)snprintf(out.text, sizeof(out.text),
-                       "classic segments: no virtual memory management is offered");
+                       "classic segments: no virtual memory management");
     else if (device->vmm_call == NULL)
-        (void)snprintf(out.text, sizeof(out.text), "classic segments: no granularity is told");
+        (void)snprintf(out.text, sizeof(out.text), "classic segments: no granularity");
     else
-        (void)snprintf(out.text, sizeof(out.text), "classic segments: %s failed with %s",
+        (void)snprintf(out.text, sizeof(out.text), "classic segments: %s failed with %.100s",
                        device->vmm_call, error_of(report, device->vmm_trial).text);
     return out;
 }
@@ -108,38 +104,124 @@ static void print_device(FILE *out, const struct probe_report *report)
         print_line(out, "compute capability", line.text);
     }
     if (device->is_partition)
-        print_line(out, "", "by its name a MIG instance: its memory is a part of the card's");
+        print_line(out, "",
+                   "a MIG instance, according to its name: it has a part of the GPU's memory");
     if (device->is_wsl)
-        print_line(out, "", "under WSL: Windows may move memory out of the device");
-    (void)snprintf(line.text, sizeof(line.text), "%.2f GiB, of which %.2f GiB are free",
-                   (double)device->total_bytes / GIB, (double)device->free_bytes / GIB);
+        print_line(out, "", "under WSL: Windows can move memory out of the device");
+    (void)snprintf(line.text, sizeof(line.text), "%s, %s free",
+                   amount_bytes(device->total_bytes).text, amount_bytes(device->free_bytes).text);
     print_line(out, "memory", line.text);
-    print_line(out, "xseg would use", choice_of(report).text);
+    print_line(out, "xseg uses", choice_of(report).text);
 }
 
-static void print_abilities(FILE *out, const struct probe_report *report)
+static void print_features(FILE *out, const struct probe_report *report)
 {
     const struct probe_device *device = report->device;
     struct text line;
 
-    print_line(out, "virtual memory", ability_of(report, device->has_vmm, device->vmm_trial).text);
+    print_line(out, "virtual memory management",
+               feature_of(report, device->has_vmm, device->vmm_trial).text);
     if (device->has_vmm == 1) {
-        (void)snprintf(line.text, sizeof(line.text),
-                       "%" PRIu64 " KiB at least, %" PRIu64 " KiB recommended",
-                       device->granularity >> 10, device->best_granularity >> 10);
+        (void)snprintf(line.text, sizeof(line.text), "%s at least, %s recommended",
+                       amount_bytes(device->granularity).text,
+                       amount_bytes(device->best_granularity).text);
         print_line(out, "  granularity", line.text);
-        print_line(out, "  access", batch_of(report, device->access_trial).text);
-        print_line(out, "  unmap", batch_of(report, device->unmap_trial).text);
+        print_line(out, "  cuMemSetAccess", batch_of(report, device->access_trial).text);
+        print_line(out, "  cuMemUnmap", batch_of(report, device->unmap_trial).text);
     }
-    print_line(out, "shared by descriptor",
-               ability_of(report, device->has_file, device->file_trial).text);
-    print_line(out, "shared by fabric",
-               ability_of(report, device->has_fabric, device->fabric_trial).text);
-    print_line(out, "GPUDirect RDMA of pages",
-               ability_of(report, device->has_rdma, device->rdma_trial).text);
+    print_line(out, "export: file descriptor",
+               feature_of(report, device->has_file, device->file_trial).text);
+    print_line(out, "export: fabric handle",
+               feature_of(report, device->has_fabric, device->fabric_trial).text);
+    print_line(out, "GPUDirect RDMA",
+               feature_of(report, device->has_rdma, device->rdma_trial).text);
 }
 
-/* Most of any row: how many there were unless the time was short. */
+static struct text size_of(const struct probe_cost *cost)
+{
+    const char *unit = cost->bytes < MIB ? "KiB" : cost->bytes < MIB << 10 ? "MiB" : "GiB";
+    const unsigned shift = cost->bytes < MIB ? 10 : cost->bytes < MIB << 10 ? 20 : 30;
+    const unsigned size = (unsigned)(cost->bytes >> shift);
+    struct text out = {""};
+
+    if (cost->pages > 1)
+        (void)snprintf(out.text, sizeof(out.text), "%u x %u %s, %u call%s", cost->pages, size, unit,
+                       cost->calls, cost->calls == 1 ? "" : "s");
+    else if (cost->bytes != 0)
+        (void)snprintf(out.text, sizeof(out.text), "%u %s%s", size, unit,
+                       cost->threads > 1 ? ", 2 threads" : "");
+    return out;
+}
+
+static struct text quartiles_of(const struct probe_quartiles *times)
+{
+    struct text out;
+
+    if (times->samples == 0)
+        (void)snprintf(out.text, sizeof(out.text), "-");
+    else
+        (void)snprintf(out.text, sizeof(out.text), "%.1f  %.1f..%.1f", (double)times->median / 1e3,
+                       (double)times->low / 1e3, (double)times->high / 1e3);
+    return out;
+}
+
+/* The text has the sizes of pages and segments, and omits the sizes between them. */
+static bool is_printed(const struct probe_cost *cost)
+{
+    static const unsigned shown[] = {2, 20, 64, 512};
+
+    if (cost->pages > 1 || cost->threads > 1 || cost->bytes < MIB || cost->bytes >= MIB << 10)
+        return true;
+    for (size_t i = 0; i < sizeof(shown) / sizeof(shown[0]); i++)
+        if (cost->bytes == shown[i] * MIB)
+            return true;
+    return false;
+}
+
+static void print_row(FILE *out, const struct probe_cost *cost)
+{
+    char first[32] = "-";
+
+    if (cost->has_first)
+        (void)snprintf(first, sizeof(first), "%.1f", (double)cost->first / 1e3);
+    (void)fprintf(out, "  %-20s%-23s%-26s%-26s%-7s%s\n", cost->call, size_of(cost).text,
+                  quartiles_of(&cost->idle).text, quartiles_of(&cost->busy).text,
+                  cost->busy.samples == 0 ? "-"
+                  : cost->blocks          ? "yes"
+                                          : "no",
+                  first);
+}
+
+static void print_costs(FILE *out, const struct probe_costs *costs)
+{
+    unsigned others = 0;
+
+    (void)fprintf(out, "  %s%-20s%-23s%-26s%-26s%-7s%s%s\n", text_style_on(out, TEXT_STRONG),
+                  "call", "size", "idle device", "busy device", "blocks", "first",
+                  text_style_off(out));
+    for (unsigned i = 0; i < costs->count; i++) {
+        const struct probe_cost *cost = &costs->cost[i];
+        const bool is_possible = cost->missing != PROBE_MISSING_MEMORY &&
+                                 cost->missing != PROBE_MISSING_BATCH &&
+                                 cost->missing != PROBE_MISSING_FIT;
+
+        if (is_possible && is_printed(cost))
+            print_row(out, cost);
+        else
+            others += is_possible;
+    }
+    if (others > 0)
+        (void)fprintf(out, "  %u more rows of other sizes: --json or --table FILE\n", others);
+    if (costs->skipped)
+        (void)fprintf(out, "  not enough free memory for sizes of %s and more\n",
+                      amount_bytes(costs->skipped).text);
+    if (costs->is_incomplete)
+        (void)fprintf(out, "  the time limit was reached before all costs were measured\n");
+    if (!costs->has_busy)
+        (void)fprintf(out, "  no costs of a busy device: it could not be kept busy\n");
+}
+
+/* The number of samples of a cost, if the time limit was not reached. */
 static unsigned samples_of(const struct probe_costs *costs)
 {
     unsigned most = 0;
@@ -155,20 +237,77 @@ void probe_report_print(FILE *out, const struct probe_report *report)
     const struct probe_driver *driver = report->driver;
 
     print_device(out, report);
-    print_abilities(out, report);
+    print_features(out, report);
     if (report->preset)
-        (void)fprintf(out, "\n  us, modelled (%s)", report->preset);
+        (void)fprintf(out, "\n  time of a call in us, modeled (%s)", report->preset);
     else
-        (void)fprintf(out, "\n  us, measured");
-    (void)fprintf(out, ": median and quartiles of %u\n", samples_of(report->costs));
-    probe_table_print(out, report->costs);
+        (void)fprintf(out, "\n  time of a call in us, measured");
+    (void)fprintf(out, ": median and quartiles of %u samples\n", samples_of(report->costs));
+    print_costs(out, report->costs);
     for (unsigned i = 0; i < driver->failures && i < PROBE_FAILURES; i++)
         (void)fprintf(out, "%s  %sfailed:%s %s with %s (%d), %s\n", i == 0 ? "\n" : "",
-                      style_on(out, STYLE_BAD), style_off(out), driver->failure[i].call,
+                      text_style_on(out, TEXT_BAD), text_style_off(out), driver->failure[i].call,
                       driver->failure[i].error_name, driver->failure[i].error,
-                      driver->failure[i].doing);
+                      driver->failure[i].purpose);
     if (driver->failures > PROBE_FAILURES)
         (void)fprintf(out, "  failed: %u more calls\n", driver->failures - PROBE_FAILURES);
+}
+
+/* --- The table for programs. --- */
+
+static void put_key(FILE *out, const struct probe_cost *cost, const char *device, const char *when)
+{
+    (void)fprintf(out, "%s\t%" PRIu64 "\t%u\t%u\t%u\t%s\t%s\t", cost->call, cost->bytes,
+                  cost->pages, cost->calls, cost->threads, device, when);
+}
+
+static void put_quartiles(FILE *out, const struct probe_cost *cost, const char *device,
+                          const struct probe_quartiles *times, const char *note)
+{
+    put_key(out, cost, device, "repeated");
+    if (times->samples == 0)
+        (void)fprintf(out, "-\t-\t-\t0\t%s\n", note);
+    else
+        (void)fprintf(out, "%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%u\t%s\n", times->median,
+                      times->low, times->high, times->samples, note);
+}
+
+void probe_table_head(FILE *out)
+{
+    static const char *const column[] = {"call",    "bytes",   "pages",   "calls",
+                                         "threads", "device",  "when",    "median_ns",
+                                         "low_ns",  "high_ns", "samples", "note"};
+    const size_t last = sizeof(column) / sizeof(column[0]) - 1;
+
+    for (size_t i = 0; i <= last; i++)
+        (void)fprintf(out, "%s%c", column[i], i < last ? '\t' : '\n');
+    (void)output_flush(out);
+}
+
+void probe_table_rows(FILE *out, const struct probe_costs *costs, unsigned from)
+{
+    for (unsigned i = from; i < costs->count; i++) {
+        const struct probe_cost *cost = &costs->cost[i];
+        const char *missing = probe_missing_text(cost->missing);
+
+        if (cost->has_first) {
+            put_key(out, cost, "idle", "first");
+            (void)fprintf(out, "%" PRIu64 "\t-\t-\t1\t-\n", cost->first);
+        }
+        put_quartiles(out, cost, "idle", &cost->idle, missing ? missing : "-");
+        if (cost->busy.samples > 0)
+            put_quartiles(out, cost, "busy", &cost->busy, cost->blocks ? "blocks" : "-");
+    }
+    (void)output_flush(out);
+}
+
+void probe_table_firsts(FILE *out, const struct probe_driver *driver)
+{
+    for (unsigned entry = 0; entry < PROBE_ENTRY_COUNT; entry++)
+        if (driver->has_first[entry])
+            (void)fprintf(out, "%s\t-\t-\t-\t1\tidle\tprocess\t%" PRIu64 "\t-\t-\t1\t-\n",
+                          probe_driver_name((enum probe_entry)entry).text, driver->first[entry]);
+    (void)output_flush(out);
 }
 
 /* --- JSON. --- */
@@ -190,13 +329,13 @@ static json_t *json_trial(const struct probe_report *report, int trial)
     return json_string(name);
 }
 
-static json_t *json_span(const struct probe_span *span)
+static json_t *json_quartiles(const struct probe_quartiles *times)
 {
-    if (span->samples == 0)
+    if (times->samples == 0)
         return json_null();
-    return json_pack("{s:f,s:f,s:f,s:i}", "median_us", (double)span->median / 1e3, "low_us",
-                     (double)span->low / 1e3, "high_us", (double)span->high / 1e3, "samples",
-                     (int)span->samples);
+    return json_pack("{s:f,s:f,s:f,s:i}", "median_us", (double)times->median / 1e3, "low_us",
+                     (double)times->low / 1e3, "high_us", (double)times->high / 1e3, "samples",
+                     (int)times->samples);
 }
 
 static json_t *json_costs(const struct probe_costs *costs)
@@ -207,19 +346,19 @@ static json_t *json_costs(const struct probe_costs *costs)
         const struct probe_cost *cost = &costs->cost[i];
 
         output_json_add(
-            &rows,
-            json_pack("{s:s,s:I,s:i,s:i,s:i,s:o,s:o,s:o,s:o,s:s?}", "call", cost->call, "bytes",
-                      (json_int_t)cost->bytes, "pages", (int)cost->pages, "calls", (int)cost->calls,
-                      "threads", (int)cost->threads, "first_us",
-                      cost->has_first ? json_real((double)cost->first / 1e3) : json_null(), "idle",
-                      json_span(&cost->idle), "busy", json_span(&cost->busy), "waits_for_work",
-                      cost->busy.samples == 0 ? json_null() : json_boolean(cost->waits), "missing",
-                      probe_missing_text(cost->missing)));
+            &rows, json_pack("{s:s,s:I,s:i,s:i,s:i,s:o,s:o,s:o,s:o,s:s?}", "call", cost->call,
+                             "bytes", (json_int_t)cost->bytes, "pages", (int)cost->pages, "calls",
+                             (int)cost->calls, "threads", (int)cost->threads, "first_us",
+                             cost->has_first ? json_real((double)cost->first / 1e3) : json_null(),
+                             "idle", json_quartiles(&cost->idle), "busy",
+                             json_quartiles(&cost->busy), "waits_for_work",
+                             cost->busy.samples == 0 ? json_null() : json_boolean(cost->blocks),
+                             "missing", probe_missing_text(cost->missing)));
     }
     return rows;
 }
 
-/* Of the whole process, by call. */
+/* The first calls of the process, by name. */
 static json_t *json_firsts(const struct probe_driver *driver)
 {
     json_t *object = json_object();
@@ -239,11 +378,11 @@ static json_t *json_failures(const struct probe_driver *driver)
         output_json_add(&rows,
                         json_pack("{s:s,s:s,s:i,s:s}", "call", driver->failure[i].call, "error",
                                   driver->failure[i].error_name, "number", driver->failure[i].error,
-                                  "doing", driver->failure[i].doing));
+                                  "doing", driver->failure[i].purpose));
     return rows;
 }
 
-static json_t *json_abilities(const struct probe_report *report)
+static json_t *json_features(const struct probe_report *report)
 {
     const struct probe_device *device = report->device;
 
@@ -267,13 +406,13 @@ json_t *probe_report_json(const struct probe_report *report)
 
     return json_pack(
         "{s:o,s:i,s:i,s:i,s:s,s:I,s:I,s:b,s:b,s:s,s:s,s:o,s:s,s:s?,s:o,s:o,s:b,s:i,s:o}", "driver",
-        printable_json(report->library), "version", device->version, "device", device->ordinal,
+        text_json(report->library), "version", device->version, "device", device->ordinal,
         "devices", device->devices, "name", device->name, "free_bytes",
         (json_int_t)device->free_bytes, "total_bytes", (json_int_t)device->total_bytes, "mig",
         device->is_partition, "wsl", device->is_wsl, "would_use",
         is_expandable ? "expandable" : "classic", "why", choice_of(report).text, "can",
-        json_abilities(report), "costs_are", report->preset ? "modelled" : "measured", "preset",
+        json_features(report), "costs_are", report->preset ? "modeled" : "measured", "preset",
         report->preset, "costs", json_costs(report->costs), "first_us", json_firsts(report->driver),
-        "time_was_up", report->costs->is_short, "failed_calls", (int)report->driver->failures,
+        "time_was_up", report->costs->is_incomplete, "failed_calls", (int)report->driver->failures,
         "failures", json_failures(report->driver));
 }

@@ -7,21 +7,20 @@
 #include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
 #include "src/tools/commands/replay/report.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "src/tools/output/output.h"
-#include "src/tools/output/whole_file.h"
 #include "src/tools/replay/min_device.h"
 #include "src/tools/replay/replay.h"
 #include "src/tools/trace/trace_file.h"
 
-/* A run of the command. */
+/* The state of the command. */
 struct replays {
     const struct option_values *arguments;
-    FILE *out; /* where the report goes */
-    struct whole_file timeline, history;
+    FILE *out; /* of the report */
+    struct output_file timeline, history;
     json_t *objects;
-    unsigned printed;    /* reports */
-    bool has_read_input; /* standard input is at its end */
+    unsigned printed;    /* reports so far */
+    bool has_read_input; /* standard input was read */
     int exit;
 };
 
@@ -37,62 +36,63 @@ static enum check_mode check_of(const struct replays *replays)
     return option_number(replays->arguments, OPTION_CHECK) == 0 ? CHECK_EXACT : CHECK_FLOOR;
 }
 
-/* Whether an option is given that writes to standard output. */
-static bool is_output(const struct replays *replays, enum option_id id)
+/* Whether an option writes to standard output. */
+static bool writes_to_stdout(const struct replays *replays, enum option_id id)
 {
     return option_given(replays->arguments, id) &&
            strcmp(option_text(replays->arguments, id), "-") == 0;
 }
 
-/* Arguments that are fine apart and not together. */
-static bool agree(const struct replays *replays)
+/* Reject combinations of options. */
+static bool check_options(const struct replays *replays)
 {
     if (driver_of(replays) != GPU_SIMULATED &&
         (option_given(replays->arguments, OPTION_DEVICE_MEMORY) ||
          option_given(replays->arguments, OPTION_COSTS) ||
          option_given(replays->arguments, OPTION_MIN_DEVICE)))
-        return option_refuse("--driver",
-                             "cannot be given with --device-memory, --costs or --min-device "
-                             "unless it is sim");
+        return option_error("--driver",
+                            "cannot be combined with --device-memory, --costs or --min-device "
+                            "unless it is sim");
     if (option_given(replays->arguments, OPTION_CHECK) &&
         option_given(replays->arguments, OPTION_COMPARE))
-        return option_refuse("--check",
-                             "cannot be given with --compare: a tape has answers for one "
-                             "configuration only");
+        return option_error("--check", "cannot be given with --compare: a tape has answers for one "
+                                       "configuration only");
     if (option_given(replays->arguments, OPTION_TIMELINE) && replays->arguments->operand_count > 1)
-        return option_refuse("--timeline", "takes one trace at a time");
+        return option_error("--timeline", "requires a single FILE");
     if (option_given(replays->arguments, OPTION_HISTORY) && replays->arguments->operand_count > 1)
-        return option_refuse("--history", "takes one trace at a time");
-    if (is_output(replays, OPTION_TIMELINE) && is_output(replays, OPTION_HISTORY))
-        return option_refuse("--history", "cannot go to standard output together with --timeline");
+        return option_error("--history", "requires a single FILE");
+    if (writes_to_stdout(replays, OPTION_TIMELINE) && writes_to_stdout(replays, OPTION_HISTORY))
+        return option_error("--history", "and --timeline cannot both write to standard output");
     return true;
 }
 
-/* The worst of what happened counts: a bad file, then an out of memory, then a mismatch. */
-static void note_exit(struct replays *replays, int status)
+/* Record an exit status; an error outranks an out-of-memory error, which outranks a mismatch. */
+static void record_exit(struct replays *replays, int status)
 {
-    static const int rank[] = {
-        [COMMAND_FINE] = 0, [COMMAND_MISMATCH] = 1, [COMMAND_OUT_OF_MEMORY] = 2, [COMMAND_BAD] = 3};
+    static const int rank[] = {[COMMAND_SUCCESS] = 0,
+                               [COMMAND_MISMATCH] = 1,
+                               [COMMAND_OUT_OF_MEMORY] = 2,
+                               [COMMAND_ERROR] = 3};
 
     if (rank[status] > rank[replays->exit])
         replays->exit = status;
 }
 
-/* A replay that was refused or could not be written leaves no file. */
-static void close_output(struct replays *replays, struct whole_file *file)
+/* A failed replay or an output error leaves no file. */
+static void close_output(struct replays *replays, struct output_file *file)
 {
-    if (!whole_file_close(file, replays->exit != COMMAND_BAD))
-        note_exit(replays, COMMAND_BAD);
+    if (!output_file_close(file, replays->exit != COMMAND_ERROR))
+        record_exit(replays, COMMAND_ERROR);
 }
 
-static bool open_output(struct replays *replays, enum option_id id, struct whole_file *file)
+static bool open_output(struct replays *replays, enum option_id id, struct output_file *file)
 {
-    return whole_file_open_second(file, option_text(replays->arguments, id),
-                                  replays->arguments->operands, replays->arguments->operand_count,
-                                  &replays->out);
+    return output_file_open_second(file, option_text(replays->arguments, id),
+                                   replays->arguments->operands, replays->arguments->operand_count,
+                                   &replays->out);
 }
 
-/* The state at the end is compared if the first replay goes to the end under the file's configuration. */
+/* The final state is compared only if the first replay completes with the recorded configuration. */
 static void find_gaps(const struct replays *replays, const struct xtrace *trace,
                       struct report *reports, unsigned count)
 {
@@ -100,18 +100,18 @@ static void find_gaps(const struct replays *replays, const struct xtrace *trace,
     const bool is_own = !option_given(replays->arguments, OPTION_CONFIG);
 
     for (unsigned i = 0; i < count; i++)
-        gaps_find(&reports[i].gaps, trace, reports[i].config, is_own && i == 0,
-                  is_own && first->oom_at < 0 ? first->end_reserved : GAPS_UNKNOWN);
+        trace_notes_find(&reports[i].notes, trace, reports[i].config, is_own && i == 0,
+                         is_own && first->oom_at < 0 ? first->end_reserved : TRACE_NOTES_UNKNOWN);
 }
 
-/* is_first: of those that are compared; files are written of that one */
+/* is_first: of the replays that are compared; only this one writes files */
 static void run_once(struct replays *replays, const struct xtrace *trace, struct report *report,
                      bool is_first)
 {
-    static const int exits[] = {[REPLAY_DONE] = COMMAND_FINE,
+    static const int exits[] = {[REPLAY_DONE] = COMMAND_SUCCESS,
                                 [REPLAY_MISMATCH] = COMMAND_MISMATCH,
                                 [REPLAY_OUT_OF_MEMORY] = COMMAND_OUT_OF_MEMORY,
-                                [REPLAY_REFUSED] = COMMAND_BAD};
+                                [REPLAY_REFUSED] = COMMAND_ERROR};
     const struct replay_settings settings = {
         .file = report->file,
         .config = report->config,
@@ -127,7 +127,7 @@ static void run_once(struct replays *replays, const struct xtrace *trace, struct
     };
 
     replay_run(trace, &settings, &report->result);
-    note_exit(replays, exits[report->result.end]);
+    record_exit(replays, exits[report->result.end]);
     if (option_given(replays->arguments, OPTION_MIN_DEVICE) && report->result.end != REPLAY_REFUSED)
         report->has_min_device =
             min_device_find(trace, &settings, &report->result, false, &report->min_device);
@@ -139,18 +139,18 @@ static void print(struct replays *replays, const struct report *reports, unsigne
         if (replays->printed++ > 0)
             (void)fputc('\n', replays->out);
         report_table(replays->out, reports, count,
-                     option_given(replays->arguments, OPTION_NAME_CALLS));
+                     option_given(replays->arguments, OPTION_LIST_CALLS));
         (void)output_flush(replays->out);
         return;
     }
     for (unsigned i = 0; i < count; i++)
         if (json_array_append_new(replays->objects, report_json(&reports[i])) != 0) {
-            (void)complain_of_memory();
-            note_exit(replays, COMMAND_BAD);
+            (void)message_out_of_memory();
+            record_exit(replays, COMMAND_ERROR);
         }
 }
 
-/* Replay a file that has been read, once or twice. */
+/* Replay a trace under one configuration or two. */
 static void replay_trace(struct replays *replays, const struct trace_file *file)
 {
     const char *const config = option_text(replays->arguments, OPTION_CONFIG);
@@ -180,8 +180,8 @@ static void replay_trace(struct replays *replays, const struct trace_file *file)
         replay_result_fini(&reports[i].result);
 }
 
-/* Whether the options fit a file that has been read. */
-static bool may_replay(const struct replays *replays, const struct trace_file *file)
+/* Whether --check is possible with a file. */
+static bool may_check(const struct replays *replays, const struct trace_file *file)
 {
     const struct xtrace *trace = &file->trace;
     const char *const config = option_text(replays->arguments, OPTION_CONFIG);
@@ -192,24 +192,24 @@ static bool may_replay(const struct replays *replays, const struct trace_file *f
     for (size_t i = 0; i < trace->answer_count && !has_answers; i++)
         has_answers = trace->answers[i].row == XTRACE_ROW_NOW;
     if (!has_answers) {
-        complain("%s: --check needs a tape: there is no `=` line in this file", file->name);
+        message_print("%s: --check requires a tape, but the file has no `=` line", file->name);
         return false;
     }
     if (config && strcmp(config, file->config) != 0) {
-        complain("%s: --check needs the configuration that the tape was made under, '%s'",
-                 file->name, file->config);
+        message_print("%s: --check requires the recorded configuration, '%s'", file->name,
+                      file->config);
         return false;
     }
     return true;
 }
 
-/* Standard input can be read once. */
+/* Reject a second read of standard input. */
 static bool may_read(struct replays *replays, const char *path)
 {
     const bool is_input = strcmp(path, "-") == 0;
 
     if (is_input && replays->has_read_input) {
-        complain_named("standard input can be read once only");
+        message_error("standard input can be read only once");
         return false;
     }
     replays->has_read_input |= is_input;
@@ -222,13 +222,13 @@ static void replay_file(struct replays *replays, const char *path)
     struct trace_file file;
 
     if (!may_read(replays, path) || !trace_file_read(path, device, &file)) {
-        note_exit(replays, COMMAND_BAD);
+        record_exit(replays, COMMAND_ERROR);
         return;
     }
-    if (may_replay(replays, &file))
+    if (may_check(replays, &file))
         replay_trace(replays, &file);
     else
-        note_exit(replays, COMMAND_BAD);
+        record_exit(replays, COMMAND_ERROR);
     trace_file_fini(&file);
 }
 
@@ -245,13 +245,13 @@ static void print_json(struct replays *replays)
 
 static int run(const struct option_values *arguments)
 {
-    struct replays replays = {.arguments = arguments, .out = stdout, .exit = COMMAND_FINE};
+    struct replays replays = {.arguments = arguments, .out = stdout, .exit = COMMAND_SUCCESS};
 
-    if (!agree(&replays) || !open_output(&replays, OPTION_TIMELINE, &replays.timeline))
-        return COMMAND_BAD;
+    if (!check_options(&replays) || !open_output(&replays, OPTION_TIMELINE, &replays.timeline))
+        return COMMAND_ERROR;
     if (!open_output(&replays, OPTION_HISTORY, &replays.history)) {
-        (void)whole_file_close(&replays.timeline, false);
-        return COMMAND_BAD;
+        (void)output_file_close(&replays.timeline, false);
+        return COMMAND_ERROR;
     }
     if (option_given(arguments, OPTION_JSON))
         replays.objects = json_array();
@@ -268,31 +268,33 @@ static int run(const struct option_values *arguments)
 const struct command command_replay = {
     .name = "replay",
     .run = run,
-    .sentence = "replay recorded programmes through the allocator",
+    .sentence = "replay recorded programs through the allocator",
     .usage = "FILE...",
     .needs = "a file",
     .operands = COMMAND_FILES,
-    .least_operands = 1,
-    .most_operands = INT_MAX,
+    .min_operands = 1,
+    .max_operands = INT_MAX,
     .options = {OPTION_CONFIG, OPTION_COMPARE, OPTION_DEVICE_MEMORY, OPTION_DRIVER, OPTION_COSTS,
                 OPTION_CHECK, OPTION_MIN_DEVICE, OPTION_EXPLAIN, OPTION_SNAPSHOT_DEVICE,
-                OPTION_TIMELINE, OPTION_HISTORY, OPTION_TICK, OPTION_NAME_CALLS, OPTION_JSON,
+                OPTION_TIMELINE, OPTION_HISTORY, OPTION_TICK, OPTION_LIST_CALLS, OPTION_JSON,
                 OPTION_COLOR, OPTION_HELP},
     .description =
-        "Replays recorded programmes through the allocator: traces, tapes and memory snapshots "
-        "of PyTorch, plain or compressed with Zstandard. Says how much memory was held at the "
-        "peak, how many driver calls were made and how long an allocation took. A FILE may be "
-        "`-`, standard input.",
+        "Replays the allocations and frees of a recorded program through the allocator, and prints "
+        "the peaks of memory, the number of driver calls, and the time per allocation. FILE is a "
+        "trace, a tape (a trace with the expected results of each operation) or a memory snapshot "
+        "of PyTorch or xseg, plain or compressed with Zstandard; `-` is standard input. The "
+        "default driver is simulated and needs no GPU.",
     .examples =
         {
-            {"xseg replay trace.xtrace.zst", "peaks, driver calls, time"},
+            {"xseg replay trace.xtrace.zst", "peaks of memory, driver calls and times"},
             {"xseg replay --compare expandable_segments:False job.pickle",
-             "what expandable segments save in a PyTorch job"},
+             "the memory that expandable segments save in a PyTorch job"},
             {"xseg replay --min-device --json job.pickle",
-             "the smallest device on which the job runs, for a script"},
-            {"xseg replay --check tape.zst", "PyTorch's answers, number for number"},
-            {"zcat old.gz | xseg replay -", "a trace from another programme"},
+             "the smallest device on which the job completes, for a script"},
+            {"xseg replay --check tape.zst", "compare all statistics with those of PyTorch"},
+            {"zcat trace.gz | xseg replay -", "a trace from another program"},
         },
-    .exits = {COMMAND_EXIT_FINE, "a mismatch", COMMAND_EXIT_BAD,
-              "an out of memory that is not in the file"},
+    .exits = {COMMAND_EXIT_SUCCESS,
+              "a result differs from the tape, or a resource was not released", COMMAND_EXIT_ERROR,
+              "an out-of-memory error that is not in the recording"},
 };

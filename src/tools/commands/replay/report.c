@@ -6,65 +6,64 @@
 
 #include "src/tools/output/amount.h"
 #include "src/tools/output/output.h"
-#include "src/tools/output/printable.h"
-#include "src/tools/output/style.h"
+#include "src/tools/output/text.h"
 
 #define LABEL_WIDTH  24
 #define COLUMN_WIDTH 18
 
-/* --- Figures: a row of the table has one unit, that of its largest. --- */
+/* --- Values: all values of a row have the unit of the largest. --- */
 
-struct figure {
+struct value {
     enum { UNKNOWN, TEXT, COUNT, BYTES, NANOSECONDS, RATIO } kind;
     uint64_t number;
-    double value;
+    double real;
     struct amount text;
 };
 
-static struct amount format_figure(const struct figure *figure, double largest)
+static struct amount format_value(const struct value *value, double largest)
 {
     struct amount text = {"-"};
 
-    switch (figure->kind) {
+    switch (value->kind) {
     case UNKNOWN:
         return text;
     case TEXT:
-        return figure->text;
+        return value->text;
     case COUNT:
-        return amount_count(figure->number);
+        return amount_count(value->number);
     case BYTES:
-        return amount_bytes_beside(figure->number, largest);
+        return amount_bytes_in_row(value->number, largest);
     case NANOSECONDS:
-        return amount_time_beside(figure->value, largest);
+        return amount_time_in_row(value->real, largest);
     case RATIO:
         break;
     }
-    (void)snprintf(text.text, sizeof(text.text), "%.3f", figure->value);
+    (void)snprintf(text.text, sizeof(text.text), "%.3f", value->real);
     return text;
 }
 
-static struct figure figure_of(uint64_t number, bool is_bytes)
+static struct value value_of(uint64_t number, bool is_bytes)
 {
-    return (struct figure){.kind = is_bytes ? BYTES : COUNT, .number = number};
+    return (struct value){.kind = is_bytes ? BYTES : COUNT, .number = number};
 }
 
-static struct figure time_of(bool is_known, double nanoseconds)
+static struct value time_of(bool is_known, double nanoseconds)
 {
-    return (struct figure){.kind = is_known ? NANOSECONDS : UNKNOWN, .value = nanoseconds};
+    return (struct value){.kind = is_known ? NANOSECONDS : UNKNOWN, .real = nanoseconds};
 }
 
-static struct figure ratio_of(uint64_t number, uint64_t of)
+static struct value ratio_of(uint64_t number, uint64_t of)
 {
-    return (struct figure){.kind = of > 0 ? RATIO : UNKNOWN,
-                           .value = of > 0 ? (double)number / (double)of : 0};
+    return (struct value){.kind = of > 0 ? RATIO : UNKNOWN,
+                          .real = of > 0 ? (double)number / (double)of : 0};
 }
 
-static struct figure text_of(const char *text)
+static struct value text_of(const char *text)
 {
-    struct figure figure = {.kind = TEXT};
+    struct value value = {.kind = TEXT};
 
-    (void)snprintf(figure.text.text, sizeof(figure.text.text), "%s", text);
-    return figure;
+    (void)snprintf(value.text.text, sizeof(value.text.text), "%s", text);
+    return value;
 }
 
 static void print_label(FILE *out, int indent, int width, const char *label)
@@ -72,27 +71,26 @@ static void print_label(FILE *out, int indent, int width, const char *label)
     (void)fprintf(out, "%*s%-*s", indent, "", width - indent, label);
 }
 
-static void print_row(FILE *out, int width, const char *label, const struct figure *figures,
+static void print_row(FILE *out, int width, const char *label, const struct value *values,
                       unsigned count)
 {
     double largest = 0;
 
     for (unsigned i = 0; i < count; i++) {
         const double value =
-            figures[i].kind == NANOSECONDS ? figures[i].value : (double)figures[i].number;
+            values[i].kind == NANOSECONDS ? values[i].real : (double)values[i].number;
 
         largest = value > largest ? value : largest;
     }
     print_label(out, 2, width, label);
     for (unsigned i = 0; i < count; i++)
-        (void)fprintf(out, "%*s", COLUMN_WIDTH, format_figure(&figures[i], largest).text);
+        (void)fprintf(out, "%*s", COLUMN_WIDTH, format_value(&values[i], largest).text);
     (void)fputc('\n', out);
 }
 
 /* --- The rows. --- */
 
-/* Rows from LIVE_AVERAGE on are shown only where the trace has a clock, FAILED and SMALLEST where there are
- * such figures. */
+/* Rows from ALLOCATED_AVERAGE on require a trace with a clock; FAILED and SMALLEST require such values. */
 static const struct {
     const char *label;
     enum {
@@ -108,7 +106,7 @@ static const struct {
         CALLS,
         DRIVER_TIME,
         SPEED,
-        LIVE_AVERAGE,
+        ALLOCATED_AVERAGE,
         RESERVED_AVERAGE,
         WAITS,
         LONGEST_CALL
@@ -116,7 +114,7 @@ static const struct {
 } rows[] = {
     {"events", EVENTS},
     {"out of memory at event", OOM_AT},
-    {"failed then, served here", FAILED},
+    {"failed requests served", FAILED},
     {"peak requested", REQUESTED},
     {"peak allocated", ALLOCATED},
     {"peak active", ACTIVE},
@@ -124,12 +122,12 @@ static const struct {
     {"reserved / requested", WASTE},
     {"smallest device", SMALLEST},
     {"driver calls", CALLS},
-    {"driver time, modelled", DRIVER_TIME},
+    {"driver time, modeled", DRIVER_TIME},
     {"time per event", SPEED},
-    {"live, average", LIVE_AVERAGE},
+    {"allocated, average", ALLOCATED_AVERAGE},
     {"reserved, average", RESERVED_AVERAGE},
-    {"waits on requests", WAITS},
-    {"longest call, modelled", LONGEST_CALL},
+    {"waits for the device", WAITS},
+    {"longest call, modeled", LONGEST_CALL},
 };
 
 static uint64_t sum_calls(const struct replay_result *result)
@@ -141,54 +139,54 @@ static uint64_t sum_calls(const struct replay_result *result)
     return sum;
 }
 
-static struct figure failed_of(const struct replay_result *result)
+static struct value failed_of(const struct replay_result *result)
 {
-    struct figure figure = {.kind = TEXT};
+    struct value value = {.kind = TEXT};
 
-    (void)snprintf(figure.text.text, sizeof(figure.text.text), "%" PRIu64 " of %" PRIu64,
-                   result->failed_served, result->failed);
-    return figure;
+    (void)snprintf(value.text.text, sizeof(value.text.text), "%.13s of %.13s",
+                   amount_count(result->failed_served).text, amount_count(result->failed).text);
+    return value;
 }
 
-static struct figure figure_in(const struct report *report, unsigned row)
+static struct value value_of_row(const struct report *report, unsigned row)
 {
     const struct replay_result *result = &report->result;
 
     switch (rows[row].what) {
     case EVENTS:
-        return figure_of(result->events, false);
+        return value_of(result->events, false);
     case OOM_AT:
-        return result->oom_at < 0 ? text_of("none") : figure_of((uint64_t)result->oom_at, false);
+        return result->oom_at < 0 ? text_of("none") : value_of((uint64_t)result->oom_at, false);
     case FAILED:
         return failed_of(result);
     case REQUESTED:
-        return figure_of(result->peak_requested, true);
+        return value_of(result->peak_requested, true);
     case ALLOCATED:
-        return figure_of(result->peak_allocated, true);
+        return value_of(result->peak_allocated, true);
     case ACTIVE:
-        return figure_of(result->peak_active, true);
+        return value_of(result->peak_active, true);
     case RESERVED:
-        return figure_of(result->peak_reserved, true);
+        return value_of(result->peak_reserved, true);
     case WASTE:
         return ratio_of(result->peak_reserved, result->peak_requested);
     case SMALLEST:
-        return report->has_min_device ? figure_of(report->min_device, true) : text_of("none");
+        return report->has_min_device ? value_of(report->min_device, true) : text_of("none");
     case CALLS:
-        return figure_of(sum_calls(result), false);
+        return value_of(sum_calls(result), false);
     case DRIVER_TIME:
         return time_of(result->has_driver_time, (double)result->driver_ns);
     case SPEED:
         return time_of(true, result->ns_per_event);
-    case LIVE_AVERAGE:
-        return figure_of(result->watch.live_time_avg, true);
+    case ALLOCATED_AVERAGE:
+        return value_of(result->clock.live_time_avg, true);
     case RESERVED_AVERAGE:
-        return figure_of(result->watch.reserved_time_avg, true);
+        return value_of(result->clock.reserved_time_avg, true);
     case WAITS:
-        return figure_of(result->watch.request_path_syncs, false);
+        return value_of(result->clock.request_path_syncs, false);
     case LONGEST_CALL:
         break;
     }
-    return time_of(result->watch.has_times, (double)result->watch.max_call_ns);
+    return time_of(result->clock.has_times, (double)result->clock.max_call_ns);
 }
 
 static bool is_shown(const struct report *reports, unsigned count, unsigned row)
@@ -197,8 +195,8 @@ static bool is_shown(const struct report *reports, unsigned count, unsigned row)
 
     for (unsigned i = 0; i < count; i++)
         has_min_device |= reports[i].has_min_device;
-    if (rows[row].what >= LIVE_AVERAGE)
-        return reports[0].result.watch.has_clock;
+    if (rows[row].what >= ALLOCATED_AVERAGE)
+        return reports[0].result.clock.has_clock;
     if (rows[row].what == SMALLEST)
         return has_min_device;
     return rows[row].what != FAILED || reports[0].result.failed > 0;
@@ -211,7 +209,7 @@ static uint64_t calls_in(const struct report *report, size_t call)
     return call < report->result.call_count ? report->result.calls[call].count : 0;
 }
 
-/* As wide as the longest name needs, and no narrower than the rows above. */
+/* The width of the longest name, but at least that of the other rows. */
 static int width_of_names(const struct report *report)
 {
     int width = LABEL_WIDTH + 2;
@@ -227,17 +225,17 @@ static int width_of_names(const struct report *report)
 static void print_calls(FILE *out, int width, const struct report *reports, unsigned count)
 {
     for (size_t call = 0; call < reports[0].result.call_count; call++) {
-        struct figure figures[REPORT_COLUMNS];
+        struct value values[REPORT_COLUMNS];
         char name[128];
         uint64_t sum = 0;
 
         for (unsigned i = 0; i < count; i++) {
-            figures[i] = figure_of(calls_in(&reports[i], call), false);
-            sum += figures[i].number;
+            values[i] = value_of(calls_in(&reports[i], call), false);
+            sum += values[i].number;
         }
         (void)snprintf(name, sizeof(name), "  %s", reports[0].result.calls[call].name);
         if (sum > 0)
-            print_row(out, width, name, figures, count);
+            print_row(out, width, name, values, count);
     }
 }
 
@@ -249,17 +247,17 @@ static void print_check(FILE *out, const struct report *report)
 
     if (!result->was_checked)
         return;
-    (void)fprintf(out, "%s%" PRIu64 " of %" PRIu64 " step%s agree%s",
-                  style_on(out, result->mismatches > 0 ? STYLE_BAD : STYLE_GOOD),
-                  result->checked - result->mismatches, result->checked,
-                  result->checked == 1 ? "" : "s", result->checked == 1 ? "s" : "");
+    (void)fprintf(out, "%s%s of %s agree%s",
+                  text_style_on(out, result->mismatches > 0 ? TEXT_BAD : TEXT_GOOD),
+                  amount_count(result->checked - result->mismatches).text,
+                  amount_of(result->checked, "step").text, result->checked == 1 ? "s" : "");
     if (result->check_end_line > 0)
-        (void)fprintf(out, " up to line %" PRIu32 ", where only xseg found memory",
+        (void)fprintf(out, " up to line %" PRIu32 ", the first request that succeeds only in xseg",
                       result->check_end_line);
-    (void)fprintf(out, "%s\n", style_off(out));
+    (void)fprintf(out, "%s\n", text_style_off(out));
 }
 
-/* "2.4 x fewer driver calls"; a number where the factor would be 1.0. */
+/* "makes 2.4 x fewer driver calls"; a difference if the factor is 1.0. */
 static void print_fewer(FILE *out, uint64_t before, uint64_t after)
 {
     const uint64_t low = before < after ? before : after;
@@ -267,26 +265,26 @@ static void print_fewer(FILE *out, uint64_t before, uint64_t after)
     const char *const word = after < before ? "fewer" : "more";
 
     if (before == after)
-        (void)fputs("as many driver calls", out);
+        (void)fputs("makes the same number of driver calls", out);
     else if (low > 0 && (double)high / (double)low >= 1.05)
-        (void)fprintf(out, "%.1f x %s driver calls", (double)high / (double)low, word);
+        (void)fprintf(out, "makes %.1f x %s driver calls", (double)high / (double)low, word);
     else
-        (void)fprintf(out, "%s %s driver call%s", amount_count(high - low).text, word,
+        (void)fprintf(out, "makes %s %s driver call%s", amount_count(high - low).text, word,
                       high - low == 1 ? "" : "s");
 }
 
-/* "reserves 23.9 GiB less". */
+/* "reserves 23.91 GiB less". */
 static void print_less(FILE *out, uint64_t before, uint64_t after)
 {
     if (before == after)
-        (void)fputs("reserves as much", out);
+        (void)fputs("reserves the same amount", out);
     else
         (void)fprintf(out, "reserves %s %s",
-                      amount_bytes_about(before < after ? after - before : before - after).text,
+                      amount_bytes(before < after ? after - before : before - after).text,
                       after < before ? "less" : "more");
 }
 
-/* A programme that ended early held less: its peaks say nothing. */
+/* Print at which event memory runs out, if only one replay completes: the peaks of the other are not comparable. */
 static bool print_shortage(FILE *out, const struct replay_result *first,
                            const struct replay_result *second)
 {
@@ -296,60 +294,63 @@ static bool print_shortage(FILE *out, const struct replay_result *first,
     if (first->oom_at == second->oom_at)
         return false;
     if (both)
-        (void)fprintf(out, "both run out of memory: A at event %" PRId64 ", B at event %" PRId64,
-                      first->oom_at, second->oom_at);
+        (void)fprintf(out, "both run out of memory: A at event %s, B at event %s",
+                      amount_count((uint64_t)first->oom_at).text,
+                      amount_count((uint64_t)second->oom_at).text);
     else
-        (void)fprintf(out, "%c runs out of memory at event %" PRId64 ", %c does not",
-                      first->oom_at >= 0 ? 'A' : 'B', at, first->oom_at >= 0 ? 'B' : 'A');
+        (void)fprintf(out, "%c runs out of memory at event %s, %c does not",
+                      first->oom_at >= 0 ? 'A' : 'B', amount_count((uint64_t)at).text,
+                      first->oom_at >= 0 ? 'B' : 'A');
     return true;
 }
 
-static enum style style_of(const struct replay_result *first, const struct replay_result *second)
+static enum text_style style_of(const struct replay_result *first,
+                                const struct replay_result *second)
 {
     if (first->oom_at != second->oom_at)
         return second->oom_at < 0 || (first->oom_at >= 0 && first->oom_at < second->oom_at)
-                   ? STYLE_GOOD
-                   : STYLE_BAD;
+                   ? TEXT_GOOD
+                   : TEXT_BAD;
     if (first->peak_reserved == second->peak_reserved)
-        return STYLE_STRONG;
-    return second->peak_reserved < first->peak_reserved ? STYLE_GOOD : STYLE_BAD;
+        return TEXT_STRONG;
+    return second->peak_reserved < first->peak_reserved ? TEXT_GOOD : TEXT_BAD;
 }
 
-/* What the second configuration does better or worse than the first. */
+/* Print the difference of the second configuration from the first. */
 static void print_verdict(FILE *out, const struct report *reports)
 {
     const struct replay_result *first = &reports[0].result, *second = &reports[1].result;
 
-    (void)fputs(style_on(out, style_of(first, second)), out);
+    (void)fputs(text_style_on(out, style_of(first, second)), out);
     if (!print_shortage(out, first, second)) {
         (void)fputs("B ", out);
         print_less(out, first->peak_reserved, second->peak_reserved);
-        (void)fputs(", ", out);
+        (void)fputs(" and ", out);
         print_fewer(out, sum_calls(first), sum_calls(second));
     }
-    (void)fprintf(out, "%s\n", style_off(out));
+    (void)fprintf(out, "%s\n", text_style_off(out));
 }
 
 /* Print the gaps of the file; a gap of both replays is printed once. */
 static void print_gaps(FILE *out, const struct report *reports, unsigned count)
 {
     for (unsigned i = 0; i < count; i++)
-        for (unsigned at = 0; at < reports[i].gaps.count; at++) {
-            const char *text = reports[i].gaps.text[at];
+        for (unsigned at = 0; at < reports[i].notes.count; at++) {
+            const char *text = reports[i].notes.text[at];
             bool is_printed = false;
 
-            for (unsigned k = 0; i > 0 && k < reports[0].gaps.count; k++)
-                is_printed |= strncmp(text, reports[0].gaps.text[k], strcspn(text, ":")) == 0;
+            for (unsigned k = 0; i > 0 && k < reports[0].notes.count; k++)
+                is_printed |= strncmp(text, reports[0].notes.text[k], strcspn(text, ":")) == 0;
             if (!is_printed)
                 (void)fprintf(out, "%s\n", text);
         }
 }
 
-/* --- The whole. --- */
+/* --- The table. --- */
 
 static void print_head(FILE *out, int width, const struct report *reports, unsigned count)
 {
-    style_strong(out, reports[0].file);
+    text_print_strong(out, reports[0].file);
     (void)fputc('\n', out);
     for (unsigned i = 0; i < count; i++) {
         const char *config = reports[i].config[0] ? reports[i].config : "(none: the defaults)";
@@ -357,15 +358,15 @@ static void print_head(FILE *out, int width, const struct report *reports, unsig
 
         label[sizeof(label) - 2] = (char)('A' + (int)i);
         print_label(out, 2, width, count > 1 ? label : "configuration");
-        printable_print(out, config);
+        text_print(out, config);
         (void)fputc('\n', out);
     }
     print_label(out, 2, width, "device memory");
     (void)fprintf(out, "%s\n",
                   reports[0].driver == GPU_SIMULATED ? amount_bytes(reports[0].device_bytes).text
-                                                     : "this machine's");
+                                                     : "of this host");
     if (count > 1) {
-        const struct figure names[REPORT_COLUMNS] = {text_of("A"), text_of("B")};
+        const struct value names[REPORT_COLUMNS] = {text_of("A"), text_of("B")};
 
         print_row(out, width, "", names, count);
     }
@@ -377,21 +378,24 @@ void report_table(FILE *out, const struct report *reports, unsigned count, bool 
 
     print_head(out, width, reports, count);
     for (unsigned row = 0; row < sizeof(rows) / sizeof(rows[0]); row++) {
-        struct figure figures[REPORT_COLUMNS];
+        struct value values[REPORT_COLUMNS];
 
         if (!is_shown(reports, count, row))
             continue;
         for (unsigned i = 0; i < count; i++)
-            figures[i] = figure_in(&reports[i], row);
-        print_row(out, width, rows[row].label, figures, count);
+            values[i] = value_of_row(&reports[i], row);
+        print_row(out, width, rows[row].label, values, count);
         if (rows[row].what == CALLS && with_calls)
             print_calls(out, width, reports, count);
     }
     for (unsigned i = 0; i < count; i++)
         print_check(out, &reports[i]);
     for (unsigned i = 0; i < count; i++)
-        if (reports[i].result.explained.is_there)
-            explained_print(out, &reports[i].result.explained);
+        if (reports[i].result.explanation.exists) {
+            if (count > 1)
+                (void)fprintf(out, "%c: ", 'A' + (int)i);
+            explanation_print(out, &reports[i].result.explanation);
+        }
     if (count > 1)
         print_verdict(out, reports);
     print_gaps(out, reports, count);
@@ -399,7 +403,7 @@ void report_table(FILE *out, const struct report *reports, unsigned count, bool 
 
 /* --- JSON. --- */
 
-/* Tenths are as fine as the measurement is. */
+/* The resolution of the measurement. */
 static double tenths(double value)
 {
     return (double)(int64_t)(value * 10 + 0.5) / 10;
@@ -423,13 +427,13 @@ static json_t *us_json(bool is_known, uint64_t nanoseconds)
 json_t *report_json(const struct report *report)
 {
     const struct replay_result *result = &report->result;
-    const struct watch_result *watch = &result->watch;
-    const bool has_clock = watch->has_clock, has_failed = result->failed > 0;
+    const struct trace_clock_result *clock = &result->clock;
+    const bool has_clock = clock->has_clock, has_failed = result->failed > 0;
 
     return json_pack(
         "{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:f, s:I, s:I, s:o?, s:o*, s:o*, "
         "s:o*, s:o*, s:o*, s:o*, s:o*, s:o*, s:o*, s:o*}",
-        "trace", printable_json(report->file), "config", printable_json(report->config), "events",
+        "trace", text_json(report->file), "config", text_json(report->config), "events",
         (json_int_t)result->events, "oom_at", (json_int_t)result->oom_at, "peak_requested",
         (json_int_t)result->peak_requested, "peak_allocated", (json_int_t)result->peak_allocated,
         "peak_active", (json_int_t)result->peak_active, "peak_reserved",
@@ -440,12 +444,12 @@ json_t *report_json(const struct report *report)
         output_json_number(report->has_min_device, report->min_device), "failed",
         output_json_number(has_failed, result->failed), "failed_served",
         output_json_number(has_failed, result->failed_served), "live_time_avg",
-        output_json_number(has_clock, watch->live_time_avg), "reserved_time_avg",
-        output_json_number(has_clock, watch->reserved_time_avg), "request_path_syncs",
-        output_json_number(has_clock, watch->request_path_syncs), "max_call_us",
-        has_clock ? us_json(watch->has_times, watch->max_call_ns) : NULL, "requests",
-        output_json_number(has_clock, watch->requests), "max_request_us",
-        has_clock ? us_json(watch->has_times, watch->max_request_ns) : NULL, "explained",
-        result->explained.is_there ? explained_json(&result->explained) : NULL, "notes",
-        report->gaps.count > 0 ? gaps_json(&report->gaps) : NULL);
+        output_json_number(has_clock, clock->live_time_avg), "reserved_time_avg",
+        output_json_number(has_clock, clock->reserved_time_avg), "request_path_syncs",
+        output_json_number(has_clock, clock->request_path_syncs), "max_call_us",
+        has_clock ? us_json(clock->has_times, clock->max_call_ns) : NULL, "requests",
+        output_json_number(has_clock, clock->requests), "max_request_us",
+        has_clock ? us_json(clock->has_times, clock->max_request_ns) : NULL, "explained",
+        result->explanation.exists ? explanation_json(&result->explanation) : NULL, "notes",
+        report->notes.count > 0 ? trace_notes_json(&report->notes) : NULL);
 }

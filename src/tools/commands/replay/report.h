@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a replay gave, as a table for people or as JSON for programs.
+ * The report of a replay, as a table or as JSON.
  *
  * Locking: none.
  */
@@ -13,7 +13,7 @@
 #include <stdio.h>
 
 #include "src/tools/replay/replay.h"
-#include "src/tools/trace/gaps.h"
+#include "src/tools/trace/trace_notes.h"
 
 struct report {
     const char *file;
@@ -23,21 +23,20 @@ struct report {
     struct replay_result result;
     enum check_mode check;
     bool has_min_device;
-    struct gaps gaps; /* of the file, under this configuration */
+    struct trace_notes notes; /* of the file, under this configuration */
     uint64_t min_device;
 };
 
 #define REPORT_COLUMNS 2
 
 /*
- * Up to REPORT_COLUMNS replays of one file, side by side; of two, with a sentence at the end about what
- * the second one does better or worse.
+ * Print up to REPORT_COLUMNS replays of one file side by side, and the difference of the second from the first.
  *
- * @param with_calls  name each driver call; otherwise only how many there were
+ * @param with_calls  also print the number of calls of each driver function
  */
 void report_table(FILE *out, const struct report *reports, unsigned count, bool with_calls);
 
-/* The report as one JSON object.  Returns NULL without host memory. */
+/* The report as a JSON object; NULL on host allocation failure. */
 json_t *report_json(const struct report *report);
 
 #endif

@@ -6,22 +6,23 @@
 #include "src/tools/command/command.h"
 #include "src/tools/command/option.h"
 #include "src/tools/commands/top/top_screen.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
 #include "src/tools/output/output.h"
-#include "src/tools/output/style.h"
+#include "src/tools/output/text.h"
 
-/* Options that are fine apart and not together. */
-static bool agree(const struct option_values *arguments)
+/* Reject combinations of options. */
+static bool check_options(const struct option_values *arguments)
 {
-    if (arguments->of[OPTION_JSON].given && !arguments->of[OPTION_ONCE].given)
-        return option_refuse("--json", "needs --once");
-    if (arguments->of[OPTION_INTERVAL].given && arguments->of[OPTION_ONCE].given)
-        return option_refuse("--interval", "cannot be given with --once");
+    if (option_given(arguments, OPTION_JSON) && !option_given(arguments, OPTION_ONCE))
+        return option_error("--json", "requires --once");
+    if (option_given(arguments, OPTION_INTERVAL) && option_given(arguments, OPTION_ONCE))
+        return option_error("--interval", "cannot be combined with --once");
     return true;
 }
 
 static bool print_text(const struct publishers *publishers, enum top_by by)
 {
+    const struct top_layout layout = top_table_layout(0, by, 0);
     struct top_table table;
     char line[TOP_LINE];
     int from, length;
@@ -31,12 +32,12 @@ static bool print_text(const struct publishers *publishers, enum top_by by)
     top_table_summary(&table, publishers, line);
     (void)printf("%s\n", line);
     if (table.count == 0)
-        (void)printf("no process publishes its memory: give one the key publish:True\n");
-    top_table_head(line, by, &from, &length);
+        (void)printf("%s\n", TOP_NO_PROCESS);
+    top_table_head(&layout, by, line, &from, &length);
     if (table.count > 0)
-        style_heading(stdout, "%s", line);
+        text_print_heading(stdout, "%s", line);
     for (size_t i = 0; i < table.count; i++) {
-        top_table_line(&table.rows[i], line);
+        top_table_line(&layout, &table.rows[i], line);
         (void)printf("%s\n", line);
     }
     top_table_fini(&table);
@@ -45,97 +46,99 @@ static bool print_text(const struct publishers *publishers, enum top_by by)
 
 static void print_budget(const struct top_budget *budget)
 {
+    const struct top_layout layout = top_budget_layout(0, 0);
     char line[TOP_LINE];
 
     for (size_t i = 0; i < top_budget_lines(budget); i++) {
-        top_budget_line(budget, i, line);
+        top_budget_line(&layout, budget, i, line);
         if (i == 0)
-            style_heading(stdout, "%s", line);
+            text_print_heading(stdout, "%s", line);
         else
             (void)printf("%s\n", line);
     }
 }
 
-/* Both tables, as text or as JSON; budget: NULL without the second one. */
+/* Print the tables as text or as JSON.  budget: NULL for the first table only */
 static bool print_all(const struct option_values *arguments, const struct publishers *publishers,
                       const struct top_budget *budget)
 {
-    if (arguments->of[OPTION_JSON].given) {
+    if (option_given(arguments, OPTION_JSON)) {
         json_t *shared = budget ? top_budget_json(budget) : NULL;
 
         if (budget && !shared)
-            return complain_of_memory();
+            return message_out_of_memory();
         return output_json(stdout, top_table_json(publishers, shared));
     }
-    if (!print_text(publishers, (enum top_by)arguments->of[OPTION_SORT].number))
-        return complain_of_memory();
+    if (!print_text(publishers, (enum top_by)option_number(arguments, OPTION_SORT)))
+        return message_out_of_memory();
     if (budget)
         print_budget(budget);
     return true;
 }
 
-/* The processes that publish; complains where there are none that could be meant.  Returns an exit status. */
+/* Find the processes that publish.  Returns an exit status; if it is not success, an error message is on standard error. */
 static int find_publishers(struct publishers *publishers, pid_t pid)
 {
     const int error = publishers_find(publishers, pid);
 
     if (error != 0) {
-        complain_named("the processes cannot be listed in /proc: %s", strerror(error));
-        return COMMAND_BAD;
+        message_error("/proc cannot be read: %s", strerror(error));
+        return COMMAND_ERROR;
     }
     if (pid == 0 || publishers->count > 0)
-        return COMMAND_FINE;
-    complain_named("process %ld publishes nothing that may be read: it needs the key "
-                   "publish:True, and to be of the same user",
-                   (long)pid);
+        return COMMAND_SUCCESS;
+    message_error("process %ld publishes no statistics that this user can read; set its key "
+                  "publish:True, and "
+                  "run as its user",
+                  (long)pid);
     publishers_fini(publishers);
     return COMMAND_MISMATCH;
 }
 
-static int print_once(const struct option_values *arguments, const struct top_wish *wish)
+static int print_once(const struct option_values *arguments, const struct top_options *options)
 {
     struct top_budget budget = {.status = XSEG_OK};
     struct publishers publishers;
     bool fine = false;
 
-    if (wish->budget)
-        top_budget_look(&budget, wish->budget);
+    if (options->budget)
+        top_budget_init(&budget, options->budget);
     if (budget.status != XSEG_OK) {
-        complain_named("%s", budget.problem);
+        message_error("%s", budget.problem);
         top_budget_fini(&budget);
         return budget.status == XSEG_ERR_FILE || budget.status == XSEG_ERR_BUSY ? COMMAND_MISMATCH
-                                                                                : COMMAND_BAD;
+                                                                                : COMMAND_ERROR;
     }
-    const int found = find_publishers(&publishers, wish->pid);
-    if (found == COMMAND_FINE) {
-        fine = print_all(arguments, &publishers, wish->budget ? &budget : NULL);
+    const int found = find_publishers(&publishers, options->pid);
+    if (found == COMMAND_SUCCESS) {
+        fine = print_all(arguments, &publishers, options->budget ? &budget : NULL);
         publishers_fini(&publishers);
     }
     top_budget_fini(&budget);
-    return found != COMMAND_FINE || fine ? found : COMMAND_BAD;
+    return found != COMMAND_SUCCESS || fine ? found : COMMAND_ERROR;
 }
 
 static int run(const struct option_values *arguments)
 {
-    const struct top_wish wish = {
-        .by = (enum top_by)arguments->of[OPTION_SORT].number,
-        .seconds = (unsigned)arguments->of[OPTION_INTERVAL].number,
-        .pid = (pid_t)arguments->of[OPTION_PID].number,
-        .budget = arguments->of[OPTION_BUDGET].text,
+    const struct top_options options = {
+        .by = (enum top_by)option_number(arguments, OPTION_SORT),
+        .seconds = (unsigned)option_number(arguments, OPTION_INTERVAL),
+        .pid = (pid_t)option_number(arguments, OPTION_PID),
+        .budget = option_text(arguments, OPTION_BUDGET),
     };
     const char *why;
 
-    if (!agree(arguments))
-        return COMMAND_BAD;
-    if (arguments->of[OPTION_ONCE].given)
-        return print_once(arguments, &wish);
+    if (!check_options(arguments))
+        return COMMAND_ERROR;
+    if (option_given(arguments, OPTION_ONCE))
+        return print_once(arguments, &options);
     why = !isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO)
-              ? "standard input and output are no terminal: give --once"
-              : top_screen_run(&wish);
+              ? "standard input and output must be a terminal; use --once"
+              : top_screen_run(&options);
     if (!why)
-        return COMMAND_FINE;
-    complain_named("%s", why);
-    return COMMAND_BAD;
+        return COMMAND_SUCCESS;
+    message_error("%s", why);
+    return COMMAND_ERROR;
 }
 
 const struct command command_top = {
@@ -146,28 +149,32 @@ const struct command command_top = {
     .options = {OPTION_ONCE, OPTION_SORT, OPTION_INTERVAL, OPTION_PID, OPTION_BUDGET, OPTION_JSON,
                 OPTION_COLOR, OPTION_HELP},
     .description =
-        "Shows the memory of processes that have the key `publish:True`, by device and pool: "
-        "allocated, pending, cached and reserved bytes, the peak of reserved bytes, the numbers of "
-        "failed requests, and the age of these figures. The kernel lets a user see "
-        "the processes of that user; others are counted.\n"
-        "\n"
-        "With `--budget`, also which processes share devices by a budget file, whether they "
-        "publish or "
-        "not.\n"
-        "\n"
-        "On a terminal: `q` quits, `<` and `>` order by another column, `p` shows and hides "
-        "pools, arrows scroll, the space bar looks at once.",
+        "Shows the memory of the processes that publish their statistics (key `publish:True`), by "
+        "device and pool: allocated, pending, cached and reserved bytes, the peak of reserved "
+        "bytes, registered bytes, the numbers of out-of-memory errors and of rejected requests, "
+        "and the age of these values. Without root privileges, only processes of the same user can "
+        "be read; the first line has the number of the others."
+        "\n\n"
+        "With `--budget`, a second table shows the processes that share devices through a budget "
+        "file, including those that do not publish."
+        "\n\n"
+        "Keys on a terminal: `q` quits, `<` and `>` select the column to sort by, `p` shows or "
+        "hides pools, the up and down arrows and Page Up and Page Down scroll the rows, the left "
+        "and right arrows scroll the columns if the terminal is too narrow for all, and the space "
+        "bar updates the values.",
     .examples =
         {
-            {"XSEG_ALLOC_CONF=publish:True ./service &", "a process that publishes"},
-            {"xseg top", "all of them, on the screen"},
-            {"xseg top --once --sort cached", "one look, as text"},
-            {"xseg top --once --budget rack7", "and who shares devices by the budget file rack7"},
-            {"xseg top --once --json | jq '.publishers[].devices[].reserved'", "for a script"},
+            {"XSEG_ALLOC_CONF=publish:True ./service &",
+             "start a process that publishes its statistics"},
+            {"xseg top", "show all such processes on the terminal"},
+            {"xseg top --once --sort cached", "print the table once, sorted by cached bytes"},
+            {"xseg top --once --budget rack7",
+             "also show who shares devices by the budget file rack7"},
+            {"xseg top --once --json | jq '.publishers[].devices[].reserved'",
+             "the reserved bytes of all devices, for a script"},
         },
-    .exits =
-        {COMMAND_EXIT_FINE,
-         "the process that is asked for publishes nothing that may be read, or there is no such "
-         "budget file",
-         "a bad argument, no terminal, or output that cannot be written"},
+    .exits = {COMMAND_EXIT_SUCCESS,
+              "the process of --pid publishes nothing that the user may read, or there is no such "
+              "budget file",
+              "an invalid argument, no terminal, or an output error"},
 };

@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,43 +14,149 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "src/tools/commands/top/published.h"
-#include "src/tools/containers/array.h"
-#include "src/tools/output/printable.h"
+#include "src/tools/containers/containers.h"
+#include "src/tools/output/text.h"
 
-/* Where the link of a descriptor leads. */
-#define TARGET "/memfd:" XSEG_PUBLISHED_NAME " (deleted)"
+#define TRIES       20u /* reads of a file that changes while it is read */
+#define HEAD_BYTES  offsetof(struct xseg_published, samples)
+#define FILES_MAX   64u /* of one process */
+#define START_FIELD 22  /* of /proc/PID/stat */
 
-/* Files of one process that are looked at: a process may have any number. */
-#define FILES_MOST 64u
+/* The link of a file descriptor in /proc/PID/fd. */
+#define LINK_TARGET "/memfd:" XSEG_PUBLISHED_NAME " (deleted)"
 
-#define START_FIELD 22 /* of /proc/PID/stat */
+/* --- Samples. --- */
 
-/* A process that is looked at. */
+static bool invalid(const char **why, const char *problem)
+{
+    *why = problem;
+    return false;
+}
+
+static bool has_device(const struct xseg_published_sample *sample, int32_t ordinal)
+{
+    for (uint32_t i = 0; i < sample->device_count; i++)
+        if (sample->devices[i].ordinal == ordinal)
+            return true;
+    return false;
+}
+
+/* Escape and terminate a label. */
+static void escape_label(char label[XSEG_PUBLISHED_LABEL])
+{
+    char raw[XSEG_PUBLISHED_LABEL];
+
+    memcpy(raw, label, sizeof(raw));
+    raw[sizeof(raw) - 1] = '\0';
+    (void)text_escape(raw, label, XSEG_PUBLISHED_LABEL);
+}
+
+static bool check_sample(struct xseg_published_sample *sample, const char **why)
+{
+    if (sample->device_count > XSEG_PUBLISHED_DEVICES || sample->pool_count > XSEG_PUBLISHED_POOLS)
+        return invalid(why,
+                       "unreadable: the file has more devices or pools than the format allows");
+    for (uint32_t i = 0; i < sample->device_count; i++)
+        if (sample->devices[i].ordinal < 0)
+            return invalid(why, "unreadable: negative device ordinal");
+    for (uint32_t i = 0; i < sample->pool_count; i++) {
+        struct xseg_published_pool *pool = &sample->pools[i];
+
+        if (!has_device(sample, pool->ordinal))
+            return invalid(why, "unreadable: pool of an unknown device");
+        if (pool->kind > XSEG_PUBLISHED_OTHERS)
+            return invalid(why, "unreadable: pool of an unknown kind");
+        escape_label(pool->label);
+    }
+    return true;
+}
+
+bool published_copy(const void *bytes, size_t count, struct xseg_published *head,
+                    struct xseg_published_sample *sample, const char **why)
+{
+    const char *from = bytes;
+
+    if (count < HEAD_BYTES)
+        return invalid(why, "unreadable: the file is too short");
+    memcpy(head, bytes, HEAD_BYTES);
+    if (memcmp(head->magic, XSEG_PUBLISHED_MAGIC, sizeof(head->magic)) != 0)
+        return invalid(why, "unreadable: xseg did not write the file");
+    if (head->version != XSEG_PUBLISHED_VERSION)
+        return invalid(why, "unreadable: another version of xseg wrote the file");
+    if (head->bytes != sizeof(*head) || count < sizeof(*head))
+        return invalid(why, "unreadable: the file is too short");
+    memcpy(sample, from + HEAD_BYTES + (head->sequence % 2) * sizeof(*sample), sizeof(*sample));
+    return check_sample(sample, why);
+}
+
+static bool read_sequence(int file, uint64_t *sequence)
+{
+    return pread(file, sequence, sizeof(*sequence), offsetof(struct xseg_published, sequence)) ==
+           (ssize_t)sizeof(*sequence);
+}
+
+/* Read a file between two changes.  Returns the number of bytes; -1: the file changes during each read. */
+static ssize_t read_unchanged(int file, void *bytes, size_t capacity)
+{
+    uint64_t before = 0, after = 0;
+
+    for (unsigned i = 0; i < TRIES; i++) {
+        /* The copy in the kernel and the system call are no memory barriers. */
+        const bool has_sequence = read_sequence(file, &before);
+        atomic_thread_fence(memory_order_acquire);
+        const ssize_t count = pread(file, bytes, capacity, 0);
+        atomic_thread_fence(memory_order_acquire);
+
+        if (!has_sequence || count < (ssize_t)HEAD_BYTES)
+            return count < 0 ? 0 : count;
+        if (read_sequence(file, &after) && before == after)
+            return count;
+        (void)usleep(1000);
+    }
+    return -1;
+}
+
+bool published_read(int file, struct xseg_published *head, struct xseg_published_sample *sample,
+                    const char **why)
+{
+    struct xseg_published *bytes = malloc(sizeof(*bytes));
+    bool fine = false;
+
+    if (!bytes)
+        return invalid(why, "unreadable: out of host memory");
+    const ssize_t count = read_unchanged(file, bytes, sizeof(*bytes));
+    if (count < 0)
+        (void)invalid(why, "unreadable: the file changes faster than it can be read");
+    else
+        fine = published_copy(bytes, (size_t)count, head, sample, why);
+    free(bytes);
+    return fine;
+}
+
+/* --- Processes. --- */
+
 struct process {
     pid_t pid;
-    int folder;             /* /proc/PID */
-    ino_t seen[FILES_MOST]; /* its files so far: a descriptor may have been duplicated */
+    int folder;            /* /proc/PID */
+    ino_t seen[FILES_MAX]; /* inodes of its files so far, since descriptors can be duplicated */
     unsigned seen_count;
 };
 
-/* --- What /proc says of a process. --- */
-
-/* Read a small file of the process.  Returns false where there is none, or nothing in it. */
-static bool read_text(const struct process *process, const char *name, char *text, size_t room)
+/* Read the beginning of a file in /proc/PID.  Returns false if the file does not exist or is empty. */
+static bool read_text(const struct process *process, const char *name, char *text, size_t capacity)
 {
     const int file = openat(process->folder, name, O_RDONLY | O_CLOEXEC);
     ssize_t bytes;
 
     if (file < 0)
         return false;
-    bytes = read(file, text, room - 1);
+    bytes = read(file, text, capacity - 1);
     (void)close(file);
     text[bytes > 0 ? bytes : 0] = '\0';
     return bytes > 0;
 }
 
-/* When it began, in the kernel's ticks; 0 where that is not known. */
+/* The start time in clock ticks since boot; 0: unknown. */
 static uint64_t read_start(const struct process *process)
 {
     char text[1024];
@@ -63,8 +170,8 @@ static uint64_t read_start(const struct process *process)
     return at ? strtoull(at, NULL, 10) : 0;
 }
 
-/* The number of a process as the process itself sees it: the last one of a line that has one for each namespace. */
-static long read_own_number(const struct process *process)
+/* The process ID in the innermost PID namespace, which is the last one of the line NSpid. */
+static long read_own_pid(const struct process *process)
 {
     char text[4096], *line, *end;
 
@@ -82,20 +189,20 @@ static long read_own_number(const struct process *process)
 
 static bool is_writer(const struct process *process, const struct xseg_published *head)
 {
-    return head->pid == read_own_number(process) && head->start_ticks == read_start(process) &&
+    return head->pid == read_own_pid(process) && head->start_ticks == read_start(process) &&
            head->start_ticks != 0;
 }
 
-static void read_command(const struct process *process, char *command, size_t room)
+static void read_command(const struct process *process, char *command, size_t capacity)
 {
     char text[64] = "";
 
     (void)read_text(process, "comm", text, sizeof(text));
     text[strcspn(text, "\n")] = '\0';
-    (void)printable_copy(text, command, room);
+    (void)text_escape(text, command, capacity);
 }
 
-/* --- Its files. --- */
+/* --- Files of a process. --- */
 
 static double age_of(uint64_t time_ns)
 {
@@ -110,7 +217,7 @@ static bool add(struct publishers *publishers, const struct publisher *found)
 {
     struct publisher *kept;
 
-    if (!array_room((void **)&publishers->list, publishers->count, sizeof(publishers->list[0])))
+    if (!array_reserve((void **)&publishers->list, publishers->count, sizeof(publishers->list[0])))
         return false;
     kept = malloc(sizeof(*kept));
     if (!kept)
@@ -120,11 +227,8 @@ static bool add(struct publishers *publishers, const struct publisher *found)
     return true;
 }
 
-/*
- * Open a descriptor of another process for reading.
- *
- * The link may lead elsewhere by now, to what opening alone changes or waits for: it is looked at before it is opened.
- */
+/* Open a file descriptor of another process for reading.  The file can have been replaced, for example by a device or a FIFO
+ * for which open() has side effects or blocks, so its type is checked with O_PATH first. */
 static int open_file(struct process *process, int descriptors, const char *name)
 {
     const int path = openat(descriptors, name, O_PATH | O_CLOEXEC);
@@ -148,61 +252,61 @@ static int open_file(struct process *process, int descriptors, const char *name)
     return file;
 }
 
-static bool note_file(struct publishers *publishers, struct process *process, int file)
+static bool add_file(struct publishers *publishers, struct process *process, int file)
 {
     struct publisher found = {.pid = process->pid};
     struct xseg_published head;
-    const bool is_read = published_read(file, &head, &found.frame, &found.problem);
+    const bool is_read = published_read(file, &head, &found.sample, &found.problem);
 
     if (is_read && !is_writer(process, &head))
         return true;
     read_command(process, found.command, sizeof(found.command));
     if (is_read)
-        found.age = age_of(found.frame.time_ns);
+        found.age = age_of(found.sample.time_ns);
     return add(publishers, &found);
 }
 
-/* Returns false without host memory. */
-static bool look_at_descriptor(struct publishers *publishers, struct process *process,
-                               int descriptors, const char *name)
+/* Returns false on host allocation failure. */
+static bool read_descriptor(struct publishers *publishers, struct process *process, int descriptors,
+                            const char *name)
 {
-    char target[sizeof(TARGET)];
+    char target[sizeof(LINK_TARGET)];
     const ssize_t bytes = readlinkat(descriptors, name, target, sizeof(target));
     bool fine = true;
     int file;
 
-    if (bytes != (ssize_t)strlen(TARGET) || memcmp(target, TARGET, strlen(TARGET)) != 0 ||
-        process->seen_count == FILES_MOST)
+    if (bytes != (ssize_t)strlen(LINK_TARGET) ||
+        memcmp(target, LINK_TARGET, strlen(LINK_TARGET)) != 0 || process->seen_count == FILES_MAX)
         return true;
     file = open_file(process, descriptors, name);
     if (file >= 0) {
-        fine = note_file(publishers, process, file);
+        fine = add_file(publishers, process, file);
         (void)close(file);
     }
     return fine;
 }
 
-static bool look_at_descriptors(struct publishers *publishers, struct process *process, DIR *folder)
+static bool read_descriptors(struct publishers *publishers, struct process *process, DIR *folder)
 {
     struct dirent *entry;
     bool fine = true;
 
     while (fine && (entry = readdir(folder)) != NULL)
         if (isdigit((unsigned char)entry->d_name[0]))
-            fine = look_at_descriptor(publishers, process, dirfd(folder), entry->d_name);
+            fine = read_descriptor(publishers, process, dirfd(folder), entry->d_name);
     return fine;
 }
 
-/* Threads of the kernel, and processes that have ended, have no command line: they are not counted. */
-static bool is_programme(const struct process *process)
+/* Kernel threads and zombies have no command line. */
+static bool is_user_process(const struct process *process)
 {
     char text[2];
 
     return read_text(process, "cmdline", text, sizeof(text));
 }
 
-/* Returns false without host memory. */
-static bool look_at_process(struct publishers *publishers, int proc, const char *name)
+/* Returns false on host allocation failure. */
+static bool read_process(struct publishers *publishers, int proc, const char *name)
 {
     struct process process = {.pid = (pid_t)strtol(name, NULL, 10)};
     bool fine = true;
@@ -215,19 +319,19 @@ static bool look_at_process(struct publishers *publishers, int proc, const char 
     file = openat(process.folder, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     folder = file >= 0 ? fdopendir(file) : NULL;
     if (folder) {
-        fine = look_at_descriptors(publishers, &process, folder);
+        fine = read_descriptors(publishers, &process, folder);
         (void)closedir(folder);
     } else if (file >= 0) {
         (void)close(file);
         fine = false;
-    } else if ((errno == EACCES || errno == EPERM) && is_programme(&process)) {
+    } else if ((errno == EACCES || errno == EPERM) && is_user_process(&process)) {
         publishers->hidden++;
     }
     (void)close(process.folder);
     return fine;
 }
 
-/* --- All of them. --- */
+/* --- All processes. --- */
 
 static int compare(const void *a, const void *b)
 {
@@ -236,14 +340,14 @@ static int compare(const void *a, const void *b)
     return ((*one)->pid > (*other)->pid) - ((*one)->pid < (*other)->pid);
 }
 
-static bool look_at_all(struct publishers *publishers, DIR *proc)
+static bool read_all(struct publishers *publishers, DIR *proc)
 {
     struct dirent *entry;
     bool fine = true;
 
     while (fine && (entry = readdir(proc)) != NULL)
         if (isdigit((unsigned char)entry->d_name[0]))
-            fine = look_at_process(publishers, dirfd(proc), entry->d_name);
+            fine = read_process(publishers, dirfd(proc), entry->d_name);
     return fine;
 }
 
@@ -257,8 +361,7 @@ int publishers_find(struct publishers *publishers, pid_t pid)
     if (!proc)
         return errno;
     (void)snprintf(name, sizeof(name), "%ld", (long)pid);
-    fine =
-        pid != 0 ? look_at_process(publishers, dirfd(proc), name) : look_at_all(publishers, proc);
+    fine = pid != 0 ? read_process(publishers, dirfd(proc), name) : read_all(publishers, proc);
     (void)closedir(proc);
     if (!fine) {
         publishers_fini(publishers);

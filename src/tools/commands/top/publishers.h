@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The processes that publish their memory (xseg/published.h), found under /proc.
+ * The processes that publish their statistics (src/base/published.h), found in /proc.
  *
- * A process may end at any time, and another one get its number: a file is taken for that of a process only if that
- * process wrote it.
+ * The contents of such files are not trusted: any process can have a file with that name and change it at any time.  Therefore
+ * a file is copied first, and the copy is validated.  A file belongs to a process only if that process wrote it, because a
+ * process can exit at any time and another process can get its ID.
  *
  * Locking: none.
  */
@@ -19,25 +20,39 @@
 /* An allocator of a process. */
 struct publisher {
     pid_t pid;
-    char command[64];                   /* of the process, printable */
-    const char *problem;                /* why its file cannot be read; NULL: it was */
-    double age;                         /* seconds since the frame was filled */
-    struct xseg_published_sample frame; /* where there is no problem */
+    char command[64];    /* printable */
+    const char *problem; /* why its file cannot be read; NULL: the sample is valid */
+    double age;          /* of the sample, in seconds */
+    struct xseg_published_sample sample; /* valid if `problem` is NULL */
 };
 
 struct publishers {
-    struct publisher **list; /* in order of pid */
+    struct publisher **list; /* sorted by pid */
     size_t count;
-    unsigned hidden; /* processes whose descriptors may not be looked at */
+    unsigned hidden; /* processes whose file descriptors this user may not read */
 };
 
 /*
- * Look at all processes, or at one.
+ * Read the statistics of all processes, or of one.
  *
- * pid: 0 for all
- * Returns: 0, or an errno: /proc is not there (ENOENT, ...), or ENOMEM.  After an error there is nothing to end.
+ * @param pid  0: all processes
+ * @return 0; ENOMEM; or the error of opening /proc.  After an error, `publishers` is empty
  */
 int publishers_find(struct publishers *publishers, pid_t pid);
 void publishers_fini(struct publishers *publishers);
+
+/*
+ * Copy the current sample from the contents of a file and validate it: counts and kinds are in range, the device of each pool
+ * exists, and strings are printable and terminated.
+ *
+ * @param head  receives everything before the samples
+ * @param why   receives an error message if the contents are invalid
+ */
+bool published_copy(const void *bytes, size_t count, struct xseg_published *head,
+                    struct xseg_published_sample *sample, const char **why);
+
+/* Read the current sample of an open file of any type, as published_copy() does.  Does not block. */
+bool published_read(int file, struct xseg_published *head, struct xseg_published_sample *sample,
+                    const char **why);
 
 #endif

@@ -12,19 +12,21 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Lines above the rows, and below. */
+/* Lines above the rows: summary, what is hidden, heading.  Below the rows: keys. */
 #define ABOVE 3
 #define BELOW 1
 
 struct screen {
-    const struct top_wish *wish;
+    const struct top_options *options;
     enum top_by by;
     bool has_pools;
-    size_t first; /* row at the top */
+    size_t first;  /* the first row on the screen */
+    unsigned page; /* of columns */
+    struct top_layout layout;
     struct publishers publishers;
     struct top_table table;
     struct top_budget budget;
-    const char *why; /* the screen cannot be gone on with */
+    const char *problem; /* error message; NULL: none */
 };
 
 static int64_t read_ms(void)
@@ -35,53 +37,72 @@ static int64_t read_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* --- What is shown. --- */
+/* --- Contents. --- */
 
-static bool order_rows(struct screen *screen)
+static bool sort_rows(struct screen *screen)
 {
     top_table_fini(&screen->table);
     if (top_table_init(&screen->table, &screen->publishers, screen->by, screen->has_pools))
         return true;
-    screen->why = "no host memory is left";
+    screen->problem = "out of host memory";
     return false;
 }
 
-static bool look(struct screen *screen)
+static bool update(struct screen *screen)
 {
     int error;
 
     top_table_fini(&screen->table);
     publishers_fini(&screen->publishers);
     top_budget_fini(&screen->budget);
-    if (screen->wish->budget)
-        top_budget_look(&screen->budget, screen->wish->budget);
-    error = publishers_find(&screen->publishers, screen->wish->pid);
+    if (screen->options->budget)
+        top_budget_init(&screen->budget, screen->options->budget);
+    error = publishers_find(&screen->publishers, screen->options->pid);
     if (error != 0) {
-        screen->why = strerror(error);
+        screen->problem = strerror(error);
         return false;
     }
-    return order_rows(screen);
+    return sort_rows(screen);
 }
 
-/* Lines of the second table, with an empty one above: no more than half of the screen. */
+/* The number of lines of the second table, with an empty one above it: at most half of the screen. */
 static size_t budget_rows(const struct screen *screen)
 {
-    const size_t most = LINES > 0 ? (size_t)LINES / 2 : 0;
-    const size_t wanted = screen->wish->budget ? top_budget_lines(&screen->budget) + 1 : 0;
+    const size_t limit = LINES > 0 ? (size_t)LINES / 2 : 0;
+    const size_t needed = screen->options->budget ? top_budget_lines(&screen->budget) + 1 : 0;
 
-    return wanted < most ? wanted : most;
+    return needed < limit ? needed : limit;
 }
 
 static size_t rows_that_fit(const struct screen *screen)
 {
-    const size_t taken = ABOVE + BELOW + budget_rows(screen);
+    const size_t others = ABOVE + BELOW + budget_rows(screen);
 
-    return LINES > 0 && (size_t)LINES > taken ? (size_t)LINES - taken : 0;
+    return LINES > 0 && (size_t)LINES > others ? (size_t)LINES - others : 0;
 }
 
 static void put(int row, const char *line)
 {
     (void)mvaddnstr(row, 0, line, COLS);
+}
+
+/* "rows 3 to 7 of 12; column page 1 of 2", if rows or columns are hidden. */
+static void draw_hidden(const struct screen *screen, size_t fit)
+{
+    const size_t count = screen->table.count, first = screen->first;
+    const bool has_rows = fit > 0 && count > fit;
+    char text[TOP_LINE] = "";
+    size_t at = 0;
+
+    if (has_rows)
+        at += (size_t)snprintf(text, sizeof(text), "rows %zu to %zu of %zu", first + 1, first + fit,
+                               count);
+    if (screen->layout.pages > 1)
+        (void)snprintf(text + at, sizeof(text) - at, "%scolumn page %u of %u", at > 0 ? "; " : "",
+                       screen->page + 1, screen->layout.pages);
+    (void)attron(A_DIM);
+    put(1, text);
+    (void)attroff(A_DIM);
 }
 
 static void draw_head(const struct screen *screen)
@@ -92,21 +113,22 @@ static void draw_head(const struct screen *screen)
     top_table_summary(&screen->table, &screen->publishers, line);
     (void)snprintf(title, sizeof(title), "xseg top - %s", line);
     put(0, title);
-    top_table_head(line, screen->by, &from, &length);
+    top_table_head(&screen->layout, screen->by, line, &from, &length);
     (void)attron(A_BOLD);
     put(ABOVE - 1, line);
     (void)attroff(A_BOLD);
-    if (from < COLS)
+    if (length > 0 && from < COLS)
         (void)mvchgat(ABOVE - 1, from, length, A_REVERSE | A_BOLD, 0, NULL);
 }
 
 static void draw_budget(const struct screen *screen)
 {
+    const struct top_layout layout = top_budget_layout(COLS, screen->page);
     const int rows = (int)budget_rows(screen);
     char line[TOP_LINE];
 
     for (int i = 1; i < rows; i++) {
-        top_budget_line(&screen->budget, (size_t)i - 1, line);
+        top_budget_line(&layout, &screen->budget, (size_t)i - 1, line);
         (void)(i == 1 ? attron(A_BOLD) : attroff(A_BOLD));
         put(LINES - BELOW - rows + i, line);
     }
@@ -120,18 +142,21 @@ static void draw(struct screen *screen)
 
     if (screen->first + fit > screen->table.count)
         screen->first = screen->table.count > fit ? screen->table.count - fit : 0;
+    screen->layout = top_table_layout(COLS, screen->by, screen->page);
+    if (screen->page >= screen->layout.pages)
+        screen->page = screen->layout.pages - 1;
     (void)erase();
     draw_head(screen);
+    draw_hidden(screen, fit);
     if (screen->table.count == 0)
-        put(ABOVE, "no process publishes its memory: give one the key publish:True");
+        put(ABOVE, TOP_NO_PROCESS);
     for (size_t i = 0; i < fit && screen->first + i < screen->table.count; i++) {
-        top_table_line(&screen->table.rows[screen->first + i], line);
+        top_table_line(&screen->layout, &screen->table.rows[screen->first + i], line);
         put(ABOVE + (int)i, line);
     }
     draw_budget(screen);
     (void)attron(A_DIM);
-    put(LINES - 1,
-        "q quit   < > order by another column   p pools   arrows scroll   space look now");
+    put(LINES - 1, "q quit  < > sort  p pools  arrows scroll  space update");
     (void)attroff(A_DIM);
     (void)refresh();
 }
@@ -142,37 +167,48 @@ static void scroll_rows(struct screen *screen, int64_t by)
 {
     const int64_t first = (int64_t)screen->first + by;
 
-    screen->first = first > 0 ? (size_t)first : 0; /* draw() sees to the other end */
+    screen->first = first > 0 ? (size_t)first : 0; /* draw() limits it to the last row */
 }
 
-static bool order_by(struct screen *screen, int step)
+static void scroll_columns(struct screen *screen, int by)
+{
+    if (by < 0 && screen->page > 0)
+        screen->page--;
+    if (by > 0 && screen->page + 1 < screen->layout.pages)
+        screen->page++;
+}
+
+static bool sort_by(struct screen *screen, int step)
 {
     screen->by = (enum top_by)(((int)screen->by + step + TOP_BYS) % TOP_BYS);
-    return order_rows(screen);
+    screen->page = 0; /* which shows the sort column */
+    return sort_rows(screen);
 }
 
-/* Returns false if that was the end. */
-static bool take_key(struct screen *screen, int key, int64_t *due)
+/* Returns false to quit. */
+static bool handle_key(struct screen *screen, int key, int64_t *due)
 {
-    const int64_t page = (int64_t)rows_that_fit(screen);
+    const int64_t rows = (int64_t)rows_that_fit(screen);
 
     switch (key) {
     case 'q':
     case 'Q':
         return false;
     case '<':
-    case KEY_LEFT:
-        return order_by(screen, -1);
+        return sort_by(screen, -1);
     case '>':
+        return sort_by(screen, 1);
+    case KEY_LEFT:
     case KEY_RIGHT:
-        return order_by(screen, 1);
+        scroll_columns(screen, key == KEY_LEFT ? -1 : 1);
+        break;
     case 'p':
         screen->has_pools = !screen->has_pools;
-        return order_rows(screen);
+        return sort_rows(screen);
     case ' ':
         *due = 0;
         break;
-    case 'L' & 0x1f: /* Ctrl-L: what others have written to the terminal goes away */
+    case 'L' & 0x1f: /* Ctrl-L: redraw what other programs have overwritten */
         (void)clearok(curscr, TRUE);
         break;
     case KEY_UP:
@@ -181,7 +217,7 @@ static bool take_key(struct screen *screen, int key, int64_t *due)
         break;
     case KEY_PPAGE:
     case KEY_NPAGE:
-        scroll_rows(screen, key == KEY_PPAGE ? -page : page);
+        scroll_rows(screen, key == KEY_PPAGE ? -rows : rows);
         break;
     case KEY_HOME:
         screen->first = 0;
@@ -189,13 +225,13 @@ static bool take_key(struct screen *screen, int key, int64_t *due)
     case KEY_END:
         screen->first = screen->table.count;
         break;
-    default: /* KEY_RESIZE among them: what is drawn next has the new size */
+    default: /* also KEY_RESIZE: draw() uses the new size */
         break;
     }
     return true;
 }
 
-/* Whether there is still a terminal to read from: without one getch() comes back at once, for ever. */
+/* Whether the terminal still exists.  Without it, getch() returns immediately, forever. */
 static bool has_terminal(void)
 {
     struct pollfd terminal = {.fd = STDIN_FILENO, .events = POLLIN};
@@ -206,24 +242,23 @@ static bool has_terminal(void)
 static void show(struct screen *screen)
 {
     int64_t due = 0, now;
-    bool goes_on = true;
+    bool is_running = true;
 
-    while (goes_on) {
+    while (is_running) {
         now = read_ms();
         if (now >= due) {
-            goes_on = look(screen);
-            due = now + (int64_t)screen->wish->seconds * 1000;
+            is_running = update(screen);
+            due = now + (int64_t)screen->options->seconds * 1000;
         }
-        if (!goes_on)
+        if (!is_running)
             break;
         draw(screen);
         timeout((int)(due > now ? due - now : 0));
-        goes_on = take_key(screen, getch(), &due) && has_terminal();
+        is_running = handle_key(screen, getch(), &due) && has_terminal();
     }
 }
 
-/* Start ncurses, or return NULL.  Whether the terminal is known is asked first: newterm() loses host memory where it is
- * not. */
+/* Start ncurses.  NULL: the terminal is unknown; setupterm() checks that, because newterm() leaks host memory then. */
 static SCREEN *start(void)
 {
     int error;
@@ -234,13 +269,13 @@ static SCREEN *start(void)
     return newterm(NULL, stdout, stdin);
 }
 
-const char *top_screen_run(const struct top_wish *wish)
+const char *top_screen_run(const struct top_options *options)
 {
-    struct screen screen = {.wish = wish, .by = wish->by, .has_pools = true};
+    struct screen screen = {.options = options, .by = options->by, .has_pools = true};
     SCREEN *terminal = start();
 
     if (!terminal)
-        return "the terminal cannot show a table (is TERM right?): give --once";
+        return "ncurses does not support this terminal (check TERM); use --once";
     (void)cbreak();
     (void)noecho();
     (void)keypad(stdscr, TRUE);
@@ -251,15 +286,15 @@ const char *top_screen_run(const struct top_wish *wish)
     top_table_fini(&screen.table);
     publishers_fini(&screen.publishers);
     top_budget_fini(&screen.budget);
-    return screen.why;
+    return screen.problem;
 }
 
 #else
 
-const char *top_screen_run(const struct top_wish *wish)
+const char *top_screen_run(const struct top_options *options)
 {
-    (void)wish;
-    return "this xseg was built without ncurses: give --once";
+    (void)options;
+    return "xseg was built without ncurses; use --once";
 }
 
 #endif

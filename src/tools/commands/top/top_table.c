@@ -2,17 +2,120 @@
 #include "src/tools/commands/top/top_table.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/tools/output/amount.h"
 #include "src/tools/output/output.h"
-#include "src/tools/output/printable.h"
+#include "src/tools/output/text.h"
+#include "xseg/allocator.h"
+#include "xseg/budget.h"
 
-/* --- Order. --- */
+#define ALL_COLUMNS (~0u)
+#define CELL        40 /* bytes of a cell, with its terminator */
 
-/* What a row is ordered by; a device's pools stand below it, whatever theirs is. */
+/* --- Layout. --- */
+
+struct column {
+    const char *name;
+    int width;         /* negative: aligned to the left */
+    unsigned priority; /* 0: identifies the row; otherwise 1 is the highest, or ONLY_IF_ALL_FIT */
+};
+
+#define ONLY_IF_ALL_FIT UINT_MAX
+
+/* The widths of COMMAND: if all columns fit, on a terminal of 60 columns or more, and on a narrower one. */
+#define COMMAND_WIDTH        15
+#define COMMAND_WIDTH_NARROW 8
+#define NARROW               60
+
+static int width_of(const struct column *column, const struct top_layout *layout)
+{
+    if (strcmp(column->name, "COMMAND") == 0)
+        return -layout->command_width;
+    return column->width;
+}
+
+/* The width of a line, and of the separators in front of all columns but the first. */
+static int line_width(const struct column *columns, unsigned count, const struct top_layout *layout)
+{
+    int width = -2;
+
+    for (unsigned i = 0; i < count; i++)
+        if (layout->shown & 1u << i)
+            width += abs(width_of(&columns[i], layout)) + 2;
+    return width;
+}
+
+static int find_priority(const struct column *columns, unsigned count, unsigned priority)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (columns[i].priority == priority)
+            return (int)i;
+    return -1;
+}
+
+/* Select the columns of a page.  first: the column with the highest priority; -1: as in the table */
+static struct top_layout choose_columns(const struct column *columns, unsigned count, int width,
+                                        int first, unsigned page)
+{
+    struct top_layout layout = {ALL_COLUMNS, 1, COMMAND_WIDTH}, result;
+    unsigned fixed = 0;
+
+    if (width == 0 || line_width(columns, count, &layout) <= width)
+        return layout;
+    for (unsigned i = 0; i < count; i++)
+        fixed |= columns[i].priority == 0 ? 1u << i : 0;
+    layout = (struct top_layout){fixed, 0, width < NARROW ? COMMAND_WIDTH_NARROW : COMMAND_WIDTH};
+    for (unsigned priority = 0; priority <= count; priority++) {
+        const int at = priority == 0 ? first : find_priority(columns, count, priority);
+        struct top_layout next = layout;
+
+        if (at < 0 || (at == first && priority > 0) || fixed & 1u << at)
+            continue;
+        next.shown |= 1u << at;
+        if (layout.shown != fixed && line_width(columns, count, &next) > width) {
+            if (layout.pages++ <= page)
+                result = layout;
+            next.shown = fixed | 1u << at;
+        }
+        layout.shown = next.shown;
+    }
+    if (layout.pages++ <= page)
+        result = layout;
+    result.pages = layout.pages;
+    return result;
+}
+
+/* Join the cells of the columns that are shown. */
+static void put_cells(const struct column *columns, unsigned count, const struct top_layout *layout,
+                      char cells[][CELL], char line[TOP_LINE])
+{
+    size_t at = 0;
+
+    line[0] = '\0';
+    for (unsigned i = 0; i < count && at < TOP_LINE; i++) {
+        const int width = width_of(&columns[i], layout);
+
+        if (layout->shown & 1u << i)
+            at += (size_t)snprintf(line + at, TOP_LINE - at, "%s%*.*s", at > 0 ? "  " : "", width,
+                                   abs(width), cells[i]);
+    }
+}
+
+/* Join the first cells, and add a message. */
+static void put_message(const struct top_layout *layout, long pid, const char *command,
+                        const char *message, char line[TOP_LINE])
+{
+    (void)snprintf(line, TOP_LINE, "%8ld  %-*.*s  %s", pid, layout->command_width,
+                   layout->command_width, command, message);
+}
+
+/* --- Rows. --- */
+
+/* The sort key of a row, 0 for TOP_BY_PID.  The pools of a device follow its row, whatever their keys are. */
 static uint64_t value_of(const struct top_row *row, enum top_by by)
 {
     const struct xseg_published_device *device = row->device;
@@ -23,7 +126,7 @@ static uint64_t value_of(const struct top_row *row, enum top_by by)
     switch (by) {
     case TOP_BY_RESERVED:
         return pool ? pool->reserved : device->reserved;
-    case TOP_BY_LIVE:
+    case TOP_BY_ALLOCATED:
         return pool ? pool->allocated : device->allocated;
     case TOP_BY_PENDING:
         return pool ? pool->pending : device->pending;
@@ -44,7 +147,7 @@ static uint64_t value_of(const struct top_row *row, enum top_by by)
     return 0;
 }
 
-static enum top_by order;
+static enum top_by order; /* of compare_rows() */
 
 static int compare_rows(const void *a, const void *b)
 {
@@ -69,33 +172,31 @@ static void sort(struct top_row *rows, size_t count, enum top_by by)
         qsort(rows, count, sizeof(*rows), compare_rows);
 }
 
-/* --- Rows. --- */
-
-/* A row for each device, or one for a process without any. */
+/* Add a row for each device, or one for a process without devices. */
 static size_t add_devices(struct top_row *rows, const struct publisher *publisher)
 {
-    if (publisher->problem || publisher->frame.device_count == 0) {
+    if (publisher->problem || publisher->sample.device_count == 0) {
         rows[0] = (struct top_row){.publisher = publisher};
         return 1;
     }
-    for (uint32_t i = 0; i < publisher->frame.device_count; i++)
-        rows[i] = (struct top_row){.publisher = publisher, .device = &publisher->frame.devices[i]};
-    return publisher->frame.device_count;
+    for (uint32_t i = 0; i < publisher->sample.device_count; i++)
+        rows[i] = (struct top_row){.publisher = publisher, .device = &publisher->sample.devices[i]};
+    return publisher->sample.device_count;
 }
 
 static size_t add_pools(struct top_row *rows, const struct top_row *of)
 {
-    const struct xseg_published_sample *frame = &of->publisher->frame;
+    const struct xseg_published_sample *sample = &of->publisher->sample;
     size_t count = 0;
 
-    for (uint32_t i = 0; of->device && i < frame->pool_count; i++)
-        if (frame->pools[i].ordinal == of->device->ordinal)
-            rows[count++] = (struct top_row){of->publisher, of->device, &frame->pools[i]};
+    for (uint32_t i = 0; of->device && i < sample->pool_count; i++)
+        if (sample->pools[i].ordinal == of->device->ordinal)
+            rows[count++] = (struct top_row){of->publisher, of->device, &sample->pools[i]};
     return count > 1 ? count : 0;
 }
 
-/* Rows of pools, behind those of their devices.  A file may name a device twice: then its pools come twice, too. */
-static bool spread(struct top_table *table, enum top_by by)
+/* Insert the rows of pools after their devices.  A file can have a device twice; then it also has the rows of its pools twice. */
+static bool insert_pools(struct top_table *table, enum top_by by)
 {
     struct top_row *rows;
     size_t count = 0;
@@ -126,11 +227,11 @@ bool top_table_init(struct top_table *table, const struct publishers *publishers
         const struct publisher *publisher = publishers->list[i];
 
         table->processes += i == 0 || publishers->list[i - 1]->pid != publisher->pid;
-        table->devices += publisher->problem ? 0 : publisher->frame.device_count;
+        table->devices += publisher->problem ? 0 : publisher->sample.device_count;
         table->count += add_devices(&table->rows[table->count], publisher);
     }
     sort(table->rows, table->count, by);
-    if (!has_pools || spread(table, by))
+    if (!has_pools || insert_pools(table, by))
         return true;
     top_table_fini(table);
     return false;
@@ -144,6 +245,46 @@ void top_table_fini(struct top_table *table)
 
 /* --- Lines. --- */
 
+enum {
+    PID,
+    COMMAND,
+    DEVICE,
+    POOL,
+    ALLOCATED,
+    PENDING,
+    CACHED,
+    RESERVED,
+    PEAK,
+    REGISTERED,
+    OOMS,
+    REJECTED,
+    AGE,
+    COLUMNS
+};
+
+/* Without the column POOL, the column COMMAND has the labels of pools. */
+static const struct column columns[COLUMNS] = {
+    [PID] = {"PID", 8, 0},
+    [COMMAND] = {"COMMAND", -COMMAND_WIDTH, 0},
+    [DEVICE] = {"DEVICE", 6, 0},
+    [POOL] = {"POOL", -16, ONLY_IF_ALL_FIT},
+    [ALLOCATED] = {"ALLOCATED", 11, 2},
+    [PENDING] = {"PENDING", 11, 7},
+    [CACHED] = {"CACHED", 11, 3},
+    [RESERVED] = {"RESERVED", 11, 1},
+    [PEAK] = {"PEAK", 11, 5},
+    [REGISTERED] = {"REGISTERED", 11, 8},
+    [OOMS] = {"OOMS", 5, 4},
+    [REJECTED] = {"REJECTED", 8, 9},
+    [AGE] = {"AGE", 6, 6},
+};
+
+static const int column_of[TOP_BYS] = {
+    [TOP_BY_RESERVED] = RESERVED, [TOP_BY_ALLOCATED] = ALLOCATED, [TOP_BY_PENDING] = PENDING,
+    [TOP_BY_CACHED] = CACHED,     [TOP_BY_PEAK] = PEAK,           [TOP_BY_REGISTERED] = REGISTERED,
+    [TOP_BY_OOMS] = OOMS,         [TOP_BY_REJECTED] = REJECTED,   [TOP_BY_PID] = PID,
+};
+
 void top_table_summary(const struct top_table *table, const struct publishers *publishers,
                        char line[TOP_LINE])
 {
@@ -151,91 +292,100 @@ void top_table_summary(const struct top_table *table, const struct publishers *p
                       amount_of(table->devices, "device").text);
 
     if (publishers->hidden > 0)
-        (void)snprintf(line + at, TOP_LINE - (size_t)at, "; %s may not be looked at",
+        (void)snprintf(line + at, TOP_LINE - (size_t)at, "; %s cannot be read (permission denied)",
                        amount_of(publishers->hidden, "process").text);
 }
 
-void top_table_head(char line[TOP_LINE], enum top_by by, int *from, int *length)
+struct top_layout top_table_layout(int width, enum top_by by, unsigned page)
 {
-    static const char *const names[TOP_BYS] = {"RESERVED", "ALLOCATED", "PENDING",
-                                               "CACHED",   "PEAK",      "REGISTERED",
-                                               "OOMS",     "REJECTED",  "PID"};
-    const char *at;
+    return choose_columns(columns, COLUMNS, width, column_of[by], page);
+}
 
-    (void)snprintf(line, TOP_LINE,
-                   "%8s  %-15s  %6s  %-16s  %11s  %11s  %11s  %11s  %11s  %11s  %5s  %8s  %6s",
-                   "PID", "COMMAND", "DEVICE", "POOL", "ALLOCATED", "PENDING", "CACHED", "RESERVED",
-                   "PEAK", "REGISTERED", "OOMS", "REJECTED", "AGE");
-    at = strstr(line, names[by]);
-    *from = (int)(at - line);
-    *length = (int)strlen(names[by]);
+void top_table_head(const struct top_layout *layout, enum top_by by, char line[TOP_LINE], int *from,
+                    int *length)
+{
+    char cells[COLUMNS][CELL];
+    const char *name = columns[column_of[by]].name, *at;
+
+    for (unsigned i = 0; i < COLUMNS; i++)
+        (void)snprintf(cells[i], CELL, "%s", columns[i].name);
+    put_cells(columns, COLUMNS, layout, cells, line);
+    at = strstr(line, name);
+    *from = at ? (int)(at - line) : 0;
+    *length = at ? (int)strlen(name) : 0;
 }
 
 /* "0.4 s", "12 s", "5 min", "3 h" */
-static void format_age(double age, char *text, size_t bytes)
+static void format_age(double age, char text[CELL])
 {
     if (age < 10)
-        (void)snprintf(text, bytes, "%.1f s", age);
+        (void)snprintf(text, CELL, "%.1f s", age);
     else if (age < 100)
-        (void)snprintf(text, bytes, "%.0f s", age);
+        (void)snprintf(text, CELL, "%.0f s", age);
     else if (age < 6000)
-        (void)snprintf(text, bytes, "%.0f min", age / 60);
+        (void)snprintf(text, CELL, "%.0f min", age / 60);
     else
-        (void)snprintf(text, bytes, "%.0f h", age < 3.6e9 ? age / 3600 : 1e6);
+        (void)snprintf(text, CELL, "%.0f h", age < 3.6e9 ? age / 3600 : 1e6);
 }
 
-static void format_amounts(char *text, size_t room, const uint64_t *amounts, size_t count)
+static void put_bytes(char cells[][CELL], unsigned first, const uint64_t *bytes, unsigned count)
 {
-    size_t at = 0;
-
-    for (size_t i = 0; i < count && at < room; i++)
-        at += (size_t)snprintf(text + at, room - at, "  %11s", amount_bytes(amounts[i]).text);
+    for (unsigned i = 0; i < count; i++)
+        (void)snprintf(cells[first + i], CELL, "%s", amount_bytes(bytes[i]).text);
 }
 
-static void format_device(const struct top_row *row, char line[TOP_LINE])
+static void fill_device(const struct top_row *row, char cells[][CELL])
 {
     const struct xseg_published_device *device = row->device;
-    const uint64_t amounts[] = {device->allocated, device->pending,       device->cached,
-                                device->reserved,  device->reserved_peak, device->registered};
-    char columns[96], age[16];
+    const uint64_t bytes[] = {device->allocated,     device->pending,       device->cached,
+                              device->reserved, device->reserved_peak, device->registered};
 
-    format_amounts(columns, sizeof(columns), amounts, sizeof(amounts) / sizeof(amounts[0]));
-    format_age(row->publisher->age, age, sizeof(age));
-    (void)snprintf(line, TOP_LINE,
-                   "%8ld  %-15.15s  %6" PRId32 "  %-16s%s  %5" PRIu64 "  %8" PRIu64 "  %6s",
-                   (long)row->publisher->pid, row->publisher->command, device->ordinal, "all",
-                   columns, device->ooms, device->rejections, age);
+    (void)snprintf(cells[PID], CELL, "%ld", (long)row->publisher->pid);
+    (void)snprintf(cells[COMMAND], CELL, "%.*s", CELL - 1, row->publisher->command);
+    (void)snprintf(cells[DEVICE], CELL, "%" PRId32, device->ordinal);
+    (void)snprintf(cells[POOL], CELL, "all");
+    put_bytes(cells, ALLOCATED, bytes, sizeof(bytes) / sizeof(bytes[0]));
+    (void)snprintf(cells[OOMS], CELL, "%" PRIu64, device->ooms);
+    (void)snprintf(cells[REJECTED], CELL, "%" PRIu64, device->rejections);
+    format_age(row->publisher->age, cells[AGE]);
 }
 
-static void format_pool(const struct xseg_published_pool *pool, char line[TOP_LINE])
+static void fill_pool(const struct xseg_published_pool *pool, char cells[][CELL])
 {
-    const uint64_t amounts[] = {pool->allocated, pool->pending,       pool->cached,
-                                pool->reserved,  pool->reserved_peak, pool->registered};
-    char columns[96], label[XSEG_PUBLISHED_LABEL + 16];
+    const uint64_t bytes[] = {pool->allocated,     pool->pending,       pool->cached,
+                              pool->reserved, pool->reserved_peak, pool->registered};
 
-    format_amounts(columns, sizeof(columns), amounts, sizeof(amounts) / sizeof(amounts[0]));
     if (pool->kind == XSEG_PUBLISHED_OTHERS)
-        (void)snprintf(label, sizeof(label), "%s", amount_of(pool->count, "other").text);
+        (void)snprintf(cells[POOL], CELL, "%.*s", CELL - 1, amount_of(pool->count, "other").text);
     else
-        (void)snprintf(label, sizeof(label), "%s", pool->label);
-    (void)snprintf(line, TOP_LINE, "%35s  %-14.14s%s", "", label, columns);
+        (void)snprintf(cells[POOL], CELL, "%.*s", CELL - 1, pool->label);
+    (void)snprintf(cells[COMMAND], CELL, "  %.*s", CELL - 3, cells[POOL]);
+    put_bytes(cells, ALLOCATED, bytes, sizeof(bytes) / sizeof(bytes[0]));
 }
 
-void top_table_line(const struct top_row *row, char line[TOP_LINE])
+void top_table_line(const struct top_layout *layout, const struct top_row *row, char line[TOP_LINE])
 {
-    if (row->pool)
-        format_pool(row->pool, line);
-    else if (row->device)
-        format_device(row, line);
-    else
-        (void)snprintf(line, TOP_LINE, "%8ld  %-15.15s  %s", (long)row->publisher->pid,
-                       row->publisher->command,
-                       row->publisher->problem ? row->publisher->problem : "no device is open");
+    const struct publisher *publisher = row->publisher;
+    char cells[COLUMNS][CELL] = {{0}};
+
+    if (!row->device) {
+        put_message(layout, publisher->pid, publisher->command,
+                    publisher->problem ? publisher->problem : "no device is open", line);
+        return;
+    }
+    if (row->pool) {
+        fill_pool(row->pool, cells);
+        if (layout->shown & 1u << POOL)
+            cells[COMMAND][0] = '\0';
+    } else {
+        fill_device(row, cells);
+    }
+    put_cells(columns, COLUMNS, layout, cells, line);
 }
 
-/* --- JSON. --- */
+/* --- JSON of the first table. --- */
 
-/* Numbers of JSON are signed here; UINT64_MAX is no limit, and null. */
+/* UINT64_MAX, which means unlimited, is null; integers of jansson are signed. */
 static json_t *number(uint64_t value)
 {
     return value <= INT64_MAX ? json_integer((json_int_t)value) : json_null();
@@ -246,7 +396,7 @@ static json_t *pool_json(const struct xseg_published_pool *pool)
     static const char *const kinds[] = {"default", "private", "guarded", "ended", "others"};
 
     return json_pack("{s:s, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "kind",
-                     kinds[pool->kind], "label", printable_json(pool->label), "count",
+                     kinds[pool->kind], "label", text_json(pool->label), "count",
                      (json_int_t)pool->count, "allocated", number(pool->allocated), "pending",
                      number(pool->pending), "cached", number(pool->cached), "reserved",
                      number(pool->reserved), "reserved_peak", number(pool->reserved_peak),
@@ -256,12 +406,12 @@ static json_t *pool_json(const struct xseg_published_pool *pool)
 static json_t *device_json(const struct publisher *publisher,
                            const struct xseg_published_device *device)
 {
-    const struct xseg_published_sample *frame = &publisher->frame;
+    const struct xseg_published_sample *sample = &publisher->sample;
     json_t *pools = json_array();
 
-    for (uint32_t i = 0; i < frame->pool_count; i++)
-        if (frame->pools[i].ordinal == device->ordinal)
-            output_json_add(&pools, pool_json(&frame->pools[i]));
+    for (uint32_t i = 0; i < sample->pool_count; i++)
+        if (sample->pools[i].ordinal == device->ordinal)
+            output_json_add(&pools, pool_json(&sample->pools[i]));
     return json_pack(
         "{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
         "device", (json_int_t)device->ordinal, "allocated", number(device->allocated), "pending",
@@ -281,21 +431,184 @@ static json_t *publisher_json(const struct publisher *publisher)
     if (publisher->problem) {
         json_decref(devices);
         return json_pack("{s:I, s:o, s:s}", "pid", (json_int_t)publisher->pid, "command",
-                         printable_json(publisher->command), "problem", publisher->problem);
+                         text_json(publisher->command), "problem", publisher->problem);
     }
-    for (uint32_t i = 0; i < publisher->frame.device_count; i++)
-        output_json_add(&devices, device_json(publisher, &publisher->frame.devices[i]));
+    for (uint32_t i = 0; i < publisher->sample.device_count; i++)
+        output_json_add(&devices, device_json(publisher, &publisher->sample.devices[i]));
     return json_pack("{s:I, s:o, s:f, s:o}", "pid", (json_int_t)publisher->pid, "command",
-                     printable_json(publisher->command), "age_s", publisher->age, "devices",
-                     devices);
+                     text_json(publisher->command), "age_s", publisher->age, "devices", devices);
 }
 
-json_t *top_table_json(const struct publishers *publishers, json_t *more)
+json_t *top_table_json(const struct publishers *publishers, json_t *budget)
 {
     json_t *list = json_array();
 
     for (size_t i = 0; i < publishers->count; i++)
         output_json_add(&list, publisher_json(publishers->list[i]));
     return json_pack("{s:o, s:I, s:o*}", "publishers", list, "hidden",
-                     (json_int_t)publishers->hidden, "budget", more);
+                     (json_int_t)publishers->hidden, "budget", budget);
+}
+
+/* --- The budget file. --- */
+
+#define SLOTS    64u          /* of a budget file */
+#define ROWS_MAX (SLOTS * 64) /* 64 devices of each process */
+
+enum {
+    SHARE_PID,
+    SHARE_COMMAND,
+    SHARE_UUID,
+    PHYSICAL,
+    IDLE,
+    DEMAND,
+    SHARE,
+    RELEASED,
+    SHARE_COLUMNS
+};
+
+static const struct column share_columns[SHARE_COLUMNS] = {
+    [SHARE_PID] = {"PID", 8, 0},    [SHARE_COMMAND] = {"COMMAND", -COMMAND_WIDTH, 0},
+    [SHARE_UUID] = {"UUID", -8, 5}, [PHYSICAL] = {"PHYSICAL", 11, 1},
+    [IDLE] = {"IDLE", 11, 4},       [DEMAND] = {"DEMAND", 11, 3},
+    [SHARE] = {"SHARE", 8, 2},      [RELEASED] = {"RELEASED", 11, 6},
+};
+
+static bool add_share(void *context, const struct xseg_budget_entry *entry)
+{
+    struct top_budget *budget = context;
+
+    if (budget->count == ROWS_MAX)
+        return false;
+    struct top_share *row = &budget->rows[budget->count++];
+    *row = (struct top_share){
+        .slot = entry->slot,
+        .pid = entry->pid,
+        .is_readable = entry->is_readable,
+        .physical = entry->physical_bytes,
+        .idle = entry->idle_bytes,
+        .demand = entry->demand_bytes,
+        .share_millionths = entry->share_millionths,
+        .min_bytes = entry->min_bytes,
+        .released = entry->released_bytes,
+    };
+    (void)snprintf(row->program, sizeof(row->program), "%s", entry->program ? entry->program : "");
+    (void)snprintf(row->uuid, sizeof(row->uuid), "%s", entry->uuid ? entry->uuid : "");
+    return true;
+}
+
+/* Rows are sorted by slot. */
+static bool has_all_slots(const struct top_budget *budget)
+{
+    unsigned slots = 0;
+
+    for (size_t i = 0; i < budget->count; i++)
+        slots += i == 0 || budget->rows[i].slot != budget->rows[i - 1].slot;
+    return slots == SLOTS;
+}
+
+void top_budget_init(struct top_budget *budget, const char *name)
+{
+    char message[400] = "";
+
+    *budget = (struct top_budget){.rows = calloc(ROWS_MAX, sizeof(*budget->rows))};
+    if (!budget->rows) {
+        budget->status = XSEG_ERR_HOST_MEMORY;
+        (void)snprintf(budget->problem, sizeof(budget->problem), "out of host memory");
+        return;
+    }
+    budget->status = xseg_budget_members(name, add_share, budget);
+    if (budget->status == XSEG_OK) {
+        budget->is_full = has_all_slots(budget);
+        return;
+    }
+    (void)xseg_error_message(message, sizeof(message));
+    (void)text_escape(message, budget->problem, sizeof(budget->problem));
+}
+
+void top_budget_fini(struct top_budget *budget)
+{
+    free(budget->rows);
+    budget->rows = NULL;
+}
+
+struct top_layout top_budget_layout(int width, unsigned page)
+{
+    return choose_columns(share_columns, SHARE_COLUMNS, width, -1, page);
+}
+
+size_t top_budget_lines(const struct top_budget *budget)
+{
+    return 1 + (budget->count > 0 ? budget->count : 1) + budget->is_full;
+}
+
+static void put_share(const struct top_layout *layout, const struct top_share *row,
+                      char line[TOP_LINE])
+{
+    const uint64_t bytes[] = {row->physical, row->idle, row->demand};
+    char cells[SHARE_COLUMNS][CELL] = {{0}}, program[64];
+
+    if (!row->is_readable) {
+        (void)snprintf(line, TOP_LINE, "%8s  %-*s  the slot of this process cannot be read", "?",
+                       layout->command_width, "?");
+        return;
+    }
+    (void)text_escape(row->program, program, sizeof(program));
+    if (row->uuid[0] == '\0') {
+        put_message(layout, row->pid, program, "no device is open", line);
+        return;
+    }
+    (void)snprintf(cells[SHARE_PID], CELL, "%d", row->pid);
+    (void)snprintf(cells[SHARE_COMMAND], CELL, "%.*s", CELL - 1, program);
+    (void)snprintf(cells[SHARE_UUID], CELL, "%.8s", row->uuid);
+    put_bytes(cells, PHYSICAL, bytes, sizeof(bytes) / sizeof(bytes[0]));
+    if (row->share_millionths == 0)
+        (void)snprintf(cells[SHARE], CELL, "rest");
+    else
+        (void)snprintf(cells[SHARE], CELL, "%.4g %%", (double)row->share_millionths / 10000);
+    put_bytes(cells, RELEASED, &row->released, 1);
+    put_cells(share_columns, SHARE_COLUMNS, layout, cells, line);
+}
+
+void top_budget_line(const struct top_layout *layout, const struct top_budget *budget,
+                     size_t number, char line[TOP_LINE])
+{
+    char cells[SHARE_COLUMNS][CELL];
+
+    if (number == 0) {
+        for (unsigned i = 0; i < SHARE_COLUMNS; i++)
+            (void)snprintf(cells[i], CELL, "%s", share_columns[i].name);
+        put_cells(share_columns, SHARE_COLUMNS, layout, cells, line);
+    } else if (number <= budget->count) {
+        put_share(layout, &budget->rows[number - 1], line);
+    } else if (budget->is_full) {
+        (void)snprintf(line, TOP_LINE,
+                       "all %u slots of the budget file are in use: no other process can join",
+                       SLOTS);
+    } else {
+        (void)snprintf(line, TOP_LINE, "%.255s",
+                       budget->problem[0] != '\0' ? budget->problem
+                                                  : "no process has this budget file open");
+    }
+}
+
+static json_t *share_json(const struct top_share *row)
+{
+    if (!row->is_readable)
+        return json_pack("{s:i, s:b}", "slot", (int)row->slot, "readable", 0);
+    return json_pack("{s:i, s:b, s:i, s:o, s:o, s:I, s:I, s:I, s:f, s:I, s:o}", "slot",
+                     (int)row->slot, "readable", 1, "pid", row->pid, "command",
+                     text_json(row->program), "uuid",
+                     row->uuid[0] != '\0' ? json_string(row->uuid) : json_null(), "physical",
+                     (json_int_t)row->physical, "idle", (json_int_t)row->idle, "demand",
+                     (json_int_t)row->demand, "share", (double)row->share_millionths / 1e6,
+                     "min_bytes", (json_int_t)row->min_bytes, "released", number(row->released));
+}
+
+json_t *top_budget_json(const struct top_budget *budget)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < budget->count; i++)
+        output_json_add(&list, share_json(&budget->rows[i]));
+    return list;
 }

@@ -7,13 +7,13 @@
 #include "src/tools/commands/view/view_model.h"
 #include "src/tools/commands/view/view_page.h"
 #include "src/tools/output/amount.h"
-#include "src/tools/output/complain.h"
+#include "src/tools/output/message.h"
+#include "src/tools/output/output.h"
 #include "src/tools/output/progress.h"
-#include "src/tools/output/whole_file.h"
-#include "src/tools/reading/recording_file.h"
+#include "src/tools/reading/recording.h"
 
-#define MOST_BYTES \
-    ((uint64_t)1 << 44) /* of one block or segment: the page walks along it in steps of 2 MiB */
+/* Of a block or segment; the page iterates over it in steps of 2 MiB. */
+#define BYTES_MAX ((uint64_t)1 << 44)
 
 /* The largest block or segment of a device. */
 static uint64_t largest_of(const struct recording_device *device)
@@ -36,26 +36,25 @@ static const struct recording_device *choose(const struct option_values *argumen
         recording_file_device(recording, option_device(arguments, OPTION_SNAPSHOT_DEVICE), &fault);
 
     if (!device)
-        complain("%s: %s", recording->name, fault.text);
-    else if (largest_of(device) > MOST_BYTES) {
-        complain("%s: a block or segment of %" PRIu64
-                 " bytes is in it; a page shows at most 16 TiB",
-                 recording->name, largest_of(device));
+        message_print("%s: %s", recording->name, fault.text);
+    else if (largest_of(device) > BYTES_MAX) {
+        message_print("%s: a block or segment has %s; a page shows at most 16.00 TiB",
+                      recording->name, amount_bytes(largest_of(device)).text);
         return NULL;
     } else if (device->event_count == 0)
-        complain("%s: there is no history in it, so the page shows the end "
-                 "alone; " RECORDING_FILE_HOW_TO,
-                 recording->name);
+        message_print("%s: no events were recorded, so the page shows only the state at the "
+                      "end; " RECORDING_FILE_HOW_TO,
+                      recording->name);
     return device;
 }
 
 static bool add_file(FILE *out, const struct option_values *arguments, unsigned number,
                      bool *has_dropped)
 {
-    const size_t most = (size_t)arguments->of[OPTION_BLOCKS].number;
+    const size_t most = (size_t)option_number(arguments, OPTION_BLOCKS);
     const struct recording_device *device;
     struct recording recording;
-    struct course_dropped dropped = {0, 0};
+    struct replay_model_dropped dropped = {0, 0};
     size_t summed = 0;
     bool fine;
 
@@ -66,60 +65,62 @@ static bool add_file(FILE *out, const struct option_values *arguments, unsigned 
     fine = device && view_model_write(out, number, &recording, device, most, &summed, &dropped);
     progress_end();
     if (device && !fine)
-        complain("%s: no host memory is left to make a page of it", recording.name);
+        message_print("%s: out of host memory, page", recording.name);
     else if (summed > 0)
-        complain("%s: the page is aggregated: it has the %s with most bytes x events, and "
-                 "of %s the sum; --blocks sets how many it has",
-                 recording.name, amount_of(most, "block").text, amount_of(summed, "other").text);
-    *has_dropped |= fine && course_report_dropped(recording.name, &dropped);
+        message_print(
+            "%s: the page is aggregated: it has the %s with the largest product of size and "
+            "lifetime, "
+            "and the sum of %s; --blocks sets the number",
+            recording.name, amount_of(most, "block").text, amount_of(summed, "other").text);
+    *has_dropped |= fine && replay_model_report_dropped(recording.name, &dropped);
     recording_fini(&recording);
     return fine;
 }
 
 static int run(const struct option_values *arguments)
 {
-    const char *path = arguments->of[OPTION_OUTPUT].text;
-    struct whole_file page;
+    const char *path = option_text(arguments, OPTION_OUTPUT);
+    struct output_file page;
     bool fine = true, has_dropped = false;
 
     if (!path) {
-        complain_named("needs --output: the page to write");
-        return COMMAND_BAD;
+        message_error("needs --output, the page to write");
+        return COMMAND_ERROR;
     }
-    if (!whole_file_open(&page, path, arguments->operands, arguments->operand_count))
-        return COMMAND_BAD;
+    if (!output_file_open(&page, path, arguments->operands, arguments->operand_count))
+        return COMMAND_ERROR;
     (void)fwrite(view_page_head, 1, view_page_head_bytes, page.out);
     for (int i = 0; fine && i < arguments->operand_count; i++)
         fine = add_file(page.out, arguments, (unsigned)i, &has_dropped);
     if (fine)
         (void)fwrite(view_page_tail, 1, view_page_tail_bytes, page.out);
-    if (!whole_file_close(&page, fine))
-        return COMMAND_BAD;
-    return has_dropped ? COMMAND_MISMATCH : COMMAND_FINE;
+    if (!output_file_close(&page, fine))
+        return COMMAND_ERROR;
+    return has_dropped ? COMMAND_MISMATCH : COMMAND_SUCCESS;
 }
 
 const struct command command_view = {
     .name = "view",
     .run = run,
-    .sentence = "make a page of a memory snapshot, for a browser",
+    .sentence = "write an HTML page that shows a memory snapshot",
     .usage = "FILE [FILE] -o PAGE",
     .needs = "a memory snapshot",
     .operands = COMMAND_FILES,
-    .least_operands = 1,
-    .most_operands = 2,
+    .min_operands = 1,
+    .max_operands = 2,
     .options = {OPTION_OUTPUT, OPTION_SNAPSHOT_DEVICE, OPTION_BLOCKS, OPTION_COLOR, OPTION_HELP},
-    .description =
-        "Writes one file of HTML that shows a memory snapshot, of PyTorch or of xseg, plain or "
-        "compressed with Zstandard: allocated memory by call site and reserved memory over time, "
-        "pages over time, the state at any event, and the call stack of each block. It has all "
-        "that it needs in it, and asks nothing of a network. Of two files it shows both, "
-        "beside "
-        "each other. A FILE may be `-`, standard input.",
+    .description = "Reads a memory snapshot of PyTorch or xseg, plain or compressed with "
+                   "Zstandard, and writes an interactive HTML page: allocated memory by call site "
+                   "and reserved memory over time, the state of all pages over time, a map of the "
+                   "memory at any event, and the call stack of each block. The page is one file "
+                   "and loads nothing from the network. Of two files, the page shows both side by "
+                   "side. FILE may be `-`, standard input.",
     .examples =
         {
             {"xseg view job.pickle -o job.html", "a page of one snapshot"},
-            {"xseg view before.pickle after.pickle -o both.html", "two, to compare"},
-            {"xseg view --device 3 job.pickle -o job.html", "of another device"},
+            {"xseg view before.pickle after.pickle -o both.html",
+             "a page that compares two snapshots"},
+            {"xseg view --device 3 job.pickle -o job.html", "a page of device 3"},
         },
-    .exits = {COMMAND_EXIT_FINE, COMMAND_EXIT_DROPPED, COMMAND_EXIT_BAD},
+    .exits = {COMMAND_EXIT_SUCCESS, COMMAND_EXIT_DROPPED, COMMAND_EXIT_ERROR},
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Numbers as bytes in groups of seven bits, and those bytes as base64.
+ * An array of numbers as LEB128, written as base64.
  *
- * A failure stays: without host memory all that follows does nothing, and the bytes are not written.
+ * After a host allocation failure, further calls have no effect, and nothing is written.
  *
  * Locking: none.
  */
@@ -17,15 +17,15 @@
 struct view_columns {
     unsigned char *bytes; /* [count] */
     size_t count, room;
-    bool failed; /* no host memory was left */
+    bool failed; /* host allocation failure */
 };
 
 void view_columns_add(struct view_columns *columns, uint64_t number);
 
-/* The difference of two numbers, which may be negative. */
+/* Add the difference of two numbers, which can be negative. */
 void view_columns_add_step(struct view_columns *columns, uint64_t number, uint64_t before);
 
-/* Write all bytes as base64.  Returns false where something failed. */
+/* Write the bytes as base64.  Returns false after a failure. */
 bool view_columns_write(const struct view_columns *columns, FILE *out);
 
 void view_columns_fini(struct view_columns *columns);

@@ -3,32 +3,32 @@
 
 #include <stdlib.h>
 
-#include "src/tools/containers/array.h"
+#include "src/tools/containers/containers.h"
 
-#define LIVES_MOST UINT32_MAX
+#define LIVES_MAX UINT32_MAX
 
-/* The state of playing the events. */
+/* The state of a pass over the events. */
 struct pass {
     struct view_lives *out;
     const struct recording_device *device;
-    struct course course;
-    uint32_t *life_of; /* by the course's slots of blocks */
+    struct replay_model model;
+    uint32_t *life_of; /* by the slot of a block in the model */
     uint32_t slot_room;
-    struct ordered mapped; /* starts of what is mapped now */
+    struct ordered mapped; /* starts of the ranges that are mapped */
     struct view_span *mapped_span;
     uint32_t mapped_room;
     uint32_t now, end; /* moments */
-    bool lacks_memory;
+    bool out_of_memory;
 };
 
 /* --- Spans. --- */
 
-/* Memory that is mapped now, as the span that it will be; its start is a key of pass.mapped. */
+/* Add a mapped range, as the span that it becomes; its start is a key of pass.mapped. */
 static bool add_mapped(struct pass *pass, const struct view_span *span)
 {
     const uint32_t slot = ordered_add(&pass->mapped, span->address);
 
-    if (slot == ORDERED_NONE || !ordered_follow(&pass->mapped, (void **)&pass->mapped_span,
+    if (slot == ORDERED_NONE || !ordered_resize(&pass->mapped, (void **)&pass->mapped_span,
                                                 &pass->mapped_room, sizeof(*span)))
         return false;
     pass->mapped_span[slot] = *span;
@@ -41,7 +41,7 @@ static bool add_span(struct pass *pass, const struct view_span *mapped, uint64_t
     struct view_lives *out = pass->out;
     struct view_span *span;
 
-    if (!array_room((void **)&out->spans, out->span_count, sizeof(*out->spans)))
+    if (!array_reserve((void **)&out->spans, out->span_count, sizeof(*out->spans)))
         return false;
     span = &out->spans[out->span_count++];
     *span = *mapped;
@@ -51,7 +51,7 @@ static bool add_span(struct pass *pass, const struct view_span *mapped, uint64_t
     return true;
 }
 
-/* What goes is mapped, and may be parts of what came at different moments. */
+/* Unmap a range, which can consist of parts that were mapped at different moments. */
 static bool unmap(struct pass *pass, uint64_t start, uint64_t end)
 {
     while (start < end) {
@@ -74,7 +74,7 @@ static bool unmap(struct pass *pass, uint64_t start, uint64_t end)
     return true;
 }
 
-/* What is still mapped at the end. */
+/* Add the spans that are mapped at the end. */
 static bool add_rest(struct pass *pass)
 {
     uint64_t from = 0;
@@ -90,7 +90,7 @@ static bool add_rest(struct pass *pass)
     return true;
 }
 
-static void range_comes(void *self, const struct course_range *range)
+static void range_added(void *self, const struct replay_model_range *range)
 {
     struct pass *pass = self;
     const struct view_span span = {
@@ -103,15 +103,15 @@ static void range_comes(void *self, const struct course_range *range)
     };
 
     if (!add_mapped(pass, &span))
-        pass->lacks_memory = true;
+        pass->out_of_memory = true;
 }
 
-static void range_leaves(void *self, const struct course_range *range)
+static void range_removed(void *self, const struct replay_model_range *range)
 {
     struct pass *pass = self;
 
-    if (!pass->lacks_memory && !unmap(pass, range->start, range->end))
-        pass->lacks_memory = true;
+    if (!pass->out_of_memory && !unmap(pass, range->start, range->end))
+        pass->out_of_memory = true;
 }
 
 /* --- Lives. --- */
@@ -120,19 +120,19 @@ static bool make_room(struct pass *pass)
 {
     struct view_lives *out = pass->out;
 
-    return out->life_count < LIVES_MOST &&
-           array_room((void **)&out->lives, out->life_count, sizeof(*out->lives)) &&
-           ordered_follow(&pass->course.blocks, (void **)&pass->life_of, &pass->slot_room,
+    return out->life_count < LIVES_MAX &&
+           array_reserve((void **)&out->lives, out->life_count, sizeof(*out->lives)) &&
+           ordered_resize(&pass->model.blocks, (void **)&pass->life_of, &pass->slot_room,
                           sizeof(*pass->life_of));
 }
 
-static void block_comes(void *self, uint32_t slot, const struct course_block *block)
+static void block_added(void *self, uint32_t slot, const struct replay_model_block *block)
 {
     struct pass *pass = self;
     struct view_lives *out = pass->out;
 
-    if (pass->lacks_memory || !make_room(pass)) {
-        pass->lacks_memory = true;
+    if (pass->out_of_memory || !make_room(pass)) {
+        pass->out_of_memory = true;
         return;
     }
     pass->life_of[slot] = (uint32_t)out->life_count;
@@ -149,7 +149,7 @@ static void block_comes(void *self, uint32_t slot, const struct course_block *bl
     };
 }
 
-/* Of a block that is older than the events, the stack of its free is all that is known. */
+/* A block that is older than the recording has only the stack of its free. */
 static void free_life(struct pass *pass, struct view_life *life)
 {
     const struct recording_event *event = &pass->device->events[pass->now - 1];
@@ -162,21 +162,21 @@ static void free_life(struct pass *pass, struct view_life *life)
     life->free_stack = event->stack == life->stack ? 0 : event->stack;
 }
 
-static void block_is_freed(void *self, uint32_t slot, const struct course_block *block)
+static void block_freed(void *self, uint32_t slot, const struct replay_model_block *block)
 {
     struct pass *pass = self;
 
     (void)block;
-    if (!pass->lacks_memory)
+    if (!pass->out_of_memory)
         free_life(pass, &pass->out->lives[pass->life_of[slot]]);
 }
 
-static void block_leaves(void *self, uint32_t slot, const struct course_block *block)
+static void block_removed(void *self, uint32_t slot, const struct replay_model_block *block)
 {
     struct pass *pass = self;
     struct view_life *life;
 
-    if (pass->lacks_memory)
+    if (pass->out_of_memory)
         return;
     life = &pass->out->lives[pass->life_of[slot]];
     if (!block->is_pending)
@@ -184,7 +184,7 @@ static void block_leaves(void *self, uint32_t slot, const struct course_block *b
     life->died = pass->now;
 }
 
-/* --- All of it. --- */
+/* --- The pass. --- */
 
 static bool number_events(struct pass *pass)
 {
@@ -199,17 +199,17 @@ static bool number_events(struct pass *pass)
 
 static bool run(struct pass *pass)
 {
-    const struct course_watcher watcher = {pass,         block_comes, block_is_freed,
-                                           block_leaves, range_comes, range_leaves};
+    const struct replay_model_observer observer = {pass,          block_added, block_freed,
+                                                   block_removed, range_added, range_removed};
 
-    pass->out->unmatched = pass->course.left_out;
-    pass->out->dropped = pass->course.dropped;
-    course_watch(&pass->course, &watcher);
+    pass->out->unmatched = pass->model.omitted;
+    pass->out->dropped = pass->model.dropped;
+    replay_model_observe(&pass->model, &observer);
     do
-        pass->now = (uint32_t)pass->course.at + 1;
-    while (!pass->lacks_memory && course_step(&pass->course));
+        pass->now = (uint32_t)pass->model.at + 1;
+    while (!pass->out_of_memory && replay_model_step(&pass->model));
     pass->now = pass->end;
-    return !pass->lacks_memory && !pass->course.lacks_memory && add_rest(pass) &&
+    return !pass->out_of_memory && !pass->model.out_of_memory && add_rest(pass) &&
            number_events(pass);
 }
 
@@ -221,10 +221,10 @@ bool view_lives_init(struct view_lives *out, const struct recording *recording,
 
     *out = (struct view_lives){0};
     ordered_init(&pass.mapped);
-    if (!course_init(&pass.course, recording, device))
+    if (!replay_model_init(&pass.model, recording, device))
         return false;
     fine = run(&pass);
-    course_fini(&pass.course);
+    replay_model_fini(&pass.model);
     ordered_fini(&pass.mapped);
     free(pass.mapped_span);
     free(pass.life_of);
@@ -240,4 +240,136 @@ void view_lives_fini(struct view_lives *lives)
     free(lives->events);
     free(lives->summed);
     *lives = (struct view_lives){0};
+}
+
+/* --- Reduction. --- */
+
+/* The state of a reduction; indices are moments before it. */
+struct reduction {
+    struct view_lives *lives;
+    uint32_t *
+        moment_of; /* [event_count + 2]: the new moment of each moment, or of the last remaining one before it */
+    int64_t *change; /* [event_count + 1]: of the bytes of summed lives */
+};
+
+static double weight_of(const struct view_life *life)
+{
+    return (double)life->bytes * (life->died - life->born);
+}
+
+static int compare_weights(const void *left, const void *right)
+{
+    const double a = *(const double *)left, b = *(const double *)right;
+
+    return (a < b) - (a > b);
+}
+
+/* Find the minimal weight that remains, and how many lives with that weight do.  Returns false on host allocation failure. */
+static bool find_min_weight(const struct view_lives *lives, size_t max, double *min, size_t *ties)
+{
+    double *weights = malloc(lives->life_count * sizeof(*weights));
+
+    if (!weights)
+        return false;
+    for (size_t i = 0; i < lives->life_count; i++)
+        weights[i] = weight_of(&lives->lives[i]);
+    qsort(weights, lives->life_count, sizeof(*weights), compare_weights);
+    *min = weights[max - 1];
+    *ties = 0;
+    for (size_t i = max; i-- > 0 && weights[i] == *min;)
+        ++*ties;
+    free(weights);
+    return true;
+}
+
+/* Remove lives from the array, add their bytes to `change`, and mark their events. */
+static void remove_lives(struct reduction *reduction, double min, size_t ties)
+{
+    struct view_lives *lives = reduction->lives;
+    const uint32_t end = (uint32_t)lives->event_count + 1;
+    size_t count = 0;
+
+    for (size_t i = 0; i < lives->life_count; i++) {
+        const struct view_life life = lives->lives[i];
+        const double weight = weight_of(&life);
+
+        if (weight > min || (weight == min && ties > 0)) {
+            ties -= weight == min;
+            lives->lives[count++] = life;
+            continue;
+        }
+        reduction->change[life.born] += (int64_t)life.bytes;
+        if (life.died < end)
+            reduction->change[life.died] -= (int64_t)life.bytes;
+        reduction->moment_of[life.born] = 1;
+        reduction->moment_of[life.freed] = 1;
+        reduction->moment_of[life.died] = 1;
+    }
+    lives->summed_count = lives->life_count - count;
+    lives->life_count = count;
+}
+
+/* Renumber the remaining events; removed events get the moment before them. */
+static void renumber_events(struct reduction *reduction)
+{
+    struct view_lives *lives = reduction->lives;
+    const size_t end = lives->event_count + 1;
+    int64_t sum = reduction->change[0];
+    uint32_t count = 0;
+
+    reduction->moment_of[0] = 0;
+    lives->summed[0] = (uint64_t)sum;
+    for (size_t moment = 1; moment < end; moment++) {
+        sum += reduction->change[moment];
+        if (!reduction->moment_of[moment]) {
+            lives->events[count++] = lives->events[moment - 1];
+            lives->summed[count] = (uint64_t)sum;
+        } else if ((uint64_t)sum > lives->summed[count]) {
+            lives->summed[count] = (uint64_t)sum;
+        }
+        reduction->moment_of[moment] = count;
+    }
+    reduction->moment_of[end] = count + 1;
+    lives->event_count = count;
+}
+
+static void renumber_intervals(struct reduction *reduction)
+{
+    struct view_lives *lives = reduction->lives;
+
+    for (size_t i = 0; i < lives->life_count; i++) {
+        struct view_life *life = &lives->lives[i];
+
+        life->born = reduction->moment_of[life->born];
+        life->freed = reduction->moment_of[life->freed];
+        life->died = reduction->moment_of[life->died];
+    }
+    for (size_t i = 0; i < lives->span_count; i++) {
+        lives->spans[i].born = reduction->moment_of[lives->spans[i].born];
+        lives->spans[i].died = reduction->moment_of[lives->spans[i].died];
+    }
+}
+
+bool view_lives_reduce(struct view_lives *lives, size_t max_lives)
+{
+    struct reduction reduction = {.lives = lives};
+    double min = 0;
+    size_t ties = 0;
+    bool fine;
+
+    if (lives->life_count <= max_lives)
+        return true;
+    reduction.moment_of = calloc(lives->event_count + 2, sizeof(*reduction.moment_of));
+    reduction.change = calloc(lives->event_count + 1, sizeof(*reduction.change));
+    lives->summed = calloc(lives->event_count + 1, sizeof(*lives->summed));
+    fine = reduction.moment_of && reduction.change && lives->summed &&
+           find_min_weight(lives, max_lives, &min, &ties);
+    if (fine) {
+        remove_lives(&reduction, min, ties);
+        renumber_events(&reduction);
+        renumber_intervals(&reduction);
+    }
+    free(reduction.moment_of);
+    free(reduction.change);
+    return fine;
 }

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a device's history says, as intervals: which blocks lived from which event to which, and which memory was
- * mapped.  The state at any event is the intervals that hold it.
+ * The recording of a device as intervals: the lifetimes of blocks, and the mapped memory.  The state at any event consists of the
+ * intervals that contain it.
  *
  * Terms:
- *   moment  a number of an event, from 1; 0 is before the first of them, event count + 1 is after the last
- *   life    a block, from its allocation to the end of its free
- *   span    memory that was mapped and unmapped as one; where a part is unmapped, the parts are spans of their own
- *   summed  of a history with more lives than a page can have: what is left of the others is their bytes
+ *   moment  the number of an event, from 1; 0 is before the first event, event count + 1 is after the last
+ *   life    the lifetime of a block, from its allocation to the completion of its free
+ *   span    memory that was mapped and unmapped as one; a partial unmap divides a span
+ *   summed  lives that are omitted because there are too many; the sum of their bytes remains
  *
  * Invariants:
- *   LIVES-1  a life's born < freed <= died, but both born and freed may be 0; a span's born < died
- *   LIVES-2  lives are in the order of their births, and no two with born > 0 have one moment
- *   LIVES-3  spans that hold one moment do not overlap
+ *   LIVES-1  born < freed <= died of a life, except that born and freed can both be 0; born < died of a span
+ *   LIVES-2  lives are sorted by born, which is unique if it is not 0
+ *   LIVES-3  spans that contain the same moment do not overlap
  *
- * The history is played by course.h: what does not fit is left out and counted.
+ * The replay model (replay_model.h) omits and counts inconsistent events.
  *
  * Locking: none; intervals belong to one thread.
  */
@@ -33,24 +33,33 @@ struct view_span {
     uint64_t address, bytes, stream;
     uint32_t born, died; /* moments */
     uint32_t pool;
-    uint64_t page; /* bytes of each page; 0: classic, given back as a whole */
+    uint64_t page; /* bytes of a page; 0: classic, released as a whole */
 };
 
 struct view_lives {
     struct view_life *lives; /* [life_count] */
     struct view_span *spans; /* [span_count] */
-    uint32_t *events;        /* [event_count]: which entry of the history each event is */
+    uint32_t *events;        /* [event_count]: indices of the events in the recording */
     uint64_t *
-        summed; /* [event_count + 1] or NULL: the most that summed lives had from each moment to the next */
+        summed; /* [event_count + 1] or NULL: the maximum of the summed bytes from each moment to the next */
     size_t life_count, span_count, event_count;
-    size_t summed_count; /* lives that are summed */
-    struct course_dropped dropped;
-    uint64_t unmatched; /* events, segments and blocks that contradict what is around them */
+    size_t summed_count; /* number of summed lives */
+    struct replay_model_dropped dropped;
+    uint64_t unmatched; /* inconsistent events, segments and blocks */
 };
 
-/* Returns false without host memory; there is nothing to end then. */
+/* Returns false on host allocation failure; then `out` needs no view_lives_fini(). */
 bool view_lives_init(struct view_lives *out, const struct recording *recording,
                      const struct recording_device *device);
 void view_lives_fini(struct view_lives *lives);
+
+/*
+ * Keep the lives with the largest product of bytes and events, and replace the others by the sum of their bytes.  Their events
+ * are removed, and the remaining events are renumbered.  Between two remaining events only summed lives change, so the peak of
+ * memory is exact.
+ *
+ * @return false on host allocation failure; view_lives_fini() is still necessary
+ */
+bool view_lives_reduce(struct view_lives *lives, size_t max_lives);
 
 #endif

@@ -7,14 +7,13 @@
 
 #include "src/tools/commands/view/view_columns.h"
 #include "src/tools/commands/view/view_lives.h"
-#include "src/tools/commands/view/view_reduce.h"
 #include "src/tools/output/output.h"
-#include "src/tools/output/printable.h"
+#include "src/tools/output/text.h"
 #include "src/tools/replay_model/sites.h"
 
-#define STREAMS 256u /* that are told apart; the others are the last */
+#define STREAMS 256u /* further streams are counted as the last one */
 
-/* A model is a recording's device on its way into the page. */
+/* The data of a device for the page. */
 struct model {
     const struct recording *recording;
     const struct recording_device *device;
@@ -100,7 +99,7 @@ enum life_column {
     LIFE_COLUMNS
 };
 
-/* A number of a life, and how it is written; before: the life before it. */
+/* Add one number of a life.  before: the previous life */
 static void add_life(struct model *model, enum life_column column, const struct view_life *life,
                      const struct view_life *before)
 {
@@ -202,11 +201,11 @@ static json_t *texts_of(const struct recording *recording)
     json_t *texts = json_array();
 
     for (size_t i = 0; i < recording->text_count; i++)
-        output_json_add(&texts, printable_json(recording_text(recording, (uint32_t)i)));
+        output_json_add(&texts, text_json(recording_text(recording, (uint32_t)i)));
     return texts;
 }
 
-/* The names of sites, in the order of their numbers. */
+/* The names of sites, by ID. */
 static json_t *site_names(const struct sites *sites)
 {
     json_t *names = json_array();
@@ -214,7 +213,7 @@ static json_t *site_names(const struct sites *sites)
     for (uint32_t i = 0; i < sites->count; i++) {
         char *name = sites_name(sites, i);
 
-        output_json_add(&names, name ? printable_json(name) : NULL);
+        output_json_add(&names, name ? text_json(name) : NULL);
         free(name);
     }
     return names;
@@ -229,7 +228,7 @@ static json_t *streams_of(const struct model *model)
     return streams;
 }
 
-/* Each text is quoted so that it cannot end the element. */
+/* Escape '<', so that no string can end the element. */
 static bool write_json(FILE *out, const json_t *value)
 {
     char *text = json_dumps(value, JSON_COMPACT | JSON_ENSURE_ASCII);
@@ -252,14 +251,14 @@ static bool write_facts(FILE *out, const struct model *model)
     json_t *facts = json_pack(
         "{s:o, s:i, s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
         "s:o, s:o, s:o}",
-        "name", printable_json(recording->name), "device", device->number, "config",
-        printable_json(recording_text(recording, recording->config)), "own", (int)recording->is_own,
+        "name", text_json(recording->name), "device", device->number, "config",
+        text_json(recording_text(recording, recording->config)), "own", (int)recording->is_own,
         "events", (json_int_t)model->lives.event_count, "frames",
         (json_int_t)recording->frame_count, "stacks", (json_int_t)recording->stack_count, "pools",
         (json_int_t)recording->pool_count, "lives", (json_int_t)model->lives.life_count, "spans",
         (json_int_t)model->lives.span_count, "ooms", (json_int_t)model->ooms, "pages",
         (json_int_t)device->page_count, "lost", (json_int_t)device->lost, "omitted",
-        (json_int_t)device->left_out, "unmatched", (json_int_t)model->lives.unmatched, "recorded",
+        (json_int_t)device->no_room, "unmatched", (json_int_t)model->lives.unmatched, "recorded",
         (json_int_t)device->event_count, "summed", (json_int_t)model->lives.summed_count, "texts",
         texts_of(recording), "sites", site_names(&model->sites), "streams", streams_of(model));
     const bool fine = facts && write_json(out, facts);
@@ -269,8 +268,8 @@ static bool write_facts(FILE *out, const struct model *model)
 }
 
 bool view_model_write(FILE *out, unsigned number, const struct recording *recording,
-                      const struct recording_device *device, size_t most_lives, size_t *summed,
-                      struct course_dropped *dropped)
+                      const struct recording_device *device, size_t max_lives, size_t *summed,
+                      struct replay_model_dropped *dropped)
 {
     struct model model = {.recording = recording, .device = device};
     bool fine;
@@ -281,7 +280,7 @@ bool view_model_write(FILE *out, unsigned number, const struct recording *record
         sites_fini(&model.sites);
         return false;
     }
-    if (!view_lives_reduce(&model.lives, most_lives)) {
+    if (!view_lives_reduce(&model.lives, max_lives)) {
         view_lives_fini(&model.lives);
         sites_fini(&model.sites);
         return false;

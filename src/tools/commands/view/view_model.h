@@ -1,26 +1,24 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What `xseg view` writes into its page for one file: facts as JSON, and columns of numbers.
+ * The data of a file in the page of `xseg view`: facts as JSON, and columns of numbers.
  *
- * The columns are one stream of bytes, which is written as base64.  A number has a byte for each seven of its bits, the
- * lowest bits first; all of its bytes but the last have the highest bit set (LEB128).  Where a number n may be negative,
- * 2n is written for n >= 0 and -2n - 1 for n < 0.  The columns follow each other in the order in which
- * src/tools/commands/view/page/model.js reads them:
+ * The columns are one stream of bytes in base64.  A number is an unsigned LEB128.  A signed number n is written as 2n if n >= 0, and
+ * as -2n - 1 otherwise.  src/tools/commands/view/page/model.js reads the columns in this order:
  *
- *   times    of each event its time in us, minus that of the one before (signed)
- *   summed   if the facts say that lives are summed: their bytes at each moment, minus those before (signed)
+ *   times    for each event its time in us, less that of the previous event (signed)
+ *   summed   if lives are summed: their bytes at each moment, less those at the previous moment (signed)
  *   frames   name, file, line, whether the file is a module and the line an offset in it
- *   stacks   number of frames, then the frames
- *   sites    of each stack 0, or 1 + the frame that is its site (sites.h)
+ *   stacks   number of frames, and the frames
+ *   sites    for each stack 1 + the frame that is its site (sites.h), or 0
  *   pools    two numbers
- *   lives    born, minus that of the one before; 0, or freed - born + 1; 0, or died - freed + 1; address, minus that of
- *            the one before (signed); bytes; stream; stack; stack of the free; pool; label
- *   spans    born (signed, minus that of the one before); died - born; address (as of lives); bytes; stream; pool;
+ *   lives    born, less that of the previous life; freed - born + 1, or 0; died - freed + 1, or 0; address, less that
+ *            of the previous life (signed); bytes; stream; stack; stack of the free; pool; label
+ *   spans    born, less that of the previous span (signed); died - born; address (as for lives); bytes; stream; pool;
  *            bytes of its pages, 0 where it is classic
- *   ooms     moment, bytes asked for, bytes that the device had left
- *   pages    address, bytes, reason: of the state at the end
+ *   ooms     moment, requested bytes, free bytes of the device
+ *   pages    address, bytes, reason, registered bytes: of the state at the end
  *
- * What is 0 of freed and died has not happened.  Streams and reasons are places in lists of the facts.
+ * 0 for freed or died means never.  Streams and reasons are indices of lists in the facts.
  *
  * Locking: none.
  */
@@ -32,15 +30,15 @@
 #include "src/tools/replay_model/replay_model.h"
 
 /*
- * Write two elements of a page, `facts-N` and `columns-N`, of one device, with at most so many lives.
+ * Write the elements `facts-N` and `columns-N` of the page.
  *
- * @param summed   how many lives are in sums alone, because there are more
- * @param dropped  blocks that are left out
- *
- * Returns: false without host memory.  What could not be written is the stream's to say (ferror())
+ * @param max_lives  maximum number of lives
+ * @param summed     receives the number of lives that are only in sums
+ * @param dropped    receives the blocks outside of segments, which are omitted
+ * @return false on host allocation failure; ferror() reports output errors
  */
 bool view_model_write(FILE *out, unsigned number, const struct recording *recording,
-                      const struct recording_device *device, size_t most_lives, size_t *summed,
-                      struct course_dropped *dropped);
+                      const struct recording_device *device, size_t max_lives, size_t *summed,
+                      struct replay_model_dropped *dropped);
 
 #endif

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * The page of `xseg view`, as bytes: src/tools/commands/view/page/, put together by its pack.py.  What belongs to a file stands
- * between the two parts.
- */
+/* The page of `xseg view`: the parts before and after the data of the files.  page/pack.py generates it. */
 #ifndef TOOLS_VIEW_PAGE_H
 #define TOOLS_VIEW_PAGE_H
 

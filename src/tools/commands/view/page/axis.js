@@ -1,6 +1,51 @@
 // SPDX-License-Identifier: MIT
-// Which part of a history a picture shows: shares from..to of all events, or of all time.
+// The horizontal axis of the pictures, in events or in time, and round ticks of all axes.
+//
+// A position on the axis is a share, from 0 to 1, of all events or of all time; a view is an interval of shares.
 const Axis = (() => {
+  const SECOND = 1e6; // in microseconds
+  const LONG_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400].map((s) => s * SECOND);
+
+  // The smallest 1, 2 or 5 times a power of ten that is not below a number.
+  function roundUp(number) {
+    const power = 10 ** Math.floor(Math.log10(number));
+    return [1, 2, 5, 10].map((one) => one * power).find((one) => one >= number * (1 - 1e-9));
+  }
+
+  // The same for bytes, in a unit that is a power of 1024; 256 and 512 instead of 200 and 500, so that a unit is a multiple.
+  function roundUpBytes(number) {
+    const unit = 1024 ** Math.max(0, Math.floor(Math.log2(Math.max(1, number)) / 10));
+    return [1, 2, 5, 10, 20, 50, 100, 256, 512, 1024].map((one) => one * unit).find((one) => one >= number * (1 - 1e-9));
+  }
+
+  // The smallest power of two, or 1.5 times a power of two, that is not below a number of bytes.
+  function roundUpBinary(number) {
+    const power = 2 ** Math.floor(Math.log2(Math.max(1, number)));
+    return [1, 1.5, 2].map((one) => one * power).find((one) => one >= number && one % 1 === 0);
+  }
+
+  const roundUpTime = (us) => (us <= SECOND ? Math.max(1, roundUp(us)) : LONG_STEPS.find((one) => one >= us) || roundUp(us));
+
+  // Multiples of a step from a number to another one.
+  function multiples(step, from, to) {
+    const list = [];
+    for (let at = Math.ceil(from / step - 1e-9); at * step <= to * (1 + 1e-9); at++) list.push(at * step);
+    return list;
+  }
+
+  const byteTicks = (max, count) => {
+    const step = roundUpBytes(max / count);
+    return multiples(step, 0, max).map((at) => ({ at, text: Text.byteTick(at) }));
+  };
+
+  // A duration that is a multiple of a step, in the unit of the step.
+  function timeTick(us, step) {
+    if (us === 0) return "0";
+    if (step >= 60 * SECOND) return `${us / (60 * SECOND)} min`;
+    if (step >= SECOND) return `${us / SECOND} s`;
+    return step >= 1000 ? `${us / 1000} ms` : `${us} us`;
+  }
+
   class View {
     constructor(model) {
       this.model = model;
@@ -9,13 +54,13 @@ const Axis = (() => {
       this.to = 1;
     }
 
-    // The position of a share, as events or microseconds from the first.
+    // The length of the axis, in events or microseconds.
     get extent() {
       const { time, n } = this.model;
       return this.byTime ? time[n + 1] - time[0] : n;
     }
 
-    // The last event at or before a share of the whole.
+    // The last event at or before a position.
     moment(share) {
       const { time, n } = this.model;
       if (!this.byTime) return Math.min(n, Math.max(0, Math.floor(share * n)));
@@ -36,7 +81,7 @@ const Axis = (() => {
       return this.byTime ? (time[Math.min(moment, n)] - time[0]) / (time[n + 1] - time[0]) : Math.min(moment, n) / n;
     }
 
-    // Moments of the edges of a picture's columns.
+    // The moments at the edges of the pixel columns.
     edges(width) {
       const edges = new Uint32Array(width + 1);
       for (let c = 0; c <= width; c++) edges[c] = this.moment(this.from + ((this.to - this.from) * c) / width);
@@ -51,15 +96,29 @@ const Axis = (() => {
       return this.moment(this.from + ((this.to - this.from) * x) / width);
     }
 
-    // The least share: a column an event.
-    get least() {
+    // The narrowest view: 20 events.
+    get min() {
       return Math.min(1, 20 / Math.max(20, this.model.n));
     }
 
     set(from, to) {
-      const width = Math.min(1, Math.max(this.byTime ? 1e-9 : this.least, to - from));
+      const width = Math.min(1, Math.max(this.byTime ? 1e-9 : this.min, to - from));
       this.from = Math.min(1 - width, Math.max(0, from));
       this.to = this.from + width;
+    }
+
+    get title() {
+      return this.byTime ? "time since the first event" : "event";
+    }
+
+    // Round positions in the view, as moments or microseconds with their shares.
+    ticks(count) {
+      const { extent } = this;
+      if (extent <= 0) return [];
+      const width = ((this.to - this.from) * extent) / count;
+      const step = this.byTime ? roundUpTime(width) : Math.max(1, roundUp(Math.max(1, width)));
+      return multiples(step, this.from * extent, this.to * extent)
+        .map((at) => ({ share: at / extent, text: this.byTime ? timeTick(at, step) : Text.count(at) }));
     }
 
     pan(share) {
@@ -69,10 +128,10 @@ const Axis = (() => {
 
     zoom(factor, around) {
       const at = this.from + (this.to - this.from) * around;
-      const width = Math.min(1, Math.max(this.byTime ? 1e-9 : this.least, (this.to - this.from) * factor));
+      const width = Math.min(1, Math.max(this.byTime ? 1e-9 : this.min, (this.to - this.from) * factor));
       this.set(at - width * around, at - width * around + width);
     }
   }
 
-  return { View };
+  return { View, roundUpBytes, roundUpBinary, byteTicks };
 })();

@@ -1,19 +1,39 @@
 // SPDX-License-Identifier: MIT
-// Colours that people tell apart whatever colours they see: those of Okabe and Ito, "Color Universal Design" (2008),
-// without black.  The second seven sites have the same with stripes.
+// The colors of the page.  A color or pattern has one meaning on the whole page:
+//
+//   hue         a call site.  These are the hues of Okabe and Ito ("Color Universal Design", 2008), which people with any
+//               color vision can distinguish, without black and vermilion; the second six sites have stripes
+//   gray        allocated memory without a color of a site
+//   stripes     pending memory, in the same gray
+//   light gray  idle memory
+//   vermilion   fragmented memory, which nothing else has, since the page is about it
+//   text color  lines: reserved memory, the cursor, ends of segments, pinned and registered pages
 const Colors = (() => {
-  const SITES = ["#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7"];
-  const PAGES = { allocated: "#0072b2", pending: "#e69f00", fragmented: "#d55e00", pinned: "#cc79a7", cached: "#56b4e9", registered: "#009e73" };
+  const SITES = ["#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#cc79a7"];
+  const STATES = ["unmapped", "allocated", "pending", "fragmented", "idle"];
+  const DIM = 0.18;
 
   const theme = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
-  function stripes(context, color, ground) {
+  // The color of a band, and whether it is striped.
+  function bandStyle(band) {
+    if (band >= Sites.OTHERS) return { color: theme("allocated"), isStriped: band === Sites.PENDING };
+    return { color: SITES[band % SITES.length], isStriped: band >= SITES.length };
+  }
+
+  function stateStyle(state) {
+    return state === "pending" ? { color: theme("allocated"), isStriped: true } : { color: theme(state), isStriped: false };
+  }
+
+  // A fill style for a canvas.
+  function fill(context, { color, isStriped }) {
+    if (!isStriped) return color;
     const tile = document.createElement("canvas");
     tile.width = tile.height = 6;
     const on = tile.getContext("2d");
     on.fillStyle = color;
     on.fillRect(0, 0, 6, 6);
-    on.strokeStyle = ground;
+    on.strokeStyle = theme("ground");
     on.lineWidth = 1.5;
     on.beginPath();
     for (const x of [-6, 0, 6]) { on.moveTo(x - 1, 7); on.lineTo(x + 7, -1); }
@@ -21,17 +41,10 @@ const Colors = (() => {
     return context.createPattern(tile, "repeat");
   }
 
-  // What each band is filled with.
-  function bands(context) {
-    const ground = theme("ground");
-    return Array.from({ length: Sites.PENDING + 1 }, (_, band) => {
-      if (band === Sites.PENDING) return stripes(context, theme("rest"), ground);
-      if (band === Sites.REST) return theme("rest");
-      return band < SITES.length ? SITES[band] : stripes(context, SITES[band - SITES.length], ground);
-    });
-  }
+  const bandFills = (context) => Array.from({ length: Sites.PENDING + 1 }, (_, band) => fill(context, bandStyle(band)));
+  const stateFill = (context, state) => fill(context, stateStyle(state));
 
-  // A colour as the number that an ImageData's Uint32Array has; share: how much of it is over the ground.
+  // A color as an element of an ImageData's Uint32Array; share: its opacity over the ground.
   function number(color, share = 1, ground = "#000000") {
     const [r, g, b] = [1, 3, 5].map((at) => {
       const [over, under] = [color, ground].map((one) => parseInt(one.slice(at, at + 2), 16));
@@ -40,22 +53,23 @@ const Colors = (() => {
     return (255 << 24 | b << 16 | g << 8 | r) >>> 0;
   }
 
-  // The same colours as bands(), and the others of the timeline, as numbers; `other` is that of a stripe.
-  function inks() {
-    const ground = theme("ground");
-    const ink = (color, isStriped, share) => {
-      const full = number(color, share, ground);
-      return { color: full, other: isStriped ? number(ground) : full };
-    };
-    const bands = Array.from({ length: Sites.PENDING + 1 }, (_, band) => {
-      const color = band >= Sites.REST ? theme("rest") : SITES[band % SITES.length];
-      const isStriped = band === Sites.PENDING || (band >= SITES.length && band < Sites.REST);
-      return { full: ink(color, isStriped, 1), dim: ink(color, isStriped, 0.18) };
-    });
-    return { bands, line: number(theme("line")), reserved: number(theme("reserved")) };
+  // A style as two pixel values, of which `stripe` is that of a stripe.
+  function pixels({ color, isStriped }, share = 1) {
+    const full = number(color, share, theme("ground"));
+    return { color: full, stripe: isStriped ? number(theme("ground")) : full };
   }
 
-  // An image as something that can be drawn at any scale.
+  const isStripe = (row, column) => (row + column) % 6 < 2;
+
+  // The pixel values of the timeline.
+  function timelinePixels() {
+    const bands = Array.from({ length: Sites.PENDING + 1 }, (_, band) =>
+      ({ full: pixels(bandStyle(band)), dim: pixels(bandStyle(band), DIM) }));
+    return { bands, grid: number(theme("grid")), reserved: number(theme("reserved")) };
+  }
+
+  const statePixels = () => STATES.map((state) => pixels(stateStyle(state)));
+
   function canvasOf(image) {
     const canvas = document.createElement("canvas");
     canvas.width = image.width;
@@ -64,5 +78,5 @@ const Colors = (() => {
     return canvas;
   }
 
-  return { PAGES, theme, bands, number, inks, canvasOf };
+  return { DIM, STATES, theme, bandFills, stateFill, isStripe, timelinePixels, statePixels, canvasOf };
 })();

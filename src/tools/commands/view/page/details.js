@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT
-// What is said of a block, a moment and a file, as text.
+// Descriptions of a block, a moment and a file.
 const Details = (() => {
-  const MOST_FRAMES = 200;
+  const MAX_FRAMES = 200;
 
   function when(model, moment) {
     if (moment === 0) return "before the first event";
-    if (moment > model.n) return "not until the end";
-    const time = model.hasTime ? `, ${Text.duration(model.time[moment] - model.time[0])} after the first` : "";
+    if (moment > model.n) return "still allocated at the end";
+    const time = model.hasTime ? `, ${Text.duration(model.time[moment] - model.time[0])} after the first event` : "";
     return `event ${Text.count(moment)}${time}`;
   }
 
   function stackLines(model, stack) {
     const lines = Sites.stackText(model, stack);
-    const more = lines.length - MOST_FRAMES;
-    return more > 0 ? [...lines.slice(0, MOST_FRAMES), `and ${more} more`] : lines;
+    const more = lines.length - MAX_FRAMES;
+    return more > 0 ? [...lines.slice(0, MAX_FRAMES), `and ${more} more`] : lines;
   }
 
   function block(pane, life) {
@@ -27,12 +27,12 @@ const Details = (() => {
       `stream     ${model.facts.streams[lives.stream[life]]}   pool ${Model.poolName(model, lives.pool[life])}`,
     ];
     if (lives.label[life]) lines.push(`label      ${model.texts[lives.label[life]]}`);
-    lines.push(...(lives.stack[life] ? ["", ...stackLines(model, lives.stack[life])] : ["", "no call stack was recorded"]));
+    lines.push(...(lives.stack[life] ? ["", ...stackLines(model, lives.stack[life])] : ["", "no call stack"]));
     if (lives.freeStack[life]) lines.push("", "freed by", ...stackLines(model, lives.freeStack[life]));
     return lines.join("\n");
   }
 
-  // The page around an address, as xseg explained it when the file was written.
+  // The reason of the page at an address, which xseg writes for the state at the end.
   function reason(pane, address) {
     if (pane.cursor !== pane.model.n) return "";
     const page = pane.model.pages.find((one) => one.address <= address && address < one.address + one.bytes);
@@ -43,12 +43,12 @@ const Details = (() => {
     const { state, model } = pane;
     const oom = model.ooms.find((one) => one.moment === state.moment);
     return `${state.moment === 0 ? "before the first event" : `after ${when(model, state.moment)}`}: reserved ${Text.bytes(state.reserved)}, ` +
-      `allocated ${Text.bytes(state.live)} in ${Text.count(state.liveBlocks)} blocks, pending ${Text.bytes(state.pending)}, ` +
-      `cached ${Text.bytes(state.cached)}, of it fragmented ${Text.bytes(state.stranded)}` +
-      (model.summed ? `; blocks that the page does not have, up to ${Text.bytes(model.summed[Math.min(state.moment, model.n)])}, count as cached` : "") +
-      Array.from(state.reasons, ([reason, bytes]) => `; pages kept: ${reason} ${Text.bytes(bytes)}`).join("") +
+      `allocated ${Text.bytes(state.allocated)} in ${Text.count(state.allocatedBlocks)} blocks, pending ${Text.bytes(state.pending)}, ` +
+      `cached ${Text.bytes(state.cached)} (fragmented ${Text.bytes(state.fragmented)}, idle ${Text.bytes(state.cached - state.fragmented)})` +
+      (model.summed ? `; includes as cached up to ${Text.bytes(model.summed[Math.min(state.moment, model.n)])} of blocks that are omitted from the page` : "") +
+      Array.from(state.reasons, ([reason, bytes]) => `; not released: ${Text.bytes(bytes)} (${reason})`).join("") +
       (state.registeredBytes > 0 ? `; registered ${Text.bytes(state.registeredBytes)}` : "") +
-      (oom ? `; out of memory: ${Text.bytes(oom.bytes)} asked for, ${Text.bytes(oom.left)} left` : "");
+      (oom ? `; out of memory: ${Text.bytes(oom.bytes)} requested, ${Text.bytes(oom.left)} free on the device` : "");
   }
 
   function file(pane) {
@@ -56,11 +56,11 @@ const Details = (() => {
     const lines = [`device ${facts.device}, ${Text.count(n)} events, ${Text.count(facts.lives)} blocks`];
     if (facts.config) lines.push(facts.config);
     if (facts.summed > 0)
-      lines.push(`aggregated: of ${Text.count(facts.recorded)} events the page has those of the ${Text.count(facts.lives)} blocks with most bytes x events; ` +
-        `${Text.count(facts.summed)} others are one sum in the first picture, and in no other`);
-    if (n === 0) lines.push("no history was recorded: this is the end alone");
-    if (facts.lost + facts.omitted > 0) lines.push(`${Text.count(facts.lost + facts.omitted)} older events are missing`);
-    if (facts.unmatched > 0) lines.push(`${Text.count(facts.unmatched)} events contradict others and are omitted`);
+      lines.push(`aggregated: of ${Text.count(facts.recorded)} events, the page has those of the ${Text.count(facts.lives)} blocks with the largest ` +
+        `product of size and lifetime; the first picture shows the sum of the ${Text.count(facts.summed)} others`);
+    if (n === 0) lines.push("no events were recorded: the page shows the state at the end");
+    if (facts.lost + facts.omitted > 0) lines.push(`${Text.count(facts.lost + facts.omitted)} older events were overwritten or omitted`);
+    if (facts.unmatched > 0) lines.push(`${Text.count(facts.unmatched)} inconsistent events are omitted`);
     return lines.join("; ");
   }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// The page as a whole: reads what the tool wrote, makes a pane of each file, and has the keyboard.
+// The page: reads the data, creates a pane for each file, and handles the keyboard.
 const Main = (() => {
   const panes = [];
-  const times = {}; // ms, for who measures
+  const times = {}; // in ms, for benchmarks/view.py
   let active = 0;
   const element = (id) => document.getElementById(id);
 
-  // All panes show the same part of their histories.
+  // All panes show the same view.
   function changed(pane) {
     for (const other of panes) {
       if (other !== pane) other.view.set(pane.view.from, pane.view.to);
@@ -28,7 +28,7 @@ const Main = (() => {
     times.first = performance.now();
     times.reading = times.first - begin;
     document.documentElement.dataset.ready = "first";
-    setTimeout(() => guarded(finish), 0);
+    setTimeout(() => showErrors(finish), 0);
   }
 
   function finish() {
@@ -124,18 +124,18 @@ const Main = (() => {
     });
   }
 
-  // What goes wrong is said on the page.
-  function guarded(act) {
+  // Show an error on the page.
+  function showErrors(act) {
     try {
       act();
     } catch (error) {
-      element("panes").textContent = `This page cannot be shown: ${error.message}`;
+      element("panes").textContent = `The page cannot be displayed: ${error.message}`;
       document.documentElement.dataset.ready = "failed";
       throw error;
     }
   }
 
   listen();
-  guarded(start);
+  showErrors(start);
   return { panes, times, changed };
 })();

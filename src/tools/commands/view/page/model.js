@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// What the tool wrote of one file, as typed arrays.  src/tools/commands/view/view_model.h has the order of the columns.
+// The data of one file as typed arrays, in the order of columns that src/tools/commands/view/view_model.h defines.
 //
-// A moment is a number of an event, from 1; 0 is before the first, n + 1 after the last.  The state of moment m is the
-// one right behind event m: a life is there if born <= m < died, and is pending from `freed` on.
+// A moment is the number of an event, from 1; 0 is before the first event, n + 1 after the last.  The state at moment m is the
+// state after event m: a life exists if born <= m < died, and is pending if freed <= m.
 const Model = (() => {
   const KINDS = { NOTHING: 0, ALLOC: 1, FREE: 2, DONE: 3, FREE_DONE: 4, MAPPING: 5, OOM: 6 };
 
@@ -14,7 +14,7 @@ const Model = (() => {
     return bytes;
   }
 
-  // Reads numbers one behind the other.
+  // Reads the numbers in order.
   class Reader {
     constructor(bytes) {
       this.bytes = bytes;
@@ -45,7 +45,7 @@ const Model = (() => {
       return into;
     }
 
-    // Sums of steps.
+    // Prefix sums of the numbers.
     steps(into) {
       let sum = 0;
       for (let i = 0; i < into.length; i++) into[i] = sum += this.step();
@@ -53,7 +53,7 @@ const Model = (() => {
     }
   }
 
-  // Times never go back; threads may have noted theirs a little out of order.
+  // Times never decrease, although threads can record theirs out of order.
   function readTimes(reader, n) {
     const time = new Float64Array(n + 2);
     let sum = 0;
@@ -112,13 +112,13 @@ const Model = (() => {
       bytes: reader.column(new Float64Array(count)),
       stream: reader.column(new Uint8Array(count)),
       pool: reader.column(new Uint32Array(count)),
-      page: reader.column(new Float64Array(count)), // 0: all of it
+      page: reader.column(new Float64Array(count)), // 0: classic
     };
     spans.isClassic = Uint8Array.from(spans.page, (page) => page === 0);
     return spans;
   }
 
-  // What each event was: of which life, or by how much mapped memory changed.
+  // The kind of each event, its life, and its change of mapped bytes.
   function readEvents(model) {
     const { n, lives, spans } = model;
     const kind = new Uint8Array(n + 2);
@@ -157,7 +157,7 @@ const Model = (() => {
     model.spans = readSpans(reader, facts.spans);
     model.ooms = Array.from({ length: facts.ooms }, () => ({ moment: reader.next(), bytes: reader.next(), left: reader.next() }));
     model.pages = Array.from({ length: facts.pages }, () => ({ address: reader.next(), bytes: reader.next(), reason: model.texts[reader.next()], registered: reader.next() }));
-    if (reader.at !== reader.bytes.length) throw new Error("the page's data does not end where it should");
+    if (reader.at !== reader.bytes.length) throw new Error("the data of the page has an unexpected length");
     model.events = readEvents(model);
     model.hasTime = model.time[n + 1] > model.time[0];
     return model;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Put the page of `xseg view` together, as a source of C: pack.py OUTPUT page.html page.css SCRIPT.js...
+"""Generate view_page.c from the parts of the page of `xseg view`: pack.py OUTPUT page.html page.css SCRIPT.js...
 
-page.html has three places: @STYLE@, @DATA@ where the tool writes what it read, and @SCRIPT@.
+page.html has three placeholders: @STYLE@, @DATA@ for the data of the files, and @SCRIPT@.
 """
 import pathlib
 import sys
@@ -12,7 +12,7 @@ def main(output, page, style, *scripts):
     text = pathlib.Path(page).read_text(encoding="utf-8")
     script = "\n".join(pathlib.Path(name).read_text(encoding="utf-8") for name in scripts)
     if "</script" in script:
-        sys.exit("a script has the text that would end it")
+        sys.exit("a script contains </script")
     text = text.replace("@STYLE@", pathlib.Path(style).read_text(encoding="utf-8")).replace("@SCRIPT@", script)
     head, tail = (part.encode() for part in text.split("@DATA@"))
     lines = ['#include "src/tools/commands/view/view_page.h"']

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT
-// Pages over time: each row is some pages, by address; each column a moment.  A cell has the colour of what most of
-// its bytes are.  Addresses at which nothing was ever mapped have no row.
+// The second picture: the state of pages over time.  Each row of pixels is an address range, each column a moment; a pixel has
+// the color of the state of most of its bytes.  Addresses that were never mapped have no row.
 //
-// A page is what goes back to the device together: of an expandable segment as many bytes as its span says, or a classic
-// segment as a whole.  Cached memory is fragmented if its page also contains a block.
+// A page is the unit that is released to the driver: the page size of an expandable segment, or a whole classic segment.  Cached
+// memory is fragmented if its page also contains a block, and idle otherwise.
 const Pages = (() => {
-  const GRANULE = 2 * 1024 * 1024; // addresses are closed up by these; a page of an expandable segment is some
-  const GRAIN = 512; // blocks end at multiples of it
-  const CLASSES = ["unmapped", "allocated", "pending", "fragmented", "cached"];
-  const rounded = (bytes) => Math.max(1, Math.ceil(bytes / GRAIN)) * GRAIN;
+  const GRANULE = 2 * 1024 * 1024; // of the driver; the pages of expandable segments are multiples
+  const UNIT = 512; // of block sizes
+  const rounded = (bytes) => Math.max(1, Math.ceil(bytes / UNIT)) * UNIT;
 
-  // Addresses that were ever mapped, closed up: whole pages, one behind the other.
+  // All addresses that were ever mapped, as offsets without gaps.
   class Addresses {
     constructor(spans) {
       this.start = [];
@@ -30,7 +29,7 @@ const Pages = (() => {
       }
     }
 
-    // The place of an address, or -1.
+    // The offset of an address; -1: it was never mapped.
     of(address) {
       let low = 0;
       let high = this.start.length;
@@ -43,25 +42,25 @@ const Pages = (() => {
     }
   }
 
-  // Changes of what is on pages with a block, in the order of moments: offset, and bytes with a sign.
-  class Held {
+  // The pages that contain blocks, as changes in the order of moments: offset, and bytes with a sign.
+  class UsedPages {
     constructor(model, addresses) {
       this.count = 0;
       this.moment = new Uint32Array(1024);
       this.offset = new Float64Array(1024);
       this.bytes = new Float64Array(1024);
       const granules = addresses.total / GRANULE;
-      this.used = new Float64Array(granules); // of the page that begins there
-      this.first = Uint32Array.from({ length: granules }, (_, i) => i); // of the page that a granule is of
-      this.behind = this.first.map((i) => i + 1); // that page
-      this.owner = new Int32Array(granules).fill(-1); // a classic segment
+      this.used = new Float64Array(granules); // bytes of blocks in the page that begins at a granule
+      this.first = Uint32Array.from({ length: granules }, (_, i) => i); // granule of the page that a granule belongs to
+      this.end = this.first.map((i) => i + 1); // granule after that page
+      this.owner = new Int32Array(granules).fill(-1); // the classic segment at a granule
       this.usedOf = new Float64Array(model.spans.count);
       this.model = model;
       this.addresses = addresses;
       this.make();
     }
 
-    note(moment, offset, bytes) {
+    add(moment, offset, bytes) {
       if (this.count === this.moment.length)
         for (const name of ["moment", "offset", "bytes"]) {
           const bigger = new this[name].constructor(2 * this.count);
@@ -73,13 +72,13 @@ const Pages = (() => {
       this.bytes[this.count++] = bytes;
     }
 
-    // A part of the page that begins at a granule is used, or no more.
+    // Add bytes of blocks to the page that begins at a granule, or remove them.
     touch(moment, first, bytes) {
       const before = this.used[first];
       this.used[first] += bytes;
-      const page = (this.behind[first] - first) * GRANULE;
-      if (before === 0 && bytes > 0) this.note(moment, first * GRANULE, page);
-      if (this.used[first] === 0 && bytes < 0) this.note(moment, first * GRANULE, -page);
+      const page = (this.end[first] - first) * GRANULE;
+      if (before === 0 && bytes > 0) this.add(moment, first * GRANULE, page);
+      if (this.used[first] === 0 && bytes < 0) this.add(moment, first * GRANULE, -page);
     }
 
     touchClassic(moment, span, bytes) {
@@ -87,7 +86,7 @@ const Pages = (() => {
       const before = this.usedOf[span];
       this.usedOf[span] += bytes;
       if ((before === 0) === (this.usedOf[span] === 0)) return;
-      this.note(moment, this.addresses.of(spans.address[span]), before === 0 ? spans.bytes[span] : -spans.bytes[span]);
+      this.add(moment, this.addresses.of(spans.address[span]), before === 0 ? spans.bytes[span] : -spans.bytes[span]);
     }
 
     block(moment, life, sign) {
@@ -99,14 +98,14 @@ const Pages = (() => {
       if (this.owner[granule] >= 0) { this.touchClassic(moment, this.owner[granule], sign * bytes); return; }
       const first = this.first[granule];
       const last = this.first[Math.floor((end - 1) / GRANULE)];
-      const behind = this.behind[first] * GRANULE;
-      this.touch(moment, first, sign * (Math.min(end, behind) - start));
+      const pageEnd = this.end[first] * GRANULE;
+      this.touch(moment, first, sign * (Math.min(end, pageEnd) - start));
       if (last === first) return;
-      if (last * GRANULE > behind) this.note(moment, behind, sign * (last * GRANULE - behind));
+      if (last * GRANULE > pageEnd) this.add(moment, pageEnd, sign * (last * GRANULE - pageEnd));
       this.touch(moment, last, sign * (end - last * GRANULE));
     }
 
-    // The granules of a span, from the first to the one behind the last.
+    // The granules of a span: the first, and the one after the last.
     granules(span) {
       const { spans } = this.model;
       const offset = this.addresses.of(spans.address[span]);
@@ -118,15 +117,14 @@ const Pages = (() => {
       if (owner >= 0) this.usedOf[span] = 0;
     }
 
-    // A span comes.
-    come(span) {
+    map(span) {
       if (this.model.spans.isClassic[span]) { this.own(span, span); return; }
       const page = Math.max(1, Math.floor(this.model.spans.page[span] / GRANULE));
       const [first, end] = this.granules(span);
       for (let at = first; at < end; at += page) {
-        const behind = Math.min(end, at + page);
-        this.first.fill(at, at, behind);
-        this.behind.fill(behind, at, behind);
+        const next = Math.min(end, at + page);
+        this.first.fill(at, at, next);
+        this.end.fill(next, at, next);
       }
     }
 
@@ -138,11 +136,11 @@ const Pages = (() => {
       let born = 0;
       let died = 0;
       const { ALLOC, DONE, FREE_DONE } = Model.KINDS;
-      for (; born < births.length && spans.born[births[born]] === 0; born++) this.come(births[born]);
+      for (; born < births.length && spans.born[births[born]] === 0; born++) this.map(births[born]);
       for (let i = 0; i < lives.count && lives.born[i] === 0; i++) this.block(0, i, 1);
       for (let m = 1; m <= n; m++) {
         for (; died < deaths.length && spans.died[deaths[died]] === m; died++) this.own(deaths[died], -1);
-        for (; born < births.length && spans.born[births[born]] === m; born++) this.come(births[born]);
+        for (; born < births.length && spans.born[births[born]] === m; born++) this.map(births[born]);
         const kind = events.kind[m];
         if (kind === ALLOC) this.block(m, events.life[m], 1);
         else if (kind === DONE || kind === FREE_DONE) this.block(m, events.life[m], -1);
@@ -150,7 +148,7 @@ const Pages = (() => {
     }
   }
 
-  // Bytes by row and column, of one class, as differences along a row until sum() is called.
+  // Bytes by row and column; until sum() is called, the differences between columns.
   class Grid {
     constructor(width, height, bytesPerRow) {
       Object.assign(this, { width, height, bytesPerRow, cells: new Float64Array((width + 1) * height) });
@@ -176,14 +174,14 @@ const Pages = (() => {
     }
   }
 
-  class Map2 {
+  class PageMap {
     constructor(model) {
       this.model = model;
       this.addresses = new Addresses(model.spans);
-      this.held = new Held(model, this.addresses);
+      this.used = new UsedPages(model, this.addresses);
     }
 
-    // For each moment the first column that shows it.
+    // The function from a moment to the first column that shows it.
     columnOf(edges, width) {
       const first = edges[0];
       const last = edges[width - 1];
@@ -195,7 +193,7 @@ const Pages = (() => {
     grids(edges, width, height) {
       const { lives, spans } = this.model;
       const bytesPerRow = Math.max(1, this.addresses.total / height);
-      const [mapped, live, pending, held] = Array.from({ length: 4 }, () => new Grid(width, height, bytesPerRow));
+      const [mapped, allocated, pending, used] = Array.from({ length: 4 }, () => new Grid(width, height, bytesPerRow));
       const column = this.columnOf(edges, width);
       for (let i = 0; i < spans.count; i++)
         mapped.add(this.addresses.of(spans.address[i]), spans.bytes[i], column(spans.born[i]), column(spans.died[i]));
@@ -207,45 +205,48 @@ const Pages = (() => {
         const at = this.addresses.of(lives.address[i]);
         const bytes = rounded(lives.bytes[i]);
         const freed = column(lives.freed[i]);
-        live.add(at, bytes, from, freed);
+        allocated.add(at, bytes, from, freed);
         pending.add(at, bytes, freed, to);
       }
-      const changes = this.held;
+      const changes = this.used;
       for (let i = 0; i < changes.count && changes.moment[i] <= last; i++)
-        held.add(changes.offset[i], Math.abs(changes.bytes[i]), column(changes.moment[i]), width, Math.sign(changes.bytes[i]));
-      return { mapped: mapped.sum(), live: live.sum(), pending: pending.sum(), held: held.sum() };
+        used.add(changes.offset[i], Math.abs(changes.bytes[i]), column(changes.moment[i]), width, Math.sign(changes.bytes[i]));
+      return { mapped: mapped.sum(), allocated: allocated.sum(), pending: pending.sum(), used: used.sum() };
     }
 
-    // The class of each cell: what most of its mapped bytes are.
-    classes(edges, width, height) {
-      const { mapped, live, pending, held } = this.grids(edges, width, height);
-      const classes = new Uint8Array(width * height);
-      const bytes = new Float64Array(CLASSES.length);
+    // The state of each cell, as an index of Colors.STATES.
+    states(edges, width, height) {
+      const { mapped, allocated, pending, used } = this.grids(edges, width, height);
+      const states = new Uint8Array(width * height);
+      const bytes = new Float64Array(Colors.STATES.length);
       for (let row = 0; row < height; row++)
         for (let c = 0; c < width; c++) {
           const at = row * (width + 1) + c;
           if (mapped.cells[at] < 1) continue;
-          bytes[1] = live.cells[at];
+          bytes[1] = allocated.cells[at];
           bytes[2] = pending.cells[at];
-          bytes[3] = held.cells[at] - bytes[1] - bytes[2];
-          bytes[4] = mapped.cells[at] - held.cells[at];
+          bytes[3] = used.cells[at] - bytes[1] - bytes[2];
+          bytes[4] = mapped.cells[at] - used.cells[at];
           let best = 4;
           for (let k = 1; k < 4; k++) if (bytes[k] > bytes[best]) best = k;
-          classes[row * width + c] = best;
+          states[row * width + c] = best;
         }
-      return classes;
+      return states;
     }
 
-    // A picture of width x height, to be put where the timeline has its columns.
+    // An image with the columns of the timeline.
     draw(edges, width, height) {
-      const colors = CLASSES.map((name) => Colors.number(name === "unmapped" ? Colors.theme("empty") : Colors.PAGES[name]));
-      const classes = this.classes(edges, width, height);
+      const colors = Colors.statePixels();
+      const states = this.states(edges, width, height);
       const image = new ImageData(width, height);
       const pixels = new Uint32Array(image.data.buffer);
-      for (let i = 0; i < pixels.length; i++) pixels[i] = colors[classes[i]];
+      for (let i = 0; i < pixels.length; i++) {
+        const { color, stripe } = colors[states[i]];
+        pixels[i] = Colors.isStripe(Math.floor(i / width), i % width) ? stripe : color;
+      }
       return Colors.canvasOf(image);
     }
   }
 
-  return { CLASSES, Addresses, Map: Map2, rounded };
+  return { Addresses, PageMap, rounded };
 })();

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: MIT
-// One file on the page: its pictures, and what the mouse does to them.
+// One file on the page: its pictures, and the mouse.
 const Pane = (() => {
-  const PAGES_REST_MS = 60; // so long a view stands still before its pages are drawn anew
+  const REDRAW_MS = 60; // the delay after the last change of the view until the second picture is drawn again
 
-  const PAGE_NAMES = {
+  const STATE_NAMES = {
     unmapped: "unmapped",
     allocated: "allocated",
-    pending: "pending",
-    fragmented: "fragmented: cached, a block on its page",
-    cached: "cached, on free pages",
-    pinned: "pinned, at the end, in the map below",
-    registered: "registered, at the end, a line in the map below",
+    pending: "pending: freed, but still in use on another stream",
+    fragmented: "fragmented: cached, on a page with a block",
+    idle: "idle: cached, on a page without a block",
   };
 
   function make(parent, tag, properties = {}) {
@@ -43,63 +41,78 @@ const Pane = (() => {
       this.root = make(root, "section", { className: "pane", tabIndex: 0 });
       make(this.root, "h2", { textContent: this.model.facts.name });
       make(this.root, "div", { className: "figures", textContent: Details.file(this) });
-      make(this.root, "h3", { textContent: "allocated memory by call site, stacked; the line is reserved memory" });
+      make(this.root, "h3", { textContent: "Memory over time: allocated by call site, and reserved" });
       this.timeline = make(this.root, "canvas", { className: "timeline" });
       this.legend = make(this.root, "ul", { className: "legend" });
       this.hover = make(this.root, "div", { className: "figures", textContent: "\u00a0" });
-      make(this.root, "h3", { textContent: "pages over time, by address" });
+      make(this.root, "h3", { textContent: "Pages over time, by address (offsets skip addresses that were never mapped)" });
       this.pages = make(this.root, "canvas", { className: "pages" });
       this.pagesLegend = make(this.root, "ul", { className: "legend" });
-      this.stateText = make(this.root, "h3");
+      make(this.root, "h3", { textContent: "Reserved memory at the cursor, by address (offsets skip unmapped addresses)" });
+      this.stateText = make(this.root, "div", { className: "figures" });
       this.stateMap = make(this.root, "canvas", { className: "state" });
-      this.text = make(this.root, "pre", { textContent: "A click on a picture chooses a block, and shows its call stack." });
+      this.stateLegend = make(this.root, "ul", { className: "legend" });
+      this.text = make(this.root, "pre", { textContent: "Click on a block to see its call stack." });
       this.timeline.setAttribute("aria-label", "allocated memory over time");
       this.pages.setAttribute("aria-label", "pages over time");
-      this.stateMap.setAttribute("aria-label", "map of the blocks at the chosen event");
+      this.stateMap.setAttribute("aria-label", "reserved memory at the cursor");
       this.setTheme();
     }
 
     setTheme() {
-      this.fills = Colors.bands(this.timeline.getContext("2d"));
-      this.inks = Colors.inks();
+      this.bandFills = Colors.bandFills(this.timeline.getContext("2d"));
+      this.ink = Colors.timelinePixels();
       this.pagesImage = null;
       this.fillLegends();
     }
 
-    swatch(parent, fill) {
-      const canvas = make(parent, "canvas", { width: 12, height: 12 });
-      const context = canvas.getContext("2d");
+    // An item of a legend: a square, or with `line` a line: [x, y, width, height].
+    addItem(legend, fill, text, line = [0, 0, 12, 12]) {
+      const item = make(legend, "li");
+      this.addSwatch(item, fill, line);
+      item.append(text);
+    }
+
+    addSwatch(parent, fill, line = [0, 0, 12, 12]) {
+      const context = make(parent, "canvas", { width: 12, height: 12 }).getContext("2d");
       context.fillStyle = fill;
-      context.fillRect(0, 0, 12, 12);
+      context.fillRect(...line);
     }
 
     fillLegends() {
-      const { sites } = this;
-      const names = sites.order.slice(0, Sites.BANDS).map((site, band) => [band, sites.names[site]]);
-      const rest = sites.order.length - names.length;
-      const others = [rest > 0 ? `${rest} more sites` : "", this.model.summed ? "blocks that are summed" : ""].filter((text) => text !== "");
-      if (others.length > 0) names.push([Sites.REST, others.join(", ")]);
-      names.push([Sites.PENDING, "pending"]);
+      const text = Colors.theme("text");
+      const context = this.timeline.getContext("2d");
+      const { pages } = this.model;
       this.legend.replaceChildren();
-      for (const [band, name] of names) {
+      this.addItem(this.legend, Colors.theme("reserved"), "reserved", [0, 5, 12, 2]);
+      for (const [band, name] of this.bandNames()) {
         const item = make(this.legend, "li");
         const button = make(item, "button", { type: "button" });
-        this.swatch(button, this.fills[band]);
+        this.addSwatch(button, this.bandFills[band]);
         button.append(name);
         button.addEventListener("click", () => this.chooseBand(this.chosenBand === band ? -1 : band));
         item.dataset.band = band;
       }
       this.pagesLegend.replaceChildren();
-      for (const name of [...Pages.CLASSES, "pinned", "registered"]) {
-        if (name === "pinned" && !this.model.pages.some((page) => page.reason === "pinned")) continue;
-        if (name === "registered" && !this.model.pages.some((page) => page.registered > 0)) continue;
-        const item = make(this.pagesLegend, "li");
-        this.swatch(item, name === "unmapped" ? Colors.theme("empty") : Colors.PAGES[name]);
-        item.append(PAGE_NAMES[name]);
-      }
+      for (const state of Colors.STATES) this.addItem(this.pagesLegend, Colors.stateFill(context, state), STATE_NAMES[state]);
+      this.stateLegend.replaceChildren();
+      this.addItem(this.stateLegend, text, "end of a segment", [5, 0, 1, 12]);
+      if (pages.some((page) => page.reason === "pinned")) this.addItem(this.stateLegend, text, "pinned pages, at the end of the recording", [3, 0, 1, 12]);
+      if (pages.some((page) => page.registered > 0)) this.addItem(this.stateLegend, text, "registered pages, at the end of the recording", [0, 10, 12, 2]);
+      make(this.stateLegend, "li", { textContent: "frame: the selected block; colors: as above" });
     }
 
-    // --- What is chosen. ---
+    bandNames() {
+      const { sites } = this;
+      const names = sites.order.slice(0, Sites.BANDS).map((site, band) => [band, sites.names[site]]);
+      const count = sites.order.length - names.length;
+      const others = [count > 0 ? `${Text.count(count)} other sites` : "", this.model.summed ? "omitted blocks" : ""].filter((name) => name !== "");
+      if (others.length > 0) names.push([Sites.OTHERS, others.join(", ")]);
+      names.push([Sites.PENDING, STATE_NAMES.pending]);
+      return names;
+    }
+
+    // --- Selection. ---
 
     chooseBand(band) {
       this.chosenBand = band;
@@ -113,7 +126,7 @@ const Pane = (() => {
       this.drawSoon();
     }
 
-    // Show a moment, and move the picture if it is outside.
+    // Move the cursor, and the view if the cursor is outside of it.
     show(moment) {
       this.goTo(moment);
       const share = this.view.share(this.cursor);
@@ -192,9 +205,9 @@ const Pane = (() => {
       this.picture = Timeline.draw(context, width, height, this);
     }
 
-    // What takes longer comes behind the first picture.
+    // Draw the pictures that take longer than the first.
     finish() {
-      this.map = new Pages.Map(this.model);
+      this.map = new Pages.PageMap(this.model);
       this.isReady = true;
       this.draw();
     }
@@ -209,32 +222,41 @@ const Pane = (() => {
     drawPages() {
       const { width, height } = this.prepare(this.pages);
       const inner = Math.max(1, Math.floor(width - Timeline.LEFT));
-      this.pagesImage = { canvas: this.map.draw(this.view.edges(inner), inner, height), from: this.view.from, to: this.view.to };
+      this.pagesImage = { canvas: this.map.draw(this.view.edges(inner), inner, Math.max(1, height - Timeline.FOOT)), from: this.view.from, to: this.view.to };
     }
 
-    // The last picture at the place that it has now; a new one follows when the view stands still.
+    // Draw the last image, stretched to the current view; a new one follows after the last change of the view.
     drawPagesStretched() {
       const { from, to } = this.view;
       if (!this.pagesImage) this.drawPages();
       const image = this.pagesImage;
       const { context, width, height } = this.prepare(this.pages);
       const inner = Math.max(1, Math.floor(width - Timeline.LEFT));
+      const foot = Math.max(1, Math.floor(height - Timeline.FOOT));
       const left = ((image.from - from) / (to - from)) * inner;
       const right = ((image.to - from) / (to - from)) * inner;
       context.clearRect(0, 0, width, height);
       context.save();
       context.beginPath();
-      context.rect(Timeline.LEFT, 0, inner, height);
+      context.rect(Timeline.LEFT, 0, inner, foot);
       context.clip();
       context.imageSmoothingEnabled = false;
-      context.drawImage(image.canvas, Timeline.LEFT + left, 0, right - left, height);
-      context.fillStyle = Colors.theme("text");
-      const x = this.view.toX(this.cursor, inner);
-      context.fillRect(Timeline.LEFT + x - 1, 0, 2, height);
+      context.drawImage(image.canvas, Timeline.LEFT + left, 0, right - left, foot);
       context.restore();
+      this.drawPagesAxes(context, inner, foot);
       clearTimeout(this.rest);
       if (image.from !== from || image.to !== to || image.canvas.width !== inner || image.byTime !== this.view.byTime)
-        this.rest = setTimeout(() => { this.drawPages(); this.pagesImage.byTime = this.view.byTime; this.drawPagesStretched(); }, PAGES_REST_MS);
+        this.rest = setTimeout(() => { this.drawPages(); this.pagesImage.byTime = this.view.byTime; this.drawPagesStretched(); }, REDRAW_MS);
+    }
+
+    drawPagesAxes(context, inner, foot) {
+      const { total } = this.map.addresses;
+      context.save();
+      context.translate(Timeline.LEFT, 0);
+      Timeline.drawScale(context, "offset", total > 0 ? Axis.byteTicks(total, 4) : [], (at) => (at / total) * foot, foot);
+      Timeline.drawFoot(context, this.view, inner, foot);
+      Timeline.drawCursor(context, this.view, this.cursor, inner, foot);
+      context.restore();
     }
 
     // --- The mouse. ---
@@ -246,7 +268,7 @@ const Pane = (() => {
       new ResizeObserver(() => this.drawSoon()).observe(this.root);
     }
 
-    // A click, a drag that pans, and a wheel that zooms.
+    // A click, dragging to pan, and the wheel to zoom.
     listenTo(canvas, click, hover) {
       let last = null;
       let moved = 0;
@@ -269,13 +291,13 @@ const Pane = (() => {
     }
 
     bandName(band) {
-      return band === Sites.PENDING ? "pending" : band === Sites.REST ? "more sites" : this.sites.names[this.sites.order[band]];
+      return band === Sites.PENDING ? "pending" : band === Sites.OTHERS ? "other sites" : this.sites.names[this.sites.order[band]];
     }
 
     hoverTimeline(x, y) {
       const hit = Timeline.hit(this.picture, x, y);
       const { columns } = this.picture;
-      this.hover.textContent = `events ${Text.count(hit.from)} to ${Text.count(hit.to)}: used ${Text.bytes(Series.used(columns, hit.at))}, ` +
+      this.hover.textContent = `events ${Text.count(hit.from)} to ${Text.count(hit.to)}: active (allocated and pending) ${Text.bytes(Series.active(columns, hit.at))}, ` +
         `reserved ${Text.bytes(columns[hit.at + Series.RESERVED])}` +
         (hit.band >= 0 ? `; ${this.bandName(hit.band)}: ${Text.bytes(columns[hit.at + hit.band])}` : "");
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Which blocks a text is found in: a frame of their stack, their label, or the begin of their address.
+// Search for blocks by a frame of their call stack, their label, or the beginning of their address.
 const Search = (() => {
   function find(pane, query) {
     const { model, sites } = pane;
@@ -7,12 +7,12 @@ const Search = (() => {
     const text = query.trim().toLowerCase();
     if (text === "") return null;
     const inText = Uint8Array.from(model.texts, (one) => (one.toLowerCase().includes(text) ? 1 : 0));
-    const inPlace = new Uint8Array(frames.name.length);
-    for (let i = 0; i < inPlace.length; i++)
-      inPlace[i] = inText[frames.name[i]] || inText[frames.file[i]] || Sites.frameText(model, i).toLowerCase().includes(text) ? 1 : 0;
+    const inFrame = new Uint8Array(frames.name.length);
+    for (let i = 0; i < inFrame.length; i++)
+      inFrame[i] = inText[frames.name[i]] || inText[frames.file[i]] || Sites.frameText(model, i).toLowerCase().includes(text) ? 1 : 0;
     const inStack = new Uint8Array(stacks.first.length);
     for (let i = 0; i + 1 < stacks.first.length; i++)
-      for (let k = stacks.first[i]; k < stacks.first[i + 1] && !inStack[i]; k++) inStack[i] = inPlace[stacks.frames[k]];
+      for (let k = stacks.first[i]; k < stacks.first[i + 1] && !inStack[i]; k++) inStack[i] = inFrame[stacks.frames[k]];
     const isAddress = text.startsWith("0x");
     const found = new Uint8Array(lives.count);
     const bands = new Uint8Array(Sites.PENDING + 1);
@@ -28,7 +28,7 @@ const Search = (() => {
     return { text, found, bands, count, bytes };
   }
 
-  // The found life that is born next behind a moment, or the last before it; -1: there is none.
+  // The next match that is allocated after a moment, or the last one before it; -1: none.
   function next(pane, search, moment, step) {
     const { lives } = pane.model;
     let best = -1;

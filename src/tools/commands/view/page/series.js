@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
-// Memory over time: bytes of each band (a site, the rest, pending) and reserved bytes, at any moment and by column of a
-// picture.  A checkpoint each 256 events has all values, and those of the peak up to the next checkpoint.
+// Memory over time: the bytes of each band (a site, all other sites, pending) and the reserved bytes, at any moment and for each
+// pixel column.  Active bytes are allocated or pending.  Every 256 events, a checkpoint has all values, and the values at the
+// peak of active bytes before the next checkpoint.
 const Series = (() => {
   const EVERY = 256;
   const RESERVED = Sites.PENDING + 1;
   const VALUES = RESERVED + 1;
   const { ALLOC, FREE, DONE, FREE_DONE, MAPPING } = Model.KINDS;
 
-  // What is live or pending, of the values at `at`.
-  function used(values, at) {
+  // The active bytes of the values at an index.
+  function active(values, at) {
     let sum = 0;
     for (let i = 0; i < RESERVED; i++) sum += values[at + i];
     return sum;
@@ -38,14 +39,14 @@ const Series = (() => {
       const { lives, spans } = model;
       for (let i = 0; i < lives.count && lives.born[i] === 0; i++)
         first[lives.freed[i] === 0 ? Sites.PENDING : sites.band[sites.ofLife[i]]] += lives.bytes[i];
-      if (model.summed) first[Sites.REST] += model.summed[0];
+      if (model.summed) first[Sites.OTHERS] += model.summed[0];
       for (let i = 0; i < spans.count; i++) if (spans.born[i] === 0) first[RESERVED] += spans.bytes[i];
       return first;
     }
 
-    // Event m happens to the values.
+    // Apply event m to the values.
     play(values, m) {
-      if (this.summed) values[Sites.REST] += this.summed[m] - this.summed[m - 1];
+      if (this.summed) values[Sites.OTHERS] += this.summed[m] - this.summed[m - 1];
       switch (this.kind[m]) {
         case ALLOC: values[this.band[m]] += this.bytes[m]; break;
         case FREE: values[this.band[m]] -= this.bytes[m]; values[Sites.PENDING] += this.bytes[m]; break;
@@ -55,7 +56,7 @@ const Series = (() => {
       }
     }
 
-    // By how much event m changes what is used.
+    // The change of active bytes by event m.
     change(m) {
       const kind = this.kind[m];
       const own = kind === ALLOC ? this.bytes[m] : kind === DONE || kind === FREE_DONE ? -this.bytes[m] : 0;
@@ -67,24 +68,24 @@ const Series = (() => {
       const values = Float64Array.from(this.first);
       this.checkpoint = new Float64Array(count * VALUES);
       this.peak = new Float64Array(count * VALUES);
-      this.peakUsed = new Float64Array(count);
+      this.peakActive = new Float64Array(count);
       this.peakReserved = new Float64Array(count);
       this.peakMoment = new Uint32Array(count);
-      let total = used(values, 0);
+      let total = active(values, 0);
       for (let k = 0; k < count; k++) {
         const start = k * EVERY;
         const end = Math.min(this.n, start + EVERY);
         this.checkpoint.set(values, k * VALUES);
         const best = this.findPeak(start, end, total);
         const reserved = this.walk(values, start, end, best.moment, this.peak, k * VALUES);
-        this.peakUsed[k] = best.used;
+        this.peakActive[k] = best.active;
         this.peakMoment[k] = best.moment;
         this.peakReserved[k] = reserved;
         total = best.end;
       }
     }
 
-    // The moment of start..end at which most is used; total: of start.
+    // The peak of active bytes in start..end; total: the active bytes at start.
     findPeak(start, end, total) {
       let best = total;
       let moment = start;
@@ -92,10 +93,10 @@ const Series = (() => {
         total += this.change(m);
         if (total > best) { best = total; moment = m; }
       }
-      return { used: best, moment, end: total };
+      return { active: best, moment, end: total };
     }
 
-    // Play start + 1..end; what there is at `moment` goes into `into`.  Returns the most that was reserved.
+    // Apply start + 1..end, and copy the values at `moment` to `into`.  Returns the peak of reserved bytes.
     walk(values, start, end, moment, into, at) {
       let reserved = values[RESERVED];
       if (moment === start) into.set(values, at);
@@ -107,7 +108,7 @@ const Series = (() => {
       return reserved;
     }
 
-    // All values right behind event m.
+    // All values after event m.
     at(m) {
       m = Math.min(Math.max(m, 0), this.n);
       const k = Math.floor(m / EVERY);
@@ -116,9 +117,9 @@ const Series = (() => {
       return values;
     }
 
-    // A column of start..end: what there is at its peak, into `into`, and the most that is reserved behind it.
+    // A column of start..end: the values at its peak of active bytes, and its peak of reserved bytes.
     column(values, start, end, into, at) {
-      const total = used(values, 0);
+      const total = active(values, 0);
       const from = Math.ceil(start / EVERY);
       const to = Math.floor(end / EVERY);
       if (to - from < 1) {
@@ -128,20 +129,20 @@ const Series = (() => {
       }
       const best = this.findPeak(start, from * EVERY, total);
       let reserved = this.walk(values, start, from * EVERY, best.moment, into, at);
-      let most = best.used;
+      let max = best.active;
       for (let k = from; k < to; k++) {
         if (this.peakReserved[k] > reserved) reserved = this.peakReserved[k];
-        if (this.peakUsed[k] <= most) continue;
-        most = this.peakUsed[k];
+        if (this.peakActive[k] <= max) continue;
+        max = this.peakActive[k];
         into.set(this.peak.subarray(k * VALUES, (k + 1) * VALUES), at);
       }
       values.set(this.checkpoint.subarray(to * VALUES, (to + 1) * VALUES));
-      const last = this.findPeak(to * EVERY, end, used(values, 0));
-      const behind = this.walk(values, to * EVERY, end, last.used > most ? last.moment : -1, into, at);
-      into[at + RESERVED] = Math.max(reserved, behind);
+      const last = this.findPeak(to * EVERY, end, active(values, 0));
+      const rest = this.walk(values, to * EVERY, end, last.active > max ? last.moment : -1, into, at);
+      into[at + RESERVED] = Math.max(reserved, rest);
     }
 
-    // The columns between edges: edges[c]..edges[c + 1].
+    // The columns between edges[c] and edges[c + 1].
     columns(edges) {
       const count = edges.length - 1;
       const into = new Float64Array(count * VALUES);
@@ -152,15 +153,15 @@ const Series = (() => {
       return into;
     }
 
-    // The moment of from..to at which most is used.
+    // The peak of active bytes in from..to.
     peakBetween(from, to) {
-      let best = { used: -1, moment: from };
-      let total = used(this.at(from), 0);
+      let best = { active: -1, moment: from };
+      let total = active(this.at(from), 0);
       for (let m = from; m <= to;) {
         const k = Math.floor(m / EVERY);
         const end = Math.min(to, (k + 1) * EVERY);
         const found = this.findPeak(m, end, total);
-        if (found.used > best.used) best = found;
+        if (found.active > best.active) best = found;
         total = found.end;
         m = end === m ? m + 1 : end;
         if (end === to) break;
@@ -169,5 +170,5 @@ const Series = (() => {
     }
   }
 
-  return { Memory, RESERVED, VALUES, used };
+  return { Memory, RESERVED, VALUES, active };
 })();

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Call sites, which the tool has chosen and named as for `xseg blame` (src/tools/replay_model/sites.h).  The site of a block
-// without a stack is its label.
+// Call sites: the tool chooses and names them as for `xseg blame` (src/tools/replay_model/sites.h).  The site of a block without
+// a call stack is its label.
 const Sites = (() => {
-  const BANDS = 14; // sites with a band of their own
-  const REST = BANDS;
+  const BANDS = 12; // sites with a color; the others share one band
+  const OTHERS = BANDS;
   const PENDING = BANDS + 1;
 
-  // As sites_frame_name() of src/tools/replay_model/sites.c.
+  // The same as sites_frame_name() in src/tools/replay_model/sites.c.
   function frameText(model, frame) {
     const name = model.texts[model.frames.name[frame]];
     const where = model.texts[model.frames.file[frame]];
@@ -22,7 +22,7 @@ const Sites = (() => {
 
   const stackText = (model, stack) => Array.from(framesOf(model, stack), (frame) => frameText(model, frame));
 
-  // Which site each life belongs to, and the sites by their bytes x events, the largest first.
+  // The site of each life, and the sites sorted by bytes x events, the largest first.
   function find(model) {
     const names = [];
     const numbers = new Map();
@@ -35,7 +35,7 @@ const Sites = (() => {
       const site = model.stacks.site[stack];
       if (site > 0) ofStack[stack] = number(model.facts.sites[site]);
     }
-    const nowhere = number("(no stack)");
+    const unknown = number("(no stack)");
     const lives = model.lives;
     const ofLife = new Uint32Array(lives.count);
     const ofLabel = new Map();
@@ -45,7 +45,7 @@ const Sites = (() => {
         if (!ofLabel.has(lives.label[i])) ofLabel.set(lives.label[i], number(`label ${model.texts[lives.label[i]]}`));
         site = ofLabel.get(lives.label[i]);
       }
-      ofLife[i] = site < 0 ? nowhere : site;
+      ofLife[i] = site < 0 ? unknown : site;
     }
     return { names, ofLife, ...rank(lives, ofLife, names.length) };
   }
@@ -54,10 +54,10 @@ const Sites = (() => {
     const weight = new Float64Array(count);
     for (let i = 0; i < lives.count; i++) weight[ofLife[i]] += lives.bytes[i] * (lives.freed[i] - lives.born[i] + 1);
     const order = Array.from(weight.keys()).filter((site) => weight[site] > 0).sort((a, b) => weight[b] - weight[a]);
-    const band = new Uint8Array(count).fill(REST);
+    const band = new Uint8Array(count).fill(OTHERS);
     order.slice(0, BANDS).forEach((site, at) => { band[site] = at; });
     return { order, band };
   }
 
-  return { BANDS, REST, PENDING, find, frameText, stackText };
+  return { BANDS, OTHERS, PENDING, find, frameText, stackText };
 })();

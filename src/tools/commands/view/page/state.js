@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MIT
-// The state at one moment: what is mapped, which blocks are there, and a map of them.
+// The third picture: a map of reserved memory at one moment.
 const State = (() => {
   const ROWS = 6;
-  const GAP = 4;
-  const LINE = 0.15; // of a row's height: the line beneath what is registered
+  const GAP = 4; // pixels between rows
+  const GAP_OF_BLOCKS = 0.5;
+  const UNDERLINE = 0.15; // height of the line of registered pages, as a part of a row
+  const PIN_STEP = 5; // pixels between the lines of pinned pages
   const { rounded } = Pages;
 
   function order(numbers) {
     return Uint32Array.from(numbers.keys()).sort((a, b) => numbers[a] - numbers[b]);
   }
 
-  // Finds states; sorting all lives by address once makes each a matter of one pass.
+  // Computes states.  Lives and spans are sorted by address once, so a state is O(lives + spans).
   class Finder {
     constructor(model) {
       this.model = model;
@@ -20,14 +22,14 @@ const State = (() => {
 
     at(moment) {
       const { lives, spans } = this.model;
-      const state = { moment, lives: [], spans: [], live: 0, pending: 0, liveBlocks: 0, pendingBlocks: 0, reserved: 0 };
+      const state = { moment, lives: [], spans: [], allocated: 0, pending: 0, allocatedBlocks: 0, pendingBlocks: 0, reserved: 0 };
       for (const i of this.spans)
         if (spans.born[i] <= moment && moment < spans.died[i]) { state.spans.push(i); state.reserved += spans.bytes[i]; }
       for (const i of this.lives) {
         if (lives.born[i] > moment || moment >= lives.died[i]) continue;
         state.lives.push(i);
         if (lives.freed[i] <= moment) { state.pending += lives.bytes[i]; state.pendingBlocks++; }
-        else { state.live += lives.bytes[i]; state.liveBlocks++; }
+        else { state.allocated += lives.bytes[i]; state.allocatedBlocks++; }
       }
       this.place(state);
       this.split(state);
@@ -35,7 +37,7 @@ const State = (() => {
       return state;
     }
 
-    // Where spans and blocks are when what is not mapped is left out.
+    // The offsets of spans and blocks in reserved memory without gaps.
     place(state) {
       const { lives, spans } = this.model;
       state.spanOffset = new Float64Array(state.spans.length + 1);
@@ -51,12 +53,13 @@ const State = (() => {
       });
     }
 
-    // Cached memory, and the part of it that is stranded.
+    // Cached memory, its fragmented part, and the pages that contain blocks.
     split(state) {
       const { lives, spans } = this.model;
       const used = new Map();
       let blocks = 0;
-      // Pages between two addresses of a span, by where they begin, with their bytes that are mapped.
+      const usedRanges = [];
+      // Visit the pages of a span between two addresses, with their mapped bytes.
       const forPages = (i, start, end, visit) => {
         const base = spans.address[i];
         const page = spans.page[i] || spans.bytes[i];
@@ -68,24 +71,29 @@ const State = (() => {
         if (span < 0) return;
         const bytes = rounded(lives.bytes[i]);
         blocks += bytes;
-        // A block may lie in several expandable spans.
+        // A block can extend over several expandable spans.
         const end = lives.address[i] + bytes;
         let start = lives.address[i];
         for (let s = span; s < state.spans.length && start < end && start >= spans.address[state.spans[s]]; s++) {
           const stop = spans.address[state.spans[s]] + spans.bytes[state.spans[s]];
-          forPages(state.spans[s], start, Math.min(end, stop), (page, mapped) => used.set(page, mapped));
+          forPages(state.spans[s], start, Math.min(end, stop), (page, mapped) => {
+            if (used.has(page)) return;
+            used.set(page, mapped);
+            usedRanges.push({ offset: state.spanOffset[s] + page - spans.address[state.spans[s]], bytes: mapped });
+          });
           if (spans.isClassic[state.spans[s]]) break;
           start = stop;
         }
       });
-      let held = 0;
-      for (const mapped of used.values()) held += mapped;
-      state.stranded = Math.max(0, held - blocks);
+      let usedBytes = 0;
+      for (const mapped of used.values()) usedBytes += mapped;
+      state.usedPages = usedRanges;
+      state.fragmented = Math.max(0, usedBytes - blocks);
       state.cached = state.reserved - blocks;
     }
 
-    // Why pages without blocks stay, and which are registered, as the allocator explained it when the file was written: of
-    // the end alone.
+    // The reasons why pages without blocks are not released, and the registered pages.  xseg writes them for the state at the
+    // end only.
     explain(state) {
       const { pages, spans } = this.model;
       state.reasons = new Map();
@@ -105,7 +113,7 @@ const State = (() => {
       }
     }
 
-    // The place in state.lives of the block at an offset, or -1.
+    // The index in state.lives of the block at an offset; -1: none.
     find(state, offset) {
       let low = 0;
       let high = state.lives.length;
@@ -120,78 +128,111 @@ const State = (() => {
     }
   }
 
-  // Draw offsets from..to in rows.
-  function draw(context, width, height, pane) {
-    const { state, model } = pane;
-    const { from, to } = pane.stateView;
-    const rowHeight = height / ROWS - GAP;
-    const perRow = (to - from) / ROWS;
-    // A rectangle of full height, or of a part of it at the lower end.
-    const rect = (offset, bytes, part = 1) => {
-      const start = Math.max(0, offset - from);
-      const end = Math.min(to - from, offset + bytes - from);
-      for (let row = Math.floor(start / perRow); row < ROWS && row * perRow < end; row++) {
-        const x = ((Math.max(start, row * perRow) - row * perRow) / perRow) * width;
-        const behind = ((Math.min(end, (row + 1) * perRow) - row * perRow) / perRow) * width;
-        context.fillRect(x, row * (rowHeight + GAP) + (1 - part) * rowHeight, Math.max(0.4, behind - x - (behind - x > 4 ? 0.5 : 0)), part * rowHeight);
-      }
-    };
-    context.clearRect(0, 0, width, height);
-    if (perRow <= 0) return;
-    context.fillStyle = Colors.theme("empty");
-    rect(0, state.reserved);
-    context.fillStyle = Colors.PAGES.pinned;
-    for (const page of state.pinned) rect(page.offset, page.bytes);
-    drawBlocks(context, pane, rect, from, to);
-    context.fillStyle = Colors.PAGES.registered;
-    for (const page of state.registered) rect(page.offset, page.bytes, LINE);
-    drawBorders(context, pane, perRow, rowHeight, width);
-    if (pane.chosen >= 0) outline(context, pane, rect, model);
+  // The rows of a view: the offset at their start, and the bytes of a row, both round.
+  function rowsOf({ from, to }) {
+    let bytes = Axis.roundUpBinary((to - from) / ROWS);
+    let start = Math.floor(from / bytes) * bytes;
+    while (start + ROWS * bytes < to) {
+      bytes = Axis.roundUpBinary(bytes + 1);
+      start = Math.floor(from / bytes) * bytes;
+    }
+    return { start, bytes };
   }
 
-  function drawBlocks(context, pane, rect, from, to) {
+  // Calls `paint` with the rectangle of each row that a range of offsets is in.
+  function forRows({ start, bytes }, width, rowHeight, offset, size, paint) {
+    const first = Math.max(0, offset - start);
+    const end = Math.min(ROWS * bytes, offset + size - start);
+    for (let row = Math.floor(first / bytes); row < ROWS && row * bytes < end; row++) {
+      const left = ((Math.max(first, row * bytes) - row * bytes) / bytes) * width;
+      const right = ((Math.min(end, (row + 1) * bytes) - row * bytes) / bytes) * width;
+      paint(left, row * (rowHeight + GAP), right - left, rowHeight);
+    }
+  }
+
+  function draw(context, width, height, pane) {
+    const { state, model } = pane;
+    const inner = Math.max(1, width - Timeline.LEFT);
+    const rowHeight = height / ROWS - GAP;
+    const rows = rowsOf(pane.stateView);
+    const each = (offset, bytes, paint) => forRows(rows, inner, rowHeight, offset, bytes, paint);
+    const rect = (offset, bytes, gap = 0) => each(offset, bytes, (x, y, w, h) => context.fillRect(x, y, Math.max(0.4, w - gap), h));
+    context.clearRect(0, 0, width, height);
+    if (state.reserved <= 0) return;
+    context.save();
+    context.translate(Timeline.LEFT, 0);
+    context.fillStyle = Colors.theme("idle");
+    rect(0, state.reserved);
+    context.fillStyle = Colors.theme("fragmented");
+    for (const page of state.usedPages) rect(page.offset, page.bytes);
+    drawBlocks(context, pane, rect, rows);
+    drawReasons(context, state, each);
+    drawBorders(context, pane, rows, rowHeight, inner);
+    if (pane.chosen >= 0) drawChosen(context, pane, each, model);
+    const ticks = Array.from({ length: ROWS }, (_, row) => ({ at: row, text: Text.byteTick(rows.start + row * rows.bytes) }));
+    Timeline.drawScale(context, "offset", ticks, (row) => (row + 0.5) * (rowHeight + GAP), height);
+    context.restore();
+  }
+
+  function drawBlocks(context, pane, rect, rows) {
     const { state, model } = pane;
     const { lives } = model;
-    for (let band = 0; band <= Sites.PENDING; band++) {
-      context.fillStyle = pane.fills[band];
+    const ground = Colors.theme("ground");
+    for (let band = 0; band <= Sites.PENDING; band++)
       for (let at = 0; at < state.lives.length; at++) {
         const i = state.lives[at];
         const bytes = rounded(lives.bytes[i]);
-        if (pane.bandOf(i, state.moment) !== band || state.offset[at] < 0 || state.offset[at] > to || state.offset[at] + bytes < from) continue;
-        context.globalAlpha = pane.isLifeDim(i) ? 0.18 : 1;
+        if (pane.bandOf(i, state.moment) !== band || state.offset[at] < 0 || state.offset[at] > rows.start + ROWS * rows.bytes ||
+          state.offset[at] + bytes < rows.start) continue;
+        context.fillStyle = ground;
         rect(state.offset[at], bytes);
+        context.globalAlpha = pane.isLifeDim(i) ? Colors.DIM : 1;
+        context.fillStyle = pane.bandFills[band];
+        rect(state.offset[at], bytes, GAP_OF_BLOCKS);
+        context.globalAlpha = 1;
       }
-    }
-    context.globalAlpha = 1;
   }
 
-  // Where a segment ends and the next begins.
-  function drawBorders(context, pane, perRow, rowHeight, width) {
+  // Vertical lines on pinned pages, and a line below registered ones.
+  function drawReasons(context, state, each) {
+    context.fillStyle = Colors.theme("text");
+    for (const page of state.pinned)
+      each(page.offset, page.bytes, (x, y, w, h) => {
+        for (let at = 0; at < w; at += PIN_STEP) context.fillRect(x + at, y, 1, h);
+      });
+    for (const page of state.registered)
+      each(page.offset, page.bytes, (x, y, w, h) => context.fillRect(x, y + (1 - UNDERLINE) * h, Math.max(1, w), UNDERLINE * h));
+  }
+
+  // The boundaries between segments.
+  function drawBorders(context, pane, rows, rowHeight, width) {
     const { state, model } = pane;
     const { spans } = model;
     context.fillStyle = Colors.theme("text");
     for (let at = 1; at < state.spans.length; at++) {
-      const before = state.spans[at - 1];
-      const offset = state.spanOffset[at] - pane.stateView.from;
-      const touches = spans.address[before] + spans.bytes[before] === spans.address[state.spans[at]];
-      if ((touches && !spans.isClassic[before]) || offset < 0 || offset >= perRow * ROWS) continue;
-      const row = Math.floor(offset / perRow);
-      context.fillRect(((offset - row * perRow) / perRow) * width, row * (rowHeight + GAP) - 1, 1, rowHeight + 2);
+      const previous = state.spans[at - 1];
+      const offset = state.spanOffset[at] - rows.start;
+      const touches = spans.address[previous] + spans.bytes[previous] === spans.address[state.spans[at]];
+      if ((touches && !spans.isClassic[previous]) || offset < 0 || offset >= rows.bytes * ROWS) continue;
+      const row = Math.floor(offset / rows.bytes);
+      context.fillRect(((offset - row * rows.bytes) / rows.bytes) * width, row * (rowHeight + GAP) - 1, 1, rowHeight + 2);
     }
   }
 
-  function outline(context, pane, rect, model) {
+  function drawChosen(context, pane, each, model) {
     const at = pane.state.lives.indexOf(pane.chosen);
     if (at < 0 || pane.state.offset[at] < 0) return;
-    context.fillStyle = Colors.theme("reserved");
-    rect(pane.state.offset[at], rounded(model.lives.bytes[pane.chosen]));
+    context.strokeStyle = Colors.theme("text");
+    context.lineWidth = 2;
+    each(pane.state.offset[at], rounded(model.lives.bytes[pane.chosen]),
+      (x, y, w, h) => context.strokeRect(x + 1, y + 1, Math.max(1, w - 2), h - 2));
   }
 
-  // The offset under a point.
+  // The offset at a point.
   function offsetAt(pane, x, y, width, height) {
-    const { from, to } = pane.stateView;
+    const rows = rowsOf(pane.stateView);
     const row = Math.min(ROWS - 1, Math.max(0, Math.floor(y / (height / ROWS))));
-    return from + ((to - from) / ROWS) * (row + x / width);
+    return rows.start + rows.bytes * (row + Math.max(0, x - Timeline.LEFT) / Math.max(1, width - Timeline.LEFT));
   }
 
   return { Finder, draw, offsetAt };

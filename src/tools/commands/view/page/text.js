@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: MIT
-// Numbers as people read them.
+// Numbers in the format of src/tools/output/amount.h.
 const Text = (() => {
-  const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  const UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
   function bytes(number) {
     let at = 0;
     const sign = number < 0 ? "-" : "";
     number = Math.abs(number);
     for (; number >= 1024 && at < UNITS.length - 1; at++) number /= 1024;
-    return sign + (at === 0 || number >= 100 ? number.toFixed(0) : number.toFixed(number >= 10 ? 1 : 2)) + " " + UNITS[at];
+    return `${sign}${at === 0 ? count(number) : number.toFixed(2)} ${UNITS[at]}`;
+  }
+
+  // A round number of bytes, such as "256 MiB" or "1.5 GiB".
+  function byteTick(number) {
+    const at = number < 1 ? 0 : Math.min(UNITS.length - 1, Math.floor(Math.log2(number) / 10));
+    return number === 0 ? "0" : `${Number((number / 1024 ** at).toFixed(3))} ${UNITS[at]}`;
   }
 
   function duration(us) {
@@ -18,7 +24,7 @@ const Text = (() => {
     return `${(us / 6e7).toFixed(1)} min`;
   }
 
-  const count = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, " ");
+  const count = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, ",");
   const hex = (number) => "0x" + number.toString(16);
-  return { bytes, duration, count, hex };
+  return { bytes, byteTick, duration, count, hex };
 })();

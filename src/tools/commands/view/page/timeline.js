@@ -1,33 +1,28 @@
 // SPDX-License-Identifier: MIT
-// The picture of allocated memory by site over the events, stacked, with reserved memory as a line above.
+// The first picture: allocated memory by call site over time, stacked, and reserved memory as a line; and what all pictures
+// share: margins, axes and marks.
 const Timeline = (() => {
-  const LEFT = 64; // of the scale
-  const FOOT = 18;
+  const LEFT = 84; // of the vertical axis
+  const FOOT = 34; // of the horizontal axis
+  const FONT = "11px system-ui, sans-serif";
   const { RESERVED, VALUES } = Series;
 
-  // A round number of bytes not far above a fifth of the highest.
-  function stepOf(most) {
-    let step = 1;
-    while (step * 5 < most) step *= 2;
-    return step;
+  function maxOf(columns) {
+    let max = 1;
+    for (let at = 0; at < columns.length; at += VALUES) max = Math.max(max, columns[at + RESERVED], Series.active(columns, at));
+    return max * 1.04;
   }
 
-  function scale(columns) {
-    let most = 1;
-    for (let at = 0; at < columns.length; at += VALUES) most = Math.max(most, columns[at + RESERVED], Series.used(columns, at));
-    return most * 1.04;
-  }
-
-  // The columns as pixels, which is several times as fast as paths where no GPU helps: bands from below, reserved
-  // memory as a line above them, and the lines of the scale behind.
-  function paint(columns, width, height, y, most, inks, isDim) {
+  // The columns as pixels, which is several times as fast as paths without a GPU: lines of the grid, bands from bottom to top,
+  // and the line of reserved memory.
+  function paint(columns, width, height, y, ticks, ink, isDim) {
     const image = new ImageData(width, height);
     const pixels = new Uint32Array(image.data.buffer);
-    for (let at = 0, step = stepOf(most); at < most; at += step) {
+    for (const { at } of ticks) {
       const row = Math.min(height - 1, Math.round(y(at)));
-      pixels.fill(inks.line, row * width, (row + 1) * width);
+      pixels.fill(ink.grid, row * width, (row + 1) * width);
     }
-    const colors = inks.bands.map((ink, band) => (isDim(band) ? ink.dim : ink.full));
+    const colors = ink.bands.map((band, number) => (isDim(number) ? band.dim : band.full));
     for (let c = 0; c < width; c++) {
       let value = 0;
       let bottom = height;
@@ -36,49 +31,73 @@ const Timeline = (() => {
         if (bytes <= 0) continue;
         value += bytes;
         const top = Math.max(0, Math.round(y(value)));
-        const { color, other } = colors[band];
-        for (let row = bottom - 1; row >= top; row--) pixels[row * width + c] = (row + c) % 6 < 2 ? other : color;
+        const { color, stripe } = colors[band];
+        for (let row = bottom - 1; row >= top; row--) pixels[row * width + c] = Colors.isStripe(row, c) ? stripe : color;
         bottom = Math.min(bottom, top);
       }
     }
-    paintReserved(pixels, columns, width, height, y, inks.reserved);
+    paintReserved(pixels, columns, width, height, y, ink.reserved);
     return image;
   }
 
   function paintReserved(pixels, columns, width, height, y, color) {
-    let before = -1;
+    let previous = -1;
     for (let c = 0; c < width; c++) {
       const row = Math.min(height - 2, Math.max(0, Math.round(y(columns[c * VALUES + RESERVED]))));
-      const from = before < 0 ? row : Math.min(row, before);
-      const to = before < 0 ? row : Math.max(row, before);
+      const from = previous < 0 ? row : Math.min(row, previous);
+      const to = previous < 0 ? row : Math.max(row, previous);
       for (let at = from; at <= to + 1; at++) pixels[at * width + c] = color;
-      before = row;
+      previous = row;
     }
   }
 
-  function drawScale(context, most, y) {
-    context.font = "11px system-ui, sans-serif";
+  // The vertical axis, left of x = 0.  ticks: [{ at, text }]
+  function drawScale(context, title, ticks, y, height) {
+    context.font = FONT;
+    context.fillStyle = Colors.theme("faint");
     context.textBaseline = "middle";
     context.textAlign = "right";
-    context.fillStyle = Colors.theme("faint");
-    for (let at = 0, step = stepOf(most); at < most; at += step) context.fillText(Text.bytes(at), -6, y(at));
+    for (const { at, text } of ticks) {
+      context.fillText(text, -8, Math.min(height - 5, Math.max(6, y(at))));
+      context.fillRect(-5, Math.min(height - 1, Math.round(y(at))), 5, 1);
+    }
+    context.save();
+    context.translate(-LEFT + 8, height / 2);
+    context.rotate(-Math.PI / 2);
+    context.textAlign = "center";
+    context.fillText(title, 0, 0);
+    context.restore();
   }
 
+  // The horizontal axis, below y.
   function drawFoot(context, view, width, y) {
-    const { model } = view;
+    context.font = FONT;
     context.fillStyle = Colors.theme("faint");
     context.textBaseline = "top";
-    for (let part = 0; part <= 4; part++) {
-      const moment = view.fromX((width * part) / 4, width);
-      const text = view.byTime ? Text.duration(model.time[moment] - model.time[0]) : Text.count(moment);
-      context.textAlign = part === 0 ? "left" : part === 4 ? "right" : "center";
-      context.fillText(text, (width * part) / 4, y + 4);
+    let end = -Infinity;
+    for (const { share, text } of view.ticks(Math.max(2, Math.floor(width / 160)))) {
+      const x = ((share - view.from) / (view.to - view.from)) * width;
+      const half = context.measureText(text).width / 2;
+      const center = Math.min(width - half, Math.max(half, x));
+      context.fillRect(Math.min(width - 1, Math.round(x)), y, 1, 4);
+      if (center - half < end + 8) continue;
+      context.textAlign = "center";
+      context.fillText(text, center, y + 6);
+      end = center + half;
     }
+    context.textAlign = "center";
+    context.fillText(view.title, width / 2, y + 20);
   }
 
-  function drawMarks(context, view, cursor, width, height) {
+  function drawCursor(context, view, cursor, width, height) {
+    const x = view.toX(cursor, width);
+    if (x < 0 || x > width) return;
     context.fillStyle = Colors.theme("text");
-    context.textAlign = "center";
+    context.fillRect(Math.min(width - 2, x - 1), 0, 2, height);
+  }
+
+  function drawOoms(context, view, width, height) {
+    context.fillStyle = Colors.theme("text");
     context.textBaseline = "top";
     let last = -9;
     for (const oom of view.model.ooms) {
@@ -86,37 +105,36 @@ const Timeline = (() => {
       if (x < 0 || x > width || x - last < 4) continue;
       last = x;
       context.fillRect(x - 0.5, 0, 1, height);
+      context.textAlign = x > width - 40 ? "right" : x < 40 ? "left" : "center";
       context.fillText("\u25bc OOM", x, 0);
     }
-    const x = view.toX(cursor, width);
-    if (x < 0 || x > width) return;
-    context.fillStyle = Colors.theme("text");
-    context.fillRect(x - 1, 0, 2, height);
   }
 
-  // Draws, and returns what hit() needs.
+  // Draws the picture, and returns what hit() needs.
   function draw(context, width, height, pane) {
     const inner = Math.max(1, Math.floor(width - LEFT));
     const edges = pane.view.edges(inner);
     const columns = pane.memory.columns(edges);
-    const most = scale(columns);
+    const max = maxOf(columns);
     const foot = Math.floor(height - FOOT);
-    const y = (value) => foot - (value / most) * foot;
+    const y = (value) => foot - (value / max) * foot;
+    const ticks = Axis.byteTicks(max, 6);
     context.clearRect(0, 0, width, height);
     context.save();
     context.translate(LEFT, 0);
-    drawScale(context, most, y);
-    context.drawImage(Colors.canvasOf(paint(columns, inner, foot, y, most, pane.inks, pane.isDim)), 0, 0);
+    context.drawImage(Colors.canvasOf(paint(columns, inner, foot, y, ticks, pane.ink, pane.isDim)), 0, 0);
+    drawScale(context, "memory", ticks, y, foot);
     drawFoot(context, pane.view, inner, foot);
-    drawMarks(context, pane.view, pane.cursor, inner, foot);
+    drawOoms(context, pane.view, inner, foot);
+    drawCursor(context, pane.view, pane.cursor, inner, foot);
     context.restore();
-    return { edges, columns, most, inner, foot };
+    return { edges, columns, max, inner, foot };
   }
 
-  // The column and the band under a point.
+  // The column and the band at a point.
   function hit(picture, x, y) {
     const c = Math.min(picture.inner - 1, Math.max(0, Math.floor(x - LEFT)));
-    let value = ((picture.foot - y) / picture.foot) * picture.most;
+    let value = ((picture.foot - y) / picture.foot) * picture.max;
     let band = -1;
     for (let i = 0; i < RESERVED && band < 0 && value >= 0; i++) {
       value -= picture.columns[c * VALUES + i];
@@ -125,5 +143,5 @@ const Timeline = (() => {
     return { column: c, band, from: picture.edges[c], to: picture.edges[c + 1], at: c * VALUES };
   }
 
-  return { LEFT, draw, hit };
+  return { LEFT, FOOT, draw, drawScale, drawFoot, drawCursor, hit };
 })();

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: MIT */
+#include "src/tools/reading/histories.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/tools/containers/containers.h"
+
+#define LIST_NONE    UINT32_MAX
+#define POOL_UNKNOWN UINT32_MAX /* older releases do not write it */
+
+/* --- Entries. --- */
+
+static enum recording_action action_of(const char *name)
+{
+    static const char *const names[] = {
+        [RECORDING_ALLOC] = "alloc",
+        [RECORDING_FREE_REQUESTED] = "free_requested",
+        [RECORDING_FREE_COMPLETED] = "free_completed",
+        [RECORDING_SEGMENT_ALLOC] = "segment_alloc",
+        [RECORDING_SEGMENT_FREE] = "segment_free",
+        [RECORDING_SEGMENT_MAP] = "segment_map",
+        [RECORDING_SEGMENT_UNMAP] = "segment_unmap",
+        [RECORDING_OOM] = "oom",
+        [RECORDING_SNAPSHOT] = "snapshot",
+        [RECORDING_ANNOTATE] = "annotate",
+    };
+
+    for (size_t i = 0; i < RECORDING_OTHER; i++)
+        if (strcmp(name, names[i]) == 0)
+            return (enum recording_action)i;
+    return RECORDING_OTHER;
+}
+
+static bool read_event(struct reading *reading, const struct pickle_value *value,
+                       struct recording_event *out)
+{
+    const char *name = pickle_string(reading->pickle, reading_find(reading, value, READING_ACTION));
+
+    if (!name)
+        return reading_fail(reading, "it has no `action`");
+    *out = (struct recording_event){.action = (uint8_t)action_of(name)};
+    if (!reading_optional(reading, value, READING_TIME_US, &out->time_us))
+        return false;
+    if (out->action > RECORDING_OOM)
+        return true;
+    if (out->action == RECORDING_OOM
+            ? !reading_optional(reading, value, READING_DEVICE_FREE, &out->address)
+            : !reading_required(reading, value, READING_ADDR, &out->address))
+        return false;
+    out->pool = out->action == RECORDING_OOM ? 0 : POOL_UNKNOWN;
+    if (!reading_required(reading, value, READING_SIZE, &out->bytes) ||
+        !reading_optional(reading, value, READING_STREAM, &out->stream) ||
+        !reading_pool(reading, value, READING_POOL_ID, &out->pool) ||
+        !reading_text(reading, value, READING_USER_METADATA, &out->label))
+        return false;
+    if (out->bytes > UINT64_MAX - out->address)
+        return reading_fail(reading, "it exceeds the address space");
+    return reading_stack(reading, reading_list(reading, value, READING_FRAMES), &out->stack);
+}
+
+/* --- The filter. --- */
+
+void histories_init(struct histories *histories, struct reading *reading)
+{
+    *histories = (struct histories){.reading = reading, .last_list = LIST_NONE};
+}
+
+void histories_fini(struct histories *histories)
+{
+    for (size_t i = 0; i < histories->count; i++)
+        if (!histories->histories[i].is_assigned)
+            free(histories->histories[i].events);
+    free(histories->histories);
+    id_map_fini(&histories->by_list);
+}
+
+static struct history *find_history(const struct histories *histories, uint32_t list)
+{
+    const struct id_map_entry *entry;
+
+    if (list == histories->last_list)
+        return &histories->histories[histories->last];
+    entry = id_map_find(&histories->by_list, list);
+    return entry ? &histories->histories[entry->number] : NULL;
+}
+
+/* The history of a list, created if it does not exist; NULL if out of host memory. */
+static struct history *get_history(struct histories *histories, uint32_t list)
+{
+    struct history *history = find_history(histories, list);
+
+    if (!history) {
+        if (!array_reserve((void **)&histories->histories, histories->count, sizeof(*history)) ||
+            !id_map_add(&histories->by_list, list, (uint32_t)histories->count, 1))
+            return NULL;
+        history = &histories->histories[histories->count++];
+        *history = (struct history){.events = NULL};
+    }
+    histories->last_list = list;
+    histories->last = (size_t)(history - histories->histories);
+    return history;
+}
+
+static bool reserve(struct histories *histories, struct history *history)
+{
+    const size_t more = history->capacity ? history->capacity / 2 : 16;
+    struct recording_event *bigger;
+
+    if (history->count < history->capacity)
+        return true;
+    if (more > (HISTORIES_MEMORY - histories->bytes) / sizeof(*bigger))
+        return reading_fail(histories->reading, "the history needs more than 1 GiB of host memory");
+    bigger = realloc(history->events, (history->capacity + more) * sizeof(*bigger));
+    if (!bigger)
+        return reading_out_of_memory(histories->reading);
+    history->events = bigger;
+    history->capacity += more;
+    histories->bytes += more * sizeof(*bigger);
+    return true;
+}
+
+enum pickle_filter_result histories_filter(void *self, uint32_t list, uint32_t item)
+{
+    struct histories *histories = self;
+    struct reading *reading = histories->reading;
+    const struct pickle_value *value = &reading->pickle->values[item];
+    struct recording_event event;
+    struct history *history;
+
+    if (!reading_find(reading, value, READING_ACTION) || !read_event(reading, value, &event)) {
+        if (reading->out_of_memory)
+            return PICKLE_STOP;
+        /* histories_assign() reports the item if its list is the history of a device. */
+        reading->fault->text[0] = '\0';
+        history = find_history(histories, list);
+        if (history && history->rejected == 0)
+            history->rejected = history->count + 1;
+        return PICKLE_KEEP;
+    }
+    history = get_history(histories, list);
+    if (!history)
+        (void)reading_out_of_memory(reading);
+    if (!history || !reserve(histories, history))
+        return PICKLE_STOP;
+    history->events[history->count++] = event;
+    return PICKLE_CONSUME;
+}
+
+/* --- Pools of older releases. --- */
+
+/*
+ * The segments of a device that have existed since an event, while events are visited from the last one backward.  As
+ * in a disjoint-set forest, next[i] is i for such a segment, and a later one otherwise; next[segment_count] is
+ * segment_count.
+ */
+struct survivors {
+    const struct recording_device *device;
+    size_t *next;
+};
+
+/* The first surviving segment whose number is at least `at`. */
+static size_t next_survivor(const struct survivors *survivors, size_t at)
+{
+    size_t *next = survivors->next;
+
+    while (next[at] != at)
+        at = next[at] = next[next[at]];
+    return at;
+}
+
+/* The first segment that ends above an address. */
+static size_t segment_above(const struct recording_device *device, uint64_t address)
+{
+    size_t low = 0, high = device->segment_count;
+
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+
+        if (device->segments[middle].address + device->segments[middle].bytes > address)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+/* A segment was freed: the pool of a later segment at its addresses does not apply to blocks before the event. */
+static void remove_survivors(struct survivors *survivors, const struct recording_event *event)
+{
+    const struct recording_device *device = survivors->device;
+    size_t at = next_survivor(survivors, segment_above(device, event->address));
+
+    while (at < device->segment_count &&
+           device->segments[at].address < event->address + event->bytes) {
+        survivors->next[at] = at + 1;
+        at = next_survivor(survivors, at);
+    }
+}
+
+static uint32_t pool_at(const struct survivors *survivors, uint64_t address)
+{
+    const struct recording_device *device = survivors->device;
+    const size_t at = segment_above(device, address);
+
+    return at < device->segment_count && survivors->next[at] == at &&
+                   device->segments[at].address <= address
+               ? device->segments[at].pool
+               : 0;
+}
+
+/* An event without a pool gets that of the surviving segment at its address; without one, the default pool. */
+static bool infer_pools(struct reading *reading, struct recording_device *device)
+{
+    struct survivors survivors = {device, malloc((device->segment_count + 1) * sizeof(size_t))};
+
+    if (!survivors.next)
+        return reading_out_of_memory(reading);
+    for (size_t i = 0; i <= device->segment_count; i++)
+        survivors.next[i] = i;
+    for (size_t i = device->event_count; i-- > 0;) {
+        struct recording_event *event = &device->events[i];
+
+        if (event->action == RECORDING_SEGMENT_FREE)
+            remove_survivors(&survivors, event);
+        if (event->pool == POOL_UNKNOWN)
+            event->pool = pool_at(&survivors, event->address);
+    }
+    free(survivors.next);
+    return true;
+}
+
+/* --- Devices. --- */
+
+static uint32_t list_number(const struct histories *histories, const struct pickle_value *list)
+{
+    return (uint32_t)(list - histories->reading->pickle->values);
+}
+
+size_t histories_count(const struct histories *histories, const struct pickle_value *list)
+{
+    const struct history *history = find_history(histories, list_number(histories, list));
+
+    return reading_count(list) + (history ? history->count : 0);
+}
+
+bool histories_assign(struct histories *histories, const struct pickle_value *list,
+                      struct recording_device *device)
+{
+    struct reading *reading = histories->reading;
+    struct history *history = find_history(histories, list_number(histories, list));
+    struct recording_event event;
+
+    if (reading_count(list) > 0) {
+        (void)snprintf(reading->where, sizeof(reading->where),
+                       "device %d, entry %zu: ", device->number,
+                       history && history->rejected ? history->rejected : 1);
+        return read_event(reading, pickle_item(reading->pickle, list, 0), &event)
+                   ? reading_fail(reading,
+                                  "the entry was changed after it was appended to its list")
+                   : false;
+    }
+    if (history->is_assigned)
+        return reading_fail(reading, "the list is shared with another device");
+    history->is_assigned = true;
+    device->events = realloc(history->events, history->count * sizeof(*history->events));
+    if (!device->events)
+        device->events = history->events;
+    device->event_count = history->count;
+    return infer_pools(reading, device);
+}
