@@ -7,7 +7,7 @@ shortage.py TOOL --stranded          what is stranded when memory is short for t
                                      pages before that would cost, and the driver time that is forced
 shortage.py TOOL --fresh MAKER [N]   a floor check of N (200) fresh programmes, by hand
 
-TOOL is the command line tool of a release build.  MAKER makes tapes, as for tests/support/fresh.py:
+TOOL is the command line tool of a release build.  MAKER makes tapes, as for tests/support/compare_with_pytorch.py:
 `MAKER tape SEED OPERATIONS KIND`.
 """
 import collections

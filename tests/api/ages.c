@@ -2,20 +2,20 @@
 /* How old is this block?  With history:state each live block has an age of its own. */
 #include <string.h>
 
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #define SECOND UINT64_C(1000000000)
 
 static void expect_age(struct xseg_allocator *allocator, const void *block, uint64_t ms)
 {
-    const uint64_t age = scene_block(allocator, block).age_ms;
+    const uint64_t age = env_block(allocator, block).age_ms;
 
     assert_in_range(age, ms < 20 ? 0 : ms - 20, ms + 20);
 }
 
 static void expect_no_age(struct xseg_allocator *allocator, const void *block)
 {
-    assert_true(scene_block(allocator, block).age_ms == UINT64_MAX);
+    assert_true(env_block(allocator, block).age_ms == UINT64_MAX);
 }
 
 static const size_t sizes[] = {1, 512, 3000, 200 * KIB, MIB, MIB + 1, 9 * MIB, 50 * MIB};
@@ -33,52 +33,52 @@ static void blocks_have_ages(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = scene_open_with_clock(NULL, config[i]);
+        struct xseg_allocator *allocator = env_open_with_clock(NULL, config[i]);
         void *block[2 * COUNT_OF(sizes)];
 
         for (size_t at = 0; at < COUNT_OF(block); at++) {
-            block[at] = scene_alloc(allocator, sizes[at % COUNT_OF(sizes)], NULL);
+            block[at] = env_alloc(allocator, sizes[at % COUNT_OF(sizes)], NULL);
             xseg_sim_advance(SECOND);
         }
         for (size_t at = 0; at < COUNT_OF(block); at++)
             expect_age(allocator, block[at], (COUNT_OF(block) - at) * 1000);
         for (size_t at = 0; at < COUNT_OF(block); at++)
-            scene_free(allocator, block[at]);
-        scene_close(allocator);
+            env_free(allocator, block[at]);
+        env_close(allocator);
     }
 }
 
 /* A block in the same place is a new one, also where it comes by the shortest way otherwise. */
 static void a_block_in_the_same_place_is_young(void **state)
 {
-    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "history:state");
+    struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
-        void *old = scene_alloc(allocator, sizes[i], NULL);
+        void *old = env_alloc(allocator, sizes[i], NULL);
 
         xseg_sim_advance(5 * SECOND);
         expect_age(allocator, old, 5000);
-        scene_free(allocator, old);
-        assert_ptr_equal(scene_alloc(allocator, sizes[i], NULL), old);
+        env_free(allocator, old);
+        assert_ptr_equal(env_alloc(allocator, sizes[i], NULL), old);
         expect_age(allocator, old, 0);
         xseg_sim_advance(SECOND);
         expect_age(allocator, old, 1000);
-        scene_free(allocator, old);
+        env_free(allocator, old);
         expect_no_age(allocator, old);
     }
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void blocks_of_pools_have_ages(void **state)
 {
-    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "history:state");
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
+    struct xseg_pool *pool = env_pool(allocator);
     void *block[2];
 
     (void)state;
     for (size_t i = 0; i < 2; i++) {
-        block[i] = scene_alloc_in(allocator, pool, i == 0 ? 3000 : 5 * MIB, NULL);
+        block[i] = env_alloc_in(allocator, pool, i == 0 ? 3000 : 5 * MIB, NULL);
         xseg_sim_advance(3 * SECOND);
     }
     expect_age(allocator, block[0], 6000);
@@ -88,51 +88,51 @@ static void blocks_of_pools_have_ages(void **state)
     expect_age(allocator, block[0], 6000);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     expect_age(allocator, block[1], 3000);
-    scene_free(allocator, block[0]);
-    scene_free(allocator, block[1]);
+    env_free(allocator, block[0]);
+    env_free(allocator, block[1]);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void a_restored_block_is_as_old_as_that(void **state)
 {
-    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "history:state");
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
+    struct xseg_pool *pool = env_pool(allocator);
     struct xseg_checkpoint *checkpoint = NULL;
     void *block[2];
 
     (void)state;
     for (size_t i = 0; i < 2; i++) {
-        block[i] = scene_alloc_in(allocator, pool, i == 0 ? 3000 : 5 * MIB, NULL);
+        block[i] = env_alloc_in(allocator, pool, i == 0 ? 3000 : 5 * MIB, NULL);
     }
     xseg_sim_advance(3 * SECOND);
     assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);
-    scene_free(allocator, block[0]);
-    scene_free(allocator, block[1]);
+    env_free(allocator, block[0]);
+    env_free(allocator, block[1]);
     xseg_sim_advance(3 * SECOND);
     assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
     xseg_sim_advance(SECOND);
     for (size_t i = 0; i < 2; i++) {
         expect_age(allocator, block[i], 1000);
-        scene_free(allocator, block[i]);
+        env_free(allocator, block[i]);
     }
     xseg_checkpoint_destroy(checkpoint);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* What was allocated before the key was set has no age, also where one was stamped earlier. */
 static void the_key_comes_and_goes(void **state)
 {
-    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "expandable_segments:True");
+    struct xseg_allocator *allocator = env_open_with_clock(NULL, "expandable_segments:True");
     void *before[COUNT_OF(sizes)], *since[COUNT_OF(sizes)];
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(sizes); i++)
-        before[i] = scene_alloc(allocator, sizes[i], NULL);
+        before[i] = env_alloc(allocator, sizes[i], NULL);
     assert_int_equal(xseg_config_set(allocator, "history:state"), XSEG_OK);
     for (size_t i = 0; i < COUNT_OF(sizes); i++)
-        since[i] = scene_alloc(allocator, sizes[i], NULL);
+        since[i] = env_alloc(allocator, sizes[i], NULL);
     xseg_sim_advance(SECOND);
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         expect_no_age(allocator, before[i]);
@@ -141,54 +141,54 @@ static void the_key_comes_and_goes(void **state)
     assert_int_equal(xseg_config_set(allocator, "history:nothing"), XSEG_OK);
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         expect_no_age(allocator, since[i]);
-        scene_free(allocator, since[i]);
-        assert_ptr_equal(scene_alloc(allocator, sizes[i], NULL), since[i]);
+        env_free(allocator, since[i]);
+        assert_ptr_equal(env_alloc(allocator, sizes[i], NULL), since[i]);
     }
     assert_int_equal(xseg_config_set(allocator, "history:state"), XSEG_OK);
     xseg_sim_advance(SECOND);
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         expect_no_age(allocator, since[i]);
-        scene_free(allocator, since[i]);
-        scene_free(allocator, before[i]);
+        env_free(allocator, since[i]);
+        env_free(allocator, before[i]);
     }
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* With a history as well, whose events read a clock of their own. */
 static void a_block_is_younger_than_one_of_before(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("history:all");
-    void *old = scene_alloc(allocator, 1000, NULL);
+    struct xseg_allocator *allocator = env_open("history:all");
+    void *old = env_alloc(allocator, 1000, NULL);
 
     (void)state;
-    while (scene_block(allocator, old).age_ms < 60)
+    while (env_block(allocator, old).age_ms < 60)
         continue;
-    void *young = scene_alloc(allocator, 1000, NULL);
-    const uint64_t age = scene_block(allocator, young).age_ms;
-    assert_true(age + 30 <= scene_block(allocator, old).age_ms);
-    scene_free(allocator, young);
-    scene_free(allocator, old);
-    scene_close(allocator);
+    void *young = env_alloc(allocator, 1000, NULL);
+    const uint64_t age = env_block(allocator, young).age_ms;
+    assert_true(age + 30 <= env_block(allocator, old).age_ms);
+    env_free(allocator, young);
+    env_free(allocator, old);
+    env_close(allocator);
 }
 
 /* --- Where they are told. --- */
 
 static void a_pending_block_has_its_age(void **state)
 {
-    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "history:state");
-    const xseg_stream stream = scene_stream();
-    void *block = scene_alloc(allocator, 5 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
+    const xseg_stream stream = env_stream();
+    void *block = env_alloc(allocator, 5 * MIB, NULL);
 
     (void)state;
     xseg_sim_advance(2 * SECOND);
-    scene_work(allocator, stream, block);
+    env_launch(allocator, stream, block);
     assert_int_equal(xseg_record_stream(allocator, block, stream), XSEG_OK);
-    scene_free(allocator, block);
-    assert_int_equal(scene_block(allocator, block).state, XSEG_BLOCK_PENDING_FREE);
+    env_free(allocator, block);
+    assert_int_equal(env_block(allocator, block).state, XSEG_BLOCK_PENDING_FREE);
     expect_age(allocator, block, 2000);
     xseg_sim_finish_all();
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 struct sum {
@@ -227,13 +227,13 @@ static void a_walk_tells_each_and_a_reason_that_of_its_block(void **state)
 
     (void)state;
     for (unsigned i = 0; i < 2; i++) {
-        struct xseg_allocator *allocator = scene_open_with_clock(NULL, config[i]);
-        void *old = scene_alloc(allocator, 3000, NULL), *young[100];
+        struct xseg_allocator *allocator = env_open_with_clock(NULL, config[i]);
+        void *old = env_alloc(allocator, 3000, NULL), *young[100];
         struct sum blocks = {0, 0, 0}, reasons = {0, 0, 0};
 
         xseg_sim_advance(60 * SECOND);
         for (unsigned at = 0; at < COUNT_OF(young); at++)
-            young[at] = scene_alloc(allocator, 2000, NULL);
+            young[at] = env_alloc(allocator, 2000, NULL);
         xseg_sim_advance(SECOND);
         assert_int_equal(xseg_for_each_block(allocator, NULL, add_block, &blocks), XSEG_OK);
         assert_int_equal(blocks.known, i == 0 ? 101 : 0);
@@ -244,18 +244,18 @@ static void a_walk_tells_each_and_a_reason_that_of_its_block(void **state)
         assert_int_equal(reasons.unknown, i != 0);
         assert_in_range(reasons.ms, i == 0 ? 60980 : 0, i == 0 ? 61020 : 0);
         for (unsigned at = 0; at < COUNT_OF(young); at++)
-            scene_free(allocator, young[at]);
-        scene_free(allocator, old);
-        scene_close(allocator);
+            env_free(allocator, young[at]);
+        env_free(allocator, old);
+        env_close(allocator);
     }
 }
 
 /* A caller that knows a shorter struct is told as much of it. */
 static void older_callers_are_told_what_they_know(void **state)
 {
-    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "history:state");
+    struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
     struct xseg_block_info info = {sizeof(info)};
-    void *block = scene_alloc(allocator, 3000, NULL);
+    void *block = env_alloc(allocator, 3000, NULL);
 
     (void)state;
     info.struct_size = offsetof(struct xseg_block_info, age_ms);
@@ -263,20 +263,20 @@ static void older_callers_are_told_what_they_know(void **state)
     assert_int_equal(xseg_block_query(allocator, block, &info), XSEG_OK);
     assert_ptr_equal(info.base, block);
     assert_int_equal(info.age_ms, 77);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 /* By the system's clock: the age is real. */
 static void the_clock_of_the_system_does(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("history:state");
-    void *block = scene_alloc(allocator, 3000, NULL);
+    struct xseg_allocator *allocator = env_open("history:state");
+    void *block = env_alloc(allocator, 3000, NULL);
 
     (void)state;
-    assert_true(scene_block(allocator, block).age_ms < 60000);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    assert_true(env_block(allocator, block).age_ms < 60000);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 int main(void)

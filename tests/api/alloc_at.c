@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Blocks of a pool at a given address. */
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
 
@@ -31,29 +31,29 @@ static void a_block_comes_to_its_address(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT_OF(configs) * COUNT_OF(cases); i++) {
         const size_t number = i / COUNT_OF(configs);
-        struct xseg_allocator *allocator = scene_open(configs[i % COUNT_OF(configs)]);
+        struct xseg_allocator *allocator = env_open(configs[i % COUNT_OF(configs)]);
         struct xseg_pool *pool = make_pool(allocator);
-        void *base = scene_alloc_in(allocator, pool, cases[number].cached, NULL), *ptr = NULL;
+        void *base = env_alloc_in(allocator, pool, cases[number].cached, NULL), *ptr = NULL;
         void *wanted = at(base, cases[number].offset);
-        const uint64_t grown = scene_stats(allocator).num_device_alloc;
+        const uint64_t grown = env_stats(allocator).num_device_alloc;
 
-        scene_free(allocator, base);
+        env_free(allocator, base);
         assert_int_equal(xseg_alloc_at(pool, cases[number].bytes, NULL, wanted, &ptr), XSEG_OK);
         assert_ptr_equal(ptr, wanted);
-        assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
-        assert_int_equal(scene_block(allocator, ptr).requested, cases[number].bytes);
-        assert_ptr_equal(scene_block(allocator, ptr).pool, pool);
+        assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
+        assert_int_equal(env_block(allocator, ptr).requested, cases[number].bytes);
+        assert_ptr_equal(env_block(allocator, ptr).pool, pool);
         if (cases[number].offset > 0)
-            assert_int_equal(scene_block(allocator, base).bytes, cases[number].offset);
-        assert_int_equal(scene_stats(allocator).num_device_alloc, grown);
-        const struct xseg_statistics stats = scene_stats(allocator);
+            assert_int_equal(env_block(allocator, base).bytes, cases[number].offset);
+        assert_int_equal(env_stats(allocator).num_device_alloc, grown);
+        const struct xseg_statistics stats = env_stats(allocator);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 1);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 2); /* with `base` */
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].peak, 1);
-        scene_free(allocator, ptr);
-        assert_ptr_equal(scene_alloc_in(allocator, pool, cases[number].cached, NULL), base);
-        scene_free(allocator, base);
-        scene_close(allocator);
+        env_free(allocator, ptr);
+        assert_ptr_equal(env_alloc_in(allocator, pool, cases[number].cached, NULL), base);
+        env_free(allocator, base);
+        env_close(allocator);
     }
 }
 
@@ -61,43 +61,41 @@ static void what_is_not_cached_there_is_refused(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = scene_open(configs[i]);
-        const xseg_stream side = scene_stream();
+        struct xseg_allocator *allocator = env_open(configs[i]);
+        const xseg_stream side = env_stream();
         struct xseg_pool *pool = make_pool(allocator), *other = make_pool(allocator);
-        void *base = scene_alloc_in(allocator, pool, 40 * MIB, NULL), *ptr = NULL;
-        void *pending = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
-        void *live = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
+        void *base = env_alloc_in(allocator, pool, 40 * MIB, NULL), *ptr = NULL;
+        void *pending = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+        void *live = env_alloc_in(allocator, pool, 40 * MIB, NULL);
         char nowhere[512];
 
-        scene_free(allocator, base);
+        env_free(allocator, base);
         assert_int_equal(xseg_record_stream(allocator, pending, side), XSEG_OK);
         assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
-        scene_free(allocator, pending);
-        scene_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, live, &ptr), XSEG_ERR_BUSY,
-                           "in an allocated block");
-        scene_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, pending, &ptr), XSEG_ERR_BUSY,
-                           "another stream still uses");
-        scene_expect_error(xseg_alloc_at(pool, 41 * MIB, NULL, base, &ptr), XSEG_ERR_BUSY,
-                           "cached block is too short");
-        scene_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, at(base, 38 * MIB), &ptr),
-                           XSEG_ERR_BUSY, "cached block is too short");
-        scene_expect_error(xseg_alloc_at(other, 4 * MIB, NULL, base, &ptr), XSEG_ERR_BUSY,
-                           "another pool, stream or kind");
-        scene_expect_error(xseg_alloc_at(pool, 4 * MIB, side, base, &ptr), XSEG_ERR_BUSY,
-                           "another pool, stream or kind");
-        scene_expect_error(xseg_alloc_at(pool, 512, NULL, base, &ptr), XSEG_ERR_BUSY,
-                           "another pool, stream or kind");
-        scene_expect_error(
+        env_free(allocator, pending);
+        env_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, live, &ptr), XSEG_ERR_BUSY,
+                         "in an allocated block");
+        env_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, pending, &ptr), XSEG_ERR_BUSY,
+                         "another stream still uses");
+        env_expect_error(xseg_alloc_at(pool, 41 * MIB, NULL, base, &ptr), XSEG_ERR_BUSY,
+                         "cached block is too short");
+        env_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, at(base, 38 * MIB), &ptr),
+                         XSEG_ERR_BUSY, "cached block is too short");
+        env_expect_error(xseg_alloc_at(other, 4 * MIB, NULL, base, &ptr), XSEG_ERR_BUSY,
+                         "another pool, stream or kind");
+        env_expect_error(xseg_alloc_at(pool, 4 * MIB, side, base, &ptr), XSEG_ERR_BUSY,
+                         "another pool, stream or kind");
+        env_expect_error(xseg_alloc_at(pool, 512, NULL, base, &ptr), XSEG_ERR_BUSY,
+                         "another pool, stream or kind");
+        env_expect_error(
             xseg_alloc_at(pool, 4 * MIB, NULL, at(nowhere, 512 - (uintptr_t)nowhere % 512), &ptr),
             XSEG_ERR_BUSY, "no segment");
-        scene_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, at(base, 8), &ptr), XSEG_ERR_ARGUMENT,
-                           "multiple of 512");
-        scene_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, NULL, &ptr), XSEG_ERR_ARGUMENT,
-                           "multiple of 512");
-        scene_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, base, NULL), XSEG_ERR_ARGUMENT,
-                           "NULL");
-        scene_expect_error(xseg_alloc_at(NULL, 4 * MIB, NULL, base, &ptr), XSEG_ERR_ARGUMENT,
-                           "NULL");
+        env_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, at(base, 8), &ptr), XSEG_ERR_ARGUMENT,
+                         "multiple of 512");
+        env_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, NULL, &ptr), XSEG_ERR_ARGUMENT,
+                         "multiple of 512");
+        env_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, base, NULL), XSEG_ERR_ARGUMENT, "NULL");
+        env_expect_error(xseg_alloc_at(NULL, 4 * MIB, NULL, base, &ptr), XSEG_ERR_ARGUMENT, "NULL");
         assert_null(ptr);
         ptr = base;
         assert_int_equal(xseg_alloc_at(pool, 0, NULL, base, &ptr), XSEG_OK);
@@ -105,35 +103,35 @@ static void what_is_not_cached_there_is_refused(void **state)
         /* A pending block has come back once its stream has passed. */
         assert_int_equal(xseg_sim_finish(side), XSEG_OK);
         assert_int_equal(xseg_alloc_at(pool, 4 * MIB, NULL, pending, &ptr), XSEG_OK);
-        scene_free(allocator, ptr);
-        scene_free(allocator, live);
+        env_free(allocator, ptr);
+        env_free(allocator, live);
         assert_int_equal(xseg_pool_release(other), XSEG_OK);
-        other = scene_watched_pool(allocator);
-        live = scene_alloc_in(allocator, other, 4 * MIB, NULL);
+        other = env_observed_pool(allocator);
+        live = env_alloc_in(allocator, other, 4 * MIB, NULL);
         assert_int_equal(xseg_pool_release(other), XSEG_OK);
-        scene_expect_error(xseg_alloc_at(other, 4 * MIB, NULL, base, &ptr), XSEG_ERR_ARGUMENT,
-                           "pool has been released");
-        scene_free(allocator, live);
-        scene_empty_cache(allocator);
+        env_expect_error(xseg_alloc_at(other, 4 * MIB, NULL, base, &ptr), XSEG_ERR_ARGUMENT,
+                         "pool has been released");
+        env_free(allocator, live);
+        env_empty_cache(allocator);
         assert_int_equal(xseg_close(allocator), XSEG_OK);
-        scene_stream_destroy(side);
+        env_stream_destroy(side);
     }
 }
 
 static void a_paused_pool_has_no_addresses_to_give(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator);
-    void *base = scene_alloc_in(allocator, pool, 40 * MIB, NULL), *ptr = NULL;
+    void *base = env_alloc_in(allocator, pool, 40 * MIB, NULL), *ptr = NULL;
 
     (void)state;
-    scene_free(allocator, base);
+    env_free(allocator, base);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
-    scene_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, base, &ptr), XSEG_ERR_PAUSED, "paused");
+    env_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, base, &ptr), XSEG_ERR_PAUSED, "paused");
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     assert_int_equal(xseg_alloc_at(pool, 4 * MIB, NULL, base, &ptr), XSEG_OK);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 int main(void)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Opening, configuring, allocating, freeing, closing; and everything a caller can get wrong. */
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -32,11 +32,11 @@ static void without_a_driver_the_text_says_what_to_do(void **state)
         (void)snprintf(kept, sizeof(kept), "%s", set);
     assert_int_equal(unsetenv("XSEG_DRIVER"), 0);
     for (unsigned i = 0; i < COUNT_OF(word); i++)
-        scene_expect_error(xseg_open(NULL, NULL, &allocator), XSEG_ERR_NO_DRIVER, word[i]);
+        env_expect_error(xseg_open(NULL, NULL, &allocator), XSEG_ERR_NO_DRIVER, word[i]);
     /* What a variable names is not the driver's installation. */
     assert_int_equal(setenv("XSEG_DRIVER", "libno-such-driver.so", 1), 0);
-    scene_expect_error(xseg_open(NULL, NULL, &allocator), XSEG_ERR_NO_DRIVER,
-                       "driver library of XSEG_DRIVER cannot be loaded, \"libno-such-driver.so\"");
+    env_expect_error(xseg_open(NULL, NULL, &allocator), XSEG_ERR_NO_DRIVER,
+                     "driver library of XSEG_DRIVER cannot be loaded, \"libno-such-driver.so\"");
     if (set != NULL)
         assert_int_equal(setenv("XSEG_DRIVER", kept, 1), 0);
     else
@@ -50,12 +50,11 @@ static void drivers_that_cannot_be_had_are_named(void **state)
 
     (void)state;
     options.driver = "libno-such-driver.so.1";
-    scene_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_NO_DRIVER,
-                       "libno-such-driver.so.1");
+    env_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_NO_DRIVER,
+                     "libno-such-driver.so.1");
     /* A library that is there, but is no driver. */
     options.driver = "libm.so.6";
-    scene_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_NO_DRIVER,
-                       "cuGetProcAddress");
+    env_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_NO_DRIVER, "cuGetProcAddress");
     assert_null(allocator);
 }
 
@@ -68,14 +67,14 @@ static void drivers_that_are_too_old_are_named(void **state)
     options.driver = getenv("XSEG_TEST_OLD_DRIVER");
     assert_non_null(options.driver);
     assert_int_equal(setenv("XSEG_OLD_DRIVER", "cuStreamGetId", 1), 0);
-    scene_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_NO_DRIVER,
-                       "no cuStreamGetId of CUDA 12.0");
+    env_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_NO_DRIVER,
+                     "no cuStreamGetId of CUDA 12.0");
     assert_int_equal(setenv("XSEG_OLD_DRIVER", "11080", 1), 0);
-    scene_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_NO_DRIVER, "CUDA 11.8");
+    env_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_NO_DRIVER, "CUDA 11.8");
     /* A new one that shows no device. */
     assert_int_equal(setenv("XSEG_OLD_DRIVER", "12020", 1), 0);
-    scene_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_NO_DRIVER,
-                       "driver has no visible device");
+    env_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_NO_DRIVER,
+                     "driver has no visible device");
     assert_null(allocator);
 }
 
@@ -86,12 +85,12 @@ static void failures_to_start_are_named(void **state)
     (void)state;
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     assert_int_equal(xseg_sim_fail("cuInit", 1, 100), XSEG_OK); /* CUDA_ERROR_NO_DEVICE */
-    scene_expect_error(scene_try_open(NULL, &allocator), XSEG_ERR_NO_DRIVER,
-                       "driver has no visible device");
+    env_expect_error(env_try_open(NULL, &allocator), XSEG_ERR_NO_DRIVER,
+                     "driver has no visible device");
     assert_int_equal(xseg_sim_fail("cuInit", 1, 100), XSEG_OK);
-    scene_expect_error(scene_try_open(NULL, &allocator), XSEG_ERR_NO_DRIVER, "libxseg-sim.so");
+    env_expect_error(env_try_open(NULL, &allocator), XSEG_ERR_NO_DRIVER, "libxseg-sim.so");
     assert_int_equal(xseg_sim_fail("cuInit", 1, 999), XSEG_OK);
-    scene_expect_error(scene_try_open(NULL, &allocator), XSEG_ERR_DRIVER, "cuInit");
+    env_expect_error(env_try_open(NULL, &allocator), XSEG_ERR_DRIVER, "cuInit");
     assert_null(allocator);
 }
 
@@ -102,15 +101,15 @@ static void options_must_be_known(void **state)
 
     (void)state;
     options.struct_size = sizeof(options) + 4096;
-    scene_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_ARGUMENT,
-                       "options->struct_size is unknown");
+    env_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_ARGUMENT,
+                     "options->struct_size is unknown");
     options.struct_size = sizeof(options) - 1;
-    scene_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_ARGUMENT,
-                       "options->struct_size is unknown");
+    env_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_ARGUMENT,
+                     "options->struct_size is unknown");
     options.struct_size = 0;
-    scene_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_ARGUMENT,
-                       "options->struct_size is unknown");
-    scene_expect_error(xseg_open(NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "out is NULL");
+    env_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_ARGUMENT,
+                     "options->struct_size is unknown");
+    env_expect_error(xseg_open(NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "out is NULL");
 }
 
 /* Members that the library does not know count as long as they are zero. */
@@ -124,12 +123,12 @@ static void options_of_a_newer_header_do(void **state)
 
     (void)state;
     options.known.struct_size = sizeof(options);
-    options.known.driver = scene_driver();
+    options.known.driver = env_driver();
     assert_int_equal(xseg_open(NULL, &options.known, &allocator), XSEG_OK);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     options.more = 1;
-    scene_expect_error(xseg_open(NULL, &options.known, &allocator), XSEG_ERR_ARGUMENT,
-                       "options->struct_size is unknown");
+    env_expect_error(xseg_open(NULL, &options.known, &allocator), XSEG_ERR_ARGUMENT,
+                     "options->struct_size is unknown");
 }
 
 static void options_of_an_older_header_do(void **state)
@@ -139,7 +138,7 @@ static void options_of_an_older_header_do(void **state)
 
     (void)state;
     options.struct_size = offsetof(struct xseg_options, clock);
-    options.driver = scene_driver();
+    options.driver = env_driver();
     assert_int_equal(xseg_open(NULL, &options, &allocator), XSEG_OK);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
 }
@@ -167,7 +166,7 @@ static void keys_without_effect_are_said_once(void **state)
     struct heard heard = {{0}, 0};
 
     (void)state;
-    options.driver = scene_driver();
+    options.driver = env_driver();
     options.log = hear;
     options.log_context = &heard;
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
@@ -179,9 +178,9 @@ static void keys_without_effect_are_said_once(void **state)
     assert_non_null(strstr(heard.line, "pinned_use_background_threads"));
     assert_non_null(strstr(heard.line, "backend"));
     assert_null(strstr(heard.line, "reuse")); /* capture.h says what it does */
-    scene_free(allocator, scene_alloc(allocator, 100, NULL));
+    env_free(allocator, env_alloc(allocator, 100, NULL));
     assert_int_equal(heard.lines, 1);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* The threshold is a part of the limit that a fraction sets; a warning reports that there is none. */
@@ -207,12 +206,12 @@ static void a_threshold_without_a_fraction_is_said_once(void **state)
         struct xseg_allocator *allocator = NULL;
         struct heard heard = {{0}, 0};
 
-        options.driver = scene_driver();
+        options.driver = env_driver();
         options.log = hear;
         options.log_context = &heard;
         assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
         assert_int_equal(xseg_open(cases[i].config, &options, &allocator), XSEG_OK);
-        scene_free(allocator, scene_alloc(allocator, 100, NULL));
+        env_free(allocator, env_alloc(allocator, 100, NULL));
         assert_int_equal(xseg_config_set(allocator, "idle_ms:5"), XSEG_OK);
         assert_int_equal(heard.lines, cases[i].lines);
         if (heard.lines > 0)
@@ -224,7 +223,7 @@ static void a_threshold_without_a_fraction_is_said_once(void **state)
         assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
         assert_int_equal(xseg_config_set(allocator, "garbage_collection_threshold:0.5"), XSEG_OK);
         assert_int_equal(heard.lines, cases[i].lines);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
@@ -238,18 +237,18 @@ static void without_vmm_segments_are_classic(void **state)
 
     (void)state;
     settings.without_vmm = true;
-    options.driver = scene_driver();
+    options.driver = env_driver();
     options.log = hear;
     options.log_context = &heard;
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
     assert_int_equal(xseg_open("expandable_segments:True", &options, &allocator), XSEG_OK);
-    void *ptr = scene_alloc(allocator, 30 * MIB, NULL);
-    assert_false(scene_block(allocator, ptr).is_expandable);
-    assert_int_equal(scene_stats(allocator).segment[XSEG_STAT_ALL].current, 1);
+    void *ptr = env_alloc(allocator, 30 * MIB, NULL);
+    assert_false(env_block(allocator, ptr).is_expandable);
+    assert_int_equal(env_stats(allocator).segment[XSEG_STAT_ALL].current, 1);
     assert_int_equal(heard.lines, 1);
     assert_non_null(strstr(heard.line, "classic"));
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* A driver that offers it and then refuses: the trial finds out. */
@@ -260,18 +259,18 @@ static void a_failing_trial_falls_back(void **state)
     struct heard heard = {{0}, 0};
 
     (void)state;
-    options.driver = scene_driver();
+    options.driver = env_driver();
     options.log = hear;
     options.log_context = &heard;
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     assert_int_equal(xseg_open("expandable_segments:True", &options, &allocator), XSEG_OK);
     assert_int_equal(xseg_sim_fail("cuMemMap", 1, 801), XSEG_OK); /* CUDA_ERROR_NOT_SUPPORTED */
-    void *ptr = scene_alloc(allocator, 30 * MIB, NULL);
-    assert_false(scene_block(allocator, ptr).is_expandable);
+    void *ptr = env_alloc(allocator, 30 * MIB, NULL);
+    assert_false(env_block(allocator, ptr).is_expandable);
     assert_int_equal(heard.lines, 1);
     assert_non_null(strstr(heard.line, "cuMemMap"));
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* --- Configuration. --- */
@@ -286,21 +285,21 @@ static void a_trial_without_addresses_says_so(void **state)
 
     (void)state;
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-    options.driver = scene_driver();
+    options.driver = env_driver();
     options.log = hear;
     options.log_context = &heard;
     xseg_sim_set_external_addresses(((uint64_t)1 << 47) - 2 * MIB);
     assert_int_equal(xseg_open("expandable_segments:True", &options, &allocator), XSEG_OK);
-    void *small = scene_alloc(allocator, 1000, NULL);
-    assert_false(scene_block(allocator, small).is_expandable);
+    void *small = env_alloc(allocator, 1000, NULL);
+    assert_false(env_block(allocator, small).is_expandable);
     assert_non_null(strstr(heard.line, "out of virtual addresses for expandable segments"));
     assert_int_equal(heard.lines, 1);
     xseg_sim_set_external_addresses(0);
-    void *large = scene_alloc(allocator, 5 * MIB, NULL);
-    assert_true(scene_block(allocator, large).is_expandable);
-    scene_free(allocator, small);
-    scene_free(allocator, large);
-    scene_close(allocator);
+    void *large = env_alloc(allocator, 5 * MIB, NULL);
+    assert_true(env_block(allocator, large).is_expandable);
+    env_free(allocator, small);
+    env_free(allocator, large);
+    env_close(allocator);
 }
 
 /* Allocators open one after the other on one simulated machine, until all its addresses have been used
@@ -312,14 +311,14 @@ static void an_allocator_opens_as_often_as_one_likes(void **state)
     for (unsigned i = 0; i < 2000; i++) {
         struct xseg_allocator *allocator = NULL;
 
-        assert_int_equal(scene_try_open("expandable_segments:True", &allocator), XSEG_OK);
-        void *small = scene_alloc(allocator, 1000, NULL),
-             *large = scene_alloc(allocator, 3 * MIB, NULL);
-        assert_true(scene_block(allocator, small).is_expandable);
-        assert_true(scene_block(allocator, large).is_expandable);
-        scene_free(allocator, small);
-        scene_free(allocator, large);
-        scene_close(allocator);
+        assert_int_equal(env_try_open("expandable_segments:True", &allocator), XSEG_OK);
+        void *small = env_alloc(allocator, 1000, NULL),
+             *large = env_alloc(allocator, 3 * MIB, NULL);
+        assert_true(env_block(allocator, small).is_expandable);
+        assert_true(env_block(allocator, large).is_expandable);
+        env_free(allocator, small);
+        env_free(allocator, large);
+        env_close(allocator);
     }
 }
 
@@ -330,32 +329,32 @@ static void the_first_source_wins_whole(void **state)
     (void)state;
     assert_int_equal(setenv("PYTORCH_ALLOC_CONF", "large_segment_size_mb:24", 1), 0);
     assert_int_equal(setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64", 1), 0);
-    allocator = scene_open(NULL);
+    allocator = env_open(NULL);
     assert_string_equal(xseg_config_source(allocator), "PYTORCH_CUDA_ALLOC_CONF");
-    assert_int_equal(scene_stats(allocator).max_split_size, 64 * MIB);
+    assert_int_equal(env_stats(allocator).max_split_size, 64 * MIB);
     /* A string of PyTorch's that does not name expandable segments means classic ones. */
-    void *ptr = scene_alloc(allocator, 30 * MIB, NULL);
-    assert_false(scene_block(allocator, ptr).is_expandable);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    void *ptr = env_alloc(allocator, 30 * MIB, NULL);
+    assert_false(env_block(allocator, ptr).is_expandable);
+    env_free(allocator, ptr);
+    env_close(allocator);
 
     assert_int_equal(setenv("XSEG_ALLOC_CONF", "", 1), 0);
-    allocator = scene_open(NULL);
+    allocator = env_open(NULL);
     assert_string_equal(xseg_config_source(allocator), "XSEG_ALLOC_CONF");
-    ptr = scene_alloc(allocator, 30 * MIB, NULL);
-    assert_true(scene_block(allocator, ptr).is_expandable);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    ptr = env_alloc(allocator, 30 * MIB, NULL);
+    assert_true(env_block(allocator, ptr).is_expandable);
+    env_free(allocator, ptr);
+    env_close(allocator);
 
-    allocator = scene_open("expandable_segments:False");
+    allocator = env_open("expandable_segments:False");
     assert_string_equal(xseg_config_source(allocator), "argument");
-    scene_close(allocator);
+    env_close(allocator);
     assert_int_equal(unsetenv("XSEG_ALLOC_CONF"), 0);
     assert_int_equal(unsetenv("PYTORCH_CUDA_ALLOC_CONF"), 0);
     assert_int_equal(unsetenv("PYTORCH_ALLOC_CONF"), 0);
-    allocator = scene_open(NULL);
+    allocator = env_open(NULL);
     assert_string_equal(xseg_config_source(allocator), "default");
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void bad_strings_change_nothing(void **state)
@@ -366,51 +365,51 @@ static void bad_strings_change_nothing(void **state)
 
     (void)state;
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-    scene_expect_error(scene_try_open("max_split_size_mb:19", &allocator), XSEG_ERR_CONFIG,
-                       "max_split_size_mb");
-    allocator = scene_open("expandable_segments:True,max_split_size_mb:40");
+    env_expect_error(env_try_open("max_split_size_mb:19", &allocator), XSEG_ERR_CONFIG,
+                     "max_split_size_mb");
+    allocator = env_open("expandable_segments:True,max_split_size_mb:40");
     assert_int_equal(xseg_config_get(allocator, before, sizeof(before), &needed), XSEG_OK);
     assert_int_equal(needed, strlen(before) + 1);
-    scene_expect_error(xseg_config_set(allocator, "max_split_size_mb:50,no_such_key:1"),
-                       XSEG_ERR_CONFIG, "no_such_key");
-    scene_expect_error(xseg_config_set(allocator, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_config_set(allocator, "max_split_size_mb:50,no_such_key:1"),
+                     XSEG_ERR_CONFIG, "no_such_key");
+    env_expect_error(xseg_config_set(allocator, NULL), XSEG_ERR_ARGUMENT, "NULL");
     assert_int_equal(xseg_config_get(allocator, after, sizeof(after), NULL), XSEG_OK);
     assert_string_equal(before, after);
     /* Only what is named changes. */
     assert_int_equal(xseg_config_set(allocator, "max_split_size_mb:50"), XSEG_OK);
-    assert_int_equal(scene_stats(allocator).max_split_size, 50 * MIB);
+    assert_int_equal(env_stats(allocator).max_split_size, 50 * MIB);
     assert_int_equal(xseg_config_get(allocator, after, 10, &needed), XSEG_OK);
     assert_int_equal(strlen(after), 9);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- Allocating and freeing. --- */
 
 static void sizes_at_the_edges(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     void *ptr = &ptr;
 
     (void)state;
     assert_int_equal(xseg_alloc(allocator, 0, 0, NULL, &ptr), XSEG_OK);
     assert_null(ptr);
     assert_int_equal(xseg_free(allocator, NULL), XSEG_OK);
-    scene_expect_error(xseg_alloc(allocator, 0, SIZE_MAX, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                       "exceeds the maximum allocation size");
-    scene_expect_error(xseg_alloc(allocator, 0, (size_t)1 << 60, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                       "exceeds the maximum allocation size");
-    scene_expect_error(xseg_alloc(allocator, 0, ((size_t)1 << 60) - 1, NULL, &ptr),
-                       XSEG_ERR_NO_MEMORY, "out of memory on device 0");
-    scene_expect_error(xseg_alloc(allocator, 0, 81 * GIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "free");
-    assert_int_equal(scene_stats(allocator).num_ooms, 4);
+    env_expect_error(xseg_alloc(allocator, 0, SIZE_MAX, NULL, &ptr), XSEG_ERR_NO_MEMORY,
+                     "exceeds the maximum allocation size");
+    env_expect_error(xseg_alloc(allocator, 0, (size_t)1 << 60, NULL, &ptr), XSEG_ERR_NO_MEMORY,
+                     "exceeds the maximum allocation size");
+    env_expect_error(xseg_alloc(allocator, 0, ((size_t)1 << 60) - 1, NULL, &ptr),
+                     XSEG_ERR_NO_MEMORY, "out of memory on device 0");
+    env_expect_error(xseg_alloc(allocator, 0, 81 * GIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "free");
+    assert_int_equal(env_stats(allocator).num_ooms, 4);
     assert_null(ptr);
     for (size_t bytes = 1; bytes <= 4 * MIB; bytes = bytes * 3 + 1) {
-        ptr = scene_alloc(allocator, bytes, NULL);
+        ptr = env_alloc(allocator, bytes, NULL);
         assert_int_equal((uintptr_t)ptr % 512, 0);
-        assert_true(scene_block(allocator, ptr).bytes >= bytes);
-        scene_free(allocator, ptr);
+        assert_true(env_block(allocator, ptr).bytes >= bytes);
+        env_free(allocator, ptr);
     }
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Every power of two, small and large, in both modes; what lies before stays usable. */
@@ -420,9 +419,9 @@ static void addresses_are_aligned_as_asked(void **state)
 
     (void)state;
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
-        struct xseg_allocator *allocator = scene_open(config[mode]);
+        struct xseg_allocator *allocator = env_open(config[mode]);
         struct xseg_request request = {sizeof(request)};
-        void *ptr[40], *odd = scene_alloc(allocator, 1, NULL);
+        void *ptr[40], *odd = env_alloc(allocator, 1, NULL);
         unsigned count = 0;
 
         for (size_t alignment = 1; alignment <= 64 * MIB; alignment *= 8)
@@ -431,93 +430,91 @@ static void addresses_are_aligned_as_asked(void **state)
                 request.alignment = alignment;
                 assert_int_equal(xseg_alloc_with(allocator, &request, &ptr[count]), XSEG_OK);
                 assert_int_equal((uintptr_t)ptr[count] % alignment, 0);
-                assert_true(scene_block(allocator, ptr[count]).bytes >= bytes);
+                assert_true(env_block(allocator, ptr[count]).bytes >= bytes);
                 count++;
             }
-        assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, count + 1);
+        assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, count + 1);
         while (count > 0)
-            scene_free(allocator, ptr[--count]);
-        scene_free(allocator, odd);
-        scene_empty_cache(allocator);
-        assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-        assert_int_equal(scene_stats(allocator).inactive_split[XSEG_STAT_ALL].current, 0);
-        assert_int_equal(scene_stats(allocator).inactive_split_bytes[XSEG_STAT_ALL].current, 0);
+            env_free(allocator, ptr[--count]);
+        env_free(allocator, odd);
+        env_empty_cache(allocator);
+        assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+        assert_int_equal(env_stats(allocator).inactive_split[XSEG_STAT_ALL].current, 0);
+        assert_int_equal(env_stats(allocator).inactive_split_bytes[XSEG_STAT_ALL].current, 0);
         request.alignment = 3;
-        scene_expect_error(xseg_alloc_with(allocator, &request, &odd), XSEG_ERR_ARGUMENT,
-                           "alignment is not a power of two up to 1 GiB, 3");
+        env_expect_error(xseg_alloc_with(allocator, &request, &odd), XSEG_ERR_ARGUMENT,
+                         "alignment is not a power of two up to 1 GiB, 3");
         request.alignment = 2 * GIB;
-        scene_expect_error(xseg_alloc_with(allocator, &request, &odd), XSEG_ERR_ARGUMENT, "1 GiB");
-        scene_close(allocator);
+        env_expect_error(xseg_alloc_with(allocator, &request, &odd), XSEG_ERR_ARGUMENT, "1 GiB");
+        env_close(allocator);
     }
 }
 
 static void pointers_that_are_not_live_are_told_what_they_are(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    char *ptr = scene_alloc(allocator, 8 * MIB, NULL);
-    struct xseg_statistics before = scene_stats(allocator), after;
+    struct xseg_allocator *allocator = env_open(NULL);
+    char *ptr = env_alloc(allocator, 8 * MIB, NULL);
+    struct xseg_statistics before = env_stats(allocator), after;
     int local = 0;
 
     (void)state;
-    scene_expect_error(xseg_free(allocator, ptr + 512), XSEG_ERR_NOT_ALLOCATED,
-                       " at offset 512 of the block at ");
-    scene_expect_error(xseg_free(allocator, ptr + 9 * MIB), XSEG_ERR_NOT_ALLOCATED, "cached");
-    scene_expect_error(xseg_free(allocator, ptr + 50 * MIB), XSEG_ERR_NOT_ALLOCATED, "unmapped");
-    scene_expect_error(xseg_free(allocator, &local), XSEG_ERR_NOT_ALLOCATED,
-                       "not in memory of this");
-    scene_expect_error(xseg_free(allocator, (void *)UINTPTR_MAX), XSEG_ERR_NOT_ALLOCATED,
-                       "not in memory");
-    scene_expect_error(xseg_record_stream(allocator, ptr + 1, NULL), XSEG_ERR_NOT_ALLOCATED,
-                       "not the start of a block");
-    after = scene_stats(allocator);
+    env_expect_error(xseg_free(allocator, ptr + 512), XSEG_ERR_NOT_ALLOCATED,
+                     " at offset 512 of the block at ");
+    env_expect_error(xseg_free(allocator, ptr + 9 * MIB), XSEG_ERR_NOT_ALLOCATED, "cached");
+    env_expect_error(xseg_free(allocator, ptr + 50 * MIB), XSEG_ERR_NOT_ALLOCATED, "unmapped");
+    env_expect_error(xseg_free(allocator, &local), XSEG_ERR_NOT_ALLOCATED, "not in memory of this");
+    env_expect_error(xseg_free(allocator, (void *)UINTPTR_MAX), XSEG_ERR_NOT_ALLOCATED,
+                     "not in memory");
+    env_expect_error(xseg_record_stream(allocator, ptr + 1, NULL), XSEG_ERR_NOT_ALLOCATED,
+                     "not the start of a block");
+    after = env_stats(allocator);
     assert_memory_equal(&before, &after, sizeof(before));
-    scene_free(allocator, ptr);
-    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "cached");
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "cached");
+    env_close(allocator);
 }
 
 static void arguments_are_checked(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_request request = {sizeof(request)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = {sizeof(stats)};
     void *ptr = NULL;
 
     (void)state;
-    scene_expect_error(xseg_alloc(NULL, 0, 1, NULL, &ptr), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_alloc(allocator, 0, 1, NULL, NULL), XSEG_ERR_ARGUMENT, "out");
-    scene_expect_error(xseg_alloc(allocator, 1, 1, NULL, &ptr), XSEG_ERR_ARGUMENT,
-                       "device 1 does not exist");
-    scene_expect_error(xseg_alloc(allocator, -1, 1, NULL, &ptr), XSEG_ERR_ARGUMENT,
-                       "device -1 does not exist");
-    scene_expect_error(xseg_alloc(allocator, 0, 1, (xseg_stream)(uintptr_t)0x1234500, &ptr),
-                       XSEG_ERR_DRIVER, "cuStreamGetCtx");
+    env_expect_error(xseg_alloc(NULL, 0, 1, NULL, &ptr), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_alloc(allocator, 0, 1, NULL, NULL), XSEG_ERR_ARGUMENT, "out");
+    env_expect_error(xseg_alloc(allocator, 1, 1, NULL, &ptr), XSEG_ERR_ARGUMENT,
+                     "device 1 does not exist");
+    env_expect_error(xseg_alloc(allocator, -1, 1, NULL, &ptr), XSEG_ERR_ARGUMENT,
+                     "device -1 does not exist");
+    env_expect_error(xseg_alloc(allocator, 0, 1, (xseg_stream)(uintptr_t)0x1234500, &ptr),
+                     XSEG_ERR_DRIVER, "cuStreamGetCtx");
     request.struct_size = 3;
-    scene_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_ARGUMENT,
-                       "request->struct_size is unknown");
-    scene_expect_error(xseg_alloc_with(allocator, NULL, &ptr), XSEG_ERR_ARGUMENT,
-                       "request is NULL");
-    scene_expect_error(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_ARGUMENT, "device -1");
+    env_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_ARGUMENT,
+                     "request->struct_size is unknown");
+    env_expect_error(xseg_alloc_with(allocator, NULL, &ptr), XSEG_ERR_ARGUMENT, "request is NULL");
+    env_expect_error(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_ARGUMENT, "device -1");
     where.device = 0;
     where.one_stream = true;
-    scene_expect_error(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_UNSUPPORTED, "stream");
-    scene_expect_error(xseg_stats_reset(allocator, &where, 4), XSEG_ERR_ARGUMENT, "XSEG_RESET");
-    scene_expect_error(xseg_trim(NULL, NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_UNSUPPORTED, "stream");
+    env_expect_error(xseg_stats_reset(allocator, &where, 4), XSEG_ERR_ARGUMENT, "XSEG_RESET");
+    env_expect_error(xseg_trim(NULL, NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
     assert_int_equal(xseg_close(NULL), XSEG_OK);
     assert_null(ptr);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void close_lists_live_blocks(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    void *ptr = scene_alloc(allocator, 12345, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    void *ptr = env_alloc(allocator, 12345, NULL);
 
     (void)state;
-    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "12345 bytes");
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "12345 bytes");
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* --- Several at once. --- */
@@ -532,38 +529,38 @@ static void devices_are_separate(void **state)
 
     (void)state;
     settings.devices = 3;
-    allocator = scene_open_on(&settings, NULL);
+    allocator = env_open_on(&settings, NULL);
     for (int i = 0; i < 3; i += 2)
         assert_int_equal(xseg_alloc(allocator, i, (size_t)(i + 1) * MIB, NULL, &ptr[i]), XSEG_OK);
     /* A device that nobody named is not touched. */
     assert_int_equal(xseg_sim_calls("cuDevicePrimaryCtxRetain"), 2);
     assert_int_equal(xseg_sim_used(1), 0);
-    assert_int_equal(scene_block(allocator, ptr[2]).device, 2);
+    assert_int_equal(env_block(allocator, ptr[2]).device, 2);
     where.device = 2;
     assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_OK);
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 3 * MIB);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, xseg_sim_used(2));
-    scene_free(allocator, ptr[0]);
-    scene_free(allocator, ptr[2]);
-    scene_close(allocator);
+    env_free(allocator, ptr[0]);
+    env_free(allocator, ptr[2]);
+    env_close(allocator);
 }
 
 static void allocators_are_separate(void **state)
 {
-    struct xseg_allocator *first = scene_open("expandable_segments:True"), *second = NULL;
+    struct xseg_allocator *first = env_open("expandable_segments:True"), *second = NULL;
     void *a, *b;
 
     (void)state;
-    assert_int_equal(scene_try_open("expandable_segments:False", &second), XSEG_OK);
-    a = scene_alloc(first, 5 * MIB, NULL);
-    b = scene_alloc(second, 5 * MIB, NULL);
+    assert_int_equal(env_try_open("expandable_segments:False", &second), XSEG_OK);
+    a = env_alloc(first, 5 * MIB, NULL);
+    b = env_alloc(second, 5 * MIB, NULL);
     assert_int_equal(xseg_free(second, a), XSEG_ERR_NOT_ALLOCATED);
     assert_int_equal(xseg_free(first, b), XSEG_ERR_NOT_ALLOCATED);
-    assert_int_equal(scene_stats(first).allocation[XSEG_STAT_ALL].current, 1);
-    scene_free(first, a);
+    assert_int_equal(env_stats(first).allocation[XSEG_STAT_ALL].current, 1);
+    env_free(first, a);
     assert_int_equal(xseg_close(first), XSEG_OK);
-    scene_free(second, b);
-    scene_close(second);
+    env_free(second, b);
+    env_close(second);
 }
 
 static int child(struct xseg_allocator *allocator, void *ptr)
@@ -587,7 +584,7 @@ static int child(struct xseg_allocator *allocator, void *ptr)
     if (strstr(text, "open another") != NULL || strstr(text, "exec") == NULL)
         return 6;
     struct xseg_allocator *mine = NULL;
-    if (scene_try_open(NULL, &mine) != XSEG_ERR_DRIVER)
+    if (env_try_open(NULL, &mine) != XSEG_ERR_DRIVER)
         return 7;
     (void)xseg_error_message(text, sizeof(text));
     return strstr(text, "fork") != NULL && strstr(text, "exec") != NULL ? 0 : 8;
@@ -603,23 +600,22 @@ static void a_refused_close_ends_nothing(void **state)
 
     (void)state;
     settings.devices = 2;
-    allocator = scene_open_on(&settings, NULL);
+    allocator = env_open_on(&settings, NULL);
     assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
     assert_int_equal(xseg_alloc(allocator, 1, 512, NULL, &ptr), XSEG_OK);
-    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY,
-                       "blocks are allocated, 1 on device 1; ");
+    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated, 1 on device 1; ");
     assert_int_equal(xseg_pool_retain(pool), XSEG_OK);
-    inside = scene_alloc_in(allocator, pool, 512, NULL);
-    scene_free(allocator, inside);
-    scene_free(allocator, ptr);
+    inside = env_alloc_in(allocator, pool, 512, NULL);
+    env_free(allocator, inside);
+    env_free(allocator, ptr);
 
     /* The driver keeps the context of a later device: the close ends nothing, either. */
     assert_int_equal(xseg_sim_fail("cuDevicePrimaryCtxRelease", 2, UNKNOWN), XSEG_OK);
-    scene_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuDevicePrimaryCtxRelease");
+    env_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuDevicePrimaryCtxRelease");
     assert_int_equal(xseg_pool_retain(pool), XSEG_OK);
-    inside = scene_alloc_in(allocator, pool, 512, NULL);
-    scene_free(allocator, inside);
-    scene_close(allocator);
+    inside = env_alloc_in(allocator, pool, 512, NULL);
+    env_free(allocator, inside);
+    env_close(allocator);
 }
 
 /* If the earlier context cannot be had again, its device is lost, and the rest goes on. */
@@ -632,10 +628,10 @@ static void a_close_that_cannot_be_undone_loses_the_device(void **state)
 
     (void)state;
     settings.devices = 2;
-    allocator = scene_open_on(&settings, NULL);
+    allocator = env_open_on(&settings, NULL);
     for (int device = 0; device < 2; device++) {
         assert_int_equal(xseg_alloc(allocator, device, 512, NULL, &ptr), XSEG_OK);
-        scene_free(allocator, ptr);
+        env_free(allocator, ptr);
     }
     ptr = NULL;
     fault.call = "cuDevicePrimaryCtxRelease";
@@ -645,12 +641,12 @@ static void a_close_that_cannot_be_undone_loses_the_device(void **state)
     fault.call = "cuDevicePrimaryCtxRetain";
     fault.nth = 1;
     assert_int_equal(xseg_sim_fault_set(1, &fault), XSEG_OK);
-    scene_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuDevicePrimaryCtxRelease");
-    scene_expect_error(xseg_alloc(allocator, 0, 512, NULL, &ptr), XSEG_ERR_DEVICE_LOST,
-                       "device 0 is lost");
+    env_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuDevicePrimaryCtxRelease");
+    env_expect_error(xseg_alloc(allocator, 0, 512, NULL, &ptr), XSEG_ERR_DEVICE_LOST,
+                     "device 0 is lost");
     assert_int_equal(xseg_alloc(allocator, 1, 512, NULL, &ptr), XSEG_OK);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* A stream of another device is refused before it can do harm. */
@@ -663,16 +659,16 @@ static void streams_of_other_devices_are_refused(void **state)
 
     (void)state;
     settings.devices = 2;
-    allocator = scene_open_on(&settings, NULL);
-    stream = scene_stream();
+    allocator = env_open_on(&settings, NULL);
+    stream = env_stream();
     assert_int_equal(xseg_alloc(allocator, 1, 512, NULL, &ptr), XSEG_OK);
-    scene_expect_error(xseg_record_stream(allocator, ptr, stream), XSEG_ERR_ARGUMENT,
-                       "another device");
-    scene_expect_error(xseg_alloc(allocator, 1, 512, stream, &other), XSEG_ERR_ARGUMENT,
-                       "another device");
-    scene_free(allocator, ptr);
+    env_expect_error(xseg_record_stream(allocator, ptr, stream), XSEG_ERR_ARGUMENT,
+                     "another device");
+    env_expect_error(xseg_alloc(allocator, 1, 512, stream, &other), XSEG_ERR_ARGUMENT,
+                     "another device");
+    env_free(allocator, ptr);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 /* Larger than the largest segment of small blocks. */
@@ -684,20 +680,20 @@ static void very_large_devices_work(void **state)
 
     (void)state;
     settings.memory_bytes = 4096 * GIB;
-    allocator = scene_open_on(&settings, "expandable_segments:True");
-    small = scene_alloc(allocator, 512, NULL);
-    large = scene_alloc(allocator, 700 * GIB, NULL);
-    assert_int_equal(scene_block(allocator, small).segment_bytes, 512 * GIB);
-    assert_ptr_equal(scene_block(allocator, (char *)large + 699 * GIB).base, large);
-    scene_free(allocator, small);
-    scene_free(allocator, large);
-    scene_close(allocator);
+    allocator = env_open_on(&settings, "expandable_segments:True");
+    small = env_alloc(allocator, 512, NULL);
+    large = env_alloc(allocator, 700 * GIB, NULL);
+    assert_int_equal(env_block(allocator, small).segment_bytes, 512 * GIB);
+    assert_ptr_equal(env_block(allocator, (char *)large + 699 * GIB).base, large);
+    env_free(allocator, small);
+    env_free(allocator, large);
+    env_close(allocator);
 }
 
 static void a_forked_child_is_refused(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    void *ptr = scene_alloc(allocator, 512, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    void *ptr = env_alloc(allocator, 512, NULL);
     int status = -1;
 
     (void)state;
@@ -707,8 +703,8 @@ static void a_forked_child_is_refused(void **state)
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 static void statuses_have_sentences(void **state)

@@ -4,7 +4,7 @@
  * PyTorch does not offer: from a tensor to its block, and from the block to the free space adjacent
  * to it.  With them a program can release first what makes the largest stretch of free memory.
  */
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 /* The article's drawing: free, used, free; 800 MB do not fit although 1000 MB are free. */
 static void the_block_between_two_free_halves(void **state)
@@ -17,17 +17,17 @@ static void the_block_between_two_free_halves(void **state)
 
     (void)state;
     settings.memory_bytes = 1020 * MIB;
-    allocator = scene_open_on(&settings, "expandable_segments:False");
-    big = scene_alloc(allocator, 1020 * MIB, NULL);
-    scene_free(allocator, big);
-    left = scene_alloc(allocator, 500 * MIB, NULL);
-    tensor = scene_alloc(allocator, 20 * MIB, NULL);
-    right = scene_alloc(allocator, 500 * MIB, NULL);
-    scene_free(allocator, left);
-    scene_free(allocator, right);
+    allocator = env_open_on(&settings, "expandable_segments:False");
+    big = env_alloc(allocator, 1020 * MIB, NULL);
+    env_free(allocator, big);
+    left = env_alloc(allocator, 500 * MIB, NULL);
+    tensor = env_alloc(allocator, 20 * MIB, NULL);
+    right = env_alloc(allocator, 500 * MIB, NULL);
+    env_free(allocator, left);
+    env_free(allocator, right);
     assert_int_equal(xseg_alloc(allocator, 0, 800 * MIB, NULL, &big), XSEG_ERR_NO_MEMORY);
 
-    info = scene_block(allocator, tensor + 5 * MIB);
+    info = env_block(allocator, tensor + 5 * MIB);
     assert_ptr_equal(info.base, tensor);
     assert_int_equal(info.state, XSEG_BLOCK_ALLOCATED);
     assert_int_equal(info.bytes, 20 * MIB);
@@ -35,27 +35,27 @@ static void the_block_between_two_free_halves(void **state)
     assert_int_equal(info.free_after, 500 * MIB);
     /* Releasing it would make this much room in one piece; so it is released, and 800 MB fit. */
     assert_int_equal(info.free_before + info.bytes + info.free_after, 1020 * MIB);
-    scene_free(allocator, tensor);
-    big = scene_alloc(allocator, 800 * MIB, NULL);
-    scene_free(allocator, big);
-    scene_close(allocator);
+    env_free(allocator, tensor);
+    big = env_alloc(allocator, 800 * MIB, NULL);
+    env_free(allocator, big);
+    env_close(allocator);
 }
 
 /* The article's use of it: of several candidates, release the one that frees the most. */
 static void the_best_block_to_release(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *ptr[8], *best = NULL;
     size_t most = 0;
 
     (void)state;
     for (unsigned i = 0; i < 8; i++)
-        ptr[i] = scene_alloc(allocator, 10 * MIB, NULL);
-    scene_free(allocator, ptr[1]);
-    scene_free(allocator, ptr[4]);
-    scene_free(allocator, ptr[6]);
+        ptr[i] = env_alloc(allocator, 10 * MIB, NULL);
+    env_free(allocator, ptr[1]);
+    env_free(allocator, ptr[4]);
+    env_free(allocator, ptr[6]);
     for (unsigned i = 0; i < 8; i++) {
-        const struct xseg_block_info info = scene_block(allocator, ptr[i]);
+        const struct xseg_block_info info = env_block(allocator, ptr[i]);
         const size_t room = info.free_before + info.bytes + info.free_after;
 
         if (info.state == XSEG_BLOCK_ALLOCATED && room > most) {
@@ -65,41 +65,41 @@ static void the_best_block_to_release(void **state)
     }
     assert_ptr_equal(best, ptr[5]);
     assert_int_equal(most, 30 * MIB);
-    scene_free(allocator, ptr[0]);
-    scene_free(allocator, ptr[2]);
-    scene_free(allocator, ptr[3]);
-    scene_free(allocator, ptr[5]);
-    scene_free(allocator, ptr[7]);
-    scene_close(allocator);
+    env_free(allocator, ptr[0]);
+    env_free(allocator, ptr[2]);
+    env_free(allocator, ptr[3]);
+    env_free(allocator, ptr[5]);
+    env_free(allocator, ptr[7]);
+    env_close(allocator);
 }
 
 static void small_blocks_from_any_address(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     char *ptr[64];
     struct xseg_block_info info;
 
     (void)state;
     for (unsigned i = 0; i < 64; i++)
-        ptr[i] = scene_alloc(allocator, 100 * (i + 1), NULL);
+        ptr[i] = env_alloc(allocator, 100 * (i + 1), NULL);
     for (unsigned i = 0; i < 64; i++) {
-        info = scene_block(allocator, ptr[i] + 100 * i);
+        info = env_block(allocator, ptr[i] + 100 * i);
         assert_ptr_equal(info.base, ptr[i]);
         assert_int_equal(info.requested, 100 * (i + 1));
         assert_true(info.is_small);
     }
     for (unsigned i = 0; i < 64; i += 2)
-        scene_free(allocator, ptr[i]);
-    info = scene_block(allocator, ptr[30] + 5);
+        env_free(allocator, ptr[i]);
+    info = env_block(allocator, ptr[30] + 5);
     assert_int_equal(info.state, XSEG_BLOCK_CACHED);
     assert_int_equal(info.requested, 3100);
-    info = scene_block(allocator, ptr[31]);
+    info = env_block(allocator, ptr[31]);
     assert_int_equal(info.free_before, 3584);
     assert_int_equal(info.free_after, 3584);
     assert_int_equal(info.unmapped_before, 0);
     for (unsigned i = 1; i < 64; i += 2)
-        scene_free(allocator, ptr[i]);
-    scene_close(allocator);
+        env_free(allocator, ptr[i]);
+    env_close(allocator);
 }
 
 /* As in PyTorch: the remainder of a split keeps the size as well. */
@@ -119,54 +119,54 @@ static void a_free_block_keeps_the_size_of_its_last_request(void **state)
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(cases); i++) {
-        struct xseg_allocator *allocator = scene_open(cases[i].config);
+        struct xseg_allocator *allocator = env_open(cases[i].config);
         char *ptr[3];
 
         for (unsigned k = 0; k < 3; k++)
-            ptr[k] = scene_alloc(allocator, cases[i].bytes[k], NULL);
-        void *fence = scene_alloc(allocator, cases[i].bytes[0], NULL);
-        scene_free(allocator, ptr[0]);
-        assert_int_equal(scene_block(allocator, ptr[0]).requested, cases[i].bytes[0]);
-        scene_free(allocator, ptr[2]);
-        assert_int_equal(scene_block(allocator, ptr[2]).requested, cases[i].bytes[2]);
-        scene_free(allocator, ptr[1]);
-        assert_ptr_equal(scene_block(allocator, ptr[1]).base, ptr[0]);
-        assert_int_equal(scene_block(allocator, ptr[1]).requested, cases[i].bytes[1]);
-        char *part = scene_alloc(allocator, cases[i].taken, NULL);
+            ptr[k] = env_alloc(allocator, cases[i].bytes[k], NULL);
+        void *fence = env_alloc(allocator, cases[i].bytes[0], NULL);
+        env_free(allocator, ptr[0]);
+        assert_int_equal(env_block(allocator, ptr[0]).requested, cases[i].bytes[0]);
+        env_free(allocator, ptr[2]);
+        assert_int_equal(env_block(allocator, ptr[2]).requested, cases[i].bytes[2]);
+        env_free(allocator, ptr[1]);
+        assert_ptr_equal(env_block(allocator, ptr[1]).base, ptr[0]);
+        assert_int_equal(env_block(allocator, ptr[1]).requested, cases[i].bytes[1]);
+        char *part = env_alloc(allocator, cases[i].taken, NULL);
         assert_ptr_equal(part, ptr[0]);
-        assert_int_equal(scene_block(allocator, part).requested, cases[i].taken);
-        assert_int_equal(scene_block(allocator, ptr[1]).requested, cases[i].bytes[1]);
-        scene_free(allocator, part);
-        assert_int_equal(scene_block(allocator, ptr[1]).requested, cases[i].taken);
-        scene_free(allocator, fence);
-        scene_close(allocator);
+        assert_int_equal(env_block(allocator, part).requested, cases[i].taken);
+        assert_int_equal(env_block(allocator, ptr[1]).requested, cases[i].bytes[1]);
+        env_free(allocator, part);
+        assert_int_equal(env_block(allocator, ptr[1]).requested, cases[i].taken);
+        env_free(allocator, fence);
+        env_close(allocator);
     }
 }
 
 /* What stays of a block whose pages are unmapped has no last request; the mapped pages have the one of before. */
 static void a_remainder_of_an_unmapped_block_has_no_request(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    char *first = scene_alloc(allocator, 3 * MIB, NULL);
-    char *second = scene_alloc(allocator, 50 * MIB + 1, NULL);
-    char *third = scene_alloc(allocator, 3 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    char *first = env_alloc(allocator, 3 * MIB, NULL);
+    char *second = env_alloc(allocator, 50 * MIB + 1, NULL);
+    char *third = env_alloc(allocator, 3 * MIB, NULL);
 
     (void)state;
-    scene_free(allocator, second);
-    scene_empty_cache(allocator);
-    assert_int_equal(scene_block(allocator, first + 3 * MIB).state, XSEG_BLOCK_CACHED);
-    assert_int_equal(scene_block(allocator, first + 3 * MIB).requested, 0);
-    assert_int_equal(scene_block(allocator, third - MIB).requested, 0);
-    assert_int_equal(scene_block(allocator, first + 25 * MIB).state, XSEG_BLOCK_UNMAPPED);
-    assert_int_equal(scene_block(allocator, first + 25 * MIB).requested, 0);
-    void *again = scene_alloc(allocator, 21 * MIB, NULL);
+    env_free(allocator, second);
+    env_empty_cache(allocator);
+    assert_int_equal(env_block(allocator, first + 3 * MIB).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(env_block(allocator, first + 3 * MIB).requested, 0);
+    assert_int_equal(env_block(allocator, third - MIB).requested, 0);
+    assert_int_equal(env_block(allocator, first + 25 * MIB).state, XSEG_BLOCK_UNMAPPED);
+    assert_int_equal(env_block(allocator, first + 25 * MIB).requested, 0);
+    void *again = env_alloc(allocator, 21 * MIB, NULL);
     assert_ptr_equal(again, second);
-    assert_int_equal(scene_block(allocator, first + 25 * MIB).state, XSEG_BLOCK_CACHED);
-    assert_int_equal(scene_block(allocator, first + 25 * MIB).requested, 50 * MIB + 1);
-    scene_free(allocator, again);
-    scene_free(allocator, first);
-    scene_free(allocator, third);
-    scene_close(allocator);
+    assert_int_equal(env_block(allocator, first + 25 * MIB).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(env_block(allocator, first + 25 * MIB).requested, 50 * MIB + 1);
+    env_free(allocator, again);
+    env_free(allocator, first);
+    env_free(allocator, third);
+    env_close(allocator);
 }
 
 /* PyTorch's answers: blocks are unmapped by size, so memory that is mapped again has the size of the largest; an empty
@@ -178,75 +178,75 @@ static void memory_that_is_mapped_again_has_the_size_of_what_was_unmapped_last(v
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(cases); i++) {
-        struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+        struct xseg_allocator *allocator = env_open("expandable_segments:True");
         char *ptr[3];
 
         for (unsigned k = 0; k < 3; k++)
-            ptr[k] = scene_alloc(allocator, cases[i][k] * MIB - k - 1, NULL);
-        void *fence = scene_alloc(allocator, 20 * MIB, NULL);
-        scene_free(allocator, ptr[1]);
-        scene_empty_cache(allocator);
-        scene_free(allocator, ptr[0]);
-        scene_free(allocator, ptr[2]);
-        scene_empty_cache(allocator);
-        char *again = scene_alloc(allocator, 10 * MIB, NULL);
+            ptr[k] = env_alloc(allocator, cases[i][k] * MIB - k - 1, NULL);
+        void *fence = env_alloc(allocator, 20 * MIB, NULL);
+        env_free(allocator, ptr[1]);
+        env_empty_cache(allocator);
+        env_free(allocator, ptr[0]);
+        env_free(allocator, ptr[2]);
+        env_empty_cache(allocator);
+        char *again = env_alloc(allocator, 10 * MIB, NULL);
         assert_ptr_equal(again, ptr[0]);
-        assert_int_equal(scene_block(allocator, again + 10 * MIB).state, XSEG_BLOCK_CACHED);
-        assert_int_equal(scene_block(allocator, again + 10 * MIB).requested, last[i]);
-        scene_free(allocator, again);
-        scene_free(allocator, fence);
-        scene_empty_cache(allocator);
-        again = scene_alloc(allocator, 10 * MIB, NULL);
-        assert_int_equal(scene_block(allocator, again + 10 * MIB).requested, 0);
-        scene_free(allocator, again);
-        scene_close(allocator);
+        assert_int_equal(env_block(allocator, again + 10 * MIB).state, XSEG_BLOCK_CACHED);
+        assert_int_equal(env_block(allocator, again + 10 * MIB).requested, last[i]);
+        env_free(allocator, again);
+        env_free(allocator, fence);
+        env_empty_cache(allocator);
+        again = env_alloc(allocator, 10 * MIB, NULL);
+        assert_int_equal(env_block(allocator, again + 10 * MIB).requested, 0);
+        env_free(allocator, again);
+        env_close(allocator);
     }
 }
 
 /* Across 4 GiB and more, where the starts are in several chunks. */
 static void large_blocks_from_any_address(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    char *first = scene_alloc(allocator, 9 * GIB, NULL);
-    char *second = scene_alloc(allocator, 3 * MIB, NULL);
-    char *third = scene_alloc(allocator, 20 * GIB, NULL);
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    char *first = env_alloc(allocator, 9 * GIB, NULL);
+    char *second = env_alloc(allocator, 3 * MIB, NULL);
+    char *third = env_alloc(allocator, 20 * GIB, NULL);
 
     (void)state;
-    assert_ptr_equal(scene_block(allocator, first).base, first);
-    assert_ptr_equal(scene_block(allocator, first + 9 * GIB - 1).base, first);
-    assert_ptr_equal(scene_block(allocator, second + MIB + 7).base, second);
-    assert_ptr_equal(scene_block(allocator, third + 13 * GIB).base, third);
-    scene_free(allocator, first);
-    assert_int_equal(scene_block(allocator, first + 5 * GIB).state, XSEG_BLOCK_CACHED);
-    assert_int_equal(scene_block(allocator, second).free_before, 9 * GIB);
-    scene_free(allocator, second);
-    assert_int_equal(scene_block(allocator, third).free_before, 9 * GIB + 3 * MIB);
-    scene_empty_cache(allocator);
-    assert_int_equal(scene_block(allocator, first + 5 * GIB).state, XSEG_BLOCK_UNMAPPED);
-    scene_free(allocator, third);
-    scene_close(allocator);
+    assert_ptr_equal(env_block(allocator, first).base, first);
+    assert_ptr_equal(env_block(allocator, first + 9 * GIB - 1).base, first);
+    assert_ptr_equal(env_block(allocator, second + MIB + 7).base, second);
+    assert_ptr_equal(env_block(allocator, third + 13 * GIB).base, third);
+    env_free(allocator, first);
+    assert_int_equal(env_block(allocator, first + 5 * GIB).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(env_block(allocator, second).free_before, 9 * GIB);
+    env_free(allocator, second);
+    assert_int_equal(env_block(allocator, third).free_before, 9 * GIB + 3 * MIB);
+    env_empty_cache(allocator);
+    assert_int_equal(env_block(allocator, first + 5 * GIB).state, XSEG_BLOCK_UNMAPPED);
+    env_free(allocator, third);
+    env_close(allocator);
 }
 
 static void unknown_addresses_and_older_callers(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    void *ptr = scene_alloc(allocator, 512, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    void *ptr = env_alloc(allocator, 512, NULL);
     struct xseg_block_info info = {sizeof(info)};
 
     (void)state;
-    scene_expect_error(xseg_block_query(allocator, &info, &info), XSEG_ERR_NOT_ALLOCATED,
-                       "not in memory");
-    scene_expect_error(xseg_block_query(allocator, NULL, &info), XSEG_ERR_NOT_ALLOCATED,
-                       "not in memory");
-    scene_expect_error(xseg_block_query(allocator, ptr, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_block_query(allocator, &info, &info), XSEG_ERR_NOT_ALLOCATED,
+                     "not in memory");
+    env_expect_error(xseg_block_query(allocator, NULL, &info), XSEG_ERR_NOT_ALLOCATED,
+                     "not in memory");
+    env_expect_error(xseg_block_query(allocator, ptr, NULL), XSEG_ERR_ARGUMENT, "NULL");
     /* A caller built against a header with fewer members gets those, and no more. */
     info.struct_size = offsetof(struct xseg_block_info, state);
     info.device = 1234;
     assert_int_equal(xseg_block_query(allocator, ptr, &info), XSEG_OK);
     assert_ptr_equal(info.base, ptr);
     assert_int_equal(info.device, 1234);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 int main(void)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Boards on which the calls of virtual memory management are there, and pages cannot be made (unsloth-zoo #1235). */
-#include "tests/support/exported.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/exported_handles.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -11,15 +11,15 @@
 #define UNKNOWN       999
 
 /* An allocator on a fresh machine, with the given memory for each of its devices. */
-static struct xseg_allocator *open_fresh(struct scene_heard *heard, unsigned devices,
-                                         uint64_t memory, const char *config)
+static struct xseg_allocator *open_fresh(struct env_log *heard, unsigned devices, uint64_t memory,
+                                         const char *config)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.devices = devices;
     settings.memory_bytes = memory;
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-    return scene_open_heard(config, heard);
+    return env_open_logged(config, heard);
 }
 
 /* From the nth call on, this one and each later one fails. */
@@ -41,16 +41,16 @@ static void repair(void)
 
 static uint64_t segments(struct xseg_allocator *allocator)
 {
-    return scene_stats(allocator).segment[XSEG_STAT_ALL].current;
+    return env_stats(allocator).segment[XSEG_STAT_ALL].current;
 }
 
 static uint64_t reserved(struct xseg_allocator *allocator)
 {
-    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+    return env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
 }
 
 /* One line, which names the device, a word of the reason, what comes of it and what makes the line go. */
-static void expect_line(const struct scene_heard *heard, const char *device, const char *word)
+static void expect_line(const struct env_log *heard, const char *device, const char *word)
 {
     assert_int_equal(heard->lines, 1);
     assert_non_null(strstr(heard->line, device));
@@ -66,7 +66,7 @@ static const int errors[] = {NO_MEMORY, NOT_SUPPORTED, UNKNOWN};
 
 static void a_board_that_refuses_from_the_start_is_classic(void **state)
 {
-    struct scene_heard heard;
+    struct env_log heard;
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(calls); i++)
@@ -74,61 +74,61 @@ static void a_board_that_refuses_from_the_start_is_classic(void **state)
             struct xseg_allocator *allocator = open_fresh(&heard, 1, 0, "expandable_segments:True");
 
             break_from(calls[i], 1, errors[k]);
-            void *ptr = scene_alloc(allocator, MIB, NULL);
-            assert_false(scene_block(allocator, ptr).is_expandable);
+            void *ptr = env_alloc(allocator, MIB, NULL);
+            assert_false(env_block(allocator, ptr).is_expandable);
             assert_int_equal(segments(allocator), 1);
             expect_line(&heard, "device 0", calls[i]);
             const uint64_t creates = xseg_sim_calls("cuMemCreate");
-            scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
+            env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
             assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
             assert_int_equal(heard.lines, 1);
-            scene_free(allocator, ptr);
-            scene_close(allocator);
+            env_free(allocator, ptr);
+            env_close(allocator);
         }
 }
 
 /* The memory that is free is in the line where the driver's word is that there is none. */
 static void free_memory_is_named(void **state)
 {
-    struct scene_heard heard;
+    struct env_log heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 1, 50 * GIB, "expandable_segments:True");
 
     (void)state;
     break_from("cuMemCreate", 1, NO_MEMORY);
-    scene_free(allocator, scene_alloc(allocator, MIB, NULL));
+    env_free(allocator, env_alloc(allocator, MIB, NULL));
     expect_line(&heard, "device 0", "51200 MiB free");
-    scene_close(allocator);
+    env_close(allocator);
     /* Whoever asks for classic segments hears nothing. */
     allocator = open_fresh(&heard, 1, 0, "expandable_segments:False");
     break_from("cuMemCreate", 1, NO_MEMORY);
-    scene_free(allocator, scene_alloc(allocator, MIB, NULL));
+    env_free(allocator, env_alloc(allocator, MIB, NULL));
     assert_int_equal(heard.lines, 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Others have all memory when the device opens: that says nothing of pages, which are used when it comes back. */
 static void a_full_device_at_open_is_a_shortage(void **state)
 {
-    struct scene_heard heard;
+    struct env_log heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 1, 400 * MIB, "expandable_segments:True");
     void *ptr = NULL;
 
     (void)state;
     assert_int_equal(xseg_sim_set_external_memory(0, 400 * MIB), XSEG_OK);
-    scene_expect_error(xseg_alloc(allocator, 0, MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
+    env_expect_error(xseg_alloc(allocator, 0, MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
     assert_int_equal(xseg_sim_set_external_memory(0, 0), XSEG_OK);
-    ptr = scene_alloc(allocator, MIB, NULL);
-    assert_true(scene_block(allocator, ptr).is_expandable);
+    ptr = env_alloc(allocator, MIB, NULL);
+    assert_true(env_block(allocator, ptr).is_expandable);
     assert_int_equal(heard.lines, 0);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* The driver says that plenty is free, and no call has memory: neither way works, so nothing is decided. */
 static void a_device_without_memory_for_anybody_is_short(void **state)
 {
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-    struct scene_heard heard;
+    struct env_log heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 1, 0, "expandable_segments:True");
     void *ptr = NULL;
 
@@ -137,14 +137,14 @@ static void a_device_without_memory_for_anybody_is_short(void **state)
     fault.call = "cuMemAlloc";
     fault.every = 1;
     assert_int_equal(xseg_sim_fault_set(1, &fault), XSEG_OK);
-    scene_expect_error(xseg_alloc(allocator, 0, MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
+    env_expect_error(xseg_alloc(allocator, 0, MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
     repair();
     assert_int_equal(xseg_sim_fault_set(1, NULL), XSEG_OK);
-    ptr = scene_alloc(allocator, MIB, NULL);
-    assert_true(scene_block(allocator, ptr).is_expandable);
+    ptr = env_alloc(allocator, MIB, NULL);
+    assert_true(env_block(allocator, ptr).is_expandable);
     assert_int_equal(heard.lines, 0);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* --- A board that says yes, and fails later. --- */
@@ -152,164 +152,164 @@ static void a_device_without_memory_for_anybody_is_short(void **state)
 /* The trial makes two pages. */
 static void a_board_that_fails_at_the_first_growth_is_classic(void **state)
 {
-    struct scene_heard heard;
+    struct env_log heard;
 
     (void)state;
     for (unsigned k = 0; k < COUNT_OF(errors); k++) {
         struct xseg_allocator *allocator = open_fresh(&heard, 1, 0, "expandable_segments:True");
 
         break_from("cuMemCreate", 3, errors[k]);
-        void *ptr = scene_alloc(allocator, MIB, NULL), *other = scene_alloc(allocator, MIB, NULL);
-        assert_false(scene_block(allocator, ptr).is_expandable);
+        void *ptr = env_alloc(allocator, MIB, NULL), *other = env_alloc(allocator, MIB, NULL);
+        assert_false(env_block(allocator, ptr).is_expandable);
         assert_int_equal(reserved(allocator), 2 * MIB);
-        assert_int_equal(scene_stats(allocator).num_ooms, 0);
-        assert_int_equal(scene_stats(allocator).num_alloc_retries, 0);
+        assert_int_equal(env_stats(allocator).num_ooms, 0);
+        assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
         expect_line(&heard, "device 0", "cuMemCreate");
-        scene_free(allocator, ptr);
-        scene_free(allocator, other);
-        scene_empty_cache(allocator);
+        env_free(allocator, ptr);
+        env_free(allocator, other);
+        env_empty_cache(allocator);
         assert_int_equal(reserved(allocator), 0);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
 /* What is mapped stays and is used; what is new is classic. */
 static void a_board_that_fails_later_keeps_its_pages(void **state)
 {
-    struct scene_heard heard;
+    struct env_log heard;
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(calls); i++)
         for (unsigned k = 0; k < COUNT_OF(errors); k++) {
             struct xseg_allocator *allocator = open_fresh(&heard, 1, 0, "expandable_segments:True");
-            void *early = scene_alloc(allocator, 30 * MIB, NULL);
+            void *early = env_alloc(allocator, 30 * MIB, NULL);
 
-            assert_true(scene_block(allocator, early).is_expandable);
+            assert_true(env_block(allocator, early).is_expandable);
             break_from(calls[i], 1, errors[k]);
-            void *late = scene_alloc(allocator, 50 * MIB, NULL);
-            assert_false(scene_block(allocator, late).is_expandable);
+            void *late = env_alloc(allocator, 50 * MIB, NULL);
+            assert_false(env_block(allocator, late).is_expandable);
             assert_int_equal(reserved(allocator), 90 * MIB);
             expect_line(&heard, "device 0", calls[i]);
-            scene_free(allocator, early);
-            void *again = scene_alloc(allocator, 30 * MIB, NULL);
+            env_free(allocator, early);
+            void *again = env_alloc(allocator, 30 * MIB, NULL);
             assert_ptr_equal(again, early);
-            scene_free(allocator, again);
-            scene_free(allocator, late);
-            scene_empty_cache(allocator);
+            env_free(allocator, again);
+            env_free(allocator, late);
+            env_empty_cache(allocator);
             assert_int_equal(reserved(allocator), 0);
-            scene_close(allocator);
+            env_close(allocator);
         }
 }
 
 /* One refusal is no evidence: the growth is tried again. */
 static void a_call_that_fails_once_decides_nothing(void **state)
 {
-    struct scene_heard heard;
+    struct env_log heard;
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(calls); i++)
         for (unsigned k = 0; k < COUNT_OF(errors); k++) {
             struct xseg_allocator *allocator = open_fresh(&heard, 1, 0, "expandable_segments:True");
 
-            scene_free(allocator, scene_alloc(allocator, MIB, NULL));
+            env_free(allocator, env_alloc(allocator, MIB, NULL));
             assert_int_equal(xseg_sim_fail(calls[i], 1, errors[k]), XSEG_OK);
-            void *ptr = scene_alloc(allocator, 30 * MIB, NULL);
+            void *ptr = env_alloc(allocator, 30 * MIB, NULL);
             assert_true(xseg_sim_failed());
-            assert_true(scene_block(allocator, ptr).is_expandable);
+            assert_true(env_block(allocator, ptr).is_expandable);
             assert_int_equal(heard.lines, 0);
-            scene_free(allocator, ptr);
-            scene_close(allocator);
+            env_free(allocator, ptr);
+            env_close(allocator);
         }
 }
 
 /* A device that is full, by this process or by others, is short: nothing changes. */
 static void a_shortage_decides_nothing(void **state)
 {
-    struct scene_heard heard;
+    struct env_log heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 1, 400 * MIB, "expandable_segments:True");
-    void *kept = scene_alloc(allocator, 100 * MIB, NULL), *ptr = NULL;
+    void *kept = env_alloc(allocator, 100 * MIB, NULL), *ptr = NULL;
 
     (void)state;
     assert_int_equal(xseg_sim_set_external_memory(0, 280 * MIB), XSEG_OK);
-    scene_expect_error(xseg_alloc(allocator, 0, 60 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
+    env_expect_error(xseg_alloc(allocator, 0, 60 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
     assert_int_equal(xseg_sim_set_external_memory(0, 0), XSEG_OK);
-    scene_expect_error(xseg_alloc(allocator, 0, 350 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
-    ptr = scene_alloc(allocator, 60 * MIB, NULL);
-    assert_true(scene_block(allocator, ptr).is_expandable);
+    env_expect_error(xseg_alloc(allocator, 0, 350 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
+    ptr = env_alloc(allocator, 60 * MIB, NULL);
+    assert_true(env_block(allocator, ptr).is_expandable);
     assert_int_equal(heard.lines, 0);
-    scene_free(allocator, ptr);
-    scene_free(allocator, kept);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_free(allocator, kept);
+    env_close(allocator);
 }
 
 /* A board that fails while its memory is short goes on as with expandable_segments:False. */
 static void a_board_may_fail_in_a_shortage(void **state)
 {
-    struct scene_heard heard;
+    struct env_log heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 1, 200 * MIB, "expandable_segments:True");
-    const xseg_stream side = scene_stream();
+    const xseg_stream side = env_stream();
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 160 * MIB, side));
+    env_free(allocator, env_alloc(allocator, 160 * MIB, side));
     break_from("cuMemMap", 1, UNKNOWN);
-    void *ptr = scene_alloc(allocator, 100 * MIB, NULL);
-    assert_false(scene_block(allocator, ptr).is_expandable);
+    void *ptr = env_alloc(allocator, 100 * MIB, NULL);
+    assert_false(env_block(allocator, ptr).is_expandable);
     expect_line(&heard, "device 0", "cuMemMap");
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_stream_retire(allocator, 0, side), XSEG_OK);
-    scene_stream_destroy(side);
-    scene_close(allocator);
+    env_stream_destroy(side);
+    env_close(allocator);
 }
 
 /* Each device is judged by itself. */
 static void a_device_of_several(void **state)
 {
-    struct scene_heard heard;
+    struct env_log heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 2, 0, "expandable_segments:True");
     void *first = NULL, *second = NULL;
 
     (void)state;
     assert_int_equal(xseg_alloc(allocator, 0, MIB, NULL, &first), XSEG_OK);
     assert_int_equal(xseg_alloc(allocator, 1, MIB, NULL, &second), XSEG_OK);
-    scene_free(allocator, second);
+    env_free(allocator, second);
     break_from("cuMemCreate", 1, NOT_SUPPORTED);
     assert_int_equal(xseg_alloc(allocator, 1, 30 * MIB, NULL, &second), XSEG_OK);
-    assert_false(scene_block(allocator, second).is_expandable);
+    assert_false(env_block(allocator, second).is_expandable);
     expect_line(&heard, "device 1", "cuMemCreate");
-    scene_free(allocator, second);
+    env_free(allocator, second);
     repair();
-    scene_free(allocator, first);
+    env_free(allocator, first);
     assert_int_equal(xseg_alloc(allocator, 0, 30 * MIB, NULL, &first), XSEG_OK);
-    assert_true(scene_block(allocator, first).is_expandable);
-    scene_free(allocator, first);
+    assert_true(env_block(allocator, first).is_expandable);
+    env_free(allocator, first);
     assert_int_equal(heard.lines, 1);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* In a capture a classic segment comes as it does with expandable_segments:False, and the capture lives. */
 static void in_a_capture(void **state)
 {
-    struct scene_heard heard;
+    struct env_log heard;
 
     (void)state;
     for (unsigned k = 0; k < COUNT_OF(errors); k++) {
         struct xseg_allocator *allocator = open_fresh(&heard, 1, 0, "expandable_segments:True");
-        const xseg_stream stream = scene_stream();
-        struct xseg_pool *pool = scene_pool(allocator);
+        const xseg_stream stream = env_stream();
+        struct xseg_pool *pool = env_pool(allocator);
 
-        scene_free(allocator, scene_alloc(allocator, MIB, NULL));
+        env_free(allocator, env_alloc(allocator, MIB, NULL));
         break_from("cuMemCreate", 1, errors[k]);
-        scene_capture_begin(pool, stream);
-        void *ptr = scene_alloc(allocator, 30 * MIB, stream);
-        assert_false(scene_block(allocator, ptr).is_expandable);
-        struct CUgraph_st *graph = scene_capture_end(pool, stream);
+        env_capture_begin(pool, stream);
+        void *ptr = env_alloc(allocator, 30 * MIB, stream);
+        assert_false(env_block(allocator, ptr).is_expandable);
+        struct CUgraph_st *graph = env_capture_end_graph(pool, stream);
         expect_line(&heard, "device 0", "cuMemCreate");
-        scene_free(allocator, ptr);
-        scene_graph_destroy(graph);
+        env_free(allocator, ptr);
+        env_graph_destroy(graph);
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
         assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
-        scene_stream_destroy(stream);
-        scene_close(allocator);
+        env_stream_destroy(stream);
+        env_close(allocator);
     }
 }
 
@@ -319,7 +319,7 @@ static void in_a_capture(void **state)
 static void in_a_private_pool(void **state)
 {
     struct xseg_pool_options options = {sizeof(options)};
-    struct scene_heard heard;
+    struct env_log heard;
 
     (void)state;
     for (unsigned single = 0; single < 2; single++) {
@@ -328,18 +328,18 @@ static void in_a_private_pool(void **state)
 
         options.single_page = single != 0;
         assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
-        void *early = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
+        void *early = env_alloc_in(allocator, pool, 30 * MIB, NULL);
         break_from("cuMemCreate", 1, UNKNOWN);
-        void *late = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
-        assert_false(scene_block(allocator, late).is_expandable);
+        void *late = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+        assert_false(env_block(allocator, late).is_expandable);
         expect_line(&heard, "device 0", "cuMemCreate");
-        scene_free(allocator, early);
-        scene_free(allocator, late);
-        early = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
+        env_free(allocator, early);
+        env_free(allocator, late);
+        early = env_alloc_in(allocator, pool, 30 * MIB, NULL);
         assert_int_equal(reserved(allocator), single != 0 ? 60 * MIB : 70 * MIB);
-        scene_free(allocator, early);
+        env_free(allocator, early);
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
@@ -348,7 +348,7 @@ static void in_a_private_pool(void **state)
 static void memory_to_export_is_refused(void **state)
 {
     struct xseg_pool_options options = {sizeof(options)};
-    struct scene_heard heard;
+    struct env_log heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 1, 0, "expandable_segments:True");
     struct xseg_pool *pool = NULL, *none = NULL;
 
@@ -356,62 +356,62 @@ static void memory_to_export_is_refused(void **state)
     options.exportable = true;
     assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
     break_from("cuMemCreate", 1, UNKNOWN);
-    void *ptr = scene_alloc_in(allocator, pool, 3 * MIB, NULL);
+    void *ptr = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     expect_line(&heard, "device 0", "cuMemCreate");
-    scene_expect_error(exported_hold(allocator, ptr), XSEG_ERR_UNSUPPORTED, "classic");
-    scene_expect_error(xseg_pool_create(allocator, 0, &options, &none), XSEG_ERR_UNSUPPORTED,
-                       "virtual memory management is not available");
-    scene_free(allocator, ptr);
+    env_expect_error(export_and_close_handles(allocator, ptr), XSEG_ERR_UNSUPPORTED, "classic");
+    env_expect_error(xseg_pool_create(allocator, 0, &options, &none), XSEG_ERR_UNSUPPORTED,
+                     "virtual memory management is not available");
+    env_free(allocator, ptr);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* A limit refuses a classic segment as it does pages. */
 static void limits_hold(void **state)
 {
-    struct scene_heard heard;
+    struct env_log heard;
     struct xseg_allocator *allocator =
         open_fresh(&heard, 1, 0, "expandable_segments:True,hard_limit_mb:120");
-    const xseg_stream side = scene_stream();
-    void *kept = scene_alloc(allocator, 80 * MIB, NULL), *ptr = NULL;
+    const xseg_stream side = env_stream();
+    void *kept = env_alloc(allocator, 80 * MIB, NULL), *ptr = NULL;
 
     (void)state;
     break_from("cuMemCreate", 1, NOT_SUPPORTED);
-    scene_expect_error(xseg_alloc(allocator, 0, 60 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
-                       "hard_limit_mb");
-    ptr = scene_alloc(allocator, 40 * MIB, NULL);
-    assert_false(scene_block(allocator, ptr).is_expandable);
+    env_expect_error(xseg_alloc(allocator, 0, 60 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
+                     "hard_limit_mb");
+    ptr = env_alloc(allocator, 40 * MIB, NULL);
+    assert_false(env_block(allocator, ptr).is_expandable);
     assert_int_equal(reserved(allocator), 120 * MIB);
     expect_line(&heard, "device 0", "cuMemCreate");
     /* Pages that are cached for one stream give way to a classic segment of another. */
-    scene_free(allocator, kept);
-    kept = scene_alloc(allocator, 80 * MIB, side);
-    assert_false(scene_block(allocator, kept).is_expandable);
+    env_free(allocator, kept);
+    kept = env_alloc(allocator, 80 * MIB, side);
+    assert_false(env_block(allocator, kept).is_expandable);
     assert_int_equal(reserved(allocator), 120 * MIB);
-    scene_free(allocator, kept);
+    env_free(allocator, kept);
     assert_int_equal(xseg_stream_retire(allocator, 0, side), XSEG_OK);
-    scene_stream_destroy(side);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_stream_destroy(side);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* Blocks with a segment of their own need pages, so they become as others. */
 static void guarded_blocks_become_plain(void **state)
 {
-    struct scene_heard heard;
+    struct env_log heard;
 
     (void)state;
     for (unsigned k = 0; k < COUNT_OF(errors); k++) {
         struct xseg_allocator *allocator =
             open_fresh(&heard, 1, 0, "expandable_segments:True,unmap_on_free:True");
 
-        scene_free(allocator, scene_alloc(allocator, MIB, NULL));
+        env_free(allocator, env_alloc(allocator, MIB, NULL));
         break_from("cuMemCreate", 1, errors[k]);
-        void *ptr = scene_alloc(allocator, 3 * MIB, NULL);
-        assert_false(scene_block(allocator, ptr).is_expandable);
+        void *ptr = env_alloc(allocator, 3 * MIB, NULL);
+        assert_false(env_block(allocator, ptr).is_expandable);
         expect_line(&heard, "device 0", "unmap_on_free");
-        scene_free(allocator, ptr);
-        scene_close(allocator);
+        env_free(allocator, ptr);
+        env_close(allocator);
     }
 }
 
@@ -419,27 +419,27 @@ static void guarded_blocks_become_plain(void **state)
 static void prewarming_works(void **state)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct scene_heard heard;
+    struct env_log heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 1, 0, "expandable_segments:True");
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, MIB, NULL));
+    env_free(allocator, env_alloc(allocator, MIB, NULL));
     break_from("cuMemSetAccess", 1, UNKNOWN);
     where.device = 0;
     assert_int_equal(xseg_prewarm(allocator, &where, 30 * MIB), XSEG_OK);
     expect_line(&heard, "device 0", "cuMemSetAccess");
     assert_int_equal(reserved(allocator), 32 * MIB);
     const uint64_t allocs = xseg_sim_calls("cuMemAlloc");
-    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     assert_int_equal(xseg_sim_calls("cuMemAlloc"), allocs);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* What is said once in a process, of its build, is said before anybody listens. */
 static int be_warned(void **state)
 {
     (void)state;
-    scene_close(scene_open(NULL));
+    env_close(env_open(NULL));
     return 0;
 }
 

@@ -7,23 +7,23 @@ static void idle_memory_is_lent_and_comes_back(void **state)
     const unsigned one = member_start(""), other = member_start("");
 
     (void)state;
-    assert_int_equal(member_ask(one, 'a', 0, 900 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
-    assert_int_equal(member_ask(one, ' ', 0, 0).taken, 900 * MIB);
+    assert_int_equal(member_call(one, 'a', 0, 900 * MIB).status, XSEG_OK);
+    assert_int_equal(member_call(one, 'f', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_call(one, ' ', 0, 0).taken, 900 * MIB);
     /* 400 MiB are within its share; 124 are free. */
-    struct member_answer answer = member_ask(other, 'a', 0, 400 * MIB);
+    struct member_answer answer = member_call(other, 'a', 0, 400 * MIB);
     if (answer.status != XSEG_OK)
         fail_msg("%s", answer.text);
     assert_true(answer.ns < BOUND);
     assert_int_equal(answer.taken, 400 * MIB);
-    answer = member_ask(one, ' ', 0, 0);
+    answer = member_call(one, ' ', 0, 0);
     assert_in_range(answer.taken, 500 * MIB, 624 * MIB);
     /* Back: the other one keeps what it uses, and lends what it does not. */
-    assert_int_equal(member_ask(other, 'f', 0, 0).status, XSEG_OK);
-    answer = member_ask(one, 'a', 0, 900 * MIB);
+    assert_int_equal(member_call(other, 'f', 0, 0).status, XSEG_OK);
+    answer = member_call(one, 'a', 0, 900 * MIB);
     if (answer.status != XSEG_OK)
         fail_msg("%s", answer.text);
-    assert_true(member_ask(other, ' ', 0, 0).taken <= 124 * MIB);
+    assert_true(member_call(other, ' ', 0, 0).taken <= 124 * MIB);
 }
 
 /* Have a member refused 400 MiB, since another one uses 900; *one: that one. */
@@ -32,9 +32,9 @@ static struct member_answer ask_in_vain(unsigned *one)
     *one = member_start("");
     const unsigned other = member_start("");
 
-    assert_int_equal(member_ask(*one, 'a', 0, 900 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(other, 'a', 0, 20 * MIB).status, XSEG_OK);
-    const struct member_answer answer = member_ask(other, 'a', 1, 400 * MIB);
+    assert_int_equal(member_call(*one, 'a', 0, 900 * MIB).status, XSEG_OK);
+    assert_int_equal(member_call(other, 'a', 0, 20 * MIB).status, XSEG_OK);
+    const struct member_answer answer = member_call(other, 'a', 1, 400 * MIB);
     assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
     return answer;
 }
@@ -48,7 +48,7 @@ static void live_memory_stays(void **state)
     (void)state;
     assert_true(answer.ns < BOUND);
     assert_non_null(strstr(answer.text, "used by others"));
-    assert_int_equal(member_ask(one, ' ', 0, 0).taken, 900 * MIB);
+    assert_int_equal(member_call(one, ' ', 0, 0).taken, 900 * MIB);
     assert_int_equal(answer.lines, 0);
 }
 
@@ -70,13 +70,13 @@ static void floors_are_kept(void **state)
                    other = member_start("budget_share:0.75");
 
     (void)state;
-    assert_int_equal(member_ask(one, 'a', 0, 700 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
-    assert_int_equal(member_ask(other, 'a', 0, 700 * MIB).status, XSEG_OK);
-    assert_in_range(member_ask(one, ' ', 0, 0).taken, 300 * MIB, 324 * MIB);
-    const struct member_answer answer = member_ask(other, 'a', 1, 100 * MIB);
+    assert_int_equal(member_call(one, 'a', 0, 700 * MIB).status, XSEG_OK);
+    assert_int_equal(member_call(one, 'f', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_call(other, 'a', 0, 700 * MIB).status, XSEG_OK);
+    assert_in_range(member_call(one, ' ', 0, 0).taken, 300 * MIB, 324 * MIB);
+    const struct member_answer answer = member_call(other, 'a', 1, 100 * MIB);
     assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
-    assert_true(member_ask(one, ' ', 0, 0).taken >= 300 * MIB);
+    assert_true(member_call(one, ' ', 0, 0).taken >= 300 * MIB);
 }
 
 /* Ranges ask as allocations do; classic segments are given back as pages are. */
@@ -86,14 +86,14 @@ static void ranges_and_classic_segments_take_part(void **state)
 
     (void)state;
     for (unsigned i = 0; i < 9; i++)
-        assert_int_equal(member_ask(one, 'a', i, 100 * MIB).status, XSEG_OK);
+        assert_int_equal(member_call(one, 'a', i, 100 * MIB).status, XSEG_OK);
     for (unsigned i = 0; i < 9; i++)
-        assert_int_equal(member_ask(one, 'f', i, 0).status, XSEG_OK);
-    struct member_answer answer = member_ask(other, 'c', 0, 512 * MIB);
+        assert_int_equal(member_call(one, 'f', i, 0).status, XSEG_OK);
+    struct member_answer answer = member_call(other, 'c', 0, 512 * MIB);
     if (answer.status != XSEG_OK)
         fail_msg("%s", answer.text);
     assert_int_equal(answer.allocated, 512 * MIB);
-    EXPECT_OK(member_ask(one, 'a', 0, 400 * MIB));
+    EXPECT_OK(member_call(one, 'a', 0, 400 * MIB));
 }
 
 /* A pool that is resumed asks as well: one engine wakes up while another one leaves its memory idle. */
@@ -102,14 +102,14 @@ static void pools_wake_up(void **state)
     const unsigned one = member_start(""), other = member_start("");
 
     (void)state;
-    assert_int_equal(member_ask(one, 'p', 0, 500 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(one, 's', 0, 0).status, XSEG_OK);
-    assert_int_equal(member_ask(other, 'a', 0, 900 * MIB).status, XSEG_OK);
-    struct member_answer answer = member_ask(one, 'w', 0, 0);
+    assert_int_equal(member_call(one, 'p', 0, 500 * MIB).status, XSEG_OK);
+    assert_int_equal(member_call(one, 's', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_call(other, 'a', 0, 900 * MIB).status, XSEG_OK);
+    struct member_answer answer = member_call(one, 'w', 0, 0);
     assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
-    assert_int_equal(member_ask(other, 'f', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_call(other, 'f', 0, 0).status, XSEG_OK);
     (void)usleep(200000);
-    answer = member_ask(one, 'w', 0, 0);
+    answer = member_call(one, 'w', 0, 0);
     if (answer.status != XSEG_OK)
         fail_msg("%s", answer.text);
     assert_int_equal(answer.taken, 500 * MIB);
@@ -121,13 +121,13 @@ static void what_cannot_be_given_is_known(void **state)
     const unsigned one = member_start(""), other = member_start("");
 
     (void)state;
-    assert_int_equal(member_ask(one, 'p', 0, 900 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
-    struct member_answer answer = member_ask(other, 'a', 0, 400 * MIB);
+    assert_int_equal(member_call(one, 'p', 0, 900 * MIB).status, XSEG_OK);
+    assert_int_equal(member_call(one, 'f', 0, 0).status, XSEG_OK);
+    struct member_answer answer = member_call(other, 'a', 0, 400 * MIB);
     assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
     assert_true(answer.ns < BOUND);
-    assert_int_equal(member_ask(one, ' ', 0, 0).idle, 900 * MIB);
-    assert_int_equal(member_ask(one, 'p', 1, 600 * MIB).status, XSEG_OK);
+    assert_int_equal(member_call(one, ' ', 0, 0).idle, 900 * MIB);
+    assert_int_equal(member_call(one, 'p', 1, 600 * MIB).status, XSEG_OK);
 }
 
 /* In a capture nobody is asked, nor waited for, and nothing is given back. */
@@ -136,18 +136,18 @@ static void captures_ask_nobody(void **state)
     const unsigned one = member_start(""), other = member_start("");
 
     (void)state;
-    assert_int_equal(member_ask(one, 'a', 0, 900 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
-    assert_int_equal(member_ask(other, 'a', 1, 2 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(other, 'm', 0, 0).status, XSEG_OK);
-    assert_int_equal(member_ask(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
-    assert_int_equal(member_ask(other, 'u', 0, 0).status, XSEG_OK);
-    assert_int_equal(member_ask(one, ' ', 0, 0).taken, 900 * MIB);
-    assert_int_equal(member_ask(one, 'm', 0, 0).status, XSEG_OK);
-    assert_int_equal(member_ask(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
-    assert_int_equal(member_ask(one, ' ', 0, 0).taken, 900 * MIB);
-    assert_int_equal(member_ask(one, 'u', 0, 0).status, XSEG_OK);
-    assert_int_equal(member_ask(other, 'a', 0, 400 * MIB).status, XSEG_OK);
+    assert_int_equal(member_call(one, 'a', 0, 900 * MIB).status, XSEG_OK);
+    assert_int_equal(member_call(one, 'f', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_call(other, 'a', 1, 2 * MIB).status, XSEG_OK);
+    assert_int_equal(member_call(other, 'm', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_call(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
+    assert_int_equal(member_call(other, 'u', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_call(one, ' ', 0, 0).taken, 900 * MIB);
+    assert_int_equal(member_call(one, 'm', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_call(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
+    assert_int_equal(member_call(one, ' ', 0, 0).taken, 900 * MIB);
+    assert_int_equal(member_call(one, 'u', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_call(other, 'a', 0, 400 * MIB).status, XSEG_OK);
 }
 
 /* One that is killed leaves its memory to the others; one that is stopped keeps it, and the others go on. */
@@ -156,17 +156,17 @@ static void processes_die_and_stop(void **state)
     const unsigned one = member_start(""), other = member_start(""), third = member_start("");
 
     (void)state;
-    assert_int_equal(member_ask(one, 'a', 0, 600 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(third, 'a', 0, 300 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(third, 'f', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_call(one, 'a', 0, 600 * MIB).status, XSEG_OK);
+    assert_int_equal(member_call(third, 'a', 0, 300 * MIB).status, XSEG_OK);
+    assert_int_equal(member_call(third, 'f', 0, 0).status, XSEG_OK);
     (void)kill(members.process[third].pid, SIGSTOP);
-    struct member_answer answer = member_ask(other, 'a', 0, 300 * MIB);
+    struct member_answer answer = member_call(other, 'a', 0, 300 * MIB);
     assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
     assert_true(answer.ns < BOUND);
     member_kill(one);
-    assert_int_equal(member_ask(other, 'a', 0, 600 * MIB).status, XSEG_OK);
+    assert_int_equal(member_call(other, 'a', 0, 600 * MIB).status, XSEG_OK);
     (void)kill(members.process[third].pid, SIGCONT);
-    EXPECT_OK(member_ask(other, 'a', 1, 200 * MIB));
+    EXPECT_OK(member_call(other, 'a', 1, 200 * MIB));
 }
 
 /* One that wants what is its own comes before one that has its share: it gets what is given back. */
@@ -175,9 +175,9 @@ static void who_has_its_share_waits_behind(void **state)
     const unsigned one = member_start(""), greedy = member_start(""), poor = member_start("");
 
     (void)state;
-    assert_int_equal(member_ask(one, 'a', 0, 400 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(greedy, 'a', 0, 600 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_call(one, 'a', 0, 400 * MIB).status, XSEG_OK);
+    assert_int_equal(member_call(greedy, 'a', 0, 600 * MIB).status, XSEG_OK);
+    assert_int_equal(member_call(one, 'f', 0, 0).status, XSEG_OK);
     member_send(greedy, 'a', 1, 380 * MIB);
     member_send(poor, 'a', 0, 300 * MIB);
     const struct member_answer refused = member_receive(greedy), served = member_receive(poor);
@@ -193,11 +193,11 @@ static void who_cross_their_shares_do_not_block_each_other(void **state)
                    third = member_start("page_size:small");
 
     (void)state;
-    assert_int_equal(member_ask(one, 'a', 0, 250 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(two, 'a', 0, 250 * MIB).status, XSEG_OK);
+    assert_int_equal(member_call(one, 'a', 0, 250 * MIB).status, XSEG_OK);
+    assert_int_equal(member_call(two, 'a', 0, 250 * MIB).status, XSEG_OK);
     for (unsigned i = 0; i < 6; i++) {
-        assert_int_equal(member_ask(third, 'a', 0, 500 * MIB).status, XSEG_OK);
-        assert_int_equal(member_ask(third, 'f', 0, 0).status, XSEG_OK);
+        assert_int_equal(member_call(third, 'a', 0, 500 * MIB).status, XSEG_OK);
+        assert_int_equal(member_call(third, 'f', 0, 0).status, XSEG_OK);
         /* Turns that saw the last round's wants are over. */
         (void)usleep(50000);
         member_send(one, 'a', 1, 120 * MIB);
@@ -205,10 +205,10 @@ static void who_cross_their_shares_do_not_block_each_other(void **state)
         const struct member_answer first = member_receive(one), second = member_receive(two);
         EXPECT_OK(first);
         EXPECT_OK(second);
-        assert_int_equal(member_ask(one, 'f', 1, 0).status, XSEG_OK);
-        assert_int_equal(member_ask(two, 'f', 1, 0).status, XSEG_OK);
-        assert_int_equal(member_ask(one, 't', 0, 0).status, XSEG_OK);
-        assert_int_equal(member_ask(two, 't', 0, 0).status, XSEG_OK);
+        assert_int_equal(member_call(one, 'f', 1, 0).status, XSEG_OK);
+        assert_int_equal(member_call(two, 'f', 1, 0).status, XSEG_OK);
+        assert_int_equal(member_call(one, 't', 0, 0).status, XSEG_OK);
+        assert_int_equal(member_call(two, 't', 0, 0).status, XSEG_OK);
     }
 }
 
@@ -216,7 +216,7 @@ static void who_cross_their_shares_do_not_block_each_other(void **state)
 
 static void write_file(const char *text, mode_t mode)
 {
-    const int file = open(members.ledger, O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0600);
+    const int file = open(members.budget_file, O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0600);
 
     assert_true(file >= 0);
     assert_int_equal(write(file, text, strlen(text)), strlen(text));
@@ -231,24 +231,24 @@ static void what_is_no_ledger_is_said_once(void **state)
 
     (void)state;
     write_file("somebody's notes\n", 0600);
-    assert_int_equal(stat(members.ledger, &before), 0);
+    assert_int_equal(stat(members.budget_file, &before), 0);
     const unsigned one = member_start("");
-    assert_int_equal(member_ask(one, 'a', 0, 900 * MIB).status, XSEG_OK);
-    struct member_answer answer = member_ask(one, 'a', 1, 300 * MIB);
+    assert_int_equal(member_call(one, 'a', 0, 900 * MIB).status, XSEG_OK);
+    struct member_answer answer = member_call(one, 'a', 1, 300 * MIB);
     assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
     (void)usleep(1200000);
-    answer = member_ask(one, ' ', 0, 0);
+    answer = member_call(one, ' ', 0, 0);
     assert_int_equal(answer.lines, 1);
     assert_non_null(strstr(answer.text, "(not in effect"));
-    assert_non_null(strstr(answer.text, members.ledger));
-    assert_int_equal(stat(members.ledger, &after), 0);
+    assert_non_null(strstr(answer.text, members.budget_file));
+    assert_int_equal(stat(members.budget_file, &after), 0);
     assert_int_equal(after.st_size, before.st_size);
     /* Once the file has gone there is one. */
-    assert_int_equal(unlink(members.ledger), 0);
+    assert_int_equal(unlink(members.budget_file), 0);
     const unsigned other = member_start("");
-    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_call(one, 'f', 0, 0).status, XSEG_OK);
     (void)usleep(1200000);
-    EXPECT_OK(member_ask(other, 'a', 0, 400 * MIB));
+    EXPECT_OK(member_call(other, 'a', 0, 400 * MIB));
 }
 
 /* A ledger that is removed under way is made anew by those who have it. */
@@ -257,14 +257,14 @@ static void a_ledger_that_was_removed_comes_again(void **state)
     const unsigned one = member_start(""), other = member_start("");
 
     (void)state;
-    assert_int_equal(member_ask(one, 'a', 0, 900 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
-    assert_int_equal(member_ask(other, 'a', 1, 2 * MIB).status, XSEG_OK);
-    assert_int_equal(unlink(members.ledger), 0);
-    MEMBER_COMES_TO(one, answer.lines == 1);
-    MEMBER_COMES_TO(other, answer.lines == 1);
+    assert_int_equal(member_call(one, 'a', 0, 900 * MIB).status, XSEG_OK);
+    assert_int_equal(member_call(one, 'f', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_call(other, 'a', 1, 2 * MIB).status, XSEG_OK);
+    assert_int_equal(unlink(members.budget_file), 0);
+    MEMBER_EVENTUALLY(one, answer.lines == 1);
+    MEMBER_EVENTUALLY(other, answer.lines == 1);
     (void)usleep(1500000);
-    EXPECT_OK(member_ask(other, 'a', 0, 400 * MIB));
+    EXPECT_OK(member_call(other, 'a', 0, 400 * MIB));
 }
 
 static void shares_of_more_than_all_are_said_once(void **state)
@@ -272,12 +272,12 @@ static void shares_of_more_than_all_are_said_once(void **state)
     const unsigned one = member_start("budget_share:0.8"), other = member_start("budget_share:0.8");
 
     (void)state;
-    assert_int_equal(member_ask(one, 'a', 0, 2 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(other, 'a', 0, 2 * MIB).status, XSEG_OK);
-    MEMBER_COMES_TO(one, answer.lines == 1 && strstr(answer.text, "exceeds 1") != NULL);
-    MEMBER_COMES_TO(other, answer.lines == 1);
+    assert_int_equal(member_call(one, 'a', 0, 2 * MIB).status, XSEG_OK);
+    assert_int_equal(member_call(other, 'a', 0, 2 * MIB).status, XSEG_OK);
+    MEMBER_EVENTUALLY(one, answer.lines == 1 && strstr(answer.text, "exceeds 1") != NULL);
+    MEMBER_EVENTUALLY(other, answer.lines == 1);
     (void)usleep(300000);
-    assert_int_equal(member_ask(one, ' ', 0, 0).lines, 1);
+    assert_int_equal(member_call(one, ' ', 0, 0).lines, 1);
 }
 
 /* Numbers that are too large for a ledger do no harm. */
@@ -286,46 +286,46 @@ static void large_numbers_are_bounded(void **state)
     const unsigned one = member_start("budget_min_mb:18446744073709"), other = member_start("");
 
     (void)state;
-    assert_int_equal(member_ask(one, 'a', 0, 800 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
-    assert_int_equal(member_ask(other, 'a', 0, UINT64_C(1) << 52).status, XSEG_ERR_NO_MEMORY);
-    assert_int_equal(member_ask(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
-    assert_int_equal(member_ask(one, ' ', 0, 0).taken, 800 * MIB);
+    assert_int_equal(member_call(one, 'a', 0, 800 * MIB).status, XSEG_OK);
+    assert_int_equal(member_call(one, 'f', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_call(other, 'a', 0, UINT64_C(1) << 52).status, XSEG_ERR_NO_MEMORY);
+    assert_int_equal(member_call(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
+    assert_int_equal(member_call(one, ' ', 0, 0).taken, 800 * MIB);
 }
 
 static void keys_are_checked(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
 
     (void)state;
-    scene_expect_error(xseg_config_set(allocator, "budget_share:1.5"), XSEG_ERR_CONFIG,
-                       "budget_share");
-    scene_expect_error(xseg_config_set(allocator, "budget_wait_ms:0"), XSEG_ERR_CONFIG,
-                       "budget_wait_ms");
+    env_expect_error(xseg_config_set(allocator, "budget_share:1.5"), XSEG_ERR_CONFIG,
+                     "budget_share");
+    env_expect_error(xseg_config_set(allocator, "budget_wait_ms:0"), XSEG_ERR_CONFIG,
+                     "budget_wait_ms");
     assert_int_equal(xseg_config_set(allocator, "budget_file:none"), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, members_begin, members_end)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, members_begin, members_end)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(idle_memory_is_lent_and_comes_back),
-        TEST(live_memory_stays),
-        TEST(who_waits_makes_no_pages),
-        TEST(floors_are_kept),
-        TEST(ranges_and_classic_segments_take_part),
-        TEST(pools_wake_up),
-        TEST(what_cannot_be_given_is_known),
-        TEST(captures_ask_nobody),
-        TEST(processes_die_and_stop),
-        TEST(who_has_its_share_waits_behind),
-        TEST(who_cross_their_shares_do_not_block_each_other),
-        TEST(what_is_no_ledger_is_said_once),
-        TEST(a_ledger_that_was_removed_comes_again),
-        TEST(shares_of_more_than_all_are_said_once),
-        TEST(large_numbers_are_bounded),
+        CASE(idle_memory_is_lent_and_comes_back),
+        CASE(live_memory_stays),
+        CASE(who_waits_makes_no_pages),
+        CASE(floors_are_kept),
+        CASE(ranges_and_classic_segments_take_part),
+        CASE(pools_wake_up),
+        CASE(what_cannot_be_given_is_known),
+        CASE(captures_ask_nobody),
+        CASE(processes_die_and_stop),
+        CASE(who_has_its_share_waits_behind),
+        CASE(who_cross_their_shares_do_not_block_each_other),
+        CASE(what_is_no_ledger_is_said_once),
+        CASE(a_ledger_that_was_removed_comes_again),
+        CASE(shares_of_more_than_all_are_said_once),
+        CASE(large_numbers_are_bounded),
         cmocka_unit_test(keys_are_checked),
     };
 

@@ -23,22 +23,22 @@ static int end(void **state)
 /* One lends to the other. */
 static void expect_lending(unsigned one, unsigned other)
 {
-    EXPECT_OK(member_ask(one, 'a', 60, 900 * MIB));
-    EXPECT_OK(member_ask(one, 'f', 60, 0));
-    EXPECT_OK(member_ask(other, 'a', 61, 400 * MIB));
-    EXPECT_OK(member_ask(other, 'f', 61, 0));
+    EXPECT_OK(member_call(one, 'a', 60, 900 * MIB));
+    EXPECT_OK(member_call(one, 'f', 60, 0));
+    EXPECT_OK(member_call(other, 'a', 61, 400 * MIB));
+    EXPECT_OK(member_call(other, 'f', 61, 0));
 }
 
 /* Whoever has no ledger says why once, is served from what is free, and refused beyond that without a wait. */
 static void expect_alone(unsigned number, const char *words)
 {
-    EXPECT_OK(member_ask(number, 'a', 0, 900 * MIB));
-    const struct member_answer refused = member_ask(number, 'a', 1, 300 * MIB);
+    EXPECT_OK(member_call(number, 'a', 0, 900 * MIB));
+    const struct member_answer refused = member_call(number, 'a', 1, 300 * MIB);
     assert_int_equal(refused.status, XSEG_ERR_NO_MEMORY);
     assert_true(refused.ns < BOUND);
     /* By now the ledger was tried once more. */
     (void)usleep(1300000);
-    const struct member_answer answer = member_ask(number, 'f', 0, 0);
+    const struct member_answer answer = member_call(number, 'f', 0, 0);
     assert_int_equal(answer.lines, 1);
     assert_non_null(strstr(answer.text, "(not in effect"));
     if (strstr(answer.text, words) == NULL)
@@ -47,7 +47,7 @@ static void expect_alone(unsigned number, const char *words)
 
 static void put(off_t at, const void *bytes, size_t count)
 {
-    const int file = open(members.ledger, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    const int file = open(members.budget_file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 
     assert_true(file >= 0);
     assert_int_equal(pwrite(file, bytes, count, at), count);
@@ -69,11 +69,11 @@ static void the_file_of_another_user_is_left_alone(void **state)
 
     (void)state;
     put(0, "private", 7);
-    assert_int_equal(chmod(members.ledger, 0), 0);
+    assert_int_equal(chmod(members.budget_file, 0), 0);
     assert_int_equal(chmod(members.folder, 0711), 0);
     members.before_open = be_nobody;
     expect_alone(member_start(""), "allow this process to read and write the file");
-    assert_int_equal(stat(members.ledger, &after), 0);
+    assert_int_equal(stat(members.budget_file, &after), 0);
     assert_int_equal(after.st_size, 7);
 }
 
@@ -108,7 +108,7 @@ static void a_full_file_system_is_said(void **state)
 static void a_newer_version_is_left_alone(void **state)
 {
     (void)state;
-    assert_int_equal(xseg_shared_budget_open(&ledger, members.ledger), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&ledger, members.budget_file), XSEG_OK);
     xseg_shared_budget_close(&ledger);
     put(16, "\x63", 1);
     expect_alone(member_start(""), "does not match, 99 in ");
@@ -122,25 +122,25 @@ static void a_ledger_may_be_cut_short(void **state)
 
     (void)state;
     expect_lending(one, other);
-    assert_int_equal(truncate(members.ledger, 5000), 0);
-    MEMBER_COMES_TO(one,
-                    answer.lines == 1 && strstr(answer.text, "has changed to 5000 bytes") != NULL);
-    MEMBER_COMES_TO(other, answer.lines == 1);
+    assert_int_equal(truncate(members.budget_file, 5000), 0);
+    MEMBER_EVENTUALLY(one, answer.lines == 1 &&
+                               strstr(answer.text, "has changed to 5000 bytes") != NULL);
+    MEMBER_EVENTUALLY(other, answer.lines == 1);
     (void)usleep(1300000);
-    EXPECT_OK(member_ask(one, 'a', 0, 300 * MIB));
-    assert_int_equal(member_ask(one, 'f', 0, 0).lines, 1);
+    EXPECT_OK(member_call(one, 'a', 0, 300 * MIB));
+    assert_int_equal(member_call(one, 'f', 0, 0).lines, 1);
     /* Without it there is a new one, where they meet. */
-    assert_int_equal(unlink(members.ledger), 0);
+    assert_int_equal(unlink(members.budget_file), 0);
     (void)usleep(1500000);
     expect_lending(one, other);
-    assert_int_equal(member_ask(one, ' ', 0, 0).lines, 1);
+    assert_int_equal(member_call(one, ' ', 0, 0).lines, 1);
 }
 
 /* Whether the file is still what was written over the ledger. */
 static bool is_foreign(size_t bytes)
 {
     static char read_bytes[20000];
-    const int file = open(members.ledger, O_RDONLY | O_CLOEXEC);
+    const int file = open(members.budget_file, O_RDONLY | O_CLOEXEC);
     const ssize_t count = read(file, read_bytes, sizeof(read_bytes));
 
     (void)close(file);
@@ -159,12 +159,12 @@ static void a_file_that_overwrites_the_ledger_stays(void **state)
     (void)state;
     memset(text, 'x', sizeof(text));
     expect_lending(one, other);
-    assert_int_equal(truncate(members.ledger, 0), 0);
+    assert_int_equal(truncate(members.budget_file, 0), 0);
     put(0, text, sizeof(text));
     /* A request publishes at once; a turn publishes later. */
-    (void)member_ask(one, 'a', 0, 900 * MIB);
-    (void)member_ask(other, 'a', 1, 900 * MIB);
-    MEMBER_COMES_TO(one, answer.lines == 1 && strstr(answer.text, "(not in effect") != NULL);
+    (void)member_call(one, 'a', 0, 900 * MIB);
+    (void)member_call(other, 'a', 1, 900 * MIB);
+    MEMBER_EVENTUALLY(one, answer.lines == 1 && strstr(answer.text, "(not in effect") != NULL);
     assert_true(is_foreign(sizeof(text)));
     EXPECT_OK(member_configure(one, "budget_file:none"));
     assert_true(is_foreign(sizeof(text)));
@@ -185,13 +185,13 @@ static void garbage_over_a_living_slot_is_overwritten(void **state)
     for (unsigned round = 0; round < 20; round++) {
         memset(garbage, (int)(round * 37), sizeof(garbage));
         put(SLOTS_AT + (off_t)(round % 2) * SLOT, garbage, sizeof(garbage));
-        EXPECT_OK(member_ask(round % 2 == 0 ? one : other, 'a', 0, 20 * MIB));
-        EXPECT_OK(member_ask(round % 2 == 0 ? one : other, 'f', 0, 0));
+        EXPECT_OK(member_call(round % 2 == 0 ? one : other, 'a', 0, 20 * MIB));
+        EXPECT_OK(member_call(round % 2 == 0 ? one : other, 'f', 0, 0));
     }
     (void)usleep(300000);
     expect_lending(one, other);
-    assert_int_equal(member_ask(one, ' ', 0, 0).lines, 0);
-    assert_int_equal(member_ask(other, ' ', 0, 0).lines, 0);
+    assert_int_equal(member_call(one, ' ', 0, 0).lines, 0);
+    assert_int_equal(member_call(other, ' ', 0, 0).lines, 0);
 }
 
 /* --- What others say. --- */
@@ -204,7 +204,7 @@ static uint64_t read_clock(void)
 /* Be a process that says figures of the device that members have, which it takes from what one of them says. */
 static struct xseg_shared_budget_device begin_to_say(void)
 {
-    assert_int_equal(xseg_shared_budget_open(&ledger, members.ledger), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&ledger, members.budget_file), XSEG_OK);
     for (unsigned tries = 0; tries < 3000; tries++) {
         assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
         for (unsigned slot = 0; slot < XSEG_SHARED_BUDGET_SLOTS; slot++)
@@ -230,7 +230,7 @@ static void a_want_of_the_future_ends(void **state)
     unsigned tries = 0;
 
     (void)state;
-    EXPECT_OK(member_ask(one, 'a', 0, 600 * MIB));
+    EXPECT_OK(member_call(one, 'a', 0, 600 * MIB));
     struct xseg_shared_budget_device figures = begin_to_say();
     figures.demand = 400 * MIB;
     figures.demand_since = read_clock() + UINT64_C(3600) * 1000000000;
@@ -238,17 +238,17 @@ static void a_want_of_the_future_ends(void **state)
     do {
         figures.demand_since++;
         assert_int_equal(xseg_shared_budget_write(&ledger, &figures, 1), XSEG_OK);
-        EXPECT_OK(member_ask(one, 't', 0, 0));
+        EXPECT_OK(member_call(one, 't', 0, 0));
         (void)usleep(100000);
-        answer = member_ask(one, 'a', 1, 300 * MIB);
+        answer = member_call(one, 'a', 1, 300 * MIB);
         if (answer.status == XSEG_OK)
-            EXPECT_OK(member_ask(one, 'f', 1, 0));
+            EXPECT_OK(member_call(one, 'f', 1, 0));
     } while (answer.status == XSEG_OK && ++tries < 300);
     assert_int_not_equal(answer.status, XSEG_OK);
     assert_non_null(strstr(answer.text, "other processes request their shares"));
     assert_true(answer.ns < BOUND);
     for (tries = 0; answer.status != XSEG_OK && tries < 100; tries++)
-        answer = member_ask(one, 'a', 1, 300 * MIB);
+        answer = member_call(one, 'a', 1, 300 * MIB);
     assert_int_equal(answer.status, XSEG_OK);
     assert_int_equal(answer.lines, 0);
 }
@@ -259,11 +259,11 @@ static void threads_that_wait_in_turn_are_not_forgotten(void **state)
     const unsigned one = member_start(""), other = member_start("");
 
     (void)state;
-    EXPECT_OK(member_ask(one, 'a', 0, 900 * MIB));
-    EXPECT_OK(member_ask(other, 'a', 0, 2 * MIB));
+    EXPECT_OK(member_call(one, 'a', 0, 900 * MIB));
+    EXPECT_OK(member_call(other, 'a', 0, 2 * MIB));
     member_send(other, 'T', 0, 400 * MIB);
     (void)usleep(4000000);
-    EXPECT_OK(member_ask(one, 'f', 0, 0));
+    EXPECT_OK(member_call(one, 'f', 0, 0));
     const struct member_answer answer = member_receive(other);
     if (answer.status != XSEG_OK)
         fail_msg("nobody gave anything");
@@ -275,14 +275,14 @@ static void one_who_has_come_since_is_asked(void **state)
     const unsigned one = member_start("");
 
     (void)state;
-    EXPECT_OK(member_ask(one, 'a', 1, 2 * MIB));
+    EXPECT_OK(member_call(one, 'a', 1, 2 * MIB));
     (void)usleep(300000);
     EXPECT_OK(member_configure(one, "budget_wait_ms:60000"));
     (void)usleep(300000);
     const unsigned other = member_start("");
-    EXPECT_OK(member_ask(other, 'a', 0, 900 * MIB));
-    EXPECT_OK(member_ask(other, 'f', 0, 0));
-    EXPECT_OK(member_ask(one, 'a', 0, 400 * MIB));
+    EXPECT_OK(member_call(other, 'a', 0, 900 * MIB));
+    EXPECT_OK(member_call(other, 'f', 0, 0));
+    EXPECT_OK(member_call(one, 'a', 0, 400 * MIB));
 }
 
 /* Numbers that others may say are no reason to do without a page that is free, nor to wait. */
@@ -291,8 +291,8 @@ static void large_numbers_do_no_harm(void **state)
     const unsigned one = member_start("");
 
     (void)state;
-    EXPECT_OK(member_ask(one, 'a', 0, 100 * MIB));
-    EXPECT_OK(member_ask(one, 'f', 0, 0));
+    EXPECT_OK(member_call(one, 'a', 0, 100 * MIB));
+    EXPECT_OK(member_call(one, 'f', 0, 0));
     struct xseg_shared_budget_device figures = begin_to_say();
     figures.physical = figures.idle = figures.floor = figures.demand =
         XSEG_SHARED_BUDGET_BYTES_BOUND - 1;
@@ -300,8 +300,8 @@ static void large_numbers_do_no_harm(void **state)
     figures.share = XSEG_SHARED_BUDGET_WHOLE_SHARE;
     assert_int_equal(xseg_shared_budget_write(&ledger, &figures, 1), XSEG_OK);
     (void)usleep(300000);
-    EXPECT_OK(member_ask(one, 'a', 0, 900 * MIB));
-    const struct member_answer refused = member_ask(one, 'a', 1, 300 * MIB);
+    EXPECT_OK(member_call(one, 'a', 0, 900 * MIB));
+    const struct member_answer refused = member_call(one, 'a', 1, 300 * MIB);
     assert_int_equal(refused.status, XSEG_ERR_NO_MEMORY);
     assert_true(refused.ns < BOUND);
 }
@@ -310,19 +310,19 @@ static void large_numbers_do_no_harm(void **state)
 static void numbers_beyond_a_ledger_are_cut(void **state)
 {
     const unsigned one = member_start("budget_min_mb:1073741824"), other = member_start("");
-    struct member_answer answer = member_ask(one, 'a', 0, UINT64_C(1) << 51);
+    struct member_answer answer = member_call(one, 'a', 0, UINT64_C(1) << 51);
 
     (void)state;
     assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
     assert_true(answer.ns < BOUND);
-    answer = member_ask(other, 'c', 0, UINT64_C(4) << 30);
+    answer = member_call(other, 'c', 0, UINT64_C(4) << 30);
     assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
-    EXPECT_OK(member_ask(one, 'a', 0, 100 * MIB));
+    EXPECT_OK(member_call(one, 'a', 0, 100 * MIB));
     (void)begin_to_say();
     for (unsigned slot = 0; slot < XSEG_SHARED_BUDGET_SLOTS; slot++)
         assert_int_not_equal(ledger.seen[slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
     EXPECT_OK(member_configure(one, "budget_min_mb:0"));
-    EXPECT_OK(member_ask(one, 'f', 0, 0));
+    EXPECT_OK(member_call(one, 'f', 0, 0));
     expect_lending(one, other);
 }
 
@@ -335,10 +335,10 @@ static void a_fork_in_a_member_changes_nothing(void **state)
     (void)state;
     expect_lending(one, other);
     for (unsigned i = 0; i < 5; i++)
-        EXPECT_OK(member_ask(one, 'F', 0, 0));
+        EXPECT_OK(member_call(one, 'F', 0, 0));
     expect_lending(one, other);
     expect_lending(other, one);
-    assert_int_equal(member_ask(one, ' ', 0, 0).lines, 0);
+    assert_int_equal(member_call(one, ' ', 0, 0).lines, 0);
 }
 
 static void the_key_may_change_under_way(void **state)
@@ -348,48 +348,48 @@ static void the_key_may_change_under_way(void **state)
 
     (void)state;
     (void)snprintf(path, sizeof(path), "%s/second", members.folder);
-    (void)snprintf(own, sizeof(own), "budget_file:%s", members.ledger);
+    (void)snprintf(own, sizeof(own), "budget_file:%s", members.budget_file);
     (void)snprintf(second, sizeof(second), "budget_file:%s", path);
     expect_lending(one, other);
     for (unsigned i = 0; i < 3; i++) {
-        EXPECT_OK(member_ask(one, 'a', 0, 900 * MIB));
-        EXPECT_OK(member_ask(one, 'f', 0, 0));
+        EXPECT_OK(member_call(one, 'a', 0, 900 * MIB));
+        EXPECT_OK(member_call(one, 'f', 0, 0));
         /* Without it nobody is asked, nor gives. */
         EXPECT_OK(member_configure(one, "budget_file:none"));
-        assert_int_equal(member_ask(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
-        assert_int_equal(member_ask(one, ' ', 0, 0).taken, 900 * MIB);
+        assert_int_equal(member_call(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
+        assert_int_equal(member_call(one, ' ', 0, 0).taken, 900 * MIB);
         /* Elsewhere it is alone, until the other one comes. */
         EXPECT_OK(member_configure(one, second));
-        assert_int_equal(member_ask(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
+        assert_int_equal(member_call(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
         EXPECT_OK(member_configure(other, second));
         expect_lending(one, other);
         EXPECT_OK(member_configure(one, own));
         EXPECT_OK(member_configure(other, own));
         expect_lending(one, other);
     }
-    assert_int_equal(member_ask(one, ' ', 0, 0).lines, 0);
+    assert_int_equal(member_call(one, ' ', 0, 0).lines, 0);
     assert_int_equal(unlink(path), 0);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, members_begin, end)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, members_begin, end)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(the_file_of_another_user_is_left_alone),
-        TEST(a_folder_that_may_not_be_written_to_is_said),
-        TEST(a_full_file_system_is_said),
-        TEST(a_newer_version_is_left_alone),
-        TEST(a_ledger_may_be_cut_short),
-        TEST(a_file_that_overwrites_the_ledger_stays),
-        TEST(garbage_over_a_living_slot_is_overwritten),
-        TEST(a_want_of_the_future_ends),
-        TEST(threads_that_wait_in_turn_are_not_forgotten),
-        TEST(one_who_has_come_since_is_asked),
-        TEST(large_numbers_do_no_harm),
-        TEST(numbers_beyond_a_ledger_are_cut),
-        TEST(a_fork_in_a_member_changes_nothing),
-        TEST(the_key_may_change_under_way),
+        CASE(the_file_of_another_user_is_left_alone),
+        CASE(a_folder_that_may_not_be_written_to_is_said),
+        CASE(a_full_file_system_is_said),
+        CASE(a_newer_version_is_left_alone),
+        CASE(a_ledger_may_be_cut_short),
+        CASE(a_file_that_overwrites_the_ledger_stays),
+        CASE(garbage_over_a_living_slot_is_overwritten),
+        CASE(a_want_of_the_future_ends),
+        CASE(threads_that_wait_in_turn_are_not_forgotten),
+        CASE(one_who_has_come_since_is_asked),
+        CASE(large_numbers_do_no_harm),
+        CASE(numbers_beyond_a_ledger_are_cut),
+        CASE(a_fork_in_a_member_changes_nothing),
+        CASE(the_key_may_change_under_way),
     };
 
     (void)signal(SIGPIPE, SIG_IGN);

@@ -22,12 +22,12 @@ static int end(void **state)
 
 static void expect_lending(unsigned one, unsigned other)
 {
-    EXPECT_OK(member_ask(one, 'a', 0, 900 * MIB));
-    EXPECT_OK(member_ask(one, 'f', 0, 0));
-    EXPECT_OK(member_ask(other, 'a', 0, 400 * MIB));
-    EXPECT_OK(member_ask(other, 'f', 0, 0));
-    assert_int_equal(member_ask(one, ' ', 0, 0).lines, 0);
-    assert_int_equal(member_ask(other, ' ', 0, 0).lines, 0);
+    EXPECT_OK(member_call(one, 'a', 0, 900 * MIB));
+    EXPECT_OK(member_call(one, 'f', 0, 0));
+    EXPECT_OK(member_call(other, 'a', 0, 400 * MIB));
+    EXPECT_OK(member_call(other, 'f', 0, 0));
+    assert_int_equal(member_call(one, ' ', 0, 0).lines, 0);
+    assert_int_equal(member_call(other, ' ', 0, 0).lines, 0);
 }
 
 /* Be pid 1 of a new container, whose parent ends with it, and whom it does not outlive. */
@@ -106,20 +106,20 @@ static void containers_lend_and_end(void **state)
     const unsigned one = member_start(""), other = member_start("");
     expect_lending(one, other);
     expect_lending(other, one);
-    assert_int_equal(xseg_shared_budget_open(&ledger, members.ledger), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&ledger, members.budget_file), XSEG_OK);
     assert_int_equal(count_slots(), 3);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(ledger.seen[i].record.pid, 1);
     /* What a dead one had in use is free. */
-    EXPECT_OK(member_ask(one, 'a', 1, 600 * MIB));
+    EXPECT_OK(member_call(one, 'a', 1, 600 * MIB));
     member_kill(one);
     for (unsigned tries = 0; count != 2 && tries < 3000; tries++) {
         (void)usleep(10000);
         count = count_slots();
     }
     assert_int_equal(count, 2);
-    EXPECT_OK(member_ask(other, 'a', 1, 1000 * MIB));
-    EXPECT_OK(member_ask(other, 'f', 1, 0));
+    EXPECT_OK(member_call(other, 'a', 1, 1000 * MIB));
+    EXPECT_OK(member_call(other, 'f', 1, 0));
     /* The next one takes its place; nor is one outside of containers another matter. */
     const unsigned third = member_start("");
     expect_lending(third, other);
@@ -172,25 +172,25 @@ static void users_of_a_group_lend_to_each_other(void **state)
     members.before_open = be_a_user_of_the_group;
     next_user++;
     const unsigned one = member_start("");
-    EXPECT_OK(member_ask(one, ' ', 0, 0));
+    EXPECT_OK(member_call(one, ' ', 0, 0));
     next_user++;
     const unsigned other = member_start("");
     expect_lending(one, other);
     expect_lending(other, one);
-    assert_int_equal(stat(members.ledger, &file), 0);
+    assert_int_equal(stat(members.budget_file, &file), 0);
     assert_int_equal(file.st_mode, S_IFREG | 0660);
     assert_int_equal(file.st_gid, GROUP);
     assert_int_equal(file.st_uid, GROUP + 1);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, members_begin, end)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, members_begin, end)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(containers_lend_and_end),
-        TEST(a_clock_of_its_own_makes_no_difference),
-        TEST(users_of_a_group_lend_to_each_other),
+        CASE(containers_lend_and_end),
+        CASE(a_clock_of_its_own_makes_no_difference),
+        CASE(users_of_a_group_lend_to_each_other),
     };
 
     (void)signal(SIGPIPE, SIG_IGN);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* What is seen of processes that share a card: why memory is idle, what happened, figures, and the ledger itself. */
-#include "tests/support/due.h"
+#include "tests/support/history_list.h"
 #include "tests/support/members.h"
-#include "tests/support/recorded.h"
+#include "tests/support/trim_due.h"
 
 /* So long a wait that a machine which is busy with other tests does not matter. */
 #define PATIENT "budget_wait_ms:4000"
@@ -21,10 +21,10 @@ static struct xseg_allocator *join(const char *config)
     struct xseg_allocator *allocator = NULL;
     char whole[512];
 
-    (void)snprintf(whole, sizeof(whole), "budget_file:%s," PATIENT "%s%s", members.ledger,
+    (void)snprintf(whole, sizeof(whole), "budget_file:%s," PATIENT "%s%s", members.budget_file,
                    config[0] != '\0' ? "," : "", config);
-    assert_int_equal(xseg_sim_reset(&members.machine), XSEG_OK);
-    assert_int_equal(scene_try_open(whole, &allocator), XSEG_OK);
+    assert_int_equal(xseg_sim_reset(&members.sim_settings), XSEG_OK);
+    assert_int_equal(env_try_open(whole, &allocator), XSEG_OK);
     return allocator;
 }
 
@@ -33,7 +33,7 @@ static void leave(struct xseg_allocator *allocator)
 {
     const struct xseg_sim_settings alone = {sizeof(alone)};
 
-    scene_close(allocator);
+    env_close(allocator);
     assert_int_equal(xseg_sim_reset(&alone), XSEG_OK);
 }
 
@@ -93,22 +93,22 @@ static struct xseg_explain_result explain_share(struct xseg_allocator *allocator
 static void idle_memory_above_the_share_is_borrowed(void **state)
 {
     struct xseg_allocator *allocator = join("budget_share:0.25");
-    void *block = scene_alloc(allocator, 700 * MIB, NULL);
+    void *block = env_alloc(allocator, 700 * MIB, NULL);
     struct told told;
 
     (void)state;
     struct xseg_explain_result sums = explain(allocator, &told);
     assert_int_equal(sums.above_share, 0);
-    scene_free(allocator, block);
+    env_free(allocator, block);
     sums = explain_share(allocator, &told);
     assert_int_equal(sums.reserved, 700 * MIB);
     assert_int_equal(sums.above_share, 460 * MIB);
     assert_int_equal(sums.policy, 240 * MIB);
     assert_true(told.lowest_borrowed > told.highest_other);
     /* What is live is not: nobody gets it. */
-    block = scene_alloc(allocator, 690 * MIB, NULL);
+    block = env_alloc(allocator, 690 * MIB, NULL);
     assert_int_equal(explain(allocator, &told).above_share, 0);
-    scene_free(allocator, block);
+    env_free(allocator, block);
     assert_int_equal(xseg_config_set(allocator, "budget_min_mb:500"), XSEG_OK);
     assert_int_equal(explain_share(allocator, &told).above_share, 200 * MIB);
     assert_int_equal(xseg_config_set(allocator, "budget_file:none"), XSEG_OK);
@@ -126,9 +126,9 @@ static void the_oldest_are_borrowed(void **state)
 
     (void)state;
     for (unsigned i = 0; i < 3; i++)
-        block[i] = scene_alloc(allocator, 200 * MIB, NULL);
+        block[i] = env_alloc(allocator, 200 * MIB, NULL);
     for (unsigned i = 0; i < 3; i++) {
-        scene_free(allocator, block[i]);
+        env_free(allocator, block[i]);
         (void)usleep(20000);
         assert_int_equal(trim_due(allocator, UINT64_MAX), XSEG_OK);
     }
@@ -149,15 +149,15 @@ static void the_oldest_are_borrowed_without_decay(void **state)
 
     (void)state;
     for (unsigned i = 0; i < 3; i++)
-        block[i] = scene_alloc(allocator, (i == 1 ? 600 : 150) * MIB, NULL);
-    scene_free(allocator, block[1]);
+        block[i] = env_alloc(allocator, (i == 1 ? 600 : 150) * MIB, NULL);
+    env_free(allocator, block[1]);
     for (unsigned i = 0; i < 2; i++) {
-        assert_int_equal(member_ask(other, 'a', i, (200 - 100 * i) * MIB).status, XSEG_OK);
+        assert_int_equal(member_call(other, 'a', i, (200 - 100 * i) * MIB).status, XSEG_OK);
         (void)usleep(20000);
     }
     member_end(other);
-    scene_free(allocator, block[0]);
-    scene_free(allocator, block[2]);
+    env_free(allocator, block[0]);
+    env_free(allocator, block[2]);
     const struct xseg_explain_result sums = explain_share(allocator, &told);
     assert_in_range(sums.above_share, 20 * MIB, 400 * MIB);
     /* By its address, that of the last block would be borrowed. */
@@ -170,14 +170,14 @@ static void the_oldest_are_borrowed_without_decay(void **state)
 static void the_page_cache_counts_first(void **state)
 {
     struct xseg_allocator *allocator = join("budget_share:0.25,page_cache_mb:1024");
-    void *block = scene_alloc(allocator, 300 * MIB, NULL);
+    void *block = env_alloc(allocator, 300 * MIB, NULL);
     struct told told;
 
     (void)state;
     assert_int_equal(xseg_config_set(allocator, "unmap_on_free:True"), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 400 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 400 * MIB, NULL));
     assert_int_equal(xseg_config_set(allocator, "unmap_on_free:False"), XSEG_OK);
-    scene_free(allocator, block);
+    env_free(allocator, block);
     const struct xseg_explain_result sums = explain_share(allocator, &told);
     assert_int_equal(sums.page_cache, 400 * MIB);
     assert_int_equal(sums.above_share, 60 * MIB);
@@ -193,13 +193,13 @@ static void a_request_that_waits_is_noted(void **state)
 
     (void)state;
     struct xseg_allocator *allocator = join("history:all,history_stacks:alloc");
-    const xseg_stream stream = scene_stream();
-    assert_int_equal(member_ask(other, 'a', 0, 900 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(other, 'f', 0, 0).status, XSEG_OK);
-    void *block = scene_alloc(allocator, 400 * MIB, stream);
-    struct recorded recorded = recorded_walk(allocator, 0);
-    const struct xseg_history_entry ask = recorded_only(&recorded, XSEG_HISTORY_BUDGET_REQUEST);
-    const struct xseg_history_entry alloc = recorded_only(&recorded, XSEG_HISTORY_ALLOC);
+    const xseg_stream stream = env_stream();
+    assert_int_equal(member_call(other, 'a', 0, 900 * MIB).status, XSEG_OK);
+    assert_int_equal(member_call(other, 'f', 0, 0).status, XSEG_OK);
+    void *block = env_alloc(allocator, 400 * MIB, stream);
+    struct history_list recorded = history_read(allocator, 0);
+    const struct xseg_history_entry ask = history_only(&recorded, XSEG_HISTORY_BUDGET_REQUEST);
+    const struct xseg_history_entry alloc = history_only(&recorded, XSEG_HISTORY_ALLOC);
     assert_null(ask.base);
     assert_int_equal(ask.order, 0);
     /* A growth may end with a page of 20 MiB of which it needs 2. */
@@ -211,9 +211,9 @@ static void a_request_that_waits_is_noted(void **state)
     assert_true(ask.time_ns <= alloc.time_ns);
     assert_int_equal(recorded.entry[0].action, XSEG_HISTORY_BUDGET_REQUEST);
     free(recorded.entry);
-    scene_free(allocator, block);
+    env_free(allocator, block);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
     member_end(other);
 }
 
@@ -224,21 +224,21 @@ static void who_is_alone_asks_nobody(void **state)
     void *ptr = NULL;
 
     (void)state;
-    void *block = scene_alloc(allocator, 700 * MIB, NULL);
+    void *block = env_alloc(allocator, 700 * MIB, NULL);
     assert_int_equal(xseg_alloc(allocator, 0, 600 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
-    struct recorded recorded = recorded_walk(allocator, 0);
+    struct history_list recorded = history_read(allocator, 0);
     for (size_t i = 0; i < recorded.count; i++)
         assert_int_not_equal(recorded.entry[i].action, XSEG_HISTORY_BUDGET_REQUEST);
-    (void)recorded_only(&recorded, XSEG_HISTORY_OOM);
+    (void)history_only(&recorded, XSEG_HISTORY_OOM);
     free(recorded.entry);
-    scene_free(allocator, block);
+    env_free(allocator, block);
     leave(allocator);
 }
 
 /* What was given by the history, in bytes; each piece is followed by its unmap. */
 static uint64_t noted_as_given(struct xseg_allocator *allocator)
 {
-    const struct recorded recorded = recorded_walk(allocator, 0);
+    const struct history_list recorded = history_read(allocator, 0);
     uint64_t given = 0, unmapped = 0;
 
     for (size_t i = 0; i < recorded.count; i++) {
@@ -261,7 +261,7 @@ static uint64_t noted_as_given(struct xseg_allocator *allocator)
 
 static uint64_t taken(struct xseg_allocator *allocator)
 {
-    return scene_stats(allocator).physical_bytes;
+    return env_stats(allocator).physical_bytes;
 }
 
 /* Who gives notes it as the cause of what goes, once for each piece of memory. */
@@ -271,8 +271,8 @@ static void what_is_given_is_noted(void **state)
 
     (void)state;
     struct xseg_allocator *allocator = join("history:all");
-    scene_free(allocator, scene_alloc(allocator, 900 * MIB, NULL));
-    const struct member_answer answer = member_ask(other, 'a', 0, 400 * MIB);
+    env_free(allocator, env_alloc(allocator, 900 * MIB, NULL));
+    const struct member_answer answer = member_call(other, 'a', 0, 400 * MIB);
     if (answer.status != XSEG_OK)
         fail_msg("%s", answer.text);
     /* It may still be giving. */
@@ -301,23 +301,23 @@ static void metrics_tell_of_the_budget(void **state)
 
     (void)state;
     struct xseg_allocator *allocator = join("budget_share:0.25");
-    void *block = scene_alloc(allocator, 700 * MIB, NULL);
-    assert_int_equal(member_ask(other, 'a', 1, 2 * MIB).status, XSEG_OK);
+    void *block = env_alloc(allocator, 700 * MIB, NULL);
+    assert_int_equal(member_call(other, 'a', 1, 2 * MIB).status, XSEG_OK);
     COMES_TO(metric(allocator, "xseg_budget_other_members") == 1);
     assert_true(metric(allocator, "xseg_budget_share_bytes") == 256.0 * (double)MIB);
     assert_true(metric(allocator, "xseg_budget_above_share_bytes") == 444.0 * (double)MIB);
     assert_true(metric(allocator, "xseg_budget_demand_bytes") == 0);
     assert_true(metric(allocator, "xseg_budget_requests_total") == 0);
     assert_true(metric(allocator, "xseg_budget_released_bytes_total") == 0);
-    scene_free(allocator, block);
-    assert_int_equal(member_ask(other, 'a', 0, 600 * MIB).status, XSEG_OK);
+    env_free(allocator, block);
+    assert_int_equal(member_call(other, 'a', 0, 600 * MIB).status, XSEG_OK);
     COMES_TO(metric(allocator, "xseg_budget_released_bytes_total") ==
              (double)(700 * MIB - taken(allocator)));
-    assert_int_equal(member_ask(other, 'f', 0, 0).status, XSEG_OK);
-    block = scene_alloc(allocator, 600 * MIB, NULL);
+    assert_int_equal(member_call(other, 'f', 0, 0).status, XSEG_OK);
+    block = env_alloc(allocator, 600 * MIB, NULL);
     assert_true(metric(allocator, "xseg_budget_requests_total") == 1);
     assert_true(metric(allocator, "xseg_budget_requests_served_total") == 1);
-    scene_free(allocator, block);
+    env_free(allocator, block);
     assert_int_equal(xseg_config_set(allocator, "budget_file:none"), XSEG_OK);
     assert_true(metric(allocator, "xseg_budget_share_bytes") < 0);
     assert_true(metric(allocator, "xseg_budget_demand_bytes") < 0);
@@ -349,7 +349,7 @@ static struct seen look(void)
 {
     struct seen seen = {.most = COUNT_OF(seen.entry)};
 
-    assert_int_equal(xseg_budget_members(members.ledger, see, &seen), XSEG_OK);
+    assert_int_equal(xseg_budget_members(members.budget_file, see, &seen), XSEG_OK);
     return seen;
 }
 
@@ -365,12 +365,12 @@ static void a_ledger_is_looked_at(void **state)
 {
     (void)state;
     const unsigned one = member_start("budget_share:0.7,budget_min_mb:10");
-    assert_int_equal(member_ask(one, 'a', 0, 60 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(one, 'a', 1, 40 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_call(one, 'a', 0, 60 * MIB).status, XSEG_OK);
+    assert_int_equal(member_call(one, 'a', 1, 40 * MIB).status, XSEG_OK);
+    assert_int_equal(member_call(one, 'f', 0, 0).status, XSEG_OK);
     const unsigned other = member_start("");
     /* The other one has opened no device. */
-    assert_int_equal(member_ask(other, ' ', 0, 0).status, XSEG_OK);
+    assert_int_equal(member_call(other, ' ', 0, 0).status, XSEG_OK);
     COMES_TO(has_taken(100 * MIB) && look().entry[0].idle_bytes == 60 * MIB);
     struct seen seen = look();
     assert_int_equal(seen.count, 2);
@@ -386,7 +386,7 @@ static void a_ledger_is_looked_at(void **state)
     assert_int_equal(seen.entry[0].demand_bytes, 0);
     assert_int_equal(seen.entry[0].released_bytes, 0);
     seen = (struct seen){.most = 1};
-    assert_int_equal(xseg_budget_members(members.ledger, see, &seen), XSEG_OK);
+    assert_int_equal(xseg_budget_members(members.budget_file, see, &seen), XSEG_OK);
     assert_int_equal(seen.count, 1);
     member_end(one);
     assert_int_equal(look().count, 1);
@@ -402,13 +402,13 @@ static void figures_that_cannot_be_read_are_told_of(void **state)
     int status = 0;
 
     (void)state;
-    assert_int_equal(member_ask(one, 'a', 0, 60 * MIB).status, XSEG_OK);
+    assert_int_equal(member_call(one, 'a', 0, 60 * MIB).status, XSEG_OK);
     COMES_TO(has_taken(60 * MIB));
     /* Else it would write its figures again. */
     assert_int_equal(kill(members.process[one].pid, SIGSTOP), 0);
     assert_int_equal(waitpid(members.process[one].pid, &status, WUNTRACED),
                      members.process[one].pid);
-    const int file = open(members.ledger, O_WRONLY | O_CLOEXEC);
+    const int file = open(members.budget_file, O_WRONLY | O_CLOEXEC);
     assert_true(file >= 0);
     assert_int_equal(pwrite(file, nonsense, sizeof(nonsense), 4096), sizeof(nonsense));
     (void)close(file);
@@ -430,32 +430,32 @@ static void what_cannot_be_looked_at_is_said(void **state)
     struct seen seen = {.most = 1};
 
     (void)state;
-    scene_expect_error(xseg_budget_members(NULL, see, &seen), XSEG_ERR_ARGUMENT, "name is NULL");
-    scene_expect_error(xseg_budget_members("x", NULL, NULL), XSEG_ERR_ARGUMENT, "visit is NULL");
-    scene_expect_error(xseg_budget_members("a b", see, &seen), XSEG_ERR_ARGUMENT,
-                       "is invalid, \"a b\"; ");
-    scene_expect_error(xseg_budget_members(members.ledger, see, &seen), XSEG_ERR_FILE,
-                       members.ledger);
-    assert_int_equal(access(members.ledger, F_OK), -1);
+    env_expect_error(xseg_budget_members(NULL, see, &seen), XSEG_ERR_ARGUMENT, "name is NULL");
+    env_expect_error(xseg_budget_members("x", NULL, NULL), XSEG_ERR_ARGUMENT, "visit is NULL");
+    env_expect_error(xseg_budget_members("a b", see, &seen), XSEG_ERR_ARGUMENT,
+                     "is invalid, \"a b\"; ");
+    env_expect_error(xseg_budget_members(members.budget_file, see, &seen), XSEG_ERR_FILE,
+                     members.budget_file);
+    assert_int_equal(access(members.budget_file, F_OK), -1);
     assert_int_equal(seen.count, 0);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, members_begin, members_end)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, members_begin, members_end)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(idle_memory_above_the_share_is_borrowed),
-        TEST(the_oldest_are_borrowed),
-        TEST(the_oldest_are_borrowed_without_decay),
-        TEST(the_page_cache_counts_first),
-        TEST(a_request_that_waits_is_noted),
-        TEST(who_is_alone_asks_nobody),
-        TEST(what_is_given_is_noted),
-        TEST(metrics_tell_of_the_budget),
-        TEST(a_ledger_is_looked_at),
-        TEST(figures_that_cannot_be_read_are_told_of),
-        TEST(what_cannot_be_looked_at_is_said),
+        CASE(idle_memory_above_the_share_is_borrowed),
+        CASE(the_oldest_are_borrowed),
+        CASE(the_oldest_are_borrowed_without_decay),
+        CASE(the_page_cache_counts_first),
+        CASE(a_request_that_waits_is_noted),
+        CASE(who_is_alone_asks_nobody),
+        CASE(what_is_given_is_noted),
+        CASE(metrics_tell_of_the_budget),
+        CASE(a_ledger_is_looked_at),
+        CASE(figures_that_cannot_be_read_are_told_of),
+        CASE(what_cannot_be_looked_at_is_said),
     };
 
     (void)signal(SIGPIPE, SIG_IGN);

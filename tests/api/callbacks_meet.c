@@ -7,7 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "tests/support/cases.h"
+#include "tests/support/child.h"
 #include "tests/support/ranges.h"
 #include "xseg/register.h"
 
@@ -163,14 +163,14 @@ static void meet_in(bool by_enter, bool observes, action *act, unsigned allowed)
     pthread_t thread[2];
 
     world = (struct world){.by_enter = by_enter, .act = act, .allowed = allowed};
-    world.allocator = scene_open("rdma:True");
+    world.allocator = env_open("rdma:True");
     assert_int_equal(pthread_barrier_init(&world.both, NULL, 2), 0);
     for (unsigned i = 0; i < 2; i++) {
         world.side[i].world = &world;
         open_side(&world.side[i], observes);
     }
     world.is_armed = true;
-    cases_begin();
+    child_case_begin();
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(pthread_create(&thread[i], NULL, by_enter ? commit_side : decommit_side,
                                         &world.side[i]),
@@ -181,7 +181,7 @@ static void meet_in(bool by_enter, bool observes, action *act, unsigned allowed)
     for (unsigned i = 0; i < 2; i++)
         close_side(&world.side[i]);
     (void)pthread_barrier_destroy(&world.both);
-    scene_close(world.allocator);
+    env_close(world.allocator);
 }
 
 static void memory_is_mapped_in_two_leaves(const void *argument)
@@ -239,12 +239,12 @@ static void observers_end_in_two_observers(const void *argument)
 
 int main(int argc, char **argv)
 {
-    static const struct cases_case cases[] = {
+    static const struct child_case cases[] = {
         CASE(memory_is_mapped_in_two_leaves),    CASE(memory_is_mapped_in_two_enters),
         CASE(memory_is_unmapped_in_two_leaves),  CASE(memory_is_unmapped_in_two_enters),
         CASE(memory_is_mapped_in_two_observers), CASE(registrations_end_in_two_leaves),
         CASE(registrations_end_in_two_enters),   CASE(observers_end_in_two_observers),
     };
 
-    return cases_main(argc, argv, cases, COUNT_OF(cases));
+    return child_case_main(argc, argv, cases, COUNT_OF(cases));
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Driver calls: no more than what a programme does forces. */
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #define PAGES 307u
 #define PAGE  (20 * MIB)
@@ -47,7 +47,7 @@ static void expect(const struct calls *before, struct calls wanted)
 static void free_all(struct xseg_allocator *allocator, void **blocks, size_t slots)
 {
     for (size_t i = 0; i < slots; i++) {
-        scene_free(allocator, blocks[i]);
+        env_free(allocator, blocks[i]);
         blocks[i] = NULL;
     }
 }
@@ -55,42 +55,42 @@ static void free_all(struct xseg_allocator *allocator, void **blocks, size_t slo
 /* As few as PyTorch's 410 pages, and one set-access; nothing again for memory that is there. */
 static void a_growth_of_8_gib_sets_access_once(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct calls before;
     void *block;
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, PAGE, NULL));
+    env_free(allocator, env_alloc(allocator, PAGE, NULL));
     before = count();
-    block = scene_alloc(allocator, 8 * GIB, NULL);
+    block = env_alloc(allocator, 8 * GIB, NULL);
     expect(&before, (struct calls){.create = 409, .map = 409, .access = 1});
-    scene_free(allocator, block);
+    env_free(allocator, block);
     before = count();
-    scene_free(allocator, scene_alloc(allocator, 8 * GIB, NULL));
+    env_free(allocator, env_alloc(allocator, 8 * GIB, NULL));
     assert_int_equal(since(&before).all, 0);
     /* 8 GiB in 410 pages leave 8 MiB free; 92 MiB more are 5 pages. */
-    scene_free(allocator, scene_alloc(allocator, 8 * GIB + 100 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 8 * GIB + 100 * MIB, NULL));
     expect(&before, (struct calls){.create = 5, .map = 5, .access = 1});
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Modelled nanoseconds of a growth by 8 GiB, and its pages. */
 static uint64_t cost_of_8_gib(const char *config, struct calls *made)
 {
-    struct xseg_allocator *allocator = scene_open(config);
+    struct xseg_allocator *allocator = env_open(config);
     struct calls before;
 
-    scene_free(allocator, scene_alloc(allocator, PAGE, NULL));
-    scene_empty_cache(allocator);
+    env_free(allocator, env_alloc(allocator, PAGE, NULL));
+    env_empty_cache(allocator);
     before = count();
     const uint64_t began = xseg_sim_driver_time();
-    scene_free(allocator, scene_alloc(allocator, 8 * GIB, NULL));
+    env_free(allocator, env_alloc(allocator, 8 * GIB, NULL));
     const uint64_t cost = xseg_sim_driver_time() - began;
     *made = since(&before);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 8200 * MIB);
-    scene_empty_cache(allocator);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-    scene_close(allocator);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 8200 * MIB);
+    env_empty_cache(allocator);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    env_close(allocator);
     return cost;
 }
 
@@ -114,19 +114,19 @@ static uint64_t pages_of(struct xseg_allocator *allocator, size_t bytes, void **
 {
     const struct calls before = count();
 
-    *block = scene_alloc(allocator, bytes, NULL);
+    *block = env_alloc(allocator, bytes, NULL);
     return since(&before).create;
 }
 
 /* Long pages for large growth, full ones for other, small ones where memory ends: 80 GiB here. */
 static void automatic_pages_shrink_towards_the_end(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("page_size:auto");
+    struct xseg_allocator *allocator = env_open("page_size:auto");
     void *blocks[7];
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, PAGE, NULL));
-    scene_empty_cache(allocator);
+    env_free(allocator, env_alloc(allocator, PAGE, NULL));
+    env_empty_cache(allocator);
     assert_int_equal(pages_of(allocator, 620 * MIB, &blocks[0]), 31);
     assert_int_equal(pages_of(allocator, 640 * MIB, &blocks[1]), 16);
     assert_int_equal(pages_of(allocator, 58 * GIB, &blocks[2]), 187);
@@ -138,40 +138,40 @@ static void automatic_pages_shrink_towards_the_end(void **state)
     assert_int_equal(pages_of(allocator, 100 * MIB, &blocks[6]), 50);
     free_all(allocator, blocks, COUNT_OF(blocks));
     /* All of it can be had again in one piece. */
-    scene_free(allocator, scene_alloc(allocator, 79 * GIB, NULL));
-    scene_close(allocator);
+    env_free(allocator, env_alloc(allocator, 79 * GIB, NULL));
+    env_close(allocator);
 }
 
 /* Idle blocks of a page each, side by side; every so many-th is live. */
 static void fill(struct xseg_allocator *allocator, void **blocks, unsigned live_every)
 {
     for (unsigned i = 0; i < PAGES; i++)
-        blocks[i] = scene_alloc(allocator, PAGE, NULL);
+        blocks[i] = env_alloc(allocator, PAGE, NULL);
     for (unsigned i = 0; i < PAGES; i++) {
         if (live_every != 0 && i % live_every == 0)
             continue;
-        scene_free(allocator, blocks[i]);
+        env_free(allocator, blocks[i]);
         blocks[i] = NULL;
     }
 }
 
 static void empty_cache_unmaps_each_run_once(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *blocks[PAGES];
     struct calls before;
 
     (void)state;
     fill(allocator, blocks, 0);
     before = count();
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     expect(&before, (struct calls){.unmap = 1, .release = PAGES});
     fill(allocator, blocks, 11);
     before = count();
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     expect(&before, (struct calls){.unmap = 28, .release = PAGES - 28});
     free_all(allocator, blocks, PAGES);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* A driver that wants its calls one by one is not asked for more than that again and again. */
@@ -184,15 +184,15 @@ static void empty_cache_unmaps_page_by_page_where_it_must(void **state)
 
     (void)state;
     settings.single_mapping_calls = true;
-    allocator = scene_open_on(&settings, "expandable_segments:True");
-    scene_free(allocator, scene_alloc(allocator, PAGE, NULL));
+    allocator = env_open_on(&settings, "expandable_segments:True");
+    env_free(allocator, env_alloc(allocator, PAGE, NULL));
     before = count();
     fill(allocator, blocks, 0);
     expect(&before, (struct calls){.create = PAGES - 1, .map = PAGES - 1, .access = PAGES - 1});
     before = count();
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     expect(&before, (struct calls){.unmap = PAGES, .release = PAGES});
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* A small generator, the same each time. */
@@ -210,29 +210,29 @@ static void churn(struct xseg_allocator *allocator, void **blocks, size_t slots,
         const size_t slot = draw(seed) % slots;
         const size_t most = draw(seed) % 4 == 0 ? 60 * MIB : 100 * KIB;
 
-        scene_free(allocator, blocks[slot]);
-        blocks[slot] = scene_alloc(allocator, 1 + draw(seed) % most, NULL);
+        env_free(allocator, blocks[slot]);
+        blocks[slot] = env_alloc(allocator, 1 + draw(seed) % most, NULL);
     }
 }
 
 /* While nothing is given back and nothing runs short, each page is made once, and none is released. */
 static void a_page_is_made_once(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *blocks[200] = {NULL};
     struct xseg_statistics stats;
     struct calls before, made;
     uint32_t seed = 1;
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 512, NULL));
-    scene_empty_cache(allocator);
+    env_free(allocator, env_alloc(allocator, 512, NULL));
+    env_empty_cache(allocator);
     before = count();
-    const uint64_t growths = scene_stats(allocator).num_device_alloc;
-    const uint64_t shrinks = scene_stats(allocator).num_device_free;
+    const uint64_t growths = env_stats(allocator).num_device_alloc;
+    const uint64_t shrinks = env_stats(allocator).num_device_free;
     churn(allocator, blocks, COUNT_OF(blocks), 20000, &seed);
     made = since(&before);
-    stats = scene_stats(allocator);
+    stats = env_stats(allocator);
     assert_int_equal(made.create, stats.reserved_bytes[XSEG_STAT_SMALL].current / (2 * MIB) +
                                       stats.reserved_bytes[XSEG_STAT_LARGE].current / PAGE);
     assert_int_equal(made.map, made.create);
@@ -241,21 +241,21 @@ static void a_page_is_made_once(void **state)
     assert_int_equal(made.release, 0);
     assert_int_equal(made.reserve, 1); /* the large pool's range: the small one's is there */
     /* What goes, goes once: a release for each page that is no longer there. */
-    scene_empty_cache(allocator);
-    stats = scene_stats(allocator);
+    env_empty_cache(allocator);
+    stats = env_stats(allocator);
     made = since(&before);
     assert_int_equal(made.create - made.release,
                      stats.reserved_bytes[XSEG_STAT_SMALL].current / (2 * MIB) +
                          stats.reserved_bytes[XSEG_STAT_LARGE].current / PAGE);
     assert_int_equal(made.unmap, stats.num_device_free - shrinks);
     free_all(allocator, blocks, COUNT_OF(blocks));
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* A programme that is run again finds all that it needs. */
 static void a_hit_calls_nothing(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *blocks[200] = {NULL};
     uint32_t first = 7, again = 7;
 
@@ -266,7 +266,7 @@ static void a_hit_calls_nothing(void **state)
     churn(allocator, blocks, COUNT_OF(blocks), 5000, &again);
     free_all(allocator, blocks, COUNT_OF(blocks));
     assert_int_equal(since(&before).all, 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* An allocation and its free, while so many streams are waited for. */
@@ -274,7 +274,7 @@ static void expect_questions(struct xseg_allocator *allocator, size_t bytes, uin
 {
     const uint64_t asked = xseg_sim_calls("cuEventQuery");
 
-    scene_free(allocator, scene_alloc(allocator, bytes, NULL));
+    env_free(allocator, env_alloc(allocator, bytes, NULL));
     assert_int_equal(xseg_sim_calls("cuEventQuery") - asked, streams);
 }
 
@@ -286,14 +286,14 @@ static void a_look_at_what_is_pending_asks_each_stream_once(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = scene_open(configs[i]);
+        struct xseg_allocator *allocator = env_open(configs[i]);
 
         for (size_t n = 0; n < COUNT_OF(user); n++) {
-            user[n] = scene_stream();
-            void *pending = scene_alloc(allocator, 2 * MIB, NULL);
+            user[n] = env_stream();
+            void *pending = env_alloc(allocator, 2 * MIB, NULL);
             assert_int_equal(xseg_record_stream(allocator, pending, user[n]), XSEG_OK);
             assert_int_equal(xseg_sim_launch(user[n], UINT64_MAX), XSEG_OK);
-            scene_free(allocator, pending);
+            env_free(allocator, pending);
             expect_questions(allocator, 3000, n + 1);
             expect_questions(allocator, (n + 1) * 100 * MIB, n + 1);
             const uint64_t modes = xseg_sim_calls("cuThreadExchangeStreamCaptureMode");
@@ -305,7 +305,7 @@ static void a_look_at_what_is_pending_asks_each_stream_once(void **state)
             assert_int_equal(xseg_sim_finish(user[n]), XSEG_OK);
         assert_int_equal(xseg_close(allocator), XSEG_OK);
         for (size_t n = 0; n < COUNT_OF(user); n++)
-            scene_stream_destroy(user[n]);
+            env_stream_destroy(user[n]);
     }
 }
 

@@ -3,18 +3,18 @@
  * Captures, and what they must leave alone: events, uses, released pools, other devices.  Most of it
  * goes wrong in PyTorch's own allocator, as was found by running it.
  */
-#include "tests/support/capture.h"
+#include "tests/support/env.h"
 
 #include <pthread.h>
 
 static uint64_t reserved(struct xseg_allocator *allocator)
 {
-    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+    return env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
 }
 
 static uint64_t active(struct xseg_allocator *allocator)
 {
-    return scene_stats(allocator).active[XSEG_STAT_ALL].current;
+    return env_stats(allocator).active[XSEG_STAT_ALL].current;
 }
 
 static struct xseg_trim_result trim(struct xseg_allocator *allocator)
@@ -27,127 +27,127 @@ static struct xseg_trim_result trim(struct xseg_allocator *allocator)
 
 static void *alloc_in_thread(void *allocator)
 {
-    return scene_alloc(allocator, 3 * MIB, NULL);
+    return env_alloc(allocator, 3 * MIB, NULL);
 }
 
 /* While the thread's current stream is another than the captured one, events are polled there. */
 static void nothing_is_asked_in_a_capture(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream stream = scene_stream(), side = scene_stream();
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *before = scene_alloc(allocator, 5 * MIB, NULL);
-    void *across = scene_alloc(allocator, 5 * MIB, NULL), *inside, *other = NULL;
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream stream = env_stream(), side = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    void *before = env_alloc(allocator, 5 * MIB, NULL);
+    void *across = env_alloc(allocator, 5 * MIB, NULL), *inside, *other = NULL;
     pthread_t thread;
     uint64_t calls;
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 5 * MIB, side));
+    env_free(allocator, env_alloc(allocator, 5 * MIB, side));
     assert_int_equal(xseg_record_stream(allocator, before, side), XSEG_OK);
-    scene_free(allocator, before);
-    capture_begin(pool, stream);
-    calls = capture_disturbances();
-    inside = scene_alloc(allocator, 5 * MIB, stream);
+    env_free(allocator, before);
+    env_capture_begin(pool, stream);
+    calls = env_unsafe_calls();
+    inside = env_alloc(allocator, 5 * MIB, stream);
     assert_int_equal(xseg_record_stream(allocator, across, stream), XSEG_OK);
     assert_int_equal(xseg_record_stream(allocator, inside, side), XSEG_OK);
-    scene_free(allocator, across);
-    scene_free(allocator, inside);
-    scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
-    scene_free(allocator, scene_alloc(allocator, 5 * MIB, side));
-    scene_free(allocator, scene_alloc(allocator, 5 * MIB, stream));
+    env_free(allocator, across);
+    env_free(allocator, inside);
+    env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 5 * MIB, side));
+    env_free(allocator, env_alloc(allocator, 5 * MIB, stream));
     assert_int_equal(pthread_create(&thread, NULL, alloc_in_thread, allocator), 0);
     assert_int_equal(pthread_join(thread, &other), 0);
-    scene_free(allocator, other);
+    env_free(allocator, other);
     assert_int_equal(active(allocator), 3);
-    assert_int_equal(capture_disturbances(), calls);
-    capture_end(pool, stream);
+    assert_int_equal(env_unsafe_calls(), calls);
+    env_capture_end(pool, stream);
 
     /* The first look after it finds that all streams have passed. */
-    scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
     assert_int_equal(active(allocator), 0);
-    capture_close(allocator, stream, side);
+    env_close_with_streams(allocator, stream, side);
 }
 
 /* A graph's output outlives the graph, whose pool was destroyed under it: 3 pages of one growth are
  * given back in two pieces, around a live block. */
 static void a_released_pool_keeps_its_live_blocks(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    const xseg_stream stream = scene_stream();
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    const xseg_stream stream = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
     void *first, *output, *last;
 
     (void)state;
-    capture_begin(pool, stream);
-    first = scene_alloc(allocator, 25 * MIB, stream);
-    output = scene_alloc(allocator, 2 * MIB, stream);
-    last = scene_alloc(allocator, 33 * MIB, stream);
-    capture_end(pool, stream);
-    scene_free(allocator, first);
-    scene_free(allocator, last);
+    env_capture_begin(pool, stream);
+    first = env_alloc(allocator, 25 * MIB, stream);
+    output = env_alloc(allocator, 2 * MIB, stream);
+    last = env_alloc(allocator, 33 * MIB, stream);
+    env_capture_end(pool, stream);
+    env_free(allocator, first);
+    env_free(allocator, last);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     for (unsigned i = 0; i < 2; i++) {
-        scene_empty_cache(allocator);
+        env_empty_cache(allocator);
         assert_int_equal(reserved(allocator), 20 * MIB);
-        assert_int_equal(scene_block(allocator, output).state, XSEG_BLOCK_ALLOCATED);
-        capture_launch_on(stream, output, 2 * MIB);
+        assert_int_equal(env_block(allocator, output).state, XSEG_BLOCK_ALLOCATED);
+        env_launch_at(stream, output, 2 * MIB);
     }
-    scene_free(allocator, output);
-    scene_empty_cache(allocator);
+    env_free(allocator, output);
+    env_empty_cache(allocator);
     assert_int_equal(reserved(allocator), 0);
-    assert_int_equal(scene_stats(allocator).address_bytes, 0);
-    capture_close(allocator, stream, NULL);
+    assert_int_equal(env_stats(allocator).address_bytes, 0);
+    env_close_with_streams(allocator, stream, NULL);
 }
 
 /* Uses in a capture were remembered for the next block at the same place, whose real use was then
  * taken for one of the capture's. */
 static void uses_in_a_capture_end_with_the_block(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream stream = scene_stream(), side = scene_stream();
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *ptr = scene_alloc(allocator, 20 * MIB, NULL), *other;
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream stream = env_stream(), side = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    void *ptr = env_alloc(allocator, 20 * MIB, NULL), *other;
 
     (void)state;
-    capture_begin(pool, side);
+    env_capture_begin(pool, side);
     assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-    capture_end(pool, side);
-    scene_free(allocator, ptr);
-    assert_ptr_equal(scene_alloc(allocator, 20 * MIB, NULL), ptr);
+    env_capture_end(pool, side);
+    env_free(allocator, ptr);
+    assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), ptr);
 
     assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-    capture_launch_on(side, ptr, 20 * MIB);
-    capture_begin(pool, stream);
-    scene_free(allocator, ptr);
-    capture_end(pool, stream);
-    other = scene_alloc(allocator, 20 * MIB, NULL);
+    env_launch_at(side, ptr, 20 * MIB);
+    env_capture_begin(pool, stream);
+    env_free(allocator, ptr);
+    env_capture_end(pool, stream);
+    other = env_alloc(allocator, 20 * MIB, NULL);
     assert_ptr_not_equal(other, ptr);
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
-    assert_ptr_equal(scene_alloc(allocator, 20 * MIB, NULL), ptr);
-    scene_free(allocator, ptr);
-    scene_free(allocator, other);
-    capture_close(allocator, stream, side);
+    assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), ptr);
+    env_free(allocator, ptr);
+    env_free(allocator, other);
+    env_close_with_streams(allocator, stream, side);
 }
 
 /* What a capture used waits for nobody after it: the capture ran nothing. */
 static void uses_in_a_capture_end_with_it(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream stream = scene_stream();
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *ptr = scene_alloc(allocator, 20 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream stream = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    void *ptr = env_alloc(allocator, 20 * MIB, NULL);
 
     (void)state;
     assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
-    capture_begin(pool, stream);
+    env_capture_begin(pool, stream);
     assert_int_equal(xseg_record_stream(allocator, ptr, stream), XSEG_OK);
-    scene_free(allocator, ptr);
-    capture_end(pool, stream);
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
-    assert_ptr_equal(scene_alloc(allocator, 20 * MIB, NULL), ptr);
-    scene_free(allocator, ptr);
-    capture_close(allocator, stream, NULL);
+    env_free(allocator, ptr);
+    env_capture_end(pool, stream);
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
+    assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), ptr);
+    env_free(allocator, ptr);
+    env_close_with_streams(allocator, stream, NULL);
 }
 
 static const char *const reuse_or_not[] = {
@@ -160,25 +160,25 @@ static void a_use_before_a_capture_outlives_it(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(reuse_or_not); i++) {
-        struct xseg_allocator *allocator = scene_open(reuse_or_not[i]);
-        const xseg_stream side = scene_stream();
-        struct xseg_pool *pool = scene_pool(allocator);
-        void *ptr = scene_alloc(allocator, 20 * MIB, NULL), *other;
+        struct xseg_allocator *allocator = env_open(reuse_or_not[i]);
+        const xseg_stream side = env_stream();
+        struct xseg_pool *pool = env_pool(allocator);
+        void *ptr = env_alloc(allocator, 20 * MIB, NULL), *other;
 
         assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-        capture_launch_on(side, ptr, 20 * MIB);
-        capture_begin(pool, side);
+        env_launch_at(side, ptr, 20 * MIB);
+        env_capture_begin(pool, side);
         assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-        scene_free(allocator, ptr);
-        capture_end(pool, side);
-        other = scene_alloc(allocator, 20 * MIB, NULL);
+        env_free(allocator, ptr);
+        env_capture_end(pool, side);
+        other = env_alloc(allocator, 20 * MIB, NULL);
         assert_ptr_not_equal(other, ptr);
-        assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
+        assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
         assert_int_equal(xseg_sim_finish(side), XSEG_OK);
-        assert_ptr_equal(scene_alloc(allocator, 20 * MIB, NULL), ptr);
-        scene_free(allocator, ptr);
-        scene_free(allocator, other);
-        capture_close(allocator, side, NULL);
+        assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), ptr);
+        env_free(allocator, ptr);
+        env_free(allocator, other);
+        env_close_with_streams(allocator, side, NULL);
     }
 }
 
@@ -186,33 +186,33 @@ static void a_use_before_a_capture_outlives_it(void **state)
  * block serve the same capture again, once the streams are joined? */
 static void expect_reuse_after_join(bool used_before)
 {
-    struct xseg_allocator *allocator = scene_open("graph_capture_record_stream_reuse:True");
-    const xseg_stream stream = scene_stream(), side = scene_stream();
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, stream), *next;
+    struct xseg_allocator *allocator = env_open("graph_capture_record_stream_reuse:True");
+    const xseg_stream stream = env_stream(), side = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    void *ptr = env_alloc_in(allocator, pool, 20 * MIB, stream), *next;
 
     if (used_before) {
         assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-        capture_launch_on(side, ptr, 20 * MIB);
+        env_launch_at(side, ptr, 20 * MIB);
     }
-    capture_begin(pool, stream);
-    capture_wait(side, stream);
+    env_capture_begin(pool, stream);
+    env_stream_wait(side, stream);
     assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
     assert_int_equal(xseg_sim_launch(side, 1000), XSEG_OK);
-    scene_free(allocator, ptr);
-    capture_wait(stream, side);
-    next = scene_alloc(allocator, 20 * MIB, stream);
+    env_free(allocator, ptr);
+    env_stream_wait(stream, side);
+    next = env_alloc(allocator, 20 * MIB, stream);
     assert_int_equal(next == ptr, !used_before);
-    capture_end(pool, stream);
+    env_capture_end(pool, stream);
 
     if (used_before) {
-        assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
+        assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
         assert_int_equal(xseg_sim_finish(side), XSEG_OK);
-        assert_ptr_equal(scene_alloc_in(allocator, pool, 20 * MIB, stream), ptr);
-        scene_free(allocator, ptr);
+        assert_ptr_equal(env_alloc_in(allocator, pool, 20 * MIB, stream), ptr);
+        env_free(allocator, ptr);
     }
-    scene_free(allocator, next);
-    capture_close(allocator, stream, side);
+    env_free(allocator, next);
+    env_close_with_streams(allocator, stream, side);
 }
 
 /* Reuse by the graph's order forgot uses from before the capture, whose work still ran. */
@@ -228,28 +228,28 @@ static void reuse_in_a_capture_minds_uses_before_it(void **state)
  * other did. */
 static void a_block_of_two_captures_waits_for_both(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("graph_capture_record_stream_reuse:True");
-    const xseg_stream stream = scene_stream(), side = scene_stream();
-    struct xseg_pool *pool = scene_pool(allocator), *other = scene_pool(allocator);
-    void *ptr = scene_alloc(allocator, 20 * MIB, stream);
+    struct xseg_allocator *allocator = env_open("graph_capture_record_stream_reuse:True");
+    const xseg_stream stream = env_stream(), side = env_stream();
+    struct xseg_pool *pool = env_pool(allocator), *other = env_pool(allocator);
+    void *ptr = env_alloc(allocator, 20 * MIB, stream);
 
     (void)state;
-    capture_begin(pool, stream);
-    capture_begin(other, side);
+    env_capture_begin(pool, stream);
+    env_capture_begin(other, side);
     assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
     assert_int_equal(xseg_sim_launch(side, 1000), XSEG_OK);
-    scene_free(allocator, ptr);
-    capture_end(pool, stream);
-    capture_wait(stream, side);
-    scene_free(allocator, scene_alloc(allocator, 20 * MIB, stream));
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
-    capture_wait(side, stream);
-    capture_end(other, side);
-    assert_ptr_equal(scene_alloc(allocator, 20 * MIB, stream), ptr);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
+    env_capture_end(pool, stream);
+    env_stream_wait(stream, side);
+    env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
+    env_stream_wait(side, stream);
+    env_capture_end(other, side);
+    assert_ptr_equal(env_alloc(allocator, 20 * MIB, stream), ptr);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_pool_release(other), XSEG_OK);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    capture_close(allocator, stream, side);
+    env_close_with_streams(allocator, stream, side);
 }
 
 /* The first allocation on a stream that joined a capture threw with the reuse option on. */
@@ -257,25 +257,25 @@ static void joined_streams_allocate_from_the_graphs_pool(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(reuse_or_not); i++) {
-        struct xseg_allocator *allocator = scene_open(reuse_or_not[i]);
-        const xseg_stream stream = scene_stream(), side = scene_stream();
-        struct xseg_pool *pool = scene_pool(allocator);
-        void *waiting = scene_alloc(allocator, 20 * MIB, stream), *ptr, *outside;
+        struct xseg_allocator *allocator = env_open(reuse_or_not[i]);
+        const xseg_stream stream = env_stream(), side = env_stream();
+        struct xseg_pool *pool = env_pool(allocator);
+        void *waiting = env_alloc(allocator, 20 * MIB, stream), *ptr, *outside;
 
-        capture_begin(pool, stream);
-        capture_wait(side, stream);
+        env_capture_begin(pool, stream);
+        env_stream_wait(side, stream);
         assert_int_equal(xseg_record_stream(allocator, waiting, side), XSEG_OK);
-        scene_free(allocator, waiting);
-        ptr = scene_alloc(allocator, 20 * MIB, side);
-        assert_ptr_equal(scene_block(allocator, ptr).pool, pool);
-        assert_ptr_equal(scene_block(allocator, ptr).stream, side);
-        capture_wait(stream, side);
-        capture_end(pool, stream);
-        outside = scene_alloc(allocator, 20 * MIB, side);
-        assert_null(scene_block(allocator, outside).pool);
-        scene_free(allocator, ptr);
-        scene_free(allocator, outside);
-        capture_close(allocator, stream, side);
+        env_free(allocator, waiting);
+        ptr = env_alloc(allocator, 20 * MIB, side);
+        assert_ptr_equal(env_block(allocator, ptr).pool, pool);
+        assert_ptr_equal(env_block(allocator, ptr).stream, side);
+        env_stream_wait(stream, side);
+        env_capture_end(pool, stream);
+        outside = env_alloc(allocator, 20 * MIB, side);
+        assert_null(env_block(allocator, outside).pool);
+        env_free(allocator, ptr);
+        env_free(allocator, outside);
+        env_close_with_streams(allocator, stream, side);
     }
 }
 
@@ -286,30 +286,30 @@ static void empty_cache_waits_for_the_end_of_a_capture(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = scene_open(configs[i]);
-        const xseg_stream stream = scene_stream();
-        struct xseg_pool *old = scene_pool(allocator), *pool = scene_pool(allocator);
+        struct xseg_allocator *allocator = env_open(configs[i]);
+        const xseg_stream stream = env_stream();
+        struct xseg_pool *old = env_pool(allocator), *pool = env_pool(allocator);
         uint64_t calls;
 
-        void *ptr = scene_alloc(allocator, 20 * MIB, NULL);
+        void *ptr = env_alloc(allocator, 20 * MIB, NULL);
 
-        scene_free(allocator, scene_alloc_in(allocator, old, 40 * MIB, NULL));
+        env_free(allocator, env_alloc_in(allocator, old, 40 * MIB, NULL));
         assert_int_equal(xseg_pool_release(old), XSEG_OK);
-        scene_free(allocator, scene_alloc(allocator, 20 * MIB, stream));
+        env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
         assert_int_equal(xseg_record_stream(allocator, ptr, stream), XSEG_OK);
-        scene_free(allocator, ptr);
-        capture_begin(pool, stream);
-        calls = capture_disturbances();
-        scene_empty_cache(allocator);
+        env_free(allocator, ptr);
+        env_capture_begin(pool, stream);
+        calls = env_unsafe_calls();
+        env_empty_cache(allocator);
         assert_int_equal(trim(allocator).kept_capture, 60 * MIB);
         assert_int_equal(trim(allocator).kept_pending, 20 * MIB);
-        assert_int_equal(capture_disturbances(), calls);
-        assert_int_equal(scene_stats(allocator).num_sync_all_streams, 0);
+        assert_int_equal(env_unsafe_calls(), calls);
+        assert_int_equal(env_stats(allocator).num_sync_all_streams, 0);
         assert_int_equal(reserved(allocator), 80 * MIB);
-        capture_end(pool, stream);
-        scene_empty_cache(allocator);
+        env_capture_end(pool, stream);
+        env_empty_cache(allocator);
         assert_int_equal(reserved(allocator), 0);
-        capture_close(allocator, stream, NULL);
+        env_close_with_streams(allocator, stream, NULL);
     }
 }
 
@@ -323,31 +323,31 @@ static void expect_undisturbed(const char *config)
     void *ptr, *other;
 
     settings.devices = 2;
-    allocator = scene_open_on(&settings, config);
-    side = scene_stream();
-    leaving = scene_stream();
-    stream = capture_stream(1);
-    ptr = scene_alloc(allocator, 40 * MIB, NULL);
-    other = scene_alloc(allocator, 20 * MIB, leaving);
+    allocator = env_open_on(&settings, config);
+    side = env_stream();
+    leaving = env_stream();
+    stream = env_stream_on(1);
+    ptr = env_alloc(allocator, 40 * MIB, NULL);
+    other = env_alloc(allocator, 20 * MIB, leaving);
     assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 60 * MIB, side));
+    env_free(allocator, env_alloc(allocator, 60 * MIB, side));
     assert_int_equal(xseg_pool_create(allocator, 1, NULL, &pool), XSEG_OK);
-    capture_begin(pool, stream);
-    capture_launch_on(side, ptr, 40 * MIB);
-    capture_launch_on(leaving, other, 20 * MIB);
-    scene_free(allocator, ptr);
-    scene_free(allocator, other);
+    env_capture_begin(pool, stream);
+    env_launch_at(side, ptr, 40 * MIB);
+    env_launch_at(leaving, other, 20 * MIB);
+    env_free(allocator, ptr);
+    env_free(allocator, other);
     assert_int_equal(xseg_stream_retire(allocator, 0, leaving), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 512, NULL));
+    env_free(allocator, env_alloc(allocator, 512, NULL));
     assert_int_equal(trim(allocator).kept_busy, 80 * MIB);
-    assert_int_equal(scene_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 40 * MIB);
-    scene_empty_cache(allocator);
+    assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    env_empty_cache(allocator);
     assert_int_equal(reserved(allocator), 0);
-    capture_end(pool, stream);
+    env_capture_end(pool, stream);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    capture_stream_destroy(1, stream);
-    scene_stream_destroy(leaving);
-    scene_stream_destroy(side);
+    env_stream_destroy_on(1, stream);
+    env_stream_destroy(leaving);
+    env_stream_destroy(side);
 }
 
 static void a_capture_on_another_device_goes_on(void **state)
@@ -369,58 +369,58 @@ static void a_capture_of_two_devices_is_begun_on_both(void **state)
 
     (void)state;
     settings.devices = 2;
-    allocator = scene_open_on(&settings, NULL);
-    stream = scene_stream();
-    joined = capture_stream(1);
-    pool = scene_pool(allocator);
+    allocator = env_open_on(&settings, NULL);
+    stream = env_stream();
+    joined = env_stream_on(1);
+    pool = env_pool(allocator);
     assert_int_equal(xseg_pool_create(allocator, 1, NULL, &second), XSEG_OK);
     assert_int_equal(xseg_alloc(allocator, 1, 20 * MIB, NULL, &used), XSEG_OK);
     assert_int_equal(xseg_capture_begin(second, joined), XSEG_OK);
-    capture_begin(pool, stream);
-    capture_wait(joined, stream);
-    calls = capture_disturbances();
+    env_capture_begin(pool, stream);
+    env_stream_wait(joined, stream);
+    calls = env_unsafe_calls();
     assert_int_equal(xseg_record_stream(allocator, used, joined), XSEG_OK);
-    scene_free(allocator, used);
+    env_free(allocator, used);
     assert_int_equal(xseg_alloc(allocator, 1, 20 * MIB, joined, &ptr), XSEG_OK);
-    assert_ptr_equal(scene_block(allocator, ptr).pool, second);
+    assert_ptr_equal(env_block(allocator, ptr).pool, second);
     assert_int_equal(trim(allocator).kept_pending, 20 * MIB);
-    assert_int_equal(capture_disturbances(), calls);
-    capture_wait(stream, joined);
-    capture_end(pool, stream);
+    assert_int_equal(env_unsafe_calls(), calls);
+    env_stream_wait(stream, joined);
+    env_capture_end(pool, stream);
     assert_int_equal(xseg_capture_end(second), XSEG_OK);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    capture_stream_destroy(1, joined);
-    scene_stream_destroy(stream);
+    env_stream_destroy_on(1, joined);
+    env_stream_destroy(stream);
 }
 
 /* An event that a capture records never completes, and whatever waited for it never came back (PyTorch
  * #193982). */
 static void a_capture_that_was_not_told_holds_nothing_up(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream side = scene_stream();
-    void *ptr = scene_alloc(allocator, 20 * MIB, NULL), *next = scene_alloc(allocator, MIB, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream side = env_stream();
+    void *ptr = env_alloc(allocator, 20 * MIB, NULL), *next = env_alloc(allocator, MIB, NULL);
 
     (void)state;
     assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
     assert_int_equal(xseg_record_stream(allocator, next, side), XSEG_OK);
-    capture_launch_on(side, ptr, 20 * MIB);
-    capture_start(side);
-    scene_free(allocator, ptr);
-    scene_expect_error(xseg_stream_retire(allocator, 0, side), XSEG_ERR_BUSY, "being captured");
-    assert_true(capture_stop(side));
-    scene_free(allocator, next);
+    env_launch_at(side, ptr, 20 * MIB);
+    env_driver_capture_begin(side);
+    env_free(allocator, ptr);
+    env_expect_error(xseg_stream_retire(allocator, 0, side), XSEG_ERR_BUSY, "being captured");
+    assert_true(env_driver_capture_end(side));
+    env_free(allocator, next);
 
     /* What ran before the capture is waited for all the same. */
-    scene_free(allocator, scene_alloc(allocator, 512, NULL));
-    scene_free(allocator, scene_alloc(allocator, 512, NULL));
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
+    env_free(allocator, env_alloc(allocator, 512, NULL));
+    env_free(allocator, env_alloc(allocator, 512, NULL));
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 512, NULL));
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
+    env_free(allocator, env_alloc(allocator, 512, NULL));
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
     assert_int_equal(active(allocator), 0);
-    capture_close(allocator, side, NULL);
+    env_close_with_streams(allocator, side, NULL);
 }
 
 /* After a capture that was not told, the next thing to happen is a trim that waits, or a close. */
@@ -428,25 +428,25 @@ static void a_wait_ends_after_a_capture_that_was_not_told(void **state)
 {
     (void)state;
     for (unsigned closes = 0; closes < 2; closes++) {
-        struct xseg_allocator *allocator = scene_open(NULL);
-        const xseg_stream side = scene_stream();
+        struct xseg_allocator *allocator = env_open(NULL);
+        const xseg_stream side = env_stream();
         void *ptr[4];
 
         for (unsigned i = 0; i < COUNT_OF(ptr); i++) {
-            ptr[i] = scene_alloc(allocator, 20 * MIB, NULL);
+            ptr[i] = env_alloc(allocator, 20 * MIB, NULL);
             assert_int_equal(xseg_record_stream(allocator, ptr[i], side), XSEG_OK);
-            capture_launch_on(side, ptr[i], 20 * MIB);
+            env_launch_at(side, ptr[i], 20 * MIB);
         }
-        scene_free(allocator, ptr[0]);
-        capture_start(side);
+        env_free(allocator, ptr[0]);
+        env_driver_capture_begin(side);
         for (unsigned i = 1; i < COUNT_OF(ptr); i++)
-            scene_free(allocator, ptr[i]);
-        assert_true(capture_stop(side));
+            env_free(allocator, ptr[i]);
+        assert_true(env_driver_capture_end(side));
         if (closes == 0)
-            scene_empty_cache(allocator);
+            env_empty_cache(allocator);
         if (closes == 0)
             assert_int_equal(reserved(allocator), 0);
-        capture_close(allocator, side, NULL);
+        env_close_with_streams(allocator, side, NULL);
     }
 }
 
@@ -458,45 +458,45 @@ static bool is_context(void *context, xseg_stream stream)
 /* PyTorch marks after the driver's begin, and its routes end before the capture does. */
 static void a_marked_device_is_left_alone(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream stream = scene_stream(), side = scene_stream();
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *ptr = scene_alloc(allocator, 20 * MIB, NULL), *inside;
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream stream = env_stream(), side = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    void *ptr = env_alloc(allocator, 20 * MIB, NULL), *inside;
     uint64_t calls;
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 20 * MIB, side));
+    env_free(allocator, env_alloc(allocator, 20 * MIB, side));
     assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-    capture_start(stream);
-    calls = capture_disturbances();
+    env_driver_capture_begin(stream);
+    calls = env_unsafe_calls();
     assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
     assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     for (unsigned i = 0; i < 2; i++) {
         assert_int_equal(xseg_route_begin(pool, is_context, stream), XSEG_OK);
-        inside = scene_alloc(allocator, 3 * MIB, stream);
-        assert_ptr_equal(scene_block(allocator, inside).pool, pool);
-        scene_free(allocator, inside);
+        inside = env_alloc(allocator, 3 * MIB, stream);
+        assert_ptr_equal(env_block(allocator, inside).pool, pool);
+        env_free(allocator, inside);
         assert_int_equal(xseg_route_end(pool), XSEG_OK);
-        inside = scene_alloc(allocator, 512, stream);
-        assert_null(scene_block(allocator, inside).pool);
-        scene_free(allocator, inside);
-        scene_empty_cache(allocator);
+        inside = env_alloc(allocator, 512, stream);
+        assert_null(env_block(allocator, inside).pool);
+        env_free(allocator, inside);
+        env_empty_cache(allocator);
         assert_int_equal(trim(allocator).kept_pending, 20 * MIB);
-        assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
+        assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
         /* The first of two marks that are taken back changes nothing. */
         assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
         if (i == 0)
             assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
     }
-    assert_int_equal(capture_disturbances(), calls);
-    assert_true(capture_stop(stream));
+    assert_int_equal(env_unsafe_calls(), calls);
+    assert_true(env_driver_capture_end(stream));
     assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
-    scene_expect_error(xseg_capture_unmark(allocator, 0), XSEG_ERR_ARGUMENT,
-                       "no capture is marked on device");
-    scene_empty_cache(allocator);
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_UNMAPPED);
-    capture_close(allocator, stream, side);
+    env_expect_error(xseg_capture_unmark(allocator, 0), XSEG_ERR_ARGUMENT,
+                     "no capture is marked on device");
+    env_empty_cache(allocator);
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_UNMAPPED);
+    env_close_with_streams(allocator, stream, side);
 }
 
 /* A graph may write to what a pool that was routed to meanwhile has cached. */
@@ -507,11 +507,11 @@ static void a_route_in_a_marked_time_makes_a_pool_the_graphs(void **state)
 
     (void)state;
     for (unsigned when = 0; when < 4; when++) {
-        struct xseg_allocator *allocator = scene_open(NULL);
-        struct xseg_pool *pool = where.pool = scene_pool(allocator);
+        struct xseg_allocator *allocator = env_open(NULL);
+        struct xseg_pool *pool = where.pool = env_pool(allocator);
         const bool is_inside = when == 1 || when == 2;
 
-        scene_free(allocator, scene_alloc_in(allocator, pool, 20 * MIB, NULL));
+        env_free(allocator, env_alloc_in(allocator, pool, 20 * MIB, NULL));
         if (when == 1)
             assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
         assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
@@ -525,36 +525,36 @@ static void a_route_in_a_marked_time_makes_a_pool_the_graphs(void **state)
         assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
         assert_int_equal(done.kept_pool, is_inside ? 20 * MIB : 0);
         assert_int_equal(done.released, is_inside ? 0 : 20 * MIB);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
 /* With the reuse option PyTorch records events when the route ends, as the marks do not say which pool. */
 static void the_end_of_a_route_settles_its_blocks(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("graph_capture_record_stream_reuse:True");
-    const xseg_stream stream = scene_stream(), side = scene_stream();
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *mine, *other = scene_alloc(allocator, 3 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open("graph_capture_record_stream_reuse:True");
+    const xseg_stream stream = env_stream(), side = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    void *mine, *other = env_alloc(allocator, 3 * MIB, NULL);
 
     (void)state;
     assert_int_equal(xseg_route_begin(pool, is_context, stream), XSEG_OK);
-    capture_start(stream);
+    env_driver_capture_begin(stream);
     assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
-    mine = scene_alloc(allocator, 3 * MIB, stream);
+    mine = env_alloc(allocator, 3 * MIB, stream);
     assert_int_equal(xseg_record_stream(allocator, mine, side), XSEG_OK);
     assert_int_equal(xseg_record_stream(allocator, other, side), XSEG_OK);
-    scene_free(allocator, mine);
-    scene_free(allocator, other);
-    assert_true(capture_stop(stream));
+    env_free(allocator, mine);
+    env_free(allocator, other);
+    assert_true(env_driver_capture_end(stream));
     const uint64_t records = xseg_sim_calls("cuEventRecord");
     assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
     assert_int_equal(xseg_sim_calls("cuEventRecord"), records);
     assert_int_equal(xseg_route_end(pool), XSEG_OK);
     assert_int_equal(xseg_sim_calls("cuEventRecord"), records + 1);
-    scene_free(allocator, scene_alloc(allocator, 512, NULL));
+    env_free(allocator, env_alloc(allocator, 512, NULL));
     assert_int_equal(active(allocator), 0);
-    capture_close(allocator, stream, side);
+    env_close_with_streams(allocator, stream, side);
 }
 
 static void marks_are_refused_in_words(void **state)
@@ -564,25 +564,24 @@ static void marks_are_refused_in_words(void **state)
 
     (void)state;
     settings.devices = 2;
-    allocator = scene_open_on(&settings, NULL);
+    allocator = env_open_on(&settings, NULL);
     assert_int_equal(xseg_capture_mark(NULL, 0), XSEG_ERR_ARGUMENT);
     assert_int_equal(xseg_capture_unmark(NULL, 0), XSEG_ERR_ARGUMENT);
-    scene_expect_error(xseg_capture_mark(allocator, 2), XSEG_ERR_ARGUMENT,
-                       "device 2 does not exist");
-    scene_expect_error(xseg_capture_unmark(allocator, -1), XSEG_ERR_ARGUMENT, "device -1");
-    scene_expect_error(xseg_capture_unmark(allocator, 1), XSEG_ERR_ARGUMENT,
-                       "no capture is marked on device");
+    env_expect_error(xseg_capture_mark(allocator, 2), XSEG_ERR_ARGUMENT, "device 2 does not exist");
+    env_expect_error(xseg_capture_unmark(allocator, -1), XSEG_ERR_ARGUMENT, "device -1");
+    env_expect_error(xseg_capture_unmark(allocator, 1), XSEG_ERR_ARGUMENT,
+                     "no capture is marked on device");
     /* A capture that was begun is no mark. */
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream stream = env_stream();
     assert_int_equal(xseg_capture_begin(pool, stream), XSEG_OK);
-    scene_expect_error(xseg_capture_unmark(allocator, 0), XSEG_ERR_ARGUMENT,
-                       "no capture is marked on device");
+    env_expect_error(xseg_capture_unmark(allocator, 0), XSEG_ERR_ARGUMENT,
+                     "no capture is marked on device");
     assert_int_equal(xseg_capture_end(pool), XSEG_OK);
     assert_int_equal(xseg_capture_mark(allocator, 1), XSEG_OK);
-    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "capture is active on device 1");
+    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "capture is active on device 1");
     assert_int_equal(xseg_capture_unmark(allocator, 1), XSEG_OK);
-    capture_close(allocator, stream, NULL);
+    env_close_with_streams(allocator, stream, NULL);
 }
 
 int main(void)

@@ -3,7 +3,7 @@
  * Whatever the calling thread has current, and whatever it captures on another device, stays as it
  * is, and what the library does to a device happens in that device's context.
  */
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 /* Entry points of the driver, by their plain C types. */
 int cuDevicePrimaryCtxRetain(void **context, int device);
@@ -21,7 +21,7 @@ static struct xseg_allocator *open_two(const char *config)
     struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.devices = 2;
-    struct xseg_allocator *allocator = scene_open_on(&settings, config);
+    struct xseg_allocator *allocator = env_open_on(&settings, config);
     for (int i = 0; i < 2; i++)
         assert_int_equal(cuDevicePrimaryCtxRetain(&context[i], i), 0);
     return allocator;
@@ -32,7 +32,7 @@ static void close_two(struct xseg_allocator *allocator)
     assert_int_equal(cuCtxSetCurrent(NULL), 0);
     for (int i = 0; i < 2; i++)
         assert_int_equal(cuDevicePrimaryCtxRelease_v2(i), 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static uint64_t trim(struct xseg_allocator *allocator, int device, bool wait)
@@ -52,11 +52,11 @@ static uint64_t trim(struct xseg_allocator *allocator, int device, bool wait)
 static void pages_go_in_their_own_devices_context(void **state)
 {
     struct xseg_allocator *allocator = open_two("expandable_segments:True");
-    const xseg_stream busy = scene_stream();
+    const xseg_stream busy = env_stream();
     void *current = NULL;
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     assert_int_equal(cuCtxSetCurrent(context[0]), 0);
     assert_int_equal(xseg_sim_launch(busy, UINT64_MAX), XSEG_OK);
     assert_int_equal(cuCtxSetCurrent(context[1]), 0);
@@ -65,7 +65,7 @@ static void pages_go_in_their_own_devices_context(void **state)
     assert_ptr_equal(current, context[1]);
     assert_int_equal(cuCtxSetCurrent(NULL), 0);
     xseg_sim_finish_all();
-    scene_stream_destroy(busy);
+    env_stream_destroy(busy);
     close_two(allocator);
 }
 
@@ -76,11 +76,11 @@ static void leave_memory(struct xseg_allocator *allocator, xseg_stream per_threa
 
     assert_int_equal(xseg_alloc(allocator, 1, 3 * MIB, NULL, &ptr), XSEG_OK);
     assert_int_equal(xseg_alloc(allocator, 1, 90 * MIB, NULL, &cached), XSEG_OK);
-    scene_free(allocator, cached);
+    env_free(allocator, cached);
     assert_int_equal(cuCtxSetCurrent(context[1]), 0);
     assert_int_equal(xseg_sim_launch(per_thread, UINT64_MAX), XSEG_OK);
     assert_int_equal(xseg_record_stream(allocator, ptr, per_thread), XSEG_OK);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     assert_int_equal(cuCtxSetCurrent(context[0]), 0);
 }
 
@@ -93,7 +93,7 @@ static void a_trim_spoils_no_capture_of_another_device(void **state)
     (void)state;
     for (unsigned i = 0; i < 2 * COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = open_two(configs[i / 2]);
-        const xseg_stream captured = scene_stream();
+        const xseg_stream captured = env_stream();
         void *graph = NULL;
 
         leave_memory(allocator, per_thread);
@@ -103,7 +103,7 @@ static void a_trim_spoils_no_capture_of_another_device(void **state)
         assert_int_equal(cuGraphDestroy(graph), 0);
         assert_int_equal(cuCtxSetCurrent(NULL), 0);
         xseg_sim_finish_all();
-        scene_stream_destroy(captured);
+        env_stream_destroy(captured);
         close_two(allocator);
     }
 }
@@ -114,7 +114,7 @@ static void a_full_pool_spoils_no_capture_of_another_device(void **state)
     struct xseg_allocator *allocator = open_two("expandable_segments:True");
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_request request = {sizeof(request)};
-    const xseg_stream captured = scene_stream(), per_thread = (xseg_stream)(uintptr_t)2;
+    const xseg_stream captured = env_stream(), per_thread = (xseg_stream)(uintptr_t)2;
     void *ptr = NULL, *again = NULL, *graph = NULL;
 
     (void)state;
@@ -125,16 +125,16 @@ static void a_full_pool_spoils_no_capture_of_another_device(void **state)
     assert_int_equal(cuCtxSetCurrent(context[1]), 0);
     assert_int_equal(xseg_sim_launch(per_thread, UINT64_MAX), XSEG_OK);
     assert_int_equal(xseg_record_stream(allocator, ptr, per_thread), XSEG_OK);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     assert_int_equal(cuCtxSetCurrent(context[0]), 0);
     assert_int_equal(cuStreamBeginCapture_v2(captured, 0), 0);
     assert_int_equal(xseg_alloc_with(allocator, &request, &again), XSEG_OK);
     assert_ptr_equal(again, ptr);
     assert_int_equal(cuStreamEndCapture(captured, &graph), 0);
     assert_int_equal(cuGraphDestroy(graph), 0);
-    scene_free(allocator, again);
+    env_free(allocator, again);
     assert_int_equal(cuCtxSetCurrent(NULL), 0);
-    scene_stream_destroy(captured);
+    env_stream_destroy(captured);
     close_two(allocator);
 }
 

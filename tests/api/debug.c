@@ -6,7 +6,7 @@
  * With real bytes the test's own reads and writes stand for those of kernels.
  */
 #include "tests/support/child.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -47,7 +47,7 @@ static struct xseg_allocator *open_hearing(struct heard *heard, const char *conf
     settings.memory_bytes = 256 * MIB;
     settings.real_bytes = real_bytes;
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-    options.driver = scene_driver();
+    options.driver = env_driver();
     options.log = hear;
     options.log_context = heard;
     assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
@@ -90,15 +90,15 @@ static void a_write_after_the_free_is_reported(void **state)
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
         struct heard heard;
         struct xseg_allocator *allocator = open_hearing(&heard, config[mode], true);
-        unsigned char *ptr = scene_alloc(allocator, 3 * MIB, NULL);
+        unsigned char *ptr = env_alloc(allocator, 3 * MIB, NULL);
         char want[128];
 
         memset(ptr, 7, 3 * MIB);
-        scene_free(allocator, ptr);
+        env_free(allocator, ptr);
         let_work_end();
         assert_true(is_pattern(ptr, 3 * MIB));
         memcpy(ptr + 2 * MIB + 104, late, sizeof(late));
-        assert_ptr_equal(scene_alloc(allocator, 3 * MIB, NULL), ptr);
+        assert_ptr_equal(env_alloc(allocator, 3 * MIB, NULL), ptr);
         assert_int_equal(heard.errors, 1);
         expect_heard(&heard, "freed memory was overwritten, 4 of 3145728 bytes");
         (void)snprintf(want, sizeof(want), "first at %p, offset %zu, found 6c 61 74 65 fd",
@@ -106,14 +106,14 @@ static void a_write_after_the_free_is_reported(void **state)
         expect_heard(&heard, want);
         if (mode == 0)
             expect_heard(&heard, " ms ago by thread ");
-        assert_int_equal(scene_stats(allocator).overwrites, 1);
+        assert_int_equal(env_stats(allocator).overwrites, 1);
 
         /* Once: it has been overwritten again since. */
-        scene_free(allocator, ptr);
-        assert_ptr_equal(scene_alloc(allocator, 3 * MIB, NULL), ptr);
+        env_free(allocator, ptr);
+        assert_ptr_equal(env_alloc(allocator, 3 * MIB, NULL), ptr);
         assert_int_equal(heard.errors, 1);
-        scene_free(allocator, ptr);
-        scene_close(allocator);
+        env_free(allocator, ptr);
+        env_close(allocator);
     }
 }
 
@@ -123,19 +123,19 @@ static void every_byte_of_a_block_is_looked_at(void **state)
     static const size_t offset[] = {0, 256 * KIB - 1, 256 * KIB, 2 * MIB + 511};
     struct heard heard;
     struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:True", true);
-    unsigned char *ptr = scene_alloc(allocator, 2 * MIB + 512, NULL);
+    unsigned char *ptr = env_alloc(allocator, 2 * MIB + 512, NULL);
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(offset); i++) {
-        scene_free(allocator, ptr);
+        env_free(allocator, ptr);
         let_work_end();
         ptr[offset[i]] ^= 1;
-        assert_ptr_equal(scene_alloc(allocator, 2 * MIB + 512, NULL), ptr);
-        assert_int_equal(scene_stats(allocator).overwrites, i + 1);
+        assert_ptr_equal(env_alloc(allocator, 2 * MIB + 512, NULL), ptr);
+        assert_int_equal(env_stats(allocator).overwrites, i + 1);
         expect_heard(&heard, "1 of 2097664 bytes");
     }
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* A programme without errors: cuts, merges, growth, trims and pending blocks raise no alarm. */
@@ -149,30 +149,30 @@ static void memory_that_nobody_wrote_to_is_no_alarm(void **state)
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
         struct heard heard;
         struct xseg_allocator *allocator = open_hearing(&heard, config[mode], true);
-        const xseg_stream side = scene_stream();
+        const xseg_stream side = env_stream();
         void *held[7] = {NULL};
 
         for (unsigned i = 0; i < 200; i++) {
             const size_t size = bytes[i % COUNT_OF(bytes)];
             void **slot = &held[(size_t)i * 5 % COUNT_OF(held)];
 
-            scene_free(allocator, *slot);
-            *slot = scene_alloc(allocator, size, i % 3 == 0 ? side : NULL);
+            env_free(allocator, *slot);
+            *slot = env_alloc(allocator, size, i % 3 == 0 ? side : NULL);
             memset(*slot, (int)i, size);
             if (i % 4 == 0) {
                 assert_int_equal(xseg_sim_launch(side, 100), XSEG_OK);
                 assert_int_equal(xseg_record_stream(allocator, *slot, side), XSEG_OK);
             }
             if (i % 40 == 39)
-                scene_empty_cache(allocator);
+                env_empty_cache(allocator);
         }
         for (unsigned i = 0; i < COUNT_OF(held); i++)
-            scene_free(allocator, held[i]);
-        assert_int_equal(scene_stats(allocator).overwrites, 0);
+            env_free(allocator, held[i]);
+        assert_int_equal(env_stats(allocator).overwrites, 0);
         assert_int_equal(heard.errors, 0);
         assert_true(xseg_sim_calls("cuMemcpyDtoHAsync") > 200);
         assert_int_equal(xseg_close(allocator), XSEG_OK);
-        scene_stream_destroy(side);
+        env_stream_destroy(side);
     }
 }
 
@@ -185,15 +185,15 @@ static void fresh_memory_holds_the_pattern(void **state)
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
         struct heard heard;
         struct xseg_allocator *allocator = open_hearing(&heard, config[mode], true);
-        unsigned char *small = scene_alloc(allocator, 1000, NULL);
-        unsigned char *large = scene_alloc(allocator, 25 * MIB, NULL);
+        unsigned char *small = env_alloc(allocator, 1000, NULL);
+        unsigned char *large = env_alloc(allocator, 25 * MIB, NULL);
 
         let_work_end();
         assert_true(is_pattern(small, 1000));
         assert_true(is_pattern(large, 25 * MIB));
-        scene_free(allocator, small);
-        scene_free(allocator, large);
-        scene_close(allocator);
+        env_free(allocator, small);
+        env_free(allocator, large);
+        env_close(allocator);
     }
 }
 
@@ -202,27 +202,27 @@ static void a_block_in_use_elsewhere_is_filled_later(void **state)
 {
     struct heard heard;
     struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:True", true);
-    const xseg_stream side = scene_stream();
-    unsigned char *ptr = scene_alloc(allocator, 4 * KIB, NULL);
+    const xseg_stream side = env_stream();
+    unsigned char *ptr = env_alloc(allocator, 4 * KIB, NULL);
 
     (void)state;
     memset(ptr, 7, 4 * KIB);
     assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
     assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     xseg_sim_advance(1);
     assert_int_equal(ptr[0], 7);
     assert_int_equal(ptr[4 * KIB - 1], 7);
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 100, NULL));
+    env_free(allocator, env_alloc(allocator, 100, NULL));
     let_work_end();
     assert_true(is_pattern(ptr, 4 * KIB));
     ptr[5] = 1;
-    assert_ptr_equal(scene_alloc(allocator, 4 * KIB, NULL), ptr);
-    assert_int_equal(scene_stats(allocator).overwrites, 1);
-    scene_free(allocator, ptr);
+    assert_ptr_equal(env_alloc(allocator, 4 * KIB, NULL), ptr);
+    assert_int_equal(env_stats(allocator).overwrites, 1);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(side);
+    env_stream_destroy(side);
 }
 
 /* A fill that fails is no check; a neighbour that is not filled takes the check from both. */
@@ -230,32 +230,32 @@ static void a_failed_fill_loses_nothing(void **state)
 {
     struct heard heard;
     struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:True", true);
-    unsigned char *ptr = scene_alloc(allocator, 2 * MIB, NULL);
+    unsigned char *ptr = env_alloc(allocator, 2 * MIB, NULL);
 
     (void)state;
     memset(ptr, 7, 2 * MIB);
     assert_int_equal(xseg_sim_fail("cuMemsetD32Async", 1, 999), XSEG_OK);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     assert_true(xseg_sim_failed());
     assert_int_equal(ptr[0], 7);
-    assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, 0);
-    assert_ptr_equal(scene_alloc(allocator, 2 * MIB, NULL), ptr);
+    assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, 0);
+    assert_ptr_equal(env_alloc(allocator, 2 * MIB, NULL), ptr);
 
     /* A copy that fails is no check, either. */
-    scene_free(allocator, ptr);
-    scene_empty_cache(allocator);
-    assert_ptr_equal(scene_alloc(allocator, 2 * MIB, NULL), ptr);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
+    env_empty_cache(allocator);
+    assert_ptr_equal(env_alloc(allocator, 2 * MIB, NULL), ptr);
+    env_free(allocator, ptr);
     let_work_end();
     assert_true(is_pattern(ptr, 2 * MIB));
     ptr[9] = 0;
     assert_int_equal(xseg_sim_fail("cuMemcpyDtoHAsync", 2, 999), XSEG_OK);
-    assert_ptr_equal(scene_alloc(allocator, 2 * MIB, NULL), ptr);
+    assert_ptr_equal(env_alloc(allocator, 2 * MIB, NULL), ptr);
     assert_true(xseg_sim_failed());
     assert_int_equal(heard.errors, 0);
-    assert_int_equal(scene_stats(allocator).overwrites, 0);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    assert_int_equal(env_stats(allocator).overwrites, 0);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* A driver that keeps no contents: found out once, and then nothing is read any more. */
@@ -265,16 +265,16 @@ static void nothing_is_read_where_nothing_is_kept(void **state)
     struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:True", false);
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 5000, NULL));
+    env_free(allocator, env_alloc(allocator, 5000, NULL));
     const uint64_t reads = xseg_sim_calls("cuMemcpyDtoHAsync");
     const uint64_t fills = xseg_sim_calls("cuMemsetD32Async");
     assert_int_equal(reads, 2);
     for (unsigned i = 0; i < 50; i++)
-        scene_free(allocator, scene_alloc(allocator, 5000, NULL));
+        env_free(allocator, env_alloc(allocator, 5000, NULL));
     assert_int_equal(xseg_sim_calls("cuMemcpyDtoHAsync"), reads);
     assert_int_equal(xseg_sim_calls("cuMemsetD32Async"), fills + 50);
     assert_int_equal(heard.errors, 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* The key can be changed at any time: what is not filled is not checked. */
@@ -282,36 +282,36 @@ static void the_key_can_be_switched(void **state)
 {
     struct heard heard;
     struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:False", true);
-    unsigned char *ptr = scene_alloc(allocator, 2 * MIB, NULL);
+    unsigned char *ptr = env_alloc(allocator, 2 * MIB, NULL);
     uint64_t calls;
 
     (void)state;
     memset(ptr, 7, 2 * MIB);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_config_set(allocator, "debug_fill:True"), XSEG_OK);
-    assert_ptr_equal(scene_alloc(allocator, 2 * MIB, NULL), ptr);
-    scene_free(allocator, ptr);
+    assert_ptr_equal(env_alloc(allocator, 2 * MIB, NULL), ptr);
+    env_free(allocator, ptr);
     let_work_end();
     assert_true(is_pattern(ptr, 2 * MIB));
     ptr[0] = 0;
     assert_int_equal(xseg_config_set(allocator, "debug_fill:False"), XSEG_OK);
     calls = xseg_sim_calls(NULL);
-    assert_ptr_equal(scene_alloc(allocator, 2 * MIB, NULL), ptr);
-    scene_free(allocator, ptr);
+    assert_ptr_equal(env_alloc(allocator, 2 * MIB, NULL), ptr);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_sim_calls(NULL), calls);
 
     /* Freed while it was off, among memory that is filled. */
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     assert_int_equal(xseg_config_set(allocator, "debug_fill:True"), XSEG_OK);
-    ptr = scene_alloc(allocator, 2 * MIB, NULL);
+    ptr = env_alloc(allocator, 2 * MIB, NULL);
     memset(ptr, 7, 2 * MIB);
     assert_int_equal(xseg_config_set(allocator, "debug_fill:False"), XSEG_OK);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_config_set(allocator, "debug_fill:True"), XSEG_OK);
-    assert_ptr_equal(scene_alloc(allocator, 2 * MIB, NULL), ptr);
+    assert_ptr_equal(env_alloc(allocator, 2 * MIB, NULL), ptr);
     assert_int_equal(heard.errors, 0);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* Graphs write to what is free in their pool, so the pattern keeps out of private pools. */
@@ -325,17 +325,17 @@ static void private_pools_are_left_alone(void **state)
 
     (void)state;
     assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
-    ptr = scene_alloc_in(allocator, pool, 3 * MIB, NULL);
+    ptr = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     memset(ptr, 7, 3 * MIB);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_sim_calls("cuMemsetD32Async"), 0);
     assert_int_equal(xseg_sim_calls("cuMemcpyDtoHAsync"), 0);
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
-    again = scene_alloc_in(allocator, pool, 3 * MIB, NULL);
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
+    again = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     assert_ptr_equal(again, ptr);
-    scene_free(allocator, again);
+    env_free(allocator, again);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- Captures. --- */
@@ -380,29 +380,29 @@ static void nothing_of_this_gets_into_a_capture(void **state)
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
         struct heard heard;
         struct xseg_allocator *allocator = open_hearing(&heard, config[i], true);
-        const xseg_stream captured = scene_stream(), other = scene_stream();
-        void *before = scene_alloc(allocator, 5000, captured), *during;
+        const xseg_stream captured = env_stream(), other = env_stream();
+        void *before = env_alloc(allocator, 5000, captured), *during;
 
         /* Mode 0 is global: what is unsafe for a capture spoils it, whichever stream it is about. */
         enter();
         assert_int_equal(cuStreamBeginCapture_v2(captured, 0), 0);
-        during = scene_alloc(allocator, 3 * MIB, captured);
-        scene_free(allocator, before);
-        scene_free(allocator, during);
-        during = scene_alloc(allocator, 3 * MIB, captured);
+        during = env_alloc(allocator, 3 * MIB, captured);
+        env_free(allocator, before);
+        env_free(allocator, during);
+        during = env_alloc(allocator, 3 * MIB, captured);
         for (unsigned round = 0; round < 2; round++)
-            scene_free(allocator, scene_alloc(allocator, 2 * MIB, other));
-        scene_free(allocator, during);
+            env_free(allocator, env_alloc(allocator, 2 * MIB, other));
+        env_free(allocator, during);
         assert_int_equal(end_capture(captured), 0);
         leave();
         assert_int_equal(heard.errors, 0);
 
         /* What could not go meanwhile goes at the next trim. */
-        scene_empty_cache(allocator);
-        assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+        env_empty_cache(allocator);
+        assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
         assert_int_equal(xseg_close(allocator), XSEG_OK);
-        scene_stream_destroy(captured);
-        scene_stream_destroy(other);
+        env_stream_destroy(captured);
+        env_stream_destroy(other);
     }
 }
 
@@ -425,23 +425,23 @@ static uint64_t address_of(const void *ptr)
 
 static void read_late(void)
 {
-    struct xseg_allocator *allocator = scene_open("unmap_on_free:True");
-    void *ptr = scene_alloc(allocator, 5000, NULL);
+    struct xseg_allocator *allocator = env_open("unmap_on_free:True");
+    void *ptr = env_alloc(allocator, 5000, NULL);
 
     enter();
     (void)xseg_sim_launch_on(NULL, 1000, address_of(ptr), 5000);
-    scene_free(allocator, ptr);
-    (void)scene_alloc(allocator, 5000, NULL);
+    env_free(allocator, ptr);
+    (void)env_alloc(allocator, 5000, NULL);
     (void)xseg_sim_launch_on(NULL, 1000, address_of(ptr), 16);
 }
 
 static void write_past_the_end(void)
 {
-    struct xseg_allocator *allocator = scene_open("guard_page:True");
-    const uint64_t address = address_of(scene_alloc(allocator, 5 * MIB + 512, NULL));
+    struct xseg_allocator *allocator = env_open("guard_page:True");
+    const uint64_t address = address_of(env_alloc(allocator, 5 * MIB + 512, NULL));
 
     enter();
-    (void)scene_alloc(allocator, 5 * MIB + 512, NULL);
+    (void)env_alloc(allocator, 5 * MIB + 512, NULL);
     (void)xseg_sim_launch_on(NULL, 1000, address, 5 * MIB + 512);
     (void)xseg_sim_launch_on(NULL, 1000, address + 5 * MIB + 500, 16);
 }
@@ -462,15 +462,15 @@ static void alone_blocks_have_pages_of_their_own(void **state)
 
     (void)state;
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
-        struct xseg_allocator *allocator = scene_open(config[mode]);
+        struct xseg_allocator *allocator = env_open(config[mode]);
         void *ptr[COUNT_OF(bytes)];
 
         for (unsigned i = 0; i < COUNT_OF(bytes); i++) {
             const size_t size = (bytes[i] + 511) / 512 * 512;
             const size_t pages = (size + 2 * MIB - 1) / (2 * MIB) * 2 * MIB;
 
-            ptr[i] = scene_alloc(allocator, bytes[i], NULL);
-            const struct xseg_block_info info = scene_block(allocator, ptr[i]);
+            ptr[i] = env_alloc(allocator, bytes[i], NULL);
+            const struct xseg_block_info info = env_block(allocator, ptr[i]);
             assert_int_equal(info.bytes, size);
             assert_int_equal(info.requested, bytes[i]);
             assert_int_equal(info.segment_bytes, pages);
@@ -482,21 +482,21 @@ static void alone_blocks_have_pages_of_their_own(void **state)
             assert_int_equal(xseg_free(allocator, (char *)info.segment_base + pages),
                              XSEG_ERR_NOT_ALLOCATED);
         }
-        assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, COUNT_OF(bytes));
-        assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current,
+        assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, COUNT_OF(bytes));
+        assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current,
                          xseg_sim_used(0));
         for (unsigned i = 0; i < COUNT_OF(bytes); i++)
-            scene_free(allocator, ptr[i]);
+            env_free(allocator, ptr[i]);
         assert_int_equal(xseg_sim_used(0), 0);
-        assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-        assert_int_equal(scene_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
-        scene_close(allocator);
+        assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+        assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
+        env_close(allocator);
     }
 }
 
 static void alone_blocks_are_aligned_as_asked(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("guard_page:True");
+    struct xseg_allocator *allocator = env_open("guard_page:True");
     struct xseg_request request = {sizeof(request)};
 
     (void)state;
@@ -508,38 +508,37 @@ static void alone_blocks_are_aligned_as_asked(void **state)
             request.alignment = alignment;
             assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
             assert_int_equal(address_of(ptr) % alignment, 0);
-            assert_true(scene_block(allocator, ptr).bytes >= bytes);
-            scene_free(allocator, ptr);
+            assert_true(env_block(allocator, ptr).bytes >= bytes);
+            env_free(allocator, ptr);
         }
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* The addresses come again only when many others have been freed after them. */
 static void freed_addresses_stay_in_quarantine(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("unmap_on_free:True,history:all");
-    char *first = scene_alloc(allocator, 5000, NULL), *last = NULL;
+    struct xseg_allocator *allocator = env_open("unmap_on_free:True,history:all");
+    char *first = env_alloc(allocator, 5000, NULL), *last = NULL;
 
     (void)state;
-    scene_free(allocator, first);
-    scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED,
-                       "has been freed and unmapped");
-    scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED, "; last freed ");
-    assert_int_equal(scene_block(allocator, first).state, XSEG_BLOCK_UNMAPPED);
-    scene_empty_cache(allocator);
-    scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED,
-                       "has been freed and unmapped");
+    env_free(allocator, first);
+    env_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED,
+                     "has been freed and unmapped");
+    env_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED, "; last freed ");
+    assert_int_equal(env_block(allocator, first).state, XSEG_BLOCK_UNMAPPED);
+    env_empty_cache(allocator);
+    env_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED,
+                     "has been freed and unmapped");
     for (unsigned i = 0; i < 4200; i++) {
-        last = scene_alloc(allocator, 5000, NULL);
-        scene_free(allocator, last);
+        last = env_alloc(allocator, 5000, NULL);
+        env_free(allocator, last);
     }
-    scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED,
-                       "not in memory of this");
-    scene_expect_error(xseg_free(allocator, last), XSEG_ERR_NOT_ALLOCATED,
-                       "has been freed and unmapped");
-    assert_true(scene_stats(allocator).address_bytes <= 4097ul * 4 * MIB);
-    assert_true(scene_stats(allocator).address_bytes >= 2048ul * 4 * MIB);
-    scene_close(allocator);
+    env_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED, "not in memory of this");
+    env_expect_error(xseg_free(allocator, last), XSEG_ERR_NOT_ALLOCATED,
+                     "has been freed and unmapped");
+    assert_true(env_stats(allocator).address_bytes <= 4097ul * 4 * MIB);
+    assert_true(env_stats(allocator).address_bytes >= 2048ul * 4 * MIB);
+    env_close(allocator);
 }
 
 /* Without addresses the quarantine ends before a request fails. */
@@ -551,32 +550,32 @@ static void quarantine_ends_where_addresses_run_short(void **state)
     (void)state;
     settings.memory_bytes = GIB;
     settings.address_bytes = GIB;
-    allocator = scene_open_on(&settings, "unmap_on_free:True");
+    allocator = env_open_on(&settings, "unmap_on_free:True");
     for (unsigned i = 0; i < 300; i++)
-        scene_free(allocator, scene_alloc(allocator, 8 * MIB, NULL));
-    assert_int_equal(scene_stats(allocator).num_ooms, 0);
-    scene_close(allocator);
+        env_free(allocator, env_alloc(allocator, 8 * MIB, NULL));
+    assert_int_equal(env_stats(allocator).num_ooms, 0);
+    env_close(allocator);
 }
 
 /* The free waits for the block's own stream, and for those that use it. */
 static void a_free_waits_for_every_stream(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("unmap_on_free:True");
-    const xseg_stream own = scene_stream(), side = scene_stream();
-    void *ptr = scene_alloc(allocator, 5000, own);
+    struct xseg_allocator *allocator = env_open("unmap_on_free:True");
+    const xseg_stream own = env_stream(), side = env_stream();
+    void *ptr = env_alloc(allocator, 5000, own);
 
     (void)state;
     enter();
     assert_int_equal(xseg_sim_launch_on(own, UINT64_MAX, address_of(ptr), 5000), XSEG_OK);
     assert_int_equal(xseg_sim_launch_on(side, UINT64_MAX, address_of(ptr), 5000), XSEG_OK);
     assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-    scene_free(allocator, ptr); /* else the simulator reports memory that is still in use */
+    env_free(allocator, ptr); /* else the simulator reports memory that is still in use */
     leave();
     assert_int_equal(xseg_sim_used(0), 0);
-    assert_int_equal(scene_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(own);
-    scene_stream_destroy(side);
+    env_stream_destroy(own);
+    env_stream_destroy(side);
 }
 
 static void without_expandable_segments_there_is_a_warning(void **state)
@@ -590,68 +589,67 @@ static void without_expandable_segments_there_is_a_warning(void **state)
     (void)state;
     assert_int_equal(heard.warnings, 1);
     expect_heard(&heard, "guard_page");
-    scene_free(allocator, scene_alloc(allocator, 5000, NULL));
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 2 * MIB);
-    scene_close(allocator);
+    env_free(allocator, env_alloc(allocator, 5000, NULL));
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 2 * MIB);
+    env_close(allocator);
 
     settings.without_vmm = true;
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
     memset(&heard, 0, sizeof(heard));
-    options.driver = scene_driver();
+    options.driver = env_driver();
     options.log = hear;
     options.log_context = &heard;
     assert_int_equal(xseg_open("guard_page:True", &options, &allocator), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 5000, NULL));
+    env_free(allocator, env_alloc(allocator, 5000, NULL));
     assert_int_equal(heard.warnings, 1);
     expect_heard(&heard, "segments are classic, unmap_on_free and guard_page have no effect, ");
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- Freeing twice. --- */
 
 static void a_second_free_is_told_about_the_first(void **state)
 {
-    struct xseg_allocator *allocator =
-        scene_open("history:all,history_stacks:all,history_events:16");
-    void *ptr = scene_alloc(allocator, 8 * MIB, NULL), *other[3];
+    struct xseg_allocator *allocator = env_open("history:all,history_stacks:all,history_events:16");
+    void *ptr = env_alloc(allocator, 8 * MIB, NULL), *other[3];
     char thread[64];
 
     (void)state;
     for (unsigned i = 0; i < 3; i++)
-        other[i] = scene_alloc(allocator, 2 * MIB, NULL);
-    scene_free(allocator, ptr);
-    scene_free(allocator, other[0]);
-    scene_free(allocator, other[1]);
+        other[i] = env_alloc(allocator, 2 * MIB, NULL);
+    env_free(allocator, ptr);
+    env_free(allocator, other[0]);
+    env_free(allocator, other[1]);
     (void)snprintf(thread, sizeof(thread), " ms ago by thread %d with", (int)gettid());
-    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, " in cached memory; ");
-    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "; last freed ");
-    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, thread);
-    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED,
-                       "with the block of 8388608 bytes at ");
-    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "test-api-debug+0x");
+    env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, " in cached memory; ");
+    env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "; last freed ");
+    env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, thread);
+    env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED,
+                     "with the block of 8388608 bytes at ");
+    env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "test-api-debug+0x");
     /* From inside the block, and in a use. */
-    scene_expect_error(xseg_record_stream(allocator, (char *)ptr + 7 * MIB, NULL),
-                       XSEG_ERR_NOT_ALLOCATED, "with the block of 8388608 bytes at ");
+    env_expect_error(xseg_record_stream(allocator, (char *)ptr + 7 * MIB, NULL),
+                     XSEG_ERR_NOT_ALLOCATED, "with the block of 8388608 bytes at ");
     /* 16 later events overwrite that of the free. */
     for (unsigned i = 0; i < 16; i++)
-        scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
-    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED,
-                       "; check for a double free");
+        env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
+    env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED,
+                     "; check for a double free");
     assert_int_equal(
         xseg_error_message(NULL, 0),
         strlen(
             "xseg_free: block is not allocated, 0x000000000 in cached memory; check for a double "
             "free or an invalid pointer"));
-    scene_free(allocator, other[2]);
-    scene_close(allocator);
+    env_free(allocator, other[2]);
+    env_close(allocator);
 }
 
 /* A free that failed was none. */
 static void a_free_that_failed_is_not_remembered(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("history:all");
-    const xseg_stream side = scene_stream();
-    void *ptr = scene_alloc(allocator, 5000, NULL);
+    struct xseg_allocator *allocator = env_open("history:all");
+    const xseg_stream side = env_stream();
+    void *ptr = env_alloc(allocator, 5000, NULL);
     char text[1024];
 
     (void)state;
@@ -659,15 +657,15 @@ static void a_free_that_failed_is_not_remembered(void **state)
     assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
     assert_int_equal(xseg_sim_fail("cuEventRecord", 1, 999), XSEG_OK);
     assert_int_equal(xseg_free(allocator, ptr), XSEG_ERR_DRIVER);
-    scene_free(allocator, scene_alloc(allocator, 3000, NULL));
+    env_free(allocator, env_alloc(allocator, 3000, NULL));
     /* The free that succeeds is not noted: were the other one remembered, it would be told. */
     assert_int_equal(xseg_config_set(allocator, "history:nothing"), XSEG_OK);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED);
     (void)xseg_error_message(text, sizeof(text));
     assert_null(strstr(text, "ms ago"));
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(side);
+    env_stream_destroy(side);
 }
 
 /* --- Zeroed requests. --- */
@@ -683,11 +681,11 @@ static void zeroed_memory_is_zero(void **state)
         struct xseg_allocator *allocator = open_hearing(&heard, config[mode], true);
         struct xseg_request request = {sizeof(request)};
         static const unsigned char zeros[3000];
-        unsigned char *ptr = scene_alloc(allocator, 3000, NULL);
+        unsigned char *ptr = env_alloc(allocator, 3000, NULL);
         void *again = NULL;
 
         memset(ptr, 7, 3000);
-        scene_free(allocator, ptr);
+        env_free(allocator, ptr);
         request.bytes = 2999;
         request.zeroed = true;
         assert_int_equal(xseg_alloc_with(allocator, &request, &again), XSEG_OK);
@@ -695,17 +693,17 @@ static void zeroed_memory_is_zero(void **state)
             assert_ptr_equal(again, ptr);
         let_work_end();
         assert_memory_equal(again, zeros, 2999);
-        scene_free(allocator, again);
+        env_free(allocator, again);
 
         /* When that fails the block is free again. */
         assert_int_equal(xseg_sim_fail("cuMemsetD32Async", 1, 999), XSEG_OK);
         again = NULL;
-        scene_expect_error(xseg_alloc_with(allocator, &request, &again), XSEG_ERR_DRIVER,
-                           "cuMemsetD32Async");
+        env_expect_error(xseg_alloc_with(allocator, &request, &again), XSEG_ERR_DRIVER,
+                         "cuMemsetD32Async");
         assert_null(again);
-        assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, 0);
-        assert_int_equal(scene_stats(allocator).requested_bytes[XSEG_STAT_ALL].current, 0);
-        scene_close(allocator);
+        assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, 0);
+        assert_int_equal(env_stats(allocator).requested_bytes[XSEG_STAT_ALL].current, 0);
+        env_close(allocator);
     }
 }
 
@@ -714,15 +712,15 @@ static void zeroing_waits_its_turn(void **state)
 {
     struct heard heard;
     struct xseg_allocator *allocator = open_hearing(&heard, "expandable_segments:True", true);
-    const xseg_stream stream = scene_stream();
+    const xseg_stream stream = env_stream();
     struct xseg_request request = {sizeof(request)};
-    unsigned char *ptr = scene_alloc(allocator, 3000, stream);
+    unsigned char *ptr = env_alloc(allocator, 3000, stream);
     void *again = NULL;
 
     (void)state;
     memset(ptr, 7, 3000);
     assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     request.bytes = 3000;
     request.stream = stream;
     request.zeroed = true;
@@ -732,16 +730,16 @@ static void zeroing_waits_its_turn(void **state)
     let_work_end();
     assert_int_equal(ptr[0], 0);
     assert_int_equal(ptr[2999], 0);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 static void zeroing_in_a_capture_is_a_node_of_the_graph(void **state)
 {
     struct heard heard;
     struct xseg_allocator *allocator = open_hearing(&heard, "expandable_segments:True", true);
-    const xseg_stream stream = scene_stream();
+    const xseg_stream stream = env_stream();
     struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
 
@@ -754,15 +752,15 @@ static void zeroing_in_a_capture_is_a_node_of_the_graph(void **state)
     assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
     assert_int_equal(end_capture(stream), 1);
     leave();
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 /* A caller whose header ends before `zeroed` is served as before; what it has behind is not read. */
 static void older_callers_go_on_working(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
 
@@ -772,16 +770,16 @@ static void older_callers_go_on_working(void **state)
     request.zeroed = true;
     assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
     assert_int_equal(xseg_sim_calls("cuMemsetD32Async"), 0);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     request.struct_size = offsetof(struct xseg_request, alignment);
     assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_ARGUMENT);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* What a caller of a newer header asks for beyond what is known is refused, and zero there asks for nothing. */
 static void newer_callers_are_served_as_far_as_they_are_known(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct {
         struct xseg_request known;
         uint64_t more;
@@ -795,8 +793,8 @@ static void newer_callers_are_served_as_far_as_they_are_known(void **state)
     assert_null(ptr);
     newer.more = 0;
     assert_int_equal(xseg_alloc_with(allocator, &newer.known, &ptr), XSEG_OK);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 int main(void)

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <time.h>
 
-#include "tests/support/due.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/trim_due.h"
 
 #define MS UINT64_C(1000000)
 
@@ -27,7 +27,7 @@ static struct xseg_allocator *open_on(size_t mib, const char *config)
 
     settings.memory_bytes = mib * MIB;
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-    options.driver = scene_driver();
+    options.driver = env_driver();
     options.clock = virtual_clock;
     clock_reads = 0;
     assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
@@ -36,7 +36,7 @@ static struct xseg_allocator *open_on(size_t mib, const char *config)
 
 static uint64_t reserved(struct xseg_allocator *allocator)
 {
-    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+    return env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
 }
 
 static void tick(struct xseg_allocator *allocator)
@@ -57,7 +57,7 @@ static void pass(struct xseg_allocator *allocator, unsigned milliseconds)
 static void idle(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream)
 {
     tick(allocator);
-    scene_free(allocator, scene_alloc(allocator, bytes, stream));
+    env_free(allocator, env_alloc(allocator, bytes, stream));
 }
 
 static uint64_t waits(void)
@@ -93,7 +93,7 @@ static void idle_memory_goes_along_a_curve(void **state)
     assert_int_equal(before, 0);
     assert_in_range(most, 20 * MIB, 80 * MIB);
     assert_int_equal(waits(), 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void calls_of_the_user_are_enough(void **state)
@@ -101,16 +101,16 @@ static void calls_of_the_user_are_enough(void **state)
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:1000");
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 1, NULL));
-    scene_free(allocator, scene_alloc(allocator, 2000 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 1, NULL));
+    env_free(allocator, env_alloc(allocator, 2000 * MIB, NULL));
     for (unsigned i = 0; i < 300; i++) {
         xseg_sim_advance(5 * MS);
-        scene_free(allocator, scene_alloc(allocator, 1, NULL));
+        env_free(allocator, env_alloc(allocator, 1, NULL));
     }
     /* The page of the small blocks is in use. */
     assert_int_equal(reserved(allocator), 2 * MIB);
     assert_int_equal(waits(), 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void without_a_key_nothing_reads_the_clock(void **state)
@@ -118,17 +118,17 @@ static void without_a_key_nothing_reads_the_clock(void **state)
     struct xseg_allocator *allocator = open_on(4096, "keep_mb:10,keep_window_s:5");
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 100 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
     xseg_sim_advance(100000 * MS);
     tick(allocator);
-    scene_free(allocator, scene_alloc(allocator, 1, NULL));
+    env_free(allocator, env_alloc(allocator, 1, NULL));
     assert_int_equal(reserved(allocator), 102 * MIB);
     assert_int_equal(clock_reads, 0);
     for (unsigned i = 0; i < 100; i++)
-        scene_free(allocator, scene_alloc(allocator, i % 2 == 0 ? 1 : 100 * MIB, NULL));
+        env_free(allocator, env_alloc(allocator, i % 2 == 0 ? 1 : 100 * MIB, NULL));
     tick(allocator);
     assert_int_equal(clock_reads, 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void what_is_used_again_stays(void **state)
@@ -140,12 +140,12 @@ static void what_is_used_again_stays(void **state)
     const uint64_t made = xseg_sim_calls("cuMemCreate"), mapped = xseg_sim_calls("cuMemMap");
     for (unsigned i = 0; i < 20; i++) {
         pass(allocator, 100);
-        scene_free(allocator, scene_alloc(allocator, 200 * MIB, NULL));
+        env_free(allocator, env_alloc(allocator, 200 * MIB, NULL));
     }
     assert_int_equal(reserved(allocator), 200 * MIB);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), made);
     assert_int_equal(xseg_sim_calls("cuMemMap"), mapped);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Never, by a change at run time: what has not gone by then stays. */
@@ -161,10 +161,10 @@ static void never_means_never(void **state)
     assert_int_equal(xseg_config_set(allocator, "idle_ms:-1"), XSEG_OK);
     clock_reads = 0;
     pass(allocator, 5000);
-    scene_free(allocator, scene_alloc(allocator, 50 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 50 * MIB, NULL));
     assert_int_equal(reserved(allocator), left);
     assert_int_equal(clock_reads, 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* A budget for a few pages at a time: those that have been idle for longest, whosever they are. */
@@ -178,12 +178,12 @@ static void the_oldest_go_first(void **state)
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(stream); i++)
-        stream[i] = scene_stream();
+        stream[i] = env_stream();
     for (unsigned i = 0; i < COUNT_OF(stream); i++)
-        ptr[i] = scene_alloc(allocator, 100 * MIB, stream[i]);
+        ptr[i] = env_alloc(allocator, 100 * MIB, stream[i]);
     tick(allocator);
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
-        scene_free(allocator, ptr[order[i]]);
+        env_free(allocator, ptr[order[i]]);
         xseg_sim_advance(1000 * MS);
         assert_int_equal(xseg_config_set(allocator, "keep_mb:1000"), XSEG_OK);
         tick(allocator);
@@ -191,16 +191,16 @@ static void the_oldest_go_first(void **state)
     assert_int_equal(xseg_config_set(allocator, "keep_mb:0"), XSEG_OK);
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
         for (unsigned at = i; at < COUNT_OF(stream); at++)
-            assert_int_equal(scene_block(allocator, ptr[order[at]]).state, XSEG_BLOCK_CACHED);
+            assert_int_equal(env_block(allocator, ptr[order[at]]).state, XSEG_BLOCK_CACHED);
         while (reserved(allocator) > (COUNT_OF(stream) - 1 - i) * 100 * MIB) {
             xseg_sim_advance(MS);
             assert_int_equal(trim_due(allocator, 1), XSEG_OK);
         }
-        assert_int_equal(scene_block(allocator, ptr[order[i]]).state, XSEG_BLOCK_UNMAPPED);
+        assert_int_equal(env_block(allocator, ptr[order[i]]).state, XSEG_BLOCK_UNMAPPED);
     }
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     for (unsigned i = 0; i < COUNT_OF(stream); i++)
-        scene_stream_destroy(stream[i]);
+        env_stream_destroy(stream[i]);
 }
 
 /* Behind an event, on their way out, and wanted again: they never left. */
@@ -209,15 +209,15 @@ static void what_waits_for_an_event_comes_back(void **state)
     static const char *const calls[] = {"cuMemCreate", "cuMemMap",     "cuMemSetAccess",
                                         "cuMemUnmap",  "cuMemRelease", "cuMemAddressReserve"};
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:100");
-    const xseg_stream stream = scene_stream();
+    const xseg_stream stream = env_stream();
     uint64_t before[COUNT_OF(calls)];
     void *ptr;
 
     (void)state;
     tick(allocator);
-    ptr = scene_alloc(allocator, 400 * MIB, stream);
+    ptr = env_alloc(allocator, 400 * MIB, stream);
     assert_int_equal(xseg_sim_launch_on(stream, 1000 * MS, (uintptr_t)ptr, 400 * MIB), XSEG_OK);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     pass(allocator, 500);
     /* All of it is due, and an event stands between. */
     assert_true(xseg_sim_calls("cuEventRecord") > 0);
@@ -225,33 +225,33 @@ static void what_waits_for_an_event_comes_back(void **state)
     for (unsigned i = 0; i < COUNT_OF(calls); i++)
         before[i] = xseg_sim_calls(calls[i]);
     const uint64_t all = xseg_sim_calls(NULL);
-    ptr = scene_alloc(allocator, 400 * MIB, stream);
+    ptr = env_alloc(allocator, 400 * MIB, stream);
     assert_int_equal(xseg_sim_calls(NULL), all);
     pass(allocator, 1000);
     assert_int_equal(reserved(allocator), 400 * MIB);
     for (unsigned i = 0; i < COUNT_OF(calls); i++)
         assert_int_equal(xseg_sim_calls(calls[i]), before[i]);
     assert_int_equal(waits(), 0);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     pass(allocator, 300);
     assert_int_equal(reserved(allocator), 0);
     assert_int_equal(waits(), 0);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 /* Work is always queued on the stream, and yet what was freed before goes. */
 static void a_stream_that_never_rests_holds_up_nothing(void **state)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:100");
-    const xseg_stream stream = scene_stream();
-    void *live = scene_alloc(allocator, 4 * MIB, stream);
+    const xseg_stream stream = env_stream();
+    void *live = env_alloc(allocator, 4 * MIB, stream);
 
     (void)state;
     tick(allocator);
-    void *ptr = scene_alloc(allocator, 400 * MIB, stream);
+    void *ptr = env_alloc(allocator, 400 * MIB, stream);
     assert_int_equal(xseg_sim_launch_on(stream, 300 * MS, (uintptr_t)ptr, 400 * MIB), XSEG_OK);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     for (unsigned i = 0; i < 60; i++) {
         assert_int_equal(xseg_sim_launch_on(stream, 10 * MS, (uintptr_t)live, 4 * MIB), XSEG_OK);
         pass(allocator, 10);
@@ -262,9 +262,9 @@ static void a_stream_that_never_rests_holds_up_nothing(void **state)
     assert_int_equal(reserved(allocator), 20 * MIB);
     assert_int_equal(waits(), 0);
     xseg_sim_finish_all();
-    scene_free(allocator, live);
+    env_free(allocator, live);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 static void a_floor_is_kept(void **state)
@@ -278,7 +278,7 @@ static void a_floor_is_kept(void **state)
     assert_int_equal(xseg_config_set(allocator, "keep_mb:0"), XSEG_OK);
     pass(allocator, 500);
     assert_int_equal(reserved(allocator), 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void what_the_last_seconds_needed_is_kept(void **state)
@@ -289,17 +289,17 @@ static void what_the_last_seconds_needed_is_kept(void **state)
     idle(allocator, 1000 * MIB, NULL);
     for (unsigned i = 0; i < 40; i++) {
         pass(allocator, 100);
-        scene_free(allocator, scene_alloc(allocator, 300 * MIB, NULL));
+        env_free(allocator, env_alloc(allocator, 300 * MIB, NULL));
     }
     assert_int_equal(reserved(allocator), 1000 * MIB);
     for (unsigned i = 0; i < 50; i++) {
         pass(allocator, 100);
-        scene_free(allocator, scene_alloc(allocator, 300 * MIB, NULL));
+        env_free(allocator, env_alloc(allocator, 300 * MIB, NULL));
     }
     assert_int_equal(reserved(allocator), 300 * MIB);
     pass(allocator, 9000);
     assert_int_equal(reserved(allocator), 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void a_soft_limit_draws_and_never_refuses(void **state)
@@ -312,13 +312,13 @@ static void a_soft_limit_draws_and_never_refuses(void **state)
     assert_int_equal(reserved(allocator), 300 * MIB);
     pass(allocator, 100000);
     assert_int_equal(reserved(allocator), 300 * MIB);
-    void *ptr = scene_alloc(allocator, 2000 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 2000 * MIB, NULL);
     pass(allocator, 100);
     assert_int_equal(reserved(allocator), 2000 * MIB);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     pass(allocator, 10);
     assert_int_equal(reserved(allocator), 300 * MIB);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Another process wants the memory. */
@@ -333,7 +333,7 @@ static void the_need_of_others_counts(void **state)
     assert_int_equal(xseg_sim_set_external_memory(0, 2000 * MIB), XSEG_OK);
     pass(allocator, 10);
     assert_in_range(reserved(allocator), 1076 * MIB, 1096 * MIB);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void the_driver_is_kept_busy_no_longer_than_that(void **state)
@@ -342,12 +342,12 @@ static void the_driver_is_kept_busy_no_longer_than_that(void **state)
     uint64_t start;
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 1, NULL));
-    scene_free(allocator, scene_alloc(allocator, 2000 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 1, NULL));
+    env_free(allocator, env_alloc(allocator, 2000 * MIB, NULL));
     start = xseg_sim_driver_time();
     for (unsigned i = 0; i < 5000; i++) {
         xseg_sim_advance(1 * MS);
-        scene_free(allocator, scene_alloc(allocator, 1, NULL));
+        env_free(allocator, env_alloc(allocator, 1, NULL));
     }
     assert_in_range(xseg_sim_driver_time() - start, 1500 * 1000, 4000 * 1000);
     assert_in_range(reserved(allocator), 1000 * MIB, 1900 * MIB);
@@ -360,7 +360,7 @@ static void the_driver_is_kept_busy_no_longer_than_that(void **state)
     assert_true(reserved(allocator) < before);
     pass(allocator, 200);
     assert_int_equal(reserved(allocator), 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void at_once_means_at_the_next_call(void **state)
@@ -368,17 +368,17 @@ static void at_once_means_at_the_next_call(void **state)
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:0,reclaim_us_per_s:1000000");
 
     (void)state;
-    void *ptr = scene_alloc(allocator, 60 * MIB, NULL);
-    void *small = scene_alloc(allocator, 1, NULL);
+    void *ptr = env_alloc(allocator, 60 * MIB, NULL);
+    void *small = env_alloc(allocator, 1, NULL);
     xseg_sim_advance(MS);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     for (unsigned i = 0; i < 3; i++) {
         xseg_sim_advance(MS);
-        scene_free(allocator, scene_alloc(allocator, 1, NULL));
+        env_free(allocator, env_alloc(allocator, 1, NULL));
     }
     assert_int_equal(reserved(allocator), 2 * MIB);
-    scene_free(allocator, small);
-    scene_close(allocator);
+    env_free(allocator, small);
+    env_close(allocator);
 }
 
 static void classic_segments_go_too(void **state)
@@ -389,38 +389,38 @@ static void classic_segments_go_too(void **state)
     (void)state;
     tick(allocator);
     for (unsigned i = 0; i < COUNT_OF(ptr); i++)
-        ptr[i] = scene_alloc(allocator, 100 * MIB, NULL);
+        ptr[i] = env_alloc(allocator, 100 * MIB, NULL);
     for (unsigned i = 1; i < COUNT_OF(ptr); i++)
-        scene_free(allocator, ptr[i]);
+        env_free(allocator, ptr[i]);
     pass(allocator, 200);
     assert_int_equal(reserved(allocator), 100 * MIB);
-    scene_free(allocator, ptr[0]);
-    scene_close(allocator);
+    env_free(allocator, ptr[0]);
+    env_close(allocator);
 }
 
 static void held_pools_and_captures_are_left_alone(void **state)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:100");
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream stream = env_stream();
     void *ptr = NULL;
 
     (void)state;
     tick(allocator);
-    ptr = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
-    scene_free(allocator, ptr);
+    ptr = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+    env_free(allocator, ptr);
     pass(allocator, 500);
     assert_int_equal(reserved(allocator), 40 * MIB);
     idle(allocator, 60 * MIB, NULL);
-    scene_capture_begin(pool, stream);
+    env_capture_begin(pool, stream);
     pass(allocator, 500);
     assert_int_equal(reserved(allocator), 100 * MIB);
-    scene_graph_destroy(scene_capture_end(pool, stream));
+    env_graph_destroy(env_capture_end_graph(pool, stream));
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     pass(allocator, 500);
     assert_true(reserved(allocator) <= 40 * MIB);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 /*
@@ -430,21 +430,21 @@ static void held_pools_and_captures_are_left_alone(void **state)
 static void a_released_pools_memory_waits_for_its_own_work(void **state)
 {
     struct xseg_allocator *allocator = open_on(200, "expandable_segments:True,idle_ms:50");
-    const xseg_stream stream = scene_stream();
-    struct xseg_pool *before = scene_pool(allocator), *pool = scene_pool(allocator);
+    const xseg_stream stream = env_stream();
+    struct xseg_pool *before = env_pool(allocator), *pool = env_pool(allocator);
     struct xseg_trim_options options = {sizeof(options)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     (void)state;
     xseg_sim_advance(1000 * MS);
     /* The pool's arena learns the time from a trim that names the pool, and keeps that time. */
-    scene_free(allocator, scene_alloc_in(allocator, pool, 8 * MIB, stream));
+    env_free(allocator, env_alloc_in(allocator, pool, 8 * MIB, stream));
     where.device = 0;
     where.pool = pool;
     options.idle_ms = 100000;
     assert_int_equal(xseg_trim(allocator, &where, &options, NULL), XSEG_OK);
     /* Released memory on the stream: an event is recorded there while the stream works, and passes. */
-    scene_free(allocator, scene_alloc_in(allocator, before, 8 * MIB, stream));
+    env_free(allocator, env_alloc_in(allocator, before, 8 * MIB, stream));
     assert_int_equal(xseg_pool_release(before), XSEG_OK);
     assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
     pass(allocator, 100);
@@ -452,10 +452,10 @@ static void a_released_pools_memory_waits_for_its_own_work(void **state)
     assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
     tick(allocator);
     /* Memory of the pool with work queued on it, which is freed, and the pool released. */
-    void *ptr = scene_alloc_in(allocator, pool, 8 * MIB, stream);
+    void *ptr = env_alloc_in(allocator, pool, 8 * MIB, stream);
     assert_int_equal(xseg_sim_launch_on(stream, UINT64_MAX, (uint64_t)(uintptr_t)ptr, 8 * MIB),
                      XSEG_OK);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     /* The simulator ends the process if a page with queued work is unmapped. */
     pass(allocator, 1000);
@@ -464,7 +464,7 @@ static void a_released_pools_memory_waits_for_its_own_work(void **state)
     pass(allocator, 1000);
     assert_int_equal(reserved(allocator), 0);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 static void refused_pages_stay_and_go_later(void **state)
@@ -482,7 +482,7 @@ static void refused_pages_stay_and_go_later(void **state)
     assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
     pass(allocator, 200);
     assert_int_equal(reserved(allocator), 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static unsigned threads(void)
@@ -516,12 +516,12 @@ static void expect_threads(unsigned want)
 static void a_thread_gives_back_in_a_lull(void **state)
 {
     const unsigned before = threads();
-    struct xseg_allocator *allocator = scene_open("idle_ms:20,background_thread:True");
+    struct xseg_allocator *allocator = env_open("idle_ms:20,background_thread:True");
     unsigned naps = 0;
 
     (void)state;
     assert_int_equal(threads(), before + 1);
-    scene_free(allocator, scene_alloc(allocator, 200 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 200 * MIB, NULL));
     while (reserved(allocator) != 0 && naps++ < 10000)
         take_a_nap();
     assert_int_equal(reserved(allocator), 0);
@@ -532,11 +532,11 @@ static void a_thread_gives_back_in_a_lull(void **state)
     assert_int_equal(xseg_config_set(allocator, "background_thread:True,idle_ms:30"), XSEG_OK);
     assert_int_equal(threads(), before + 1);
     /* A close that is refused leaves it at work. */
-    void *ptr = scene_alloc(allocator, 1, NULL);
+    void *ptr = env_alloc(allocator, 1, NULL);
     assert_int_equal(xseg_close(allocator), XSEG_ERR_BUSY);
     assert_int_equal(threads(), before + 1);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
     expect_threads(before);
 }
 
@@ -556,13 +556,13 @@ static struct xseg_trim_result trim(struct xseg_allocator *allocator, uint64_t l
 static void a_trim_goes_down_to_what_is_wanted(void **state)
 {
     struct xseg_allocator *allocator = open_on(4096, NULL);
-    const xseg_stream stream = scene_stream();
-    void *live = scene_alloc(allocator, 205 * MIB, NULL);
+    const xseg_stream stream = env_stream();
+    void *live = env_alloc(allocator, 205 * MIB, NULL);
     struct xseg_trim_result done;
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 400 * MIB, stream));
-    scene_free(allocator, scene_alloc(allocator, 200 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 400 * MIB, stream));
+    env_free(allocator, env_alloc(allocator, 200 * MIB, NULL));
     done = trim(allocator, 500 * MIB, 0);
     assert_int_equal(reserved(allocator), 500 * MIB);
     assert_int_equal(done.released, 320 * MIB);
@@ -574,24 +574,24 @@ static void a_trim_goes_down_to_what_is_wanted(void **state)
     done = trim(allocator, 1, 0);
     assert_int_equal(done.released, 280 * MIB);
     assert_int_equal(done.kept_by_options, 0);
-    scene_free(allocator, live);
+    env_free(allocator, live);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 static void a_trim_takes_what_has_been_idle_for_long(void **state)
 {
     struct xseg_allocator *allocator = open_on(4096, NULL);
-    const xseg_stream stream = scene_stream();
+    const xseg_stream stream = env_stream();
     void *ptr[3];
     struct xseg_trim_result done;
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(ptr); i++)
-        ptr[i] = scene_alloc(allocator, 100 * MIB, stream);
+        ptr[i] = env_alloc(allocator, 100 * MIB, stream);
     assert_int_equal(trim(allocator, 0, 1000).released, 0);
     for (unsigned i = 0; i < COUNT_OF(ptr); i++) {
-        scene_free(allocator, ptr[i]);
+        env_free(allocator, ptr[i]);
         xseg_sim_advance(1000 * MS);
         assert_int_equal(trim(allocator, 0, 10000).released, 0);
     }
@@ -608,7 +608,7 @@ static void a_trim_takes_what_has_been_idle_for_long(void **state)
     xseg_sim_advance(100 * MS);
     assert_int_equal(trim(allocator, 0, 1).released, 180 * MIB);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 static void contradictions_are_refused(void **state)
@@ -616,17 +616,17 @@ static void contradictions_are_refused(void **state)
     struct xseg_allocator *allocator = open_on(64, "keep_mb:100,soft_limit_mb:200");
 
     (void)state;
-    scene_expect_error(xseg_config_set(allocator, "keep_mb:201"), XSEG_ERR_CONFIG,
-                       "at most soft_limit_mb, which is 200");
-    scene_expect_error(xseg_config_set(allocator, "soft_limit_mb:99"), XSEG_ERR_CONFIG,
-                       "at least keep_mb, which is 100");
-    scene_expect_error(xseg_config_set(allocator, "idle_ms:-2"), XSEG_ERR_CONFIG, "or -1 (never)");
-    scene_expect_error(xseg_config_set(allocator, "keep_window_s:-1"), XSEG_ERR_CONFIG, "-1");
-    scene_expect_error(xseg_config_set(allocator, "reclaim_us_per_s:0"), XSEG_ERR_CONFIG,
-                       "from 1 to 1000000");
+    env_expect_error(xseg_config_set(allocator, "keep_mb:201"), XSEG_ERR_CONFIG,
+                     "at most soft_limit_mb, which is 200");
+    env_expect_error(xseg_config_set(allocator, "soft_limit_mb:99"), XSEG_ERR_CONFIG,
+                     "at least keep_mb, which is 100");
+    env_expect_error(xseg_config_set(allocator, "idle_ms:-2"), XSEG_ERR_CONFIG, "or -1 (never)");
+    env_expect_error(xseg_config_set(allocator, "keep_window_s:-1"), XSEG_ERR_CONFIG, "-1");
+    env_expect_error(xseg_config_set(allocator, "reclaim_us_per_s:0"), XSEG_ERR_CONFIG,
+                     "from 1 to 1000000");
     assert_int_equal(xseg_config_set(allocator, "soft_limit_mb:300,keep_mb:300"), XSEG_OK);
-    scene_expect_error(trim_due(NULL, 1), XSEG_ERR_ARGUMENT, "NULL");
-    scene_close(allocator);
+    env_expect_error(trim_due(NULL, 1), XSEG_ERR_ARGUMENT, "NULL");
+    env_close(allocator);
 }
 
 int main(void)

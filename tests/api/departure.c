@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Streams that pass and streams that go: xseg_stream_synchronized, xseg_stream_retire, xseg_free_after. */
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 /* The driver's events, by their plain C types. */
 int cuCtxPushCurrent_v2(void *context);
@@ -30,9 +30,9 @@ static xseg_event event_on(xseg_stream stream)
 /* Blocks pending on a stream come back when the caller says that it has passed: no event is asked. */
 static void a_stream_that_has_passed_is_not_asked(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream side = scene_stream(), other = scene_stream();
-    void *a = scene_alloc(allocator, 5 * MIB, NULL), *b = scene_alloc(allocator, 5 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream side = env_stream(), other = env_stream();
+    void *a = env_alloc(allocator, 5 * MIB, NULL), *b = env_alloc(allocator, 5 * MIB, NULL);
 
     (void)state;
     assert_int_equal(xseg_sim_launch(side, FOREVER), XSEG_OK);
@@ -40,69 +40,68 @@ static void a_stream_that_has_passed_is_not_asked(void **state)
     assert_int_equal(xseg_record_stream(allocator, a, side), XSEG_OK);
     assert_int_equal(xseg_record_stream(allocator, b, side), XSEG_OK);
     assert_int_equal(xseg_record_stream(allocator, b, other), XSEG_OK);
-    scene_free(allocator, a);
-    scene_free(allocator, b);
+    env_free(allocator, a);
+    env_free(allocator, b);
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
 
     const uint64_t calls = xseg_sim_calls(NULL);
     assert_int_equal(xseg_stream_synchronized(allocator, 0, side), XSEG_OK);
     assert_int_equal(xseg_sim_calls(NULL), calls);
-    assert_int_equal(scene_block(allocator, a).state, XSEG_BLOCK_CACHED);
-    assert_int_equal(scene_block(allocator, b).state, XSEG_BLOCK_PENDING_FREE);
+    assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(env_block(allocator, b).state, XSEG_BLOCK_PENDING_FREE);
     /* Once more, a stream that is not known, and one without anything to wait for. */
     assert_int_equal(xseg_stream_synchronized(allocator, 0, side), XSEG_OK);
     assert_int_equal(xseg_stream_synchronized(allocator, 0, (xseg_stream)(uintptr_t)0x5000),
                      XSEG_OK);
     assert_int_equal(xseg_stream_synchronized(allocator, 0, NULL), XSEG_OK);
-    scene_expect_error(xseg_stream_synchronized(allocator, 9, side), XSEG_ERR_ARGUMENT,
-                       "device 9 does not exist");
+    env_expect_error(xseg_stream_synchronized(allocator, 9, side), XSEG_ERR_ARGUMENT,
+                     "device 9 does not exist");
     assert_int_equal(xseg_sim_finish(other), XSEG_OK);
     assert_int_equal(xseg_stream_synchronized(allocator, 0, other), XSEG_OK);
-    assert_int_equal(scene_block(allocator, b).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(env_block(allocator, b).state, XSEG_BLOCK_CACHED);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(side);
-    scene_stream_destroy(other);
+    env_stream_destroy(side);
+    env_stream_destroy(other);
 }
 
 /* What a stream that is gone had cached serves the next stream, once its work has finished. */
 static void memory_of_a_gone_stream_is_handed_over(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    xseg_stream first = scene_stream();
-    void *kept = scene_alloc(allocator, 5 * MIB, first),
-         *a = scene_alloc(allocator, 7 * MIB, first);
+    struct xseg_allocator *allocator = env_open(NULL);
+    xseg_stream first = env_stream();
+    void *kept = env_alloc(allocator, 5 * MIB, first), *a = env_alloc(allocator, 7 * MIB, first);
 
     (void)state;
-    scene_free(allocator, a);
+    env_free(allocator, a);
     assert_int_equal(xseg_sim_launch(first, FOREVER), XSEG_OK);
     assert_int_equal(xseg_stream_retire(allocator, 0, first), XSEG_OK);
     assert_int_equal(xseg_stream_retire(allocator, 0, first), XSEG_OK);
-    assert_ptr_equal(scene_block(allocator, kept).stream, first);
+    assert_ptr_equal(env_block(allocator, kept).stream, first);
 
     /* While its work runs, nobody gets its memory. */
-    const xseg_stream second = scene_stream();
-    void *b = scene_alloc(allocator, 7 * MIB, second);
+    const xseg_stream second = env_stream();
+    void *b = env_alloc(allocator, 7 * MIB, second);
     assert_ptr_not_equal(b, a);
-    assert_ptr_equal(scene_block(allocator, kept).stream, first);
-    scene_free(allocator, b);
+    assert_ptr_equal(env_block(allocator, kept).stream, first);
+    env_free(allocator, b);
     assert_int_equal(xseg_sim_finish(first), XSEG_OK);
 
-    const xseg_stream third = scene_stream();
-    void *c = scene_alloc(allocator, 7 * MIB, third);
+    const xseg_stream third = env_stream();
+    void *c = env_alloc(allocator, 7 * MIB, third);
     assert_ptr_equal(c, a);
-    assert_ptr_equal(scene_block(allocator, kept).stream, third);
+    assert_ptr_equal(env_block(allocator, kept).stream, third);
     /* A use there is one on the block's own stream: what is freed serves it at once. */
     assert_int_equal(xseg_record_stream(allocator, kept, third), XSEG_OK);
     assert_int_equal(xseg_sim_launch(third, FOREVER), XSEG_OK);
-    scene_free(allocator, kept);
-    assert_ptr_equal(scene_alloc(allocator, 5 * MIB, third), kept);
-    scene_free(allocator, kept);
-    scene_free(allocator, c);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
-    scene_stream_destroy(first);
+    env_free(allocator, kept);
+    assert_ptr_equal(env_alloc(allocator, 5 * MIB, third), kept);
+    env_free(allocator, kept);
+    env_free(allocator, c);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    env_stream_destroy(first);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(second);
-    scene_stream_destroy(third);
+    env_stream_destroy(second);
+    env_stream_destroy(third);
 }
 
 /* A handle that comes again is another stream: it waits for nothing of the old one, and shares
@@ -114,26 +113,26 @@ static void a_handle_that_comes_again_is_another_stream(void **state)
 
     (void)state;
     settings.reuse_handles = true;
-    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     for (unsigned round = 0; round < 50; round++) {
-        const xseg_stream stream = scene_stream();
-        void *ptr = scene_alloc(allocator, 3 * MIB, stream);
+        const xseg_stream stream = env_stream();
+        void *ptr = env_alloc(allocator, 3 * MIB, stream);
 
-        scene_free(allocator, ptr);
+        env_free(allocator, ptr);
         assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
-        scene_stream_destroy(stream);
-        const xseg_stream next = scene_stream();
+        env_stream_destroy(stream);
+        const xseg_stream next = env_stream();
         came_again += next == stream;
-        ptr = scene_alloc(allocator, 3 * MIB, next);
-        assert_ptr_equal(scene_block(allocator, ptr).stream, next);
-        scene_free(allocator, ptr);
+        ptr = env_alloc(allocator, 3 * MIB, next);
+        assert_ptr_equal(env_block(allocator, ptr).stream, next);
+        env_free(allocator, ptr);
         assert_int_equal(xseg_stream_retire(allocator, 0, next), XSEG_OK);
-        scene_stream_destroy(next);
+        env_stream_destroy(next);
     }
     assert_int_equal(came_again, 50);
     /* A single segment went from stream to stream. */
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].peak, 20 * MIB);
-    scene_close(allocator);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].peak, 20 * MIB);
+    env_close(allocator);
 }
 
 /* A stream takes the place of one with its handle while a block still has to be looked at there: a wait
@@ -145,31 +144,31 @@ static void a_handle_that_comes_again_is_waited_for(void **state)
 
     (void)state;
     settings.reuse_handles = true;
-    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
-    const xseg_stream old = scene_stream(), other = scene_stream();
-    of_old = scene_alloc(allocator, 3 * MIB, NULL);
-    of_other = scene_alloc(allocator, 3 * MIB, NULL);
-    of_again = scene_alloc(allocator, 3 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    const xseg_stream old = env_stream(), other = env_stream();
+    of_old = env_alloc(allocator, 3 * MIB, NULL);
+    of_other = env_alloc(allocator, 3 * MIB, NULL);
+    of_again = env_alloc(allocator, 3 * MIB, NULL);
     assert_int_equal(xseg_record_stream(allocator, of_old, old), XSEG_OK);
     assert_int_equal(xseg_stream_retire(allocator, 0, old), XSEG_OK);
-    scene_stream_destroy(old);
-    scene_free(allocator, scene_alloc(allocator, 512, other));
+    env_stream_destroy(old);
+    env_free(allocator, env_alloc(allocator, 512, other));
 
-    scene_free(allocator, of_old);
+    env_free(allocator, of_old);
     assert_int_equal(xseg_record_stream(allocator, of_other, other), XSEG_OK);
-    scene_work(allocator, other, of_other);
-    scene_free(allocator, of_other);
-    const xseg_stream again = scene_stream();
+    env_launch(allocator, other, of_other);
+    env_free(allocator, of_other);
+    const xseg_stream again = env_stream();
     assert_ptr_equal(again, old);
     assert_int_equal(xseg_record_stream(allocator, of_again, again), XSEG_OK);
-    scene_work(allocator, again, of_again);
-    scene_free(allocator, of_again);
+    env_launch(allocator, again, of_again);
+    env_free(allocator, of_again);
 
-    scene_empty_cache(allocator);
-    assert_int_equal(scene_stats(allocator).active[XSEG_STAT_ALL].current, 0);
+    env_empty_cache(allocator);
+    assert_int_equal(env_stats(allocator).active[XSEG_STAT_ALL].current, 0);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(again);
-    scene_stream_destroy(other);
+    env_stream_destroy(again);
+    env_stream_destroy(other);
 }
 
 /* While the work of the old stream runs, a new one with its handle gets none of its memory. */
@@ -179,151 +178,151 @@ static void a_handle_may_come_again_before_the_work_has_ended(void **state)
 
     (void)state;
     settings.reuse_handles = true;
-    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
-    const xseg_stream old = scene_stream();
-    void *kept = scene_alloc(allocator, 5 * MIB, old), *a = scene_alloc(allocator, 5 * MIB, old);
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    const xseg_stream old = env_stream();
+    void *kept = env_alloc(allocator, 5 * MIB, old), *a = env_alloc(allocator, 5 * MIB, old);
 
-    scene_free(allocator, a);
+    env_free(allocator, a);
     assert_int_equal(xseg_sim_launch_on(old, 1000000, (uintptr_t)a, 4096), XSEG_OK);
     assert_int_equal(xseg_stream_retire(allocator, 0, old), XSEG_OK);
-    scene_stream_destroy(old);
-    const xseg_stream young = scene_stream();
+    env_stream_destroy(old);
+    const xseg_stream young = env_stream();
     assert_ptr_equal(young, old);
-    void *b = scene_alloc(allocator, 5 * MIB, young);
+    void *b = env_alloc(allocator, 5 * MIB, young);
     assert_ptr_not_equal(b, a);
     /* A block of the old stream comes back to the old one's cache. */
-    scene_free(allocator, kept);
-    scene_free(allocator, b);
-    assert_ptr_equal(scene_alloc(allocator, 5 * MIB, young), b);
+    env_free(allocator, kept);
+    env_free(allocator, b);
+    assert_ptr_equal(env_alloc(allocator, 5 * MIB, young), b);
     xseg_sim_advance(2000000);
-    scene_free(allocator, b);
+    env_free(allocator, b);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(young);
+    env_stream_destroy(young);
 }
 
 /* A trim asks the event that was recorded when the stream left, since the stream is no more. */
 static void a_trim_takes_what_a_gone_stream_left(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_trim_result done = {sizeof(done)};
-    const xseg_stream stream = scene_stream();
+    const xseg_stream stream = env_stream();
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 3 * MIB, stream));
+    env_free(allocator, env_alloc(allocator, 3 * MIB, stream));
     assert_int_equal(xseg_sim_launch(stream, FOREVER), XSEG_OK);
     assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
     assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
     assert_int_equal(done.kept_busy, 20 * MIB);
     assert_int_equal(done.released, 0);
     assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
     assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
     assert_int_equal(done.released, 20 * MIB);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* A use on a stream that has left since: its last event stands for it. */
 static void uses_on_a_gone_stream_wait_for_its_last_event(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream side = scene_stream();
-    void *a = scene_alloc(allocator, 5 * MIB, NULL), *b = scene_alloc(allocator, 5 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream side = env_stream();
+    void *a = env_alloc(allocator, 5 * MIB, NULL), *b = env_alloc(allocator, 5 * MIB, NULL);
 
     (void)state;
     assert_int_equal(xseg_sim_launch(side, FOREVER), XSEG_OK);
     assert_int_equal(xseg_record_stream(allocator, a, side), XSEG_OK);
     assert_int_equal(xseg_record_stream(allocator, b, side), XSEG_OK);
     assert_int_equal(xseg_stream_retire(allocator, 0, side), XSEG_OK);
-    scene_free(allocator, a);
-    scene_free(allocator, scene_alloc(allocator, 1, NULL));
-    assert_int_equal(scene_block(allocator, a).state, XSEG_BLOCK_PENDING_FREE);
+    env_free(allocator, a);
+    env_free(allocator, env_alloc(allocator, 1, NULL));
+    assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_PENDING_FREE);
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
-    scene_stream_destroy(side);
-    scene_free(allocator, scene_alloc(allocator, 1, NULL));
-    assert_int_equal(scene_block(allocator, a).state, XSEG_BLOCK_CACHED);
+    env_stream_destroy(side);
+    env_free(allocator, env_alloc(allocator, 1, NULL));
+    assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_CACHED);
 
     /* When the next stream is met, the old one is known to have passed. */
-    const xseg_stream next = scene_stream();
-    scene_free(allocator, scene_alloc(allocator, 1, next));
-    scene_free(allocator, b);
-    scene_free(allocator, scene_alloc(allocator, 1, NULL));
-    assert_int_equal(scene_block(allocator, b).state, XSEG_BLOCK_CACHED);
+    const xseg_stream next = env_stream();
+    env_free(allocator, env_alloc(allocator, 1, next));
+    env_free(allocator, b);
+    env_free(allocator, env_alloc(allocator, 1, NULL));
+    assert_int_equal(env_block(allocator, b).state, XSEG_BLOCK_CACHED);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(next);
+    env_stream_destroy(next);
 }
 
 /* The last event of a stream is asked about while a block still waits for it, whose own question failed:
  * it stays the block's, and is not recorded anew for other work. */
 static void an_event_that_a_block_waits_for_is_kept(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream side = scene_stream(), next = scene_stream();
-    void *a = scene_alloc(allocator, 5 * MIB, NULL), *b = scene_alloc(allocator, 5 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream side = env_stream(), next = env_stream();
+    void *a = env_alloc(allocator, 5 * MIB, NULL), *b = env_alloc(allocator, 5 * MIB, NULL);
 
     (void)state;
     assert_int_equal(xseg_sim_launch(side, FOREVER), XSEG_OK);
     assert_int_equal(xseg_record_stream(allocator, a, side), XSEG_OK);
     assert_int_equal(xseg_stream_retire(allocator, 0, side), XSEG_OK);
-    scene_free(allocator, a);
+    env_free(allocator, a);
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
-    scene_stream_destroy(side);
+    env_stream_destroy(side);
 
     /* A call that meets a new stream asks about those that leave. */
     assert_int_equal(xseg_sim_fail("cuEventQuery", 1, 999), XSEG_OK);
     assert_int_equal(xseg_record_stream(allocator, b, next), XSEG_OK);
     assert_true(xseg_sim_failed());
-    assert_int_equal(scene_block(allocator, a).state, XSEG_BLOCK_PENDING_FREE);
+    assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_PENDING_FREE);
     assert_int_equal(xseg_sim_launch(next, FOREVER), XSEG_OK);
-    scene_free(allocator, b);
-    scene_free(allocator, scene_alloc(allocator, 1, NULL));
-    assert_int_equal(scene_block(allocator, a).state, XSEG_BLOCK_CACHED);
-    assert_int_equal(scene_block(allocator, b).state, XSEG_BLOCK_PENDING_FREE);
+    env_free(allocator, b);
+    env_free(allocator, env_alloc(allocator, 1, NULL));
+    assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(env_block(allocator, b).state, XSEG_BLOCK_PENDING_FREE);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(next);
+    env_stream_destroy(next);
 }
 
 /* The 20,000th stream costs what the 100th did, in driver calls and in host memory. */
 static void streams_that_come_and_go_leave_nothing(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     uint64_t host = 0, calls = 0, each = 0;
 
     (void)state;
     for (unsigned i = 0; i < 20000; i++) {
-        const xseg_stream stream = scene_stream();
+        const xseg_stream stream = env_stream();
 
         calls = xseg_sim_calls(NULL);
-        scene_free(allocator, scene_alloc(allocator, 512 + i % 3 * MIB, stream));
+        env_free(allocator, env_alloc(allocator, 512 + i % 3 * MIB, stream));
         assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
         calls = xseg_sim_calls(NULL) - calls;
-        scene_stream_destroy(stream);
+        env_stream_destroy(stream);
         each = i == 100 ? calls : each;
-        host = i == 100 ? scene_stats(allocator).host_bytes : host;
+        host = i == 100 ? env_stats(allocator).host_bytes : host;
     }
     assert_int_equal(calls, each);
-    assert_int_equal(scene_stats(allocator).host_bytes, host);
-    scene_close(allocator);
+    assert_int_equal(env_stats(allocator).host_bytes, host);
+    env_close(allocator);
 }
 
 static void default_streams_never_go(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
 
     (void)state;
     for (uintptr_t handle = 0; handle <= 2; handle++)
-        scene_expect_error(xseg_stream_retire(allocator, 0, (xseg_stream)handle), XSEG_ERR_ARGUMENT,
-                           "default stream");
-    scene_expect_error(xseg_stream_retire(NULL, 0, NULL), XSEG_ERR_ARGUMENT, "NULL");
+        env_expect_error(xseg_stream_retire(allocator, 0, (xseg_stream)handle), XSEG_ERR_ARGUMENT,
+                         "default stream");
+    env_expect_error(xseg_stream_retire(NULL, 0, NULL), XSEG_ERR_ARGUMENT, "NULL");
     assert_int_equal(xseg_stream_retire(allocator, 0, (xseg_stream)(uintptr_t)0x7000), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* A block freed behind events waits for them, whatever becomes of the events afterwards. */
 static void a_block_is_freed_after_events(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream one = scene_stream(), two = scene_stream();
-    void *ptr = scene_alloc(allocator, 5 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream one = env_stream(), two = env_stream();
+    void *ptr = env_alloc(allocator, 5 * MIB, NULL);
     xseg_event events[2];
 
     (void)state;
@@ -334,41 +333,41 @@ static void a_block_is_freed_after_events(void **state)
     assert_int_equal(xseg_free_after(allocator, ptr, events, 2), XSEG_OK);
     assert_int_equal(cuEventDestroy_v2(events[0]), 0);
     assert_int_equal(cuEventDestroy_v2(events[1]), 0);
-    assert_int_equal(scene_stats(allocator).allocated_bytes[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(env_stats(allocator).allocated_bytes[XSEG_STAT_ALL].current, 0);
     assert_int_equal(xseg_sim_finish(one), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 1, NULL));
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
+    env_free(allocator, env_alloc(allocator, 1, NULL));
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
     assert_int_equal(xseg_sim_finish(two), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 1, NULL));
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
+    env_free(allocator, env_alloc(allocator, 1, NULL));
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(one);
-    scene_stream_destroy(two);
+    env_stream_destroy(one);
+    env_stream_destroy(two);
 }
 
 /* Events that are complete cost a query and nothing else; without any it is a plain free. */
 static void complete_events_are_not_waited_for(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    void *a = scene_alloc(allocator, 5 * MIB, NULL), *b = scene_alloc(allocator, 5 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    void *a = env_alloc(allocator, 5 * MIB, NULL), *b = env_alloc(allocator, 5 * MIB, NULL);
     xseg_event event = event_on(NULL);
 
     (void)state;
     assert_int_equal(xseg_free_after(allocator, a, &event, 1), XSEG_OK);
-    assert_int_equal(scene_block(allocator, a).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_CACHED);
     assert_int_equal(xseg_sim_calls("cuStreamWaitEvent"), 0);
     assert_int_equal(xseg_free_after(allocator, b, NULL, 0), XSEG_OK);
     assert_int_equal(xseg_free_after(allocator, NULL, NULL, 0), XSEG_OK);
-    scene_expect_error(xseg_free_after(allocator, a, &event, 1), XSEG_ERR_NOT_ALLOCATED, "cached");
-    scene_expect_error(xseg_free_after(allocator, a, NULL, 1), XSEG_ERR_ARGUMENT, "events");
-    a = scene_alloc(allocator, 5 * MIB, NULL);
+    env_expect_error(xseg_free_after(allocator, a, &event, 1), XSEG_ERR_NOT_ALLOCATED, "cached");
+    env_expect_error(xseg_free_after(allocator, a, NULL, 1), XSEG_ERR_ARGUMENT, "events");
+    a = env_alloc(allocator, 5 * MIB, NULL);
     assert_int_equal(cuEventDestroy_v2(event), 0);
     event = NULL;
-    scene_expect_error(xseg_free_after(allocator, a, &event, 1), XSEG_ERR_ARGUMENT,
-                       "events[0] is NULL");
-    assert_int_equal(scene_block(allocator, a).state, XSEG_BLOCK_ALLOCATED);
-    scene_free(allocator, a);
-    scene_close(allocator);
+    env_expect_error(xseg_free_after(allocator, a, &event, 1), XSEG_ERR_ARGUMENT,
+                     "events[0] is NULL");
+    assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_ALLOCATED);
+    env_free(allocator, a);
+    env_close(allocator);
 }
 
 int main(void)

@@ -3,8 +3,8 @@
  * The figures of all devices at once: they are those of the other reports, and reading them asks nobody and waits for
  * nothing.
  */
-#include "tests/support/due.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/trim_due.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static struct xseg_allocator *open_on(size_t mib, const char *config)
 
     settings.devices = DEVICES;
     settings.memory_bytes = mib * MIB;
-    return scene_open_with_clock(&settings, config);
+    return env_open_with_clock(&settings, config);
 }
 
 static void *alloc_on(struct xseg_allocator *allocator, int device, size_t bytes)
@@ -133,20 +133,20 @@ static void arguments_are_checked(void **state)
     size_t count = 77;
 
     (void)state;
-    scene_expect_error(xseg_device_stats_get(NULL, devices, sizeof(devices[0]), DEVICES, &count),
-                       XSEG_ERR_ARGUMENT, "allocator");
-    scene_expect_error(xseg_device_stats_get(allocator, NULL, sizeof(devices[0]), 1, &count),
-                       XSEG_ERR_ARGUMENT, "devices is NULL");
-    scene_expect_error(xseg_device_stats_get(allocator, devices, 4, DEVICES, &count),
-                       XSEG_ERR_ARGUMENT, "is unknown");
-    scene_expect_error(xseg_device_stats_get(allocator, devices, sizeof(devices[0]) + 1, 1, &count),
-                       XSEG_ERR_ARGUMENT, "entry_bytes");
-    scene_expect_error(xseg_device_stats_get(allocator, devices, 5000, 1, &count),
-                       XSEG_ERR_ARGUMENT, "struct xseg_device_stats");
+    env_expect_error(xseg_device_stats_get(NULL, devices, sizeof(devices[0]), DEVICES, &count),
+                     XSEG_ERR_ARGUMENT, "allocator");
+    env_expect_error(xseg_device_stats_get(allocator, NULL, sizeof(devices[0]), 1, &count),
+                     XSEG_ERR_ARGUMENT, "devices is NULL");
+    env_expect_error(xseg_device_stats_get(allocator, devices, 4, DEVICES, &count),
+                     XSEG_ERR_ARGUMENT, "is unknown");
+    env_expect_error(xseg_device_stats_get(allocator, devices, sizeof(devices[0]) + 1, 1, &count),
+                     XSEG_ERR_ARGUMENT, "entry_bytes");
+    env_expect_error(xseg_device_stats_get(allocator, devices, 5000, 1, &count), XSEG_ERR_ARGUMENT,
+                     "struct xseg_device_stats");
     assert_int_equal(count, 77);
     assert_int_equal(xseg_device_stats_get(allocator, devices, sizeof(devices[0]), DEVICES, NULL),
                      XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void an_array_is_filled_as_far_as_it_goes(void **state)
@@ -171,7 +171,7 @@ static void an_array_is_filled_as_far_as_it_goes(void **state)
         for (size_t i = filled; i <= DEVICES; i++)
             assert_memory_equal(&devices[i], behind, sizeof(behind));
     }
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* A program that was built when the entries were shorter, and one that was built when they are longer. */
@@ -186,7 +186,7 @@ static void entries_of_other_versions_are_filled_as_far_as_both_go(void **state)
     unsigned char shorter[DEVICES][SHORT];
 
     (void)state;
-    scene_free(allocator, alloc_on(allocator, 2, 4 * MIB));
+    env_free(allocator, alloc_on(allocator, 2, 4 * MIB));
     memset(longer, 0xa5, sizeof(longer));
     assert_int_equal(
         xseg_device_stats_get(allocator, &longer[0].known, sizeof(longer[0]), DEVICES, NULL),
@@ -205,7 +205,7 @@ static void entries_of_other_versions_are_filled_as_far_as_both_go(void **state)
         assert_int_equal(longer[i].known.is_open, i == 2);
         assert_int_equal(longer[i].more, UINT64_C(0xa5a5a5a5a5a5a5a5));
     }
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- What they say. --- */
@@ -222,24 +222,24 @@ static void looking_opens_no_device(void **state)
             expect_closed(&devices[i], i);
     }
     assert_int_equal(xseg_sim_calls("cuDevicePrimaryCtxRetain"), 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Device 0 is used, device 1 is lost, device 2 is full, device 3 nobody has used. */
 static void each_device_has_its_own(void **state)
 {
     struct xseg_allocator *allocator = open_on(512, "expandable_segments:True");
-    const xseg_stream side = scene_stream();
+    const xseg_stream side = env_stream();
     struct xseg_device_stats devices[DEVICES];
     void *live = alloc_on(allocator, 0, 100 * MIB), *pending = alloc_on(allocator, 0, 60 * MIB);
     void *lost = alloc_on(allocator, 1, 40 * MIB), *full = alloc_on(allocator, 2, 500 * MIB);
     void *none = NULL;
 
     (void)state;
-    scene_free(allocator, alloc_on(allocator, 0, 40 * MIB));
+    env_free(allocator, alloc_on(allocator, 0, 40 * MIB));
     assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
     assert_int_equal(xseg_record_stream(allocator, pending, side), XSEG_OK);
-    scene_free(allocator, pending);
+    env_free(allocator, pending);
     assert_int_equal(xseg_sim_fail("cuMemCreate", 1, ILLEGAL_ADDRESS), XSEG_OK);
     assert_int_equal(xseg_alloc(allocator, 1, 100 * MIB, NULL, &none), XSEG_ERR_DEVICE_LOST);
     assert_int_equal(xseg_alloc(allocator, 2, 40 * MIB, NULL, &none), XSEG_ERR_NO_MEMORY);
@@ -261,11 +261,11 @@ static void each_device_has_its_own(void **state)
     assert_int_equal(devices[2].free_bytes, 12 * MIB);
     assert_int_equal(devices[2].free_age_ms, 0);
     expect_closed(&devices[3], 3);
-    scene_free(allocator, live);
-    scene_free(allocator, lost);
-    scene_free(allocator, full);
+    env_free(allocator, live);
+    env_free(allocator, lost);
+    env_free(allocator, full);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(side);
+    env_stream_destroy(side);
 }
 
 /* What others have is as old as the driver's answer, what is taken here is of now. */
@@ -275,8 +275,8 @@ static void free_is_as_last_learned(void **state)
     void *block = NULL;
 
     (void)state;
-    assert_int_equal(scene_try_open("expandable_segments:False", &other), XSEG_OK);
-    void *theirs = scene_alloc(other, 40 * MIB, NULL), *ours = alloc_on(allocator, 0, 20 * MIB);
+    assert_int_equal(env_try_open("expandable_segments:False", &other), XSEG_OK);
+    void *theirs = env_alloc(other, 40 * MIB, NULL), *ours = alloc_on(allocator, 0, 20 * MIB);
     assert_int_equal(look_at(allocator, 0).free_bytes, UINT64_MAX);
     assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
     assert_int_equal(look_at(allocator, 0).free_bytes, 40 * MIB);
@@ -285,7 +285,7 @@ static void free_is_as_last_learned(void **state)
     void *more = alloc_on(allocator, 0, 30 * MIB);
     assert_int_equal(look_at(allocator, 0).free_bytes, 10 * MIB);
     /* The others give theirs back, and nobody has asked since. */
-    scene_free(other, theirs);
+    env_free(other, theirs);
     assert_int_equal(xseg_close(other), XSEG_OK);
     assert_int_equal(look_at(allocator, 0).free_bytes, 10 * MIB);
     /* More than was free then. */
@@ -295,10 +295,10 @@ static void free_is_as_last_learned(void **state)
     assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
     assert_int_equal(look_at(allocator, 0).free_bytes, 10 * MIB);
     assert_int_equal(look_at(allocator, 0).free_age_ms, 0);
-    scene_free(allocator, ours);
-    scene_free(allocator, more);
-    scene_free(allocator, most);
-    scene_close(allocator);
+    env_free(allocator, ours);
+    env_free(allocator, more);
+    env_free(allocator, most);
+    env_close(allocator);
 }
 
 /* With device_free_min_mb each look of decay asks, so a scheduler that ticks has fresh figures. */
@@ -307,8 +307,8 @@ static void decay_learns_what_is_free(void **state)
     struct xseg_allocator *allocator = open_on(1024, "device_free_min_mb:1"), *other = NULL;
 
     (void)state;
-    scene_free(allocator, alloc_on(allocator, 1, 100 * MIB));
-    assert_int_equal(scene_try_open(NULL, &other), XSEG_OK);
+    env_free(allocator, alloc_on(allocator, 1, 100 * MIB));
+    assert_int_equal(env_try_open(NULL, &other), XSEG_OK);
     void *theirs = alloc_on(other, 1, 200 * MIB);
     xseg_sim_advance(1000 * MS);
     assert_int_equal(trim_due(allocator, 1), XSEG_OK);
@@ -317,9 +317,9 @@ static void decay_learns_what_is_free(void **state)
     assert_int_equal(device.free_bytes, 724 * MIB);
     assert_int_equal(device.free_age_ms, 20);
     expect_statistics(allocator, &device);
-    scene_free(other, theirs);
+    env_free(other, theirs);
     assert_int_equal(xseg_close(other), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void the_lowest_limit_counts(void **state)
@@ -336,7 +336,7 @@ static void the_lowest_limit_counts(void **state)
     assert_int_equal(devices[1].limit_bytes, 256 * MIB);
     assert_int_equal(devices[2].limit_bytes, 512 * MIB);
     expect_closed(&devices[3], 3);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void pages_kept_for_reuse_are_idle(void **state)
@@ -345,7 +345,7 @@ static void pages_kept_for_reuse_are_idle(void **state)
     void *live = alloc_on(allocator, 0, 40 * MIB);
 
     (void)state;
-    scene_free(allocator, alloc_on(allocator, 0, 200 * MIB));
+    env_free(allocator, alloc_on(allocator, 0, 200 * MIB));
     assert_int_equal(look_at(allocator, 0).idle_bytes, 200 * MIB);
     for (unsigned i = 0; i < 30; i++) {
         xseg_sim_advance(10 * MS);
@@ -356,46 +356,46 @@ static void pages_kept_for_reuse_are_idle(void **state)
     assert_int_equal(device.reserved_bytes, 40 * MIB);
     assert_int_equal(device.physical_bytes, 140 * MIB);
     assert_int_equal(device.idle_bytes, 100 * MIB);
-    scene_free(allocator, live);
-    scene_close(allocator);
+    env_free(allocator, live);
+    env_close(allocator);
 }
 
 /* Blocks of a paused pool are live, and have no memory: they take away nothing of what is idle elsewhere. */
 static void a_paused_pool_takes_nothing_away(void **state)
 {
     struct xseg_allocator *allocator = open_on(1024, "expandable_segments:True");
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *block = scene_alloc_in(allocator, pool, 100 * MIB, NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    void *block = env_alloc_in(allocator, pool, 100 * MIB, NULL);
 
     (void)state;
-    scene_free(allocator, alloc_on(allocator, 0, 60 * MIB));
+    env_free(allocator, alloc_on(allocator, 0, 60 * MIB));
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     const struct xseg_device_stats device = look_at(allocator, 0);
     assert_int_equal(device.allocated_bytes, 100 * MIB);
     assert_int_equal(device.reserved_bytes, 60 * MIB);
     assert_int_equal(device.idle_bytes, 60 * MIB);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-    scene_free(allocator, block);
+    env_free(allocator, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Of all pools: one that is held, one that has ended. */
 static void cached_memory_of_every_pool_is_idle(void **state)
 {
     struct xseg_allocator *allocator = open_on(1024, "expandable_segments:True");
-    struct xseg_pool *held = scene_pool(allocator), *ended = scene_pool(allocator);
+    struct xseg_pool *held = env_pool(allocator), *ended = env_pool(allocator);
 
     (void)state;
-    scene_free(allocator, scene_alloc_in(allocator, held, 20 * MIB, NULL));
-    scene_free(allocator, scene_alloc_in(allocator, ended, 40 * MIB, NULL));
-    scene_free(allocator, alloc_on(allocator, 0, 80 * MIB));
+    env_free(allocator, env_alloc_in(allocator, held, 20 * MIB, NULL));
+    env_free(allocator, env_alloc_in(allocator, ended, 40 * MIB, NULL));
+    env_free(allocator, alloc_on(allocator, 0, 80 * MIB));
     assert_int_equal(xseg_pool_release(ended), XSEG_OK);
     const struct xseg_device_stats device = look_at(allocator, 0);
     expect_statistics(allocator, &device);
     assert_int_equal(device.idle_bytes, 140 * MIB);
     assert_int_equal(xseg_pool_release(held), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- While something happens. --- */
@@ -476,9 +476,9 @@ static void a_growth_that_waits_holds_up_nothing(void **state)
     assert_int_equal(pthread_join(thread, &block), 0);
     assert_non_null(block);
     assert_int_equal(look_at(allocator, 0).allocated_bytes, 20 * MIB);
-    scene_free(allocator, block);
+    env_free(allocator, block);
     assert_int_equal(xseg_pool_release(growth.pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void a_forked_child_is_refused(void **state)
@@ -498,7 +498,7 @@ static void a_forked_child_is_refused(void **state)
     }
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_int_equal(result, 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 int main(void)

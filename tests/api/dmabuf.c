@@ -5,8 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/support/env.h"
 #include "tests/support/process.h"
-#include "tests/support/scene.h"
 
 #define EXPANDABLE "expandable_segments:True,rdma:True"
 
@@ -25,7 +25,7 @@ static void expect_error(struct xseg_allocator *allocator, const void *address, 
     uint64_t offset = 77;
     int fd = 77;
 
-    scene_expect_error(xseg_dmabuf_open(allocator, address, bytes, 0, &fd, &offset), status, text);
+    env_expect_error(xseg_dmabuf_open(allocator, address, bytes, 0, &fd, &offset), status, text);
     assert_int_equal(fd, 77);
     assert_int_equal(offset, 77);
 }
@@ -39,8 +39,8 @@ static void a_range_of_many_pages_has_one_descriptor(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = scene_open(configs[i]);
-        char *block = scene_alloc(allocator, 214 * MIB, NULL);
+        struct xseg_allocator *allocator = env_open(configs[i]);
+        char *block = env_alloc(allocator, 214 * MIB, NULL);
         uint64_t offset = 7;
         int fd = -1;
 
@@ -55,8 +55,8 @@ static void a_range_of_many_pages_has_one_descriptor(void **state)
         assert_int_equal(offset, 512);
         expect_registered(fd, offset, 50 * MIB);
         assert_int_equal(close(fd), 0);
-        scene_free(allocator, block);
-        scene_close(allocator);
+        env_free(allocator, block);
+        env_close(allocator);
     }
 }
 
@@ -64,36 +64,36 @@ static void a_range_of_many_pages_has_one_descriptor(void **state)
 
 static void a_pin_keeps_the_pages_until_the_close(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(EXPANDABLE);
-    char *block = scene_alloc(allocator, 40 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open(EXPANDABLE);
+    char *block = env_alloc(allocator, 40 * MIB, NULL);
     uint64_t offset = 0, reserved;
     int fd = -1;
 
     (void)state;
     assert_int_equal(xseg_dmabuf_open(allocator, block, 40 * MIB, XSEG_DMABUF_PIN, &fd, &offset),
                      XSEG_OK);
-    scene_free(allocator, block);
-    scene_empty_cache(allocator);
-    reserved = scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+    env_free(allocator, block);
+    env_empty_cache(allocator);
+    reserved = env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
     assert_int_equal(reserved, 40 * MIB);
     expect_registered(fd, 0, 40 * MIB);
-    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "pinned");
+    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "pinned");
     assert_int_equal(xseg_dmabuf_close(allocator, fd), XSEG_OK);
     assert_int_equal(fcntl(fd, F_GETFD), -1);
-    scene_expect_error(xseg_dmabuf_close(allocator, fd), XSEG_ERR_ARGUMENT,
-                       "fd is not a pinned descriptor of xseg_dmabuf_open(),");
-    scene_empty_cache(allocator);
-    reserved = scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+    env_expect_error(xseg_dmabuf_close(allocator, fd), XSEG_ERR_ARGUMENT,
+                     "fd is not a pinned descriptor of xseg_dmabuf_open(),");
+    env_empty_cache(allocator);
+    reserved = env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
     assert_int_equal(reserved, 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- What is refused. --- */
 
 static void bad_input_is_refused_with_the_page_that_is_the_reason(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(EXPANDABLE);
-    char *block = scene_alloc(allocator, 40 * MIB, NULL), host[64], text[64];
+    struct xseg_allocator *allocator = env_open(EXPANDABLE);
+    char *block = env_alloc(allocator, 40 * MIB, NULL), host[64], text[64];
     struct xseg_pool *pool = NULL;
     uint64_t offset = 0;
     int fd = -1;
@@ -106,46 +106,46 @@ static void bad_input_is_refused_with_the_page_that_is_the_reason(void **state)
                  "not in memory of this allocator");
     (void)snprintf(text, sizeof(text), "address is not mapped, %p", (void *)(block + 40 * MIB));
     expect_error(allocator, block, 50 * MIB, XSEG_ERR_NOT_ALLOCATED, text);
-    scene_expect_error(xseg_dmabuf_open(allocator, block, 1, 8, &fd, &offset), XSEG_ERR_ARGUMENT,
-                       "unknown flags, 0x8");
-    scene_expect_error(xseg_dmabuf_open(allocator, block, 1, 0, NULL, &offset), XSEG_ERR_ARGUMENT,
-                       "fd is NULL");
+    env_expect_error(xseg_dmabuf_open(allocator, block, 1, 8, &fd, &offset), XSEG_ERR_ARGUMENT,
+                     "unknown flags, 0x8");
+    env_expect_error(xseg_dmabuf_open(allocator, block, 1, 0, NULL, &offset), XSEG_ERR_ARGUMENT,
+                     "fd is NULL");
     /* Nothing here maps memory over PCIe. */
-    scene_expect_error(xseg_dmabuf_open(allocator, block, MIB, XSEG_DMABUF_PCIE, &fd, &offset),
-                       XSEG_ERR_UNSUPPORTED, "cuMemGetHandleForAddressRange");
+    env_expect_error(xseg_dmabuf_open(allocator, block, MIB, XSEG_DMABUF_PCIE, &fd, &offset),
+                     XSEG_ERR_UNSUPPORTED, "cuMemGetHandleForAddressRange");
     assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
-    char *paused = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
+    char *paused = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     expect_error(allocator, paused, MIB, XSEG_ERR_PAUSED, "paused");
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-    scene_free(allocator, paused);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, paused);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 static void memory_without_rdma_is_refused_with_the_reason(void **state)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    void *block = scene_alloc(allocator, 40 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    void *block = env_alloc(allocator, 40 * MIB, NULL);
 
     (void)state;
     expect_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED, "page was created without rdma");
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
     settings.rdma = XSEG_SIM_RDMA_CREATE_FAILS;
-    allocator = scene_open_on(&settings, EXPANDABLE);
-    block = scene_alloc(allocator, 40 * MIB, NULL);
+    allocator = env_open_on(&settings, EXPANDABLE);
+    block = env_alloc(allocator, 40 * MIB, NULL);
     expect_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED, "rdma does not work on this device");
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
     settings = (struct xseg_sim_settings){.struct_size = sizeof(struct xseg_sim_settings)};
     settings.without_dma_buf = true;
-    allocator = scene_open_on(&settings, EXPANDABLE);
-    block = scene_alloc(allocator, 4 * MIB, NULL);
+    allocator = env_open_on(&settings, EXPANDABLE);
+    block = env_alloc(allocator, 4 * MIB, NULL);
     expect_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED, "cuMemGetHandleForAddressRange");
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 /* --- Two processes. --- */
@@ -160,7 +160,7 @@ static void give_out(int socket, const struct xseg_sim_settings *settings)
     char order;
 
     if (read(socket, &order, 1) != 1 || xseg_sim_reset(settings) != XSEG_OK ||
-        scene_try_open(EXPANDABLE, &allocator) != XSEG_OK ||
+        env_try_open(EXPANDABLE, &allocator) != XSEG_OK ||
         xseg_alloc(allocator, 0, 100 * MIB, NULL, &block) != XSEG_OK)
         _exit(1);
     for (unsigned i = 0; i < 2; i++)
@@ -188,7 +188,7 @@ static void a_process_that_dies_with_descriptors_leaves_nothing(void **state)
         return;
     assert_int_equal(write(process.socket, "g", 1), 1);
     assert_true(process_answer(&process));
-    assert_int_equal(scene_try_open(NULL, &own), XSEG_OK);
+    assert_int_equal(env_try_open(NULL, &own), XSEG_OK);
     assert_int_equal(xseg_alloc(own, 0, 1000 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
     assert_int_equal(kill(process.pid, SIGKILL), 0);
     assert_int_equal(waitpid(process.pid, &result, 0), process.pid);
@@ -203,8 +203,8 @@ static void a_process_that_dies_with_descriptors_leaves_nothing(void **state)
 
 static void a_forked_child_has_descriptors_and_no_calls(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(EXPANDABLE);
-    char *block = scene_alloc(allocator, 40 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open(EXPANDABLE);
+    char *block = env_alloc(allocator, 40 * MIB, NULL);
     uint64_t offset = 0;
     int fd = -1, other = -1, result = 0;
 
@@ -221,13 +221,13 @@ static void a_forked_child_has_descriptors_and_no_calls(void **state)
                   : 1);
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_int_equal(result, 0);
-    scene_free(allocator, block);
-    scene_empty_cache(allocator);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    env_free(allocator, block);
+    env_empty_cache(allocator);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
     assert_int_equal(xseg_dmabuf_close(allocator, fd), XSEG_OK);
-    scene_empty_cache(allocator);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-    scene_close(allocator);
+    env_empty_cache(allocator);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    env_close(allocator);
 }
 
 int main(void)

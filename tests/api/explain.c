@@ -2,8 +2,8 @@
 /* Why is this page not free?  Every reserved byte has one reason; and every block can be seen. */
 #include <string.h>
 
-#include "tests/support/due.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/trim_due.h"
 
 #define SECOND UINT64_C(1000000000)
 
@@ -48,14 +48,14 @@ static const struct told *explain(struct xseg_allocator *allocator, const struct
     assert_int_equal(sum_of(&told.sums), told.sums.reserved);
     if (where == NULL)
         assert_int_equal(told.sums.reserved,
-                         scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current);
+                         env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current);
     return &told;
 }
 
 static bool free_live(void *context, const struct xseg_block_info *block)
 {
     if (block->state == XSEG_BLOCK_ALLOCATED)
-        scene_free(context, block->base);
+        env_free(context, block->base);
     return true;
 }
 
@@ -63,7 +63,7 @@ static bool free_live(void *context, const struct xseg_block_info *block)
 static void close_all(struct xseg_allocator *allocator)
 {
     assert_int_equal(xseg_for_each_block(allocator, NULL, free_live, allocator), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* A second passes and the allocator has a look, which takes nothing. */
@@ -77,9 +77,9 @@ static void pass_second(struct xseg_allocator *allocator)
 
 static void a_live_block_is_named(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    void *large = scene_alloc(allocator, 50 * MIB, NULL);
-    void *small = scene_alloc(allocator, 3000, NULL);
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    void *large = env_alloc(allocator, 50 * MIB, NULL);
+    void *small = env_alloc(allocator, 3000, NULL);
     const struct told *told = explain(allocator, NULL);
 
     (void)state;
@@ -106,13 +106,13 @@ static void a_live_block_is_named(void **state)
 /* Of several live blocks on a page the largest is named. */
 static void the_largest_block_is_named(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *most;
 
     (void)state;
-    (void)scene_alloc(allocator, 3 * MIB, NULL);
-    most = scene_alloc(allocator, 9 * MIB, NULL);
-    (void)scene_alloc(allocator, 4 * MIB, NULL);
+    (void)env_alloc(allocator, 3 * MIB, NULL);
+    most = env_alloc(allocator, 9 * MIB, NULL);
+    (void)env_alloc(allocator, 4 * MIB, NULL);
     const struct told *told = explain(allocator, NULL);
     assert_int_equal(told->count, 1);
     assert_ptr_equal(told->reason[0].block, most);
@@ -123,14 +123,14 @@ static void the_largest_block_is_named(void **state)
 
 static void a_pending_block_names_the_stream_that_it_waits_for(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    const xseg_stream stream = scene_stream();
-    void *block = scene_alloc(allocator, 20 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    const xseg_stream stream = env_stream();
+    void *block = env_alloc(allocator, 20 * MIB, NULL);
 
     (void)state;
-    scene_work(allocator, stream, block);
+    env_launch(allocator, stream, block);
     assert_int_equal(xseg_record_stream(allocator, block, stream), XSEG_OK);
-    scene_free(allocator, block);
+    env_free(allocator, block);
     const struct told *told = explain(allocator, NULL);
     assert_int_equal(told->count, 1);
     assert_int_equal(told->reason[0].kind, XSEG_REASON_PENDING);
@@ -139,55 +139,55 @@ static void a_pending_block_names_the_stream_that_it_waits_for(void **state)
     assert_ptr_equal(told->reason[0].waits_for, stream);
     assert_int_equal(told->sums.pending, 20 * MIB);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 static void idle_memory_of_a_held_pool_says_so(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    struct xseg_pool *pool = env_pool(allocator);
     void *block = NULL;
 
     (void)state;
-    block = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
-    scene_free(allocator, block);
+    block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    env_free(allocator, block);
     const struct told *told = explain(allocator, NULL);
     assert_int_equal(told->sums.pool, 40 * MIB);
     assert_ptr_equal(told->reason[0].pool, pool);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     told = explain(allocator, NULL);
     assert_int_equal(told->sums.policy, 40 * MIB);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void a_capture_keeps_idle_memory(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream stream = scene_stream();
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream stream = env_stream();
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 20 * MIB, NULL));
-    scene_capture_begin(pool, stream);
+    env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
+    env_capture_begin(pool, stream);
     const struct told *told = explain(allocator, NULL);
     assert_int_equal(told->sums.capture, 20 * MIB);
-    scene_graph_destroy(scene_capture_end(pool, stream));
+    env_graph_destroy(env_capture_end_graph(pool, stream));
     told = explain(allocator, NULL);
     assert_int_equal(told->sums.policy, 20 * MIB);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 static void work_of_its_stream_keeps_idle_memory(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    const xseg_stream stream = scene_stream();
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    const xseg_stream stream = env_stream();
     uint64_t queries;
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 20 * MIB, stream));
-    scene_free(allocator, scene_alloc(allocator, 40 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
+    env_free(allocator, env_alloc(allocator, 40 * MIB, NULL));
     assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
     queries = xseg_sim_calls("cuStreamQuery");
     const struct told *told = explain(allocator, NULL);
@@ -202,21 +202,21 @@ static void work_of_its_stream_keeps_idle_memory(void **state)
     told = explain(allocator, NULL);
     assert_int_equal(told->sums.policy, 60 * MIB);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 static void the_floor_keeps_the_youngest(void **state)
 {
-    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "idle_ms:100000,keep_mb:50");
-    const xseg_stream stream = scene_stream();
+    struct xseg_allocator *allocator = env_open_with_clock(NULL, "idle_ms:100000,keep_mb:50");
+    const xseg_stream stream = env_stream();
     uint64_t floor = 0;
 
     (void)state;
     pass_second(allocator);
-    scene_free(allocator, scene_alloc(allocator, 60 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
     pass_second(allocator);
     pass_second(allocator);
-    scene_free(allocator, scene_alloc(allocator, 40 * MIB, stream));
+    env_free(allocator, env_alloc(allocator, 40 * MIB, stream));
     pass_second(allocator);
     /* 100 MiB are reserved, 50 stay: the 40 that were freed last, and a page of the others. */
     const struct told *told = explain(allocator, NULL);
@@ -229,16 +229,16 @@ static void the_floor_keeps_the_youngest(void **state)
     assert_int_equal(floor, 40 * MIB);
     assert_true(told->sums.keep >= 50 * MIB);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 /* Within the floor everything stays; above a limit it goes, floor or not. */
 static void limits_come_before_the_floor(void **state)
 {
-    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "idle_ms:100000,keep_mb:100");
+    struct xseg_allocator *allocator = env_open_with_clock(NULL, "idle_ms:100000,keep_mb:100");
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 60 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
     assert_int_equal(explain(allocator, NULL)->sums.keep, 60 * MIB);
     assert_int_equal(xseg_config_set(allocator, "keep_mb:0,soft_limit_mb:0"), XSEG_OK);
     assert_int_equal(explain(allocator, NULL)->sums.decay, 60 * MIB);
@@ -251,12 +251,12 @@ static void limits_come_before_the_floor(void **state)
 static void the_peak_of_the_window_is_a_floor(void **state)
 {
     struct xseg_allocator *allocator =
-        scene_open_with_clock(NULL, "idle_ms:100000,keep_window_s:1000");
-    void *block = scene_alloc(allocator, 60 * MIB, NULL);
+        env_open_with_clock(NULL, "idle_ms:100000,keep_window_s:1000");
+    void *block = env_alloc(allocator, 60 * MIB, NULL);
 
     (void)state;
     pass_second(allocator);
-    scene_free(allocator, block);
+    env_free(allocator, block);
     pass_second(allocator);
     assert_int_equal(explain(allocator, NULL)->sums.keep, 60 * MIB);
     assert_int_equal(xseg_config_set(allocator, "keep_window_s:0"), XSEG_OK);
@@ -266,16 +266,16 @@ static void the_peak_of_the_window_is_a_floor(void **state)
 
 static void ages_are_those_of_the_last_free(void **state)
 {
-    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "idle_ms:1000000");
+    struct xseg_allocator *allocator = env_open_with_clock(NULL, "idle_ms:1000000");
     void *first, *second;
 
     (void)state;
     pass_second(allocator);
-    first = scene_alloc(allocator, 20 * MIB, NULL);
+    first = env_alloc(allocator, 20 * MIB, NULL);
     for (int i = 0; i < 5; i++)
         pass_second(allocator);
-    second = scene_alloc(allocator, 3 * MIB, NULL);
-    scene_free(allocator, scene_alloc(allocator, 3 * MIB, NULL));
+    second = env_alloc(allocator, 3 * MIB, NULL);
+    env_free(allocator, env_alloc(allocator, 3 * MIB, NULL));
     for (int i = 0; i < 2; i++)
         pass_second(allocator);
     const struct told *told = explain(allocator, NULL);
@@ -286,17 +286,17 @@ static void ages_are_those_of_the_last_free(void **state)
         assert_true(is_first || told->reason[i].block == second);
         assert_in_range(told->reason[i].age_ms, is_first ? 7000 : 2000, is_first ? 7100 : 2100);
     }
-    scene_free(allocator, first);
-    scene_free(allocator, second);
+    env_free(allocator, first);
+    env_free(allocator, second);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
 }
 
 /* A mixture of everything, classic or not: the sums hold, and a part is a part of the whole. */
 static void check_mixture(const char *config)
 {
-    struct xseg_allocator *allocator = scene_open(config);
-    const xseg_stream stream = scene_stream();
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_allocator *allocator = env_open(config);
+    const xseg_stream stream = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
     struct xseg_request request = {sizeof(request)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     void *block[600];
@@ -311,18 +311,18 @@ static void check_mixture(const char *config)
         if (i % 4 == 0)
             assert_int_equal(xseg_alloc_with(allocator, &request, &block[i]), XSEG_OK);
         else
-            block[i] = scene_alloc(allocator, bytes, request.stream);
+            block[i] = env_alloc(allocator, bytes, request.stream);
     }
-    scene_work(allocator, stream, block[1]);
+    env_launch(allocator, stream, block[1]);
     for (size_t i = 0; i < COUNT_OF(block); i++) {
         if (i % 11 == 0)
             assert_int_equal(xseg_record_stream(allocator, block[i], stream), XSEG_OK);
         if (i % 7 != 1)
-            scene_free(allocator, block[i]);
+            env_free(allocator, block[i]);
     }
     all = explain(allocator, NULL)->sums.reserved;
     assert_int_equal(explain(allocator, NULL)->sums.in_allocated_blocks,
-                     scene_stats(allocator).allocated_bytes[XSEG_STAT_ALL].current);
+                     env_stats(allocator).allocated_bytes[XSEG_STAT_ALL].current);
     where.one_stream = true;
     own += explain(allocator, &where)->sums.reserved;
     where.stream = stream;
@@ -336,10 +336,10 @@ static void check_mixture(const char *config)
     where.device = 0;
     assert_int_equal(explain(allocator, &where)->sums.reserved, all);
     for (size_t i = 1; i < COUNT_OF(block); i += 7)
-        scene_free(allocator, block[i]);
+        env_free(allocator, block[i]);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 static void everything_adds_up(void **state)
@@ -353,39 +353,39 @@ static void everything_adds_up(void **state)
 
 static void a_pin_keeps_idle_memory(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    char *block = scene_alloc(allocator, 60 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    char *block = env_alloc(allocator, 60 * MIB, NULL);
     const struct told *told;
 
     (void)state;
     assert_int_equal(xseg_pin(allocator, block + 20 * MIB, 20 * MIB), XSEG_OK);
-    scene_free(allocator, block);
+    env_free(allocator, block);
     told = explain(allocator, NULL);
     assert_int_equal(told->sums.pinned, 20 * MIB);
     assert_int_equal(told->sums.policy, 40 * MIB);
     assert_int_equal(xseg_unpin(allocator, block + 20 * MIB, 20 * MIB), XSEG_OK);
     assert_int_equal(explain(allocator, NULL)->sums.policy, 60 * MIB);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* A paused pool reserves nothing, so there is nothing to explain; its blocks are still there. */
 static void a_paused_pool_has_no_reasons(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    struct xseg_pool *pool = env_pool(allocator);
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_explain_result sums = {sizeof(sums)};
     void *block = NULL;
 
     (void)state;
     where.pool = pool;
-    block = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
-    (void)scene_alloc(allocator, 20 * MIB, NULL);
+    block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    (void)env_alloc(allocator, 20 * MIB, NULL);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     assert_int_equal(explain(allocator, NULL)->sums.allocated, 20 * MIB);
     assert_int_equal(xseg_explain(allocator, &where, NULL, NULL, &sums), XSEG_OK);
     assert_int_equal(sums.reserved, 0);
-    assert_int_equal(scene_block(allocator, block).state, XSEG_BLOCK_ALLOCATED);
+    assert_int_equal(env_block(allocator, block).state, XSEG_BLOCK_ALLOCATED);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     assert_int_equal(explain(allocator, NULL)->sums.allocated, 60 * MIB);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
@@ -394,17 +394,17 @@ static void a_paused_pool_has_no_reasons(void **state)
 
 static void what_is_not_reserved_is_told_apart(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True,page_cache_mb:100");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True,page_cache_mb:100");
     const struct told *told;
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 60 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
     assert_int_equal(xseg_trim(allocator, NULL, NULL, NULL), XSEG_OK);
     told = explain(allocator, NULL);
     assert_int_equal(told->sums.reserved, 0);
     assert_int_equal(told->sums.page_cache + told->sums.unreleased,
-                     scene_stats(allocator).physical_bytes);
-    scene_close(allocator);
+                     env_stats(allocator).physical_bytes);
+    env_close(allocator);
 }
 
 static bool end_at_once(void *context, const struct xseg_reason *reason)
@@ -416,19 +416,19 @@ static bool end_at_once(void *context, const struct xseg_reason *reason)
 
 static bool free_block(void *context, const struct xseg_reason *reason)
 {
-    scene_free(context, reason->block);
+    env_free(context, reason->block);
     return true;
 }
 
 /* The function may call the library, and end it. */
 static void functions_are_called_without_a_lock(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     unsigned calls = 0;
 
     (void)state;
-    (void)scene_alloc(allocator, 20 * MIB, NULL);
-    (void)scene_alloc(allocator, 20 * MIB, NULL);
+    (void)env_alloc(allocator, 20 * MIB, NULL);
+    (void)env_alloc(allocator, 20 * MIB, NULL);
     assert_int_equal(xseg_explain(allocator, NULL, end_at_once, &calls, NULL), XSEG_OK);
     assert_int_equal(calls, 1);
     assert_int_equal(xseg_explain(allocator, NULL, free_block, allocator, NULL), XSEG_OK);
@@ -480,15 +480,15 @@ static void a_walk_sees_every_block(void **state)
 
     (void)state;
     for (size_t c = 0; c < COUNT_OF(configs); c++) {
-        struct xseg_allocator *allocator = scene_open(configs[c]);
+        struct xseg_allocator *allocator = env_open(configs[c]);
         void *block[2000];
 
         for (size_t i = 0; i < COUNT_OF(block); i++)
-            block[i] = scene_alloc(allocator, (i % 50 + 1) * (i % 9 == 0 ? 100 * KIB : 700), NULL);
+            block[i] = env_alloc(allocator, (i % 50 + 1) * (i % 9 == 0 ? 100 * KIB : 700), NULL);
         for (size_t i = 0; i < COUNT_OF(block); i += 3)
-            scene_free(allocator, block[i]);
+            env_free(allocator, block[i]);
         const struct seen seen = walk(allocator, NULL);
-        const struct xseg_statistics stats = scene_stats(allocator);
+        const struct xseg_statistics stats = env_stats(allocator);
         assert_int_equal(seen.live, stats.allocated_bytes[0].current);
         assert_int_equal(seen.blocks, stats.allocation[0].current);
         assert_int_equal(seen.live + seen.cached, stats.reserved_bytes[0].current);
@@ -499,16 +499,16 @@ static void a_walk_sees_every_block(void **state)
 
 static void a_walk_sees_what_is_meant(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    const xseg_stream stream = scene_stream();
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    const xseg_stream stream = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
     struct xseg_scope where = XSEG_SCOPE_ALL;
     void *block[3];
 
     (void)state;
-    block[0] = scene_alloc(allocator, 2 * MIB, NULL);
-    block[1] = scene_alloc(allocator, 4 * MIB, stream);
-    block[2] = scene_alloc_in(allocator, pool, 8 * MIB, NULL);
+    block[0] = env_alloc(allocator, 2 * MIB, NULL);
+    block[1] = env_alloc(allocator, 4 * MIB, stream);
+    block[2] = env_alloc_in(allocator, pool, 8 * MIB, NULL);
     assert_int_equal(walk(allocator, NULL).live, 14 * MIB);
     where.one_stream = true;
     where.stream = stream;
@@ -518,10 +518,10 @@ static void a_walk_sees_what_is_meant(void **state)
     where.pool = pool;
     assert_int_equal(walk(allocator, &where).live, 8 * MIB);
     for (size_t i = 0; i < COUNT_OF(block); i++)
-        scene_free(allocator, block[i]);
+        env_free(allocator, block[i]);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 static bool free_each(void *context, const struct xseg_block_info *block)
@@ -530,7 +530,7 @@ static bool free_each(void *context, const struct xseg_block_info *block)
 
     if (block->state == XSEG_BLOCK_ALLOCATED) {
         seen->blocks++;
-        scene_free(seen->allocator, block->base);
+        env_free(seen->allocator, block->base);
     }
     return seen->blocks < 900;
 }
@@ -538,12 +538,12 @@ static bool free_each(void *context, const struct xseg_block_info *block)
 /* Blocks that are freed by the function merge; the walk goes on behind them. */
 static void a_walk_bears_changes(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct seen seen = {.allocator = allocator};
 
     (void)state;
     for (int i = 0; i < 1000; i++)
-        (void)scene_alloc(allocator, 512, NULL);
+        (void)env_alloc(allocator, 512, NULL);
     assert_int_equal(xseg_for_each_block(allocator, NULL, free_each, &seen), XSEG_OK);
     assert_int_equal(seen.blocks, 900);
     assert_int_equal(walk(allocator, NULL).blocks, 100);
@@ -552,48 +552,48 @@ static void a_walk_bears_changes(void **state)
 
 static void nothing_is_there_before_a_device_is_opened(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_explain_result sums = {sizeof(sums)};
 
     (void)state;
     assert_int_equal(walk(allocator, NULL).live, 0);
     assert_int_equal(xseg_explain(allocator, NULL, NULL, NULL, &sums), XSEG_OK);
     assert_int_equal(sums.reserved, 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void bad_arguments_get_a_sentence(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL), *other = NULL;
+    struct xseg_allocator *allocator = env_open(NULL), *other = NULL;
     struct xseg_explain_result sums = {sizeof(sums)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct seen seen = {0};
 
     (void)state;
-    scene_expect_error(xseg_for_each_block(NULL, NULL, see_block, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_for_each_block(allocator, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
-                       "visit is NULL");
-    scene_expect_error(xseg_explain(NULL, NULL, NULL, NULL, &sums), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_for_each_block(NULL, NULL, see_block, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_for_each_block(allocator, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
+                     "visit is NULL");
+    env_expect_error(xseg_explain(NULL, NULL, NULL, NULL, &sums), XSEG_ERR_ARGUMENT, "NULL");
     sums.struct_size = 7;
-    scene_expect_error(xseg_explain(allocator, NULL, NULL, NULL, &sums), XSEG_ERR_ARGUMENT,
-                       "out->struct_size is unknown, 7");
+    env_expect_error(xseg_explain(allocator, NULL, NULL, NULL, &sums), XSEG_ERR_ARGUMENT,
+                     "out->struct_size is unknown, 7");
     where.struct_size = 1;
-    scene_expect_error(xseg_for_each_block(allocator, &where, see_block, &seen), XSEG_ERR_ARGUMENT,
-                       "scope->struct_size is unknown, 1");
+    env_expect_error(xseg_for_each_block(allocator, &where, see_block, &seen), XSEG_ERR_ARGUMENT,
+                     "scope->struct_size is unknown, 1");
     where = (struct xseg_scope)XSEG_SCOPE_ALL;
     where.device = 7;
-    scene_expect_error(xseg_explain(allocator, &where, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
-                       "device 7");
-    assert_int_equal(scene_try_open(NULL, &other), XSEG_OK);
+    env_expect_error(xseg_explain(allocator, &where, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
+                     "device 7");
+    assert_int_equal(env_try_open(NULL, &other), XSEG_OK);
     where = (struct xseg_scope)XSEG_SCOPE_ALL;
-    where.pool = scene_pool(other);
-    scene_expect_error(xseg_explain(allocator, &where, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
-                       "another allocator");
+    where.pool = env_pool(other);
+    env_expect_error(xseg_explain(allocator, &where, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
+                     "another allocator");
     assert_int_equal(xseg_pool_release(where.pool), XSEG_OK);
     assert_int_equal(xseg_close(other), XSEG_OK);
     assert_string_equal(xseg_reason_message((enum xseg_reason_kind)99), "unknown");
     assert_non_null(strstr(xseg_reason_message(XSEG_REASON_ALLOCATED), "allocated block"));
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 int main(void)

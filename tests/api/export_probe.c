@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/support/exported.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/exported_handles.h"
 
 #define NOT_SUPPORTED 801
 
@@ -38,9 +38,9 @@ static void open_full(struct full *full, const char *config)
     const struct xseg_sim_settings settings = machine();
     struct xseg_options options = {sizeof(options)};
 
-    *full = (struct full){.holder = scene_open_on(&settings, NULL)};
-    full->all = scene_alloc(full->holder, 200 * MIB, NULL);
-    options.driver = scene_driver();
+    *full = (struct full){.holder = env_open_on(&settings, NULL)};
+    full->all = env_alloc(full->holder, 200 * MIB, NULL);
+    options.driver = env_driver();
     options.log = find_line;
     options.log_context = full->log;
     assert_int_equal(xseg_open(config, &options, &full->allocator), XSEG_OK);
@@ -48,14 +48,14 @@ static void open_full(struct full *full, const char *config)
 
 static void free_device_memory(struct full *full)
 {
-    scene_free(full->holder, full->all);
-    scene_empty_cache(full->holder);
+    env_free(full->holder, full->all);
+    env_empty_cache(full->holder);
 }
 
 static void close_full(const struct full *full)
 {
     assert_int_equal(xseg_close(full->holder), XSEG_OK);
-    scene_close(full->allocator);
+    env_close(full->allocator);
 }
 
 static struct xseg_pool *make_pool(struct xseg_allocator *allocator)
@@ -71,10 +71,10 @@ static struct xseg_pool *make_pool(struct xseg_allocator *allocator)
 static void export_and_close(struct xseg_allocator *allocator, void *block,
                              enum xseg_handle_type type)
 {
-    struct exported exported;
+    struct exported_handles exported;
 
-    assert_int_equal(exported_try(allocator, block, type, &exported), XSEG_OK);
-    exported_drop(&exported);
+    assert_int_equal(export_handles(allocator, block, type, &exported), XSEG_OK);
+    export_handles_close(&exported);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
 }
 
@@ -89,14 +89,14 @@ static void the_probe_runs_when_memory_is_free(void **state)
     assert_non_null(strstr(full.log, "too little free memory for the driver test"));
     free_device_memory(&full);
     /* The default pool is exportable from its first memory on. */
-    block = scene_alloc(full.allocator, 1000, NULL);
+    block = env_alloc(full.allocator, 1000, NULL);
     export_and_close(full.allocator, block, XSEG_HANDLE_FD);
     export_and_close(full.allocator, block, XSEG_HANDLE_FABRIC);
     const uint64_t exports = xseg_sim_calls("cuMemExportToShareableHandle");
-    void *other = scene_alloc(full.allocator, 30 * MIB, NULL);
+    void *other = env_alloc(full.allocator, 30 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemExportToShareableHandle"), exports);
-    scene_free(full.allocator, other);
-    scene_free(full.allocator, block);
+    env_free(full.allocator, other);
+    env_free(full.allocator, block);
     close_full(&full);
 }
 
@@ -104,7 +104,7 @@ static void the_probe_runs_when_memory_is_free(void **state)
 static void a_failed_probe_leaves_the_default_pool_not_exportable(void **state)
 {
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-    struct exported exported;
+    struct exported_handles exported;
     struct xseg_pool *pool = NULL;
     struct full full;
     void *block = NULL;
@@ -120,15 +120,15 @@ static void a_failed_probe_leaves_the_default_pool_not_exportable(void **state)
         fault.nth = i + 1;
         assert_int_equal(xseg_sim_fault_set(i, &fault), XSEG_OK);
     }
-    block = scene_alloc(full.allocator, 1000, NULL);
+    block = env_alloc(full.allocator, 1000, NULL);
     assert_int_equal(xseg_sim_fault_count(1), 1);
     assert_non_null(strstr(full.log, "exportable has no effect, "));
     assert_non_null(strstr(full.log, "CUDA_ERROR_NOT_SUPPORTED"));
-    scene_expect_error(exported_try(full.allocator, block, XSEG_HANDLE_FD, &exported),
-                       XSEG_ERR_UNSUPPORTED, "cannot be exported");
-    scene_free(full.allocator, block);
-    block = scene_alloc_in(full.allocator, pool, 1000, NULL);
-    scene_free(full.allocator, block);
+    env_expect_error(export_handles(full.allocator, block, XSEG_HANDLE_FD, &exported),
+                     XSEG_ERR_UNSUPPORTED, "cannot be exported");
+    env_free(full.allocator, block);
+    block = env_alloc_in(full.allocator, pool, 1000, NULL);
+    env_free(full.allocator, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     close_full(&full);
 }
@@ -137,7 +137,7 @@ static void a_failed_probe_leaves_the_default_pool_not_exportable(void **state)
  * handles later. */
 static void a_deferred_probe_finds_fabric_handles(void **state)
 {
-    struct exported exported;
+    struct exported_handles exported;
     struct xseg_scope scope = XSEG_SCOPE_ALL;
     struct full full;
 
@@ -145,9 +145,9 @@ static void a_deferred_probe_finds_fabric_handles(void **state)
     open_full(&full, NULL);
     struct xseg_pool *pool = make_pool(full.allocator);
     free_device_memory(&full);
-    void *block = scene_alloc_in(full.allocator, pool, 1000, NULL);
+    void *block = env_alloc_in(full.allocator, pool, 1000, NULL);
     export_and_close(full.allocator, block, XSEG_HANDLE_FABRIC);
-    scene_free(full.allocator, block);
+    env_free(full.allocator, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     close_full(&full);
 
@@ -156,16 +156,16 @@ static void a_deferred_probe_finds_fabric_handles(void **state)
     pool = make_pool(full.allocator);
     free_device_memory(&full);
     assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 2), XSEG_OK);
-    block = scene_alloc_in(full.allocator, pool, 1000, NULL);
-    scene_expect_error(exported_try(full.allocator, block, XSEG_HANDLE_FABRIC, &exported),
-                       XSEG_ERR_UNSUPPORTED, "before the probe of fabric handles");
+    block = env_alloc_in(full.allocator, pool, 1000, NULL);
+    env_expect_error(export_handles(full.allocator, block, XSEG_HANDLE_FABRIC, &exported),
+                     XSEG_ERR_UNSUPPORTED, "before the probe of fabric handles");
     export_and_close(full.allocator, block, XSEG_HANDLE_FD);
-    scene_free(full.allocator, block);
+    env_free(full.allocator, block);
     scope.pool = pool;
     assert_int_equal(xseg_trim(full.allocator, &scope, NULL, NULL), XSEG_OK);
-    block = scene_alloc_in(full.allocator, pool, 1000, NULL);
+    block = env_alloc_in(full.allocator, pool, 1000, NULL);
     export_and_close(full.allocator, block, XSEG_HANDLE_FABRIC);
-    scene_free(full.allocator, block);
+    env_free(full.allocator, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     close_full(&full);
 }
@@ -173,7 +173,7 @@ static void a_deferred_probe_finds_fabric_handles(void **state)
 /* If memory is too low for the probe at the export itself, the error message contains that. */
 static void the_error_reports_a_probe_without_memory(void **state)
 {
-    struct exported exported;
+    struct exported_handles exported;
     struct full full;
 
     (void)state;
@@ -181,12 +181,12 @@ static void the_error_reports_a_probe_without_memory(void **state)
     struct xseg_pool *pool = make_pool(full.allocator);
     free_device_memory(&full);
     assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 2), XSEG_OK);
-    void *block = scene_alloc_in(full.allocator, pool, 1000, NULL);
-    full.all = scene_alloc(full.holder, 198 * MIB, NULL);
-    scene_expect_error(exported_try(full.allocator, block, XSEG_HANDLE_FABRIC, &exported),
-                       XSEG_ERR_UNSUPPORTED, "out of memory for a probe");
+    void *block = env_alloc_in(full.allocator, pool, 1000, NULL);
+    full.all = env_alloc(full.holder, 198 * MIB, NULL);
+    env_expect_error(export_handles(full.allocator, block, XSEG_HANDLE_FABRIC, &exported),
+                     XSEG_ERR_UNSUPPORTED, "out of memory for a probe");
     free_device_memory(&full);
-    scene_free(full.allocator, block);
+    env_free(full.allocator, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     close_full(&full);
 }

@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/support/exported.h"
+#include "tests/support/exported_handles.h"
 #include "tests/support/process.h"
 
 #define STRIDE  (64 * KIB)
@@ -41,7 +41,7 @@ static struct xseg_allocator *open_exporter(const char *config)
 {
     const struct xseg_sim_settings settings = machine();
 
-    return scene_open_with_clock(&settings, config);
+    return env_open_with_clock(&settings, config);
 }
 
 static void fill(void *ptr, unsigned char value)
@@ -86,15 +86,15 @@ static bool files_are_closed(unsigned files)
 {
     const struct timespec nap = {0, 10000000};
 
-    for (unsigned i = 0; i < 500 && scene_open_files() > files; i++)
+    for (unsigned i = 0; i < 500 && env_open_fds() > files; i++)
         (void)nanosleep(&nap, NULL);
-    return scene_open_files() <= files;
+    return env_open_fds() <= files;
 }
 
 static bool import_fails(struct xseg_allocator *allocator, const struct xseg_export_token *token,
                          xseg_status status, const char *word)
 {
-    const unsigned files = scene_open_files();
+    const unsigned files = env_open_fds();
     char said[1024] = "";
     void *base = NULL;
     const xseg_status got = xseg_import(allocator, 0, token, &base);
@@ -186,12 +186,12 @@ static bool obey_order(struct importer *importer, const struct order *order)
     }
 }
 
-static void obey(int socket, const struct xseg_sim_settings *settings)
+static void run(int socket, const struct xseg_sim_settings *settings)
 {
     struct importer importer = {0};
     struct order order;
 
-    if (xseg_sim_reset(settings) != XSEG_OK || scene_try_open(NULL, &importer.allocator) != XSEG_OK)
+    if (xseg_sim_reset(settings) != XSEG_OK || env_try_open(NULL, &importer.allocator) != XSEG_OK)
         _exit(1);
     while (read(socket, &order, sizeof(order)) == (ssize_t)sizeof(order)) {
         const bool is_fine = obey_order(&importer, &order);
@@ -219,9 +219,9 @@ static struct xseg_allocator *start_process(struct process *process)
     const struct xseg_sim_settings settings = machine();
     struct xseg_allocator *own = NULL;
 
-    if (!process_start(process, &settings, obey))
+    if (!process_start(process, &settings, run))
         return NULL;
-    assert_int_equal(scene_try_open("exportable:True", &own), XSEG_OK);
+    assert_int_equal(env_try_open("exportable:True", &own), XSEG_OK);
     return own;
 }
 
@@ -243,8 +243,8 @@ static void a_token_is_all_that_is_needed(void **state)
     (void)state;
     if (own == NULL)
         return;
-    void *before = scene_alloc(own, 3 * MIB, NULL);
-    unsigned char *block = scene_alloc(own, BLOCK, NULL);
+    void *before = env_alloc(own, 3 * MIB, NULL);
+    unsigned char *block = env_alloc(own, BLOCK, NULL);
     fill(block, 11);
     order.token = export_block(own, block, &order.offset);
     assert_true(order.offset != 0);
@@ -257,13 +257,13 @@ static void a_token_is_all_that_is_needed(void **state)
     /* It may be imported again until it is closed. */
     assert_true(send_order(&process, &order));
     assert_int_equal(xseg_export_close(own, block), XSEG_OK);
-    scene_free(own, block);
-    scene_empty_cache(own);
+    env_free(own, block);
+    env_empty_cache(own);
     assert_true(tell(&process, 'r', 12));
     assert_true(tell(&process, 'c', 0));
     order.what = 'g';
     assert_true(send_order(&process, &order));
-    scene_free(own, before);
+    env_free(own, before);
     end_process(&process, own);
 }
 
@@ -276,7 +276,7 @@ static void refuse_after(char prepare, char check)
 
     if (own == NULL)
         return;
-    void *block = scene_alloc(own, BLOCK, NULL);
+    void *block = env_alloc(own, BLOCK, NULL);
     order.token = export_block(own, block, NULL);
     /* The machine opens its files with the first import. */
     order.what = 'i';
@@ -289,7 +289,7 @@ static void refuse_after(char prepare, char check)
     /* The exporter serves others. */
     expect_valid(own, &order.token);
     assert_int_equal(xseg_export_close(own, block), XSEG_OK);
-    scene_free(own, block);
+    env_free(own, block);
     end_process(&process, own);
 }
 
@@ -328,7 +328,7 @@ static void wait_to_be_killed(void)
 static void export_and_die(int socket, bool has_child)
 {
     struct xseg_allocator *own = open_exporter("exportable:True");
-    const struct xseg_export_token token = export_block(own, scene_alloc(own, 3 * MIB, NULL), NULL);
+    const struct xseg_export_token token = export_block(own, env_alloc(own, 3 * MIB, NULL), NULL);
     pid_t child = 0;
 
     if (has_child && (child = fork()) == 0)
@@ -357,11 +357,11 @@ static void a_dead_exporter_is_named(void **state)
         assert_int_equal(read(ends[0], &token, sizeof(token)), sizeof(token));
         assert_int_equal(read(ends[0], &grandchild, sizeof(grandchild)), sizeof(grandchild));
         struct xseg_allocator *allocator = open_exporter(NULL);
-        scene_free(allocator, scene_alloc(allocator, 1000, NULL)); /* the machine opens its files */
+        env_free(allocator, env_alloc(allocator, 1000, NULL)); /* the machine opens its files */
         assert_true(
             import_fails(allocator, &token, XSEG_ERR_FILE,
                          has_child != 0 ? "exporter has ended" : "exporter cannot be reached"));
-        scene_close(allocator);
+        env_close(allocator);
         if (has_child != 0)
             (void)kill(grandchild, SIGKILL);
         (void)close(ends[0]);
@@ -375,22 +375,22 @@ static void the_same_process_can_import(void **state)
 {
     const unsigned before = threads();
     struct xseg_allocator *allocator = open_exporter("exportable:True");
-    unsigned char *block = scene_alloc(allocator, BLOCK, NULL);
+    unsigned char *block = env_alloc(allocator, BLOCK, NULL);
     void *base = NULL;
     uint64_t offset = 0;
 
     (void)state;
     /* Raw handles start no thread, and a query exports nothing. */
-    assert_int_equal(exported_hold(allocator, block), XSEG_OK);
+    assert_int_equal(export_and_close_handles(allocator, block), XSEG_OK);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     assert_int_equal(threads(), before);
     /* One thread serves all exports of a device.  No descriptor of a page stays open. */
-    const unsigned files = scene_open_files();
+    const unsigned files = env_open_fds();
     const struct xseg_export_token token = export_block(allocator, block, &offset);
     assert_int_equal(threads(), before + 1);
-    assert_int_equal(scene_open_files(), files + 2);
+    assert_int_equal(env_open_fds(), files + 2);
     assert_true(is_equal(token, export_block(allocator, block, NULL)));
-    assert_int_equal(scene_open_files(), files + 2);
+    assert_int_equal(env_open_fds(), files + 2);
     assert_int_equal(threads(), before + 1);
     assert_int_equal(xseg_import(allocator, 0, &token, &base), XSEG_OK);
     fill((char *)base + offset, 5);
@@ -399,12 +399,12 @@ static void the_same_process_can_import(void **state)
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     assert_int_equal(xseg_import_close(allocator, base), XSEG_OK);
     expect_valid(allocator, &token);
-    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated");
+    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated");
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     assert_true(import_fails(allocator, &token, XSEG_ERR_NOT_ALLOCATED, "closed"));
     assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
     assert_int_equal(threads(), before);
 }
 
@@ -412,9 +412,9 @@ static void the_same_process_can_import(void **state)
 static void a_token_names_the_run_and_its_generation(void **state)
 {
     struct xseg_allocator *allocator = open_exporter("exportable:True");
-    char *first = scene_alloc(allocator, 2 * MIB, NULL),
-         *second = scene_alloc(allocator, 3 * MIB, NULL),
-         *other = scene_alloc(allocator, 20 * MIB, NULL);
+    char *first = env_alloc(allocator, 2 * MIB, NULL),
+         *second = env_alloc(allocator, 3 * MIB, NULL),
+         *other = env_alloc(allocator, 20 * MIB, NULL);
     uint64_t offset[2];
 
     (void)state;
@@ -431,31 +431,31 @@ static void a_token_names_the_run_and_its_generation(void **state)
     assert_true(is_equal(elsewhere, export_block(allocator, other, NULL)));
     assert_int_equal(xseg_export_close(allocator, other), XSEG_OK);
     /* Other pages at the same place. */
-    scene_free(allocator, other);
-    scene_empty_cache(allocator);
-    assert_ptr_equal(scene_alloc(allocator, 20 * MIB, NULL), other);
+    env_free(allocator, other);
+    env_empty_cache(allocator);
+    assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), other);
     const struct xseg_export_token later = export_block(allocator, other, NULL);
     assert_false(is_equal(elsewhere, later));
     assert_true(import_fails(allocator, &elsewhere, XSEG_ERR_NOT_ALLOCATED, "closed"));
     expect_valid(allocator, &later);
     assert_int_equal(xseg_export_close(allocator, other), XSEG_OK);
     assert_int_equal(xseg_export_close(allocator, second), XSEG_OK);
-    scene_free(allocator, first);
-    scene_free(allocator, second);
-    scene_free(allocator, other);
-    scene_close(allocator);
+    env_free(allocator, first);
+    env_free(allocator, second);
+    env_free(allocator, other);
+    env_close(allocator);
 }
 
 /* Two exports of one address, of blocks of different size: the older one is closed first. */
 static void exports_of_an_address_are_closed_in_order(void **state)
 {
     struct xseg_allocator *allocator = open_exporter("exportable:True");
-    unsigned char *block = scene_alloc(allocator, 40 * MIB, NULL);
+    unsigned char *block = env_alloc(allocator, 40 * MIB, NULL);
 
     (void)state;
     const struct xseg_export_token token = export_block(allocator, block, NULL);
-    scene_free(allocator, block);
-    assert_ptr_equal(scene_alloc(allocator, 15 * MIB, NULL), block);
+    env_free(allocator, block);
+    assert_ptr_equal(env_alloc(allocator, 15 * MIB, NULL), block);
     const struct xseg_export_token other = export_block(allocator, block, NULL);
     assert_false(is_equal(token, other));
     expect_valid(allocator, &token);
@@ -463,27 +463,27 @@ static void exports_of_an_address_are_closed_in_order(void **state)
     assert_true(import_fails(allocator, &token, XSEG_ERR_NOT_ALLOCATED, "closed"));
     expect_valid(allocator, &other);
     /* Raw handles are exports as well, and a token is valid while its run is exported. */
-    assert_int_equal(exported_hold(allocator, block), XSEG_OK);
+    assert_int_equal(export_and_close_handles(allocator, block), XSEG_OK);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     expect_valid(allocator, &other);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 /* A run of more pages than a message carries descriptors. */
 static void a_run_may_have_many_pages(void **state)
 {
     struct xseg_allocator *allocator = open_exporter("exportable:True,page_size:small");
-    void *block = scene_alloc(allocator, 600 * MIB, NULL);
+    void *block = env_alloc(allocator, 600 * MIB, NULL);
     const struct xseg_export_token token = export_block(allocator, block, NULL);
-    const unsigned files = scene_open_files();
+    const unsigned files = env_open_fds();
     void *base = NULL;
 
     (void)state;
     assert_int_equal(xseg_import(allocator, 0, &token, &base), XSEG_OK);
-    assert_int_equal(scene_stats(allocator).imported_bytes, 600 * MIB);
+    assert_int_equal(env_stats(allocator).imported_bytes, 600 * MIB);
     assert_int_equal(xseg_import_close(allocator, base), XSEG_OK);
     assert_true(files_are_closed(files));
     /* More pages than the process may have descriptors. */
@@ -492,8 +492,8 @@ static void a_run_may_have_many_pages(void **state)
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     expect_valid(allocator, &token);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 struct exporting {
@@ -513,7 +513,7 @@ static void *export_and_close(void *self)
 
     own->is_fine = true;
     for (unsigned i = 0; i < 50 && own->is_fine; i++)
-        own->is_fine = exported_hold(own->allocator, own->block) == XSEG_OK &&
+        own->is_fine = export_and_close_handles(own->allocator, own->block) == XSEG_OK &&
                        xseg_export(own->allocator, own->block, &token, NULL) == XSEG_OK &&
                        xseg_import(own->allocator, 0, &token, &base) == XSEG_OK &&
                        xseg_import_close(own->allocator, base) == XSEG_OK &&
@@ -526,7 +526,7 @@ static void threads_export_one_block_at_once(void **state)
 {
     struct xseg_allocator *allocator = open_exporter("exportable:True");
     struct exporting exporters[3];
-    void *block = scene_alloc(allocator, 3 * MIB, NULL);
+    void *block = env_alloc(allocator, 3 * MIB, NULL);
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(exporters); i++) {
@@ -540,8 +540,8 @@ static void threads_export_one_block_at_once(void **state)
         assert_true(exporters[i].is_fine);
     }
     assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 /* Open and close the export of a block until the other thread is done. */
@@ -566,7 +566,7 @@ static void an_export_may_be_closed_during_an_import(void **state)
     void *base = NULL;
 
     (void)state;
-    exporter.block = scene_alloc(allocator, 600 * MIB, NULL);
+    exporter.block = env_alloc(allocator, 600 * MIB, NULL);
     const struct xseg_export_token token = export_block(allocator, exporter.block, NULL);
     assert_int_equal(xseg_export_close(allocator, exporter.block), XSEG_OK);
     assert_int_equal(pthread_create(&exporter.thread, NULL, open_and_close, &exporter), 0);
@@ -580,35 +580,35 @@ static void an_export_may_be_closed_during_an_import(void **state)
     atomic_store(&exporter.ends, true);
     assert_int_equal(pthread_join(exporter.thread, NULL), 0);
     assert_true(exporter.is_fine);
-    scene_free(allocator, exporter.block);
-    scene_close(allocator);
+    env_free(allocator, exporter.block);
+    env_close(allocator);
 }
 
 /* An export that fails takes nothing back but itself: an older one of the same address keeps its pages. */
 static void an_export_without_a_socket_exports_nothing(void **state)
 {
     struct xseg_allocator *allocator = open_exporter("exportable:True");
-    unsigned char *block = scene_alloc(allocator, 40 * MIB, NULL);
+    unsigned char *block = env_alloc(allocator, 40 * MIB, NULL);
     struct xseg_export_token token;
 
     (void)state;
-    assert_int_equal(exported_hold(allocator, block), XSEG_OK);
-    scene_free(allocator, block);
-    assert_ptr_equal(scene_alloc(allocator, 15 * MIB, NULL), block);
+    assert_int_equal(export_and_close_handles(allocator, block), XSEG_OK);
+    env_free(allocator, block);
+    assert_ptr_equal(env_alloc(allocator, 15 * MIB, NULL), block);
     for (unsigned count = 0; count < 2; count++) {
         const struct rlimit before = allow_files(count);
         const xseg_status status = xseg_export(allocator, block, &token, NULL);
 
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-        scene_expect_error(status, XSEG_ERR_FILE, "socket for importers failed");
+        env_expect_error(status, XSEG_ERR_FILE, "socket for importers failed");
     }
-    scene_free(allocator, block);
-    scene_empty_cache(allocator);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    env_free(allocator, block);
+    env_empty_cache(allocator);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    scene_empty_cache(allocator);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-    scene_close(allocator);
+    env_empty_cache(allocator);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    env_close(allocator);
 }
 
 static void memory_of_another_device_is_refused(void **state)
@@ -618,16 +618,16 @@ static void memory_of_another_device_is_refused(void **state)
 
     (void)state;
     settings.devices = 2;
-    struct xseg_allocator *allocator = scene_open_on(&settings, "exportable:True");
-    void *block = scene_alloc(allocator, 3 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open_on(&settings, "exportable:True");
+    void *block = env_alloc(allocator, 3 * MIB, NULL);
     const struct xseg_export_token token = export_block(allocator, block, NULL);
-    scene_expect_error(xseg_import(allocator, 1, &token, &base), XSEG_ERR_ARGUMENT,
-                       "memory is on another device, UUID");
-    scene_expect_error(xseg_import(allocator, 2, &token, &base), XSEG_ERR_ARGUMENT,
-                       "device 2 does not exist");
+    env_expect_error(xseg_import(allocator, 1, &token, &base), XSEG_ERR_ARGUMENT,
+                     "memory is on another device, UUID");
+    env_expect_error(xseg_import(allocator, 2, &token, &base), XSEG_ERR_ARGUMENT,
+                     "device 2 does not exist");
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 /* --- Tokens that are not valid. --- */
@@ -642,7 +642,7 @@ static void expect_refused(struct xseg_allocator *allocator, struct xseg_export_
 static void a_changed_token_is_refused(void **state)
 {
     struct xseg_allocator *allocator = open_exporter("exportable:True");
-    void *block = scene_alloc(allocator, 3 * MIB, NULL), *base = NULL;
+    void *block = env_alloc(allocator, 3 * MIB, NULL), *base = NULL;
     const struct xseg_export_token token = export_block(allocator, block, NULL);
 
     (void)state;
@@ -653,8 +653,8 @@ static void a_changed_token_is_refused(void **state)
     expect_refused(allocator, token, SIZE_AT, 4097, "malformed");
     expect_refused(allocator, token, SIZE_AT, UINT64_C(1) << 50, "malformed");
     expect_refused(allocator, token, RESERVED_AT, 1, "malformed");
-    scene_expect_error(xseg_import(allocator, 0, NULL, &base), XSEG_ERR_ARGUMENT, "token is NULL");
-    scene_expect_error(xseg_import(allocator, 0, &token, NULL), XSEG_ERR_ARGUMENT, "base is NULL");
+    env_expect_error(xseg_import(allocator, 0, NULL, &base), XSEG_ERR_ARGUMENT, "token is NULL");
+    env_expect_error(xseg_import(allocator, 0, &token, NULL), XSEG_ERR_ARGUMENT, "base is NULL");
     /* Each bit counts. */
     for (size_t bit = 0; bit < 8 * sizeof(token); bit++) {
         struct xseg_export_token wrong = token;
@@ -667,8 +667,8 @@ static void a_changed_token_is_refused(void **state)
     }
     expect_valid(allocator, &token);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 /* --- The socket. --- */
@@ -696,7 +696,7 @@ static void other_clients_get_no_answer(void **state)
 {
     static const size_t sizes[] = {1, XSEG_EXPORT_TOKEN_SIZE - 1, XSEG_EXPORT_TOKEN_SIZE + 1, 5000};
     struct xseg_allocator *allocator = open_exporter("exportable:True");
-    void *block = scene_alloc(allocator, 3 * MIB, NULL);
+    void *block = env_alloc(allocator, 3 * MIB, NULL);
     const struct xseg_export_token token = export_block(allocator, block, NULL);
     char bytes[5000] = "xseg", reply[64];
     struct timespec before = {0}, after = {0};
@@ -719,9 +719,9 @@ static void other_clients_get_no_answer(void **state)
     assert_int_equal(recv(silent, reply, sizeof(reply), 0), 0);
     const int last = connect_by(&token);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    scene_free(allocator, block);
+    env_free(allocator, block);
     (void)clock_gettime(CLOCK_MONOTONIC, &before);
-    scene_close(allocator);
+    env_close(allocator);
     (void)clock_gettime(CLOCK_MONOTONIC, &after);
     assert_true(after.tv_sec - before.tv_sec <= 30);
     assert_int_equal(recv(last, reply, sizeof(reply), 0), 0);
@@ -735,9 +735,9 @@ static void other_clients_get_no_answer(void **state)
 static void a_child_does_not_keep_the_socket(void **state)
 {
     struct xseg_allocator *allocator = open_exporter("exportable:True"), *other = NULL;
-    void *block = scene_alloc(allocator, 3 * MIB, NULL);
+    void *block = env_alloc(allocator, 3 * MIB, NULL);
     const struct xseg_export_token token = export_block(allocator, block, NULL);
-    const unsigned files = scene_open_files();
+    const unsigned files = env_open_fds();
     char byte;
 
     (void)state;
@@ -750,18 +750,18 @@ static void a_child_does_not_keep_the_socket(void **state)
     /* The second of them is not accepted by the time of the close. */
     const int silent = connect_by(&token), late = connect_by(&token);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    scene_free(allocator, block);
+    env_free(allocator, block);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     assert_int_equal(recv(silent, &byte, 1, 0), 0);
     assert_int_equal(recv(late, &byte, 1, 0), 0);
-    assert_int_equal(scene_try_open(NULL, &other), XSEG_OK);
+    assert_int_equal(env_try_open(NULL, &other), XSEG_OK);
     assert_true(import_fails(other, &token, XSEG_ERR_FILE, "Connection refused"));
     (void)close(silent);
     (void)close(late);
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(kill(child, SIGKILL), 0);
     assert_int_equal(waitpid(child, NULL, 0), child);
-    scene_close(other);
+    env_close(other);
 }
 
 int main(void)

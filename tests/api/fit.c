@@ -1,70 +1,70 @@
 /* SPDX-License-Identifier: MIT */
 /* Which cached memory a request gets where two rules or two sizes meet. */
-#include "tests/support/due.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/trim_due.h"
 
 /* Of blocks that could grow to one size, the smaller one is taken, although the other cannot grow. */
 static void of_equal_reach_the_smaller_block_is_taken(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
 
     (void)state;
-    void *small = scene_alloc(allocator, 20 * MIB, NULL);
-    void *hole = scene_alloc(allocator, 40 * MIB, NULL);
-    void *wall = scene_alloc(allocator, 20 * MIB, NULL);
-    void *large = scene_alloc(allocator, 60 * MIB, NULL);
-    void *end = scene_alloc(allocator, 20 * MIB, NULL);
-    scene_free(allocator, hole);
-    scene_empty_cache(allocator);
-    scene_free(allocator, large);
-    scene_free(allocator, small);
-    void *ptr = scene_alloc(allocator, 20 * MIB, NULL);
+    void *small = env_alloc(allocator, 20 * MIB, NULL);
+    void *hole = env_alloc(allocator, 40 * MIB, NULL);
+    void *wall = env_alloc(allocator, 20 * MIB, NULL);
+    void *large = env_alloc(allocator, 60 * MIB, NULL);
+    void *end = env_alloc(allocator, 20 * MIB, NULL);
+    env_free(allocator, hole);
+    env_empty_cache(allocator);
+    env_free(allocator, large);
+    env_free(allocator, small);
+    void *ptr = env_alloc(allocator, 20 * MIB, NULL);
     assert_ptr_equal(ptr, small);
-    scene_free(allocator, ptr);
-    scene_free(allocator, wall);
-    scene_free(allocator, end);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_free(allocator, wall);
+    env_free(allocator, end);
+    env_close(allocator);
 }
 
 /* A block of max_split_size_mb itself is oversize, and so kept for oversize requests. */
 static void a_block_of_the_largest_split_size_is_not_split(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:False,max_split_size_mb:40");
+    struct xseg_allocator *allocator = env_open("expandable_segments:False,max_split_size_mb:40");
 
     (void)state;
-    void *large = scene_alloc(allocator, 40 * MIB, NULL);
-    scene_free(allocator, large);
-    void *ptr = scene_alloc(allocator, 30 * MIB, NULL);
+    void *large = env_alloc(allocator, 40 * MIB, NULL);
+    env_free(allocator, large);
+    void *ptr = env_alloc(allocator, 30 * MIB, NULL);
     assert_ptr_not_equal(ptr, large);
-    void *again = scene_alloc(allocator, 40 * MIB, NULL);
+    void *again = env_alloc(allocator, 40 * MIB, NULL);
     assert_ptr_equal(again, large);
-    scene_free(allocator, ptr);
-    scene_free(allocator, again);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_free(allocator, again);
+    env_close(allocator);
 }
 
 /* With small pages a growth goes where the least memory is missing, not to the lowest hole. */
 static void small_pages_go_where_the_fewest_are_missing(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("page_size:small");
+    struct xseg_allocator *allocator = env_open("page_size:small");
 
     (void)state;
-    void *low = scene_alloc(allocator, 8 * MIB, NULL);
-    void *wall = scene_alloc(allocator, 2 * MIB, NULL);
-    void *cached = scene_alloc(allocator, 6 * MIB, NULL);
-    void *hole = scene_alloc(allocator, 4 * MIB, NULL);
-    void *end = scene_alloc(allocator, 2 * MIB, NULL);
-    scene_free(allocator, low);
-    scene_free(allocator, hole);
-    scene_empty_cache(allocator);
-    scene_free(allocator, cached);
-    void *ptr = scene_alloc(allocator, 8 * MIB, NULL);
+    void *low = env_alloc(allocator, 8 * MIB, NULL);
+    void *wall = env_alloc(allocator, 2 * MIB, NULL);
+    void *cached = env_alloc(allocator, 6 * MIB, NULL);
+    void *hole = env_alloc(allocator, 4 * MIB, NULL);
+    void *end = env_alloc(allocator, 2 * MIB, NULL);
+    env_free(allocator, low);
+    env_free(allocator, hole);
+    env_empty_cache(allocator);
+    env_free(allocator, cached);
+    void *ptr = env_alloc(allocator, 8 * MIB, NULL);
     assert_ptr_equal(ptr, cached);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 12 * MIB);
-    scene_free(allocator, ptr);
-    scene_free(allocator, wall);
-    scene_free(allocator, end);
-    scene_close(allocator);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 12 * MIB);
+    env_free(allocator, ptr);
+    env_free(allocator, wall);
+    env_free(allocator, end);
+    env_close(allocator);
 }
 
 static bool note_shortage(void *context, const struct xseg_oom_info *shortage)
@@ -81,9 +81,9 @@ static void idle_pages_serve_a_growth_at_the_limit(void **state)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator =
-        scene_open_with_clock(&settings, "idle_ms:100,page_cache_mb:100,hard_limit_mb:100");
+        env_open_with_clock(&settings, "idle_ms:100,page_cache_mb:100,hard_limit_mb:100");
     struct xseg_observer observer = {sizeof(observer)};
-    const xseg_stream stream = scene_stream();
+    const xseg_stream stream = env_stream();
     unsigned shortages = 0;
     uint64_t id = 0;
 
@@ -91,20 +91,20 @@ static void idle_pages_serve_a_growth_at_the_limit(void **state)
     observer.context = &shortages;
     observer.on_low_memory = note_shortage;
     assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 100 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
     for (unsigned i = 0; i < 30; i++) {
         xseg_sim_advance(UINT64_C(10000000));
         assert_int_equal(trim_due(allocator, UINT64_MAX), XSEG_OK);
     }
-    assert_int_equal(scene_stats(allocator).idle_page_bytes, 100 * MIB);
-    void *ptr = scene_alloc(allocator, 100 * MIB, stream);
+    assert_int_equal(env_stats(allocator).idle_page_bytes, 100 * MIB);
+    void *ptr = env_alloc(allocator, 100 * MIB, stream);
     assert_int_equal(shortages, 0);
-    assert_int_equal(scene_stats(allocator).idle_page_bytes, 0);
-    scene_free(allocator, ptr);
+    assert_int_equal(env_stats(allocator).idle_page_bytes, 0);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_observer_remove(allocator, id), XSEG_OK);
     assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
-    scene_stream_destroy(stream);
-    scene_close(allocator);
+    env_stream_destroy(stream);
+    env_close(allocator);
 }
 
 int main(void)

@@ -9,7 +9,7 @@
  * step, with one text for each table that the programme has: "allocated active inactive-split
  * reserved", as printed there.  Where a table names no kind of segment, PyTorch's are classic.
  */
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -36,9 +36,9 @@ static struct table open_table(const char *name, const char *config, unsigned co
 {
     struct table table = {.name = name, .column = column};
 
-    table.allocator = scene_open(config);
-    table.stream = scene_stream();
-    table.side = scene_stream();
+    table.allocator = env_open(config);
+    table.stream = env_stream();
+    table.side = env_stream();
     return table;
 }
 
@@ -46,16 +46,16 @@ static void close_table(struct table *table)
 {
     assert_int_equal(xseg_stream_retire(table->allocator, 0, table->side), XSEG_OK);
     assert_int_equal(xseg_stream_retire(table->allocator, 0, table->stream), XSEG_OK);
-    scene_stream_destroy(table->side);
-    scene_stream_destroy(table->stream);
-    scene_close(table->allocator);
+    env_stream_destroy(table->side);
+    env_stream_destroy(table->stream);
+    env_close(table->allocator);
     if (table->wrong != 0)
         fail_msg("%s: %u of %u rows are wrong", table->name, table->wrong, table->rows);
 }
 
 static void expect_row(struct table *table, const char *tag, const char *const *texts, size_t count)
 {
-    const struct xseg_statistics stats = scene_stats(table->allocator);
+    const struct xseg_statistics stats = env_stats(table->allocator);
     char text[96];
 
     assert_true(table->column < count);
@@ -80,16 +80,16 @@ static void expect_row(struct table *table, const char *tag, const char *const *
 /* A tensor that nothing fills.  What is captured comes from the graph's pool, and only that. */
 static void *allocate(struct table *table, size_t bytes, xseg_stream stream)
 {
-    void *ptr = scene_alloc(table->allocator, bytes, stream);
+    void *ptr = env_alloc(table->allocator, bytes, stream);
 
-    assert_ptr_equal(scene_block(table->allocator, ptr).pool,
+    assert_ptr_equal(env_block(table->allocator, ptr).pool,
                      stream == table->stream ? table->capturing : NULL);
     return ptr;
 }
 
 static void discard(struct table *table, void *ptr)
 {
-    scene_free(table->allocator, ptr);
+    env_free(table->allocator, ptr);
 }
 
 /* A tensor that a kernel fills, from another one or from nothing (randn). */
@@ -98,8 +98,8 @@ static void *compute(struct table *table, const void *input, size_t bytes, xseg_
     void *output = allocate(table, bytes, stream);
 
     if (input != NULL)
-        scene_work(table->allocator, stream, input);
-    scene_work(table->allocator, stream, output);
+        env_launch(table->allocator, stream, input);
+    env_launch(table->allocator, stream, output);
     return output;
 }
 
@@ -107,7 +107,7 @@ static void *compute(struct table *table, const void *input, size_t bytes, xseg_
 static void use(struct table *table, void *ptr, xseg_stream stream)
 {
     assert_int_equal(xseg_record_stream(table->allocator, ptr, stream), XSEG_OK);
-    scene_work(table->allocator, stream, ptr);
+    env_launch(table->allocator, stream, ptr);
 }
 
 /* Enter torch.cuda.graph(): empty_cache, then a capture into a new pool, or another graph's. */
@@ -115,25 +115,25 @@ static struct graph begin_graph(struct table *table, struct xseg_pool *shared)
 {
     struct graph graph = {.pool = shared};
 
-    scene_empty_cache(table->allocator);
+    env_empty_cache(table->allocator);
     if (shared == NULL)
-        graph.pool = scene_pool(table->allocator);
+        graph.pool = env_pool(table->allocator);
     else
         assert_int_equal(xseg_pool_retain(shared), XSEG_OK);
-    scene_capture_begin(graph.pool, table->stream);
+    env_capture_begin(graph.pool, table->stream);
     table->capturing = graph.pool;
     return graph;
 }
 
 static void end_graph(struct table *table, struct graph *graph)
 {
-    graph->graph = scene_capture_end(graph->pool, table->stream);
+    graph->graph = env_capture_end_graph(graph->pool, table->stream);
     table->capturing = NULL;
 }
 
 static void delete_graph(struct graph *graph)
 {
-    scene_graph_destroy(graph->graph);
+    env_graph_destroy(graph->graph);
     assert_int_equal(xseg_pool_release(graph->pool), XSEG_OK);
 }
 
@@ -154,7 +154,7 @@ static void caching_allocator_statistics(void **state)
     ROW(t, "after del x2", "0.000 0.000 0.000 4.000");
     x3 = allocate(t, GIB, NULL);
     ROW(t, "after alloc x3", "1.000 1.000 3.000 4.000");
-    scene_stream_wait(t->side, NULL);
+    env_stream_wait(t->side, NULL);
     use(t, x3, t->side);
     discard(t, x3);
     ROW(t, "after del x3", "0.000 1.000 3.000 4.000");
@@ -164,11 +164,11 @@ static void caching_allocator_statistics(void **state)
     discard(t, t1);
     x4 = allocate(t, GIB, t->side);
     ROW(t, "after alloc x4", "1.000 1.000 0.000 5.000");
-    scene_empty_cache(t->allocator);
+    env_empty_cache(t->allocator);
     ROW(t, "after empty cache", "1.000 1.000 0.000 1.000");
     x5 = allocate(t, GIB, t->side);
     ROW(t, "after alloc x5", "2.000 2.000 0.000 2.000");
-    scene_stream_wait(NULL, t->side);
+    env_stream_wait(NULL, t->side);
     discard(t, x4);
     discard(t, x5);
     close_table(t);
@@ -331,12 +331,12 @@ static void expandable_segments_during_a_capture(void **state)
     ROW(t, "after alloc z", "16.000 16.000 0.000 16.016");
     discard(t, z);
     ROW(t, "after del z", "0.000 0.000 0.000 16.016");
-    scene_empty_cache(t->allocator);
+    env_empty_cache(t->allocator);
     ROW(t, "after empty cache", "0.000 0.000 0.000 16.016");
     end_graph(t, &graph);
     delete_graph(&graph);
     ROW(t, "after del graph", "0.000 0.000 0.000 16.016");
-    scene_empty_cache(t->allocator);
+    env_empty_cache(t->allocator);
     ROW(t, "after empty cache", "0.000 0.000 0.000 0.000");
     close_table(t);
 }
@@ -353,9 +353,9 @@ static void run_deferred(const char *name, const char *config, unsigned column)
     x1 = allocate(t, 4 * GIB, t->stream);
     ROW(t, "after alloc x1", "4.000 4.000 0.000 4.000", "4.000 4.000 0.000 4.000",
         "4.000 4.000 0.000 4.000");
-    scene_stream_wait(t->side, t->stream);
+    env_stream_wait(t->side, t->stream);
     use(t, x1, t->side);
-    scene_stream_wait(t->stream, t->side);
+    env_stream_wait(t->stream, t->side);
     discard(t, x1);
     ROW(t, "after del x1", "0.000 4.000 0.000 4.000", "0.000 4.000 0.000 4.000",
         "0.000 4.000 0.000 4.000");
@@ -412,9 +412,9 @@ static void accumulate_gradients(struct table *t, void *x, xseg_stream stream,
         discard(t, compute(t, x, 4 * GIB, stream));
         gradient = compute(t, NULL, 4 * GIB, stream);
         if (stream != t->side) {
-            scene_stream_wait(t->side, stream);
+            env_stream_wait(t->side, stream);
             use(t, gradient, t->side);
-            scene_stream_wait(stream, t->side);
+            env_stream_wait(stream, t->side);
         }
         if (sum == NULL)
             sum = gradient;
@@ -445,7 +445,7 @@ static void gradients_accumulated_across_streams(void **state)
     (void)state;
     ROW(t, "before warmup", "4.000 4.000 0.000 4.000");
     accumulate_gradients(t, x, t->side, warmup);
-    scene_stream_wait(NULL, t->side);
+    env_stream_wait(NULL, t->side);
     ROW(t, "after warmup", "4.000 4.000 0.000 12.000");
     graph = begin_graph(t, NULL);
     ROW(t, "before capture", "4.000 4.000 0.000 4.000");
@@ -471,7 +471,7 @@ static void run_suppressed_free(const char *name, unsigned column)
     ROW(t, "after alloc x2", "8.000 8.000 0.000 8.000", "8.000 8.000 0.000 8.000");
     discard(t, x1);
     ROW(t, "after del x1", "4.000 4.000 0.000 8.000", "4.000 4.000 0.000 8.000");
-    scene_empty_cache(t->allocator);
+    env_empty_cache(t->allocator);
     ROW(t, "after empty cache", "4.000 4.000 0.000 4.000", "4.000 4.000 0.000 8.000");
     x3 = allocate(t, 4 * GIB, t->stream);
     ROW(t, "after alloc x3", "8.000 8.000 0.000 8.000", "8.000 8.000 0.000 12.000");

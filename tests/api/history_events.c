@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Which events there are of what happens to blocks and segments, and what they say. */
-#include "tests/support/due.h"
-#include "tests/support/recorded.h"
+#include "tests/support/history_list.h"
+#include "tests/support/trim_due.h"
 
 #include <time.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@ static struct xseg_allocator *open_on(size_t mib, const char *config)
     struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = mib * MIB;
-    return scene_open_with_clock(&settings, config);
+    return env_open_with_clock(&settings, config);
 }
 
 static uint64_t monotonic_ns(void)
@@ -53,20 +53,20 @@ static void events_say_what_the_block_was(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(sizes) * COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = scene_open(configs[i / COUNT_OF(sizes)]);
-        const xseg_stream stream = scene_stream();
+        struct xseg_allocator *allocator = env_open(configs[i / COUNT_OF(sizes)]);
+        const xseg_stream stream = env_stream();
         /* The second of a kind is a hit. */
         for (unsigned round = 0; round < 2; round++) {
             const uint64_t began = monotonic_ns() - 20 * MS;
-            void *ptr = scene_alloc(allocator, sizes[i % COUNT_OF(sizes)], stream);
-            const struct xseg_block_info block = scene_block(allocator, ptr);
-            scene_free(allocator, ptr);
+            void *ptr = env_alloc(allocator, sizes[i % COUNT_OF(sizes)], stream);
+            const struct xseg_block_info block = env_block(allocator, ptr);
+            env_free(allocator, ptr);
             const uint64_t ended = monotonic_ns() + 20 * MS;
-            struct recorded recorded = recorded_walk(allocator, 0);
+            struct history_list recorded = history_read(allocator, 0);
             assert_int_equal(recorded.count, round == 0 ? 4 : 3);
             for (enum xseg_history_action action = XSEG_HISTORY_ALLOC;
                  action <= XSEG_HISTORY_FREE_COMPLETED; action++) {
-                const struct xseg_history_entry entry = recorded_only(&recorded, action);
+                const struct xseg_history_entry entry = history_only(&recorded, action);
 
                 expect_block(&entry, &block, began, ended);
             }
@@ -74,60 +74,60 @@ static void events_say_what_the_block_was(void **state)
             assert_int_equal(xseg_history_clear(allocator, 0), XSEG_OK);
         }
         assert_int_equal(xseg_close(allocator), XSEG_OK);
-        scene_stream_destroy(stream);
+        env_stream_destroy(stream);
     }
 }
 
 static void segments_come_and_go(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("history:all,expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("history:all,expandable_segments:True");
 
     (void)state;
-    void *ptr = scene_alloc(allocator, 30 * MIB, NULL);
-    struct recorded recorded = recorded_walk(allocator, 0);
-    const struct xseg_history_entry map = recorded_only(&recorded, XSEG_HISTORY_SEGMENT_MAP);
+    void *ptr = env_alloc(allocator, 30 * MIB, NULL);
+    struct history_list recorded = history_read(allocator, 0);
+    const struct xseg_history_entry map = history_only(&recorded, XSEG_HISTORY_SEGMENT_MAP);
     assert_ptr_equal(map.base, ptr);
     assert_int_equal(map.bytes, 40 * MIB);
     assert_int_equal(map.requested, 40 * MIB);
     assert_int_not_equal(map.order, 0);
     free(recorded.entry);
-    recorded_expect(allocator, "map alloc");
-    scene_free(allocator, ptr);
-    scene_empty_cache(allocator);
-    recorded = recorded_walk(allocator, 0);
-    const struct xseg_history_entry trim = recorded_only(&recorded, XSEG_HISTORY_TRIM);
-    const struct xseg_history_entry unmap = recorded_only(&recorded, XSEG_HISTORY_SEGMENT_UNMAP);
+    history_expect(allocator, "map alloc");
+    env_free(allocator, ptr);
+    env_empty_cache(allocator);
+    recorded = history_read(allocator, 0);
+    const struct xseg_history_entry trim = history_only(&recorded, XSEG_HISTORY_TRIM);
+    const struct xseg_history_entry unmap = history_only(&recorded, XSEG_HISTORY_SEGMENT_UNMAP);
     assert_ptr_equal(trim.base, ptr);
     assert_ptr_equal(unmap.base, ptr);
     assert_int_equal(trim.bytes, 40 * MIB);
     assert_int_equal(unmap.bytes, 40 * MIB);
     assert_true(unmap.order > trim.order && trim.order > map.order);
     free(recorded.entry);
-    recorded_expect(allocator, "free done trim unmap");
+    history_expect(allocator, "free done trim unmap");
     assert_int_equal(xseg_config_set(allocator, "expandable_segments:False"), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
-    scene_empty_cache(allocator);
-    recorded_expect(allocator, "segment alloc free done trim end");
-    scene_close(allocator);
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
+    env_empty_cache(allocator);
+    history_expect(allocator, "segment alloc free done trim end");
+    env_close(allocator);
 }
 
 /* A freed block that another stream uses is pending, and completed when that has passed. */
 static void a_pending_block_is_completed_later(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("history:all");
-    const xseg_stream side = scene_stream();
-    void *ptr = scene_alloc(allocator, 5 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open("history:all");
+    const xseg_stream side = env_stream();
+    void *ptr = env_alloc(allocator, 5 * MIB, NULL);
 
     (void)state;
     assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-    scene_work(allocator, side, ptr);
-    scene_free(allocator, ptr);
-    recorded_expect(allocator, "map alloc free");
+    env_launch(allocator, side, ptr);
+    env_free(allocator, ptr);
+    history_expect(allocator, "map alloc free");
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
-    recorded_expect(allocator, "done alloc free done");
+    env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
+    history_expect(allocator, "done alloc free done");
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(side);
+    env_stream_destroy(side);
 }
 
 /* --- Memory that is short. --- */
@@ -135,78 +135,78 @@ static void a_pending_block_is_completed_later(void **state)
 static void a_steal_is_followed_by_what_it_takes(void **state)
 {
     struct xseg_allocator *allocator = open_on(100, "history:all,expandable_segments:True");
-    const xseg_stream side = scene_stream();
+    const xseg_stream side = env_stream();
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 80 * MIB, NULL));
-    recorded_expect(allocator, "map alloc free done");
-    void *ptr = scene_alloc(allocator, 40 * MIB, side);
-    struct recorded recorded = recorded_walk(allocator, 0);
-    const struct xseg_history_entry steal = recorded_only(&recorded, XSEG_HISTORY_REMAP);
-    const struct xseg_history_entry unmap = recorded_only(&recorded, XSEG_HISTORY_SEGMENT_UNMAP);
+    env_free(allocator, env_alloc(allocator, 80 * MIB, NULL));
+    history_expect(allocator, "map alloc free done");
+    void *ptr = env_alloc(allocator, 40 * MIB, side);
+    struct history_list recorded = history_read(allocator, 0);
+    const struct xseg_history_entry steal = history_only(&recorded, XSEG_HISTORY_REMAP);
+    const struct xseg_history_entry unmap = history_only(&recorded, XSEG_HISTORY_SEGMENT_UNMAP);
     assert_null(steal.stream);
     assert_null(unmap.stream);
     assert_ptr_equal(steal.base, unmap.base);
     assert_int_equal(steal.bytes, unmap.bytes);
     assert_int_equal(unmap.bytes, 20 * MIB);
     free(recorded.entry);
-    recorded_expect(allocator, "remap unmap map alloc");
-    scene_free(allocator, ptr);
+    history_expect(allocator, "remap unmap map alloc");
+    env_free(allocator, ptr);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(side);
+    env_stream_destroy(side);
 }
 
 static void a_refusal_says_what_was_asked_for(void **state)
 {
     struct xseg_allocator *allocator = open_on(100, "history:all,history_stacks:all");
-    const xseg_stream side = scene_stream();
+    const xseg_stream side = env_stream();
     void *ptr = NULL;
 
     (void)state;
     assert_int_equal(xseg_alloc(allocator, 0, 120 * MIB + 1, side, &ptr), XSEG_ERR_NO_MEMORY);
-    struct recorded recorded = recorded_walk(allocator, 0);
-    const struct xseg_history_entry oom = recorded_only(&recorded, XSEG_HISTORY_OOM);
+    struct history_list recorded = history_read(allocator, 0);
+    const struct xseg_history_entry oom = history_only(&recorded, XSEG_HISTORY_OOM);
     assert_null(oom.base);
     assert_int_equal(oom.bytes, 100 * MIB);
     assert_int_equal(oom.requested, 120 * MIB + 1);
     assert_ptr_equal(oom.stream, side);
     assert_int_not_equal(oom.stack, 0);
     free(recorded.entry);
-    recorded_expect(allocator, "oom");
+    history_expect(allocator, "oom");
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(side);
+    env_stream_destroy(side);
 }
 
 static void what_a_pool_lends_is_the_default_pools(void **state)
 {
     struct xseg_allocator *allocator = open_on(40, "history:all");
     struct xseg_pool_options options = {sizeof(options)};
-    struct xseg_pool *other = scene_pool(allocator), *pool = NULL;
+    struct xseg_pool *other = env_pool(allocator), *pool = NULL;
 
     (void)state;
     options.use_on_oom = true;
     assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
-    scene_free(allocator, scene_alloc_in(allocator, pool, 40 * MIB, NULL));
-    struct recorded recorded = recorded_walk(allocator, 0);
+    env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
+    struct history_list recorded = history_read(allocator, 0);
     for (size_t i = 0; i < recorded.count; i++) {
         assert_int_equal(recorded.entry[i].pool, 2);
         assert_false(recorded.entry[i].is_fallback);
     }
     free(recorded.entry);
-    recorded_expect(allocator, "map alloc free done");
-    void *large = scene_alloc(allocator, 20 * MIB, NULL);
-    scene_free(allocator, large);
-    recorded = recorded_walk(allocator, 0);
+    history_expect(allocator, "map alloc free done");
+    void *large = env_alloc(allocator, 20 * MIB, NULL);
+    env_free(allocator, large);
+    recorded = history_read(allocator, 0);
     for (size_t i = 0; i < recorded.count; i++) {
         assert_int_equal(recorded.entry[i].pool, 2);
         assert_true(recorded.entry[i].is_fallback);
         assert_ptr_equal(recorded.entry[i].base, large);
     }
     free(recorded.entry);
-    recorded_expect(allocator, "alloc free done");
+    history_expect(allocator, "alloc free done");
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(xseg_pool_release(other), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- Memory that goes by itself, and pools. --- */
@@ -216,14 +216,14 @@ static void decay_is_followed_by_what_it_takes(void **state)
     struct xseg_allocator *allocator = open_on(1000, "history:all,idle_ms:100");
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 20 * MIB, NULL));
-    recorded_expect(allocator, "map alloc free done");
+    env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
+    history_expect(allocator, "map alloc free done");
     for (unsigned i = 0; i < 30; i++) {
         xseg_sim_advance(10 * MS);
         assert_int_equal(trim_due(allocator, UINT64_MAX), XSEG_OK);
     }
-    recorded_expect(allocator, "decay unmap");
-    scene_close(allocator);
+    history_expect(allocator, "decay unmap");
+    env_close(allocator);
 }
 
 static void a_paused_pool_has_no_memory(void **state)
@@ -233,26 +233,26 @@ static void a_paused_pool_has_no_memory(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = scene_open(configs[i]);
-        struct xseg_pool *pool = scene_pool(allocator);
-        void *ptr = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
+        struct xseg_allocator *allocator = env_open(configs[i]);
+        struct xseg_pool *pool = env_pool(allocator);
+        void *ptr = env_alloc_in(allocator, pool, 40 * MIB, NULL);
         const xseg_status status = xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL);
 
-        recorded_expect(allocator, i == 0 ? "map alloc pause" : "segment alloc");
+        history_expect(allocator, i == 0 ? "map alloc pause" : "segment alloc");
         assert_int_equal(status, i == 0 ? XSEG_OK : XSEG_ERR_UNSUPPORTED);
         if (status == XSEG_OK) {
             assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-            struct recorded recorded = recorded_walk(allocator, 0);
-            const struct xseg_history_entry resume = recorded_only(&recorded, XSEG_HISTORY_RESUME);
+            struct history_list recorded = history_read(allocator, 0);
+            const struct xseg_history_entry resume = history_only(&recorded, XSEG_HISTORY_RESUME);
             assert_ptr_equal(resume.base, ptr);
             assert_int_equal(resume.bytes, 40 * MIB);
             assert_int_equal(resume.pool, 1);
             free(recorded.entry);
-            recorded_expect(allocator, "resume");
+            history_expect(allocator, "resume");
         }
-        scene_free(allocator, ptr);
+        env_free(allocator, ptr);
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
@@ -264,26 +264,26 @@ static void a_pool_keeps_its_number(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = scene_open(configs[i]);
-        struct xseg_pool *first = scene_pool(allocator), *second = scene_pool(allocator);
+        struct xseg_allocator *allocator = env_open(configs[i]);
+        struct xseg_pool *first = env_pool(allocator), *second = env_pool(allocator);
 
-        scene_free(allocator, scene_alloc_in(allocator, second, 40 * MIB, NULL));
-        scene_free(allocator, scene_alloc_in(allocator, second, 1000, NULL));
+        env_free(allocator, env_alloc_in(allocator, second, 40 * MIB, NULL));
+        env_free(allocator, env_alloc_in(allocator, second, 1000, NULL));
         assert_int_equal(xseg_pool_release(second), XSEG_OK);
         /* Pools come and go, so that what is left of the second is looked at. */
         for (unsigned k = 0; k < 10; k++)
-            assert_int_equal(xseg_pool_release(scene_pool(allocator)), XSEG_OK);
-        scene_empty_cache(allocator);
-        struct recorded recorded = recorded_walk(allocator, 0);
+            assert_int_equal(xseg_pool_release(env_pool(allocator)), XSEG_OK);
+        env_empty_cache(allocator);
+        struct history_list recorded = history_read(allocator, 0);
         for (size_t k = 0; k < recorded.count; k++)
             assert_int_equal(recorded.entry[k].pool, 2);
         free(recorded.entry);
-        recorded_expect(allocator,
-                        i == 0
-                            ? "map alloc free done map alloc free done trim unmap trim unmap"
-                            : "segment alloc free done segment alloc free done trim end trim end");
+        history_expect(allocator,
+                       i == 0
+                           ? "map alloc free done map alloc free done trim unmap trim unmap"
+                           : "segment alloc free done segment alloc free done trim end trim end");
         assert_int_equal(xseg_pool_release(first), XSEG_OK);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
@@ -293,51 +293,51 @@ static void a_restore_frees_and_revives(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
-        struct xseg_allocator *allocator = scene_open("history:all");
-        struct xseg_pool *pool = scene_pool(allocator);
+        struct xseg_allocator *allocator = env_open("history:all");
+        struct xseg_pool *pool = env_pool(allocator);
         struct xseg_checkpoint *checkpoint = NULL;
-        void *kept = scene_alloc_in(allocator, pool, sizes[i], NULL);
+        void *kept = env_alloc_in(allocator, pool, sizes[i], NULL);
 
         assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);
-        recorded_expect(allocator, "map alloc");
+        history_expect(allocator, "map alloc");
         assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
-        struct recorded recorded = recorded_walk(allocator, 0);
-        const struct xseg_history_entry again = recorded_only(&recorded, XSEG_HISTORY_ALLOC);
+        struct history_list recorded = history_read(allocator, 0);
+        const struct xseg_history_entry again = history_only(&recorded, XSEG_HISTORY_ALLOC);
         assert_ptr_equal(again.base, kept);
         assert_int_equal(again.requested, sizes[i]);
-        assert_int_equal(again.bytes, scene_block(allocator, kept).bytes);
+        assert_int_equal(again.bytes, env_block(allocator, kept).bytes);
         free(recorded.entry);
-        recorded_expect(allocator, "free done alloc");
+        history_expect(allocator, "free done alloc");
         xseg_checkpoint_destroy(checkpoint);
-        scene_free(allocator, kept);
+        env_free(allocator, kept);
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
 static void a_guarded_block_has_a_segment_of_its_own(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("history:all,guard_page:True");
+    struct xseg_allocator *allocator = env_open("history:all,guard_page:True");
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 1000, NULL));
-    recorded_expect(allocator, "map alloc free done unmap");
-    scene_close(allocator);
+    env_free(allocator, env_alloc(allocator, 1000, NULL));
+    history_expect(allocator, "map alloc free done unmap");
+    env_close(allocator);
 }
 
 /* Memory that is made ready is no block; a request that finds it is a hit. */
 static void a_prewarm_maps(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("history:all");
+    struct xseg_allocator *allocator = env_open("history:all");
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     (void)state;
     where.device = 0;
     assert_int_equal(xseg_prewarm(allocator, &where, 30 * MIB), XSEG_OK);
-    recorded_expect(allocator, "map");
-    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
-    recorded_expect(allocator, "alloc free done");
-    scene_close(allocator);
+    history_expect(allocator, "map");
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
+    history_expect(allocator, "alloc free done");
+    env_close(allocator);
 }
 
 int main(void)

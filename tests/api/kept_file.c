@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #define BYTES (4 * MIB)
 
@@ -33,29 +33,29 @@ static void set_up(struct fixture *f)
 
     settings.memory_bytes = GIB;
     settings.real_bytes = true;
-    f->allocator = scene_open_on(&settings, NULL);
-    f->pool = scene_pool(f->allocator);
-    f->block = scene_alloc_in(f->allocator, f->pool, BYTES, NULL);
+    f->allocator = env_open_on(&settings, NULL);
+    f->pool = env_pool(f->allocator);
+    f->block = env_alloc_in(f->allocator, f->pool, BYTES, NULL);
     memset(f->block, 0x5A, BYTES);
     make_folder(f->here, sizeof(f->here));
     make_folder(f->there, sizeof(f->there));
     f->before = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     assert_true(f->before >= 0);
     assert_int_equal(chdir(f->here), 0);
-    f->files = scene_open_files();
+    f->files = env_open_fds();
 }
 
 /* Both folders are empty, or the test has left something in them; `here` may be gone. */
 static void tear_down(struct fixture *f)
 {
-    assert_int_equal(scene_open_files(), f->files);
+    assert_int_equal(env_open_fds(), f->files);
     assert_int_equal(fchdir(f->before), 0);
     assert_int_equal(close(f->before), 0);
     (void)rmdir(f->here);
     assert_int_not_equal(access(f->here, F_OK), 0);
     assert_int_equal(rmdir(f->there), 0);
-    scene_free(f->allocator, f->block);
-    scene_close(f->allocator);
+    env_free(f->allocator, f->block);
+    env_close(f->allocator);
 }
 
 static void pause_pool(const struct fixture *f, const char *name)
@@ -123,9 +123,9 @@ static void so_it_does_where_the_pool_is_forgotten(void **state)
     assert_int_equal(chdir(f.there), 0);
     write_file("kept");
     assert_int_equal(xseg_pool_release(f.pool), XSEG_OK);
-    scene_free(f.allocator, f.block);
+    env_free(f.allocator, f.block);
     f.block = NULL;
-    scene_empty_cache(f.allocator);
+    env_empty_cache(f.allocator);
     assert_int_not_equal(access(kept, F_OK), 0);
     remove_own("kept");
     tear_down(&f);
@@ -221,10 +221,10 @@ static void names_that_name_no_file_are_refused(void **state)
     write_file("file");
     assert_int_equal(symlink("nowhere", link), 0);
     for (unsigned i = 0; i < COUNT_OF(names); i++)
-        scene_expect_error(xseg_pool_pause(f.pool, XSEG_KEEP_FILE, names[i]), XSEG_ERR_FILE,
-                           names[i]);
-    scene_expect_error(xseg_pool_pause(f.pool, XSEG_KEEP_FILE, link), XSEG_ERR_FILE, "exists");
-    scene_expect_error(xseg_pool_pause(f.pool, XSEG_KEEP_FILE, "file"), XSEG_ERR_FILE, "exists");
+        env_expect_error(xseg_pool_pause(f.pool, XSEG_KEEP_FILE, names[i]), XSEG_ERR_FILE,
+                         names[i]);
+    env_expect_error(xseg_pool_pause(f.pool, XSEG_KEEP_FILE, link), XSEG_ERR_FILE, "exists");
+    env_expect_error(xseg_pool_pause(f.pool, XSEG_KEEP_FILE, "file"), XSEG_ERR_FILE, "exists");
     assert_int_not_equal(access("nowhere", F_OK), 0);
     remove_own("file");
     assert_int_equal(unlink(link), 0);

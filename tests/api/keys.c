@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The keys of the configuration as a program can ask for them. */
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -140,13 +140,13 @@ static void a_bad_string_is_refused_before_any_visit(void **state)
     const char *from = "untouched";
 
     (void)state;
-    scene_expect_error(xseg_config_keys("idle_ms:1,idel_ms:2", &from, note_key, &told),
-                       XSEG_ERR_CONFIG, "did you mean idle_ms? (source: argument)");
+    env_expect_error(xseg_config_keys("idle_ms:1,idel_ms:2", &from, note_key, &told),
+                     XSEG_ERR_CONFIG, "did you mean idle_ms? (source: argument)");
     assert_int_equal(told.visits, 0);
     assert_string_equal(from, "untouched");
     assert_int_equal(setenv("XSEG_ALLOC_CONF", "idle_ms=5", 1), 0);
-    scene_expect_error(xseg_config_keys(NULL, NULL, NULL, NULL), XSEG_ERR_CONFIG,
-                       "(source: XSEG_ALLOC_CONF)");
+    env_expect_error(xseg_config_keys(NULL, NULL, NULL, NULL), XSEG_ERR_CONFIG,
+                     "(source: XSEG_ALLOC_CONF)");
     assert_int_equal(xseg_config_keys("", NULL, NULL, NULL), XSEG_OK);
 }
 

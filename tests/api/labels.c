@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/recorded.h"
+#include "tests/support/history_list.h"
 
 #define MANY 100000u /* labels: enough for several sweeps */
 
@@ -32,10 +32,10 @@ static void serve(struct xseg_allocator *allocator, unsigned first, unsigned cou
         const char *outer = "not set", *inner = NULL;
 
         assert_int_equal(xseg_history_label(allocator, text_of(i, false), &outer), XSEG_OK);
-        void *ptr = scene_alloc(allocator, 1000, NULL);
+        void *ptr = env_alloc(allocator, 1000, NULL);
         assert_int_equal(xseg_history_label(allocator, "phase", &inner), XSEG_OK);
         assert_string_equal(inner, text_of(i, false));
-        scene_free(allocator, ptr);
+        env_free(allocator, ptr);
         label(allocator, inner);
         label(allocator, outer);
     }
@@ -54,16 +54,16 @@ static size_t resident_bytes(void)
 
 static void a_million_labels_take_bounded_memory(void **state)
 {
-    const unsigned count = SCENE_IS_SANITIZED ? 300000 : 1000000;
-    struct xseg_allocator *allocator = scene_open("history:all,history_events:1000");
+    const unsigned count = ENV_IS_SANITIZED ? 300000 : 1000000;
+    struct xseg_allocator *allocator = env_open("history:all,history_events:1000");
 
     (void)state;
     serve(allocator, 0, MANY);
     const size_t before = resident_bytes();
     serve(allocator, MANY, count - MANY);
     const size_t after = resident_bytes();
-    assert_true(SCENE_IS_SANITIZED || after < before + 16 * MIB);
-    scene_close(allocator);
+    assert_true(ENV_IS_SANITIZED || after < before + 16 * MIB);
+    env_close(allocator);
 }
 
 static const char *label_of(struct xseg_allocator *allocator, void *ptr)
@@ -79,16 +79,16 @@ static void keep_labels(const char *config)
 {
     enum { BLOCKS = 3000, DEPTH = 31 };
     static void *small[BLOCKS], *large[8];
-    struct xseg_allocator *allocator = scene_open(config);
+    struct xseg_allocator *allocator = env_open(config);
     const char *before[DEPTH];
-    xseg_stream side = scene_stream();
+    xseg_stream side = env_stream();
     char text[32];
 
     for (unsigned i = 0; i < BLOCKS; i++) {
         label(allocator, text_of(i, false));
-        small[i] = scene_alloc(allocator, 600, NULL);
+        small[i] = env_alloc(allocator, 600, NULL);
         if (i < COUNT_OF(large))
-            large[i] = scene_alloc(allocator, 3 * MIB, side);
+            large[i] = env_alloc(allocator, 3 * MIB, side);
     }
     assert_int_equal(xseg_history_annotate(allocator, 0, "an annotation"), XSEG_OK);
     label(allocator, "scope 0");
@@ -103,7 +103,7 @@ static void keep_labels(const char *config)
                          XSEG_OK);
         label(allocator, inner);
         if (i % 1000 == 0)
-            scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
+            env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     }
     for (unsigned i = 0; i < BLOCKS; i++) {
         assert_string_equal(label_of(allocator, small[i]), text_of(i, false));
@@ -115,7 +115,7 @@ static void keep_labels(const char *config)
         assert_string_equal(before[i], text);
         label(allocator, before[i]);
     }
-    struct recorded recorded = recorded_walk(allocator, 0);
+    struct history_list recorded = history_read(allocator, 0);
     unsigned found = 0, texts = 0;
     for (size_t i = 0; i < recorded.count; i++) {
         if (recorded.entry[i].requested == 600)
@@ -127,11 +127,11 @@ static void keep_labels(const char *config)
     assert_int_equal(found, BLOCKS);
     assert_int_equal(texts, 1);
     for (unsigned i = 0; i < BLOCKS; i++)
-        scene_free(allocator, small[i]);
+        env_free(allocator, small[i]);
     for (unsigned i = 0; i < COUNT_OF(large); i++)
-        scene_free(allocator, large[i]);
+        env_free(allocator, large[i]);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(side);
+    env_stream_destroy(side);
 }
 
 static void labels_in_use_stay(void **state)
@@ -146,7 +146,7 @@ static void labels_in_use_stay(void **state)
 static void labels_become_other_only_while_all_are_in_use(void **state)
 {
     enum { FIT = (16 << 20) / 120 };
-    struct xseg_allocator *allocator = scene_open("history:state");
+    struct xseg_allocator *allocator = env_open("history:state");
     void **ptr = calloc(FIT + 1, sizeof(*ptr));
     unsigned count = 0;
 
@@ -155,13 +155,13 @@ static void labels_become_other_only_while_all_are_in_use(void **state)
     for (unsigned round = 0; round < 2; round++) {
         for (count = 0; count < FIT - 100; count++) {
             label(allocator, text_of(round * MANY * 10 + count, true));
-            ptr[count] = scene_alloc(allocator, 512, NULL);
+            ptr[count] = env_alloc(allocator, 512, NULL);
         }
         for (unsigned i = 0; i < 300; i++)
             label(allocator, text_of(MANY * 100 + i, true));
         for (; count <= FIT; count++) {
             label(allocator, text_of(round * MANY * 10 + count, true));
-            ptr[count] = scene_alloc(allocator, 512, NULL);
+            ptr[count] = env_alloc(allocator, 512, NULL);
             if (strcmp(label_of(allocator, ptr[count]), "(other)") == 0)
                 break;
         }
@@ -169,14 +169,14 @@ static void labels_become_other_only_while_all_are_in_use(void **state)
         for (unsigned i = 0; i < count; i += 997)
             assert_string_equal(label_of(allocator, ptr[i]), text_of(round * MANY * 10 + i, true));
         for (unsigned i = 0; i <= count; i++)
-            scene_free(allocator, ptr[i]);
+            env_free(allocator, ptr[i]);
         label(allocator, text_of(MANY * 200 + round, true));
-        ptr[0] = scene_alloc(allocator, 512, NULL);
+        ptr[0] = env_alloc(allocator, 512, NULL);
         assert_string_equal(label_of(allocator, ptr[0]), text_of(MANY * 200 + round, true));
-        scene_free(allocator, ptr[0]);
+        env_free(allocator, ptr[0]);
     }
     free(ptr);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* A walk keeps the texts of its entries, also while its own visits give labels without end. */
@@ -206,7 +206,7 @@ static bool visit_one(void *context, const struct xseg_history_entry *entry)
 
 static void a_walk_keeps_the_texts_of_its_entries(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("history:all");
+    struct xseg_allocator *allocator = env_open("history:all");
     struct visit visit = {.allocator = allocator};
 
     (void)state;
@@ -214,7 +214,7 @@ static void a_walk_keeps_the_texts_of_its_entries(void **state)
     assert_int_equal(xseg_for_each_event(allocator, -1, visit_one, &visit, NULL), XSEG_OK);
     assert_int_equal(visit.seen, 100);
     serve(allocator, 5 * MANY, MANY);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Threads that end leave no label behind, and may have had any number of scopes. */
@@ -233,12 +233,12 @@ static pthread_key_t key;
 static void label_at_the_end(void *context)
 {
     const xseg_status status = xseg_history_label(context, "the end", NULL);
-    void *ptr = scene_alloc(context, 1000, NULL);
+    void *ptr = env_alloc(context, 1000, NULL);
     const char *label = label_of(context, ptr);
 
     assert_true(status == XSEG_OK || status == XSEG_ERR_HOST_MEMORY);
     assert_true(label == NULL ? status != XSEG_OK : strcmp(label, "the end") == 0);
-    scene_free(context, ptr);
+    env_free(context, ptr);
     assert_int_equal(xseg_history_label(context, NULL, NULL), XSEG_OK);
 }
 
@@ -250,7 +250,7 @@ static void *label_until_the_end(void *context)
 
 static void threads_take_their_labels_along(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("history:all,history_events:100");
+    struct xseg_allocator *allocator = env_open("history:all,history_events:100");
 
     (void)state;
     assert_int_equal(pthread_key_create(&key, label_at_the_end), 0);
@@ -265,7 +265,7 @@ static void threads_take_their_labels_along(void **state)
     }
     serve(allocator, 0, MANY);
     assert_int_equal(pthread_key_delete(key), 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 int main(void)

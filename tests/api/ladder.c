@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* When memory runs short: rung by rung, and what each takes. */
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -10,108 +10,108 @@ static struct xseg_allocator *open_on(size_t mib, const char *config)
     struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = mib * MIB;
-    return scene_open_on(&settings, config);
+    return env_open_on(&settings, config);
 }
 
 static uint64_t reserved(struct xseg_allocator *allocator)
 {
-    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+    return env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
 }
 
 /* The example E10: all that is free belongs to another stream.  Its pages move; nothing is flushed. */
 static void idle_pages_of_another_stream_move(void **state)
 {
     struct xseg_allocator *allocator = open_on(200, "expandable_segments:True");
-    const xseg_stream stream = scene_stream();
-    void *ptr = scene_alloc(allocator, 200 * MIB, stream);
+    const xseg_stream stream = env_stream();
+    void *ptr = env_alloc(allocator, 200 * MIB, stream);
 
     (void)state;
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     const uint64_t created = xseg_sim_calls("cuMemCreate"),
                    released = xseg_sim_calls("cuMemRelease");
-    ptr = scene_alloc(allocator, 60 * MIB, NULL);
+    ptr = env_alloc(allocator, 60 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), created);
     assert_int_equal(xseg_sim_calls("cuMemRelease"), released);
-    assert_int_equal(scene_stats(allocator).num_alloc_retries, 0);
-    assert_int_equal(scene_stats(allocator).num_sync_all_streams, 0);
+    assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
+    assert_int_equal(env_stats(allocator).num_sync_all_streams, 0);
     /* Three full pages moved, the other seven are where they were. */
     assert_int_equal(reserved(allocator), 200 * MIB);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 /* A stream that works is waited for only if the idle ones do not have enough. */
 static void idle_streams_give_first(void **state)
 {
     struct xseg_allocator *allocator = open_on(200, "expandable_segments:True");
-    const xseg_stream busy = scene_stream(), idle = scene_stream();
-    void *of_busy = scene_alloc(allocator, 100 * MIB, busy);
-    void *of_idle = scene_alloc(allocator, 100 * MIB, idle), *first, *second;
+    const xseg_stream busy = env_stream(), idle = env_stream();
+    void *of_busy = env_alloc(allocator, 100 * MIB, busy);
+    void *of_idle = env_alloc(allocator, 100 * MIB, idle), *first, *second;
 
     (void)state;
-    scene_free(allocator, of_busy);
-    scene_free(allocator, of_idle);
+    env_free(allocator, of_busy);
+    env_free(allocator, of_idle);
     assert_int_equal(xseg_sim_launch_on(busy, 1000000, (uintptr_t)of_busy, 100 * MIB), XSEG_OK);
-    first = scene_alloc(allocator, 80 * MIB, NULL);
+    first = env_alloc(allocator, 80 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuStreamSynchronize"), 0);
-    second = scene_alloc(allocator, 80 * MIB, NULL);
+    second = env_alloc(allocator, 80 * MIB, NULL);
     assert_true(xseg_sim_calls("cuStreamSynchronize") > 0);
-    assert_int_equal(scene_stats(allocator).num_alloc_retries, 0);
-    scene_free(allocator, first);
-    scene_free(allocator, second);
+    assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
+    env_free(allocator, first);
+    env_free(allocator, second);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(busy);
-    scene_stream_destroy(idle);
+    env_stream_destroy(busy);
+    env_stream_destroy(idle);
 }
 
 /* The last pages are small: exactly what is missing, and both pools can use them. */
 static void the_last_pages_are_small(void **state)
 {
     struct xseg_allocator *allocator = open_on(48, "expandable_segments:True");
-    void *large = scene_alloc(allocator, 39 * MIB, NULL), *more, *small[2];
+    void *large = env_alloc(allocator, 39 * MIB, NULL), *more, *small[2];
 
     (void)state;
     assert_int_equal(reserved(allocator), 40 * MIB);
-    more = scene_alloc(allocator, 5 * MIB, NULL);
+    more = env_alloc(allocator, 5 * MIB, NULL);
     assert_int_equal(reserved(allocator), 44 * MIB);
-    small[0] = scene_alloc(allocator, 1, NULL);
+    small[0] = env_alloc(allocator, 1, NULL);
     assert_int_equal(reserved(allocator), 46 * MIB);
-    scene_free(allocator, more);
+    env_free(allocator, more);
     /* The small pool grows by the pages that the large one does not need. */
-    small[1] = scene_alloc(allocator, 1 * MIB, NULL);
+    small[1] = env_alloc(allocator, 1 * MIB, NULL);
     void *others[4];
     for (unsigned i = 0; i < COUNT_OF(others); i++)
-        others[i] = scene_alloc(allocator, 1 * MIB, NULL);
-    assert_int_equal(scene_stats(allocator).num_alloc_retries, 0);
+        others[i] = env_alloc(allocator, 1 * MIB, NULL);
+    assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
     for (unsigned i = 0; i < COUNT_OF(others); i++)
-        scene_free(allocator, others[i]);
-    scene_free(allocator, small[0]);
-    scene_free(allocator, small[1]);
-    scene_free(allocator, large);
-    scene_close(allocator);
+        env_free(allocator, others[i]);
+    env_free(allocator, small[0]);
+    env_free(allocator, small[1]);
+    env_free(allocator, large);
+    env_close(allocator);
 }
 
 /* If all that is idle would not do, nothing moves. */
 static void too_little_is_not_taken(void **state)
 {
     struct xseg_allocator *allocator = open_on(200, "expandable_segments:True");
-    const xseg_stream stream = scene_stream();
-    void *live = scene_alloc(allocator, 100 * MIB, NULL), *idle, *ptr = NULL;
+    const xseg_stream stream = env_stream();
+    void *live = env_alloc(allocator, 100 * MIB, NULL), *idle, *ptr = NULL;
 
     (void)state;
-    idle = scene_alloc(allocator, 60 * MIB, stream);
-    scene_free(allocator, idle);
+    idle = env_alloc(allocator, 60 * MIB, stream);
+    env_free(allocator, idle);
     const uint64_t unmapped = xseg_sim_calls("cuMemUnmap");
-    scene_expect_error(xseg_alloc(allocator, 0, 150 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                       "out of memory on device 0");
+    env_expect_error(xseg_alloc(allocator, 0, 150 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
+                     "out of memory on device 0");
     /* Only the last rung, which gives everything back, has unmapped. */
     assert_true(xseg_sim_calls("cuMemUnmap") - unmapped <= 1);
-    assert_int_equal(scene_stats(allocator).num_alloc_retries, 1);
+    assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
     assert_int_equal(reserved(allocator), 100 * MIB);
-    scene_free(allocator, live);
+    env_free(allocator, live);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 /* What a flush gave back does not do for the lowest hole, but for the place that lacks the least. */
@@ -122,25 +122,25 @@ static void after_a_flush_the_cheapest_place_is_tried(void **state)
     void *live[2], *hole, *ptr;
 
     (void)state;
-    live[0] = scene_alloc(allocator, 20 * MIB, NULL);
-    hole = scene_alloc(allocator, 20 * MIB, NULL);
-    live[1] = scene_alloc(allocator, 15 * MIB, NULL);
-    scene_free(allocator, hole);
+    live[0] = env_alloc(allocator, 20 * MIB, NULL);
+    hole = env_alloc(allocator, 20 * MIB, NULL);
+    live[1] = env_alloc(allocator, 15 * MIB, NULL);
+    env_free(allocator, hole);
     /* The page stays with the driver until the flush, which then gets half of it. */
     assert_int_equal(xseg_sim_fail("cuMemRelease", 1, 999), XSEG_OK);
     assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
     assert_int_equal(done.kept_failed, 20 * MIB);
     assert_int_equal(xseg_sim_set_external_memory(0, 10 * MIB), XSEG_OK);
     /* Behind the second block 5 MiB are cached. */
-    ptr = scene_alloc(allocator, 12 * MIB, NULL);
+    ptr = env_alloc(allocator, 12 * MIB, NULL);
     assert_ptr_equal(ptr, (char *)live[1] + 15 * MIB);
     assert_int_equal(reserved(allocator), 48 * MIB);
-    assert_int_equal(scene_stats(allocator).num_alloc_retries, 1);
-    scene_free(allocator, ptr);
-    scene_free(allocator, live[0]);
-    scene_free(allocator, live[1]);
+    assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
+    env_free(allocator, ptr);
+    env_free(allocator, live[0]);
+    env_free(allocator, live[1]);
     assert_int_equal(xseg_sim_set_external_memory(0, 0), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* A wait fails, and the one of the flush does not: then there is a block that no page can be taken of. */
@@ -148,14 +148,14 @@ static void what_a_flush_waited_for_is_searched(void **state)
 {
     struct xseg_allocator *allocator = open_on(20, "expandable_segments:True");
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-    const xseg_stream side = scene_stream();
-    void *pending = scene_alloc(allocator, 15 * MIB, NULL),
-         *live = scene_alloc(allocator, 5 * MIB, NULL);
+    const xseg_stream side = env_stream();
+    void *pending = env_alloc(allocator, 15 * MIB, NULL),
+         *live = env_alloc(allocator, 5 * MIB, NULL);
 
     (void)state;
     assert_int_equal(xseg_record_stream(allocator, pending, side), XSEG_OK);
-    scene_work(allocator, side, pending);
-    scene_free(allocator, pending);
+    env_launch(allocator, side, pending);
+    env_free(allocator, pending);
     /* An event that cannot be waited for is recorded again once. */
     fault.call = "cuEventSynchronize";
     fault.error = 999;
@@ -163,13 +163,13 @@ static void what_a_flush_waited_for_is_searched(void **state)
         fault.nth = i + 1;
         assert_int_equal(xseg_sim_fault_set(i, &fault), XSEG_OK);
     }
-    assert_ptr_equal(scene_alloc(allocator, 14 * MIB, NULL), pending);
+    assert_ptr_equal(env_alloc(allocator, 14 * MIB, NULL), pending);
     assert_int_equal(xseg_sim_fault_count(1), 1);
-    assert_int_equal(scene_stats(allocator).num_alloc_retries, 1);
-    scene_free(allocator, pending);
-    scene_free(allocator, live);
+    assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
+    env_free(allocator, pending);
+    env_free(allocator, live);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(side);
+    env_stream_destroy(side);
 }
 
 /* A held pool's memory stays, whatever is short: a graph may use it. */
@@ -181,33 +181,33 @@ static void held_pools_are_left_alone(void **state)
 
     (void)state;
     assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
-    inside = scene_alloc_in(allocator, pool, 80 * MIB, NULL);
-    scene_free(allocator, inside);
-    scene_expect_error(xseg_alloc(allocator, 0, 40 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                       "out of memory on device 0");
-    assert_int_equal(scene_block(allocator, inside).state, XSEG_BLOCK_CACHED);
+    inside = env_alloc_in(allocator, pool, 80 * MIB, NULL);
+    env_free(allocator, inside);
+    env_expect_error(xseg_alloc(allocator, 0, 40 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
+                     "out of memory on device 0");
+    assert_int_equal(env_block(allocator, inside).state, XSEG_BLOCK_CACHED);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    ptr = scene_alloc(allocator, 40 * MIB, NULL);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    ptr = env_alloc(allocator, 40 * MIB, NULL);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* A full page that nobody has room for goes back, and small ones are made of its memory. */
 static void a_full_page_becomes_small_ones(void **state)
 {
     struct xseg_allocator *allocator = open_on(40, "expandable_segments:True");
-    const xseg_stream stream = scene_stream();
+    const xseg_stream stream = env_stream();
     void *small[3];
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 40 * MIB, stream));
+    env_free(allocator, env_alloc(allocator, 40 * MIB, stream));
     for (unsigned i = 0; i < COUNT_OF(small); i++)
-        small[i] = scene_alloc(allocator, 1 * MIB, NULL);
+        small[i] = env_alloc(allocator, 1 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemRelease") - 2, 1); /* two were the trial's */
     for (unsigned i = 0; i < COUNT_OF(small); i++)
-        scene_free(allocator, small[i]);
+        env_free(allocator, small[i]);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 /* PyTorch #123548: a small block at the fence, blocks above max_split_size_mb, many cycles. */
@@ -217,19 +217,19 @@ static void large_blocks_are_used_again_and_again(void **state)
         6000, "expandable_segments:True,max_split_size_mb:128,per_process_memory_fraction:0.1");
 
     (void)state;
-    assert_int_equal(scene_stats(allocator).limit_bytes, 600 * MIB);
+    assert_int_equal(env_stats(allocator).limit_bytes, 600 * MIB);
     for (unsigned cycle = 0; cycle < 100; cycle++) {
-        void *large = scene_alloc(allocator, (200 + cycle) * MIB, NULL);
-        void *fence = scene_alloc(allocator, 2 * MIB, NULL);
+        void *large = env_alloc(allocator, (200 + cycle) * MIB, NULL);
+        void *fence = env_alloc(allocator, 2 * MIB, NULL);
 
-        scene_free(allocator, large);
-        large = scene_alloc(allocator, (210 + cycle) * MIB, NULL);
-        scene_free(allocator, large);
-        scene_free(allocator, fence);
+        env_free(allocator, large);
+        large = env_alloc(allocator, (210 + cycle) * MIB, NULL);
+        env_free(allocator, large);
+        env_free(allocator, fence);
     }
-    assert_int_equal(scene_stats(allocator).num_ooms, 0);
+    assert_int_equal(env_stats(allocator).num_ooms, 0);
     assert_true(reserved(allocator) <= 600 * MIB);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Old blocks go when more than a part of the limit is taken, young ones stay. */
@@ -238,27 +238,26 @@ static void garbage_goes_by_age(void **state)
     struct xseg_allocator *allocator =
         open_on(1000, "expandable_segments:False,per_process_memory_fraction:0.5,"
                       "garbage_collection_threshold:0.5");
-    void *old = scene_alloc(allocator, 60 * MIB, NULL),
-         *young = scene_alloc(allocator, 70 * MIB, NULL);
+    void *old = env_alloc(allocator, 60 * MIB, NULL), *young = env_alloc(allocator, 70 * MIB, NULL);
     void *ptr;
 
     (void)state;
-    scene_free(allocator, old);
+    env_free(allocator, old);
     for (unsigned i = 0; i < 10; i++) {
-        ptr = scene_alloc(allocator, 75 * MIB, NULL);
-        scene_free(allocator, ptr);
+        ptr = env_alloc(allocator, 75 * MIB, NULL);
+        env_free(allocator, ptr);
     }
-    scene_free(allocator, young);
-    ptr = scene_alloc(allocator, 80 * MIB, NULL);
-    assert_int_equal(scene_stats(allocator).num_device_free, 0);
-    void *more = scene_alloc(allocator, 90 * MIB, NULL);
+    env_free(allocator, young);
+    ptr = env_alloc(allocator, 80 * MIB, NULL);
+    assert_int_equal(env_stats(allocator).num_device_free, 0);
+    void *more = env_alloc(allocator, 90 * MIB, NULL);
     /* 60 + 70 + 76 + 80 MiB were above 250: the old one went, the young ones did not. */
-    assert_int_equal(scene_stats(allocator).num_device_free, 1);
-    scene_expect_error(xseg_free(allocator, old), XSEG_ERR_NOT_ALLOCATED, "");
-    assert_int_equal(scene_block(allocator, young).state, XSEG_BLOCK_CACHED);
-    scene_free(allocator, ptr);
-    scene_free(allocator, more);
-    scene_close(allocator);
+    assert_int_equal(env_stats(allocator).num_device_free, 1);
+    env_expect_error(xseg_free(allocator, old), XSEG_ERR_NOT_ALLOCATED, "");
+    assert_int_equal(env_block(allocator, young).state, XSEG_BLOCK_CACHED);
+    env_free(allocator, ptr);
+    env_free(allocator, more);
+    env_close(allocator);
 }
 
 /* A request is one tick of the clock that garbage ages by, also when it has to grow. */
@@ -271,21 +270,21 @@ static void garbage_ages_by_requests(void **state)
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(ptr); i++)
-        ptr[i] = scene_alloc(allocator, (60 + 2 * i) * MIB, NULL);
-    scene_free(allocator, ptr[3]);
-    scene_free(allocator, ptr[0]);
-    live[0] = scene_alloc(allocator, 80 * MIB, NULL);
-    live[1] = scene_alloc(allocator, 90 * MIB, NULL);
-    scene_free(allocator, ptr[1]);
-    assert_ptr_equal(scene_alloc(allocator, 66 * MIB, NULL), ptr[3]);
-    scene_free(allocator, ptr[3]);
-    scene_free(allocator, ptr[2]);
+        ptr[i] = env_alloc(allocator, (60 + 2 * i) * MIB, NULL);
+    env_free(allocator, ptr[3]);
+    env_free(allocator, ptr[0]);
+    live[0] = env_alloc(allocator, 80 * MIB, NULL);
+    live[1] = env_alloc(allocator, 90 * MIB, NULL);
+    env_free(allocator, ptr[1]);
+    assert_ptr_equal(env_alloc(allocator, 66 * MIB, NULL), ptr[3]);
+    env_free(allocator, ptr[3]);
+    env_free(allocator, ptr[2]);
     /* Ages 4, 2, 1, 1: the first two are no younger than the average. */
-    live[2] = scene_alloc(allocator, 100 * MIB, NULL);
+    live[2] = env_alloc(allocator, 100 * MIB, NULL);
     assert_int_equal(reserved(allocator), (64 + 66 + 80 + 90 + 100) * MIB);
     for (unsigned i = 0; i < COUNT_OF(live); i++)
-        scene_free(allocator, live[i]);
-    scene_close(allocator);
+        env_free(allocator, live[i]);
+    env_close(allocator);
 }
 
 /* What is as old as the average goes; that is a fraction.  Sizes and answer are PyTorch's. */
@@ -302,52 +301,52 @@ static void garbage_is_older_than_a_fraction(void **state)
         {284479322, 1, {-1, -1}}, {283538157, 0, {-1, -1}},
     };
     struct xseg_allocator *allocator =
-        scene_open("expandable_segments:False,per_process_memory_fraction:0.1,"
-                   "garbage_collection_threshold:0.3,max_split_size_mb:100");
-    const xseg_stream stream[] = {NULL, scene_stream(), scene_stream()};
+        env_open("expandable_segments:False,per_process_memory_fraction:0.1,"
+                 "garbage_collection_threshold:0.3,max_split_size_mb:100");
+    const xseg_stream stream[] = {NULL, env_stream(), env_stream()};
     void *ptr[COUNT_OF(step)];
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(step); i++) {
-        ptr[i] = scene_alloc(allocator, step[i].bytes, stream[step[i].stream]);
+        ptr[i] = env_alloc(allocator, step[i].bytes, stream[step[i].stream]);
         for (unsigned j = 0; j < 2 && step[i].frees[j] >= 0; j++) {
-            scene_free(allocator, ptr[step[i].frees[j]]);
+            env_free(allocator, ptr[step[i].frees[j]]);
             ptr[step[i].frees[j]] = NULL;
         }
     }
     assert_int_equal(reserved(allocator), 1788870656);
     for (unsigned i = 0; i < COUNT_OF(ptr); i++)
         if (ptr[i] != NULL)
-            scene_free(allocator, ptr[i]);
+            env_free(allocator, ptr[i]);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream[1]);
-    scene_stream_destroy(stream[2]);
+    env_stream_destroy(stream[1]);
+    env_stream_destroy(stream[2]);
 }
 
 /* Many pools, each with a small and a large segment: their ranges get shorter, all of them work. */
 static void six_hundred_segments_fit(void **state)
 {
     enum { POOLS = 300 };
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     static struct xseg_pool *pool[POOLS];
     static void *ptr[POOLS][3];
 
     (void)state;
     for (unsigned i = 0; i < POOLS; i++) {
         assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool[i]), XSEG_OK);
-        ptr[i][0] = scene_alloc_in(allocator, pool[i], 1000, NULL);
-        ptr[i][1] = scene_alloc_in(allocator, pool[i], 5 * MIB, NULL);
+        ptr[i][0] = env_alloc_in(allocator, pool[i], 1000, NULL);
+        ptr[i][1] = env_alloc_in(allocator, pool[i], 5 * MIB, NULL);
     }
-    assert_true(scene_stats(allocator).address_bytes <= (uint64_t)33 << 40);
+    assert_true(env_stats(allocator).address_bytes <= (uint64_t)33 << 40);
     /* Ten GiB in one of the last ones: a chain, or a range that is long enough. */
-    ptr[0][2] = scene_alloc_in(allocator, pool[POOLS - 1], 10 * GIB, NULL);
-    scene_free(allocator, ptr[0][2]);
+    ptr[0][2] = env_alloc_in(allocator, pool[POOLS - 1], 10 * GIB, NULL);
+    env_free(allocator, ptr[0][2]);
     for (unsigned i = 0; i < POOLS; i++) {
-        scene_free(allocator, ptr[i][0]);
-        scene_free(allocator, ptr[i][1]);
+        env_free(allocator, ptr[i][0]);
+        env_free(allocator, ptr[i][1]);
         assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
     }
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Ranges are as long as asked for, and longer for a request that would not fit; others follow. */
@@ -358,19 +357,19 @@ static void ranges_may_be_shorter(void **state)
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = scene_open(config[i]);
+        struct xseg_allocator *allocator = env_open(config[i]);
         void *ptr[3];
 
-        ptr[0] = scene_alloc(allocator, 1500 * MIB, NULL);
-        assert_int_equal(scene_block(allocator, ptr[0]).segment_bytes / MIB, 2060);
-        ptr[1] = scene_alloc(allocator, 1500 * MIB, NULL);
-        assert_ptr_not_equal(scene_block(allocator, ptr[1]).segment_base,
-                             scene_block(allocator, ptr[0]).segment_base);
-        ptr[2] = scene_alloc(allocator, 5 * GIB, NULL);
-        assert_int_equal(scene_block(allocator, ptr[2]).segment_bytes / MIB, 5120);
+        ptr[0] = env_alloc(allocator, 1500 * MIB, NULL);
+        assert_int_equal(env_block(allocator, ptr[0]).segment_bytes / MIB, 2060);
+        ptr[1] = env_alloc(allocator, 1500 * MIB, NULL);
+        assert_ptr_not_equal(env_block(allocator, ptr[1]).segment_base,
+                             env_block(allocator, ptr[0]).segment_base);
+        ptr[2] = env_alloc(allocator, 5 * GIB, NULL);
+        assert_int_equal(env_block(allocator, ptr[2]).segment_bytes / MIB, 5120);
         for (unsigned j = 0; j < COUNT_OF(ptr); j++)
-            scene_free(allocator, ptr[j]);
-        scene_close(allocator);
+            env_free(allocator, ptr[j]);
+        env_close(allocator);
     }
 }
 
@@ -382,56 +381,56 @@ static void few_addresses_are_enough(void **state)
 
     (void)state;
     settings.address_bytes = 6 * GIB;
-    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
-    small = scene_alloc(allocator, 1000, NULL);
-    large = scene_alloc(allocator, 2 * GIB, NULL);
-    assert_true(scene_stats(allocator).address_bytes <= 6 * GIB);
-    scene_expect_error(xseg_alloc(allocator, 0, 5 * GIB, NULL, &ptr), XSEG_ERR_NO_ADDRESSES,
-                       "cuMemAddressReserve");
-    scene_free(allocator, small);
-    scene_free(allocator, large);
-    scene_close(allocator);
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    small = env_alloc(allocator, 1000, NULL);
+    large = env_alloc(allocator, 2 * GIB, NULL);
+    assert_true(env_stats(allocator).address_bytes <= 6 * GIB);
+    env_expect_error(xseg_alloc(allocator, 0, 5 * GIB, NULL, &ptr), XSEG_ERR_NO_ADDRESSES,
+                     "cuMemAddressReserve");
+    env_free(allocator, small);
+    env_free(allocator, large);
+    env_close(allocator);
 }
 
 /* Once memory has been short an event is asked about where its block can serve, and on every miss. */
 static void events_are_asked_about_where_it_helps(void **state)
 {
     struct xseg_allocator *allocator = open_on(200, "expandable_segments:True");
-    const xseg_stream side = scene_stream(), own = scene_stream();
-    void *pending = scene_alloc(allocator, 30 * MIB, side), *ptr = NULL;
+    const xseg_stream side = env_stream(), own = env_stream();
+    void *pending = env_alloc(allocator, 30 * MIB, side), *ptr = NULL;
     uint64_t asked;
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 50 * MIB, own));
+    env_free(allocator, env_alloc(allocator, 50 * MIB, own));
     assert_int_equal(xseg_record_stream(allocator, pending, own), XSEG_OK);
     assert_int_equal(xseg_sim_launch(own, UINT64_MAX), XSEG_OK);
-    scene_free(allocator, pending);
+    env_free(allocator, pending);
     asked = xseg_sim_calls("cuEventQuery");
-    scene_free(allocator, scene_alloc(allocator, 5 * MIB, own));
+    env_free(allocator, env_alloc(allocator, 5 * MIB, own));
     assert_int_equal(xseg_sim_calls("cuEventQuery") - asked, 1);
-    ptr = scene_alloc(allocator, 150 * MIB, own);
-    scene_free(allocator, ptr);
+    ptr = env_alloc(allocator, 150 * MIB, own);
+    env_free(allocator, ptr);
     assert_int_equal(
-        xseg_record_stream(allocator, pending = scene_alloc(allocator, 30 * MIB, side), own),
+        xseg_record_stream(allocator, pending = env_alloc(allocator, 30 * MIB, side), own),
         XSEG_OK);
     assert_int_equal(xseg_sim_launch(own, UINT64_MAX), XSEG_OK);
-    scene_free(allocator, pending);
+    env_free(allocator, pending);
     asked = xseg_sim_calls("cuEventQuery");
     for (unsigned i = 0; i < 10; i++)
-        scene_free(allocator, scene_alloc(allocator, 5 * MIB, own));
+        env_free(allocator, env_alloc(allocator, 5 * MIB, own));
     assert_int_equal(xseg_sim_calls("cuEventQuery"), asked);
     /* An allocation on the block's own stream asks. */
-    ptr = scene_alloc(allocator, 2 * MIB, side);
-    scene_free(allocator, ptr);
-    assert_int_equal(scene_block(allocator, pending).state, XSEG_BLOCK_PENDING_FREE);
+    ptr = env_alloc(allocator, 2 * MIB, side);
+    env_free(allocator, ptr);
+    assert_int_equal(env_block(allocator, pending).state, XSEG_BLOCK_PENDING_FREE);
     assert_true(xseg_sim_calls("cuEventQuery") > asked);
     assert_int_equal(xseg_sim_finish(own), XSEG_OK);
-    ptr = scene_alloc(allocator, 2 * MIB, side);
-    assert_int_not_equal(scene_block(allocator, pending).state, XSEG_BLOCK_PENDING_FREE);
-    scene_free(allocator, ptr);
+    ptr = env_alloc(allocator, 2 * MIB, side);
+    assert_int_not_equal(env_block(allocator, pending).state, XSEG_BLOCK_PENDING_FREE);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(side);
-    scene_stream_destroy(own);
+    env_stream_destroy(side);
+    env_stream_destroy(own);
 }
 
 static void keep_line(void *context, enum xseg_log_level level, const char *line)
@@ -454,29 +453,29 @@ static void without_addresses_segments_are_classic(void **state)
     (void)state;
     settings.address_bytes = 2 * GIB;
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-    options.driver = scene_driver();
+    options.driver = env_driver();
     options.log = keep_line;
     options.log_context = lines;
     assert_int_equal(xseg_open("expandable_segments:True", &options, &allocator), XSEG_OK);
-    large = scene_alloc(allocator, 5 * MIB, NULL);
-    assert_true(scene_block(allocator, large).is_expandable);
+    large = env_alloc(allocator, 5 * MIB, NULL);
+    assert_true(env_block(allocator, large).is_expandable);
     assert_string_equal(lines, "");
     xseg_sim_set_external_addresses(GIB - 100 * MIB);
-    small = scene_alloc(allocator, 1000, NULL);
-    assert_false(scene_block(allocator, small).is_expandable);
+    small = env_alloc(allocator, 1000, NULL);
+    assert_false(env_block(allocator, small).is_expandable);
     assert_non_null(strstr(lines, "out of virtual addresses for expandable segments"));
     const size_t said = strlen(lines);
-    ptr = scene_alloc(allocator, 1 * MIB, NULL);
-    other = scene_alloc(allocator, 2 * MIB, NULL);
-    assert_true(scene_block(allocator, other).is_expandable);
+    ptr = env_alloc(allocator, 1 * MIB, NULL);
+    other = env_alloc(allocator, 2 * MIB, NULL);
+    assert_true(env_block(allocator, other).is_expandable);
     assert_int_equal(strlen(lines), said);
     /* What no segment has room for fails, and memory has not been short. */
-    scene_expect_error(xseg_alloc(allocator, 0, 2 * GIB, NULL, &none), XSEG_ERR_NO_ADDRESSES, "");
-    scene_free(allocator, ptr);
-    scene_free(allocator, other);
-    scene_free(allocator, small);
-    scene_free(allocator, large);
-    scene_close(allocator);
+    env_expect_error(xseg_alloc(allocator, 0, 2 * GIB, NULL, &none), XSEG_ERR_NO_ADDRESSES, "");
+    env_free(allocator, ptr);
+    env_free(allocator, other);
+    env_free(allocator, small);
+    env_free(allocator, large);
+    env_close(allocator);
 }
 
 /* A growth that fails maps nothing.  Addresses that were reserved for it serve the next one. */
@@ -486,39 +485,39 @@ static void a_refused_growth_leaves_its_addresses(void **state)
     void *ptr = NULL;
 
     (void)state;
-    (void)scene_stats(allocator);
+    (void)env_stats(allocator);
     assert_int_equal(xseg_sim_set_external_memory(0, 200 * MIB), XSEG_OK);
-    scene_expect_error(xseg_alloc(allocator, 0, 50 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
+    env_expect_error(xseg_alloc(allocator, 0, 50 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
     assert_null(ptr);
-    const uint64_t addresses = scene_stats(allocator).address_bytes;
+    const uint64_t addresses = env_stats(allocator).address_bytes;
     assert_int_not_equal(addresses, 0);
     assert_int_equal(reserved(allocator), 0);
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(xseg_sim_set_external_memory(0, 0), XSEG_OK);
     const uint64_t reserves = xseg_sim_calls("cuMemAddressReserve");
-    ptr = scene_alloc(allocator, 50 * MIB, NULL);
+    ptr = env_alloc(allocator, 50 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemAddressReserve"), reserves);
-    assert_int_equal(scene_stats(allocator).address_bytes, addresses);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    assert_int_equal(env_stats(allocator).address_bytes, addresses);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* page_size:small has no page of 20 MiB, so a request takes what it needs, to 2 MiB, at any time. */
 static void all_pages_may_be_small(void **state)
 {
     struct xseg_allocator *allocator = open_on(200, "page_size:small");
-    void *ptr = scene_alloc(allocator, 5 * MIB, NULL), *more;
+    void *ptr = env_alloc(allocator, 5 * MIB, NULL), *more;
 
     (void)state;
     assert_int_equal(reserved(allocator), 6 * MIB);
     assert_int_equal(xseg_sim_calls("cuMemCreate") - 2, 3); /* two were the trial's */
-    more = scene_alloc(allocator, 41 * MIB, NULL);
+    more = env_alloc(allocator, 41 * MIB, NULL);
     assert_int_equal(reserved(allocator), 46 * MIB);
-    scene_free(allocator, ptr);
-    scene_empty_cache(allocator);
+    env_free(allocator, ptr);
+    env_empty_cache(allocator);
     assert_int_equal(reserved(allocator), 42 * MIB);
-    scene_free(allocator, more);
-    scene_close(allocator);
+    env_free(allocator, more);
+    env_close(allocator);
 }
 
 /* With the key a growth past the device is refused at once; what is cached is served. */
@@ -526,20 +525,20 @@ static void a_growth_past_the_device_is_rejected(void **state)
 {
     struct xseg_allocator *allocator =
         open_on(100, "expandable_segments:True,throw_on_cudamalloc_oom:True");
-    void *idle = scene_alloc(allocator, 60 * MIB, NULL), *ptr = NULL;
+    void *idle = env_alloc(allocator, 60 * MIB, NULL), *ptr = NULL;
 
     (void)state;
-    scene_free(allocator, idle);
+    env_free(allocator, idle);
     const uint64_t calls = xseg_sim_calls("cuMemUnmap");
-    scene_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                       "out of memory on device 0");
+    env_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
+                     "out of memory on device 0");
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), calls);
-    assert_int_equal(scene_stats(allocator).num_oom_rejections, 1);
-    assert_int_equal(scene_stats(allocator).num_ooms, 0);
-    assert_int_equal(scene_stats(allocator).num_alloc_retries, 0);
-    assert_ptr_equal(scene_alloc(allocator, 60 * MIB, NULL), idle);
-    scene_free(allocator, idle);
-    scene_close(allocator);
+    assert_int_equal(env_stats(allocator).num_oom_rejections, 1);
+    assert_int_equal(env_stats(allocator).num_ooms, 0);
+    assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
+    assert_ptr_equal(env_alloc(allocator, 60 * MIB, NULL), idle);
+    env_free(allocator, idle);
+    env_close(allocator);
 }
 
 /* The fraction of rejections is that of the configuration, or of xseg_limits_set(); a limit below it refuses first. */
@@ -559,38 +558,38 @@ static void a_growth_past_the_fraction_of_rejections_is_rejected(void **state)
         void *ptr = NULL;
 
         where.device = 0;
-        scene_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
-                           "per_process_memory_fraction");
-        assert_int_equal(scene_stats(allocator).num_ooms, 1);
-        assert_int_equal(scene_stats(allocator).num_oom_rejections, 0);
+        env_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
+                         "per_process_memory_fraction");
+        assert_int_equal(env_stats(allocator).num_ooms, 1);
+        assert_int_equal(env_stats(allocator).num_oom_rejections, 0);
         /* Without the limit the fraction of rejections is still that of the configuration. */
         assert_int_equal(xseg_limits_get(allocator, &where, &limits), XSEG_OK);
         assert_true(limits.has_rejection_fraction && limits.rejection_fraction == 0.5);
         limits.fraction = 1;
         assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
-        scene_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
-                           "throw_on_cudamalloc_oom rejects the request on device 0, 120.00 MiB "
-                           "requested, limit 0.5 of the device");
-        assert_int_equal(scene_stats(allocator).num_ooms, 1);
-        assert_int_equal(scene_stats(allocator).num_oom_rejections, 1);
-        assert_int_equal(scene_stats(allocator).num_alloc_retries, 1);
+        env_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
+                         "throw_on_cudamalloc_oom rejects the request on device 0, 120.00 MiB "
+                         "requested, limit 0.5 of the device");
+        assert_int_equal(env_stats(allocator).num_ooms, 1);
+        assert_int_equal(env_stats(allocator).num_oom_rejections, 1);
+        assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
         limits.rejection_fraction = 0.8;
         assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
-        scene_free(allocator, scene_alloc(allocator, 120 * MIB, NULL));
+        env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
         /* What is cached serves, and without the key nothing is rejected. */
         limits.rejection_fraction = 0;
         assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
-        scene_free(allocator, scene_alloc(allocator, 120 * MIB, NULL));
-        scene_empty_cache(allocator);
-        scene_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
-                           "throw_on_cudamalloc_oom rejects the request on device 0, 120.00 MiB "
-                           "requested, limit 0 of the device");
+        env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
+        env_empty_cache(allocator);
+        env_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
+                         "throw_on_cudamalloc_oom rejects the request on device 0, 120.00 MiB "
+                         "requested, limit 0 of the device");
         assert_int_equal(xseg_config_set(allocator, "throw_on_cudamalloc_oom:False"), XSEG_OK);
-        scene_free(allocator, scene_alloc(allocator, 120 * MIB, NULL));
+        env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
         limits.rejection_fraction = 1.5;
-        scene_expect_error(xseg_limits_set(allocator, &where, &limits), XSEG_ERR_ARGUMENT,
-                           "rejection_fraction is out of range, 1.5; ");
-        scene_close(allocator);
+        env_expect_error(xseg_limits_set(allocator, &where, &limits), XSEG_ERR_ARGUMENT,
+                         "rejection_fraction is out of range, 1.5; ");
+        env_close(allocator);
     }
 }
 
@@ -599,20 +598,20 @@ static void the_error_says_where_the_memory_is(void **state)
 {
     struct xseg_allocator *allocator = open_on(200, "expandable_segments:True");
     struct xseg_pool *pool = NULL;
-    void *live = scene_alloc(allocator, 50 * MIB, NULL), *inside = NULL, *ptr = NULL;
+    void *live = env_alloc(allocator, 50 * MIB, NULL), *inside = NULL, *ptr = NULL;
     const char *const word[] = {"100.00 MiB requested", "50.00 MiB allocated",
                                 "120.00 MiB cached by private pools", "10.00 MiB fragmented",
                                 "release unused private pools"};
 
     (void)state;
     assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
-    inside = scene_alloc_in(allocator, pool, 120 * MIB, NULL);
-    scene_free(allocator, inside);
+    inside = env_alloc_in(allocator, pool, 120 * MIB, NULL);
+    env_free(allocator, inside);
     for (unsigned i = 0; i < COUNT_OF(word); i++)
-        scene_expect_error(xseg_alloc(allocator, 0, 100 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                           word[i]);
-    scene_free(allocator, live);
-    scene_close(allocator);
+        env_expect_error(xseg_alloc(allocator, 0, 100 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
+                         word[i]);
+    env_free(allocator, live);
+    env_close(allocator);
 }
 
 /* Two pages of 20 MiB, each with 11 MiB cached beside a live block: on small pages 20 of the 22 can move. */
@@ -626,19 +625,19 @@ static void the_error_says_when_small_pages_would_do(void **state)
         void *block[4], *ptr = NULL;
 
         for (unsigned j = 0; j < COUNT_OF(block); j++)
-            block[j] = scene_alloc(allocator, (j % 2 == 0 ? 11 : 9) * MIB, NULL);
-        scene_free(allocator, block[0]);
-        scene_free(allocator, block[2]);
+            block[j] = env_alloc(allocator, (j % 2 == 0 ? 11 : 9) * MIB, NULL);
+        env_free(allocator, block[0]);
+        env_free(allocator, block[2]);
         const xseg_status status = xseg_alloc(allocator, 0, 20 * MIB, NULL, &ptr);
         if (i == 0)
-            scene_expect_error(status, XSEG_ERR_NO_MEMORY, "page_size:small");
+            env_expect_error(status, XSEG_ERR_NO_MEMORY, "page_size:small");
         else
             assert_int_equal(status, XSEG_OK);
         if (ptr != NULL)
-            scene_free(allocator, ptr);
-        scene_free(allocator, block[1]);
-        scene_free(allocator, block[3]);
-        scene_close(allocator);
+            env_free(allocator, ptr);
+        env_free(allocator, block[1]);
+        env_free(allocator, block[3]);
+        env_close(allocator);
     }
 }
 

@@ -2,8 +2,8 @@
 /* A block that a pool has lent is the default pool's: what that means for everything else. */
 #include <stdio.h>
 
-#include "tests/support/exported.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/exported_handles.h"
 
 /* A machine whose memory is all in a pool that lends: the blocks `kept` and `lent` to be. */
 struct lender {
@@ -24,19 +24,19 @@ static struct lender open_lender(size_t bytes, const char *config)
     struct lender lender = {.bytes = bytes};
 
     settings.memory_bytes = bytes > MIB ? 2 * bytes : 2 * MIB;
-    lender.allocator = scene_open_on(&settings, config);
+    lender.allocator = env_open_on(&settings, config);
     options.use_on_oom = true;
     assert_int_equal(xseg_pool_create(lender.allocator, 0, &options, &lender.pool), XSEG_OK);
-    lender.kept = scene_alloc_in(lender.allocator, lender.pool, bytes, NULL);
-    lender.inside = scene_alloc_in(lender.allocator, lender.pool, bytes, NULL);
+    lender.kept = env_alloc_in(lender.allocator, lender.pool, bytes, NULL);
+    lender.inside = env_alloc_in(lender.allocator, lender.pool, bytes, NULL);
     return lender;
 }
 
 /* The second block is freed, and its memory lent. */
 static void *lend(struct lender *lender)
 {
-    scene_free(lender->allocator, lender->inside);
-    void *lent = scene_alloc(lender->allocator, lender->bytes, NULL);
+    env_free(lender->allocator, lender->inside);
+    void *lent = env_alloc(lender->allocator, lender->bytes, NULL);
     assert_ptr_equal(lent, lender->inside);
     return lent;
 }
@@ -44,7 +44,7 @@ static void *lend(struct lender *lender)
 static void close_lender(struct lender *lender)
 {
     assert_int_equal(xseg_pool_release(lender->pool), XSEG_OK);
-    scene_close(lender->allocator);
+    env_close(lender->allocator);
 }
 
 #define FOR_ALL_LENDERS(lender)                                                               \
@@ -77,20 +77,20 @@ static void restore_leaves_a_lent_block_alone(void **state)
         struct xseg_checkpoint *checkpoint = NULL;
         bool exactly = false;
 
-        scene_free(lender.allocator, lender.inside);
+        env_free(lender.allocator, lender.inside);
         assert_int_equal(xseg_pool_checkpoint(lender.pool, &checkpoint), XSEG_OK);
-        void *lent = scene_alloc(lender.allocator, lender.bytes, NULL);
+        void *lent = env_alloc(lender.allocator, lender.bytes, NULL);
         struct moves moves = {.lent = lent};
-        scene_free(lender.allocator, lender.kept);
+        env_free(lender.allocator, lender.kept);
         assert_int_equal(xseg_pool_restore(lender.pool, checkpoint, note_move, &moves), XSEG_OK);
         assert_int_equal(moves.freed, 0);
         assert_int_equal(moves.revived, 1);
-        assert_int_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_ALLOCATED);
+        assert_int_equal(env_block(lender.allocator, lent).state, XSEG_BLOCK_ALLOCATED);
         assert_int_equal(xseg_pool_check_live(lender.pool, &lender.kept, 1, &exactly), XSEG_OK);
         assert_true(exactly);
         xseg_checkpoint_destroy(checkpoint);
-        scene_free(lender.allocator, lent);
-        scene_free(lender.allocator, lender.kept);
+        env_free(lender.allocator, lent);
+        env_free(lender.allocator, lender.kept);
     }
 }
 
@@ -103,16 +103,16 @@ static void restore_is_refused_where_a_lent_block_lies(void **state)
 
         assert_int_equal(xseg_pool_checkpoint(lender.pool, &checkpoint), XSEG_OK);
         void *lent = lend(&lender);
-        scene_expect_error(xseg_pool_restore(lender.pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY,
-                           "contains a block of the default pool");
-        assert_int_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_ALLOCATED);
-        assert_int_equal(scene_block(lender.allocator, lender.kept).state, XSEG_BLOCK_ALLOCATED);
-        scene_free(lender.allocator, lent);
+        env_expect_error(xseg_pool_restore(lender.pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY,
+                         "contains a block of the default pool");
+        assert_int_equal(env_block(lender.allocator, lent).state, XSEG_BLOCK_ALLOCATED);
+        assert_int_equal(env_block(lender.allocator, lender.kept).state, XSEG_BLOCK_ALLOCATED);
+        env_free(lender.allocator, lent);
         assert_int_equal(xseg_pool_restore(lender.pool, checkpoint, NULL, NULL), XSEG_OK);
-        assert_int_equal(scene_block(lender.allocator, lender.inside).state, XSEG_BLOCK_ALLOCATED);
+        assert_int_equal(env_block(lender.allocator, lender.inside).state, XSEG_BLOCK_ALLOCATED);
         xseg_checkpoint_destroy(checkpoint);
-        scene_free(lender.allocator, lender.inside);
-        scene_free(lender.allocator, lender.kept);
+        env_free(lender.allocator, lender.inside);
+        env_free(lender.allocator, lender.kept);
     }
 }
 
@@ -123,7 +123,7 @@ static void a_lent_block_that_waits_is_left_alone(void **state)
     (void)state;
     FOR_ALL_LENDERS(lender)
     {
-        const xseg_stream stream = scene_stream();
+        const xseg_stream stream = env_stream();
         struct xseg_checkpoint *before = NULL, *after = NULL;
 
         assert_int_equal(xseg_pool_checkpoint(lender.pool, &before), XSEG_OK);
@@ -131,21 +131,21 @@ static void a_lent_block_that_waits_is_left_alone(void **state)
         assert_int_equal(xseg_record_stream(lender.allocator, lent, stream), XSEG_OK);
         assert_int_equal(xseg_pool_checkpoint(lender.pool, &after), XSEG_OK);
         assert_int_equal(xseg_pool_restore(lender.pool, after, NULL, NULL), XSEG_OK);
-        scene_work(lender.allocator, stream, lent);
-        scene_free(lender.allocator, lent);
-        assert_int_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_PENDING_FREE);
+        env_launch(lender.allocator, stream, lent);
+        env_free(lender.allocator, lent);
+        assert_int_equal(env_block(lender.allocator, lent).state, XSEG_BLOCK_PENDING_FREE);
         assert_int_equal(xseg_pool_restore(lender.pool, after, NULL, NULL), XSEG_OK);
-        scene_expect_error(xseg_pool_restore(lender.pool, before, NULL, NULL), XSEG_ERR_BUSY,
-                           "contains a block of the default pool");
-        assert_int_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_PENDING_FREE);
+        env_expect_error(xseg_pool_restore(lender.pool, before, NULL, NULL), XSEG_ERR_BUSY,
+                         "contains a block of the default pool");
+        assert_int_equal(env_block(lender.allocator, lent).state, XSEG_BLOCK_PENDING_FREE);
         assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
         assert_int_equal(xseg_pool_restore(lender.pool, before, NULL, NULL), XSEG_OK);
         xseg_checkpoint_destroy(before);
         xseg_checkpoint_destroy(after);
-        scene_free(lender.allocator, lender.inside);
-        scene_free(lender.allocator, lender.kept);
-        scene_empty_cache(lender.allocator);
-        scene_stream_destroy(stream);
+        env_free(lender.allocator, lender.inside);
+        env_free(lender.allocator, lender.kept);
+        env_empty_cache(lender.allocator);
+        env_stream_destroy(stream);
     }
 }
 
@@ -165,11 +165,11 @@ static void a_pool_does_not_hold_what_it_has_lent(void **state)
         assert_true(exactly);
         /* A checkpoint without it can be restored once its memory is somebody else's. */
         assert_int_equal(xseg_pool_checkpoint(lender.pool, &checkpoint), XSEG_OK);
-        scene_free(lender.allocator, lent);
+        env_free(lender.allocator, lent);
         assert_int_equal(xseg_pool_restore(lender.pool, checkpoint, NULL, NULL), XSEG_OK);
-        assert_int_not_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_ALLOCATED);
+        assert_int_not_equal(env_block(lender.allocator, lent).state, XSEG_BLOCK_ALLOCATED);
         xseg_checkpoint_destroy(checkpoint);
-        scene_free(lender.allocator, lender.kept);
+        env_free(lender.allocator, lender.kept);
     }
 }
 
@@ -189,15 +189,14 @@ static void a_pool_that_lends_is_not_paused(void **state)
         for (unsigned k = 0; k < COUNT_OF(keeps); k++) {
             const char *file = keeps[k] == XSEG_KEEP_FILE ? "/nowhere/at/all" : NULL;
 
-            scene_expect_error(xseg_pool_pause(lender.pool, keeps[k], file), XSEG_ERR_BUSY,
-                               address);
-            scene_expect_error(xseg_pool_pause(lender.pool, keeps[k], file), XSEG_ERR_BUSY,
-                               "contains a block of the default pool");
+            env_expect_error(xseg_pool_pause(lender.pool, keeps[k], file), XSEG_ERR_BUSY, address);
+            env_expect_error(xseg_pool_pause(lender.pool, keeps[k], file), XSEG_ERR_BUSY,
+                             "contains a block of the default pool");
         }
-        scene_free(lender.allocator, lent);
+        env_free(lender.allocator, lent);
         assert_int_equal(xseg_pool_pause(lender.pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
         assert_int_equal(xseg_pool_resume(lender.pool), XSEG_OK);
-        scene_free(lender.allocator, lender.kept);
+        env_free(lender.allocator, lender.kept);
         close_lender(&lender);
     }
 }
@@ -237,30 +236,30 @@ static void reserved_is_the_lenders_and_allocated_the_holders(void **state)
     (void)state;
     FOR_ALL_LENDERS(lender)
     {
-        const xseg_stream stream = scene_stream();
-        const struct xseg_statistics before = scene_stats(lender.allocator);
+        const xseg_stream stream = env_stream();
+        const struct xseg_statistics before = env_stats(lender.allocator);
 
         expect_stats(&lender, 2, 2);
         void *lent = lend(&lender);
         expect_stats(&lender, 1, 1);
         /* A device has all of it. */
-        const struct xseg_statistics stats = scene_stats(lender.allocator);
+        const struct xseg_statistics stats = env_stats(lender.allocator);
         assert_memory_equal(&stats.reserved_bytes, &before.reserved_bytes,
                             sizeof(stats.reserved_bytes));
         assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 2 * lender.bytes);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 3);
         assert_int_equal(xseg_record_stream(lender.allocator, lent, stream), XSEG_OK);
-        scene_work(lender.allocator, stream, lent);
-        scene_free(lender.allocator, lent);
+        env_launch(lender.allocator, stream, lent);
+        env_free(lender.allocator, lent);
         expect_stats(&lender, 1, 1);
-        assert_int_equal(scene_stats(lender.allocator).active[XSEG_STAT_ALL].current, 2);
+        assert_int_equal(env_stats(lender.allocator).active[XSEG_STAT_ALL].current, 2);
         assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
-        scene_empty_cache(lender.allocator);
-        assert_int_equal(scene_stats(lender.allocator).active[XSEG_STAT_ALL].current, 1);
+        env_empty_cache(lender.allocator);
+        assert_int_equal(env_stats(lender.allocator).active[XSEG_STAT_ALL].current, 1);
         expect_stats(&lender, 1, 1);
-        scene_free(lender.allocator, lender.kept);
+        env_free(lender.allocator, lender.kept);
         expect_stats(&lender, 0, 0);
-        scene_stream_destroy(stream);
+        env_stream_destroy(stream);
     }
 }
 
@@ -273,11 +272,11 @@ static void oversize_blocks_are_the_holders(void **state)
     assert_int_equal(pool_stats(&lender).oversize_allocations.current, 2);
     void *lent = lend(&lender);
     assert_int_equal(pool_stats(&lender).oversize_allocations.current, 1);
-    assert_int_equal(scene_stats(lender.allocator).oversize_allocations.current, 2);
-    scene_free(lender.allocator, lent);
+    assert_int_equal(env_stats(lender.allocator).oversize_allocations.current, 2);
+    env_free(lender.allocator, lent);
     assert_int_equal(pool_stats(&lender).oversize_allocations.current, 1);
-    assert_int_equal(scene_stats(lender.allocator).oversize_allocations.current, 1);
-    scene_free(lender.allocator, lender.kept);
+    assert_int_equal(env_stats(lender.allocator).oversize_allocations.current, 1);
+    env_free(lender.allocator, lender.kept);
     close_lender(&lender);
 }
 
@@ -287,23 +286,23 @@ static void a_lent_block_is_told_with_its_lender(void **state)
     FOR_ALL_LENDERS(lender)
     {
         void *lent = lend(&lender);
-        struct xseg_block_info info = scene_block(lender.allocator, lent);
+        struct xseg_block_info info = env_block(lender.allocator, lent);
 
         assert_null(info.pool);
         assert_ptr_equal(info.fallback_pool, lender.pool);
         assert_int_equal(info.requested, lender.bytes);
-        info = scene_block(lender.allocator, lender.kept);
+        info = env_block(lender.allocator, lender.kept);
         assert_ptr_equal(info.pool, lender.pool);
         assert_null(info.fallback_pool);
-        scene_free(lender.allocator, lent);
-        info = scene_block(lender.allocator, lent);
+        env_free(lender.allocator, lent);
+        info = env_block(lender.allocator, lent);
         assert_ptr_equal(info.pool, lender.pool);
         assert_null(info.fallback_pool);
         /* The next one there is the pool's own. */
-        lent = scene_alloc_in(lender.allocator, lender.pool, lender.bytes, NULL);
-        assert_null(scene_block(lender.allocator, lent).fallback_pool);
-        scene_free(lender.allocator, lent);
-        scene_free(lender.allocator, lender.kept);
+        lent = env_alloc_in(lender.allocator, lender.pool, lender.bytes, NULL);
+        assert_null(env_block(lender.allocator, lent).fallback_pool);
+        env_free(lender.allocator, lent);
+        env_free(lender.allocator, lender.kept);
     }
 }
 
@@ -353,8 +352,8 @@ static void a_lenders_memory_is_explained_with_it(void **state)
         struct told told = {.lent = lent, .pool = lender.pool};
         /* The lent one is the largest of the small ones' page. */
         if (lender.bytes < MIB) {
-            scene_free(lender.allocator, lender.kept);
-            lender.kept = scene_alloc_in(lender.allocator, lender.pool, 512, NULL);
+            env_free(lender.allocator, lender.kept);
+            lender.kept = env_alloc_in(lender.allocator, lender.pool, 512, NULL);
         }
         where.pool = lender.pool;
         assert_int_equal(xseg_for_each_block(lender.allocator, &where, see_block, &told), XSEG_OK);
@@ -362,8 +361,8 @@ static void a_lenders_memory_is_explained_with_it(void **state)
         assert_int_equal(xseg_explain(lender.allocator, &where, see_reason, &told, &sums), XSEG_OK);
         assert_int_equal(told.reasons, 1);
         assert_int_equal(sums.reserved, pool_stats(&lender).reserved_bytes[0].current);
-        scene_free(lender.allocator, lent);
-        scene_free(lender.allocator, lender.kept);
+        env_free(lender.allocator, lent);
+        env_free(lender.allocator, lender.kept);
     }
 }
 
@@ -381,7 +380,7 @@ static void a_trace_follows_who_holds_a_block(void **state)
     (void)state;
     FOR_ALL_LENDERS(lender)
     {
-        const xseg_stream stream = scene_stream();
+        const xseg_stream stream = env_stream();
         struct xseg_observer observer = {sizeof(observer)};
         unsigned count[3][2] = {{0}};
         uint64_t id = 0;
@@ -390,16 +389,16 @@ static void a_trace_follows_who_holds_a_block(void **state)
         observer.on_trace = count_by_pool;
         assert_int_equal(xseg_observer_add(lender.allocator, &observer, &id), XSEG_OK);
         void *lent = lend(&lender);
-        scene_free(lender.allocator, lent);
-        lent = scene_alloc(lender.allocator, lender.bytes, NULL);
+        env_free(lender.allocator, lent);
+        lent = env_alloc(lender.allocator, lender.bytes, NULL);
         assert_int_equal(xseg_record_stream(lender.allocator, lent, stream), XSEG_OK);
-        scene_free(lender.allocator, lent);
-        scene_empty_cache(lender.allocator);
-        scene_free(lender.allocator, lender.kept);
+        env_free(lender.allocator, lent);
+        env_empty_cache(lender.allocator);
+        env_free(lender.allocator, lender.kept);
         const unsigned wanted[3][2] = {{2, 0}, {2, 2}, {2, 2}};
         assert_memory_equal(count, wanted, sizeof(count));
         assert_int_equal(xseg_observer_remove(lender.allocator, id), XSEG_OK);
-        scene_stream_destroy(stream);
+        env_stream_destroy(stream);
     }
 }
 
@@ -414,17 +413,17 @@ static void a_lent_block_outlives_its_lender(void **state)
             open_lender(sizes[i / COUNT_OF(configs)], configs[i % COUNT_OF(configs)]);
         void *lent = lend(&lender);
 
-        scene_free(lender.allocator, lender.kept);
+        env_free(lender.allocator, lender.kept);
         assert_int_equal(xseg_pool_release(lender.pool), XSEG_OK);
-        scene_empty_cache(lender.allocator);
-        const struct xseg_block_info info = scene_block(lender.allocator, lent);
+        env_empty_cache(lender.allocator);
+        const struct xseg_block_info info = env_block(lender.allocator, lent);
         assert_int_equal(info.state, XSEG_BLOCK_ALLOCATED);
         assert_null(info.pool);
         assert_ptr_equal(info.fallback_pool, lender.pool);
-        scene_free(lender.allocator, lent);
-        scene_empty_cache(lender.allocator);
-        assert_int_equal(scene_stats(lender.allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-        scene_close(lender.allocator);
+        env_free(lender.allocator, lent);
+        env_empty_cache(lender.allocator);
+        assert_int_equal(env_stats(lender.allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+        env_close(lender.allocator);
     }
 }
 
@@ -436,13 +435,13 @@ static void a_freed_block_is_the_lenders_again(void **state)
         struct lender lender = open_lender(sizes[i], configs[0]);
         void *lent = lend(&lender);
 
-        scene_free(lender.allocator, lender.kept);
-        scene_free(lender.allocator, lent);
-        assert_int_equal(scene_block(lender.allocator, lent).base, lender.kept);
-        lent = scene_alloc_in(lender.allocator, lender.pool,
-                              lender.bytes > MIB ? 2 * lender.bytes : MIB, NULL);
+        env_free(lender.allocator, lender.kept);
+        env_free(lender.allocator, lent);
+        assert_int_equal(env_block(lender.allocator, lent).base, lender.kept);
+        lent = env_alloc_in(lender.allocator, lender.pool,
+                            lender.bytes > MIB ? 2 * lender.bytes : MIB, NULL);
         assert_ptr_equal(lent, lender.kept);
-        scene_free(lender.allocator, lent);
+        env_free(lender.allocator, lent);
         close_lender(&lender);
     }
 }
@@ -453,21 +452,21 @@ static void a_captured_pool_lends_nothing(void **state)
     (void)state;
     FOR_ALL_LENDERS(lender)
     {
-        const xseg_stream stream = scene_stream();
+        const xseg_stream stream = env_stream();
         struct xseg_request request = {sizeof(request)};
         void *ptr = NULL;
 
         /* What is lent already stays. */
         void *lent = lend(&lender);
-        scene_capture_begin(lender.pool, stream);
-        scene_graph_destroy(scene_capture_end(lender.pool, stream));
-        assert_int_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_ALLOCATED);
-        scene_free(lender.allocator, lent);
+        env_capture_begin(lender.pool, stream);
+        env_graph_destroy(env_capture_end_graph(lender.pool, stream));
+        assert_int_equal(env_block(lender.allocator, lent).state, XSEG_BLOCK_ALLOCATED);
+        env_free(lender.allocator, lent);
         request.bytes = lender.bytes;
-        scene_expect_error(xseg_alloc_with(lender.allocator, &request, &ptr), XSEG_ERR_NO_MEMORY,
-                           "out of memory on device 0");
-        scene_free(lender.allocator, lender.kept);
-        scene_stream_destroy(stream);
+        env_expect_error(xseg_alloc_with(lender.allocator, &request, &ptr), XSEG_ERR_NO_MEMORY,
+                         "out of memory on device 0");
+        env_free(lender.allocator, lender.kept);
+        env_stream_destroy(stream);
     }
 }
 
@@ -477,26 +476,26 @@ static void a_lent_block_is_deferred_in_a_capture(void **state)
     (void)state;
     FOR_ALL_LENDERS(lender)
     {
-        const xseg_stream stream = scene_stream(), other = scene_stream();
-        struct xseg_pool *graphs = scene_pool(lender.allocator);
+        const xseg_stream stream = env_stream(), other = env_stream();
+        struct xseg_pool *graphs = env_pool(lender.allocator);
 
         void *lent = lend(&lender);
-        scene_capture_begin(graphs, stream);
+        env_capture_begin(graphs, stream);
         assert_int_equal(xseg_record_stream(lender.allocator, lent, other), XSEG_OK);
-        scene_free(lender.allocator, lent);
-        const struct xseg_block_info info = scene_block(lender.allocator, lent);
+        env_free(lender.allocator, lent);
+        const struct xseg_block_info info = env_block(lender.allocator, lent);
         assert_int_equal(info.state, XSEG_BLOCK_PENDING_FREE);
         assert_null(info.pool);
         assert_ptr_equal(info.fallback_pool, lender.pool);
         expect_stats(&lender, 1, 1);
-        scene_graph_destroy(scene_capture_end(graphs, stream));
-        scene_empty_cache(lender.allocator);
-        assert_int_equal(scene_block(lender.allocator, lent).state, XSEG_BLOCK_CACHED);
+        env_graph_destroy(env_capture_end_graph(graphs, stream));
+        env_empty_cache(lender.allocator);
+        assert_int_equal(env_block(lender.allocator, lent).state, XSEG_BLOCK_CACHED);
         expect_stats(&lender, 1, 1);
-        scene_free(lender.allocator, lender.kept);
+        env_free(lender.allocator, lender.kept);
         assert_int_equal(xseg_pool_release(graphs), XSEG_OK);
-        scene_stream_destroy(stream);
-        scene_stream_destroy(other);
+        env_stream_destroy(stream);
+        env_stream_destroy(other);
     }
 }
 
@@ -509,16 +508,16 @@ static void helpers_know_a_lent_block(void **state)
         struct xseg_request request = {sizeof(request)};
         void *lent = lend(&lender);
 
-        assert_int_not_equal(scene_block(lender.allocator, lent).age_ms, UINT64_MAX);
-        scene_free(lender.allocator, lent);
-        scene_expect_error(xseg_free(lender.allocator, lent), XSEG_ERR_NOT_ALLOCATED, "freed");
+        assert_int_not_equal(env_block(lender.allocator, lent).age_ms, UINT64_MAX);
+        env_free(lender.allocator, lent);
+        env_expect_error(xseg_free(lender.allocator, lent), XSEG_ERR_NOT_ALLOCATED, "freed");
         request.bytes = lender.bytes;
         request.zeroed = true;
         assert_int_equal(xseg_alloc_with(lender.allocator, &request, &lent), XSEG_OK);
-        assert_ptr_equal(scene_block(lender.allocator, lent).fallback_pool, lender.pool);
-        assert_int_equal(scene_stats(lender.allocator).overwrites, 0);
-        scene_free(lender.allocator, lent);
-        scene_free(lender.allocator, lender.kept);
+        assert_ptr_equal(env_block(lender.allocator, lent).fallback_pool, lender.pool);
+        assert_int_equal(env_stats(lender.allocator).overwrites, 0);
+        env_free(lender.allocator, lent);
+        env_free(lender.allocator, lender.kept);
         close_lender(&lender);
     }
 }
@@ -533,12 +532,12 @@ static void a_lent_block_can_be_pinned(void **state)
 
     (void)state;
     assert_int_equal(xseg_pin(lender.allocator, lent, lender.bytes), XSEG_OK);
-    scene_free(lender.allocator, lent);
+    env_free(lender.allocator, lent);
     where.pool = lender.pool;
     assert_int_equal(xseg_trim(lender.allocator, &where, NULL, &done), XSEG_OK);
     assert_int_equal(done.kept_pinned, lender.bytes);
     assert_int_equal(xseg_unpin(lender.allocator, lent, lender.bytes), XSEG_OK);
-    scene_free(lender.allocator, lender.kept);
+    env_free(lender.allocator, lender.kept);
     close_lender(&lender);
 }
 
@@ -551,22 +550,22 @@ static void a_lent_block_is_not_exported(void **state)
 
     (void)state;
     settings.memory_bytes = 40 * MIB;
-    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     options.use_on_oom = options.exportable = true;
     assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
-    void *inside = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
-    scene_free(allocator, inside);
-    void *lent = scene_alloc(allocator, 20 * MIB, NULL);
+    void *inside = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+    env_free(allocator, inside);
+    void *lent = env_alloc(allocator, 20 * MIB, NULL);
     assert_ptr_equal(lent, inside);
-    scene_expect_error(exported_hold(allocator, lent), XSEG_ERR_UNSUPPORTED,
-                       "memory is not exportable");
-    scene_free(allocator, lent);
-    inside = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
-    assert_int_equal(exported_hold(allocator, inside), XSEG_OK);
+    env_expect_error(export_and_close_handles(allocator, lent), XSEG_ERR_UNSUPPORTED,
+                     "memory is not exportable");
+    env_free(allocator, lent);
+    inside = env_alloc_in(allocator, pool, 20 * MIB, NULL);
+    assert_int_equal(export_and_close_handles(allocator, inside), XSEG_OK);
     assert_int_equal(xseg_export_close(allocator, inside), XSEG_OK);
-    scene_free(allocator, inside);
+    env_free(allocator, inside);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* What it has cached goes back instead, or stays where a page or a segment of it is in use. */
@@ -579,17 +578,17 @@ static void a_released_pool_lends_nothing(void **state)
         void *ptr = NULL;
 
         assert_int_equal(xseg_pool_release(lender.pool), XSEG_OK);
-        scene_free(lender.allocator, lender.inside);
+        env_free(lender.allocator, lender.inside);
         const xseg_status status = xseg_alloc(lender.allocator, 0, lender.bytes, NULL, &ptr);
         if (lender.bytes > MIB) {
             assert_int_equal(status, XSEG_OK);
-            assert_null(scene_block(lender.allocator, ptr).fallback_pool);
-            scene_free(lender.allocator, ptr);
+            assert_null(env_block(lender.allocator, ptr).fallback_pool);
+            env_free(lender.allocator, ptr);
         } else {
-            scene_expect_error(status, XSEG_ERR_NO_MEMORY, "out of memory on device 0");
+            env_expect_error(status, XSEG_ERR_NO_MEMORY, "out of memory on device 0");
         }
-        scene_free(lender.allocator, lender.kept);
-        scene_close(lender.allocator);
+        env_free(lender.allocator, lender.kept);
+        env_close(lender.allocator);
     }
 }
 

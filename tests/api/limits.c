@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* How much of a device may be taken: the hard limit, and what xseg_limits_set() reads and sets. */
-#include "tests/support/due.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/trim_due.h"
 
 #define MS UINT64_C(1000000)
 
@@ -11,12 +11,12 @@ static struct xseg_allocator *open_on(unsigned devices, const char *config)
 
     settings.memory_bytes = 4 * GIB;
     settings.devices = devices;
-    return scene_open_with_clock(&settings, config);
+    return env_open_with_clock(&settings, config);
 }
 
 static uint64_t reserved(struct xseg_allocator *allocator)
 {
-    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+    return env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
 }
 
 /* The limits of a device, as they are. */
@@ -68,24 +68,24 @@ static void a_hard_limit_counts_pages(void **state)
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
         struct xseg_allocator *allocator = open_on(1, config[i]);
-        void *a = scene_alloc(allocator, 100 * MIB, NULL), *b = NULL, *c;
+        void *a = env_alloc(allocator, 100 * MIB, NULL), *b = NULL, *c;
 
-        assert_int_equal(scene_stats(allocator).limit_bytes, 120 * MIB);
-        scene_expect_error(xseg_alloc(allocator, 0, 30 * MIB, NULL, &b), XSEG_ERR_LIMIT,
-                           "hard_limit_mb");
-        assert_int_equal(scene_stats(allocator).num_ooms, 1);
-        b = scene_alloc(allocator, 20 * MIB, NULL);
+        assert_int_equal(env_stats(allocator).limit_bytes, 120 * MIB);
+        env_expect_error(xseg_alloc(allocator, 0, 30 * MIB, NULL, &b), XSEG_ERR_LIMIT,
+                         "hard_limit_mb");
+        assert_int_equal(env_stats(allocator).num_ooms, 1);
+        b = env_alloc(allocator, 20 * MIB, NULL);
         c = NULL;
-        scene_expect_error(xseg_alloc(allocator, 0, 1, NULL, &c), XSEG_ERR_LIMIT, "limit");
+        env_expect_error(xseg_alloc(allocator, 0, 1, NULL, &c), XSEG_ERR_LIMIT, "limit");
         assert_int_equal(xseg_sim_used(0), 120 * MIB);
         /* Changed while it runs. */
         assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:122"), XSEG_OK);
-        c = scene_alloc(allocator, 1, NULL);
+        c = env_alloc(allocator, 1, NULL);
         assert_int_equal(xseg_sim_used(0), 122 * MIB);
-        scene_free(allocator, a);
-        scene_free(allocator, b);
-        scene_free(allocator, c);
-        scene_close(allocator);
+        env_free(allocator, a);
+        env_free(allocator, b);
+        env_free(allocator, c);
+        env_close(allocator);
     }
 }
 
@@ -93,73 +93,73 @@ static void a_hard_limit_counts_pages(void **state)
 static void a_hard_limit_is_climbed(void **state)
 {
     struct xseg_allocator *allocator = open_on(1, "hard_limit_mb:200");
-    const xseg_stream stream = scene_stream();
+    const xseg_stream stream = env_stream();
     void *ptr;
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 200 * MIB, stream));
+    env_free(allocator, env_alloc(allocator, 200 * MIB, stream));
     const uint64_t created = xseg_sim_calls("cuMemCreate");
-    ptr = scene_alloc(allocator, 60 * MIB, NULL);
+    ptr = env_alloc(allocator, 60 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), created);
     assert_int_equal(reserved(allocator), 200 * MIB);
-    assert_int_equal(scene_stats(allocator).num_alloc_retries, 0);
-    scene_free(allocator, ptr);
+    assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 /* Below what is taken: idle memory goes at once, live memory stays, what is cached serves. */
 static void a_hard_limit_may_fall(void **state)
 {
     struct xseg_allocator *allocator = open_on(1, NULL);
-    const xseg_stream stream = scene_stream();
-    void *live = scene_alloc(allocator, 100 * MIB, NULL), *ptr = NULL, *busy;
+    const xseg_stream stream = env_stream();
+    void *live = env_alloc(allocator, 100 * MIB, NULL), *ptr = NULL, *busy;
 
     (void)state;
-    busy = scene_alloc(allocator, 40 * MIB, stream);
-    scene_free(allocator, scene_alloc(allocator, 300 * MIB, NULL));
+    busy = env_alloc(allocator, 40 * MIB, stream);
+    env_free(allocator, env_alloc(allocator, 300 * MIB, NULL));
     assert_int_equal(xseg_sim_launch_on(stream, UINT64_MAX, (uintptr_t)busy, 40 * MIB), XSEG_OK);
-    scene_free(allocator, busy);
+    env_free(allocator, busy);
     assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:260"), XSEG_OK);
     assert_int_equal(reserved(allocator), 260 * MIB);
     assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:50"), XSEG_OK);
     /* The stream that works keeps its memory. */
     assert_int_equal(reserved(allocator), 140 * MIB);
     assert_int_equal(xseg_sim_calls("cuStreamSynchronize") + xseg_sim_calls("cuCtxSynchronize"), 0);
-    scene_free(allocator, scene_alloc(allocator, 20 * MIB, stream));
+    env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
     assert_int_equal(reserved(allocator), 140 * MIB);
-    scene_expect_error(xseg_alloc(allocator, 0, 1, NULL, &ptr), XSEG_ERR_LIMIT, "limit");
-    scene_free(allocator, live);
+    env_expect_error(xseg_alloc(allocator, 0, 1, NULL, &ptr), XSEG_ERR_LIMIT, "limit");
+    env_free(allocator, live);
     assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:0"), XSEG_OK);
     assert_int_equal(reserved(allocator), 0);
-    scene_expect_error(
+    env_expect_error(
         xseg_alloc(allocator, 0, 1, NULL, &ptr), XSEG_ERR_LIMIT,
         "hard_limit_mb rejects the request on device 0, 1 byte requested, limit 0.00 MiB");
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 /* In a capture nothing goes, and the limit holds all the same. */
 static void a_capture_is_left_alone(void **state)
 {
     struct xseg_allocator *allocator = open_on(1, NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream stream = env_stream();
     void *ptr = NULL;
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 100 * MIB, NULL));
-    scene_capture_begin(pool, stream);
+    env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
+    env_capture_begin(pool, stream);
     assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:60"), XSEG_OK);
     assert_int_equal(reserved(allocator), 100 * MIB);
-    scene_expect_error(xseg_alloc(allocator, 0, 40 * MIB, stream, &ptr), XSEG_ERR_LIMIT,
-                       "end the capture");
-    scene_graph_destroy(scene_capture_end(pool, stream));
+    env_expect_error(xseg_alloc(allocator, 0, 40 * MIB, stream, &ptr), XSEG_ERR_LIMIT,
+                     "end the capture");
+    env_graph_destroy(env_capture_end_graph(pool, stream));
     assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:60"), XSEG_OK);
     assert_int_equal(reserved(allocator), 60 * MIB);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 /* The lower of the two counts. */
@@ -169,11 +169,11 @@ static void a_fraction_stands_beside_it(void **state)
         open_on(1, "hard_limit_mb:1024,per_process_memory_fraction:0.5");
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 1, NULL));
-    assert_int_equal(scene_stats(allocator).limit_bytes, GIB);
+    env_free(allocator, env_alloc(allocator, 1, NULL));
+    assert_int_equal(env_stats(allocator).limit_bytes, GIB);
     assert_int_equal(xseg_config_set(allocator, "per_process_memory_fraction:0.125"), XSEG_OK);
-    assert_int_equal(scene_stats(allocator).limit_bytes, GIB / 2);
-    scene_close(allocator);
+    assert_int_equal(env_stats(allocator).limit_bytes, GIB / 2);
+    env_close(allocator);
 }
 
 /* --- xseg_limits_set(). --- */
@@ -196,7 +196,7 @@ static void a_device_has_limits_of_its_own(void **state)
     expect_limits(allocator, 1, 600 * MIB, UINT64_MAX, 0);
     expect_limits(allocator, 0, 1000 * MIB, UINT64_MAX, 10 * MIB);
     assert_int_equal(xseg_alloc(allocator, 1, 700 * MIB, NULL, &ptr), XSEG_ERR_LIMIT);
-    scene_free(allocator, scene_alloc(allocator, 700 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 700 * MIB, NULL));
     /* A key that is named holds for all again, and the others do not move. */
     assert_int_equal(xseg_config_set(allocator, "keep_mb:20"), XSEG_OK);
     expect_limits(allocator, 1, 600 * MIB, UINT64_MAX, 20 * MIB);
@@ -207,7 +207,7 @@ static void a_device_has_limits_of_its_own(void **state)
     assert_int_equal(reserved(allocator), 500 * MIB);
     assert_int_equal(set_limits(allocator, 0, 100 * MIB, UINT64_MAX, 0), XSEG_OK);
     assert_int_equal(reserved(allocator), 100 * MIB);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static xseg_status set_fraction(struct xseg_allocator *allocator, int device, double fraction)
@@ -231,35 +231,35 @@ static void a_device_has_a_fraction_of_its_own(void **state)
     assert_true(limits_of(allocator, 0).has_fraction && limits_of(allocator, 0).fraction == 0.5);
     assert_int_equal(set_fraction(allocator, 1, 0.75), XSEG_OK);
     assert_int_equal(xseg_alloc(allocator, 1, 3 * GIB, NULL, &ptr), XSEG_OK);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     ptr = NULL;
-    scene_expect_error(xseg_alloc(allocator, 0, 3 * GIB, NULL, &ptr), XSEG_ERR_LIMIT,
-                       "per_process_memory_fraction rejects the request on device 0, 3072.00 MiB "
-                       "requested, limit 2048.00 MiB (0.5 of the device)");
+    env_expect_error(xseg_alloc(allocator, 0, 3 * GIB, NULL, &ptr), XSEG_ERR_LIMIT,
+                     "per_process_memory_fraction rejects the request on device 0, 3072.00 MiB "
+                     "requested, limit 2048.00 MiB (0.5 of the device)");
     /* Below what is taken: idle memory goes at once. */
     assert_int_equal(set_fraction(allocator, 1, 0.25), XSEG_OK);
     assert_true(xseg_sim_used(1) <= GIB);
-    scene_expect_error(xseg_alloc(allocator, 1, 2 * GIB, NULL, &ptr), XSEG_ERR_LIMIT,
-                       "raise per_process_memory_fraction to 0.5");
+    env_expect_error(xseg_alloc(allocator, 1, 2 * GIB, NULL, &ptr), XSEG_ERR_LIMIT,
+                     "raise per_process_memory_fraction to 0.5");
     /* Other limits leave the fraction as it is. */
     assert_int_equal(set_limits(allocator, 1, 2 * GIB, UINT64_MAX, 0), XSEG_OK);
     assert_true(limits_of(allocator, 1).fraction == 0.25);
-    scene_expect_error(set_fraction(allocator, 1, 1.5), XSEG_ERR_ARGUMENT,
-                       "fraction is out of range, 1.5; ");
-    scene_expect_error(set_fraction(allocator, 1, -1), XSEG_ERR_ARGUMENT,
-                       "-1; use a number from 0 to 1");
+    env_expect_error(set_fraction(allocator, 1, 1.5), XSEG_ERR_ARGUMENT,
+                     "fraction is out of range, 1.5; ");
+    env_expect_error(set_fraction(allocator, 1, -1), XSEG_ERR_ARGUMENT,
+                     "-1; use a number from 0 to 1");
     assert_true(limits_of(allocator, 1).fraction == 0.25);
     assert_int_equal(xseg_config_set(allocator, "per_process_memory_fraction:0.125"), XSEG_OK);
     assert_true(limits_of(allocator, 0).fraction == 0.125);
     assert_true(limits_of(allocator, 1).fraction == 0.125);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* What is reserved after an idle block of 600 MiB was passed over by a larger request. */
 static uint64_t reserved_after_growth(struct xseg_allocator *allocator)
 {
-    scene_free(allocator, scene_alloc(allocator, 600 * MIB, NULL));
-    scene_free(allocator, scene_alloc(allocator, 700 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 600 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 700 * MIB, NULL));
     const uint64_t after = reserved(allocator);
 
     assert_int_equal(xseg_trim(allocator, NULL, NULL, NULL), XSEG_OK);
@@ -276,16 +276,16 @@ static void garbage_counts_by_the_fraction_of_the_device(void **state)
     assert_int_equal(reserved_after_growth(allocator), 1300 * MIB);
     /* 1 GiB is allowed, and above 0.5 GiB old memory goes. */
     assert_int_equal(set_fraction(allocator, 0, 0.25), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 300 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 300 * MIB, NULL));
     assert_int_equal(reserved_after_growth(allocator), 700 * MIB);
     assert_int_equal(set_fraction(allocator, 0, 1), XSEG_OK);
     assert_int_equal(reserved_after_growth(allocator), 1300 * MIB);
     assert_int_equal(set_fraction(allocator, 0, 0.25), XSEG_OK);
     assert_int_equal(xseg_config_set(allocator, "garbage_collection_threshold:off"), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 200 * MIB, NULL));
-    scene_free(allocator, scene_alloc(allocator, 400 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 200 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 400 * MIB, NULL));
     assert_int_equal(reserved(allocator), 600 * MIB);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* A soft limit takes effect on that device alone, without a key of the configuration. */
@@ -294,25 +294,25 @@ static void a_device_has_a_soft_limit_of_its_own(void **state)
     struct xseg_allocator *allocator = open_on(1, NULL);
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 500 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 500 * MIB, NULL));
     pass(allocator);
     assert_int_equal(reserved(allocator), 500 * MIB);
     assert_int_equal(set_limits(allocator, 0, UINT64_MAX, 200 * MIB, 0), XSEG_OK);
     pass(allocator);
     assert_int_equal(reserved(allocator), 200 * MIB);
     /* Calls of the user are enough. */
-    scene_free(allocator, scene_alloc(allocator, 500 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 500 * MIB, NULL));
     for (unsigned i = 0; i < 200; i++) {
         xseg_sim_advance(200 * MS);
-        scene_free(allocator, scene_alloc(allocator, 1, NULL));
+        env_free(allocator, env_alloc(allocator, 1, NULL));
     }
     /* Full pages, and one small page that is in use. */
     assert_int_equal(reserved(allocator), 182 * MIB);
     assert_int_equal(set_limits(allocator, 0, UINT64_MAX, UINT64_MAX, 0), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 500 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 500 * MIB, NULL));
     pass(allocator);
     assert_int_equal(reserved(allocator), 502 * MIB);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void a_pool_has_a_hard_limit(void **state)
@@ -338,16 +338,15 @@ static void a_pool_has_a_hard_limit(void **state)
     assert_int_equal(was.hard_bytes, 40 * MIB);
     assert_int_equal(xseg_alloc_with(allocator, &request, &more), XSEG_OK);
     set.soft_bytes = MIB;
-    scene_expect_error(xseg_limits_set(allocator, &where, &set), XSEG_ERR_UNSUPPORTED,
-                       "no soft_bytes");
+    env_expect_error(xseg_limits_set(allocator, &where, &set), XSEG_ERR_UNSUPPORTED,
+                     "no soft_bytes");
     set.soft_bytes = UINT64_MAX;
     set.keep_bytes = MIB;
-    scene_expect_error(xseg_limits_set(allocator, &where, &set), XSEG_ERR_UNSUPPORTED,
-                       "no keep_bytes");
+    env_expect_error(xseg_limits_set(allocator, &where, &set), XSEG_ERR_UNSUPPORTED,
+                     "no keep_bytes");
     set.keep_bytes = 0;
     set.has_fraction = true;
-    scene_expect_error(xseg_limits_set(allocator, &where, &set), XSEG_ERR_UNSUPPORTED,
-                       "no fraction");
+    env_expect_error(xseg_limits_set(allocator, &where, &set), XSEG_ERR_UNSUPPORTED, "no fraction");
     set.has_fraction = false;
     /* Below what it has: it keeps that, and gets no more. */
     set.keep_bytes = 0;
@@ -355,14 +354,14 @@ static void a_pool_has_a_hard_limit(void **state)
     assert_int_equal(xseg_limits_get(allocator, &where, &was), XSEG_OK);
     assert_int_equal(xseg_limits_set(allocator, &where, &set), XSEG_OK);
     assert_int_equal(was.hard_bytes, 80 * MIB);
-    scene_free(allocator, more);
+    env_free(allocator, more);
     assert_int_equal(xseg_alloc_with(allocator, &request, &more), XSEG_OK);
     request.bytes = 2 * MIB;
     assert_int_equal(xseg_alloc_with(allocator, &request, &third), XSEG_ERR_LIMIT);
-    scene_free(allocator, ptr);
-    scene_free(allocator, more);
+    env_free(allocator, ptr);
+    env_free(allocator, more);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- "Please shrink to N". --- */
@@ -370,13 +369,13 @@ static void a_pool_has_a_hard_limit(void **state)
 static void the_answer_says_what_was_achieved(void **state)
 {
     struct xseg_allocator *allocator = open_on(1, NULL);
-    void *live = scene_alloc(allocator, 95 * MIB, NULL);
+    void *live = env_alloc(allocator, 95 * MIB, NULL);
     struct xseg_trim_result done = {sizeof(done)};
     struct xseg_trim_options how = {sizeof(how)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 400 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 400 * MIB, NULL));
     how.target_bytes = 300 * MIB;
     assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
     assert_int_equal(done.remaining, 300 * MIB);
@@ -392,8 +391,8 @@ static void the_answer_says_what_was_achieved(void **state)
     assert_int_equal(done.kept_fragmented, 5 * MIB);
     assert_int_equal(xseg_trim(allocator, &where, &how, &done), XSEG_OK);
     assert_int_equal(done.remaining, 100 * MIB);
-    scene_free(allocator, live);
-    scene_close(allocator);
+    env_free(allocator, live);
+    env_close(allocator);
 }
 
 /* --- Bad input. --- */
@@ -405,7 +404,7 @@ static void expect_refused(struct xseg_allocator *allocator, const char *config,
     const struct xseg_limits limits = limits_of(allocator, 0);
 
     assert_int_equal(xseg_config_get(allocator, before, sizeof(before), NULL), XSEG_OK);
-    scene_expect_error(xseg_config_set(allocator, config), XSEG_ERR_CONFIG, word);
+    env_expect_error(xseg_config_set(allocator, config), XSEG_ERR_CONFIG, word);
     assert_int_equal(xseg_config_get(allocator, after, sizeof(after), NULL), XSEG_OK);
     assert_string_equal(before, after);
     expect_limits(allocator, 0, limits.hard_bytes, limits.soft_bytes, limits.keep_bytes);
@@ -434,7 +433,7 @@ static void contradictory_keys_are_refused(void **state)
     assert_int_equal(xseg_config_set(allocator, "keep_mb:1,soft_limit_mb:2,hard_limit_mb:3"),
                      XSEG_OK);
     expect_limits(allocator, 0, 3 * MIB, 2 * MIB, MIB);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void contradictory_limits_are_refused(void **state)
@@ -444,34 +443,33 @@ static void contradictory_limits_are_refused(void **state)
     struct xseg_limits odd = XSEG_LIMITS_INIT;
 
     (void)state;
-    scene_expect_error(set_limits(allocator, 0, 2, 3, 1), XSEG_ERR_ARGUMENT,
-                       "soft_bytes exceeds hard_bytes");
-    scene_expect_error(set_limits(allocator, 0, 9, 3, 4), XSEG_ERR_ARGUMENT,
-                       "keep_bytes exceeds soft_bytes");
-    scene_expect_error(set_limits(allocator, 0, 3, UINT64_MAX, 4), XSEG_ERR_ARGUMENT,
-                       "keep_bytes exceeds hard_bytes");
-    scene_expect_error(set_limits(allocator, -1, 3, 2, 1), XSEG_ERR_ARGUMENT,
-                       "device -1 does not exist");
-    scene_expect_error(set_limits(allocator, 7, 3, 2, 1), XSEG_ERR_ARGUMENT,
-                       "device 7 does not exist");
+    env_expect_error(set_limits(allocator, 0, 2, 3, 1), XSEG_ERR_ARGUMENT,
+                     "soft_bytes exceeds hard_bytes");
+    env_expect_error(set_limits(allocator, 0, 9, 3, 4), XSEG_ERR_ARGUMENT,
+                     "keep_bytes exceeds soft_bytes");
+    env_expect_error(set_limits(allocator, 0, 3, UINT64_MAX, 4), XSEG_ERR_ARGUMENT,
+                     "keep_bytes exceeds hard_bytes");
+    env_expect_error(set_limits(allocator, -1, 3, 2, 1), XSEG_ERR_ARGUMENT,
+                     "device -1 does not exist");
+    env_expect_error(set_limits(allocator, 7, 3, 2, 1), XSEG_ERR_ARGUMENT,
+                     "device 7 does not exist");
     expect_limits(allocator, 0, UINT64_MAX, UINT64_MAX, 0);
-    scene_expect_error(xseg_limits_get(NULL, &where, &odd), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_limits_get(allocator, NULL, &odd), XSEG_ERR_ARGUMENT, "scope is NULL");
-    scene_expect_error(xseg_limits_set(allocator, &where, NULL), XSEG_ERR_ARGUMENT,
-                       "limits is NULL");
+    env_expect_error(xseg_limits_get(NULL, &where, &odd), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_limits_get(allocator, NULL, &odd), XSEG_ERR_ARGUMENT, "scope is NULL");
+    env_expect_error(xseg_limits_set(allocator, &where, NULL), XSEG_ERR_ARGUMENT, "limits is NULL");
     where.device = 0;
     odd.struct_size = 3;
-    scene_expect_error(xseg_limits_set(allocator, &where, &odd), XSEG_ERR_ARGUMENT,
-                       "struct_size is unknown, 3");
-    scene_expect_error(xseg_limits_get(allocator, &where, &odd), XSEG_ERR_ARGUMENT,
-                       "struct_size is unknown, 3");
+    env_expect_error(xseg_limits_set(allocator, &where, &odd), XSEG_ERR_ARGUMENT,
+                     "struct_size is unknown, 3");
+    env_expect_error(xseg_limits_get(allocator, &where, &odd), XSEG_ERR_ARGUMENT,
+                     "struct_size is unknown, 3");
     odd.struct_size = sizeof(odd);
     where.one_stream = true;
-    scene_expect_error(xseg_limits_get(allocator, &where, &odd), XSEG_ERR_UNSUPPORTED,
-                       "scope selects a stream");
-    scene_expect_error(xseg_limits_set(allocator, &where, &odd), XSEG_ERR_UNSUPPORTED,
-                       "scope selects a stream");
-    scene_close(allocator);
+    env_expect_error(xseg_limits_get(allocator, &where, &odd), XSEG_ERR_UNSUPPORTED,
+                     "scope selects a stream");
+    env_expect_error(xseg_limits_set(allocator, &where, &odd), XSEG_ERR_UNSUPPORTED,
+                     "scope selects a stream");
+    env_close(allocator);
 }
 
 int main(void)

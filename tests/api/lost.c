@@ -4,7 +4,7 @@
  * underneath, and after the driver's shutdown at exit.  Allocations say so, without asking the
  * driver again; frees, statistics and close work on the host side.
  */
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #include <string.h>
 
@@ -21,10 +21,10 @@ static void expect_lost(struct xseg_allocator *allocator, const char *word)
     void *ptr = NULL;
 
     for (unsigned i = 0; i < 100; i++)
-        scene_expect_error(xseg_alloc(allocator, 0, (size_t)512 << i % 20, NULL, &ptr),
-                           XSEG_ERR_DEVICE_LOST, word);
+        env_expect_error(xseg_alloc(allocator, 0, (size_t)512 << i % 20, NULL, &ptr),
+                         XSEG_ERR_DEVICE_LOST, word);
     assert_null(ptr);
-    scene_expect_error(xseg_trim(allocator, NULL, NULL, NULL), XSEG_ERR_DEVICE_LOST, word);
+    env_expect_error(xseg_trim(allocator, NULL, NULL, NULL), XSEG_ERR_DEVICE_LOST, word);
     assert_int_equal(xseg_sim_calls(NULL), calls);
 }
 
@@ -37,64 +37,64 @@ static void after_a_sticky_error(void **state)
 
     (void)state;
     settings.devices = 2;
-    allocator = scene_open_on(&settings, "expandable_segments:True");
-    side = scene_stream();
-    a = scene_alloc(allocator, 5 * MIB, NULL);
-    b = scene_alloc(allocator, 700, NULL);
+    allocator = env_open_on(&settings, "expandable_segments:True");
+    side = env_stream();
+    a = env_alloc(allocator, 5 * MIB, NULL);
+    b = env_alloc(allocator, 700, NULL);
     assert_int_equal(xseg_record_stream(allocator, a, side), XSEG_OK);
     assert_int_equal(xseg_sim_fail("cuMemCreate", 1, ILLEGAL_ADDRESS), XSEG_OK);
-    scene_expect_error(xseg_alloc(allocator, 0, 100 * MIB, NULL, &c), XSEG_ERR_DEVICE_LOST,
-                       "cuMemCreate failed, CUDA_ERROR_ILLEGAL_ADDRESS");
+    env_expect_error(xseg_alloc(allocator, 0, 100 * MIB, NULL, &c), XSEG_ERR_DEVICE_LOST,
+                     "cuMemCreate failed, CUDA_ERROR_ILLEGAL_ADDRESS");
     expect_lost(allocator, "device 0 is lost");
-    assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, 2);
-    assert_int_equal(scene_stats(allocator).num_ooms, 0);
+    assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, 2);
+    assert_int_equal(env_stats(allocator).num_ooms, 0);
 
     /* The other device is none of its business. */
     assert_int_equal(xseg_alloc(allocator, 1, 100 * MIB, NULL, &c), XSEG_OK);
-    scene_free(allocator, c);
+    env_free(allocator, c);
 
-    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated, 2 on ");
-    scene_free(allocator, a);
-    scene_free(allocator, b);
-    assert_int_equal(scene_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
+    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated, 2 on ");
+    env_free(allocator, a);
+    env_free(allocator, b);
+    assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(side);
+    env_stream_destroy(side);
 }
 
 static void after_a_reset_of_the_context(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:False");
-    void *a = scene_alloc(allocator, 5 * MIB, NULL), *b = NULL;
+    struct xseg_allocator *allocator = env_open("expandable_segments:False");
+    void *a = env_alloc(allocator, 5 * MIB, NULL), *b = NULL;
 
     (void)state;
     assert_int_equal(cuDevicePrimaryCtxReset_v2(0), 0);
     assert_int_equal(xseg_alloc(allocator, 0, 100 * MIB, NULL, &b), XSEG_ERR_DEVICE_LOST);
     expect_lost(allocator, "device 0 is lost");
-    scene_free(allocator, a);
+    env_free(allocator, a);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
 }
 
 static void after_the_driver_has_shut_down(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    void *a = scene_alloc(allocator, 30 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    void *a = env_alloc(allocator, 30 * MIB, NULL);
 
     (void)state;
-    scene_free(allocator, a);
+    env_free(allocator, a);
     assert_int_equal(xseg_sim_fail("cuStreamQuery", 1, DEINITIALIZED), XSEG_OK);
     assert_int_equal(xseg_trim(allocator, NULL, NULL, NULL), XSEG_ERR_DEVICE_LOST);
     expect_lost(allocator, "CUDA_ERROR_DEINITIALIZED");
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
 }
 
 /* Found at the end: close does what is left to do. */
 static void while_closing(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     assert_int_equal(xseg_sim_fail("cuStreamSynchronize", 1, ILLEGAL_ADDRESS), XSEG_OK);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
 }
@@ -102,13 +102,13 @@ static void while_closing(void **state)
 /* While a device is opened: nothing is kept, and the next attempt opens it. */
 static void while_opening(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     void *ptr = NULL;
 
     (void)state;
     assert_int_equal(xseg_sim_fail("cuMemMap", 1, ILLEGAL_ADDRESS), XSEG_OK);
     assert_int_equal(xseg_alloc(allocator, 0, 512, NULL, &ptr), XSEG_ERR_DEVICE_LOST);
-    scene_free(allocator, scene_alloc(allocator, 512, NULL));
+    env_free(allocator, env_alloc(allocator, 512, NULL));
     assert_int_equal(xseg_close(allocator), XSEG_OK);
 }
 
@@ -116,23 +116,23 @@ static void while_opening(void **state)
 static void while_asking(void **state)
 {
     for (unsigned is_known = 0; is_known < 2; is_known++) {
-        struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-        const xseg_stream side = scene_stream();
-        void *pending = scene_alloc(allocator, 5 * MIB, NULL), *ptr = NULL;
+        struct xseg_allocator *allocator = env_open("expandable_segments:True");
+        const xseg_stream side = env_stream();
+        void *pending = env_alloc(allocator, 5 * MIB, NULL), *ptr = NULL;
 
         (void)state;
-        scene_free(allocator, scene_alloc(allocator, 6 * MIB, NULL));
+        env_free(allocator, env_alloc(allocator, 6 * MIB, NULL));
         /* A stream has a shortcut after its second request, and none after a configuration. */
         if (is_known != 0)
-            scene_free(allocator, scene_alloc(allocator, 6 * MIB, NULL));
+            env_free(allocator, env_alloc(allocator, 6 * MIB, NULL));
         assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
         assert_int_equal(xseg_record_stream(allocator, pending, side), XSEG_OK);
-        scene_free(allocator, pending);
+        env_free(allocator, pending);
         if (is_known == 0)
             assert_int_equal(xseg_config_set(allocator, "expandable_segments:True"), XSEG_OK);
         assert_int_equal(xseg_sim_fail("cuEventQuery", 1, ILLEGAL_ADDRESS), XSEG_OK);
-        scene_expect_error(xseg_alloc(allocator, 0, 6 * MIB, NULL, &ptr), XSEG_ERR_DEVICE_LOST,
-                           "device 0 is lost");
+        env_expect_error(xseg_alloc(allocator, 0, 6 * MIB, NULL, &ptr), XSEG_ERR_DEVICE_LOST,
+                         "device 0 is lost");
         assert_int_equal(xseg_close(allocator), XSEG_OK);
     }
 }
@@ -166,30 +166,30 @@ static void pending_goes_with_the_device(size_t bytes)
 
     settings.devices = 2;
     options.memory = (struct xseg_pool_memory){give, take_back, (void *)((uintptr_t)1 << 46)};
-    struct xseg_allocator *allocator = scene_open_on(&settings, "expandable_segments:False");
-    const xseg_stream side = scene_stream();
+    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:False");
+    const xseg_stream side = env_stream();
     for (int device = 0; device < 2; device++)
         assert_int_equal(xseg_pool_create(allocator, device, &options, &pool[device]), XSEG_OK);
-    gone = scene_alloc_in(allocator, pool[0], bytes, NULL);
+    gone = env_alloc_in(allocator, pool[0], bytes, NULL);
     assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
     assert_int_equal(xseg_record_stream(allocator, gone, side), XSEG_OK);
-    scene_free(allocator, gone);
+    env_free(allocator, gone);
     assert_int_equal(xseg_sim_fail("cuMemAlloc", 1, ILLEGAL_ADDRESS), XSEG_OK);
     assert_int_equal(xseg_alloc(allocator, 0, 100 * MIB, NULL, &other), XSEG_ERR_DEVICE_LOST);
 
     assert_int_equal(xseg_alloc(allocator, 1, 100 * MIB, NULL, &other), XSEG_OK);
-    scene_free(allocator, other);
+    env_free(allocator, other);
     fault.call = "cuMemFree";
     fault.nth = fault.every = 1;
     fault.error = 1;
     assert_int_equal(xseg_sim_fault_set(1, &fault), XSEG_OK);
-    scene_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuMemFree");
+    env_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuMemFree");
     assert_int_equal(xseg_sim_fault_set(1, NULL), XSEG_OK);
 
     assert_int_equal(xseg_free(allocator, gone), XSEG_ERR_NOT_ALLOCATED);
-    assert_ptr_equal(scene_alloc_in(allocator, pool[1], bytes, NULL), gone);
+    assert_ptr_equal(env_alloc_in(allocator, pool[1], bytes, NULL), gone);
     assert_int_equal(xseg_stream_synchronized(allocator, 0, side), XSEG_OK);
-    scene_free(allocator, gone);
+    env_free(allocator, gone);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
 }
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #define MIB ((size_t)1 << 20)
 
@@ -14,12 +14,12 @@
 
 static uint64_t reserved(struct xseg_allocator *allocator)
 {
-    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+    return env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
 }
 
 static uint64_t host_bytes(struct xseg_allocator *allocator)
 {
-    return scene_stats(allocator).host_bytes;
+    return env_stats(allocator).host_bytes;
 }
 
 static uint64_t resident_bytes(void)
@@ -39,16 +39,16 @@ static struct xseg_allocator *open_small(const char *config, uint64_t memory)
 
     settings.memory_bytes = memory;
     settings.skip_checks = true;
-    return scene_open_on(&settings, config);
+    return env_open_on(&settings, config);
 }
 
 /* Create a pool, use it and release it. */
 static struct xseg_pool *pass(struct xseg_allocator *allocator, size_t bytes)
 {
-    struct xseg_pool *pool = scene_watched_pool(allocator);
-    void *ptr = scene_alloc_in(allocator, pool, bytes, NULL);
+    struct xseg_pool *pool = env_observed_pool(allocator);
+    void *ptr = env_alloc_in(allocator, pool, bytes, NULL);
 
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     return pool;
 }
@@ -87,7 +87,7 @@ static void expect_flat(const char *config, size_t bytes, unsigned count)
     assert_in_range(all_calls() - calls, least / 2, least * 3 / 2);
     /* As many segments fit on the device as before, but for a few. */
     assert_in_range(host_bytes(allocator), 0, before + before / 8);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void small_ones_leave_nothing(void **state)
@@ -114,25 +114,25 @@ static void empty_ones_do_as_well(void **state)
     struct xseg_allocator *allocator = open_small(NULL, 256 * MIB);
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 100, NULL));
+    env_free(allocator, env_alloc(allocator, 100, NULL));
     (void)pass(allocator, 1000);
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     const uint64_t before = host_bytes(allocator);
     for (unsigned i = 0; i < 100000; i++)
-        assert_int_equal(xseg_pool_release(scene_pool(allocator)), XSEG_OK);
+        assert_int_equal(xseg_pool_release(env_pool(allocator)), XSEG_OK);
     for (unsigned i = 0; i < 2000; i++) {
         (void)pass(allocator, 1000);
-        scene_empty_cache(allocator);
+        env_empty_cache(allocator);
     }
     assert_in_range(host_bytes(allocator), 0, before + POOL_BYTES);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Until memory is low, the cached memory of released pools remains reserved, and the pools stay. */
 static void pools_with_cached_memory_stay(void **state)
 {
     /* Meson has the heap filled, which touches what nobody would.  A sanitizer's heap knows no such mode. */
-    assert_true(mallopt(M_PERTURB, 0) == 1 || SCENE_IS_SANITIZED);
+    assert_true(mallopt(M_PERTURB, 0) == 1 || ENV_IS_SANITIZED);
     struct xseg_allocator *allocator = open_small(NULL, 0);
 
     (void)state;
@@ -145,12 +145,12 @@ static void pools_with_cached_memory_stay(void **state)
     assert_int_equal(reserved(allocator), 3100 * 2 * MIB);
     assert_in_range(host_bytes(allocator), 0, before + 3000 * POOL_BYTES);
     /* The simulator's records are in there as well, but little of its tables on a device that large. */
-    if (!SCENE_IS_SANITIZED)
+    if (!ENV_IS_SANITIZED)
         assert_in_range(resident_bytes(), 0, resident + 3000 * POOL_BYTES);
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     assert_int_equal(reserved(allocator), 0);
-    assert_int_equal(scene_stats(allocator).address_bytes, 0);
-    scene_close(allocator);
+    assert_int_equal(env_stats(allocator).address_bytes, 0);
+    env_close(allocator);
 }
 
 /* Blocks keep a pool; when they are gone, others that come and go see to it. */
@@ -163,24 +163,24 @@ static void pools_that_are_released_first_end_as_well(void **state)
     (void)state;
     for (unsigned round = 0; round < 20; round++) {
         for (unsigned i = 0; i < 200; i++) {
-            struct xseg_pool *pool = scene_pool(allocator);
+            struct xseg_pool *pool = env_pool(allocator);
 
-            ptr[i] = scene_alloc_in(allocator, pool, 1000, NULL);
+            ptr[i] = env_alloc_in(allocator, pool, 1000, NULL);
             assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-            assert_ptr_equal(scene_block(allocator, ptr[i]).pool, pool);
+            assert_ptr_equal(env_block(allocator, ptr[i]).pool, pool);
         }
         for (unsigned i = 0; i < 200; i++)
-            scene_free(allocator, ptr[i]);
+            env_free(allocator, ptr[i]);
         for (unsigned i = 0; i < 200; i++)
-            assert_int_equal(xseg_pool_release(scene_pool(allocator)), XSEG_OK);
+            assert_int_equal(xseg_pool_release(env_pool(allocator)), XSEG_OK);
         if (round == 4)
             before = host_bytes(allocator);
     }
     assert_in_range(host_bytes(allocator), 0, before + before / 8);
-    assert_int_equal(scene_stats(allocator).active[XSEG_STAT_ALL].current, 0);
-    scene_empty_cache(allocator);
+    assert_int_equal(env_stats(allocator).active[XSEG_STAT_ALL].current, 0);
+    env_empty_cache(allocator);
     assert_int_equal(reserved(allocator), 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- What is left of them. --- */
@@ -234,7 +234,7 @@ static void cached_memory_says_whose_it_was(void **state)
     assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
     assert_int_equal(done.released, 2 * MIB);
     assert_int_equal(reserved(allocator), 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* The handle of a released pool with a callback can be used until the callback has returned. */
@@ -253,19 +253,19 @@ static void a_released_pool_serves_no_requests(void **state)
     assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_OK);
     assert_true(stats.physical_bytes > 0);
     assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
-    scene_expect_error(xseg_pool_retain(pool), XSEG_ERR_ARGUMENT, "pool has been released");
-    scene_expect_error(xseg_pool_release(pool), XSEG_ERR_ARGUMENT, "pool has been released");
-    scene_expect_error(scene_try_alloc_in(allocator, pool, 100, &ptr), XSEG_ERR_ARGUMENT,
-                       "pool has been released");
-    scene_expect_error(xseg_route_begin(pool, NULL, NULL), XSEG_ERR_ARGUMENT,
-                       "pool has been released");
-    scene_expect_error(xseg_route_end(pool), XSEG_ERR_ARGUMENT, "route is not active");
-    scene_expect_error(xseg_pool_checkpoint(pool, &checkpoint), XSEG_ERR_ARGUMENT,
-                       "pool has been released");
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_ARGUMENT,
-                       "pool has been released");
-    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
-    scene_close(allocator);
+    env_expect_error(xseg_pool_retain(pool), XSEG_ERR_ARGUMENT, "pool has been released");
+    env_expect_error(xseg_pool_release(pool), XSEG_ERR_ARGUMENT, "pool has been released");
+    env_expect_error(env_try_alloc_in(allocator, pool, 100, &ptr), XSEG_ERR_ARGUMENT,
+                     "pool has been released");
+    env_expect_error(xseg_route_begin(pool, NULL, NULL), XSEG_ERR_ARGUMENT,
+                     "pool has been released");
+    env_expect_error(xseg_route_end(pool), XSEG_ERR_ARGUMENT, "route is not active");
+    env_expect_error(xseg_pool_checkpoint(pool, &checkpoint), XSEG_ERR_ARGUMENT,
+                     "pool has been released");
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_ARGUMENT,
+                     "pool has been released");
+    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
+    env_close(allocator);
 }
 
 /* --- Memory of users' functions. --- */
@@ -311,16 +311,16 @@ static void owners_get_their_memory_back(void **state)
         owner[i] = (struct owner){(char *)((uintptr_t)(i + 1) << 30), 0, 0};
         options.memory = (struct xseg_pool_memory){own_alloc, own_free, &owner[i]};
         assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
-        scene_free(allocator, scene_alloc_in(allocator, pool, 1000, NULL));
-        scene_free(allocator, scene_alloc_in(allocator, pool, (i + 1) * MIB + 1, NULL));
+        env_free(allocator, env_alloc_in(allocator, pool, 1000, NULL));
+        env_free(allocator, env_alloc_in(allocator, pool, (i + 1) * MIB + 1, NULL));
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     }
     for (unsigned i = 0; i < 16; i++)
         assert_int_equal(owner[i].taken, 0);
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     for (unsigned i = 0; i < 16; i++)
         assert_int_equal(owner[i].taken, owner[i].given);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- Under shortage. --- */
@@ -335,10 +335,10 @@ static void memory_of_ended_pools_is_taken(void **state)
         (void)pass(allocator, 1000);
         (void)pass(allocator, 5 * MIB);
     }
-    void *ptr = scene_alloc(allocator, 510 * MIB, NULL);
-    scene_free(allocator, ptr);
-    assert_in_range(scene_stats(allocator).address_bytes, 0, (uint64_t)2 << 30);
-    scene_close(allocator);
+    void *ptr = env_alloc(allocator, 510 * MIB, NULL);
+    env_free(allocator, ptr);
+    assert_in_range(env_stats(allocator).address_bytes, 0, (uint64_t)2 << 30);
+    env_close(allocator);
 }
 
 int main(void)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Which addresses have memory, and pins that keep it there. */
-#include "tests/support/due.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/trim_due.h"
 
 static struct xseg_trim_result trim(struct xseg_allocator *allocator)
 {
@@ -13,7 +13,7 @@ static struct xseg_trim_result trim(struct xseg_allocator *allocator)
 
 static uint64_t reserved(struct xseg_allocator *allocator)
 {
-    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+    return env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
 }
 
 /* --- Enumeration. --- */
@@ -56,11 +56,11 @@ static const struct xseg_mapping *find(const struct list *list, const void *ptr)
 
 static void every_mapped_byte_is_named_once(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *ptr[4] = {scene_alloc(allocator, 50 * MIB, NULL), scene_alloc(allocator, 1000, NULL),
-                    scene_alloc_in(allocator, pool, 30 * MIB, NULL),
-                    scene_alloc(allocator, 30 * MIB, NULL)};
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    void *ptr[4] = {env_alloc(allocator, 50 * MIB, NULL), env_alloc(allocator, 1000, NULL),
+                    env_alloc_in(allocator, pool, 30 * MIB, NULL),
+                    env_alloc(allocator, 30 * MIB, NULL)};
     uint64_t bytes = 0;
 
     (void)state;
@@ -86,62 +86,61 @@ static void every_mapped_byte_is_named_once(void **state)
     list = (struct list){.most = 1};
     assert_int_equal(xseg_for_each_mapping(allocator, NULL, keep, &list), XSEG_OK);
     assert_int_equal(list.count, 1);
-    scene_expect_error(xseg_for_each_mapping(allocator, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
-                       "visit");
+    env_expect_error(xseg_for_each_mapping(allocator, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
+                     "visit");
     for (unsigned i = 0; i < COUNT_OF(ptr); i++)
-        scene_free(allocator, ptr[i]);
-    scene_close(allocator);
+        env_free(allocator, ptr[i]);
+    env_close(allocator);
 }
 
 /* A generation is another one exactly where other memory came. */
 static void a_generation_rises_with_other_memory(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *low = scene_alloc(allocator, 40 * MIB, NULL),
-         *high = scene_alloc(allocator, 40 * MIB, NULL);
-    void *tag = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    void *low = env_alloc(allocator, 40 * MIB, NULL), *high = env_alloc(allocator, 40 * MIB, NULL);
+    void *tag = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
     (void)state;
     const struct list before = mappings(allocator, NULL);
-    scene_free(allocator, high);
-    high = scene_alloc(allocator, 40 * MIB, NULL); /* a hit: the same memory */
+    env_free(allocator, high);
+    high = env_alloc(allocator, 40 * MIB, NULL); /* a hit: the same memory */
     struct list after = mappings(allocator, NULL);
     assert_int_equal(find(&after, high)->generation, find(&before, high)->generation);
-    scene_free(allocator, high);
+    env_free(allocator, high);
     (void)trim(allocator);
     after = mappings(allocator, NULL);
     assert_null(find(&after, high));
     assert_int_equal(find(&after, low)->generation, find(&before, low)->generation);
-    assert_ptr_equal(scene_alloc(allocator, 40 * MIB, NULL), high);
+    assert_ptr_equal(env_alloc(allocator, 40 * MIB, NULL), high);
     after = mappings(allocator, NULL);
     assert_true(find(&after, high)->generation > find(&before, high)->generation);
     assert_int_equal(find(&after, low)->generation, find(&before, low)->generation);
     /* A pause, and each block can be asked. */
-    const uint64_t tagged = scene_block(allocator, tag).generation;
+    const uint64_t tagged = env_block(allocator, tag).generation;
     assert_int_equal(tagged, find(&after, tag)->generation);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     after = mappings(allocator, NULL);
     assert_null(find(&after, tag));
-    assert_true(scene_block(allocator, tag).is_paused);
-    const uint64_t away = scene_block(allocator, tag).generation;
+    assert_true(env_block(allocator, tag).is_paused);
+    const uint64_t away = env_block(allocator, tag).generation;
     assert_true(away > tagged);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-    assert_true(scene_block(allocator, tag).generation > away);
-    assert_false(scene_block(allocator, tag).is_paused);
-    scene_free(allocator, tag);
-    scene_free(allocator, low);
-    scene_free(allocator, high);
-    scene_close(allocator);
+    assert_true(env_block(allocator, tag).generation > away);
+    assert_false(env_block(allocator, tag).is_paused);
+    env_free(allocator, tag);
+    env_free(allocator, low);
+    env_free(allocator, high);
+    env_close(allocator);
 }
 
 /* --- Pins. --- */
 
 static void pinned_pages_stay_when_the_block_is_freed(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    char *ptr = scene_alloc(allocator, 200 * MIB, NULL); /* ten pages */
-    void *small = scene_alloc(allocator, 1000, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    char *ptr = env_alloc(allocator, 200 * MIB, NULL); /* ten pages */
+    void *small = env_alloc(allocator, 1000, NULL);
 
     (void)state;
     /* In the third and fourth page, and once more in the eighth; and a small page. */
@@ -151,8 +150,8 @@ static void pinned_pages_stay_when_the_block_is_freed(void **state)
     assert_int_equal(xseg_pin(allocator, small, 1000), XSEG_OK);
     const struct list pinned = mappings(allocator, NULL);
     assert_true(find(&pinned, small)->is_pinned);
-    scene_free(allocator, ptr);
-    scene_free(allocator, small);
+    env_free(allocator, ptr);
+    env_free(allocator, small);
     struct xseg_trim_result done = trim(allocator);
     assert_int_equal(done.released, 140 * MIB);
     assert_int_equal(done.kept_pinned, 62 * MIB);
@@ -168,12 +167,12 @@ static void pinned_pages_stay_when_the_block_is_freed(void **state)
     assert_int_equal(xseg_unpin(allocator, ptr + 150 * MIB, 1), XSEG_OK);
     assert_int_equal(trim(allocator).kept_pinned, 62 * MIB);
     assert_int_equal(xseg_unpin(allocator, ptr + 150 * MIB, 1), XSEG_OK);
-    scene_expect_error(xseg_unpin(allocator, ptr + 150 * MIB, 1), XSEG_ERR_ARGUMENT, "pinned");
+    env_expect_error(xseg_unpin(allocator, ptr + 150 * MIB, 1), XSEG_ERR_ARGUMENT, "pinned");
     assert_int_equal(trim(allocator).released, 20 * MIB);
-    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "pinned");
+    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "pinned");
     assert_int_equal(xseg_unpin(allocator, ptr + 59 * MIB, 2 * MIB), XSEG_OK);
     assert_int_equal(xseg_unpin(allocator, small, 1000), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* What is short of memory takes everything that is idle, but nothing that is pinned. */
@@ -186,17 +185,17 @@ static void pinned_pages_are_not_stolen(void **state)
 
     (void)state;
     settings.memory_bytes = 200 * MIB;
-    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
-    const xseg_stream other = scene_stream();
-    char *pinned = scene_alloc(allocator, 160 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    const xseg_stream other = env_stream();
+    char *pinned = env_alloc(allocator, 160 * MIB, NULL);
     assert_int_equal(xseg_pin(allocator, pinned + 70 * MIB, MIB), XSEG_OK);
-    scene_free(allocator, pinned);
-    scene_expect_error(xseg_alloc(allocator, 0, 190 * MIB, other, &ptr), XSEG_ERR_NO_MEMORY,
-                       "pinned");
+    env_free(allocator, pinned);
+    env_expect_error(xseg_alloc(allocator, 0, 190 * MIB, other, &ptr), XSEG_ERR_NO_MEMORY,
+                     "pinned");
     assert_int_equal(xseg_alloc(allocator, 0, 180 * MIB, other, &ptr), XSEG_OK);
     const struct list left = mappings(allocator, NULL);
     assert_true(find(&left, pinned + 70 * MIB)->is_pinned);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     /* A limit does not take the pinned page, either. */
     device.device = 0;
     limits.hard_bytes = 2 * MIB;
@@ -204,18 +203,18 @@ static void pinned_pages_are_not_stolen(void **state)
     assert_int_equal(reserved(allocator), 20 * MIB);
     assert_int_equal(xseg_unpin(allocator, pinned + 70 * MIB, MIB), XSEG_OK);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(other);
+    env_stream_destroy(other);
 }
 
 static void decay_leaves_pinned_pages(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True,idle_ms:0");
-    char *ptr = scene_alloc(allocator, 100 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open("expandable_segments:True,idle_ms:0");
+    char *ptr = env_alloc(allocator, 100 * MIB, NULL);
     struct xseg_explain_result sums = {sizeof(sums)};
 
     (void)state;
     assert_int_equal(xseg_pin(allocator, ptr + 50 * MIB, 1), XSEG_OK);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     for (unsigned i = 0; i < 3; i++)
         assert_int_equal(trim_due(allocator, 1000000), XSEG_OK);
     assert_int_equal(reserved(allocator), 20 * MIB);
@@ -223,70 +222,70 @@ static void decay_leaves_pinned_pages(void **state)
     assert_int_equal(sums.pinned, 20 * MIB);
     assert_int_equal(sums.reserved, 20 * MIB);
     assert_int_equal(xseg_unpin(allocator, ptr + 50 * MIB, 1), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void a_classic_segment_is_pinned_as_a_whole(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:False");
-    char *ptr = scene_alloc(allocator, 30 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open("expandable_segments:False");
+    char *ptr = env_alloc(allocator, 30 * MIB, NULL);
 
     (void)state;
     assert_int_equal(xseg_pin(allocator, ptr + 10 * MIB, 100), XSEG_OK);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     struct xseg_trim_result done = trim(allocator);
     assert_int_equal(done.released, 0);
     assert_int_equal(done.kept_pinned, 30 * MIB);
     assert_int_equal(xseg_unpin(allocator, ptr, 1), XSEG_OK);
     assert_int_equal(trim(allocator).released, 30 * MIB);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void a_pinned_pool_is_not_paused(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *ptr = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    void *ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
     (void)state;
     assert_int_equal(xseg_pin(allocator, ptr, 1), XSEG_OK);
-    scene_free(allocator, ptr);
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "pinned");
+    env_free(allocator, ptr);
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "pinned");
     assert_int_equal(xseg_unpin(allocator, ptr, 1), XSEG_OK);
-    ptr = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
+    ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
-    scene_expect_error(xseg_pin(allocator, ptr, 1), XSEG_ERR_PAUSED, "paused");
+    env_expect_error(xseg_pin(allocator, ptr, 1), XSEG_ERR_PAUSED, "paused");
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 static void pinning_outside_a_block_is_refused(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    char *ptr = scene_alloc(allocator, 30 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    char *ptr = env_alloc(allocator, 30 * MIB, NULL);
     int local = 0;
 
     (void)state;
-    scene_expect_error(xseg_pin(NULL, ptr, 1), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_pin(allocator, NULL, 1), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_pin(allocator, ptr, 0), XSEG_ERR_ARGUMENT, "bytes is 0");
-    scene_expect_error(xseg_pin(allocator, ptr, SIZE_MAX), XSEG_ERR_ARGUMENT,
-                       "exceeds the address space");
-    scene_expect_error(xseg_pin(allocator, &local, 1), XSEG_ERR_NOT_ALLOCATED, "not in memory");
-    scene_expect_error(xseg_pin(allocator, ptr + 1, 30 * MIB), XSEG_ERR_ARGUMENT,
-                       "size exceeds the block");
-    scene_expect_error(xseg_pin(allocator, ptr + 31 * MIB, 1), XSEG_ERR_NOT_ALLOCATED,
-                       "not in an allocated block");
-    scene_expect_error(xseg_unpin(allocator, ptr, 1), XSEG_ERR_ARGUMENT, "pinned");
-    scene_expect_error(xseg_unpin(allocator, &local, 1), XSEG_ERR_NOT_ALLOCATED, "not in memory");
-    scene_expect_error(xseg_unpin(allocator, ptr, (size_t)1 << 46), XSEG_ERR_ARGUMENT, "segment");
+    env_expect_error(xseg_pin(NULL, ptr, 1), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_pin(allocator, NULL, 1), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_pin(allocator, ptr, 0), XSEG_ERR_ARGUMENT, "bytes is 0");
+    env_expect_error(xseg_pin(allocator, ptr, SIZE_MAX), XSEG_ERR_ARGUMENT,
+                     "exceeds the address space");
+    env_expect_error(xseg_pin(allocator, &local, 1), XSEG_ERR_NOT_ALLOCATED, "not in memory");
+    env_expect_error(xseg_pin(allocator, ptr + 1, 30 * MIB), XSEG_ERR_ARGUMENT,
+                     "size exceeds the block");
+    env_expect_error(xseg_pin(allocator, ptr + 31 * MIB, 1), XSEG_ERR_NOT_ALLOCATED,
+                     "not in an allocated block");
+    env_expect_error(xseg_unpin(allocator, ptr, 1), XSEG_ERR_ARGUMENT, "pinned");
+    env_expect_error(xseg_unpin(allocator, &local, 1), XSEG_ERR_NOT_ALLOCATED, "not in memory");
+    env_expect_error(xseg_unpin(allocator, ptr, (size_t)1 << 46), XSEG_ERR_ARGUMENT, "segment");
     /* Part of it is pinned: nothing changes. */
     assert_int_equal(xseg_pin(allocator, ptr, MIB), XSEG_OK);
-    scene_expect_error(xseg_unpin(allocator, ptr, 3 * MIB), XSEG_ERR_ARGUMENT, "pinned");
+    env_expect_error(xseg_unpin(allocator, ptr, 3 * MIB), XSEG_ERR_ARGUMENT, "pinned");
     assert_int_equal(xseg_unpin(allocator, ptr, MIB), XSEG_OK);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 int main(void)

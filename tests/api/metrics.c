@@ -3,9 +3,9 @@
  * Metrics: what they say is what the other reports say, a page is whole or not there, and reading changes nothing.
  * tests/python/metrics.py reads them with the parsers of others.
  */
-#include "tests/support/due.h"
-#include "tests/support/registrar.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/null_registrar.h"
+#include "tests/support/trim_due.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -95,28 +95,27 @@ static void expect_metric(struct xseg_allocator *allocator, const char *what, ui
 
 static void arguments_are_checked(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
 
     (void)state;
-    scene_expect_error(xseg_metrics(NULL, NULL, 0, NULL), XSEG_ERR_ARGUMENT, "allocator");
-    scene_expect_error(xseg_metrics(allocator, NULL, 1, NULL), XSEG_ERR_ARGUMENT, "text is NULL");
-    scene_expect_error(xseg_metrics_write(allocator, NULL), XSEG_ERR_ARGUMENT,
-                       "path is NULL or empty");
-    scene_expect_error(xseg_metrics_write(allocator, ""), XSEG_ERR_ARGUMENT,
-                       "path is NULL or empty");
-    scene_expect_error(xseg_metrics_write(NULL, "file"), XSEG_ERR_ARGUMENT, "allocator");
-    scene_close(allocator);
+    env_expect_error(xseg_metrics(NULL, NULL, 0, NULL), XSEG_ERR_ARGUMENT, "allocator");
+    env_expect_error(xseg_metrics(allocator, NULL, 1, NULL), XSEG_ERR_ARGUMENT, "text is NULL");
+    env_expect_error(xseg_metrics_write(allocator, NULL), XSEG_ERR_ARGUMENT,
+                     "path is NULL or empty");
+    env_expect_error(xseg_metrics_write(allocator, ""), XSEG_ERR_ARGUMENT, "path is NULL or empty");
+    env_expect_error(xseg_metrics_write(NULL, "file"), XSEG_ERR_ARGUMENT, "allocator");
+    env_close(allocator);
 }
 
 static void what_is_registered_is_told_by_pool(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    const struct xseg_registrar registrar = registrar_of_nothing(false);
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    const struct xseg_registrar registrar = null_registrar(false);
+    struct xseg_pool *pool = env_pool(allocator);
     uint64_t id = 0;
 
     (void)state;
-    char *const own = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
+    char *const own = env_alloc_in(allocator, pool, 50 * MIB, NULL);
     assert_int_equal(xseg_register(allocator, own, 30 * MIB, &registrar, &id), XSEG_OK);
     char *const page = read_page(allocator);
     assert_true(value_of(page, "xseg_registered_bytes{device=\"0\",pool=\"default\",name=\"\"}") ==
@@ -125,19 +124,19 @@ static void what_is_registered_is_told_by_pool(void **state)
                 (double)(30 * MIB));
     free(page);
     assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
-    scene_free(allocator, own);
+    env_free(allocator, own);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void a_page_is_whole_or_not_there(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     size_t needed = 0, again = 0;
     char *text;
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
     assert_int_equal(xseg_metrics(allocator, NULL, 0, &needed), XSEG_OK);
     text = malloc(needed);
     assert_non_null(text);
@@ -152,13 +151,13 @@ static void a_page_is_whole_or_not_there(void **state)
     assert_int_equal(strlen(text), needed - 1);
     assert_int_equal(text[needed - 2], '\n');
     free(text);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Of devices that have not been opened nothing is known, and asking opens none. */
 static void before_the_first_block(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     const uint64_t calls = xseg_sim_calls(NULL);
     char *page = read_page(allocator);
 
@@ -167,7 +166,7 @@ static void before_the_first_block(void **state)
     assert_true(value_of(page, "xseg_driver_calls_total{call=\"cuInit\"}") == 1);
     assert_int_equal(xseg_sim_calls(NULL), calls);
     free(page);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- What they say. --- */
@@ -175,7 +174,7 @@ static void before_the_first_block(void **state)
 static void expect_sums(struct xseg_allocator *allocator)
 {
     char *page = read_page(allocator);
-    const struct xseg_statistics stats = scene_stats(allocator);
+    const struct xseg_statistics stats = env_stats(allocator);
 
     assert_int_equal(sum_of(page, "xseg_allocated_bytes"),
                      stats.allocated_bytes[XSEG_STAT_ALL].current);
@@ -203,29 +202,29 @@ static void pools_add_up_to_the_statistics(void **state)
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = scene_open(config[i]);
-        struct xseg_pool *pool = scene_pool(allocator), *over = scene_pool(allocator);
-        xseg_stream stream = scene_stream();
-        void *kept[] = {scene_alloc(allocator, 100, NULL), scene_alloc(allocator, 30 * MIB, NULL),
-                        scene_alloc_in(allocator, pool, 3 * MIB, NULL)};
-        void *waits = scene_alloc(allocator, 9 * MIB, NULL);
+        struct xseg_allocator *allocator = env_open(config[i]);
+        struct xseg_pool *pool = env_pool(allocator), *over = env_pool(allocator);
+        xseg_stream stream = env_stream();
+        void *kept[] = {env_alloc(allocator, 100, NULL), env_alloc(allocator, 30 * MIB, NULL),
+                        env_alloc_in(allocator, pool, 3 * MIB, NULL)};
+        void *waits = env_alloc(allocator, 9 * MIB, NULL);
 
         expect_sums(allocator);
-        scene_work(allocator, stream, waits);
+        env_launch(allocator, stream, waits);
         assert_int_equal(xseg_record_stream(allocator, waits, stream), XSEG_OK);
-        scene_free(allocator, waits);
-        scene_free(allocator, scene_alloc_in(allocator, over, 50 * MIB, NULL));
+        env_free(allocator, waits);
+        env_free(allocator, env_alloc_in(allocator, over, 50 * MIB, NULL));
         assert_int_equal(xseg_pool_release(over), XSEG_OK);
         expect_sums(allocator);
-        scene_empty_cache(allocator);
+        env_empty_cache(allocator);
         expect_sums(allocator);
         for (unsigned k = 0; k < COUNT_OF(kept); k++)
-            scene_free(allocator, kept[k]);
+            env_free(allocator, kept[k]);
         expect_sums(allocator);
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
         assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
-        scene_stream_destroy(stream);
-        scene_close(allocator);
+        env_stream_destroy(stream);
+        env_close(allocator);
     }
 }
 
@@ -243,13 +242,13 @@ static struct xseg_pool *named_pool(struct xseg_allocator *allocator, const char
 
 static void pools_have_numbers_names_and_limits(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool[] = {
         named_pool(allocator, "kv cache", 64 * MIB),
         named_pool(allocator, "kv cache", 0),
         named_pool(allocator, "a\"b\\c\nd\te\xff\xc3\xa9", 0),
     };
-    void *block = scene_alloc_in(allocator, pool[1], 3 * MIB, NULL);
+    void *block = env_alloc_in(allocator, pool[1], 3 * MIB, NULL);
     struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
@@ -271,10 +270,10 @@ static void pools_have_numbers_names_and_limits(void **state)
     assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
     expect_metric(allocator, "xseg_limit_bytes{device=\"0\"}", 1 * GIB);
     expect_metric(allocator, "xseg_pools{device=\"0\"}", 3);
-    scene_free(allocator, block);
+    env_free(allocator, block);
     for (unsigned i = 0; i < COUNT_OF(pool); i++)
         assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static size_t count_lines(const char *page, const char *what)
@@ -289,14 +288,14 @@ static size_t count_lines(const char *page, const char *what)
 /* The oldest 128 have figures of their own, and nothing is missing from the sums. */
 static void the_number_of_labels_is_bounded(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool[150];
     void *block[COUNT_OF(pool)];
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
-        pool[i] = scene_pool(allocator);
-        block[i] = scene_alloc_in(allocator, pool[i], 512, NULL);
+        pool[i] = env_pool(allocator);
+        block[i] = env_alloc_in(allocator, pool[i], 512, NULL);
     }
     expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"1\",name=\"\"}", 512);
     expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"128\",name=\"\"}", 512);
@@ -309,7 +308,7 @@ static void the_number_of_labels_is_bounded(void **state)
     free(page);
     expect_sums(allocator);
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
-        scene_free(allocator, block[i]);
+        env_free(allocator, block[i]);
         assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
     }
     page = read_page(allocator);
@@ -317,14 +316,14 @@ static void the_number_of_labels_is_bounded(void **state)
     assert_true(value_of(page, "xseg_reserved_bytes{device=\"0\",pool=\"ended\",name=\"\"}") > 0);
     free(page);
     expect_sums(allocator);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void paused_memory_is_told_apart(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *block = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    void *block = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
     (void)state;
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
@@ -334,9 +333,9 @@ static void paused_memory_is_told_apart(void **state)
     expect_metric(allocator, "xseg_cached_bytes{device=\"0\",pool=\"1\",name=\"\"}", 0);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     expect_metric(allocator, "xseg_paused_bytes{device=\"0\"}", 0);
-    scene_free(allocator, block);
+    env_free(allocator, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void refusals_and_calls_are_counted(void **state)
@@ -348,13 +347,13 @@ static void refusals_and_calls_are_counted(void **state)
 
     (void)state;
     settings.memory_bytes = 100 * MIB;
-    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
-    void *kept = scene_alloc(allocator, 60 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    void *kept = env_alloc(allocator, 60 * MIB, NULL);
     assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
     assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 999), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL)); /* by another try */
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL)); /* by another try */
     assert_true(xseg_sim_failed());
-    const struct xseg_statistics stats = scene_stats(allocator);
+    const struct xseg_statistics stats = env_stats(allocator);
     expect_metric(allocator, "xseg_out_of_memory_total{device=\"0\"}", 1);
     expect_metric(allocator, "xseg_rejections_total{device=\"0\"}", 0);
     expect_metric(allocator, "xseg_retries_total{device=\"0\"}", stats.num_alloc_retries);
@@ -383,8 +382,8 @@ static void refusals_and_calls_are_counted(void **state)
     assert_true(value_of(page, "xseg_driver_call_seconds_total{call=\"cuMemCreate\"}") > 0);
     assert_true(value_of(page, "xseg_driver_call_seconds_total{call=\"cuEventQuery\"}") < 0);
     free(page);
-    scene_free(allocator, kept);
-    scene_close(allocator);
+    env_free(allocator, kept);
+    env_close(allocator);
 }
 
 /* --- What is learned now and then. --- */
@@ -406,14 +405,14 @@ static void stranded_memory_is_as_of_the_last_look(void **state)
 {
     struct xseg_explain_result sums = {sizeof(sums)};
     struct xseg_allocator *allocator =
-        scene_open_with_clock(NULL, "expandable_segments:True,idle_ms:100000");
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *whole = scene_alloc(allocator, 40 * MIB, NULL);
-    void *live = scene_alloc(allocator, 15 * MIB, NULL);
-    void *held = scene_alloc_in(allocator, pool, 5 * MIB, NULL);
+        env_open_with_clock(NULL, "expandable_segments:True,idle_ms:100000");
+    struct xseg_pool *pool = env_pool(allocator);
+    void *whole = env_alloc(allocator, 40 * MIB, NULL);
+    void *live = env_alloc(allocator, 15 * MIB, NULL);
+    void *held = env_alloc_in(allocator, pool, 5 * MIB, NULL);
 
     (void)state;
-    scene_free(allocator, whole);
+    env_free(allocator, whole);
     assert_int_equal(xseg_explain(allocator, NULL, NULL, NULL, &sums), XSEG_OK);
     /* A pool that is held keeps its memory, so nothing of it is stranded. */
     expect_metric(allocator, "xseg_fragmented_bytes{device=\"0\"}", 5 * MIB);
@@ -421,20 +420,20 @@ static void stranded_memory_is_as_of_the_last_look(void **state)
     const double age = now(allocator, "xseg_fragmented_age_seconds{device=\"0\"}");
     assert_true(age >= 7 && age < 7.1);
     expect_nanoseconds(allocator, "xseg_fragmented_age_seconds{device=\"0\"} 7.");
-    scene_free(allocator, live);
+    env_free(allocator, live);
     assert_int_equal(trim_due(allocator, 1), XSEG_OK);
     expect_metric(allocator, "xseg_fragmented_bytes{device=\"0\"}", 0);
     assert_true(now(allocator, "xseg_fragmented_age_seconds{device=\"0\"}") < 0.1);
-    live = scene_alloc(allocator, 15 * MIB, NULL);
+    live = env_alloc(allocator, 15 * MIB, NULL);
     xseg_sim_advance(UINT64_C(1000000000));
     assert_int_equal(trim_due(allocator, 1), XSEG_OK);
     const double by_tick = now(allocator, "xseg_fragmented_bytes{device=\"0\"}");
     assert_int_equal(xseg_explain(allocator, NULL, NULL, NULL, &sums), XSEG_OK);
     assert_true(by_tick == now(allocator, "xseg_fragmented_bytes{device=\"0\"}"));
-    scene_free(allocator, live);
-    scene_free(allocator, held);
+    env_free(allocator, live);
+    env_free(allocator, held);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void what_others_take_is_as_the_driver_said(void **state)
@@ -445,29 +444,29 @@ static void what_others_take_is_as_the_driver_said(void **state)
 
     (void)state;
     settings.memory_bytes = 100 * MIB;
-    allocator = scene_open_with_clock(&settings, NULL);
-    assert_int_equal(scene_try_open("expandable_segments:False", &other), XSEG_OK);
-    void *theirs = scene_alloc(other, 40 * MIB, NULL);
-    void *ours = scene_alloc(allocator, 20 * MIB, NULL);
+    allocator = env_open_with_clock(&settings, NULL);
+    assert_int_equal(env_try_open("expandable_segments:False", &other), XSEG_OK);
+    void *theirs = env_alloc(other, 40 * MIB, NULL);
+    void *ours = env_alloc(allocator, 20 * MIB, NULL);
     assert_true(now(allocator, "xseg_used_by_others_bytes{device=\"0\"}") < 0);
     assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
     expect_metric(allocator, "xseg_used_by_others_bytes{device=\"0\"}", 40 * MIB);
     xseg_sim_advance(UINT64_C(3000000000));
     const double age = now(allocator, "xseg_used_by_others_age_seconds{device=\"0\"}");
     assert_true(age >= 3 && age < 3.1);
-    scene_free(allocator, ours);
-    scene_free(other, theirs);
+    env_free(allocator, ours);
+    env_free(other, theirs);
     assert_int_equal(xseg_close(other), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void a_peak_lasts_until_it_is_reset(void **state)
 {
     static const char peak[] = "xseg_device_reserved_peak_bytes{device=\"0\"}";
     static const char of_pool[] = "xseg_reserved_peak_bytes{device=\"0\",pool=\"1\",name=\"\"}";
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *block = scene_alloc_in(allocator, pool, 100 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    void *block = env_alloc_in(allocator, pool, 100 * MIB, NULL);
     struct xseg_trim_result done = {sizeof(done)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
@@ -475,7 +474,7 @@ static void a_peak_lasts_until_it_is_reset(void **state)
     where.pool = pool;
     assert_true(now(allocator, "xseg_fragmented_bytes{device=\"0\"}") < 0);
     assert_true(now(allocator, "xseg_fragmented_age_seconds{device=\"0\"}") < 0);
-    scene_free(allocator, block);
+    env_free(allocator, block);
     assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
     assert_int_equal(done.released, 100 * MIB);
     expect_metric(allocator, "xseg_reserved_bytes{device=\"0\",pool=\"1\",name=\"\"}", 0);
@@ -489,7 +488,7 @@ static void a_peak_lasts_until_it_is_reset(void **state)
     assert_int_equal(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK), XSEG_OK);
     expect_metric(allocator, peak, 0);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- The file. --- */
@@ -502,12 +501,12 @@ static void path_of(char *path, size_t bytes, const char *name)
 /* The file has the page that was there, whole, and nothing lies beside it. */
 static void the_file_has_the_page(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const unsigned files = scene_open_files();
+    struct xseg_allocator *allocator = env_open(NULL);
+    const unsigned files = env_open_fds();
     char path[128], text[16 << 10] = "";
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
     path_of(path, sizeof(path), "xseg.prom");
     for (unsigned i = 0; i < 2; i++) {
         char *page = read_page(allocator);
@@ -523,19 +522,19 @@ static void the_file_has_the_page(void **state)
         free(page);
     }
     assert_int_equal(unlink(path), 0);
-    assert_int_equal(scene_open_files(), files);
-    scene_close(allocator);
+    assert_int_equal(env_open_fds(), files);
+    env_close(allocator);
 }
 
 static void expect_refusal(struct xseg_allocator *allocator, const char *path, int error)
 {
-    scene_expect_error(xseg_metrics_write(allocator, path), XSEG_ERR_FILE, strerror(error));
-    scene_expect_error(xseg_metrics_write(allocator, path), XSEG_ERR_FILE, path);
+    env_expect_error(xseg_metrics_write(allocator, path), XSEG_ERR_FILE, strerror(error));
+    env_expect_error(xseg_metrics_write(allocator, path), XSEG_ERR_FILE, path);
 }
 
 static void a_place_that_cannot_be_written(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     char path[128], longest[9000];
 
     (void)state;
@@ -547,7 +546,7 @@ static void a_place_that_cannot_be_written(void **state)
     longest[sizeof(longest) - 1] = '\0';
     assert_int_equal(xseg_metrics_write(allocator, longest), XSEG_ERR_FILE);
     assert_int_equal(xseg_metrics_write(allocator, "/dev/null"), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* In a child, which a limit of the system lets write no more than 512 bytes a file. */
@@ -563,10 +562,10 @@ static void a_file_stays_until_the_new_one_is_complete(void **state)
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        struct xseg_allocator *allocator = scene_open(NULL);
+        struct xseg_allocator *allocator = env_open(NULL);
 
         (void)signal(SIGXFSZ, SIG_IGN);
-        scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
+        env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
         bool fine = xseg_metrics_write(allocator, path) == XSEG_OK && stat(path, &before) == 0 &&
                     before.st_size > 512 && setrlimit(RLIMIT_FSIZE, &low) == 0;
         fine = fine && xseg_metrics_write(allocator, path) == XSEG_ERR_FILE;
@@ -582,7 +581,7 @@ static void a_file_stays_until_the_new_one_is_complete(void **state)
 /* A link stays, and the file that it leads to is replaced, with its mode. */
 static void a_link_leads_to_the_file(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     char path[128], target[128];
     struct stat status;
 
@@ -601,7 +600,7 @@ static void a_link_leads_to_the_file(void **state)
     assert_int_equal(status.st_mode, S_IFREG | 0640);
     assert_int_equal(unlink(path), 0);
     assert_int_equal(unlink(target), 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* In a child, whose standard output is a file: a path to it, as /dev/stdout is one, adds to the file. */
@@ -618,13 +617,13 @@ static void standard_output_is_written_in_place(void **state)
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        struct xseg_allocator *allocator = scene_open(NULL);
+        struct xseg_allocator *allocator = env_open(NULL);
         const int file = open(target, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
         char first[6] = "";
         bool fine = dup2(file, STDOUT_FILENO) == STDOUT_FILENO && write(file, "first\n", 6) == 6 &&
                     fstat(file, &before) == 0;
 
-        scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
+        env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
         fine = fine && xseg_metrics_write(allocator, path) == XSEG_OK;
         fine = fine && stat(target, &after) == 0 && after.st_ino == before.st_ino &&
                after.st_size > 512 && pread(file, first, 6, 0) == 6 &&
@@ -640,7 +639,7 @@ static void standard_output_is_written_in_place(void **state)
 
 static void a_forked_child_is_refused(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     int result = 0;
 
     (void)state;
@@ -653,7 +652,7 @@ static void a_forked_child_is_refused(void **state)
                   : 1);
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_int_equal(result, 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 int main(void)

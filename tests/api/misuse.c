@@ -3,7 +3,7 @@
  * Wrong calls about streams, captures and pools: each gets a status and a sentence, and has changed
  * nothing: the statistics and the live blocks are as before.
  */
-#include "tests/support/capture.h"
+#include "tests/support/env.h"
 
 #include <string.h>
 #include <sys/wait.h>
@@ -45,13 +45,13 @@ static struct xseg_statistics pool_stats(const struct stage *stage)
 static void look(const struct stage *stage, struct picture *out)
 {
     memset(out, 0, sizeof(*out));
-    out->stats = scene_stats(stage->allocator);
+    out->stats = env_stats(stage->allocator);
     out->stats.host_bytes = 0; /* what was touched: looking at tables may touch more of them */
     out->pool_stats = pool_stats(stage);
-    out->live = scene_block(stage->allocator, stage->live);
-    out->inside = scene_block(stage->allocator, stage->inside);
-    out->pending = scene_block(stage->allocator, stage->pending);
-    out->cached = scene_block(stage->allocator, stage->cached);
+    out->live = env_block(stage->allocator, stage->live);
+    out->inside = env_block(stage->allocator, stage->inside);
+    out->pending = env_block(stage->allocator, stage->pending);
+    out->cached = env_block(stage->allocator, stage->cached);
     assert_int_equal(xseg_pool_check_live(stage->pool, &stage->inside, 1, &out->holds), XSEG_OK);
 }
 
@@ -70,45 +70,45 @@ static void expect_same(const struct stage *stage, const struct picture *before)
 }
 
 /* Expect that a call is refused, with a word in its sentence. */
-#define REFUSED(stage, call, status, word)            \
-    do {                                              \
-        struct picture before_;                       \
-        look((stage), &before_);                      \
-        scene_expect_error((call), (status), (word)); \
-        expect_same((stage), &before_);               \
+#define REFUSED(stage, call, status, word)          \
+    do {                                            \
+        struct picture before_;                     \
+        look((stage), &before_);                    \
+        env_expect_error((call), (status), (word)); \
+        expect_same((stage), &before_);             \
     } while (0)
 
 static void set_up(struct stage *stage)
 {
     memset(stage, 0, sizeof(*stage));
-    stage->allocator = scene_open("expandable_segments:True");
-    assert_int_equal(scene_try_open("expandable_segments:False", &stage->others), XSEG_OK);
-    stage->stream = scene_stream();
-    stage->pool = scene_watched_pool(stage->allocator);
-    stage->second = scene_watched_pool(stage->allocator);
-    stage->retired = scene_watched_pool(stage->allocator);
-    stage->kept = scene_alloc_in(stage->allocator, stage->retired, 512, NULL);
-    stage->foreign = scene_pool(stage->others);
+    stage->allocator = env_open("expandable_segments:True");
+    assert_int_equal(env_try_open("expandable_segments:False", &stage->others), XSEG_OK);
+    stage->stream = env_stream();
+    stage->pool = env_observed_pool(stage->allocator);
+    stage->second = env_observed_pool(stage->allocator);
+    stage->retired = env_observed_pool(stage->allocator);
+    stage->kept = env_alloc_in(stage->allocator, stage->retired, 512, NULL);
+    stage->foreign = env_pool(stage->others);
     assert_int_equal(xseg_pool_release(stage->retired), XSEG_OK);
-    stage->live = scene_alloc(stage->allocator, 5 * MIB, NULL);
-    stage->pending = scene_alloc(stage->allocator, 6 * MIB, NULL);
-    stage->cached = scene_alloc(stage->allocator, 1000, NULL);
-    stage->inside = scene_alloc_in(stage->allocator, stage->pool, 7 * MIB, stage->stream);
+    stage->live = env_alloc(stage->allocator, 5 * MIB, NULL);
+    stage->pending = env_alloc(stage->allocator, 6 * MIB, NULL);
+    stage->cached = env_alloc(stage->allocator, 1000, NULL);
+    stage->inside = env_alloc_in(stage->allocator, stage->pool, 7 * MIB, stage->stream);
     assert_int_equal(xseg_record_stream(stage->allocator, stage->live, stage->stream), XSEG_OK);
     assert_int_equal(xseg_record_stream(stage->allocator, stage->pending, stage->stream), XSEG_OK);
     assert_int_equal(xseg_sim_launch(stage->stream, UINT64_MAX), XSEG_OK);
-    scene_free(stage->allocator, stage->pending);
-    scene_free(stage->allocator, stage->cached);
+    env_free(stage->allocator, stage->pending);
+    env_free(stage->allocator, stage->cached);
 }
 
 /* After all that was refused everything works: frees, the close, and nothing is left behind. */
 static void tear_down(struct stage *stage)
 {
-    scene_free(stage->allocator, stage->live);
-    scene_free(stage->allocator, stage->inside);
-    scene_free(stage->allocator, stage->kept);
+    env_free(stage->allocator, stage->live);
+    env_free(stage->allocator, stage->inside);
+    env_free(stage->allocator, stage->kept);
     assert_int_equal(xseg_close(stage->others), XSEG_OK);
-    capture_close(stage->allocator, stage->stream, NULL);
+    env_close_with_streams(stage->allocator, stage->stream, NULL);
 }
 
 /* A caller that passes NULL is told what it called, not what the library calls on its behalf. */
@@ -121,7 +121,7 @@ static void an_error_names_the_function_that_was_called(void **state)
     char other = 0;
 
 #define NAMED(function, ...) \
-    scene_expect_error(function(__VA_ARGS__), XSEG_ERR_ARGUMENT, #function ": ")
+    env_expect_error(function(__VA_ARGS__), XSEG_ERR_ARGUMENT, #function ": ")
     (void)state;
     request.bytes = 1;
     NAMED(xseg_alloc, NULL, 0, 1, NULL, &ptr);
@@ -188,7 +188,7 @@ static void frees_behind_events_are_checked(void **state)
 
     (void)state;
     set_up(&stage);
-    capture_enter(0);
+    env_context_push(0);
     assert_int_equal(cuEventCreate(&events[0], 2), 0);
     assert_int_equal(cuEventCreate(&captured, 2), 0);
     REFUSED(&stage, xseg_free_after(NULL, stage.live, events, 1), XSEG_ERR_ARGUMENT, "NULL");
@@ -203,17 +203,17 @@ static void frees_behind_events_are_checked(void **state)
 
     /* An event that a capture recorded never passes. */
     assert_int_equal(xseg_capture_begin(stage.pool, stage.stream), XSEG_OK);
-    capture_start(stage.stream);
+    env_driver_capture_begin(stage.stream);
     assert_int_equal(cuEventRecord(captured, stage.stream), 0);
     REFUSED(&stage, xseg_free_after(stage.allocator, stage.live, events, 1), XSEG_ERR_BUSY,
             "capture is active");
-    capture_end(stage.pool, stage.stream);
+    env_capture_end(stage.pool, stage.stream);
     events[1] = captured;
     REFUSED(&stage, xseg_free_after(stage.allocator, stage.live, events, 2), XSEG_ERR_DRIVER,
             "CAPTURED_EVENT");
     assert_int_equal(cuEventDestroy_v2(events[0]), 0);
     assert_int_equal(cuEventDestroy_v2(captured), 0);
-    capture_leave(0);
+    env_context_pop(0);
     tear_down(&stage);
 }
 
@@ -229,10 +229,10 @@ static void streams_that_stay_are_not_gone(void **state)
     for (uintptr_t handle = 0; handle <= 2; handle++)
         REFUSED(&stage, xseg_stream_retire(stage.allocator, 0, (xseg_stream)handle),
                 XSEG_ERR_ARGUMENT, "default stream");
-    capture_begin(stage.pool, stage.stream);
+    env_capture_begin(stage.pool, stage.stream);
     REFUSED(&stage, xseg_stream_retire(stage.allocator, 0, stage.stream), XSEG_ERR_BUSY,
             "being captured");
-    capture_end(stage.pool, stage.stream);
+    env_capture_end(stage.pool, stage.stream);
     tear_down(&stage);
 }
 
@@ -259,8 +259,8 @@ static void captures_need_a_pool_and_a_stream(void **state)
     assert_int_equal(xseg_close(stage.others), XSEG_OK);
     stage.others = NULL;
     assert_int_equal(xseg_sim_finish(stage.stream), XSEG_OK);
-    scene_empty_cache(stage.allocator);
-    assert_int_equal(scene_block(stage.allocator, stage.pending).state, XSEG_BLOCK_CACHED);
+    env_empty_cache(stage.allocator);
+    assert_int_equal(env_block(stage.allocator, stage.pending).state, XSEG_BLOCK_CACHED);
     tear_down(&stage);
 }
 
@@ -272,7 +272,7 @@ static void captures_begin_and_end_once(void **state)
     (void)state;
     set_up(&stage);
     assert_int_equal(xseg_pool_checkpoint(stage.second, &checkpoint), XSEG_OK);
-    capture_begin(stage.pool, stage.stream);
+    env_capture_begin(stage.pool, stage.stream);
     /* The pending block could come back now, but nobody may ask. */
     assert_int_equal(xseg_sim_finish(stage.stream), XSEG_OK);
     REFUSED(&stage, xseg_capture_begin(stage.pool, stage.stream), XSEG_ERR_BUSY,
@@ -288,7 +288,7 @@ static void captures_begin_and_end_once(void **state)
     REFUSED(&stage, xseg_pool_restore(stage.second, checkpoint, NULL, NULL), XSEG_ERR_BUSY,
             "capture");
     REFUSED(&stage, xseg_close(stage.allocator), XSEG_ERR_BUSY, "capture is active");
-    capture_end(stage.pool, stage.stream);
+    env_capture_end(stage.pool, stage.stream);
     REFUSED(&stage, xseg_capture_end(stage.pool), XSEG_ERR_ARGUMENT, "capture is not active");
     /* What was refused has not kept the pool. */
     assert_int_equal(xseg_pool_release(stage.pool), XSEG_OK);
@@ -391,12 +391,12 @@ static void a_routed_pool_is_let_go_at_the_end(void **state)
     REFUSED(&stage, xseg_route_begin(NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "pool is NULL");
     REFUSED(&stage, xseg_close(stage.allocator), XSEG_ERR_BUSY, "route to a pool is active");
     assert_int_equal(xseg_pool_release(stage.second), XSEG_OK);
-    ptr = scene_alloc(stage.allocator, 512, NULL);
-    assert_ptr_equal(scene_block(stage.allocator, ptr).pool, stage.second);
+    ptr = env_alloc(stage.allocator, 512, NULL);
+    assert_ptr_equal(env_block(stage.allocator, ptr).pool, stage.second);
     assert_int_equal(xseg_route_end(stage.second), XSEG_OK);
     REFUSED(&stage, xseg_route_end(stage.second), XSEG_ERR_ARGUMENT, "route is not active");
     REFUSED(&stage, xseg_pool_release(stage.second), XSEG_ERR_ARGUMENT, "pool has been released");
-    scene_free(stage.allocator, ptr);
+    env_free(stage.allocator, ptr);
     tear_down(&stage);
 }
 
@@ -430,15 +430,15 @@ static void only_a_pools_own_checkpoint_is_restored(void **state)
             "another pool");
 
     /* Blocks that somebody else works on cannot be taken away. */
-    later = scene_alloc_in(stage.allocator, stage.pool, 3 * MIB, stage.stream);
+    later = env_alloc_in(stage.allocator, stage.pool, 3 * MIB, stage.stream);
     assert_int_equal(xseg_record_stream(stage.allocator, later, NULL), XSEG_OK);
-    capture_enter(0);
+    env_context_push(0);
     assert_int_equal(xseg_sim_launch(NULL, UINT64_MAX), XSEG_OK);
-    capture_leave(0);
-    scene_expect_error(xseg_pool_restore(stage.pool, checkpoint, never_called, NULL), XSEG_ERR_BUSY,
-                       "used by other streams");
-    assert_int_equal(scene_block(stage.allocator, later).state, XSEG_BLOCK_ALLOCATED);
-    scene_free(stage.allocator, later);
+    env_context_pop(0);
+    env_expect_error(xseg_pool_restore(stage.pool, checkpoint, never_called, NULL), XSEG_ERR_BUSY,
+                     "used by other streams");
+    assert_int_equal(env_block(stage.allocator, later).state, XSEG_BLOCK_ALLOCATED);
+    env_free(stage.allocator, later);
     REFUSED(&stage, xseg_pool_restore(stage.pool, checkpoint, never_called, NULL), XSEG_ERR_BUSY,
             "memory of pool 1 is pending free, 1 block;");
 
@@ -446,12 +446,12 @@ static void only_a_pools_own_checkpoint_is_restored(void **state)
     xseg_checkpoint_destroy(others);
     xseg_checkpoint_destroy(NULL);
     assert_int_equal(xseg_pool_checkpoint(stage.second, &checkpoint), XSEG_OK);
-    live = scene_alloc_in(stage.allocator, stage.second, 512, NULL);
+    live = env_alloc_in(stage.allocator, stage.second, 512, NULL);
     assert_int_equal(xseg_pool_release(stage.second), XSEG_OK);
     REFUSED(&stage, xseg_pool_restore(stage.second, checkpoint, never_called, NULL),
             XSEG_ERR_ARGUMENT, "pool has been released");
     xseg_checkpoint_destroy(checkpoint);
-    scene_free(stage.allocator, live);
+    env_free(stage.allocator, live);
     tear_down(&stage);
 }
 
@@ -500,7 +500,7 @@ static void a_child_forked_in_a_capture_is_refused(void **state)
     set_up(&stage);
     assert_int_equal(xseg_sim_finish(stage.stream), XSEG_OK);
     assert_int_equal(xseg_pool_checkpoint(stage.second, &checkpoint), XSEG_OK);
-    capture_begin(stage.pool, stage.stream);
+    env_capture_begin(stage.pool, stage.stream);
     look(&stage, &before);
     child = fork();
     if (child == 0)
@@ -509,7 +509,7 @@ static void a_child_forked_in_a_capture_is_refused(void **state)
     assert_true(WIFEXITED(result));
     assert_int_equal(WEXITSTATUS(result), 0);
     expect_same(&stage, &before);
-    capture_end(stage.pool, stage.stream);
+    env_capture_end(stage.pool, stage.stream);
     xseg_checkpoint_destroy(checkpoint);
     tear_down(&stage);
 }

@@ -3,8 +3,8 @@
  * Neighbours on one device: what one has idle serves the other's burst, through its soft limit or
  * because it is asked to shrink; two allocators of a process, and two processes.
  */
-#include "tests/support/due.h"
 #include "tests/support/process.h"
+#include "tests/support/trim_due.h"
 
 #define SECOND UINT64_C(1000000000)
 
@@ -29,14 +29,14 @@ static struct xseg_allocator *open_neighbour(const char *config)
     struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
 
-    options.driver = scene_driver();
-    options.clock = scene_clock;
+    options.driver = env_driver();
+    options.clock = env_clock;
     return xseg_open(config, &options, &allocator) == XSEG_OK ? allocator : NULL;
 }
 
 static uint64_t reserved(struct xseg_allocator *allocator)
 {
-    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+    return env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
 }
 
 /* --- What a neighbour does; also in a process of its own, so nothing is asserted here. --- */
@@ -119,7 +119,7 @@ static void try_burst(struct xseg_allocator *other, bool is_served)
 static void close_scene(struct neighbour *idle, struct xseg_allocator *other)
 {
     assert_true(end_neighbour(idle));
-    scene_close(other);
+    env_close(other);
 }
 
 static void idle_memory_is_not_shared_by_itself(void **state)
@@ -159,8 +159,8 @@ static void a_soft_limit_can_be_set_when_the_other_needs_it(void **state)
     assert_true(limit_to_share(&idle));
     try_burst(other, true);
     /* A soft limit never fails a request: the neighbour may have a burst again, if there is room. */
-    scene_empty_cache(other);
-    scene_free(idle.allocator, scene_alloc(idle.allocator, PEAK - KEPT, NULL));
+    env_empty_cache(other);
+    env_free(idle.allocator, env_alloc(idle.allocator, PEAK - KEPT, NULL));
     close_scene(&idle, other);
 }
 
@@ -172,10 +172,10 @@ static void the_other_s_need_counts(void **state)
 
     (void)state;
     set_scene(&idle, &other, "device_free_min_mb:400");
-    block = scene_alloc(other, 200 * MIB, NULL);
+    block = env_alloc(other, 200 * MIB, NULL);
     assert_true(pass_second(idle.allocator));
     assert_true(reserved(idle.allocator) <= 424 * MIB);
-    scene_free(other, block);
+    env_free(other, block);
     close_scene(&idle, other);
 }
 
@@ -197,7 +197,7 @@ static void a_neighbour_shrinks_when_it_is_asked_to(void **state)
     observer.on_low_memory = ask_neighbour;
     assert_int_equal(xseg_observer_add(other, &observer, &id), XSEG_OK);
     try_burst(other, true);
-    assert_int_equal(scene_stats(other).num_ooms, 0);
+    assert_int_equal(env_stats(other).num_ooms, 0);
     assert_true(reserved(idle.allocator) <= SHARE);
     assert_int_equal(xseg_observer_remove(other, id), XSEG_OK);
     close_scene(&idle, other);
@@ -206,7 +206,7 @@ static void a_neighbour_shrinks_when_it_is_asked_to(void **state)
 /* --- Two processes. --- */
 
 /* A process of its own that does what it is told, byte by byte, and says y or n. */
-static void obey(int socket, const struct xseg_sim_settings *settings)
+static void run(int socket, const struct xseg_sim_settings *settings)
 {
     struct neighbour neighbour = {0};
     char order;
@@ -237,7 +237,7 @@ static struct xseg_allocator *start_process(struct process *process)
     const struct xseg_sim_settings settings = gib_machine();
     struct xseg_allocator *own;
 
-    if (!process_start(process, &settings, obey))
+    if (!process_start(process, &settings, run))
         return NULL;
     own = open_neighbour(NULL);
     assert_non_null(own);
@@ -287,7 +287,7 @@ static void a_process_shrinks_when_it_is_asked_to(void **state)
     observer.on_low_memory = ask_process;
     assert_int_equal(xseg_observer_add(own, &observer, &id), XSEG_OK);
     try_burst(own, true);
-    assert_int_equal(scene_stats(own).num_ooms, 1);
+    assert_int_equal(env_stats(own).num_ooms, 1);
     end_process(&process, own);
 }
 

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/due.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/trim_due.h"
 
 /* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
 struct location {
@@ -138,20 +138,19 @@ static void growth_and_trim_are_told(void **state)
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = scene_open(config[i]);
+        struct xseg_allocator *allocator = env_open(config[i]);
         struct mirror *mirror = observe(allocator);
-        void *ptr = scene_alloc(allocator, 50 * MIB, NULL),
-             *small = scene_alloc(allocator, 100, NULL);
+        void *ptr = env_alloc(allocator, 50 * MIB, NULL), *small = env_alloc(allocator, 100, NULL);
 
         assert_int_equal(mirror->came, 2);
         assert_int_equal(mirror->left, 0);
         expect_true(mirror);
-        scene_free(allocator, ptr);
-        scene_empty_cache(allocator);
+        env_free(allocator, ptr);
+        env_empty_cache(allocator);
         assert_int_equal(mirror->left, 1);
         expect_true(mirror);
-        scene_free(allocator, small);
-        scene_close(allocator); /* all of it goes */
+        env_free(allocator, small);
+        env_close(allocator); /* all of it goes */
         assert_int_equal(mirror->left, 2);
         free(mirror);
     }
@@ -165,60 +164,60 @@ static void allocate_more(struct mirror *mirror)
 
     assert_int_equal(xseg_block_query(mirror->allocator, mapping.base, &info), XSEG_OK);
     assert_int_equal(info.state, XSEG_BLOCK_CLAIMED);
-    mirror->ptr = scene_alloc(mirror->allocator, 70 * MIB, NULL);
-    scene_empty_cache(mirror->allocator);
-    (void)scene_stats(mirror->allocator);
+    mirror->ptr = env_alloc(mirror->allocator, 70 * MIB, NULL);
+    env_empty_cache(mirror->allocator);
+    (void)env_stats(mirror->allocator);
 }
 
 static void observers_may_call_the_library(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct mirror *mirror = observe(allocator);
     void *held;
 
     (void)state;
     mirror->act = allocate_more;
-    void *ptr = scene_alloc(allocator, 50 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 50 * MIB, NULL);
     assert_non_null(mirror->ptr);
     assert_ptr_not_equal(mirror->ptr, ptr);
     held = mirror->ptr;
     expect_true(mirror);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     mirror->act = allocate_more;
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     expect_true(mirror);
-    scene_free(allocator, held);
-    scene_free(allocator, mirror->ptr);
-    scene_close(allocator);
+    env_free(allocator, held);
+    env_free(allocator, mirror->ptr);
+    env_close(allocator);
     free(mirror);
 }
 
 static void what_the_driver_refuses_stays(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct mirror *mirror = observe(allocator);
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 50 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 50 * MIB, NULL));
     const uint64_t generation = mirror->last.generation;
     fault.call = "cuMemUnmap";
     fault.every = 1;
     fault.error = 999;
     assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
     assert_int_equal(mirror->left, 1);
     assert_int_equal(mirror->came, 2);
     assert_int_equal(mirror->last.generation, generation);
     expect_true(mirror);
-    scene_close(allocator);
+    env_close(allocator);
     free(mirror);
 }
 
 static void grow(struct mirror *mirror)
 {
-    mirror->ptr = scene_alloc(mirror->allocator, 70 * MIB, NULL);
+    mirror->ptr = env_alloc(mirror->allocator, 70 * MIB, NULL);
 }
 
 static void grow_when_told_next(struct mirror *mirror)
@@ -229,12 +228,12 @@ static void grow_when_told_next(struct mirror *mirror)
 /* Pages are mapped in the segment while observers are told that the rest of a block stays. */
 static void a_growth_during_the_notice_of_a_refusal_is_counted(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct mirror *mirror = observe(allocator);
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 60 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
     /* The call for all pages fails, and so does the one for the third page. */
     fault.call = "cuMemUnmap";
     fault.nth = 1;
@@ -242,42 +241,41 @@ static void a_growth_during_the_notice_of_a_refusal_is_counted(void **state)
     fault.error = 999;
     assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
     mirror->act = grow_when_told_next;
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
     assert_non_null(mirror->ptr);
     expect_true(mirror);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current,
-                     xseg_sim_used(0));
-    scene_free(allocator, mirror->ptr);
-    scene_close(allocator);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, xseg_sim_used(0));
+    env_free(allocator, mirror->ptr);
+    env_close(allocator);
     free(mirror);
 }
 
 static void begin_capture(struct mirror *mirror)
 {
-    scene_capture_begin(mirror->pool, mirror->stream);
+    env_capture_begin(mirror->pool, mirror->stream);
 }
 
 /* A capture that begins while observers are told: nothing goes, and it is not spoilt. */
 static void nothing_goes_in_a_capture_that_begins_meanwhile(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct mirror *mirror = observe(allocator);
     struct xseg_trim_result done = {sizeof(done)};
 
     (void)state;
-    mirror->pool = scene_pool(allocator);
-    mirror->stream = scene_stream();
-    scene_free(allocator, scene_alloc(allocator, 50 * MIB, NULL));
+    mirror->pool = env_pool(allocator);
+    mirror->stream = env_stream();
+    env_free(allocator, env_alloc(allocator, 50 * MIB, NULL));
     mirror->act = begin_capture;
     assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
     assert_int_equal(done.released, 0);
     assert_int_equal(done.kept_capture, 60 * MIB);
     assert_int_equal(mirror->came, 2);
     expect_true(mirror);
-    scene_graph_destroy(scene_capture_end(mirror->pool, mirror->stream));
+    env_graph_destroy(env_capture_end_graph(mirror->pool, mirror->stream));
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(mirror->stream);
+    env_stream_destroy(mirror->stream);
     free(mirror);
 }
 
@@ -290,50 +288,50 @@ static void free_in_a_capture(void *context, const struct xseg_mapping *mapping)
     if (mirror->left++ != 0)
         return;
     begin_capture(mirror);
-    mirror->ptr = scene_alloc(mirror->allocator, 1000, mirror->stream);
+    mirror->ptr = env_alloc(mirror->allocator, 1000, mirror->stream);
     assert_int_equal(xseg_record_stream(mirror->allocator, mirror->ptr, NULL), XSEG_OK);
-    scene_free(mirror->allocator, mirror->ptr);
+    env_free(mirror->allocator, mirror->ptr);
 }
 
 /* A request that is short looks for pages while a capture begins.  What is freed in that capture waits for its end. */
 static void a_shortage_leaves_a_capture_alone_that_begins_meanwhile(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True,hard_limit_mb:70");
-    struct mirror mirror = {.allocator = allocator, .pool = scene_pool(allocator)};
+    struct xseg_allocator *allocator = env_open("expandable_segments:True,hard_limit_mb:70");
+    struct mirror mirror = {.allocator = allocator, .pool = env_pool(allocator)};
     struct xseg_observer observer = {sizeof(observer)};
-    const xseg_stream side = scene_stream();
+    const xseg_stream side = env_stream();
     void *ptr = NULL;
     uint64_t id = 0;
 
     (void)state;
-    mirror.stream = scene_stream();
+    mirror.stream = env_stream();
     observer.context = &mirror;
     observer.on_unmap = free_in_a_capture;
     assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 50 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 50 * MIB, NULL));
     assert_int_equal(xseg_alloc(allocator, 0, 50 * MIB, side, &ptr), XSEG_ERR_LIMIT);
     assert_true(mirror.left > 0);
-    assert_int_equal(scene_block(allocator, mirror.ptr).state, XSEG_BLOCK_PENDING_FREE);
-    scene_graph_destroy(scene_capture_end(mirror.pool, mirror.stream));
-    scene_free(allocator, scene_alloc(allocator, 50 * MIB, side));
+    assert_int_equal(env_block(allocator, mirror.ptr).state, XSEG_BLOCK_PENDING_FREE);
+    env_graph_destroy(env_capture_end_graph(mirror.pool, mirror.stream));
+    env_free(allocator, env_alloc(allocator, 50 * MIB, side));
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(mirror.stream);
-    scene_stream_destroy(side);
+    env_stream_destroy(mirror.stream);
+    env_stream_destroy(side);
 }
 
 static void queue_work(struct mirror *mirror)
 {
-    scene_work(mirror->allocator, mirror->stream, mirror->ptr);
+    env_launch(mirror->allocator, mirror->stream, mirror->ptr);
 }
 
 static void pauses_are_told(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct mirror *mirror = observe(allocator);
 
     (void)state;
-    mirror->pool = scene_pool(allocator);
-    mirror->ptr = scene_alloc_in(allocator, mirror->pool, 50 * MIB, NULL);
+    mirror->pool = env_pool(allocator);
+    mirror->ptr = env_alloc_in(allocator, mirror->pool, 50 * MIB, NULL);
     const uint64_t generation = mirror->last.generation;
     assert_int_equal(xseg_pool_pause(mirror->pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
     assert_int_equal(mirror->left, 1);
@@ -344,14 +342,13 @@ static void pauses_are_told(void **state)
     expect_true(mirror);
     /* Work that is queued meanwhile stands in the way, and the same memory is there again. */
     mirror->act = queue_work;
-    scene_expect_error(xseg_pool_pause(mirror->pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
-                       "work");
+    env_expect_error(xseg_pool_pause(mirror->pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "work");
     assert_int_equal(mirror->left, 2);
     assert_int_equal(mirror->came, 3);
     expect_true(mirror);
     xseg_sim_finish_all();
-    scene_free(allocator, mirror->ptr);
-    scene_close(allocator);
+    env_free(allocator, mirror->ptr);
+    env_close(allocator);
     free(mirror);
 }
 
@@ -377,10 +374,10 @@ static void the_mirror_is_always_true(void **state)
         uint64_t seed = 7 + c;
 
         settings.memory_bytes = 600 * MIB;
-        struct xseg_allocator *allocator = scene_open_on(&settings, config[c]);
+        struct xseg_allocator *allocator = env_open_on(&settings, config[c]);
         struct mirror *mirror = observe(allocator);
-        const xseg_stream stream[2] = {NULL, scene_stream()};
-        mirror->pool = scene_pool(allocator);
+        const xseg_stream stream[2] = {NULL, env_stream()};
+        mirror->pool = env_pool(allocator);
         for (unsigned step = 0; step < 600; step++) {
             const uint64_t what = next(&seed) % 20;
             void **at = &block[next(&seed) % COUNT_OF(block)];
@@ -391,7 +388,7 @@ static void the_mirror_is_always_true(void **state)
             request.stream = stream[next(&seed) % 2];
             request.pool = next(&seed) % 4 == 0 ? mirror->pool : NULL;
             if (what == 0)
-                scene_empty_cache(allocator);
+                env_empty_cache(allocator);
             else if (what == 1)
                 assert_int_equal(trim_due(allocator, 1000), XSEG_OK);
             else if (what == 2 && xseg_pool_pause(mirror->pool, XSEG_KEEP_NOTHING, NULL) == XSEG_OK)
@@ -401,7 +398,7 @@ static void the_mirror_is_always_true(void **state)
             else if (*at == NULL)
                 (void)!xseg_alloc_with(allocator, &request, at);
             else {
-                scene_free(allocator, *at);
+                env_free(allocator, *at);
                 *at = NULL;
             }
             if (step % 10 == 0)
@@ -412,9 +409,9 @@ static void the_mirror_is_always_true(void **state)
         (void)!xseg_pool_resume(mirror->pool);
         for (unsigned i = 0; i < COUNT_OF(block); i++)
             if (block[i] != NULL)
-                scene_free(allocator, block[i]);
+                env_free(allocator, block[i]);
         assert_int_equal(xseg_close(allocator), XSEG_OK);
-        scene_stream_destroy(stream[1]);
+        env_stream_destroy(stream[1]);
         free(mirror);
     }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Observers: who is asked or told when, and that nobody holds a lock meanwhile. */
-#include "tests/support/recorded.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/history_list.h"
 
 #include <malloc.h>
 #include <string.h>
@@ -11,7 +11,7 @@ static struct xseg_allocator *open_on(size_t mib, const char *config)
     struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = mib * MIB;
-    return scene_open_on(&settings, config);
+    return env_open_on(&settings, config);
 }
 
 /* What an observer has seen, and what it does. */
@@ -36,7 +36,7 @@ static void use_the_library(struct witness *witness)
 {
     struct xseg_trim_result done = {sizeof(done)};
 
-    assert_true(scene_stats(witness->allocator).device_bytes > 0);
+    assert_true(env_stats(witness->allocator).device_bytes > 0);
     assert_int_equal(xseg_trim(witness->allocator, NULL, NULL, &done), XSEG_OK);
 }
 
@@ -63,7 +63,7 @@ static bool spare(void *context, const struct xseg_oom_info *shortage)
     for (unsigned i = 0; i < COUNT_OF(witness->spare); i++) {
         if (witness->spare[i] == NULL)
             continue;
-        scene_free(witness->allocator, witness->spare[i]);
+        env_free(witness->allocator, witness->spare[i]);
         witness->spare[i] = NULL;
         return true;
     }
@@ -94,7 +94,7 @@ static void trace(void *context, const struct xseg_trace_entry *entry)
     witness->action[witness->entries] = entry->action;
     witness->base[witness->entries] = entry->base;
     witness->bytes[witness->entries++] = entry->bytes;
-    assert_true(scene_stats(witness->allocator).device_bytes > 0);
+    assert_true(env_stats(witness->allocator).device_bytes > 0);
 }
 
 static uint64_t observe(struct witness *witness, bool traces)
@@ -123,9 +123,9 @@ static void what_is_spared_serves_the_request(void **state)
     (void)state;
     (void)observe(&witness, false);
     for (unsigned i = 0; i < 4; i++)
-        witness.spare[i] = scene_alloc(witness.allocator, 40 * MIB, NULL);
+        witness.spare[i] = env_alloc(witness.allocator, 40 * MIB, NULL);
     assert_int_equal(witness.asked, 0);
-    ptr = scene_alloc(witness.allocator, 70 * MIB, NULL);
+    ptr = env_alloc(witness.allocator, 70 * MIB, NULL);
     /* 40 MiB are free; one spared block makes 80. */
     assert_int_equal(witness.asked, 1);
     assert_int_equal(witness.told, 0);
@@ -136,11 +136,11 @@ static void what_is_spared_serves_the_request(void **state)
     assert_int_equal(witness.last.allowed_bytes, 200 * MIB);
     assert_int_equal(witness.last.free_bytes, 40 * MIB);
     assert_false(witness.last.is_capturing);
-    assert_int_equal(scene_stats(witness.allocator).num_alloc_retries, 0);
-    scene_free(witness.allocator, ptr);
+    assert_int_equal(env_stats(witness.allocator).num_alloc_retries, 0);
+    env_free(witness.allocator, ptr);
     for (unsigned i = 1; i < 4; i++)
-        scene_free(witness.allocator, witness.spare[i]);
-    scene_close(witness.allocator);
+        env_free(witness.allocator, witness.spare[i]);
+    env_close(witness.allocator);
 }
 
 /* The observer is asked again as long as it spares something and that is not enough. */
@@ -152,13 +152,13 @@ static void it_is_asked_until_there_is_enough(void **state)
     (void)state;
     (void)observe(&witness, false);
     for (unsigned i = 0; i < 4; i++)
-        witness.spare[i] = scene_alloc(witness.allocator, 50 * MIB, NULL);
-    ptr = scene_alloc(witness.allocator, 99 * MIB, NULL);
+        witness.spare[i] = env_alloc(witness.allocator, 50 * MIB, NULL);
+    ptr = env_alloc(witness.allocator, 99 * MIB, NULL);
     assert_int_equal(witness.asked, 2);
-    scene_free(witness.allocator, ptr);
-    scene_free(witness.allocator, witness.spare[2]);
-    scene_free(witness.allocator, witness.spare[3]);
-    scene_close(witness.allocator);
+    env_free(witness.allocator, ptr);
+    env_free(witness.allocator, witness.spare[2]);
+    env_free(witness.allocator, witness.spare[3]);
+    env_close(witness.allocator);
 }
 
 /* "Try again" without an end does not go on for ever. */
@@ -169,12 +169,12 @@ static void asking_is_bounded(void **state)
 
     (void)state;
     (void)observe(&witness, false);
-    scene_expect_error(xseg_alloc(witness.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                       "out of memory on device 0, 120.00 MiB requested");
+    env_expect_error(xseg_alloc(witness.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
+                     "out of memory on device 0, 120.00 MiB requested");
     assert_int_equal(witness.asked, XSEG_LOW_MEMORY_CALLS_MAX);
     assert_int_equal(witness.told, 1);
-    assert_int_equal(scene_stats(witness.allocator).num_ooms, 1);
-    scene_close(witness.allocator);
+    assert_int_equal(env_stats(witness.allocator).num_ooms, 1);
+    env_close(witness.allocator);
 }
 
 /* The text is the error's, whatever the observer did in between. */
@@ -182,7 +182,7 @@ static void a_refusal_is_told_with_its_text(void **state)
 {
     struct witness witness = {.allocator = open_on(200, NULL)};
     char text[1024];
-    void *live = scene_alloc(witness.allocator, 150 * MIB, NULL), *ptr = NULL;
+    void *live = env_alloc(witness.allocator, 150 * MIB, NULL), *ptr = NULL;
 
     (void)state;
     (void)observe(&witness, false);
@@ -192,8 +192,8 @@ static void a_refusal_is_told_with_its_text(void **state)
     assert_int_equal(witness.told, 1);
     assert_string_equal(witness.text, text);
     assert_non_null(strstr(text, "150.00 MiB allocated"));
-    scene_free(witness.allocator, live);
-    scene_close(witness.allocator);
+    env_free(witness.allocator, live);
+    env_close(witness.allocator);
 }
 
 /* A request from within an observer asks and tells nobody. */
@@ -208,8 +208,8 @@ static void a_request_from_within_tells_nobody(void **state)
     assert_int_equal(witness.asked, 1);
     assert_int_equal(witness.told, 1);
     assert_int_equal(witness.last.bytes, 200 * MIB);
-    assert_int_equal(scene_stats(witness.allocator).num_ooms, 2);
-    scene_close(witness.allocator);
+    assert_int_equal(env_stats(witness.allocator).num_ooms, 2);
+    env_close(witness.allocator);
 }
 
 /* What is refused at once is told as that, and nobody is asked. */
@@ -223,9 +223,9 @@ static void a_rejection_is_told_apart(void **state)
     assert_int_equal(xseg_alloc(witness.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
     assert_int_equal(witness.rejected, 1);
     assert_int_equal(witness.asked + witness.told, 0);
-    assert_int_equal(scene_stats(witness.allocator).num_oom_rejections, 1);
-    assert_int_equal(scene_stats(witness.allocator).num_ooms, 0);
-    scene_close(witness.allocator);
+    assert_int_equal(env_stats(witness.allocator).num_oom_rejections, 1);
+    assert_int_equal(env_stats(witness.allocator).num_ooms, 0);
+    env_close(witness.allocator);
 }
 
 /* As PyTorch does, traces and the history have an out-of-memory only for what num_ooms counts. */
@@ -239,30 +239,30 @@ static void a_rejection_is_no_entry(void **state)
     (void)observe(&witness, true);
     assert_int_equal(xseg_alloc(witness.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
     assert_int_equal(witness.entries, 0);
-    recorded_expect(witness.allocator, "");
-    scene_close(witness.allocator);
+    history_expect(witness.allocator, "");
+    env_close(witness.allocator);
 }
 
 /* During a capture it is asked, too, and told so; the capture is not spoilt. */
 static void it_is_asked_during_a_capture(void **state)
 {
     struct witness witness = {.allocator = open_on(100, NULL)};
-    struct xseg_pool *pool = scene_pool(witness.allocator);
-    const xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = env_pool(witness.allocator);
+    const xseg_stream stream = env_stream();
     void *ptr = NULL;
 
     (void)state;
     (void)observe(&witness, false);
-    scene_capture_begin(pool, stream);
+    env_capture_begin(pool, stream);
     assert_int_equal(xseg_alloc(witness.allocator, 0, 120 * MIB, stream, &ptr), XSEG_ERR_NO_MEMORY);
     assert_int_equal(witness.asked, 1);
     assert_true(witness.last.is_capturing);
     assert_ptr_equal(witness.last.pool, pool);
     assert_ptr_equal(witness.last.stream, stream);
-    scene_graph_destroy(scene_capture_end(pool, stream));
+    env_graph_destroy(env_capture_end_graph(pool, stream));
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(xseg_close(witness.allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 /* --- Coming and going. --- */
@@ -279,9 +279,9 @@ static void one_that_has_ended_is_not_called(void **state)
     assert_int_equal(xseg_alloc(first.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
     assert_int_equal(first.asked + first.told, 0);
     assert_int_equal(second.told, 1);
-    scene_expect_error(xseg_observer_remove(first.allocator, ended), XSEG_ERR_ARGUMENT,
-                       "observer does not exist");
-    scene_close(first.allocator);
+    env_expect_error(xseg_observer_remove(first.allocator, ended), XSEG_ERR_ARGUMENT,
+                     "observer does not exist");
+    env_close(first.allocator);
 }
 
 /* Ending itself would be waiting for itself; one observer may end another. */
@@ -299,30 +299,29 @@ static void one_cannot_end_from_within(void **state)
     assert_int_equal(xseg_alloc(first.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
     assert_int_equal(first.ended, XSEG_OK);
     assert_int_equal(second.asked, 0);
-    scene_close(first.allocator);
+    env_close(first.allocator);
 }
 
 static void wrong_observers_are_refused(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_observer observer = {sizeof(observer)};
     uint64_t id = 0;
 
     (void)state;
-    scene_expect_error(xseg_observer_add(allocator, &observer, &id), XSEG_ERR_ARGUMENT,
-                       "callbacks of the observer are NULL");
+    env_expect_error(xseg_observer_add(allocator, &observer, &id), XSEG_ERR_ARGUMENT,
+                     "callbacks of the observer are NULL");
     observer.on_trace = trace;
     observer.struct_size = 3;
-    scene_expect_error(xseg_observer_add(allocator, &observer, &id), XSEG_ERR_ARGUMENT,
-                       "is unknown");
-    scene_expect_error(xseg_observer_add(allocator, NULL, &id), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_observer_add(allocator, &observer, &id), XSEG_ERR_ARGUMENT, "is unknown");
+    env_expect_error(xseg_observer_add(allocator, NULL, &id), XSEG_ERR_ARGUMENT, "NULL");
     observer.struct_size = sizeof(observer);
-    scene_expect_error(xseg_observer_add(allocator, &observer, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_observer_add(allocator, &observer, NULL), XSEG_ERR_ARGUMENT, "NULL");
     assert_int_equal(xseg_observer_add(NULL, &observer, &id), XSEG_ERR_ARGUMENT);
     assert_int_equal(xseg_observer_remove(NULL, 1), XSEG_ERR_ARGUMENT);
     assert_int_equal(xseg_observer_remove(allocator, 0), XSEG_ERR_ARGUMENT);
     assert_int_equal(id, 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- Tracing. --- */
@@ -344,51 +343,51 @@ static void everything_is_traced_in_order(void **state)
 
     (void)state;
     const uint64_t id = observe(&witness, true);
-    ptr = scene_alloc(witness.allocator, 5 * MIB, NULL);
+    ptr = env_alloc(witness.allocator, 5 * MIB, NULL);
     expect_entries(&witness, 0, "ma");
     assert_int_equal(witness.bytes[0], 20 * MIB);
     assert_ptr_equal(witness.base[1], ptr);
     assert_int_equal(witness.bytes[1], 5 * MIB);
-    scene_free(witness.allocator, ptr);
+    env_free(witness.allocator, ptr);
     expect_entries(&witness, 2, "fc");
     assert_ptr_equal(witness.base[3], ptr);
-    scene_empty_cache(witness.allocator);
+    env_empty_cache(witness.allocator);
     expect_entries(&witness, 4, "u");
     assert_int_equal(witness.bytes[4], 20 * MIB);
     assert_int_equal(xseg_alloc(witness.allocator, 0, GIB, NULL, &none), XSEG_ERR_NO_MEMORY);
     expect_entries(&witness, 5, "o");
     assert_int_equal(xseg_config_set(witness.allocator, "expandable_segments:False"), XSEG_OK);
-    ptr = scene_alloc(witness.allocator, 5 * MIB, NULL);
-    scene_free(witness.allocator, ptr);
-    scene_empty_cache(witness.allocator);
+    ptr = env_alloc(witness.allocator, 5 * MIB, NULL);
+    env_free(witness.allocator, ptr);
+    env_empty_cache(witness.allocator);
     expect_entries(&witness, 6, "SafcF");
     assert_int_equal(xseg_observer_remove(witness.allocator, id), XSEG_OK);
-    scene_free(witness.allocator, scene_alloc(witness.allocator, 5 * MIB, NULL));
+    env_free(witness.allocator, env_alloc(witness.allocator, 5 * MIB, NULL));
     assert_int_equal(witness.entries, 11);
-    scene_close(witness.allocator);
+    env_close(witness.allocator);
 }
 
 /* A free that waits for another stream is completed later. */
 static void a_pending_free_is_completed_later(void **state)
 {
-    struct witness witness = {.allocator = scene_open("expandable_segments:True")};
-    const xseg_stream stream = scene_stream();
-    void *ptr = scene_alloc(witness.allocator, 1000, NULL), *other;
+    struct witness witness = {.allocator = env_open("expandable_segments:True")};
+    const xseg_stream stream = env_stream();
+    void *ptr = env_alloc(witness.allocator, 1000, NULL), *other;
 
     (void)state;
     (void)observe(&witness, true);
     assert_int_equal(xseg_record_stream(witness.allocator, ptr, stream), XSEG_OK);
     assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
-    scene_free(witness.allocator, ptr);
+    env_free(witness.allocator, ptr);
     expect_entries(&witness, 0, "f");
     assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
-    other = scene_alloc(witness.allocator, 2000, NULL);
+    other = env_alloc(witness.allocator, 2000, NULL);
     expect_entries(&witness, 1, "ca");
     assert_ptr_equal(witness.base[1], ptr);
     assert_int_equal(witness.bytes[1], 1000);
-    scene_free(witness.allocator, other);
+    env_free(witness.allocator, other);
     assert_int_equal(xseg_close(witness.allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 /* Notices as entries of the same witness: these segments came or leave. */
@@ -412,11 +411,11 @@ static void leave(void *context, const struct xseg_mapping *mapping)
  * reports memory that is mapped later. */
 static void blocks_are_told_of_before_their_memory(void **state)
 {
-    struct witness witness = {.allocator = scene_open("expandable_segments:False")};
+    struct witness witness = {.allocator = env_open("expandable_segments:False")};
     struct xseg_observer observer = {sizeof(observer)};
     struct xseg_trim_options options = {sizeof(options)};
-    const xseg_stream stream = scene_stream();
-    void *first = scene_alloc(witness.allocator, 30 * MIB, NULL);
+    const xseg_stream stream = env_stream();
+    void *first = env_alloc(witness.allocator, 30 * MIB, NULL);
     uint64_t id;
 
     (void)state;
@@ -427,19 +426,19 @@ static void blocks_are_told_of_before_their_memory(void **state)
     assert_int_equal(xseg_observer_add(witness.allocator, &observer, &id), XSEG_OK);
     assert_int_equal(xseg_record_stream(witness.allocator, first, stream), XSEG_OK);
     assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
-    scene_free(witness.allocator, first);
+    env_free(witness.allocator, first);
     assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
-    void *second = scene_alloc(witness.allocator, 40 * MIB, NULL);
+    void *second = env_alloc(witness.allocator, 40 * MIB, NULL);
     expect_entries(&witness, 0, "fcmSa");
     assert_int_equal(xseg_record_stream(witness.allocator, second, stream), XSEG_OK);
     assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
-    scene_free(witness.allocator, second);
+    env_free(witness.allocator, second);
     options.wait = true;
     assert_int_equal(xseg_trim(witness.allocator, NULL, &options, NULL), XSEG_OK);
     expect_entries(&witness, 5, "fcuuFF");
     assert_int_equal(xseg_observer_remove(witness.allocator, id), XSEG_OK);
     assert_int_equal(xseg_close(witness.allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 /* With the keys that take frees another way, too. */
@@ -449,12 +448,12 @@ static void frees_are_traced_whatever_the_keys(void **state)
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct witness witness = {.allocator = scene_open(config[i])};
+        struct witness witness = {.allocator = env_open(config[i])};
 
         (void)observe(&witness, true);
-        scene_free(witness.allocator, scene_alloc(witness.allocator, 3 * MIB, NULL));
+        env_free(witness.allocator, env_alloc(witness.allocator, 3 * MIB, NULL));
         expect_entries(&witness, 0, i == 2 ? "mafcu" : "mafc");
-        scene_close(witness.allocator);
+        env_close(witness.allocator);
     }
 }
 
@@ -479,7 +478,7 @@ static void observers_that_come_and_go_leave_nothing(void **state)
         uint64_t id = 0;
 
         assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
-        scene_free(allocator, scene_alloc(allocator, 100, NULL));
+        env_free(allocator, env_alloc(allocator, 100, NULL));
         assert_int_equal(xseg_observer_remove(allocator, id), XSEG_OK);
         assert_int_equal(xseg_config_set(allocator, i % 2 == 0 ? "idle_ms:100" : "idle_ms:200"),
                          XSEG_OK);
@@ -488,7 +487,7 @@ static void observers_that_come_and_go_leave_nothing(void **state)
     }
     /* A version has more than a thousand bytes.  Some sanitizers do not count. */
     assert_in_range(mallinfo2().uordblks, 0, before + 16384);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 int main(void)

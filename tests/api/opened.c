@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What is logged as an allocator opens, about the build and the process. */
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -31,14 +31,14 @@ static void self_checks_are_logged_once(void **state)
 
     (void)state;
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-    options.driver = scene_driver();
+    options.driver = env_driver();
     options.log = hear;
     options.log_context = &heard;
     for (int i = 0; i < 3; i++) {
         struct xseg_allocator *allocator = NULL;
 
         assert_int_equal(xseg_open(NULL, &options, &allocator), XSEG_OK);
-        scene_close(allocator);
+        env_close(allocator);
     }
     if (XSEG_CHECKS > 0) {
         assert_int_equal(heard.count, 1);

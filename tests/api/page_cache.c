@@ -2,8 +2,8 @@
 /* Idle pages that are kept for the next growth, and what of their contents the next one sees. */
 #include <string.h>
 
-#include "tests/support/due.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/trim_due.h"
 
 #define MS UINT64_C(1000000)
 
@@ -12,17 +12,17 @@ static struct xseg_allocator *open_mib(size_t mib, const char *config)
     struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = mib * MIB;
-    return scene_open_with_clock(&settings, config);
+    return env_open_with_clock(&settings, config);
 }
 
 static uint64_t reserved(struct xseg_allocator *allocator)
 {
-    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+    return env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
 }
 
 static void expect(struct xseg_allocator *allocator, uint64_t reserved_mib, uint64_t idle_mib)
 {
-    const struct xseg_statistics stats = scene_stats(allocator);
+    const struct xseg_statistics stats = env_stats(allocator);
 
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, reserved_mib * MIB);
     assert_int_equal(stats.idle_page_bytes, idle_mib * MIB);
@@ -41,7 +41,7 @@ static void pass(struct xseg_allocator *allocator, unsigned milliseconds)
 /* So many bytes become idle, and decay takes them. */
 static void let_go(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream)
 {
-    scene_free(allocator, scene_alloc(allocator, bytes, stream));
+    env_free(allocator, env_alloc(allocator, bytes, stream));
     pass(allocator, 300);
 }
 
@@ -54,14 +54,14 @@ static void without_the_key_nothing_is_kept(void **state)
     (void)state;
     let_go(allocator, 200 * MIB, NULL);
     expect(allocator, 0, 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void pages_are_kept_up_to_a_bound_and_used_first(void **state)
 {
     struct xseg_allocator *allocator = open_mib(4096, "idle_ms:100,page_cache_mb:100");
-    const xseg_stream stream = scene_stream();
-    struct xseg_pool *pool = scene_pool(allocator);
+    const xseg_stream stream = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
     void *ptr = NULL;
 
     (void)state;
@@ -70,13 +70,13 @@ static void pages_are_kept_up_to_a_bound_and_used_first(void **state)
     const uint64_t created = xseg_sim_calls("cuMemCreate"),
                    released = xseg_sim_calls("cuMemRelease");
     /* Another stream's, and another pool's. */
-    void *of_stream = scene_alloc(allocator, 60 * MIB, stream);
-    ptr = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
+    void *of_stream = env_alloc(allocator, 60 * MIB, stream);
+    ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     expect(allocator, 100, 0);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), created);
     assert_int_equal(xseg_sim_calls("cuMemRelease"), released);
-    scene_free(allocator, of_stream);
-    scene_free(allocator, ptr);
+    env_free(allocator, of_stream);
+    env_free(allocator, ptr);
     pass(allocator, 300);
     /* The pool is held, so what it has stays there. */
     expect(allocator, 40, 60);
@@ -85,7 +85,7 @@ static void pages_are_kept_up_to_a_bound_and_used_first(void **state)
     expect(allocator, 0, 100);
     assert_int_equal(xseg_sim_calls("cuMemRelease"), released);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 static void emptying_the_cache_empties_it(void **state)
@@ -94,7 +94,7 @@ static void emptying_the_cache_empties_it(void **state)
     struct xseg_trim_result done = {sizeof(done)};
     struct xseg_trim_options how = {sizeof(how)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    const xseg_stream stream = scene_stream();
+    const xseg_stream stream = env_stream();
 
     (void)state;
     let_go(allocator, 100 * MIB, NULL);
@@ -105,10 +105,10 @@ static void emptying_the_cache_empties_it(void **state)
     assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
     expect(allocator, 0, 100);
     /* "Shrink to N" takes from it first. */
-    scene_free(allocator, scene_alloc(allocator, 60 * MIB, stream));
+    env_free(allocator, env_alloc(allocator, 60 * MIB, stream));
     let_go(allocator, 10 * MIB, NULL);
     expect(allocator, 0, 100);
-    scene_free(allocator, scene_alloc(allocator, 60 * MIB, stream));
+    env_free(allocator, env_alloc(allocator, 60 * MIB, stream));
     how.target_bytes = 80 * MIB;
     assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
     assert_int_equal(done.released, 20 * MIB);
@@ -119,7 +119,7 @@ static void emptying_the_cache_empties_it(void **state)
     assert_int_equal(done.released, 80 * MIB);
     expect(allocator, 0, 0);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 static void a_trim_by_age_takes_old_pages_of_it(void **state)
@@ -127,12 +127,11 @@ static void a_trim_by_age_takes_old_pages_of_it(void **state)
     struct xseg_allocator *allocator = open_mib(4096, "idle_ms:0,page_cache_mb:400");
     struct xseg_trim_result done = {sizeof(done)};
     struct xseg_trim_options how = {sizeof(how)};
-    void *ptr[2] = {scene_alloc(allocator, 100 * MIB, NULL),
-                    scene_alloc(allocator, 60 * MIB, NULL)};
+    void *ptr[2] = {env_alloc(allocator, 100 * MIB, NULL), env_alloc(allocator, 60 * MIB, NULL)};
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(ptr); i++) {
-        scene_free(allocator, ptr[i]);
+        env_free(allocator, ptr[i]);
         pass(allocator, 1000);
     }
     expect(allocator, 0, 160);
@@ -141,7 +140,7 @@ static void a_trim_by_age_takes_old_pages_of_it(void **state)
     assert_int_equal(done.released, 100 * MIB);
     assert_int_equal(done.kept_by_options, 60 * MIB);
     expect(allocator, 0, 60);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* What a limit wants back comes from the cache first, and is not kept there. */
@@ -151,7 +150,7 @@ static void limits_count_what_is_kept(void **state)
     void *ptr, *more = NULL;
 
     (void)state;
-    ptr = scene_alloc(allocator, 100 * MIB, NULL);
+    ptr = env_alloc(allocator, 100 * MIB, NULL);
     let_go(allocator, 200 * MIB, NULL);
     expect(allocator, 100, 200);
     assert_int_equal(xseg_config_set(allocator, "soft_limit_mb:180"), XSEG_OK);
@@ -159,15 +158,15 @@ static void limits_count_what_is_kept(void **state)
     expect(allocator, 100, 80);
     /* A growth out of the cache takes nothing more of the device. */
     assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:180"), XSEG_OK);
-    more = scene_alloc(allocator, 80 * MIB, NULL);
+    more = env_alloc(allocator, 80 * MIB, NULL);
     expect(allocator, 180, 0);
-    scene_free(allocator, more);
-    scene_free(allocator, ptr);
+    env_free(allocator, more);
+    env_free(allocator, ptr);
     pass(allocator, 300);
     expect(allocator, 0, 180);
     assert_int_equal(xseg_config_set(allocator, "page_cache_mb:40"), XSEG_OK);
     expect(allocator, 0, 40);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Pages of a size that nobody asks for make room for those of another one. */
@@ -184,15 +183,15 @@ static void kept_pages_are_in_nobodys_way(void **state)
         let_go(allocator, 200 * MIB, NULL);
         expect(allocator, 0, 200);
         for (unsigned at = 0; at < COUNT_OF(small); at++)
-            small[at] = scene_alloc(allocator, MIB, NULL);
+            small[at] = env_alloc(allocator, MIB, NULL);
         assert_int_equal(reserved(allocator), 180 * MIB);
-        assert_int_equal(scene_stats(allocator).num_alloc_retries, 0);
+        assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
         assert_true(xseg_sim_peak(0) <= 200 * MIB);
         for (unsigned at = 0; at < COUNT_OF(small); at++)
-            scene_free(allocator, small[at]);
+            env_free(allocator, small[at]);
         assert_int_equal(xseg_config_set(allocator, "expandable_segments:False"), XSEG_OK);
-        scene_free(allocator, scene_alloc(allocator, 150 * MIB, NULL));
-        scene_close(allocator);
+        env_free(allocator, env_alloc(allocator, 150 * MIB, NULL));
+        env_close(allocator);
     }
 }
 
@@ -201,15 +200,15 @@ static void unmapped_blocks_are_recycled(void **state)
     struct xseg_allocator *allocator = open_mib(4096, "unmap_on_free:True,page_cache_mb:10");
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 3 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 3 * MIB, NULL));
     expect(allocator, 0, 4);
     const uint64_t created = xseg_sim_calls("cuMemCreate");
     for (unsigned i = 0; i < 10; i++)
-        scene_free(allocator, scene_alloc(allocator, 3 * MIB, NULL));
+        env_free(allocator, env_alloc(allocator, 3 * MIB, NULL));
     assert_int_equal(xseg_sim_calls("cuMemCreate"), created);
-    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     expect(allocator, 0, 10);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- Contents of pages. --- */
@@ -220,16 +219,16 @@ static struct xseg_allocator *open_real(const char *config)
 
     settings.memory_bytes = 256 * MIB;
     settings.real_bytes = true;
-    return scene_open_with_clock(&settings, config);
+    return env_open_with_clock(&settings, config);
 }
 
 /* Write a secret into a block and let its pages go. */
 static void leave_secrets(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
 {
-    void *ptr = scene_alloc_in(allocator, pool, bytes, NULL);
+    void *ptr = env_alloc_in(allocator, pool, bytes, NULL);
 
     memset(ptr, 0x5e, bytes);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     pass(allocator, 300);
 }
@@ -248,19 +247,19 @@ static size_t count_secrets(const void *ptr, size_t bytes)
 static void a_resume_takes_no_pages_of_others(void **state)
 {
     struct xseg_allocator *allocator = open_real("idle_ms:100,page_cache_mb:100");
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *ptr = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    void *ptr = env_alloc_in(allocator, pool, 40 * MIB, NULL);
 
     (void)state;
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
-    leave_secrets(allocator, scene_pool(allocator), 40 * MIB);
-    assert_int_equal(scene_stats(allocator).idle_page_bytes, 40 * MIB);
+    leave_secrets(allocator, env_pool(allocator), 40 * MIB);
+    assert_int_equal(env_stats(allocator).idle_page_bytes, 40 * MIB);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     assert_int_equal(count_secrets(ptr, 40 * MIB), 0);
     expect(allocator, 40, 40);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 int main(void)

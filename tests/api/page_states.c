@@ -16,8 +16,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "tests/support/cases.h"
-#include "tests/support/exported.h"
+#include "tests/support/child.h"
+#include "tests/support/exported_handles.h"
 #include "tests/support/ranges.h"
 #include "xseg/register.h"
 #include "xseg/share.h"
@@ -96,7 +96,7 @@ struct world {
     struct runs runs;
 
     bool is_armed, was_triggered;
-    struct cases_thread thread;
+    struct child_case_thread thread;
     bool was_during; /* the call returned before the callback did */
     xseg_status status, acted;
     char text[512];
@@ -104,7 +104,7 @@ struct world {
     struct runs own_runs;
     uint64_t id, offset;
     int fd;
-    struct exported exported;
+    struct exported_handles exported;
 };
 
 /* --- Callbacks. --- */
@@ -147,7 +147,7 @@ static void trigger(struct world *world)
         make_call(world);
     } else {
         PROMISE(pthread_create(&thread, NULL, call_from_thread, world) == 0, "no thread");
-        cases_wait_for(&world->thread);
+        child_case_wait_for(&world->thread);
     }
     world->was_during = atomic_load(&world->thread.has_returned);
 }
@@ -155,7 +155,7 @@ static void trigger(struct world *world)
 /* Reached by the callback in which the call is due, and by the others. */
 static void notify(struct world *world, enum event event, const void *base, size_t bytes)
 {
-    PROMISE(event == SHORT_OF_MEMORY || right_at(base, 0) != 0,
+    PROMISE(event == SHORT_OF_MEMORY || access_at(base, 0) != 0,
             "a callback hears of %p, which is not mapped", base);
     if (!world->is_armed || event != world->state->on)
         return;
@@ -191,7 +191,7 @@ static void add_run(struct runs *runs, const struct xseg_registered *run)
     (void)pthread_mutex_lock(&runs_lock);
     const uintptr_t begin = (uintptr_t)run->base, end = begin + run->bytes;
 
-    PROMISE(right_at(run->base, 0) != 0, "enter for %p, which is not mapped", run->base);
+    PROMISE(access_at(run->base, 0) != 0, "enter for %p, which is not mapped", run->base);
     for (size_t i = 0; i < runs->count; i++)
         PROMISE(end <= runs->begin[i] || begin >= runs->end[i],
                 "enter for %p, which has entered already", run->base);
@@ -207,7 +207,7 @@ static void remove_run(struct runs *runs, const struct xseg_registered *run)
     size_t at = 0;
 
     (void)pthread_mutex_lock(&runs_lock);
-    PROMISE(right_at(run->base, 0) != 0, "leave for %p, which is not mapped any more", run->base);
+    PROMISE(access_at(run->base, 0) != 0, "leave for %p, which is not mapped any more", run->base);
     while (at < runs->count && runs->begin[at] != (uintptr_t)run->base)
         at++;
     PROMISE(at < runs->count && runs->end[at] == (uintptr_t)run->base + run->bytes,
@@ -389,7 +389,7 @@ static xseg_status call_register_pin(struct world *world)
 static void undo_register(struct world *world)
 {
     for (size_t i = 0; i < world->own_runs.count; i++)
-        assert_int_not_equal(right_at((void *)world->own_runs.begin[i], 0), 0);
+        assert_int_not_equal(access_at((void *)world->own_runs.begin[i], 0), 0);
     assert_int_equal(xseg_unregister(world->allocator, world->id), XSEG_OK);
     assert_int_equal(world->own_runs.count, 0);
 }
@@ -407,12 +407,12 @@ static void undo_unregister(struct world *world)
 
 static xseg_status call_export(struct world *world)
 {
-    return exported_try(world->allocator, world->address, XSEG_HANDLE_FD, &world->exported);
+    return export_handles(world->allocator, world->address, XSEG_HANDLE_FD, &world->exported);
 }
 
 static void undo_export(struct world *world)
 {
-    exported_drop(&world->exported);
+    export_handles_close(&world->exported);
     assert_int_equal(xseg_export_close(world->allocator, world->address), XSEG_OK);
 }
 
@@ -595,7 +595,7 @@ static void held(struct world *world)
 static void pending(struct world *world)
 {
     mapped(world);
-    scene_work_at(world->stream, world->address, world->bytes);
+    env_launch_at(world->stream, world->address, world->bytes);
     decommit(world->range, world->first, COUNT, world->stream);
 }
 
@@ -604,7 +604,7 @@ static void mapped_and_held(struct world *world)
 {
     mapped(world);
     held(world);
-    scene_work_at(world->second, world->address, world->bytes);
+    env_launch_at(world->second, world->address, world->bytes);
 }
 
 static void pending_and_held(struct world *world)
@@ -720,7 +720,7 @@ static xseg_status act_steal(struct world *world)
 /* A block that is cached, and is registered or not. */
 static void cached(struct world *world)
 {
-    world->block = scene_alloc_in(world->allocator, world->pool, 4 * MIB, NULL);
+    world->block = env_alloc_in(world->allocator, world->pool, 4 * MIB, NULL);
     world->address = world->block;
     world->bytes = 4 * MIB;
 }
@@ -735,7 +735,7 @@ static xseg_status act_free(struct world *world)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
-    scene_free(world->allocator, world->block);
+    env_free(world->allocator, world->block);
     world->block = NULL;
     where.pool = world->pool;
     return xseg_trim(world->allocator, &where, NULL, NULL);
@@ -743,19 +743,19 @@ static xseg_status act_free(struct world *world)
 
 static xseg_status act_alloc(struct world *world)
 {
-    return scene_try_alloc_in(world->allocator, world->pool, 4 * MIB, &world->block);
+    return env_try_alloc_in(world->allocator, world->pool, 4 * MIB, &world->block);
 }
 
 /* Memory is registered that comes later. */
 static void registered_beyond(struct world *world)
 {
-    world->beside = scene_alloc_in(world->allocator, world->pool, BLOCK_PAGE, NULL);
+    world->beside = env_alloc_in(world->allocator, world->pool, BLOCK_PAGE, NULL);
     registered_at(world, world->beside, 2 * BLOCK_PAGE);
 }
 
 static xseg_status act_alloc_beyond(struct world *world)
 {
-    return scene_try_alloc_in(world->allocator, world->pool, BLOCK_PAGE, &world->block);
+    return env_try_alloc_in(world->allocator, world->pool, BLOCK_PAGE, &world->block);
 }
 
 static const struct state states[] = {
@@ -835,7 +835,7 @@ static void open_world(struct world *world)
 
     settings.memory_bytes = (world->state->is_short ? SHORT_PAGES : GRANULES) * PAGE;
     settings.real_bytes = true;
-    world->allocator = scene_open_with_clock(&settings, "expandable_segments:True");
+    world->allocator = env_open_with_clock(&settings, "expandable_segments:True");
     pool.exportable = pool.rdma = true;
     assert_int_equal(xseg_pool_create(world->allocator, 0, &pool, &world->pool), XSEG_OK);
     options.pool = world->pool;
@@ -848,8 +848,8 @@ static void open_world(struct world *world)
     world->first = world->state->first == 0 ? TARGET : world->state->first - 1;
     world->address = world->base + world->first * PAGE;
     world->bytes = COUNT * PAGE;
-    world->stream = scene_stream();
-    world->second = scene_stream();
+    world->stream = env_stream();
+    world->second = env_stream();
     commit(world->range, SOURCE, COUNT, NULL);
     commit(world->other, 0, COUNT, NULL);
     world->fd = -1;
@@ -888,7 +888,7 @@ static void check_granules(struct world *world)
         commit(world->range, world->first, COUNT, world->stream);
     if (is_kept && !(is_call(world, call_decommit) && world->status == XSEG_OK))
         check_contents(world);
-    scene_stream_wait(world->stream, world->second);
+    env_stream_wait(world->stream, world->second);
     decommit(world->range, world->first, COUNT, world->stream);
 }
 
@@ -898,9 +898,9 @@ static void close_world(struct world *world)
         assert_int_equal(xseg_unregister(world->allocator, world->registration), XSEG_OK);
     assert_int_equal(world->runs.count, 0);
     if (world->block != NULL)
-        scene_free(world->allocator, world->block);
+        env_free(world->allocator, world->block);
     if (world->beside != NULL)
-        scene_free(world->allocator, world->beside);
+        env_free(world->allocator, world->beside);
     while (world->holds-- != 0)
         assert_int_equal(call_let_go(world), XSEG_OK);
     if (world->state->act == act_share && world->state->first != 0)
@@ -919,9 +919,9 @@ static void close_world(struct world *world)
     release(world->other);
     release(world->apart);
     assert_int_equal(xseg_pool_release(world->pool), XSEG_OK);
-    scene_stream_destroy(world->stream);
-    scene_stream_destroy(world->second);
-    scene_close(world->allocator);
+    env_stream_destroy(world->stream);
+    env_stream_destroy(world->second);
+    env_close(world->allocator);
 }
 
 struct page_case {
@@ -939,7 +939,7 @@ static void run_case(const void *argument)
     open_world(&world);
     world.state->prepare(&world);
     world.is_armed = world.state->act != act_release;
-    cases_begin();
+    child_case_begin();
     world.acted = world.state->act(&world);
     if (world.by_thread && world.was_triggered)
         assert_int_equal(pthread_join(thread, NULL), 0);
@@ -983,7 +983,7 @@ static bool is_apt(const struct state *state, const struct call *call)
 int main(int argc, char **argv)
 {
     enum { STATES = COUNT_OF(states), CALLS = COUNT_OF(calls) };
-    static struct cases_case cases[STATES * CALLS * 2];
+    static struct child_case cases[STATES * CALLS * 2];
     static struct page_case page[STATES * CALLS * 2];
     static char name[STATES * CALLS * 2][64];
     size_t count = 0;
@@ -997,8 +997,8 @@ int main(int argc, char **argv)
             page[count] = (struct page_case){&states[i], call, j % 2 == 1};
             (void)snprintf(name[count], sizeof(name[count]), "%s/%s/%s", states[i].name, call->name,
                            j % 2 == 1 ? "thread" : "callback");
-            cases[count] = (struct cases_case){name[count], run_case, &page[count]};
+            cases[count] = (struct child_case){name[count], run_case, &page[count]};
             count++;
         }
-    return cases_main(argc, argv, cases, count);
+    return child_case_main(argc, argv, cases, count);
 }

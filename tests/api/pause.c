@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 /* A machine that keeps bytes, with an allocator. */
 static struct xseg_allocator *open_with_bytes(uint64_t memory, const char *config)
@@ -16,7 +16,7 @@ static struct xseg_allocator *open_with_bytes(uint64_t memory, const char *confi
 
     settings.memory_bytes = memory;
     settings.real_bytes = true;
-    return scene_open_on(&settings, config);
+    return env_open_on(&settings, config);
 }
 
 /* The name of a file that is not there; free() it. */
@@ -64,35 +64,35 @@ static bool has_pattern(const void *ptr, size_t bytes, uint64_t seed)
 
 static void memory_goes_and_addresses_stay(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *large = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
-    void *small = scene_alloc_in(allocator, pool, 1000, NULL),
-         *other = scene_alloc(allocator, MIB, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    void *large = env_alloc_in(allocator, pool, 50 * MIB, NULL);
+    void *small = env_alloc_in(allocator, pool, 1000, NULL),
+         *other = env_alloc(allocator, MIB, NULL);
 
     (void)state;
     const uint64_t used = xseg_sim_used(0), calls = xseg_sim_calls("cuMemUnmap");
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), used - 62 * MIB); /* three large pages and a small one */
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), calls + 2);
-    const struct xseg_statistics away = scene_stats(allocator);
+    const struct xseg_statistics away = env_stats(allocator);
     assert_int_equal(away.reserved_bytes[XSEG_STAT_ALL].current, 2 * MIB);
     assert_int_equal(away.paused_bytes, 62 * MIB);
     assert_int_equal(away.allocation[XSEG_STAT_ALL].current, 3);
-    assert_int_equal(scene_block(allocator, large).state, XSEG_BLOCK_ALLOCATED);
-    assert_int_equal(scene_block(allocator, small).requested, 1000);
+    assert_int_equal(env_block(allocator, large).state, XSEG_BLOCK_ALLOCATED);
+    assert_int_equal(env_block(allocator, small).requested, 1000);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), used);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 64 * MIB);
-    assert_int_equal(scene_stats(allocator).paused_bytes, 0);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 64 * MIB);
+    assert_int_equal(env_stats(allocator).paused_bytes, 0);
     /* The device may use them again. */
-    scene_work(allocator, NULL, large);
-    scene_work(allocator, NULL, small);
+    env_launch(allocator, NULL, large);
+    env_launch(allocator, NULL, small);
     xseg_sim_finish_all();
-    scene_free(allocator, large);
-    scene_free(allocator, small);
-    scene_free(allocator, other);
-    scene_close(allocator);
+    env_free(allocator, large);
+    env_free(allocator, small);
+    env_free(allocator, other);
+    env_close(allocator);
 }
 
 /* What a file takes of the disk, in blocks.  Some file systems know that only when they have written it. */
@@ -128,10 +128,10 @@ static void contents_are_kept(void **state)
 {
     static const enum xseg_keep keep[] = {XSEG_KEEP_HOST, XSEG_KEEP_FILE};
     struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream stream = scene_stream();
-    void *large = scene_alloc_in(allocator, pool, 90 * MIB, stream);
-    void *small = scene_alloc_in(allocator, pool, 3000, NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream stream = env_stream();
+    void *large = env_alloc_in(allocator, pool, 90 * MIB, stream);
+    void *small = env_alloc_in(allocator, pool, 3000, NULL);
     char *name = new_name();
 
     (void)state;
@@ -154,11 +154,11 @@ static void contents_are_kept(void **state)
         assert_true(has_pattern(small, 3000, 77 + i));
     }
     free(name);
-    scene_free(allocator, large);
-    scene_free(allocator, small);
+    env_free(allocator, large);
+    env_free(allocator, small);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 
@@ -166,22 +166,22 @@ static void contents_are_kept(void **state)
 static void others_use_the_memory_meanwhile(void **state)
 {
     struct xseg_allocator *allocator = open_with_bytes(200 * MIB, NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *weights = scene_alloc_in(allocator, pool, 120 * MIB, NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    void *weights = env_alloc_in(allocator, pool, 120 * MIB, NULL);
 
     (void)state;
     write_pattern(weights, 120 * MIB, 1);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
-    void *other = scene_alloc(allocator, 120 * MIB, NULL);
+    void *other = env_alloc(allocator, 120 * MIB, NULL);
     write_pattern(other, 120 * MIB, 2);
-    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "still paused");
+    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "still paused");
     assert_true(has_pattern(other, 120 * MIB, 2));
     /* Cached memory gives way. */
-    scene_free(allocator, other);
+    env_free(allocator, other);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     assert_true(has_pattern(weights, 120 * MIB, 1));
-    scene_free(allocator, weights);
-    scene_close(allocator);
+    env_free(allocator, weights);
+    env_close(allocator);
 }
 
 static void without_memory_it_stays_paused(void **state)
@@ -189,8 +189,8 @@ static void without_memory_it_stays_paused(void **state)
     struct xseg_allocator *allocator = open_with_bytes(400 * MIB, NULL);
     struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_scope device = XSEG_SCOPE_ALL;
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *ptr = scene_alloc_in(allocator, pool, 150 * MIB, NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    void *ptr = env_alloc_in(allocator, pool, 150 * MIB, NULL);
     char *name = new_name();
 
     (void)state;
@@ -198,37 +198,37 @@ static void without_memory_it_stays_paused(void **state)
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_OK);
     assert_int_equal(xseg_sim_set_external_memory(0, 300 * MIB), XSEG_OK);
     for (unsigned i = 0; i < 3; i++) {
-        scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "still paused");
+        env_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "still paused");
         assert_int_equal(xseg_sim_used(0), 0);
     }
     assert_int_equal(xseg_sim_set_external_memory(0, 0), XSEG_OK);
     device.device = 0;
     limits.hard_bytes = 100 * MIB;
     assert_int_equal(xseg_limits_set(allocator, &device, &limits), XSEG_OK);
-    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_LIMIT, "limit");
+    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_LIMIT, "limit");
     limits.hard_bytes = UINT64_MAX;
     assert_int_equal(xseg_limits_set(allocator, &device, &limits), XSEG_OK);
     assert_true(is_there(name));
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     assert_true(has_pattern(ptr, 150 * MIB, 3));
     free(name);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* What the calls on a paused pool and its blocks do. */
 static void a_paused_pool_works_on_the_host_side(void **state)
 {
     struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream stream = env_stream();
     struct xseg_trim_result done = {sizeof(done)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_checkpoint *checkpoint = NULL;
-    void *keep = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
-    void *gone = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
-    void *small[2] = {scene_alloc_in(allocator, pool, 600, NULL),
-                      scene_alloc_in(allocator, pool, 600, NULL)};
+    void *keep = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    void *gone = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+    void *small[2] = {env_alloc_in(allocator, pool, 600, NULL),
+                      env_alloc_in(allocator, pool, 600, NULL)};
     void *other = NULL;
 
     (void)state;
@@ -237,74 +237,73 @@ static void a_paused_pool_works_on_the_host_side(void **state)
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
     const uint64_t calls = xseg_sim_calls(NULL);
     where.pool = pool;
-    scene_expect_error(scene_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED,
-                       "xseg_pool_resume");
-    scene_expect_error(scene_try_alloc_in(allocator, pool, 500 * MIB, &other), XSEG_ERR_PAUSED,
-                       "paused");
-    scene_expect_error(xseg_prewarm(allocator, &where, 100), XSEG_ERR_PAUSED, "paused");
+    env_expect_error(env_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED,
+                     "xseg_pool_resume");
+    env_expect_error(env_try_alloc_in(allocator, pool, 500 * MIB, &other), XSEG_ERR_PAUSED,
+                     "paused");
+    env_expect_error(xseg_prewarm(allocator, &where, 100), XSEG_ERR_PAUSED, "paused");
     assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
-    scene_expect_error(xseg_alloc(allocator, 0, 100, NULL, &small[0]), XSEG_ERR_PAUSED, "paused");
+    env_expect_error(xseg_alloc(allocator, 0, 100, NULL, &small[0]), XSEG_ERR_PAUSED, "paused");
     assert_int_equal(xseg_route_end(pool), XSEG_OK);
-    scene_expect_error(xseg_capture_begin(pool, stream), XSEG_ERR_PAUSED, "paused");
-    scene_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_PAUSED, "paused");
-    scene_free(allocator, gone);
-    scene_free(allocator, small[1]);
-    scene_expect_error(scene_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED, "paused");
+    env_expect_error(xseg_capture_begin(pool, stream), XSEG_ERR_PAUSED, "paused");
+    env_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_PAUSED, "paused");
+    env_free(allocator, gone);
+    env_free(allocator, small[1]);
+    env_expect_error(env_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED, "paused");
     assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
     assert_int_equal(done.released + done.kept_pool + done.kept_fragmented, 0);
     assert_true(xseg_sim_calls(NULL) <= calls + 8); /* the new stream is asked about */
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     assert_true(has_pattern(keep, 30 * MIB, 4));
     /* What was freed meanwhile is handed out again. */
-    void *again = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
+    void *again = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     assert_ptr_equal(again, gone);
     xseg_checkpoint_destroy(checkpoint);
-    scene_free(allocator, again);
-    scene_free(allocator, keep);
-    scene_free(allocator, small[0]);
+    env_free(allocator, again);
+    env_free(allocator, keep);
+    env_free(allocator, small[0]);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 static void work_that_is_queued_stands_in_the_way(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream own = scene_stream(), other = scene_stream(), third = scene_stream();
-    void *ptr = scene_alloc_in(allocator, pool, 30 * MIB, own);
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream own = env_stream(), other = env_stream(), third = env_stream();
+    void *ptr = env_alloc_in(allocator, pool, 30 * MIB, own);
     const uint64_t used = xseg_sim_used(0);
 
     (void)state;
-    scene_work(allocator, own, ptr);
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
-                       "has pending work");
+    env_launch(allocator, own, ptr);
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
+                     "has pending work");
     assert_int_equal(xseg_sim_finish(own), XSEG_OK);
     assert_int_equal(xseg_record_stream(allocator, ptr, other), XSEG_OK);
     assert_int_equal(xseg_record_stream(allocator, ptr, third), XSEG_OK);
     for (unsigned i = 0; i < 2; i++) {
-        scene_work(allocator, i == 0 ? third : other, ptr);
-        scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
-                           "has pending work");
+        env_launch(allocator, i == 0 ? third : other, ptr);
+        env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
+                         "has pending work");
         if (i == 0)
             assert_int_equal(xseg_sim_finish(third), XSEG_OK);
     }
-    void *freed = scene_alloc_in(allocator, pool, 5 * MIB, own);
+    void *freed = env_alloc_in(allocator, pool, 5 * MIB, own);
     assert_int_equal(xseg_record_stream(allocator, freed, other), XSEG_OK);
-    scene_free(allocator, freed);
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
-                       "pending free");
+    env_free(allocator, freed);
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "pending free");
     assert_int_equal(xseg_sim_used(0), used);
     /* The pool works on. */
-    scene_free(allocator, scene_alloc_in(allocator, pool, 1000, own));
+    env_free(allocator, env_alloc_in(allocator, pool, 1000, own));
     assert_int_equal(xseg_sim_finish(other), XSEG_OK);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(own);
-    scene_stream_destroy(other);
-    scene_stream_destroy(third);
+    env_stream_destroy(own);
+    env_stream_destroy(other);
+    env_stream_destroy(third);
 }
 
 static void *give_nothing(void *context, size_t bytes, int device, xseg_stream stream)
@@ -327,97 +326,96 @@ static void take_nothing(void *context, void *ptr, size_t bytes, int device, xse
 
 static void bad_input_changes_nothing(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool_options options = {sizeof(options)};
-    struct xseg_pool *pool = scene_pool(allocator), *own = NULL;
-    void *ptr = scene_alloc_in(allocator, pool, MIB, NULL);
+    struct xseg_pool *pool = env_pool(allocator), *own = NULL;
+    void *ptr = env_alloc_in(allocator, pool, MIB, NULL);
     char *name = new_name();
 
     (void)state;
-    scene_expect_error(xseg_pool_pause(NULL, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_pool_resume(NULL), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_pool_pause(pool, (enum xseg_keep)7, NULL), XSEG_ERR_ARGUMENT, "7");
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, NULL), XSEG_ERR_ARGUMENT,
-                       "file is NULL");
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, name), XSEG_ERR_ARGUMENT,
-                       "file is set");
-    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
+    env_expect_error(xseg_pool_pause(NULL, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_pool_resume(NULL), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_pool_pause(pool, (enum xseg_keep)7, NULL), XSEG_ERR_ARGUMENT, "7");
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, NULL), XSEG_ERR_ARGUMENT,
+                     "file is NULL");
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, name), XSEG_ERR_ARGUMENT, "file is set");
+    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
     /* A file that is there is not overwritten; a folder must be there. */
     FILE *file = fopen(name, "w");
     assert_non_null(file);
     assert_int_equal(fclose(file), 0);
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_ERR_FILE, name);
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_ERR_FILE, name);
     assert_true(is_there(name));
     assert_int_equal(unlink(name), 0);
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, "no/such/folder/file"), XSEG_ERR_FILE,
-                       "no/such/folder/file");
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, "no/such/folder/file"), XSEG_ERR_FILE,
+                     "no/such/folder/file");
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_PAUSED, "is paused");
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_PAUSED, "is paused");
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
+    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
     options.memory.alloc = give_nothing;
     options.memory.free = take_nothing;
     assert_int_equal(xseg_pool_create(allocator, 0, &options, &own), XSEG_OK);
     assert_int_equal(xseg_pool_release(own), XSEG_OK);
     free(name);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* Addresses of a classic segment go with it; beside them, expandable pools are paused as ever. */
 static void classic_segments_cannot_be_paused(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:False");
-    struct xseg_pool *classic = scene_pool(allocator), *pool = scene_pool(allocator);
-    void *old = scene_alloc_in(allocator, classic, 30 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open("expandable_segments:False");
+    struct xseg_pool *classic = env_pool(allocator), *pool = env_pool(allocator);
+    void *old = env_alloc_in(allocator, classic, 30 * MIB, NULL);
 
     (void)state;
     assert_int_equal(xseg_config_set(allocator, "expandable_segments:True"), XSEG_OK);
-    void *ptr = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
-    void *mixed = scene_alloc_in(allocator, classic, 30 * MIB, NULL);
-    scene_expect_error(xseg_pool_pause(classic, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_UNSUPPORTED,
-                       "classic segments");
+    void *ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    void *mixed = env_alloc_in(allocator, classic, 30 * MIB, NULL);
+    env_expect_error(xseg_pool_pause(classic, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_UNSUPPORTED,
+                     "classic segments");
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
-    scene_work(allocator, NULL, old);
-    scene_work(allocator, NULL, mixed);
+    env_launch(allocator, NULL, old);
+    env_launch(allocator, NULL, mixed);
     xseg_sim_finish_all();
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-    scene_free(allocator, old);
-    scene_free(allocator, ptr);
-    scene_free(allocator, mixed);
-    scene_close(allocator);
+    env_free(allocator, old);
+    env_free(allocator, ptr);
+    env_free(allocator, mixed);
+    env_close(allocator);
 }
 
 /* A graph's memory, with what was freed in its capture: all of it is there again. */
 static void graphs_stay_valid(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream stream = scene_stream();
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream stream = env_stream();
     void *held = NULL, *temporary = NULL;
 
     (void)state;
-    scene_capture_begin(pool, stream);
+    env_capture_begin(pool, stream);
     assert_int_equal(xseg_alloc(allocator, 0, 30 * MIB, stream, &held), XSEG_OK);
     assert_int_equal(xseg_alloc(allocator, 0, 50 * MIB, stream, &temporary), XSEG_OK);
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "capture");
-    scene_free(allocator, temporary);
-    struct CUgraph_st *graph = scene_capture_end(pool, stream);
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "capture");
+    env_free(allocator, temporary);
+    struct CUgraph_st *graph = env_capture_end_graph(pool, stream);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), 0);
-    struct xseg_pool *other = scene_pool(allocator);
-    scene_capture_begin(other, stream);
-    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_BUSY, "capture");
-    scene_graph_destroy(scene_capture_end(other, stream));
+    struct xseg_pool *other = env_pool(allocator);
+    env_capture_begin(other, stream);
+    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_BUSY, "capture");
+    env_graph_destroy(env_capture_end_graph(other, stream));
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     /* What a replay touches: the block, and what was freed. */
     assert_int_equal(xseg_sim_launch_on(stream, 1000, (uintptr_t)held, 30 * MIB), XSEG_OK);
     assert_int_equal(xseg_sim_launch_on(stream, 1000, (uintptr_t)temporary, 50 * MIB), XSEG_OK);
     xseg_sim_finish_all();
-    scene_graph_destroy(graph);
-    scene_free(allocator, held);
+    env_graph_destroy(graph);
+    env_free(allocator, held);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 
@@ -425,35 +423,35 @@ static void graphs_stay_valid(void **state)
 static void a_released_pool_is_forgotten_with_its_last_block(void **state)
 {
     struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
-    struct xseg_pool *pool = scene_watched_pool(allocator);
-    void *ptr = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
+    struct xseg_pool *pool = env_observed_pool(allocator);
+    void *ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     char *name = new_name();
 
     (void)state;
     write_pattern(ptr, 30 * MIB, 5);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_OK);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     assert_true(has_pattern(ptr, 30 * MIB, 5));
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_ERR_ARGUMENT,
-                       "pool has been released");
-    scene_free(allocator, ptr);
-    pool = scene_pool(allocator);
-    ptr = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_ERR_ARGUMENT,
+                     "pool has been released");
+    env_free(allocator, ptr);
+    pool = env_pool(allocator);
+    ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_OK);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     assert_true(is_there(name));
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     assert_false(is_there(name));
-    assert_int_equal(scene_stats(allocator).address_bytes, 0);
-    assert_int_equal(scene_stats(allocator).paused_bytes, 0);
+    assert_int_equal(env_stats(allocator).address_bytes, 0);
+    assert_int_equal(env_stats(allocator).paused_bytes, 0);
     /* Closing forgets what is paused, too, held or not. */
-    pool = scene_pool(allocator);
-    scene_free(allocator, scene_alloc_in(allocator, pool, 30 * MIB, NULL));
+    pool = env_pool(allocator);
+    env_free(allocator, env_alloc_in(allocator, pool, 30 * MIB, NULL));
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
     assert_false(is_there(name));
     free(name);
 }
@@ -469,17 +467,17 @@ static void memory_for_others_may_be_refused(void **state)
     (void)state;
     options.exportable = true;
     assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
-    word = scene_alloc_in(allocator, pool, 3 * MIB, NULL);
+    word = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     *word = 7;
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
     assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 801), XSEG_OK);
-    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_UNSUPPORTED, "cuMemCreate failed");
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_UNSUPPORTED, "cuMemCreate failed");
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     assert_int_equal(*word, 7);
-    scene_free(allocator, word);
+    env_free(allocator, word);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* The driver refuses a resume half-way: the memory that it had got by then goes again. */
@@ -488,8 +486,8 @@ static void a_resume_that_fails_holds_no_memory(void **state)
     static const char *const call[] = {"cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync"};
     struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *ptr = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    void *ptr = env_alloc_in(allocator, pool, 50 * MIB, NULL);
 
     (void)state;
     fault.every = 1;
@@ -499,30 +497,30 @@ static void a_resume_that_fails_holds_no_memory(void **state)
     for (unsigned i = 0; i < COUNT_OF(call); i++) {
         fault.call = call[i];
         assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
-        scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_DRIVER, "still paused");
+        env_expect_error(xseg_pool_resume(pool), XSEG_ERR_DRIVER, "still paused");
         assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
         assert_int_equal(xseg_sim_used(0), 0);
-        assert_int_equal(scene_stats(allocator).physical_bytes, 0);
-        assert_int_equal(scene_stats(allocator).paused_bytes, 60 * MIB);
+        assert_int_equal(env_stats(allocator).physical_bytes, 0);
+        assert_int_equal(env_stats(allocator).paused_bytes, 60 * MIB);
     }
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     assert_true(has_pattern(ptr, 50 * MIB, 6));
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 static void an_empty_pool_can_be_paused(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool(allocator);
     void *other = NULL;
 
     (void)state;
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
-    scene_expect_error(scene_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED, "paused");
+    env_expect_error(env_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED, "paused");
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-    scene_free(allocator, scene_alloc_in(allocator, pool, 100, NULL));
-    scene_close(allocator);
+    env_free(allocator, env_alloc_in(allocator, pool, 100, NULL));
+    env_close(allocator);
 }
 
 #define HALF   (5 * GIB) /* whole pages */
@@ -547,16 +545,16 @@ static void half_of_a_large_set_goes_while_the_other_serves(void **state)
 {
     static const enum xseg_keep keep[] = {XSEG_KEEP_NOTHING, XSEG_KEEP_HOST, XSEG_KEEP_FILE};
     struct xseg_allocator *allocator = open_with_bytes(16 * GIB, NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream serving = scene_stream();
-    void *stays = scene_alloc(allocator, HALF, serving), *goes[PIECES];
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream serving = env_stream();
+    void *stays = env_alloc(allocator, HALF, serving), *goes[PIECES];
     char *name = new_name();
 
     (void)state;
     for (unsigned i = 0; i < PIECES; i++)
-        goes[i] = scene_alloc_in(allocator, pool, HALF / PIECES, NULL);
+        goes[i] = env_alloc_in(allocator, pool, HALF / PIECES, NULL);
     write_pattern(stays, HALF, 1000);
-    scene_work(allocator, serving, stays);
+    env_launch(allocator, serving, stays);
     for (unsigned mode = 0; mode < COUNT_OF(keep); mode++) {
         for (unsigned i = 0; i < PIECES; i++)
             write_pattern(goes[i], HALF / PIECES, mode * PIECES + i);
@@ -565,9 +563,9 @@ static void half_of_a_large_set_goes_while_the_other_serves(void **state)
         assert_int_equal(
             xseg_pool_pause(pool, keep[mode], keep[mode] == XSEG_KEEP_FILE ? name : NULL), XSEG_OK);
         assert_int_equal(xseg_sim_used(0), used - HALF);
-        void *request = scene_alloc(allocator, 2 * GIB, serving);
-        scene_work(allocator, serving, request);
-        scene_free(allocator, request);
+        void *request = env_alloc(allocator, 2 * GIB, serving);
+        env_launch(allocator, serving, request);
+        env_free(allocator, request);
         assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
         expect_untouched((uintptr_t)stays, HALF, false);
         for (unsigned i = 0; i < PIECES && keep[mode] != XSEG_KEEP_NOTHING; i++)
@@ -576,11 +574,11 @@ static void half_of_a_large_set_goes_while_the_other_serves(void **state)
     assert_true(has_pattern(stays, HALF, 1000));
     free(name);
     for (unsigned i = 0; i < PIECES; i++)
-        scene_free(allocator, goes[i]);
-    scene_free(allocator, stays);
+        env_free(allocator, goes[i]);
+    env_free(allocator, stays);
     xseg_sim_finish_all();
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(serving);
+    env_stream_destroy(serving);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 

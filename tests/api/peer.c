@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "tests/support/child.h"
-#include "tests/support/exported.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/exported_handles.h"
 
 /* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
 struct location {
@@ -48,7 +48,7 @@ static struct xseg_allocator *open_two(const char *config)
 {
     const struct xseg_sim_settings settings = machine();
 
-    return scene_open_with_clock(&settings, config);
+    return env_open_with_clock(&settings, config);
 }
 
 /* Whether a device may read and write an address. */
@@ -101,7 +101,7 @@ static void use_memory_of_0_on_1(struct xseg_allocator *allocator)
     enter(1);
     assert_int_equal(xseg_sim_launch_on(NULL, 10, number_of(block), 3 * MIB), XSEG_OK);
     leave(1);
-    scene_free(allocator, block);
+    env_free(allocator, block);
 }
 
 /* --- Work of device 1 on memory of device 0. --- */
@@ -119,9 +119,9 @@ static void copy_between(bool is_allowed)
     assert_int_equal(xseg_sim_launch_on(NULL, 10, number_of(here), 30 * MIB), XSEG_OK);
     leave(1);
     assert_int_equal(there[30 * MIB - 1], 41);
-    scene_free(allocator, here);
-    scene_free(allocator, there);
-    scene_close(allocator);
+    env_free(allocator, here);
+    env_free(allocator, there);
+    env_close(allocator);
 }
 
 static void copy_without_a_right(void)
@@ -157,9 +157,9 @@ static void work_of_a_peer_needs_the_right(void **state)
 static void it_is_on_what_is_mapped_and_what_will_be(void **state)
 {
     struct xseg_allocator *allocator = open_two(NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_pool *pool = env_pool(allocator);
     void *first = take_on(allocator, 0, 50 * MIB), *small = take_on(allocator, 0, 1000);
-    void *own = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    void *own = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
     (void)state;
     assert_false(reaches(1, first));
@@ -167,8 +167,8 @@ static void it_is_on_what_is_mapped_and_what_will_be(void **state)
     const uint64_t sets = xseg_sim_calls("cuMemSetAccess");
     void *before = take_on(allocator, 0, 60 * MIB);
     const uint64_t growth = xseg_sim_calls(NULL) - calls;
-    scene_free(allocator, before);
-    scene_empty_cache(allocator);
+    env_free(allocator, before);
+    env_empty_cache(allocator);
     assert_int_equal(xseg_sim_calls("cuMemSetAccess"), sets + 1);
     assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
     assert_true(reaches_all(1, first, 50 * MIB) && reaches(1, small));
@@ -189,13 +189,13 @@ static void it_is_on_what_is_mapped_and_what_will_be(void **state)
     /* It goes one way. */
     void *there = take_on(allocator, 1, 3 * MIB);
     assert_false(reaches(0, there));
-    scene_free(allocator, there);
-    scene_free(allocator, first);
-    scene_free(allocator, small);
-    scene_free(allocator, later);
-    scene_free(allocator, own);
+    env_free(allocator, there);
+    env_free(allocator, first);
+    env_free(allocator, small);
+    env_free(allocator, later);
+    env_free(allocator, own);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void it_costs_what_is_said(void **state)
@@ -204,36 +204,36 @@ static void it_costs_what_is_said(void **state)
     void *first = take_on(allocator, 0, 50 * MIB), *small = take_on(allocator, 0, 1000);
 
     (void)state;
-    scene_free(allocator, take_on(allocator, 1, 1000));
+    env_free(allocator, take_on(allocator, 1, 1000));
     uint64_t calls = xseg_sim_calls("cuMemSetAccess");
     assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
     assert_int_equal(xseg_sim_calls("cuMemSetAccess") - calls, 2);
     assert_int_equal(xseg_sim_calls("cuDeviceCanAccessPeer"), 1);
     assert_int_equal(xseg_sim_calls("cuCtxEnablePeerAccess"), 1);
-    scene_free(allocator, first);
-    scene_free(allocator, small);
-    scene_close(allocator);
+    env_free(allocator, first);
+    env_free(allocator, small);
+    env_close(allocator);
 
     /* Where the driver takes one mapping a call: 50 MiB are three pages. */
     struct xseg_sim_settings settings = machine();
     settings.single_mapping_calls = true;
-    allocator = scene_open_with_clock(&settings, NULL);
+    allocator = env_open_with_clock(&settings, NULL);
     first = take_on(allocator, 0, 50 * MIB);
-    scene_free(allocator, take_on(allocator, 1, 1000));
+    env_free(allocator, take_on(allocator, 1, 1000));
     calls = xseg_sim_calls("cuMemSetAccess");
     assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
     assert_int_equal(xseg_sim_calls("cuMemSetAccess") - calls, 3);
     assert_true(reaches_all(1, first, 50 * MIB));
-    scene_free(allocator, first);
-    scene_close(allocator);
+    env_free(allocator, first);
+    env_close(allocator);
 }
 
 static void it_stays_over_a_pause(void **state)
 {
     struct xseg_allocator *allocator = open_two(NULL);
-    struct xseg_pool *before = scene_pool(allocator), *paused = scene_pool(allocator);
-    unsigned char *one = scene_alloc_in(allocator, before, 30 * MIB, NULL),
-                  *two = scene_alloc_in(allocator, paused, 30 * MIB, NULL);
+    struct xseg_pool *before = env_pool(allocator), *paused = env_pool(allocator);
+    unsigned char *one = env_alloc_in(allocator, before, 30 * MIB, NULL),
+                  *two = env_alloc_in(allocator, paused, 30 * MIB, NULL);
 
     (void)state;
     memset(one, 7, 30 * MIB);
@@ -246,59 +246,59 @@ static void it_stays_over_a_pause(void **state)
     assert_int_equal(xseg_pool_resume(before), XSEG_OK);
     assert_true(reaches_all(1, one, 30 * MIB) && reaches_all(1, two, 30 * MIB));
     assert_true(one[30 * MIB - 1] == 7 && two[0] == 8);
-    scene_free(allocator, one);
-    scene_free(allocator, two);
+    env_free(allocator, one);
+    env_free(allocator, two);
     assert_int_equal(xseg_pool_release(before), XSEG_OK);
     assert_int_equal(xseg_pool_release(paused), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* The idle pages of one stream back a block of another, once the device is full. */
 static void it_goes_with_stolen_pages(void **state)
 {
     struct xseg_allocator *allocator = open_two(NULL);
-    xseg_stream stream = scene_stream();
+    xseg_stream stream = env_stream();
     void *idle = take_on(allocator, 0, 700 * MIB), *block = NULL;
 
     (void)state;
-    scene_free(allocator, idle);
+    env_free(allocator, idle);
     assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
     const uint64_t created = xseg_sim_calls("cuMemCreate");
     assert_int_equal(xseg_alloc(allocator, 0, 900 * MIB, stream, &block), XSEG_OK);
     /* Fewer pages were created than the block has. */
     assert_true(xseg_sim_calls("cuMemCreate") - created < 900 / 20);
     assert_true(reaches_all(1, block, 900 * MIB));
-    scene_free(allocator, block);
-    scene_empty_cache(allocator);
-    scene_stream_destroy(stream);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_empty_cache(allocator);
+    env_stream_destroy(stream);
+    env_close(allocator);
 }
 
 static void it_is_on_imports(void **state)
 {
     struct xseg_allocator *allocator = open_two(NULL);
     struct xseg_pool_options options = {sizeof(options)};
-    struct exported exported;
+    struct exported_handles exported;
     struct xseg_pool *pool = NULL;
     void *before = NULL, *after = NULL, *base[2] = {NULL};
 
     (void)state;
     options.exportable = true;
     assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
-    void *block = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
-    assert_int_equal(exported_try(allocator, block, XSEG_HANDLE_FD, &exported), XSEG_OK);
-    assert_int_equal(exported_import(allocator, &exported, &before, &base[0]), XSEG_OK);
+    void *block = env_alloc_in(allocator, pool, 50 * MIB, NULL);
+    assert_int_equal(export_handles(allocator, block, XSEG_HANDLE_FD, &exported), XSEG_OK);
+    assert_int_equal(import_handles(allocator, &exported, &before, &base[0]), XSEG_OK);
     assert_false(reaches(1, before));
     assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
-    assert_int_equal(exported_import(allocator, &exported, &after, &base[1]), XSEG_OK);
-    exported_drop(&exported);
+    assert_int_equal(import_handles(allocator, &exported, &after, &base[1]), XSEG_OK);
+    export_handles_close(&exported);
     assert_true(reaches_all(1, before, 50 * MIB) && reaches_all(1, after, 50 * MIB));
     assert_int_equal(xseg_import_close(allocator, base[0]), XSEG_OK);
     assert_int_equal(xseg_import_close(allocator, base[1]), XSEG_OK);
     assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    scene_free(allocator, block);
+    env_free(allocator, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void it_is_on_classic_segments(void **state)
@@ -320,9 +320,9 @@ static void it_is_on_classic_segments(void **state)
     assert_int_equal(cuCtxEnablePeerAccess(owner, 0), ENABLED_ALREADY);
     assert_int_equal(cuDevicePrimaryCtxRelease_v2(2), 0);
     leave(1);
-    scene_free(allocator, first);
-    scene_free(allocator, later);
-    scene_close(allocator);
+    env_free(allocator, first);
+    env_free(allocator, later);
+    env_close(allocator);
 }
 
 /* A close that fails half-way has let go of contexts, with what was enabled on them. */
@@ -334,7 +334,7 @@ static void it_is_there_after_a_close_that_failed(void **state)
 
         assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
         assert_int_equal(xseg_sim_fail("cuDevicePrimaryCtxRelease", 2, UNKNOWN), XSEG_OK);
-        scene_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuDevicePrimaryCtxRelease");
+        env_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuDevicePrimaryCtxRelease");
         /* The driver refuses to enable it again: so the pair is allowed anew. */
         if (refused != 0) {
             struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
@@ -347,7 +347,7 @@ static void it_is_there_after_a_close_that_failed(void **state)
             assert_int_equal(xseg_sim_fault_count(1), 1);
         }
         use_memory_of_0_on_1(allocator);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
@@ -357,9 +357,9 @@ static void it_is_on_devices_without_mapping(void **state)
 
     (void)state;
     settings.without_vmm = true;
-    struct xseg_allocator *allocator = scene_open_with_clock(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     use_memory_of_0_on_1(allocator);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- What is refused. --- */
@@ -370,20 +370,20 @@ static void the_rest_is_refused(void **state)
 
     (void)state;
     settings.without_peers = true;
-    struct xseg_allocator *allocator = scene_open_with_clock(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     void *block = take_on(allocator, 0, 3 * MIB);
 
-    scene_expect_error(xseg_peer_allow(NULL, 0, 1), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_peer_allow(allocator, 0, 3), XSEG_ERR_ARGUMENT,
-                       "device 3 does not exist");
-    scene_expect_error(xseg_peer_allow(allocator, -1, 1), XSEG_ERR_ARGUMENT,
-                       "device -1 does not exist");
-    scene_expect_error(xseg_peer_allow(allocator, 1, 1), XSEG_ERR_ARGUMENT, "same device");
-    scene_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_UNSUPPORTED,
-                       "device 1 cannot access memory of device 0");
+    env_expect_error(xseg_peer_allow(NULL, 0, 1), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_peer_allow(allocator, 0, 3), XSEG_ERR_ARGUMENT,
+                     "device 3 does not exist");
+    env_expect_error(xseg_peer_allow(allocator, -1, 1), XSEG_ERR_ARGUMENT,
+                     "device -1 does not exist");
+    env_expect_error(xseg_peer_allow(allocator, 1, 1), XSEG_ERR_ARGUMENT, "same device");
+    env_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_UNSUPPORTED,
+                     "device 1 cannot access memory of device 0");
     assert_false(reaches(1, block));
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 /* The driver has room for eight peers of a context. */
@@ -393,15 +393,15 @@ static void too_many_peers_are_refused(void **state)
 
     (void)state;
     settings.devices = 10;
-    struct xseg_allocator *allocator = scene_open_with_clock(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     for (int owner = 1; owner < 9; owner++)
         assert_int_equal(xseg_peer_allow(allocator, owner, 0), XSEG_OK);
     void *block = take_on(allocator, 9, 3 * MIB);
-    scene_expect_error(xseg_peer_allow(allocator, 9, 0), XSEG_ERR_UNSUPPORTED,
-                       "CUDA_ERROR_TOO_MANY_PEERS");
+    env_expect_error(xseg_peer_allow(allocator, 9, 0), XSEG_ERR_UNSUPPORTED,
+                     "CUDA_ERROR_TOO_MANY_PEERS");
     assert_false(reaches(0, block));
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 static void fail_set_access(uint64_t nth, uint64_t every)
@@ -423,13 +423,13 @@ static void it_is_all_or_nothing(void **state)
 
     (void)state;
     settings.single_mapping_calls = true;
-    struct xseg_allocator *allocator = scene_open_with_clock(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     void *first = take_on(allocator, 0, 50 * MIB), *small = take_on(allocator, 0, 1000);
-    scene_free(allocator, take_on(allocator, 1, 1000)); /* so that the device is open */
+    env_free(allocator, take_on(allocator, 1, 1000)); /* so that the device is open */
     for (uint64_t nth = 1; nth <= 4; nth++) {
         fail_set_access(nth, 0);
-        scene_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_DRIVER,
-                           "device 1 has the same access as before");
+        env_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_DRIVER,
+                         "device 1 has the same access as before");
         assert_false(reaches(1, first) || reaches(1, (char *)first + 48 * MIB));
         assert_false(reaches(1, small));
         assert_true(reaches_all(0, first, 50 * MIB) && reaches(0, small));
@@ -451,15 +451,15 @@ static void it_is_all_or_nothing(void **state)
     assert_false(reaches(1, later));
     /* The driver refuses the undo as well. */
     fail_set_access(2, 1);
-    scene_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_DRIVER,
-                       "device 1 keeps access to some memory");
+    env_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_DRIVER,
+                     "device 1 keeps access to some memory");
     assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
     assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
     assert_true(reaches_all(1, first, 50 * MIB) && reaches_all(1, later, 100 * MIB));
-    scene_free(allocator, first);
-    scene_free(allocator, small);
-    scene_free(allocator, later);
-    scene_close(allocator);
+    env_free(allocator, first);
+    env_free(allocator, small);
+    env_free(allocator, later);
+    env_close(allocator);
 }
 
 /* Called while the pool moves: its pages are mapped with the rights of before. */
@@ -481,10 +481,10 @@ static void meddle(void *context, const struct xseg_mapping *mapping)
 static void a_pool_that_moves_is_in_the_way(void **state)
 {
     struct xseg_allocator *allocator = open_two(NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_pool *pool = env_pool(allocator);
     struct meddling meddling = {allocator, {0}, 0};
     struct xseg_observer observer = {sizeof(observer)};
-    void *block = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
+    void *block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     uint64_t id = 0;
 
     (void)state;
@@ -498,9 +498,9 @@ static void a_pool_that_moves_is_in_the_way(void **state)
     assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     assert_true(reaches_all(1, block, 30 * MIB));
-    scene_free(allocator, block);
+    env_free(allocator, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void refuse_in_a_child(const void *argument)
@@ -517,7 +517,7 @@ static void a_child_refuses(void **state)
 
     (void)state;
     assert_int_equal(child_run(refuse_in_a_child, &allocator, text, sizeof(text)), 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 int main(void)

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 static struct xseg_pool *make_pool(struct xseg_allocator *allocator,
                                    const struct xseg_pool_options *options)
@@ -32,37 +32,37 @@ static bool is_this(void *context, xseg_stream stream)
 /* The route that was begun last, and accepts the stream, serves it. */
 static void the_latest_route_that_accepts_serves(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream stream = scene_stream();
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream stream = env_stream();
     struct xseg_pool *one = make_pool(allocator, NULL), *all = make_pool(allocator, NULL);
     void *ptr[4];
 
     (void)state;
     assert_int_equal(xseg_route_begin(all, NULL, NULL), XSEG_OK);
     assert_int_equal(xseg_route_begin(one, is_this, stream), XSEG_OK);
-    scene_expect_error(xseg_route_begin(one, NULL, NULL), XSEG_ERR_BUSY, "already");
-    ptr[0] = scene_alloc(allocator, 100, stream);
-    ptr[1] = scene_alloc(allocator, 100, NULL);
-    ptr[2] = scene_alloc_in(allocator, all, 100, NULL);
+    env_expect_error(xseg_route_begin(one, NULL, NULL), XSEG_ERR_BUSY, "already");
+    ptr[0] = env_alloc(allocator, 100, stream);
+    ptr[1] = env_alloc(allocator, 100, NULL);
+    ptr[2] = env_alloc_in(allocator, all, 100, NULL);
     assert_int_equal(xseg_route_end(all), XSEG_OK);
-    scene_expect_error(xseg_route_end(all), XSEG_ERR_ARGUMENT, "route is not active");
-    ptr[3] = scene_alloc(allocator, 100, NULL);
-    assert_ptr_equal(scene_block(allocator, ptr[0]).pool, one);
-    assert_ptr_equal(scene_block(allocator, ptr[1]).pool, all);
-    assert_ptr_equal(scene_block(allocator, ptr[2]).pool, all);
-    assert_null(scene_block(allocator, ptr[3]).pool);
+    env_expect_error(xseg_route_end(all), XSEG_ERR_ARGUMENT, "route is not active");
+    ptr[3] = env_alloc(allocator, 100, NULL);
+    assert_ptr_equal(env_block(allocator, ptr[0]).pool, one);
+    assert_ptr_equal(env_block(allocator, ptr[1]).pool, all);
+    assert_ptr_equal(env_block(allocator, ptr[2]).pool, all);
+    assert_null(env_block(allocator, ptr[3]).pool);
     /* A route holds its pool, and stands in the way of closing. */
     assert_int_equal(xseg_pool_release(one), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 100, stream));
-    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "route");
+    env_free(allocator, env_alloc(allocator, 100, stream));
+    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "route");
     assert_int_equal(xseg_route_end(one), XSEG_OK);
-    scene_expect_error(xseg_route_begin(one, NULL, NULL), XSEG_ERR_ARGUMENT,
-                       "pool has been released");
+    env_expect_error(xseg_route_begin(one, NULL, NULL), XSEG_ERR_ARGUMENT,
+                     "pool has been released");
     for (unsigned i = 0; i < 4; i++)
-        scene_free(allocator, ptr[i]);
+        env_free(allocator, ptr[i]);
     assert_int_equal(xseg_pool_release(all), XSEG_OK);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 /* A released pool is not found any more, so memory that it got would serve no request. */
@@ -72,67 +72,67 @@ static void a_released_pool_is_not_prewarmed(void **state)
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = scene_open(configs[i]);
+        struct xseg_allocator *allocator = env_open(configs[i]);
         struct xseg_scope where = XSEG_SCOPE_ALL;
 
-        where.pool = scene_watched_pool(allocator);
+        where.pool = env_observed_pool(allocator);
         assert_int_equal(xseg_prewarm(allocator, &where, MIB), XSEG_OK);
         assert_int_equal(xseg_pool_release(where.pool), XSEG_OK);
-        scene_expect_error(xseg_prewarm(allocator, &where, MIB), XSEG_ERR_ARGUMENT,
-                           "pool has been released");
-        scene_empty_cache(allocator);
-        assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-        scene_close(allocator);
+        env_expect_error(xseg_prewarm(allocator, &where, MIB), XSEG_ERR_ARGUMENT,
+                         "pool has been released");
+        env_empty_cache(allocator);
+        assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+        env_close(allocator);
     }
 }
 
 static void a_pool_has_a_limit_of_its_own(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_request request = {sizeof(request)};
-    void *outside = scene_alloc(allocator, 30 * MIB, NULL), *a, *b = NULL;
+    void *outside = env_alloc(allocator, 30 * MIB, NULL), *a, *b = NULL;
 
     (void)state;
     options.limit_bytes = 41 * MIB;
     struct xseg_pool *pool = make_pool(allocator, &options);
-    scene_free(allocator, outside);
-    a = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
+    env_free(allocator, outside);
+    a = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     request.pool = pool;
     request.bytes = 11 * MIB;
-    scene_expect_error(xseg_alloc_with(allocator, &request, &b), XSEG_ERR_LIMIT, "of pool 1");
+    env_expect_error(xseg_alloc_with(allocator, &request, &b), XSEG_ERR_LIMIT, "of pool 1");
     /* What fits on its pages is served; nobody else's cache went for it. */
-    b = scene_alloc_in(allocator, pool, 10 * MIB, NULL);
+    b = env_alloc_in(allocator, pool, 10 * MIB, NULL);
     const struct xseg_statistics stats = pool_stats(allocator, pool);
     assert_int_equal(stats.limit_bytes, 41 * MIB);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].peak, 40 * MIB);
     assert_int_equal(stats.allocation[XSEG_STAT_LARGE].current, 2);
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 40 * MIB);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 80 * MIB);
-    assert_int_equal(scene_stats(allocator).num_ooms, 1);
-    scene_free(allocator, a);
-    scene_free(allocator, b);
-    scene_close(allocator);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 80 * MIB);
+    assert_int_equal(env_stats(allocator).num_ooms, 1);
+    env_free(allocator, a);
+    env_free(allocator, b);
+    env_close(allocator);
 }
 
 static void blocks_of_a_pool_may_stay_whole(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:False");
+    struct xseg_allocator *allocator = env_open("expandable_segments:False");
     struct xseg_pool_options options = {sizeof(options)};
     void *a, *b;
 
     (void)state;
     options.no_split = true;
     struct xseg_pool *pool = make_pool(allocator, &options);
-    a = scene_alloc_in(allocator, pool, 100, NULL);
-    b = scene_alloc_in(allocator, pool, 100, NULL);
-    assert_int_equal(scene_block(allocator, a).bytes, 2 * MIB);
-    assert_ptr_not_equal(scene_block(allocator, a).segment_base,
-                         scene_block(allocator, b).segment_base);
-    scene_free(allocator, a);
-    scene_free(allocator, b);
-    scene_close(allocator);
+    a = env_alloc_in(allocator, pool, 100, NULL);
+    b = env_alloc_in(allocator, pool, 100, NULL);
+    assert_int_equal(env_block(allocator, a).bytes, 2 * MIB);
+    assert_ptr_not_equal(env_block(allocator, a).segment_base,
+                         env_block(allocator, b).segment_base);
+    env_free(allocator, a);
+    env_free(allocator, b);
+    env_close(allocator);
 }
 
 /* When memory is short, what such a pool has cached serves the default pool; nothing is flushed. */
@@ -145,29 +145,29 @@ static void a_pool_lends_when_memory_is_short(void **state)
 
     (void)state;
     settings.memory_bytes = 64 * MIB;
-    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     options.use_on_oom = true;
     struct xseg_pool *pool = make_pool(allocator, &options), *other;
-    inside = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
-    scene_free(allocator, inside);
-    ptr = scene_alloc(allocator, 30 * MIB, NULL);
+    inside = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+    env_free(allocator, inside);
+    ptr = env_alloc(allocator, 30 * MIB, NULL);
     assert_ptr_equal(ptr, inside);
-    assert_null(scene_block(allocator, ptr).pool);
-    assert_ptr_equal(scene_block(allocator, ptr).fallback_pool, pool);
-    assert_int_equal(scene_stats(allocator).num_alloc_retries, 0);
-    scene_free(allocator, ptr);
+    assert_null(env_block(allocator, ptr).pool);
+    assert_ptr_equal(env_block(allocator, ptr).fallback_pool, pool);
+    assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
+    env_free(allocator, ptr);
     /* Not to private pools, and not once nobody holds it: then its memory goes. */
     request.pool = other = make_pool(allocator, NULL);
     request.bytes = 30 * MIB;
-    scene_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_NO_MEMORY,
-                       "out of memory on device 0");
+    env_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_NO_MEMORY,
+                     "out of memory on device 0");
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    ptr = scene_alloc(allocator, 30 * MIB, NULL);
-    assert_null(scene_block(allocator, ptr).pool);
-    assert_null(scene_block(allocator, ptr).fallback_pool);
+    ptr = env_alloc(allocator, 30 * MIB, NULL);
+    assert_null(env_block(allocator, ptr).pool);
+    assert_null(env_block(allocator, ptr).fallback_pool);
     assert_int_equal(xseg_pool_release(other), XSEG_OK);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* --- Names. --- */
@@ -183,7 +183,7 @@ static struct xseg_pool *make_named(struct xseg_allocator *allocator, const char
 /* A name is copied, and stands in every sentence about the pool; without one there is a number. */
 static void sentences_name_the_pool(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     char name[XSEG_POOL_NAME_MAX + 1] = "kv cache";
     struct xseg_pool *named = make_named(allocator, name), *other = make_named(allocator, "");
     struct xseg_pool *third = make_pool(allocator, NULL);
@@ -194,33 +194,33 @@ static void sentences_name_the_pool(void **state)
 
     (void)state;
     memset(name, 'x', sizeof(name));
-    scene_expect_error(xseg_route_end(named), XSEG_ERR_ARGUMENT,
-                       "route is not active, pool \"kv cache\"");
-    scene_expect_error(xseg_route_end(other), XSEG_ERR_ARGUMENT, "route is not active, pool 2");
-    scene_expect_error(xseg_capture_end(third), XSEG_ERR_ARGUMENT, "capture is not active, pool 3");
+    env_expect_error(xseg_route_end(named), XSEG_ERR_ARGUMENT,
+                     "route is not active, pool \"kv cache\"");
+    env_expect_error(xseg_route_end(other), XSEG_ERR_ARGUMENT, "route is not active, pool 2");
+    env_expect_error(xseg_capture_end(third), XSEG_ERR_ARGUMENT, "capture is not active, pool 3");
     assert_int_equal(xseg_route_begin(named, NULL, NULL), XSEG_OK);
-    scene_expect_error(xseg_route_begin(named, NULL, NULL), XSEG_ERR_BUSY,
-                       "route is already active, pool \"kv cache\"");
+    env_expect_error(xseg_route_begin(named, NULL, NULL), XSEG_ERR_BUSY,
+                     "route is already active, pool \"kv cache\"");
     assert_int_equal(xseg_route_end(named), XSEG_OK);
     assert_int_equal(xseg_pool_checkpoint(named, &checkpoint), XSEG_OK);
-    scene_expect_error(xseg_pool_restore(other, checkpoint, NULL, NULL), XSEG_ERR_ARGUMENT,
-                       "checkpoint is of another pool, pool \"kv cache\"; restore pool 2");
+    env_expect_error(xseg_pool_restore(other, checkpoint, NULL, NULL), XSEG_ERR_ARGUMENT,
+                     "checkpoint is of another pool, pool \"kv cache\"; restore pool 2");
     xseg_checkpoint_destroy(checkpoint);
-    scene_expect_error(xseg_pool_resume(named), XSEG_ERR_ARGUMENT, "pool \"kv cache\" is not");
+    env_expect_error(xseg_pool_resume(named), XSEG_ERR_ARGUMENT, "pool \"kv cache\" is not");
     assert_int_equal(xseg_pool_pause(named, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
-    scene_expect_error(scene_try_alloc_in(allocator, named, 1, &ptr), XSEG_ERR_PAUSED,
-                       "pool is paused, \"kv cache\"; ");
+    env_expect_error(env_try_alloc_in(allocator, named, 1, &ptr), XSEG_ERR_PAUSED,
+                     "pool is paused, \"kv cache\"; ");
     assert_int_equal(xseg_pool_resume(named), XSEG_OK);
     where.pool = third;
     limits.soft_bytes = limits.hard_bytes = MIB;
-    scene_expect_error(xseg_limits_set(allocator, &where, &limits), XSEG_ERR_UNSUPPORTED,
-                       "pool 3 has no soft_bytes");
-    scene_close(allocator);
+    env_expect_error(xseg_limits_set(allocator, &where, &limits), XSEG_ERR_UNSUPPORTED,
+                     "pool 3 has no soft_bytes");
+    env_close(allocator);
 }
 
 static void a_name_has_an_end(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool_options options = {sizeof(options)};
     char name[XSEG_POOL_NAME_MAX + 2];
     struct xseg_pool *pool = NULL;
@@ -229,18 +229,18 @@ static void a_name_has_an_end(void **state)
     memset(name, 'n', sizeof(name));
     options.name = name;
     /* Not terminated: no more than the bound is looked at. */
-    scene_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
-                       "at most 63 bytes");
+    env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
+                     "at most 63 bytes");
     assert_null(pool);
     name[XSEG_POOL_NAME_MAX] = '\0';
     pool = make_pool(allocator, &options);
-    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "nnn\" is not paused");
+    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "nnn\" is not paused");
     /* A caller that knows no names. */
     options.struct_size = offsetof(struct xseg_pool_options, name);
     memset(name, 'n', sizeof(name));
     pool = make_pool(allocator, &options);
-    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "pool 2 is not paused");
-    scene_close(allocator);
+    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "pool 2 is not paused");
+    env_close(allocator);
 }
 
 /* --- Own functions underneath. --- */
@@ -275,7 +275,7 @@ static void own_free(void *context, void *ptr, size_t bytes, int device, xseg_st
 
 static void a_pool_stands_on_its_owners_functions(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_request request = {sizeof(request)};
     struct own own = {.memory = aligned_alloc(4096, 4 * MIB)};
@@ -285,37 +285,37 @@ static void a_pool_stands_on_its_owners_functions(void **state)
     assert_non_null(own.memory);
     options.memory = (struct xseg_pool_memory){own_alloc, NULL, &own};
     struct xseg_pool *pool = NULL;
-    scene_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT, "free");
+    env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT, "free");
     options.memory.free = own_free;
     pool = make_pool(allocator, &options);
 
     own.refuses = true;
     request.pool = pool;
     request.bytes = 1 * MIB;
-    scene_expect_error(xseg_alloc_with(allocator, &request, &c), XSEG_ERR_NO_MEMORY,
-                       "memory functions of pool 1 returned no memory");
+    env_expect_error(xseg_alloc_with(allocator, &request, &c), XSEG_ERR_NO_MEMORY,
+                     "memory functions of pool 1 returned no memory");
     own.refuses = false;
     own.skew = 64;
-    scene_expect_error(xseg_alloc_with(allocator, &request, &c), XSEG_ERR_ARGUMENT, "aligned");
+    env_expect_error(xseg_alloc_with(allocator, &request, &c), XSEG_ERR_ARGUMENT, "aligned");
     assert_int_equal(own.given, own.taken);
     own.skew = 0;
-    a = scene_alloc_in(allocator, pool, 1 * MIB, NULL);
-    b = scene_alloc_in(allocator, pool, 1 * MIB, NULL);
+    a = env_alloc_in(allocator, pool, 1 * MIB, NULL);
+    b = env_alloc_in(allocator, pool, 1 * MIB, NULL);
     assert_ptr_equal(a, own.memory);
     assert_ptr_equal(b, own.memory + MIB);
-    assert_false(scene_block(allocator, a).is_expandable);
+    assert_false(env_block(allocator, a).is_expandable);
     /* The function gives an address that is in use: that would be two blocks in one place. */
-    scene_expect_error(xseg_alloc_with(allocator, &request, &c), XSEG_ERR_ARGUMENT, "in use");
-    scene_free(allocator, a);
-    assert_ptr_equal(scene_alloc_in(allocator, pool, MIB / 2, NULL), own.memory);
-    scene_free(allocator, own.memory);
+    env_expect_error(xseg_alloc_with(allocator, &request, &c), XSEG_ERR_ARGUMENT, "in use");
+    env_free(allocator, a);
+    assert_ptr_equal(env_alloc_in(allocator, pool, MIB / 2, NULL), own.memory);
+    env_free(allocator, own.memory);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     assert_int_equal(own.given - own.taken, 2 * MIB);
-    scene_free(allocator, b);
-    scene_empty_cache(allocator);
+    env_free(allocator, b);
+    env_empty_cache(allocator);
     assert_int_equal(own.given, own.taken);
-    scene_close(allocator);
+    env_close(allocator);
     free(own.memory);
 }
 
@@ -329,24 +329,24 @@ static void expect_no_shortage(const struct xseg_pool_options *options, xseg_sta
     void *a, *b, *none = NULL;
 
     settings.memory_bytes = 200 * MIB;
-    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
-    struct xseg_pool *pool = make_pool(allocator, options), *captured = scene_pool(allocator);
-    const xseg_stream stream = scene_stream();
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    struct xseg_pool *pool = make_pool(allocator, options), *captured = env_pool(allocator);
+    const xseg_stream stream = env_stream();
 
-    a = scene_alloc(allocator, 120 * MIB, NULL);
+    a = env_alloc(allocator, 120 * MIB, NULL);
     request.pool = pool;
     request.bytes = 30 * MIB;
     assert_int_equal(xseg_alloc_with(allocator, &request, &none), refusal);
     const uint64_t created = xseg_sim_calls("cuMemCreate");
-    b = scene_alloc(allocator, 40 * MIB, NULL);
+    b = env_alloc(allocator, 40 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate") - created, 2);
-    scene_free(allocator, a);
-    scene_capture_begin(captured, stream);
-    scene_graph_destroy(scene_capture_end(captured, stream));
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 160 * MIB);
-    scene_free(allocator, b);
+    env_free(allocator, a);
+    env_capture_begin(captured, stream);
+    env_graph_destroy(env_capture_end_graph(captured, stream));
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 160 * MIB);
+    env_free(allocator, b);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 static void a_full_pool_is_no_shortage(void **state)
@@ -387,9 +387,9 @@ static void expect_requested(struct xseg_allocator *allocator, struct xseg_pool 
     for (unsigned i = 0; i < 6; i++) {
         if (i == 1 || i == 2)
             continue;
-        assert_int_equal(scene_block(allocator, block[i]).requested,
+        assert_int_equal(env_block(allocator, block[i]).requested,
                          (i % 2 != 0 ? 3 * MIB : 700) * (i + 1));
-        sum += scene_block(allocator, block[i]).requested;
+        sum += env_block(allocator, block[i]).requested;
     }
     assert_int_equal(sum, want);
     assert_int_equal(pool_stats(allocator, pool).requested_bytes[XSEG_STAT_ALL].current, want);
@@ -397,7 +397,7 @@ static void expect_requested(struct xseg_allocator *allocator, struct xseg_pool 
 
 static void restore_and_compare(const char *config)
 {
-    struct xseg_allocator *allocator = scene_open(config);
+    struct xseg_allocator *allocator = env_open(config);
     struct xseg_pool *pool = make_pool(allocator, NULL);
     struct xseg_checkpoint *checkpoint = NULL;
     struct told told = {0, 0};
@@ -405,9 +405,9 @@ static void restore_and_compare(const char *config)
     bool exactly = false;
 
     for (unsigned i = 0; i < 6; i++)
-        first[i] = scene_alloc_in(allocator, pool, (i % 2 != 0 ? 3 * MIB : 700) * (i + 1), NULL);
-    scene_free(allocator, first[1]);
-    scene_free(allocator, first[2]);
+        first[i] = env_alloc_in(allocator, pool, (i % 2 != 0 ? 3 * MIB : 700) * (i + 1), NULL);
+    env_free(allocator, first[1]);
+    env_free(allocator, first[2]);
     void *const live[] = {first[5], first[0], first[3], first[4], first[0]};
     assert_int_equal(xseg_pool_check_live(pool, live, 5, &exactly), XSEG_OK);
     assert_true(exactly);
@@ -417,12 +417,11 @@ static void restore_and_compare(const char *config)
     const struct xseg_statistics then = pool_stats(allocator, pool);
 
     /* Another state: blocks freed, others allocated across the places of the first. */
-    scene_free(allocator, first[0]);
-    scene_free(allocator, first[3]);
+    env_free(allocator, first[0]);
+    env_free(allocator, first[3]);
     for (unsigned i = 0; i < 6; i++)
-        later[i] =
-            scene_alloc_in(allocator, pool, (i % 2 != 0 ? 5 * MIB : 90 * KIB) * (i + 1), NULL);
-    scene_free(allocator, later[2]);
+        later[i] = env_alloc_in(allocator, pool, (i % 2 != 0 ? 5 * MIB : 90 * KIB) * (i + 1), NULL);
+    env_free(allocator, later[2]);
     assert_int_equal(xseg_pool_restore(pool, checkpoint, note_moved, &told), XSEG_OK);
     assert_int_equal(told.freed, 7);
     assert_int_equal(told.live, 4);
@@ -433,9 +432,9 @@ static void restore_and_compare(const char *config)
     assert_int_equal(now.allocated_bytes[XSEG_STAT_ALL].current,
                      then.allocated_bytes[XSEG_STAT_ALL].current);
     expect_requested(allocator, pool, first, then.requested_bytes[XSEG_STAT_ALL].current);
-    scene_expect_error(xseg_free(allocator, first[1]), XSEG_ERR_NOT_ALLOCATED, "cached");
+    env_expect_error(xseg_free(allocator, first[1]), XSEG_ERR_NOT_ALLOCATED, "cached");
     /* Of the restore, the blocks that are live again count as allocated, and no others. */
-    assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].allocated, 6 + 6 + 4);
+    assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].allocated, 6 + 6 + 4);
 
     /* Again, from a state that equals it. */
     assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
@@ -445,9 +444,9 @@ static void restore_and_compare(const char *config)
     xseg_checkpoint_destroy(checkpoint);
     for (unsigned i = 0; i < 6; i++)
         if (i != 1 && i != 2)
-            scene_free(allocator, first[i]);
+            env_free(allocator, first[i]);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void a_pool_comes_back_to_a_checkpoint(void **state)
@@ -459,68 +458,68 @@ static void a_pool_comes_back_to_a_checkpoint(void **state)
 
 static void what_cannot_be_restored_changes_nothing(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream side = scene_stream();
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream side = env_stream();
     struct xseg_pool *pool = make_pool(allocator, NULL), *other = make_pool(allocator, NULL);
     struct xseg_checkpoint *checkpoint = NULL;
-    void *a = scene_alloc_in(allocator, pool, 5 * MIB, NULL),
-         *b = scene_alloc_in(allocator, pool, 5 * MIB, NULL);
+    void *a = env_alloc_in(allocator, pool, 5 * MIB, NULL),
+         *b = env_alloc_in(allocator, pool, 5 * MIB, NULL);
     bool exactly = false;
 
     (void)state;
     assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);
-    scene_expect_error(xseg_pool_restore(other, checkpoint, NULL, NULL), XSEG_ERR_ARGUMENT,
-                       "another pool");
-    scene_expect_error(xseg_pool_restore(pool, NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_pool_restore(other, checkpoint, NULL, NULL), XSEG_ERR_ARGUMENT,
+                     "another pool");
+    env_expect_error(xseg_pool_restore(pool, NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
     assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
     assert_int_equal(xseg_record_stream(allocator, a, side), XSEG_OK);
-    scene_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY, "used by");
-    scene_free(allocator, a);
-    scene_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY,
-                       "pending free");
+    env_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY, "used by");
+    env_free(allocator, a);
+    env_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY,
+                     "pending free");
     struct xseg_checkpoint *second = NULL;
-    scene_expect_error(xseg_pool_checkpoint(pool, &second), XSEG_ERR_BUSY, "pending free");
+    env_expect_error(xseg_pool_checkpoint(pool, &second), XSEG_ERR_BUSY, "pending free");
     assert_int_equal(xseg_pool_check_live(pool, &b, 1, &exactly), XSEG_OK);
     assert_true(exactly);
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
     assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
-    scene_free(allocator, a);
-    scene_free(allocator, b);
+    env_free(allocator, a);
+    env_free(allocator, b);
     xseg_checkpoint_destroy(checkpoint);
     xseg_checkpoint_destroy(NULL);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(side);
+    env_stream_destroy(side);
 }
 
 /* A block of a checkpoint of which only the first page is left. */
 static void memory_that_is_gone_in_part_is_not_restored(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, NULL);
     struct xseg_trim_result done = {sizeof(done)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_checkpoint *checkpoint = NULL;
-    void *block = scene_alloc_in(allocator, pool, 60 * MIB, NULL);
+    void *block = env_alloc_in(allocator, pool, 60 * MIB, NULL);
 
     (void)state;
     assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);
-    scene_free(allocator, block);
-    void *first = scene_alloc_in(allocator, pool, 10 * MIB, NULL);
+    env_free(allocator, block);
+    void *first = env_alloc_in(allocator, pool, 10 * MIB, NULL);
     assert_ptr_equal(first, block);
     where.pool = pool;
     assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
     assert_int_equal(done.released, 40 * MIB);
-    scene_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY,
-                       "memory of the checkpoint has been released");
-    assert_int_equal(scene_block(allocator, first).bytes, 10 * MIB);
+    env_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY,
+                     "memory of the checkpoint has been released");
+    assert_int_equal(env_block(allocator, first).bytes, 10 * MIB);
     /* With memory in the same place it can be restored. */
-    scene_free(allocator, scene_alloc_in(allocator, pool, 50 * MIB, NULL));
+    env_free(allocator, env_alloc_in(allocator, pool, 50 * MIB, NULL));
     assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
-    assert_int_equal(scene_block(allocator, block).bytes, 60 * MIB);
+    assert_int_equal(env_block(allocator, block).bytes, 60 * MIB);
     xseg_checkpoint_destroy(checkpoint);
-    scene_free(allocator, block);
+    env_free(allocator, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* A service makes and releases pools for months. */
@@ -532,9 +531,9 @@ static void pools_that_come_and_go_leave_nothing_behind(void **state)
 
     (void)state;
     settings.memory_bytes = 1 * GIB; /* addresses of the simulator come once */
-    allocator = scene_open_on(&settings, "expandable_segments:True");
+    allocator = env_open_on(&settings, "expandable_segments:True");
     for (unsigned i = 0; i < 3000; i++) {
-        struct xseg_pool *pool = scene_pool(allocator);
+        struct xseg_pool *pool = env_pool(allocator);
         struct xseg_request request = {sizeof(request)};
         struct xseg_statistics stats = {sizeof(stats)};
         struct xseg_scope where = XSEG_SCOPE_ALL;
@@ -551,16 +550,16 @@ static void pools_that_come_and_go_leave_nothing_behind(void **state)
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 2);
         assert_int_equal(stats.allocated_bytes[XSEG_STAT_SMALL].allocated, 1024);
         assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].freed, 0);
-        scene_free(allocator, small);
-        scene_free(allocator, large);
+        env_free(allocator, small);
+        env_free(allocator, large);
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
         assert_int_equal(xseg_trim(allocator, NULL, NULL, NULL), XSEG_OK);
         if (i == 10)
-            host = scene_stats(allocator).host_bytes;
+            host = env_stats(allocator).host_bytes;
     }
-    assert_true(scene_stats(allocator).host_bytes < host + 4096);
-    assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].allocated, 6000);
-    scene_close(allocator);
+    assert_true(env_stats(allocator).host_bytes < host + 4096);
+    assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].allocated, 6000);
+    env_close(allocator);
 }
 
 int main(void)

@@ -2,8 +2,8 @@
 /* Options of pools that change, that outlive the pool, or that tell of its end. */
 #include <string.h>
 
-#include "tests/support/capture.h"
-#include "tests/support/recorded.h"
+#include "tests/support/env.h"
+#include "tests/support/history_list.h"
 
 /* The driver's own functions, as a program declares them. */
 int cuMemAlloc_v2(unsigned long long *ptr, size_t bytes);
@@ -33,26 +33,26 @@ static void no_split_can_be_turned_on_and_off(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        struct xseg_allocator *allocator = scene_open(cases[i].config);
+        struct xseg_allocator *allocator = env_open(cases[i].config);
         struct xseg_pool *pool = make_pool(allocator, NULL);
 
         for (unsigned turn = 0; turn < 3; turn++) {
             /* A neighbour keeps the cached block from being longer. */
-            void *block = scene_alloc_in(allocator, pool, cases[i].cached, NULL);
-            void *after = scene_alloc_in(allocator, pool, cases[i].cached, NULL);
-            const uint64_t whole = scene_block(allocator, block).bytes;
+            void *block = env_alloc_in(allocator, pool, cases[i].cached, NULL);
+            void *after = env_alloc_in(allocator, pool, cases[i].cached, NULL);
+            const uint64_t whole = env_block(allocator, block).bytes;
 
-            scene_free(allocator, block);
+            env_free(allocator, block);
             assert_int_equal(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, turn == 1), XSEG_OK);
-            block = scene_alloc_in(allocator, pool, cases[i].wanted, NULL);
-            assert_int_equal(scene_block(allocator, block).bytes,
+            block = env_alloc_in(allocator, pool, cases[i].wanted, NULL);
+            assert_int_equal(env_block(allocator, block).bytes,
                              turn == 1 ? whole : cases[i].wanted);
-            assert_int_equal(scene_block(allocator, block).requested, cases[i].wanted);
+            assert_int_equal(env_block(allocator, block).requested, cases[i].wanted);
             assert_int_equal(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, false), XSEG_OK);
-            scene_free(allocator, block);
-            scene_free(allocator, after);
+            env_free(allocator, block);
+            env_free(allocator, after);
         }
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
@@ -64,40 +64,40 @@ static void use_on_oom_can_be_turned_on_and_off(void **state)
 
     (void)state;
     settings.memory_bytes = 256 * MIB;
-    allocator = scene_open_on(&settings, "expandable_segments:True");
+    allocator = env_open_on(&settings, "expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, NULL);
-    scene_free(allocator, scene_alloc_in(allocator, pool, 200 * MIB, NULL));
+    env_free(allocator, env_alloc_in(allocator, pool, 200 * MIB, NULL));
     for (unsigned turn = 0; turn < 2; turn++) {
-        scene_expect_error(xseg_alloc(allocator, 0, 180 * MIB, NULL, &lent), XSEG_ERR_NO_MEMORY,
-                           "180");
+        env_expect_error(xseg_alloc(allocator, 0, 180 * MIB, NULL, &lent), XSEG_ERR_NO_MEMORY,
+                         "180");
         assert_int_equal(xseg_pool_set(pool, XSEG_POOL_USE_ON_OOM, true), XSEG_OK);
-        lent = scene_alloc(allocator, 180 * MIB, NULL);
-        assert_ptr_equal(scene_block(allocator, lent).fallback_pool, pool);
+        lent = env_alloc(allocator, 180 * MIB, NULL);
+        assert_ptr_equal(env_block(allocator, lent).fallback_pool, pool);
         assert_int_equal(xseg_pool_set(pool, XSEG_POOL_USE_ON_OOM, false), XSEG_OK);
-        assert_ptr_equal(scene_block(allocator, lent).fallback_pool, pool);
-        scene_free(allocator, lent);
+        assert_ptr_equal(env_block(allocator, lent).fallback_pool, pool);
+        env_free(allocator, lent);
         lent = NULL;
     }
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void settings_are_refused_in_words(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator, NULL);
 
     (void)state;
-    scene_expect_error(xseg_pool_set(NULL, XSEG_POOL_NO_SPLIT, true), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_pool_set(pool, (enum xseg_pool_setting)7, true), XSEG_ERR_ARGUMENT,
-                       "xseg_pool_setting, 7");
+    env_expect_error(xseg_pool_set(NULL, XSEG_POOL_NO_SPLIT, true), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_pool_set(pool, (enum xseg_pool_setting)7, true), XSEG_ERR_ARGUMENT,
+                     "xseg_pool_setting, 7");
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    pool = scene_watched_pool(allocator);
-    void *ptr = scene_alloc_in(allocator, pool, 512, NULL);
+    pool = env_observed_pool(allocator);
+    void *ptr = env_alloc_in(allocator, pool, 512, NULL);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_expect_error(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, true), XSEG_ERR_ARGUMENT,
-                       "pool has been released");
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_expect_error(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, true), XSEG_ERR_ARGUMENT,
+                     "pool has been released");
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* --- Names of the user's. --- */
@@ -105,7 +105,7 @@ static void settings_are_refused_in_words(void **state)
 /* The events of a pool that is over still say what the user called it. */
 static void history_gives_the_users_name_back(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("history:all");
+    struct xseg_allocator *allocator = env_open("history:all");
     unsigned seen[3] = {0};
 
     (void)state;
@@ -116,12 +116,12 @@ static void history_gives_the_users_name_back(void **state)
         options.id[0] = i % 3 == 0 ? 0 : 7;
         options.id[1] = i % 3 == 0 ? 0 : 1000 + i;
         struct xseg_pool *pool = make_pool(allocator, &options);
-        scene_free(allocator, scene_alloc_in(allocator, pool, 512, NULL));
+        env_free(allocator, env_alloc_in(allocator, pool, 512, NULL));
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        scene_empty_cache(allocator);
+        env_empty_cache(allocator);
     }
-    scene_free(allocator, scene_alloc(allocator, 512, NULL));
-    struct recorded recorded = recorded_walk(allocator, 0);
+    env_free(allocator, env_alloc(allocator, 512, NULL));
+    struct history_list recorded = history_read(allocator, 0);
     for (size_t i = 0; i < recorded.count; i++) {
         const struct xseg_history_entry *entry = &recorded.entry[i];
         const bool is_named = entry->pool != 0 && (entry->pool - 1) % 3 != 0;
@@ -132,13 +132,13 @@ static void history_gives_the_users_name_back(void **state)
     }
     free(recorded.entry);
     assert_true(seen[0] > 20 && seen[1] > 20 && seen[2] > 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Callers that were compiled before there were ids give a shorter structure. */
 static void older_callers_have_no_name(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
@@ -147,9 +147,9 @@ static void older_callers_have_no_name(void **state)
     options.id[0] = 5;
     assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
     options.struct_size += 1;
-    scene_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
-                       "struct_size");
-    scene_close(allocator);
+    env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
+                     "struct_size");
+    env_close(allocator);
 }
 
 /* --- The end. --- */
@@ -208,7 +208,7 @@ static const char *const configs[] = {"expandable_segments:True", "expandable_se
 
 static void a_pool_without_memory_is_gone_with_its_release(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct told told;
     const struct xseg_pool_options options = telling(&told);
     struct xseg_pool *pool = make_pool(allocator, &options);
@@ -221,7 +221,7 @@ static void a_pool_without_memory_is_gone_with_its_release(void **state)
     assert_int_equal(told.times, 1);
     assert_int_equal(told.last.struct_size, sizeof(told.last));
     assert_int_equal(told.last.reserved_bytes[XSEG_STAT_ALL].peak, 0);
-    scene_close(allocator);
+    env_close(allocator);
     assert_int_equal(told.times, 1);
 }
 
@@ -230,21 +230,21 @@ static void a_released_pool_is_trimmed_by_name(void **state)
 {
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = scene_open(configs[i]);
+        struct xseg_allocator *allocator = env_open(configs[i]);
         struct xseg_scope where = XSEG_SCOPE_ALL;
         struct xseg_trim_result done = {sizeof(done)};
         struct told told;
         const struct xseg_pool_options options = telling(&told);
         struct xseg_pool *pool = where.pool = make_pool(allocator, &options);
 
-        void *kept = scene_alloc_in(allocator, pool, 512, NULL);
-        scene_free(allocator, scene_alloc_in(allocator, pool, 40 * MIB, NULL));
-        scene_free(allocator, scene_alloc(allocator, 20 * MIB, NULL));
+        void *kept = env_alloc_in(allocator, pool, 512, NULL);
+        env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
+        env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
         assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
         assert_int_equal(done.released, 40 * MIB);
         assert_int_equal(told.times, 0);
-        scene_free(allocator, kept);
+        env_free(allocator, kept);
         assert_int_equal(told.times, 0);
         assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
         assert_int_equal(done.released, 2 * MIB);
@@ -256,8 +256,8 @@ static void a_released_pool_is_trimmed_by_name(void **state)
         assert_int_equal(told.last.reserved_bytes[XSEG_STAT_ALL].current, 0);
         assert_int_equal(told.last.allocation[XSEG_STAT_ALL].allocated, 2);
         /* The default pool's memory is still there. */
-        assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
-        scene_close(allocator);
+        assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
+        env_close(allocator);
     }
 }
 
@@ -273,16 +273,16 @@ static void a_trim_that_destroys_its_pool_names_all_devices(void **state)
 
     (void)state;
     settings.devices = 2;
-    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     struct xseg_pool *pool = where.pool = make_pool(allocator, &options);
     assert_int_equal(xseg_alloc(allocator, 1, 40 * MIB, NULL, &other), XSEG_OK);
-    scene_free(allocator, other);
-    scene_free(allocator, scene_alloc_in(allocator, pool, 40 * MIB, NULL));
+    env_free(allocator, other);
+    env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
     assert_int_equal(done.released, 40 * MIB);
     assert_int_equal(told.times, 1);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Own functions are not called once the pool is gone: at a trim, where memory was short, or at the close. */
@@ -293,26 +293,26 @@ static void own_functions_end_before_the_pool_is_gone(void **state)
     (void)state;
     settings.memory_bytes = 128 * MIB;
     for (unsigned how = 0; how < 4; how++) {
-        struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
+        struct xseg_allocator *allocator = env_open_on(&settings, NULL);
         struct told told;
 
-        capture_enter(0); /* the functions call the driver */
+        env_context_push(0); /* the functions call the driver */
         struct xseg_pool_options options = telling(&told);
         options.memory = (struct xseg_pool_memory){own_alloc, own_free, &told};
         struct xseg_pool *pool = make_pool(allocator, &options);
 
-        scene_free(allocator, scene_alloc_in(allocator, pool, 60 * MIB, NULL));
+        env_free(allocator, env_alloc_in(allocator, pool, 60 * MIB, NULL));
         if (how != 3)
             assert_int_equal(xseg_pool_release(pool), XSEG_OK);
         assert_int_equal(told.times + told.frees, 0);
         if (how == 0)
-            scene_empty_cache(allocator);
+            env_empty_cache(allocator);
         if (how == 1)
-            scene_free(allocator, scene_alloc(allocator, 100 * MIB, NULL));
+            env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
         if (how < 2)
             assert_int_equal(told.times, 1);
         assert_int_equal(xseg_close(allocator), XSEG_OK);
-        capture_leave(0);
+        env_context_pop(0);
         assert_int_equal(told.times, 1);
         assert_int_equal(told.frees_before, 1);
         assert_int_equal(told.last.reserved_bytes[XSEG_STAT_ALL].freed, 60 * MIB);
@@ -337,50 +337,50 @@ static void a_failure_keeps_its_text(void **state)
 
     (void)state;
     settings.memory_bytes = 128 * MIB;
-    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
-    assert_int_equal(scene_try_open(NULL, &other), XSEG_OK);
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    assert_int_equal(env_try_open(NULL, &other), XSEG_OK);
     options.on_destroy = fail_elsewhere;
     options.on_destroy_context = &other;
     struct xseg_pool *pool = make_pool(allocator, &options);
-    scene_free(allocator, scene_alloc_in(allocator, pool, 60 * MIB, NULL));
+    env_free(allocator, env_alloc_in(allocator, pool, 60 * MIB, NULL));
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_expect_error(xseg_alloc(allocator, 0, 200 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY,
-                       "200.00 MiB");
+    env_expect_error(xseg_alloc(allocator, 0, 200 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY,
+                     "200.00 MiB");
     assert_int_equal(xseg_close(other), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* What a program's own capture forbids its threads, own functions may do. */
 static void own_functions_serve_a_capture(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream stream = capture_stream(0);
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream stream = env_stream_on(0);
     struct told told;
     struct xseg_pool_options options = telling(&told);
 
     (void)state;
-    capture_enter(0);
+    env_context_push(0);
     options.memory = (struct xseg_pool_memory){own_alloc, own_free, &told};
     struct xseg_pool *pool = make_pool(allocator, &options);
 
-    scene_capture_begin(pool, stream);
-    void *ptr = scene_alloc(allocator, 60 * MIB, stream);
-    assert_ptr_equal(scene_block(allocator, ptr).pool, pool);
-    scene_graph_destroy(scene_capture_end(pool, stream));
-    scene_free(allocator, ptr);
+    env_capture_begin(pool, stream);
+    void *ptr = env_alloc(allocator, 60 * MIB, stream);
+    assert_ptr_equal(env_block(allocator, ptr).pool, pool);
+    env_graph_destroy(env_capture_end_graph(pool, stream));
+    env_free(allocator, ptr);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     assert_int_equal(told.frees, 1);
-    capture_leave(0);
+    env_context_pop(0);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    capture_stream_destroy(0, stream);
+    env_stream_destroy_on(0, stream);
 }
 
 static void every_pool_is_told_of_once(void **state)
 {
     enum { POOLS = 200 };
     static struct told told[POOLS];
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pools[POOLS];
 
     (void)state;
@@ -388,14 +388,14 @@ static void every_pool_is_told_of_once(void **state)
         const struct xseg_pool_options options = telling(&told[i]);
 
         pools[i] = make_pool(allocator, &options);
-        scene_free(allocator, scene_alloc_in(allocator, pools[i], 512, NULL));
+        env_free(allocator, env_alloc_in(allocator, pools[i], 512, NULL));
     }
     for (unsigned i = 0; i < POOLS; i += 2)
         assert_int_equal(xseg_pool_release(pools[i]), XSEG_OK);
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     for (unsigned i = 0; i < POOLS; i++)
         assert_int_equal(told[i].times, 1 - i % 2);
-    scene_close(allocator);
+    env_close(allocator);
     for (unsigned i = 0; i < POOLS; i++) {
         assert_int_equal(told[i].times, 1);
         assert_int_equal(told[i].last.reserved_bytes[XSEG_STAT_SMALL].peak, 2 * MIB);
@@ -440,53 +440,53 @@ static void a_pool_counts_what_it_reserved(void **state)
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(configs); i++) {
         const uint64_t large = i == 0 ? 40 * MIB : 30 * MIB, small = 2 * MIB, all = large + small;
-        struct xseg_allocator *allocator = scene_open(configs[i]);
+        struct xseg_allocator *allocator = env_open(configs[i]);
         struct told told;
         const struct xseg_pool_options options = telling(&told);
         struct xseg_pool *pool = make_pool(allocator, &options);
-        void *a = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
-        void *b = scene_alloc_in(allocator, pool, 512, NULL);
+        void *a = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+        void *b = env_alloc_in(allocator, pool, 512, NULL);
         struct xseg_statistics stats = stats_of(allocator, pool);
 
         expect_reserved(&stats, XSEG_STAT_ALL, all, all, all, 0);
         expect_reserved(&stats, XSEG_STAT_SMALL, small, small, small, 0);
         expect_reserved(&stats, XSEG_STAT_LARGE, large, large, large, 0);
-        scene_free(allocator, a);
+        env_free(allocator, a);
         reset(allocator, pool, XSEG_RESET_PEAK);
         reset(allocator, pool, XSEG_RESET_ACCUMULATED);
         /* The device's are not reset with the pool's. */
-        assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].allocated, all);
+        assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].allocated, all);
         stats = stats_of(allocator, pool);
         expect_reserved(&stats, XSEG_STAT_ALL, all, all, 0, 0);
         expect_reserved(&stats, XSEG_STAT_SMALL, small, small, 0, 0);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 1);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 0);
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        scene_empty_cache(allocator);
+        env_empty_cache(allocator);
         stats = stats_of(allocator, pool);
         expect_reserved(&stats, XSEG_STAT_ALL, small, all, 0, large);
         expect_reserved(&stats, XSEG_STAT_LARGE, 0, large, 0, large);
         expect_reserved(&stats, XSEG_STAT_SMALL, small, small, 0, 0);
-        scene_free(allocator, b);
-        scene_empty_cache(allocator);
+        env_free(allocator, b);
+        env_empty_cache(allocator);
         assert_int_equal(told.times, 1);
         expect_reserved(&told.last, XSEG_STAT_ALL, 0, all, 0, all);
         expect_reserved(&told.last, XSEG_STAT_LARGE, 0, large, 0, large);
         expect_reserved(&told.last, XSEG_STAT_SMALL, 0, small, 0, small);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
 static void a_peak_falls_to_what_is_reserved(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator, NULL);
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     (void)state;
     where.pool = pool;
-    void *kept = scene_alloc_in(allocator, pool, 512, NULL);
-    scene_free(allocator, scene_alloc_in(allocator, pool, 60 * MIB, NULL));
+    void *kept = env_alloc_in(allocator, pool, 512, NULL);
+    env_free(allocator, env_alloc_in(allocator, pool, 60 * MIB, NULL));
     assert_int_equal(xseg_trim(allocator, &where, NULL, NULL), XSEG_OK);
     struct xseg_statistics stats = stats_of(allocator, pool);
     expect_reserved(&stats, XSEG_STAT_ALL, 2 * MIB, 62 * MIB, 62 * MIB, 60 * MIB);
@@ -495,11 +495,11 @@ static void a_peak_falls_to_what_is_reserved(void **state)
     expect_reserved(&stats, XSEG_STAT_ALL, 2 * MIB, 2 * MIB, 62 * MIB, 60 * MIB);
     expect_reserved(&stats, XSEG_STAT_LARGE, 0, 0, 60 * MIB, 60 * MIB);
     /* A small and a large peak at different times: that of both is no sum. */
-    scene_free(allocator, scene_alloc_in(allocator, pool, 20 * MIB, NULL));
+    env_free(allocator, env_alloc_in(allocator, pool, 20 * MIB, NULL));
     stats = stats_of(allocator, pool);
     expect_reserved(&stats, XSEG_STAT_ALL, 22 * MIB, 22 * MIB, 82 * MIB, 60 * MIB);
-    scene_free(allocator, kept);
-    scene_close(allocator);
+    env_free(allocator, kept);
+    env_close(allocator);
 }
 
 /* Cached memory of a pool that was released is the pool's until it is reclaimed. */
@@ -507,7 +507,7 @@ static void memory_of_a_released_pool_can_be_read(void **state)
 {
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = scene_open(configs[i]);
+        struct xseg_allocator *allocator = env_open(configs[i]);
         struct told told;
         const struct xseg_pool_options options = telling(&told);
         struct xseg_pool *pool = make_pool(allocator, &options),
@@ -516,9 +516,9 @@ static void memory_of_a_released_pool_can_be_read(void **state)
         struct xseg_statistics stats = {sizeof(stats)};
 
         where.pool = pool;
-        scene_free(allocator, scene_alloc_in(allocator, pool, 40 * MIB, NULL));
-        scene_free(allocator, scene_alloc_in(allocator, pool, 512, NULL));
-        scene_free(allocator, scene_alloc_in(allocator, other, 20 * MIB, NULL));
+        env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
+        env_free(allocator, env_alloc_in(allocator, pool, 512, NULL));
+        env_free(allocator, env_alloc_in(allocator, other, 20 * MIB, NULL));
         assert_int_equal(xseg_pool_release(other), XSEG_OK);
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
         stats = stats_of(allocator, pool);
@@ -531,8 +531,8 @@ static void memory_of_a_released_pool_can_be_read(void **state)
         assert_int_equal(told.times, 0);
         assert_int_equal(xseg_trim(allocator, &where, NULL, NULL), XSEG_OK);
         assert_int_equal(told.times, 1);
-        assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
-        scene_close(allocator);
+        assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
+        env_close(allocator);
     }
 }
 

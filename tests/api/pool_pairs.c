@@ -4,8 +4,8 @@
  */
 #include <stdlib.h>
 
-#include "tests/support/exported.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/exported_handles.h"
 
 /* --- What most cases need. --- */
 
@@ -50,13 +50,13 @@ static struct xseg_allocator *open_on(size_t mib)
     struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = mib * MIB;
-    return scene_open_on(&settings, "expandable_segments:True");
+    return env_open_on(&settings, "expandable_segments:True");
 }
 
 static bool free_live(void *context, const struct xseg_block_info *info)
 {
     if (info->state == XSEG_BLOCK_ALLOCATED)
-        scene_free(context, info->base);
+        env_free(context, info->base);
     return true;
 }
 
@@ -65,11 +65,11 @@ static void finish(struct xseg_allocator *allocator, xseg_stream stream)
 {
     assert_int_equal(xseg_for_each_block(allocator, NULL, free_live, allocator), XSEG_OK);
     if (stream == NULL) {
-        scene_close(allocator);
+        env_close(allocator);
         return;
     }
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 static struct xseg_pool *make(struct xseg_allocator *allocator,
@@ -86,21 +86,21 @@ static void *lend(struct xseg_allocator *allocator, struct xseg_pool *pool, size
 {
     void *lent;
 
-    scene_free(allocator, scene_alloc_in(allocator, pool, 40 * MIB, NULL));
-    lent = scene_alloc(allocator, bytes, NULL);
-    assert_ptr_equal(scene_block(allocator, lent).fallback_pool, pool);
+    env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
+    lent = env_alloc(allocator, bytes, NULL);
+    assert_ptr_equal(env_block(allocator, lent).fallback_pool, pool);
     return lent;
 }
 
 /* A cached block of 20 MiB that only a request of all of it, or a pool that does not split, gets whole. */
 static void cache_one(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
-    scene_free(allocator, scene_alloc_in(allocator, pool, 20 * MIB, NULL));
+    env_free(allocator, env_alloc_in(allocator, pool, 20 * MIB, NULL));
 }
 
 static void expect_whole(struct xseg_allocator *allocator, const void *ptr)
 {
-    assert_int_equal(scene_block(allocator, ptr).bytes, 20 * MIB);
+    assert_int_equal(env_block(allocator, ptr).bytes, 20 * MIB);
 }
 
 static void expect_refused(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
@@ -108,7 +108,7 @@ static void expect_refused(struct xseg_allocator *allocator, struct xseg_pool *p
 {
     void *ptr = NULL;
 
-    assert_int_equal(scene_try_alloc_in(allocator, pool, bytes, &ptr), status);
+    assert_int_equal(env_try_alloc_in(allocator, pool, bytes, &ptr), status);
     assert_null(ptr);
 }
 
@@ -134,17 +134,17 @@ static void restore(struct xseg_pool *pool, struct xseg_checkpoint *checkpoint)
 
 static void share_once(struct xseg_allocator *allocator, void *ptr)
 {
-    assert_int_equal(exported_hold(allocator, ptr), XSEG_OK);
+    assert_int_equal(export_and_close_handles(allocator, ptr), XSEG_OK);
 }
 
 static uint64_t reserved(struct xseg_allocator *allocator)
 {
-    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+    return env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
 }
 
-#define OPTIONS(member, value)                                 \
+#define OPTIONS(member, value)                            \
     struct xseg_pool_options options = {sizeof(options)}; \
-    options.member = (value);                                  \
+    options.member = (value);                             \
     (void)state
 
 /* --- A pool that lends. --- */
@@ -156,7 +156,7 @@ static void lend_and_no_split(void **state)
 
     options.no_split = true;
     void *lent = lend(allocator, make(allocator, &options), 20 * MIB);
-    assert_int_equal(scene_block(allocator, lent).bytes, 40 * MIB);
+    assert_int_equal(env_block(allocator, lent).bytes, 40 * MIB);
     finish(allocator, NULL);
 }
 
@@ -169,10 +169,10 @@ static void lend_and_limit(void **state)
     struct xseg_pool *pool = make(allocator, &options);
     void *lent = lend(allocator, pool, 30 * MIB);
     /* What is lent still counts towards it. */
-    (void)scene_alloc_in(allocator, pool, 10 * MIB, NULL);
+    (void)env_alloc_in(allocator, pool, 10 * MIB, NULL);
     expect_refused(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
-    scene_free(allocator, lent);
-    (void)scene_alloc_in(allocator, pool, 2 * MIB, NULL);
+    env_free(allocator, lent);
+    (void)env_alloc_in(allocator, pool, 2 * MIB, NULL);
     finish(allocator, NULL);
 }
 
@@ -184,10 +184,10 @@ static void lend_and_own_memory(void **state)
     options.memory = own_memory;
     struct xseg_pool *pool = make(allocator, &options);
     /* What such functions gave counts as the device's. */
-    scene_free(allocator, scene_alloc_in(allocator, pool, MIB, NULL));
-    void *lent = scene_alloc(allocator, MIB, NULL);
+    env_free(allocator, env_alloc_in(allocator, pool, MIB, NULL));
+    void *lent = env_alloc(allocator, MIB, NULL);
     assert_ptr_equal(lent, own.memory);
-    assert_ptr_equal(scene_block(allocator, lent).fallback_pool, pool);
+    assert_ptr_equal(env_block(allocator, lent).fallback_pool, pool);
     finish(allocator, NULL);
 }
 
@@ -199,8 +199,8 @@ static void lend_and_exportable(void **state)
     options.exportable = true;
     struct xseg_pool *pool = make(allocator, &options);
     void *lent = lend(allocator, pool, 20 * MIB);
-    assert_int_equal(exported_hold(allocator, lent), XSEG_ERR_UNSUPPORTED);
-    void *inside = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    assert_int_equal(export_and_close_handles(allocator, lent), XSEG_ERR_UNSUPPORTED);
+    void *inside = env_alloc_in(allocator, pool, 20 * MIB, NULL);
     share_once(allocator, inside);
     assert_int_equal(xseg_export_close(allocator, inside), XSEG_OK);
     finish(allocator, NULL);
@@ -213,14 +213,14 @@ static void lend_and_pause(void **state)
     struct xseg_pool *pool = make(allocator, &options);
     void *lent = lend(allocator, pool, 20 * MIB);
 
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
-                       "contains a block of the default pool");
-    scene_free(allocator, lent);
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
+                     "contains a block of the default pool");
+    env_free(allocator, lent);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     /* A pool that is paused does not lend, either; the device has room then. */
-    lent = scene_alloc(allocator, 20 * MIB, NULL);
-    assert_null(scene_block(allocator, lent).fallback_pool);
-    scene_free(allocator, lent);
+    lent = env_alloc(allocator, 20 * MIB, NULL);
+    assert_null(env_block(allocator, lent).fallback_pool);
+    env_free(allocator, lent);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     finish(allocator, NULL);
 }
@@ -234,7 +234,7 @@ static void lend_and_checkpoint(void **state)
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
 
     restore(pool, checkpoint);
-    assert_int_equal(scene_block(allocator, lent).state, XSEG_BLOCK_ALLOCATED);
+    assert_int_equal(env_block(allocator, lent).state, XSEG_BLOCK_ALLOCATED);
     finish(allocator, NULL);
 }
 
@@ -243,12 +243,12 @@ static void lend_and_capture(void **state)
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
     struct xseg_pool *pool = make(allocator, &options);
-    const xseg_stream stream = scene_stream();
+    const xseg_stream stream = env_stream();
 
     (void)state;
-    scene_free(allocator, scene_alloc_in(allocator, pool, 40 * MIB, NULL));
-    scene_capture_begin(pool, stream);
-    scene_graph_destroy(scene_capture_end(pool, stream));
+    env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
+    env_capture_begin(pool, stream);
+    env_graph_destroy(env_capture_end_graph(pool, stream));
     expect_refused(allocator, NULL, 20 * MIB, XSEG_ERR_NO_MEMORY);
     finish(allocator, stream);
 }
@@ -257,20 +257,20 @@ static void lend_and_route(void **state)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
-    struct xseg_pool *lender = make(allocator, &options), *other = scene_pool(allocator);
+    struct xseg_pool *lender = make(allocator, &options), *other = env_pool(allocator);
     void *lent = lend(allocator, lender, 20 * MIB);
 
-    scene_free(allocator, lent);
+    env_free(allocator, lent);
     /* Routed elsewhere, it is no request of the default pool. */
     assert_int_equal(xseg_route_begin(other, NULL, NULL), XSEG_OK);
     expect_refused(allocator, NULL, 20 * MIB, XSEG_ERR_NO_MEMORY);
     assert_int_equal(xseg_route_end(other), XSEG_OK);
     /* Routed to, the pool serves it as its own. */
     assert_int_equal(xseg_route_begin(lender, NULL, NULL), XSEG_OK);
-    assert_ptr_equal(scene_block(allocator, scene_alloc(allocator, 20 * MIB, NULL)).pool, lender);
+    assert_ptr_equal(env_block(allocator, env_alloc(allocator, 20 * MIB, NULL)).pool, lender);
     assert_int_equal(xseg_route_end(lender), XSEG_OK);
-    lent = scene_alloc(allocator, 20 * MIB, NULL);
-    assert_ptr_equal(scene_block(allocator, lent).fallback_pool, lender);
+    lent = env_alloc(allocator, 20 * MIB, NULL);
+    assert_ptr_equal(env_block(allocator, lent).fallback_pool, lender);
     finish(allocator, NULL);
 }
 
@@ -282,9 +282,9 @@ static void lend_and_release(void **state)
     void *lent = lend(allocator, pool, 20 * MIB);
 
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(scene_block(allocator, lent).state, XSEG_BLOCK_ALLOCATED);
+    assert_int_equal(env_block(allocator, lent).state, XSEG_BLOCK_ALLOCATED);
     /* The rest of the pool is not lent: as all idle memory, it goes to the request that needs it. */
-    assert_null(scene_block(allocator, scene_alloc(allocator, 20 * MIB, NULL)).fallback_pool);
+    assert_null(env_block(allocator, env_alloc(allocator, 20 * MIB, NULL)).fallback_pool);
     finish(allocator, NULL);
 }
 
@@ -298,7 +298,7 @@ static void no_split_and_limit(void **state)
     options.limit_bytes = 20 * MIB;
     struct xseg_pool *pool = make(allocator, &options);
     cache_one(allocator, pool);
-    expect_whole(allocator, scene_alloc_in(allocator, pool, 2 * MIB, NULL));
+    expect_whole(allocator, env_alloc_in(allocator, pool, 2 * MIB, NULL));
     expect_refused(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
     finish(allocator, NULL);
 }
@@ -309,8 +309,8 @@ static void no_split_and_own_memory(void **state)
     struct xseg_allocator *allocator = open_on(100);
 
     options.memory = own_memory;
-    void *ptr = scene_alloc_in(allocator, make(allocator, &options), 512, NULL);
-    assert_int_equal(scene_block(allocator, ptr).bytes, 2 * MIB);
+    void *ptr = env_alloc_in(allocator, make(allocator, &options), 512, NULL);
+    assert_int_equal(env_block(allocator, ptr).bytes, 2 * MIB);
     finish(allocator, NULL);
 }
 
@@ -322,7 +322,7 @@ static void no_split_and_exportable(void **state)
     options.exportable = true;
     struct xseg_pool *pool = make(allocator, &options);
     cache_one(allocator, pool);
-    void *ptr = scene_alloc_in(allocator, pool, 2 * MIB, NULL);
+    void *ptr = env_alloc_in(allocator, pool, 2 * MIB, NULL);
     expect_whole(allocator, ptr);
     share_once(allocator, ptr);
     assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
@@ -336,7 +336,7 @@ static void no_split_and_pause(void **state)
     struct xseg_pool *pool = make(allocator, &options);
 
     cache_one(allocator, pool);
-    void *ptr = scene_alloc_in(allocator, pool, 2 * MIB, NULL);
+    void *ptr = env_alloc_in(allocator, pool, 2 * MIB, NULL);
     pause_and_resume(pool);
     expect_whole(allocator, ptr);
     finish(allocator, NULL);
@@ -349,9 +349,9 @@ static void no_split_and_checkpoint(void **state)
     struct xseg_pool *pool = make(allocator, &options);
 
     cache_one(allocator, pool);
-    void *ptr = scene_alloc_in(allocator, pool, 2 * MIB, NULL);
+    void *ptr = env_alloc_in(allocator, pool, 2 * MIB, NULL);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     restore(pool, checkpoint);
     expect_whole(allocator, ptr);
     finish(allocator, NULL);
@@ -362,12 +362,12 @@ static void no_split_and_capture(void **state)
     OPTIONS(no_split, true);
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = make(allocator, &options);
-    const xseg_stream stream = scene_stream();
+    const xseg_stream stream = env_stream();
 
-    scene_free(allocator, scene_alloc_in(allocator, pool, 20 * MIB, stream));
-    scene_capture_begin(pool, stream);
-    expect_whole(allocator, scene_alloc(allocator, 2 * MIB, stream));
-    scene_graph_destroy(scene_capture_end(pool, stream));
+    env_free(allocator, env_alloc_in(allocator, pool, 20 * MIB, stream));
+    env_capture_begin(pool, stream);
+    expect_whole(allocator, env_alloc(allocator, 2 * MIB, stream));
+    env_graph_destroy(env_capture_end_graph(pool, stream));
     finish(allocator, stream);
 }
 
@@ -379,7 +379,7 @@ static void no_split_and_route(void **state)
 
     cache_one(allocator, pool);
     assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
-    expect_whole(allocator, scene_alloc(allocator, 2 * MIB, NULL));
+    expect_whole(allocator, env_alloc(allocator, 2 * MIB, NULL));
     assert_int_equal(xseg_route_end(pool), XSEG_OK);
     finish(allocator, NULL);
 }
@@ -391,11 +391,11 @@ static void no_split_and_release(void **state)
     struct xseg_pool *pool = make(allocator, &options);
 
     cache_one(allocator, pool);
-    void *ptr = scene_alloc_in(allocator, pool, 2 * MIB, NULL);
+    void *ptr = env_alloc_in(allocator, pool, 2 * MIB, NULL);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     expect_whole(allocator, ptr);
-    scene_free(allocator, ptr);
-    scene_empty_cache(allocator);
+    env_free(allocator, ptr);
+    env_empty_cache(allocator);
     assert_int_equal(reserved(allocator), 0);
     finish(allocator, NULL);
 }
@@ -409,8 +409,8 @@ static void limit_and_own_memory(void **state)
 
     options.memory = own_memory;
     struct xseg_pool *pool = make(allocator, &options);
-    (void)scene_alloc_in(allocator, pool, MIB, NULL);
-    (void)scene_alloc_in(allocator, pool, MIB, NULL);
+    (void)env_alloc_in(allocator, pool, MIB, NULL);
+    (void)env_alloc_in(allocator, pool, MIB, NULL);
     expect_refused(allocator, pool, MIB, XSEG_ERR_LIMIT);
     assert_int_equal(own.given, 1);
     finish(allocator, NULL);
@@ -423,7 +423,7 @@ static void limit_and_exportable(void **state)
 
     options.exportable = true;
     struct xseg_pool *pool = make(allocator, &options);
-    void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    void *ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
     share_once(allocator, ptr);
     expect_refused(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
     assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
@@ -438,7 +438,7 @@ static void limit_and_pause(void **state)
     struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
-    (void)scene_alloc_in(allocator, pool, 40 * MIB, NULL);
+    (void)env_alloc_in(allocator, pool, 40 * MIB, NULL);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     where.pool = pool;
     limits.hard_bytes = 20 * MIB;
@@ -455,12 +455,12 @@ static void limit_and_checkpoint(void **state)
     OPTIONS(limit_bytes, 20 * MIB);
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = make(allocator, &options);
-    void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    void *ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
 
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     restore(pool, checkpoint);
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
     expect_refused(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
     finish(allocator, NULL);
 }
@@ -470,16 +470,16 @@ static void limit_and_capture(void **state)
     OPTIONS(limit_bytes, 20 * MIB);
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = make(allocator, &options);
-    const xseg_stream stream = scene_stream();
+    const xseg_stream stream = env_stream();
     struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
 
-    scene_capture_begin(pool, stream);
-    (void)scene_alloc(allocator, 20 * MIB, stream);
+    env_capture_begin(pool, stream);
+    (void)env_alloc(allocator, 20 * MIB, stream);
     request.bytes = 2 * MIB;
     request.stream = stream;
     assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_LIMIT);
-    scene_graph_destroy(scene_capture_end(pool, stream));
+    env_graph_destroy(env_capture_end_graph(pool, stream));
     finish(allocator, stream);
 }
 
@@ -490,10 +490,10 @@ static void limit_and_route(void **state)
     struct xseg_pool *pool = make(allocator, &options);
 
     assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
-    (void)scene_alloc(allocator, 20 * MIB, NULL);
+    (void)env_alloc(allocator, 20 * MIB, NULL);
     expect_refused(allocator, NULL, 2 * MIB, XSEG_ERR_LIMIT);
     assert_int_equal(xseg_route_end(pool), XSEG_OK);
-    (void)scene_alloc(allocator, 2 * MIB, NULL);
+    (void)env_alloc(allocator, 2 * MIB, NULL);
     finish(allocator, NULL);
 }
 
@@ -502,12 +502,12 @@ static void limit_and_release(void **state)
     OPTIONS(limit_bytes, 20 * MIB);
     struct xseg_allocator *allocator = open_on(20);
     struct xseg_pool *pool = make(allocator, &options);
-    void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    void *ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     /* The memory of a released pool serves every request, without the pool's limit. */
-    (void)scene_alloc(allocator, 20 * MIB, NULL);
+    (void)env_alloc(allocator, 20 * MIB, NULL);
     finish(allocator, NULL);
 }
 
@@ -520,8 +520,8 @@ static void own_memory_and_exportable(void **state)
     struct xseg_pool *pool = NULL;
 
     options.exportable = true;
-    scene_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
-                       "exportable");
+    env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
+                     "exportable");
     finish(allocator, NULL);
 }
 
@@ -531,9 +531,9 @@ static void own_memory_and_pause(void **state)
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = make(allocator, &options);
 
-    (void)scene_alloc_in(allocator, pool, MIB, NULL);
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_UNSUPPORTED,
-                       "classic");
+    (void)env_alloc_in(allocator, pool, MIB, NULL);
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_UNSUPPORTED,
+                     "classic");
     finish(allocator, NULL);
 }
 
@@ -542,12 +542,12 @@ static void own_memory_and_checkpoint(void **state)
     OPTIONS(memory, own_memory);
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = make(allocator, &options);
-    void *ptr = scene_alloc_in(allocator, pool, MIB, NULL);
+    void *ptr = env_alloc_in(allocator, pool, MIB, NULL);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
 
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     restore(pool, checkpoint);
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
     finish(allocator, NULL);
 }
 
@@ -556,11 +556,11 @@ static void own_memory_and_capture(void **state)
     OPTIONS(memory, own_memory);
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = make(allocator, &options);
-    const xseg_stream stream = scene_stream();
+    const xseg_stream stream = env_stream();
 
-    scene_capture_begin(pool, stream);
-    assert_ptr_equal(scene_alloc(allocator, MIB, stream), own.memory);
-    scene_graph_destroy(scene_capture_end(pool, stream));
+    env_capture_begin(pool, stream);
+    assert_ptr_equal(env_alloc(allocator, MIB, stream), own.memory);
+    env_graph_destroy(env_capture_end_graph(pool, stream));
     finish(allocator, stream);
 }
 
@@ -571,7 +571,7 @@ static void own_memory_and_route(void **state)
     struct xseg_pool *pool = make(allocator, &options);
 
     assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
-    assert_ptr_equal(scene_alloc(allocator, MIB, NULL), own.memory);
+    assert_ptr_equal(env_alloc(allocator, MIB, NULL), own.memory);
     assert_int_equal(xseg_route_end(pool), XSEG_OK);
     finish(allocator, NULL);
 }
@@ -581,13 +581,13 @@ static void own_memory_and_release(void **state)
     OPTIONS(memory, own_memory);
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = make(allocator, &options);
-    void *ptr = scene_alloc_in(allocator, pool, MIB, NULL);
+    void *ptr = env_alloc_in(allocator, pool, MIB, NULL);
 
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     assert_int_equal(own.taken, 0);
-    scene_free(allocator, ptr);
-    scene_empty_cache(allocator);
+    env_free(allocator, ptr);
+    env_empty_cache(allocator);
     assert_int_equal(own.taken, 1);
     finish(allocator, NULL);
 }
@@ -599,13 +599,13 @@ static void exportable_and_pause(void **state)
     OPTIONS(exportable, true);
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = make(allocator, &options);
-    void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    void *ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
     share_once(allocator, ptr);
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "exported");
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "exported");
     assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
-    assert_int_equal(exported_hold(allocator, ptr), XSEG_ERR_PAUSED);
+    assert_int_equal(export_and_close_handles(allocator, ptr), XSEG_ERR_PAUSED);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     share_once(allocator, ptr);
     assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
@@ -618,12 +618,12 @@ static void exportable_and_checkpoint(void **state)
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = make(allocator, &options);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
-    void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    void *ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
     share_once(allocator, ptr);
-    scene_free(allocator, ptr);
-    ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
+    ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
+    env_free(allocator, ptr);
     restore(pool, checkpoint);
     /* The export holds the pages, whichever block lies on them. */
     assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
@@ -635,12 +635,12 @@ static void exportable_and_capture(void **state)
     OPTIONS(exportable, true);
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = make(allocator, &options);
-    const xseg_stream stream = scene_stream();
+    const xseg_stream stream = env_stream();
 
-    scene_capture_begin(pool, stream);
-    void *ptr = scene_alloc(allocator, 20 * MIB, stream);
+    env_capture_begin(pool, stream);
+    void *ptr = env_alloc(allocator, 20 * MIB, stream);
     share_once(allocator, ptr);
-    scene_graph_destroy(scene_capture_end(pool, stream));
+    env_graph_destroy(env_capture_end_graph(pool, stream));
     assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
     finish(allocator, stream);
 }
@@ -652,7 +652,7 @@ static void exportable_and_route(void **state)
     struct xseg_pool *pool = make(allocator, &options);
 
     assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
-    void *ptr = scene_alloc(allocator, 20 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 20 * MIB, NULL);
     share_once(allocator, ptr);
     assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
     assert_int_equal(xseg_route_end(pool), XSEG_OK);
@@ -664,15 +664,15 @@ static void exportable_and_release(void **state)
     OPTIONS(exportable, true);
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = make(allocator, &options);
-    void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    void *ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
     share_once(allocator, ptr);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     assert_int_equal(reserved(allocator), 20 * MIB);
     assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     assert_int_equal(reserved(allocator), 0);
     finish(allocator, NULL);
 }
@@ -682,7 +682,7 @@ static void exportable_and_release(void **state)
 /* A block of 21 MiB is a page of 22 MiB, as no other pool has one. */
 static void expect_single(struct xseg_allocator *allocator, const void *ptr)
 {
-    assert_int_equal(scene_block(allocator, ptr).bytes, 22 * MIB);
+    assert_int_equal(env_block(allocator, ptr).bytes, 22 * MIB);
 }
 
 static void lend_and_single_page(void **state)
@@ -692,7 +692,7 @@ static void lend_and_single_page(void **state)
 
     options.single_page = true;
     void *lent = lend(allocator, make(allocator, &options), 20 * MIB);
-    assert_int_equal(scene_block(allocator, lent).bytes, 40 * MIB);
+    assert_int_equal(env_block(allocator, lent).bytes, 40 * MIB);
     finish(allocator, NULL);
 }
 
@@ -703,9 +703,9 @@ static void no_split_and_single_page(void **state)
 
     options.single_page = true;
     struct xseg_pool *pool = make(allocator, &options);
-    expect_single(allocator, scene_alloc_in(allocator, pool, 21 * MIB, NULL));
-    void *small = scene_alloc_in(allocator, pool, 512, NULL);
-    assert_int_equal(scene_block(allocator, small).bytes, 2 * MIB);
+    expect_single(allocator, env_alloc_in(allocator, pool, 21 * MIB, NULL));
+    void *small = env_alloc_in(allocator, pool, 512, NULL);
+    assert_int_equal(env_block(allocator, small).bytes, 2 * MIB);
     finish(allocator, NULL);
 }
 
@@ -717,7 +717,7 @@ static void limit_and_single_page(void **state)
     options.single_page = true;
     struct xseg_pool *pool = make(allocator, &options);
     expect_refused(allocator, pool, 21 * MIB, XSEG_ERR_LIMIT);
-    (void)scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    (void)env_alloc_in(allocator, pool, 20 * MIB, NULL);
     finish(allocator, NULL);
 }
 
@@ -728,8 +728,8 @@ static void own_memory_and_single_page(void **state)
     struct xseg_pool *pool = NULL;
 
     options.single_page = true;
-    scene_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
-                       "single_page");
+    env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
+                     "single_page");
     finish(allocator, NULL);
 }
 
@@ -737,13 +737,13 @@ static void exportable_and_single_page(void **state)
 {
     OPTIONS(exportable, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct exported exported;
+    struct exported_handles exported;
 
     options.single_page = true;
-    void *ptr = scene_alloc_in(allocator, make(allocator, &options), 21 * MIB, NULL);
-    assert_int_equal(exported_try(allocator, ptr, XSEG_HANDLE_FD, &exported), XSEG_OK);
+    void *ptr = env_alloc_in(allocator, make(allocator, &options), 21 * MIB, NULL);
+    assert_int_equal(export_handles(allocator, ptr, XSEG_HANDLE_FD, &exported), XSEG_OK);
     assert_int_equal(exported.count, 1);
-    exported_drop(&exported);
+    export_handles_close(&exported);
     assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
     finish(allocator, NULL);
 }
@@ -753,7 +753,7 @@ static void single_page_and_pause(void **state)
     OPTIONS(single_page, true);
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = make(allocator, &options);
-    void *ptr = scene_alloc_in(allocator, pool, 21 * MIB, NULL);
+    void *ptr = env_alloc_in(allocator, pool, 21 * MIB, NULL);
     const uint64_t created = xseg_sim_calls("cuMemCreate");
 
     pause_and_resume(pool);
@@ -767,10 +767,10 @@ static void single_page_and_checkpoint(void **state)
     OPTIONS(single_page, true);
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = make(allocator, &options);
-    void *ptr = scene_alloc_in(allocator, pool, 21 * MIB, NULL);
+    void *ptr = env_alloc_in(allocator, pool, 21 * MIB, NULL);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
 
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     restore(pool, checkpoint);
     expect_single(allocator, ptr);
     finish(allocator, NULL);
@@ -781,11 +781,11 @@ static void single_page_and_capture(void **state)
     OPTIONS(single_page, true);
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = make(allocator, &options);
-    const xseg_stream stream = scene_stream();
+    const xseg_stream stream = env_stream();
 
-    scene_capture_begin(pool, stream);
-    expect_single(allocator, scene_alloc(allocator, 21 * MIB, stream));
-    scene_graph_destroy(scene_capture_end(pool, stream));
+    env_capture_begin(pool, stream);
+    expect_single(allocator, env_alloc(allocator, 21 * MIB, stream));
+    env_graph_destroy(env_capture_end_graph(pool, stream));
     finish(allocator, stream);
 }
 
@@ -796,7 +796,7 @@ static void single_page_and_route(void **state)
     struct xseg_pool *pool = make(allocator, &options);
 
     assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
-    expect_single(allocator, scene_alloc(allocator, 21 * MIB, NULL));
+    expect_single(allocator, env_alloc(allocator, 21 * MIB, NULL));
     assert_int_equal(xseg_route_end(pool), XSEG_OK);
     finish(allocator, NULL);
 }
@@ -806,12 +806,12 @@ static void single_page_and_release(void **state)
     OPTIONS(single_page, true);
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = make(allocator, &options), *other = make(allocator, &options);
-    void *ptr = scene_alloc_in(allocator, pool, 80 * MIB, NULL);
+    void *ptr = env_alloc_in(allocator, pool, 80 * MIB, NULL);
 
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     expect_refused(allocator, other, 80 * MIB, XSEG_ERR_NO_MEMORY);
-    scene_free(allocator, ptr);
-    (void)scene_alloc_in(allocator, other, 80 * MIB, NULL);
+    env_free(allocator, ptr);
+    (void)env_alloc_in(allocator, other, 80 * MIB, NULL);
     finish(allocator, NULL);
 }
 
@@ -820,31 +820,31 @@ static void single_page_and_release(void **state)
 static void pause_and_checkpoint(void **state)
 {
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    void *ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
     (void)state;
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
     assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_PAUSED);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     restore(pool, checkpoint);
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
     finish(allocator, NULL);
 }
 
 static void pause_and_capture(void **state)
 {
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream stream = env_stream();
 
     (void)state;
-    scene_capture_begin(pool, stream);
-    (void)scene_alloc(allocator, 20 * MIB, stream);
+    env_capture_begin(pool, stream);
+    (void)env_alloc(allocator, 20 * MIB, stream);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY);
-    scene_graph_destroy(scene_capture_end(pool, stream));
+    env_graph_destroy(env_capture_end_graph(pool, stream));
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     assert_int_equal(xseg_capture_begin(pool, stream), XSEG_ERR_PAUSED);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
@@ -854,14 +854,14 @@ static void pause_and_capture(void **state)
 static void pause_and_route(void **state)
 {
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_pool *pool = env_pool(allocator);
 
     (void)state;
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
     expect_refused(allocator, NULL, MIB, XSEG_ERR_PAUSED);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-    (void)scene_alloc(allocator, MIB, NULL);
+    (void)env_alloc(allocator, MIB, NULL);
     assert_int_equal(xseg_route_end(pool), XSEG_OK);
     finish(allocator, NULL);
 }
@@ -870,13 +870,13 @@ static void pause_and_release(void **state)
 {
     struct xseg_allocator *allocator = open_on(100);
     /* With a callback the handle stays valid after the release, as the pool has a block. */
-    struct xseg_pool *pool = scene_watched_pool(allocator);
-    (void)scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    struct xseg_pool *pool = env_observed_pool(allocator);
+    (void)env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
     (void)state;
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     assert_int_equal(reserved(allocator), 20 * MIB);
     finish(allocator, NULL);
@@ -887,34 +887,34 @@ static void pause_and_release(void **state)
 static void checkpoint_and_capture(void **state)
 {
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_pool *pool = env_pool(allocator);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool), *other = NULL;
-    const xseg_stream stream = scene_stream();
+    const xseg_stream stream = env_stream();
 
     (void)state;
-    scene_capture_begin(pool, stream);
-    void *ptr = scene_alloc(allocator, 20 * MIB, stream);
+    env_capture_begin(pool, stream);
+    void *ptr = env_alloc(allocator, 20 * MIB, stream);
     assert_int_equal(xseg_pool_checkpoint(pool, &other), XSEG_ERR_BUSY);
     assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY);
-    scene_graph_destroy(scene_capture_end(pool, stream));
+    env_graph_destroy(env_capture_end_graph(pool, stream));
     restore(pool, checkpoint);
-    assert_int_not_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
-    (void)scene_alloc_in(allocator, pool, 20 * MIB, stream);
+    assert_int_not_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
+    (void)env_alloc_in(allocator, pool, 20 * MIB, stream);
     finish(allocator, stream);
 }
 
 static void checkpoint_and_route(void **state)
 {
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_pool *pool = env_pool(allocator);
 
     (void)state;
     assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
-    void *ptr = scene_alloc(allocator, MIB, NULL);
+    void *ptr = env_alloc(allocator, MIB, NULL);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     restore(pool, checkpoint);
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
     assert_int_equal(xseg_route_end(pool), XSEG_OK);
     finish(allocator, NULL);
 }
@@ -922,8 +922,8 @@ static void checkpoint_and_route(void **state)
 static void checkpoint_and_release(void **state)
 {
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = scene_pool(allocator);
-    (void)scene_alloc_in(allocator, pool, MIB, NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    (void)env_alloc_in(allocator, pool, MIB, NULL);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool), *other = NULL;
 
     (void)state;
@@ -937,13 +937,13 @@ static void checkpoint_and_release(void **state)
 static void capture_and_route(void **state)
 {
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream stream = env_stream();
 
     (void)state;
-    scene_capture_begin(pool, stream);
+    env_capture_begin(pool, stream);
     assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_ERR_BUSY);
-    scene_graph_destroy(scene_capture_end(pool, stream));
+    env_graph_destroy(env_capture_end_graph(pool, stream));
     assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
     assert_int_equal(xseg_capture_begin(pool, stream), XSEG_ERR_BUSY);
     assert_int_equal(xseg_route_end(pool), XSEG_OK);
@@ -953,16 +953,16 @@ static void capture_and_route(void **state)
 static void capture_and_release(void **state)
 {
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream stream = env_stream();
 
     (void)state;
-    scene_capture_begin(pool, stream);
+    env_capture_begin(pool, stream);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     /* The capture holds it until its end. */
-    void *ptr = scene_alloc(allocator, 20 * MIB, stream);
-    assert_ptr_equal(scene_block(allocator, ptr).pool, pool);
-    scene_graph_destroy(scene_capture_end(pool, stream));
+    void *ptr = env_alloc(allocator, 20 * MIB, stream);
+    assert_ptr_equal(env_block(allocator, ptr).pool, pool);
+    env_graph_destroy(env_capture_end_graph(pool, stream));
     assert_int_equal(xseg_capture_begin(pool, stream), XSEG_ERR_ARGUMENT);
     finish(allocator, stream);
 }
@@ -970,16 +970,16 @@ static void capture_and_release(void **state)
 static void route_and_release(void **state)
 {
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_pool *pool = env_pool(allocator);
 
     (void)state;
     assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     /* The route holds it until its end. */
-    void *ptr = scene_alloc(allocator, MIB, NULL);
-    assert_ptr_equal(scene_block(allocator, ptr).pool, pool);
+    void *ptr = env_alloc(allocator, MIB, NULL);
+    assert_ptr_equal(env_block(allocator, ptr).pool, pool);
     assert_int_equal(xseg_route_end(pool), XSEG_OK);
-    assert_null(scene_block(allocator, scene_alloc(allocator, MIB, NULL)).pool);
+    assert_null(env_block(allocator, env_alloc(allocator, MIB, NULL)).pool);
     finish(allocator, NULL);
 }
 

@@ -14,11 +14,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/support/due.h"
-#include "tests/support/registrar.h"
-#include "tests/support/scene.h"
-#include "xseg/stats.h"
 #include "src/base/published.h"
+#include "tests/support/env.h"
+#include "tests/support/null_registrar.h"
+#include "tests/support/trim_due.h"
+#include "xseg/stats.h"
 
 static struct xseg_published seen;
 
@@ -87,17 +87,17 @@ static const struct xseg_published_pool *find_pool(const struct xseg_published_s
 
 static void nothing_is_published_without_the_key(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("publish:False");
+    struct xseg_allocator *allocator = env_open("publish:False");
     int file = -1;
 
     (void)state;
     assert_int_equal(find_files(&file), 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void the_head_names_the_process(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("publish:True");
+    struct xseg_allocator *allocator = env_open("publish:True");
     struct stat found;
     int file = -1;
 
@@ -115,14 +115,14 @@ static void the_head_names_the_process(void **state)
     assert_int_equal(found.st_size, sizeof(seen));
     assert_int_equal(fcntl(file, F_GET_SEALS) & (F_SEAL_SHRINK | F_SEAL_GROW),
                      F_SEAL_SHRINK | F_SEAL_GROW);
-    scene_close(allocator);
+    env_close(allocator);
     assert_int_equal(find_files(&file), 0);
 }
 
 static void expect_as_statistics(struct xseg_allocator *allocator)
 {
     const struct xseg_published_device *device = &read_frame()->devices[0];
-    const struct xseg_statistics stats = scene_stats(allocator);
+    const struct xseg_statistics stats = env_stats(allocator);
 
     assert_int_equal(device->live, stats.allocated_bytes[XSEG_STAT_ALL].current);
     assert_int_equal(device->pending, stats.active_bytes[XSEG_STAT_ALL].current - device->live);
@@ -143,14 +143,14 @@ static void expect_as_statistics(struct xseg_allocator *allocator)
 
 static void what_is_registered_is_told_by_pool(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("publish:True,expandable_segments:True");
-    const struct xseg_registrar registrar = registrar_of_nothing(true);
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_allocator *allocator = env_open("publish:True,expandable_segments:True");
+    const struct xseg_registrar registrar = null_registrar(true);
+    struct xseg_pool *pool = env_pool(allocator);
     uint64_t id[4];
 
     (void)state;
-    char *const block = scene_alloc(allocator, 30 * MIB, NULL);
-    char *const own = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
+    char *const block = env_alloc(allocator, 30 * MIB, NULL);
+    char *const own = env_alloc_in(allocator, pool, 50 * MIB, NULL);
     assert_int_equal(xseg_register(allocator, block, 10 * MIB, &registrar, &id[0]), XSEG_OK);
     assert_int_equal(xseg_register(allocator, own, 50 * MIB, &registrar, &id[1]), XSEG_OK);
     /* Published at once. */
@@ -159,29 +159,29 @@ static void what_is_registered_is_told_by_pool(void **state)
     assert_int_equal(find_pool(read_frame(), "default")->registered, 10 * MIB);
     assert_int_equal(find_pool(read_frame(), "1")->registered, 70 * MIB);
     /* Memory that stays behind its pool stays registered. */
-    scene_free(allocator, own);
+    env_free(allocator, own);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(xseg_register(allocator, block, MIB, &registrar, &id[3]), XSEG_OK);
     expect_as_statistics(allocator);
     assert_int_equal(find_pool(read_frame(), "ended")->registered, 70 * MIB);
     for (unsigned i = 0; i < 4; i++)
         assert_int_equal(xseg_unregister(allocator, id[i]), XSEG_OK);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 static void figures_are_those_of_the_statistics(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("publish:True,page_cache_mb:100");
-    struct xseg_pool *pool = scene_pool(allocator);
-    xseg_stream stream = scene_stream();
+    struct xseg_allocator *allocator = env_open("publish:True,page_cache_mb:100");
+    struct xseg_pool *pool = env_pool(allocator);
+    xseg_stream stream = env_stream();
     void *ptr = NULL;
 
     (void)state;
-    void *const large = scene_alloc(allocator, 30 * MIB, NULL);
+    void *const large = env_alloc(allocator, 30 * MIB, NULL);
     expect_as_statistics(allocator);
-    void *const used = scene_alloc(allocator, 5 * MIB, NULL);
-    void *const own = scene_alloc_in(allocator, pool, 3 * MIB, NULL);
+    void *const used = env_alloc(allocator, 5 * MIB, NULL);
+    void *const own = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     expect_as_statistics(allocator);
     assert_int_equal(read_frame()->device_count, 1);
     assert_int_equal(read_frame()->pool_count, 2);
@@ -197,9 +197,9 @@ static void figures_are_those_of_the_statistics(void **state)
     assert_int_equal(of->kind, XSEG_PUBLISHED_PRIVATE);
     assert_int_equal(of->number, 1);
     /* A block that waits for another stream is pending. */
-    scene_work(allocator, stream, used);
+    env_launch(allocator, stream, used);
     assert_int_equal(xseg_record_stream(allocator, used, stream), XSEG_OK);
-    scene_free(allocator, used);
+    env_free(allocator, used);
     await_frame(allocator);
     expect_as_statistics(allocator);
     assert_int_equal(read_frame()->devices[0].pending, 5 * MIB);
@@ -207,43 +207,43 @@ static void figures_are_those_of_the_statistics(void **state)
     assert_int_equal(xseg_alloc(allocator, 0, (size_t)1 << 45, NULL, &ptr), XSEG_ERR_NO_MEMORY);
     expect_as_statistics(allocator);
     assert_int_equal(read_frame()->devices[0].ooms, 1);
-    scene_free(allocator, large);
-    scene_free(allocator, own);
-    scene_empty_cache(allocator);
+    env_free(allocator, large);
+    env_free(allocator, own);
+    env_empty_cache(allocator);
     expect_as_statistics(allocator);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_stream_destroy(stream);
-    scene_close(allocator);
+    env_stream_destroy(stream);
+    env_close(allocator);
 }
 
 static void a_rejection_is_published_at_once(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("publish:True,throw_on_cudamalloc_oom:True");
+    struct xseg_allocator *allocator = env_open("publish:True,throw_on_cudamalloc_oom:True");
     void *ptr = NULL;
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     for (uint64_t i = 1; i < 4; i++) {
         assert_int_equal(xseg_alloc(allocator, 0, (size_t)1 << 45, NULL, &ptr), XSEG_ERR_NO_MEMORY);
         assert_int_equal(read_frame()->devices[0].rejections, i);
         assert_int_equal(read_frame()->devices[0].ooms, 0);
         expect_as_statistics(allocator);
     }
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void names_of_pools_are_shown(void **state)
 {
     struct xseg_pool_options options = {sizeof(options)};
-    struct xseg_allocator *allocator = scene_open("publish:True");
+    struct xseg_allocator *allocator = env_open("publish:True");
     struct xseg_pool *pool = NULL;
 
     (void)state;
     options.name = "kv cache";
     assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
-    void *const ptr = scene_alloc_in(allocator, pool, 3 * MIB, NULL);
+    void *const ptr = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     assert_non_null(find_pool(read_frame(), "\"kv cache\""));
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     /* What is cached of a pool that has ended is one row. */
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     await_frame(allocator);
@@ -251,21 +251,21 @@ static void names_of_pools_are_shown(void **state)
     const struct xseg_published_pool *of = find_pool(read_frame(), "ended");
     assert_non_null(of);
     assert_int_equal(of->cached, 20 * MIB);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void pools_without_a_row_are_added_up(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("publish:True");
+    struct xseg_allocator *allocator = env_open("publish:True");
     struct xseg_pool *pool[300];
     void *ptr[COUNT_OF(pool)];
-    const struct xseg_registrar registrar = registrar_of_nothing(false);
+    const struct xseg_registrar registrar = null_registrar(false);
     uint64_t live = 0, reserved = 0, id[2];
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
-        pool[i] = scene_pool(allocator);
-        ptr[i] = scene_alloc_in(allocator, pool[i], 1024 * (i + 1), NULL);
+        pool[i] = env_pool(allocator);
+        ptr[i] = env_alloc_in(allocator, pool[i], 1024 * (i + 1), NULL);
     }
     /* Of a pool with a row, and of one without. */
     assert_int_equal(xseg_register(allocator, ptr[0], 1024, &registrar, &id[0]), XSEG_OK);
@@ -283,7 +283,7 @@ static void pools_without_a_row_are_added_up(void **state)
     assert_int_equal(reserved, frame->devices[0].reserved);
     for (unsigned i = 1; i <= own; i++) {
         assert_int_equal(frame->pools[i].number, i);
-        assert_int_equal(frame->pools[i].live, scene_block(allocator, ptr[i - 1]).bytes);
+        assert_int_equal(frame->pools[i].live, env_block(allocator, ptr[i - 1]).bytes);
     }
     const struct xseg_published_pool *others = find_pool(frame, "others");
     assert_ptr_equal(others, &frame->pools[1 + own]);
@@ -296,10 +296,10 @@ static void pools_without_a_row_are_added_up(void **state)
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(xseg_unregister(allocator, id[i]), XSEG_OK);
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
-        scene_free(allocator, ptr[i]);
+        env_free(allocator, ptr[i]);
         assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
     }
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void each_open_device_has_its_rows(void **state)
@@ -309,7 +309,7 @@ static void each_open_device_has_its_rows(void **state)
 
     (void)state;
     settings.devices = COUNT_OF(ptr);
-    struct xseg_allocator *allocator = scene_open_on(&settings, "publish:True");
+    struct xseg_allocator *allocator = env_open_on(&settings, "publish:True");
     for (int i = 0; i < (int)COUNT_OF(ptr); i++)
         assert_int_equal(xseg_alloc(allocator, i, (size_t)(i + 1) * 2 * MIB, NULL, &ptr[i]),
                          XSEG_OK);
@@ -322,24 +322,24 @@ static void each_open_device_has_its_rows(void **state)
         assert_int_equal(frame->pools[i].ordinal, i);
     }
     for (unsigned i = 0; i < COUNT_OF(ptr); i++)
-        scene_free(allocator, ptr[i]);
-    scene_close(allocator);
+        env_free(allocator, ptr[i]);
+    env_close(allocator);
 }
 
 /* --- When it changes. --- */
 
 static void hits_uses_and_scrapes_change_nothing_and_a_tick_does(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("publish:True");
+    struct xseg_allocator *allocator = env_open("publish:True");
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 4096, NULL));
-    scene_free(allocator, scene_alloc(allocator, 4096, NULL));
+    env_free(allocator, env_alloc(allocator, 4096, NULL));
+    env_free(allocator, env_alloc(allocator, 4096, NULL));
     const uint64_t sequence = (read_frame(), seen.sequence);
     pass_time();
-    void *const ptr = scene_alloc(allocator, 4096, NULL);
+    void *const ptr = env_alloc(allocator, 4096, NULL);
     for (unsigned i = 0; i < 100; i++)
-        scene_free(allocator, scene_alloc(allocator, 4096, NULL));
+        env_free(allocator, env_alloc(allocator, 4096, NULL));
     /* A use may come with each hit, and a scrape changes nothing. */
     assert_int_equal(xseg_record_stream(allocator, ptr, NULL), XSEG_OK);
     assert_int_equal(xseg_metrics(allocator, NULL, 0, NULL), XSEG_OK);
@@ -347,29 +347,29 @@ static void hits_uses_and_scrapes_change_nothing_and_a_tick_does(void **state)
     assert_int_equal(seen.sequence, sequence);
     await_frame(allocator);
     assert_int_equal(read_frame()->devices[0].live, 4096);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* Each look is at what the call before it has left. */
 static void a_call_that_moves_memory_publishes_it(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("publish:True");
+    struct xseg_allocator *allocator = env_open("publish:True");
     struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_pool *pool = scene_pool(allocator);
-    xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    xseg_stream stream = env_stream();
     void *ptr = NULL;
 
     (void)state;
-    void *const own = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
+    void *const own = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     const uint64_t reserved = read_frame()->devices[0].reserved;
     assert_true(reserved >= 30 * MIB);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     assert_int_equal(read_frame()->devices[0].reserved, 0);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     assert_int_equal(read_frame()->devices[0].reserved, reserved);
-    scene_free(allocator, scene_alloc(allocator, 40 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 40 * MIB, NULL));
     assert_int_equal(read_frame()->devices[0].reserved, reserved + 40 * MIB);
     where.device = 0;
     limits.hard_bytes = reserved;
@@ -379,49 +379,49 @@ static void a_call_that_moves_memory_publishes_it(void **state)
     assert_int_equal(xseg_alloc(allocator, 0, 20 * MIB, NULL, &ptr), XSEG_ERR_LIMIT);
     limits.hard_bytes = reserved + 20 * MIB;
     assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 20 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
     assert_int_equal(read_frame()->devices[0].reserved, reserved + 20 * MIB);
     assert_int_equal(xseg_capture_begin(pool, stream), XSEG_OK);
     assert_int_equal(read_frame()->devices[0].reserved, reserved);
     assert_int_equal(xseg_capture_end(pool), XSEG_OK);
-    scene_free(allocator, own);
+    env_free(allocator, own);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_stream_destroy(stream);
-    scene_close(allocator);
+    env_stream_destroy(stream);
+    env_close(allocator);
 }
 
 static void the_background_thread_publishes(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("publish:True,background_thread:True,idle_ms:10");
+    struct xseg_allocator *allocator = env_open("publish:True,background_thread:True,idle_ms:10");
     uint64_t live = 0;
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 4096, NULL));
-    void *const ptr = scene_alloc(allocator, 8192, NULL);
+    env_free(allocator, env_alloc(allocator, 4096, NULL));
+    void *const ptr = env_alloc(allocator, 8192, NULL);
     for (unsigned i = 0; i < 1000 && live != 8192; i++) {
         pass_time();
         live = read_frame()->devices[0].live;
     }
     assert_int_equal(live, 8192);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 static void the_key_can_be_changed(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     int file = -1;
 
     (void)state;
-    void *const ptr = scene_alloc(allocator, 30 * MIB, NULL);
+    void *const ptr = env_alloc(allocator, 30 * MIB, NULL);
     for (unsigned i = 0; i < 3; i++) {
         assert_int_equal(xseg_config_set(allocator, "publish:True"), XSEG_OK);
         assert_int_equal(read_frame()->devices[0].live, 30 * MIB);
         assert_int_equal(xseg_config_set(allocator, "publish:False"), XSEG_OK);
         assert_int_equal(find_files(&file), 0);
     }
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* --- Threads. --- */
@@ -451,7 +451,7 @@ static void *reconfigure(void *self)
 
 static void it_is_published_while_threads_run(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("publish:True");
+    struct xseg_allocator *allocator = env_open("publish:True");
     pthread_t thread[3];
 
     (void)state;
@@ -475,18 +475,18 @@ static void it_is_published_while_threads_run(void **state)
     atomic_store(&ends, true);
     for (unsigned i = 0; i < COUNT_OF(thread); i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- What it does not come in the way of. --- */
 
 static void a_forked_child_changes_nothing(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("publish:True");
+    struct xseg_allocator *allocator = env_open("publish:True");
     int status = 0;
 
     (void)state;
-    void *const ptr = scene_alloc(allocator, 30 * MIB, NULL);
+    void *const ptr = env_alloc(allocator, 30 * MIB, NULL);
     const uint64_t sequence = (read_frame(), seen.sequence);
     const pid_t child = fork();
     assert_true(child >= 0);
@@ -496,8 +496,8 @@ static void a_forked_child_changes_nothing(void **state)
     assert_int_equal(status, 0);
     (void)read_frame();
     assert_int_equal(seen.sequence, sequence);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 static char logged[1024];
@@ -520,7 +520,7 @@ static void without_a_descriptor_the_allocator_works(void **state)
     int file = -1;
 
     (void)state;
-    options.driver = scene_driver();
+    options.driver = env_driver();
     options.log = keep_line;
     assert_int_equal(xseg_open("expandable_segments:True", &options, &allocator), XSEG_OK);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -543,15 +543,15 @@ static void without_a_descriptor_the_allocator_works(void **state)
 
 static void allocators_publish_apart(void **state)
 {
-    struct xseg_allocator *first = scene_open("publish:True"), *second = NULL;
+    struct xseg_allocator *first = env_open("publish:True"), *second = NULL;
     int file = -1;
 
     (void)state;
-    assert_int_equal(scene_try_open("publish:True", &second), XSEG_OK);
+    assert_int_equal(env_try_open("publish:True", &second), XSEG_OK);
     assert_int_equal(find_files(&file), 2);
     assert_int_equal(xseg_close(second), XSEG_OK);
     assert_int_equal(find_files(&file), 1);
-    scene_close(first);
+    env_close(first);
 }
 
 int main(void)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Elastic ranges: what commits and decommits do, what they cost, and what is refused. */
 #include "xseg/range.h"
-#include "tests/support/due.h"
-#include "tests/support/exported.h"
+#include "tests/support/exported_handles.h"
+#include "tests/support/trim_due.h"
 
 #include <string.h>
 
@@ -23,12 +23,12 @@ static void work(struct xseg_range *range, unsigned first, unsigned count, xseg_
 {
     const struct xseg_range_info at = info(range);
 
-    scene_work_at(stream, (char *)at.base + first * PAGE, count * PAGE);
+    env_launch_at(stream, (char *)at.base + first * PAGE, count * PAGE);
 }
 
 static void memory_comes_and_goes(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
 
     (void)state;
@@ -37,7 +37,7 @@ static void memory_comes_and_goes(void **state)
     commit(range, 10, 1, NULL);
     work(range, 3, 5, NULL);
     assert_int_equal(xseg_sim_used(0), 6 * PAGE);
-    const struct xseg_statistics stats = scene_stats(allocator);
+    const struct xseg_statistics stats = env_stats(allocator);
     assert_int_equal(stats.reserved_bytes[0].current, 6 * PAGE);
     assert_int_equal(stats.allocated_bytes[0].current, 6 * PAGE);
     assert_int_equal(stats.allocation[0].current, 0);
@@ -47,8 +47,8 @@ static void memory_comes_and_goes(void **state)
     decommit(range, 4, 2, NULL);
     assert_int_equal(xseg_sim_used(0), 6 * PAGE);
     assert_int_equal(info(range).pending_unmap_bytes, 2 * PAGE);
-    assert_int_equal(scene_stats(allocator).active_bytes[0].current, 6 * PAGE);
-    assert_int_equal(scene_stats(allocator).allocated_bytes[0].current, 4 * PAGE);
+    assert_int_equal(env_stats(allocator).active_bytes[0].current, 6 * PAGE);
+    assert_int_equal(env_stats(allocator).allocated_bytes[0].current, 4 * PAGE);
     xseg_sim_finish_all();
     decommit(range, 3, 1, NULL);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
@@ -56,7 +56,7 @@ static void memory_comes_and_goes(void **state)
     decommit(range, 10, 1, NULL);
     release(range);
     assert_int_equal(xseg_sim_used(0), 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* How often the driver has been called, but for questions about events. */
@@ -67,9 +67,9 @@ static uint64_t calls(void)
 
 static void taking_back_costs_nothing(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
-    xseg_stream other = scene_stream();
+    xseg_stream other = env_stream();
 
     (void)state;
     commit(range, 0, 8, NULL);
@@ -91,13 +91,13 @@ static void taking_back_costs_nothing(void **state)
     decommit(range, 2, 6, other);
     release(range);
     assert_int_equal(xseg_stream_retire(allocator, 0, other), XSEG_OK);
-    scene_stream_destroy(other);
-    scene_close(allocator);
+    env_stream_destroy(other);
+    env_close(allocator);
 }
 
 static void calls_are_made_by_the_run(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("page_cache_mb:1024");
+    struct xseg_allocator *allocator = env_open("page_cache_mb:1024");
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
 
     (void)state;
@@ -117,69 +117,65 @@ static void calls_are_made_by_the_run(void **state)
     assert_int_equal(xseg_sim_calls("cuMemSetAccess"), access + 1);
     decommit(range, 20, 16, NULL);
     release(range);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 #define TIB ((uint64_t)1 << 40)
 
 static void bad_input_changes_nothing(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range_options odd = {sizeof(odd)};
     struct xseg_range *range = NULL, *none = NULL;
 
     (void)state;
-    scene_expect_error(xseg_range_reserve(allocator, 0, MIB, NULL, &range), XSEG_ERR_ARGUMENT,
-                       "1048576");
+    env_expect_error(xseg_range_reserve(allocator, 0, MIB, NULL, &range), XSEG_ERR_ARGUMENT,
+                     "1048576");
     odd.page_bytes = 3 * MIB;
-    scene_expect_error(
-        xseg_range_reserve(allocator, 0, 6 * MIB, &odd, &range), XSEG_ERR_ARGUMENT,
-        "page_bytes is not a multiple of the granularity of device 0, 3145728 bytes");
+    env_expect_error(xseg_range_reserve(allocator, 0, 6 * MIB, &odd, &range), XSEG_ERR_ARGUMENT,
+                     "page_bytes is not a multiple of the granularity of device 0, 3145728 bytes");
     /* Segments have addresses, too, so the reason is the limit and not what is reserved. */
-    scene_free(allocator, scene_alloc(allocator, 4096, NULL));
-    scene_expect_error(xseg_range_reserve(allocator, 0, UINT64_MAX - PAGE + 1, NULL, &range),
-                       XSEG_ERR_NO_ADDRESSES, "reserve at most 35184372088832 bytes (32 TiB)");
-    scene_expect_error(xseg_range_reserve(allocator, 0, 32 * TIB + PAGE, NULL, &range),
-                       XSEG_ERR_NO_ADDRESSES,
-                       "size exceeds the virtual addresses of a device, 35184374185984 bytes");
+    env_free(allocator, env_alloc(allocator, 4096, NULL));
+    env_expect_error(xseg_range_reserve(allocator, 0, UINT64_MAX - PAGE + 1, NULL, &range),
+                     XSEG_ERR_NO_ADDRESSES, "reserve at most 35184372088832 bytes (32 TiB)");
+    env_expect_error(xseg_range_reserve(allocator, 0, 32 * TIB + PAGE, NULL, &range),
+                     XSEG_ERR_NO_ADDRESSES,
+                     "size exceeds the virtual addresses of a device, 35184374185984 bytes");
     range = reserve(allocator, 20 * TIB);
-    scene_expect_error(xseg_range_reserve(allocator, 0, 20 * TIB, NULL, &none),
-                       XSEG_ERR_NO_ADDRESSES,
-                       "out of virtual addresses on device 0, 21990232555520 bytes requested");
+    env_expect_error(xseg_range_reserve(allocator, 0, 20 * TIB, NULL, &none), XSEG_ERR_NO_ADDRESSES,
+                     "out of virtual addresses on device 0, 21990232555520 bytes requested");
     assert_int_equal(xseg_range_release(range), XSEG_OK);
     range = reserve(allocator, PAGES * PAGE);
     commit(range, 4, 4, NULL);
     const uint64_t before = calls();
-    scene_expect_error(xseg_range_commit(range, 6 * PAGE, 4 * PAGE, NULL), XSEG_ERR_ARGUMENT,
-                       "granule is committed, offset 12582912");
-    scene_expect_error(xseg_range_commit(range, MIB, PAGE, NULL), XSEG_ERR_ARGUMENT,
-                       "not a multiple of the page size");
-    scene_expect_error(xseg_range_commit(range, 0, PAGE + 512, NULL), XSEG_ERR_ARGUMENT,
-                       "not a multiple of the page size");
-    scene_expect_error(xseg_range_commit(range, 60 * PAGE, 5 * PAGE, NULL), XSEG_ERR_ARGUMENT,
-                       "the range has");
-    scene_expect_error(xseg_range_commit(range, UINT64_MAX - PAGE + 1, PAGE, NULL),
-                       XSEG_ERR_ARGUMENT, "the range has");
-    scene_expect_error(xseg_range_decommit(range, 3 * PAGE, 2 * PAGE, NULL), XSEG_ERR_ARGUMENT,
-                       "not committed");
-    scene_expect_error(xseg_range_decommit(range, 6 * PAGE, 3 * PAGE, NULL), XSEG_ERR_ARGUMENT,
-                       "granule is not committed, offset 16777216");
-    scene_expect_error(xseg_range_unhold(range, 4 * PAGE, PAGE, NULL), XSEG_ERR_ARGUMENT,
-                       "not held");
-    scene_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "8388608 bytes");
-    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated");
-    scene_expect_error(xseg_free(allocator, info(range).base), XSEG_ERR_NOT_ALLOCATED, "range");
+    env_expect_error(xseg_range_commit(range, 6 * PAGE, 4 * PAGE, NULL), XSEG_ERR_ARGUMENT,
+                     "granule is committed, offset 12582912");
+    env_expect_error(xseg_range_commit(range, MIB, PAGE, NULL), XSEG_ERR_ARGUMENT,
+                     "not a multiple of the page size");
+    env_expect_error(xseg_range_commit(range, 0, PAGE + 512, NULL), XSEG_ERR_ARGUMENT,
+                     "not a multiple of the page size");
+    env_expect_error(xseg_range_commit(range, 60 * PAGE, 5 * PAGE, NULL), XSEG_ERR_ARGUMENT,
+                     "the range has");
+    env_expect_error(xseg_range_commit(range, UINT64_MAX - PAGE + 1, PAGE, NULL), XSEG_ERR_ARGUMENT,
+                     "the range has");
+    env_expect_error(xseg_range_decommit(range, 3 * PAGE, 2 * PAGE, NULL), XSEG_ERR_ARGUMENT,
+                     "not committed");
+    env_expect_error(xseg_range_decommit(range, 6 * PAGE, 3 * PAGE, NULL), XSEG_ERR_ARGUMENT,
+                     "granule is not committed, offset 16777216");
+    env_expect_error(xseg_range_unhold(range, 4 * PAGE, PAGE, NULL), XSEG_ERR_ARGUMENT, "not held");
+    env_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "8388608 bytes");
+    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated");
+    env_expect_error(xseg_free(allocator, info(range).base), XSEG_ERR_NOT_ALLOCATED, "range");
     assert_int_equal(calls(), before);
     assert_int_equal(xseg_range_commit(range, 0, 0, NULL), XSEG_OK);
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
     decommit(range, 4, 4, NULL);
-    scene_expect_error(xseg_range_decommit(range, 4 * PAGE, PAGE, NULL), XSEG_ERR_ARGUMENT,
-                       "offset");
+    env_expect_error(xseg_range_decommit(range, 4 * PAGE, PAGE, NULL), XSEG_ERR_ARGUMENT, "offset");
     release(range);
-    scene_expect_error(xseg_range_commit(range, 0, PAGE, NULL), XSEG_ERR_ARGUMENT, "released");
-    scene_expect_error(xseg_range_release(range), XSEG_ERR_ARGUMENT, "released");
-    scene_expect_error(xseg_range_release(none), XSEG_ERR_ARGUMENT, "NULL");
-    scene_close(allocator);
+    env_expect_error(xseg_range_commit(range, 0, PAGE, NULL), XSEG_ERR_ARGUMENT, "released");
+    env_expect_error(xseg_range_release(range), XSEG_ERR_ARGUMENT, "released");
+    env_expect_error(xseg_range_release(none), XSEG_ERR_ARGUMENT, "NULL");
+    env_close(allocator);
 }
 
 /* What is committed stays within the limits of the device, of the pool and of the range, and moves when memory is short. */
@@ -191,49 +187,48 @@ static void limits_and_shortage(void **state)
 
     (void)state;
     settings.memory_bytes = 64 * PAGE;
-    struct xseg_allocator *allocator = scene_open_on(&settings, "hard_limit_mb:80");
+    struct xseg_allocator *allocator = env_open_on(&settings, "hard_limit_mb:80");
     options.limit_bytes = 36 * PAGE;
     assert_int_equal(xseg_range_reserve(allocator, 0, PAGES * PAGE, &options, &range), XSEG_OK);
     assert_int_equal(info(range).limit_bytes, 36 * PAGE);
-    scene_expect_error(xseg_range_commit(range, 0, 37 * PAGE, NULL), XSEG_ERR_LIMIT,
-                       "of the range");
+    env_expect_error(xseg_range_commit(range, 0, 37 * PAGE, NULL), XSEG_ERR_LIMIT, "of the range");
     commit(range, 0, 10, NULL);
-    void *block = scene_alloc(allocator, 20 * MIB, NULL);
-    scene_expect_error(xseg_range_commit(range, 10 * PAGE, 21 * PAGE, NULL), XSEG_ERR_LIMIT,
-                       "hard_limit_mb");
+    void *block = env_alloc(allocator, 20 * MIB, NULL);
+    env_expect_error(xseg_range_commit(range, 10 * PAGE, 21 * PAGE, NULL), XSEG_ERR_LIMIT,
+                     "hard_limit_mb");
     assert_int_equal(info(range).committed_bytes, 10 * PAGE);
     /* A cached block of another pool and another page size makes room. */
-    scene_free(allocator, block);
+    env_free(allocator, block);
     commit(range, 10, 26, NULL);
     assert_int_equal(xseg_sim_used(0), 36 * PAGE);
-    scene_expect_error(xseg_alloc(allocator, 0, 20 * MIB, NULL, &block), XSEG_ERR_LIMIT,
-                       "72.00 MiB allocated");
+    env_expect_error(xseg_alloc(allocator, 0, 20 * MIB, NULL, &block), XSEG_ERR_LIMIT,
+                     "72.00 MiB allocated");
     decommit(range, 0, 36, NULL);
-    block = scene_alloc(allocator, 20 * MIB, NULL);
-    scene_free(allocator, block);
+    block = env_alloc(allocator, 20 * MIB, NULL);
+    env_free(allocator, block);
     release(range);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Three mappings of a page are decommitted in one call, and a fourth one later: the page is charged until then. */
 static void mappings_of_one_page_go_together(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("page_cache_mb:1024");
+    struct xseg_allocator *allocator = env_open("page_cache_mb:1024");
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
-    xseg_stream stream = scene_stream(), other = scene_stream();
+    xseg_stream stream = env_stream(), other = env_stream();
 
     (void)state;
     commit(range, 2, 1, stream);
-    share(range, 1, range, 2);
-    share(range, 0, range, 2);
-    share(range, 5, range, 2);
+    alias(range, 1, range, 2);
+    alias(range, 0, range, 2);
+    alias(range, 5, range, 2);
     work(range, 0, 3, stream);
     work(range, 5, 1, other);
     decommit(range, 0, 3, stream);
-    assert_int_equal(scene_stats(allocator).allocated_bytes[0].current, PAGE);
+    assert_int_equal(env_stats(allocator).allocated_bytes[0].current, PAGE);
     decommit(range, 5, 1, other);
-    assert_int_equal(scene_stats(allocator).allocated_bytes[0].current, 0);
-    assert_int_equal(scene_stats(allocator).active_bytes[0].current, PAGE);
+    assert_int_equal(env_stats(allocator).allocated_bytes[0].current, 0);
+    assert_int_equal(env_stats(allocator).active_bytes[0].current, PAGE);
     assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
     commit(range, 20, 1, stream);
     assert_int_equal(info(range).mapped_bytes, 2 * PAGE);
@@ -243,18 +238,18 @@ static void mappings_of_one_page_go_together(void **state)
     release(range);
     assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
     assert_int_equal(xseg_stream_retire(allocator, 0, other), XSEG_OK);
-    scene_stream_destroy(stream);
-    scene_stream_destroy(other);
-    scene_close(allocator);
+    env_stream_destroy(stream);
+    env_stream_destroy(other);
+    env_close(allocator);
 }
 
 /* A range at its own limit waits for what leaves it.  If the device is full then, idle memory elsewhere is taken. */
 static void a_full_range_on_a_full_device(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("hard_limit_mb:10");
+    struct xseg_allocator *allocator = env_open("hard_limit_mb:10");
     struct xseg_range_options options = {sizeof(options)};
     struct xseg_range *range = NULL, *other = reserve(allocator, PAGES * PAGE);
-    xseg_stream stream = scene_stream();
+    xseg_stream stream = env_stream();
 
     (void)state;
     options.limit_bytes = 4 * PAGE;
@@ -265,7 +260,7 @@ static void a_full_range_on_a_full_device(void **state)
     assert_int_equal(xseg_range_alias(other, 0, PAGE, range, 0), XSEG_OK);
     assert_int_equal(xseg_range_hold(other, 0, PAGE), XSEG_OK);
     decommit(other, 0, 1, stream);
-    scene_free(allocator, scene_alloc(allocator, MIB, stream));
+    env_free(allocator, env_alloc(allocator, MIB, stream));
     work(range, 0, 1, stream);
     decommit(range, 0, 1, stream);
     assert_int_equal(xseg_sim_used(0), 5 * PAGE);
@@ -278,31 +273,31 @@ static void a_full_range_on_a_full_device(void **state)
     release(other);
     release(range);
     assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
-    scene_stream_destroy(stream);
-    scene_close(allocator);
+    env_stream_destroy(stream);
+    env_close(allocator);
 }
 
 /* Pages that a refused commit has made are not kept beyond page_cache_mb. */
 static void a_refusal_in_a_capture_keeps_no_pages(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
-    xseg_stream stream = scene_stream(), other = scene_stream();
+    xseg_stream stream = env_stream(), other = env_stream();
 
     (void)state;
     commit(range, 1, 1, stream);
     work(range, 1, 1, stream);
     decommit(range, 1, 1, stream);
     assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
-    scene_expect_error(xseg_range_commit(range, 0, 3 * PAGE, other), XSEG_ERR_BUSY, "capture");
+    env_expect_error(xseg_range_commit(range, 0, 3 * PAGE, other), XSEG_ERR_BUSY, "capture");
     assert_int_equal(xseg_sim_used(0), PAGE);
     assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
     release(range);
     assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
     assert_int_equal(xseg_stream_retire(allocator, 0, other), XSEG_OK);
-    scene_stream_destroy(stream);
-    scene_stream_destroy(other);
-    scene_close(allocator);
+    env_stream_destroy(stream);
+    env_stream_destroy(other);
+    env_close(allocator);
 }
 
 static struct xseg_allocator *open_with_bytes(const char *config)
@@ -311,7 +306,7 @@ static struct xseg_allocator *open_with_bytes(const char *config)
 
     settings.memory_bytes = GIB;
     settings.real_bytes = true;
-    return scene_open_on(&settings, config);
+    return env_open_on(&settings, config);
 }
 
 /* A range is paused and resumed with its pool, contents and all; holds are no obstacle. */
@@ -331,9 +326,9 @@ static void a_pool_pauses_its_ranges(void **state)
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(info(range).physical_bytes, 0);
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
-    scene_expect_error(xseg_range_commit(range, 9 * PAGE, PAGE, NULL), XSEG_ERR_PAUSED, "paused");
-    scene_expect_error(xseg_range_decommit(range, 0, PAGE, NULL), XSEG_ERR_PAUSED, "paused");
-    scene_expect_error(xseg_range_release(range), XSEG_ERR_PAUSED, "paused");
+    env_expect_error(xseg_range_commit(range, 9 * PAGE, PAGE, NULL), XSEG_ERR_PAUSED, "paused");
+    env_expect_error(xseg_range_decommit(range, 0, PAGE, NULL), XSEG_ERR_PAUSED, "paused");
+    env_expect_error(xseg_range_release(range), XSEG_ERR_PAUSED, "paused");
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     assert_int_equal(word[5 * PAGE / 4], 7);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
@@ -343,7 +338,7 @@ static void a_pool_pauses_its_ranges(void **state)
     assert_int_equal(xseg_range_unhold(range, 5 * PAGE, PAGE, NULL), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), 0);
     release(range);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static bool enter(void *context, struct xseg_registered *run)
@@ -362,7 +357,7 @@ static void leave(void *context, const struct xseg_registered *run)
 /* A held granule keeps its page over a decommit, so the allocator cannot be closed before the hold is released. */
 static void a_held_granule_keeps_the_allocator_open(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = NULL;
 
     (void)state;
@@ -371,9 +366,9 @@ static void a_held_granule_keeps_the_allocator_open(void **state)
     assert_int_equal(xseg_range_hold(range, PAGE, 4 * PAGE), XSEG_OK);
     decommit(range, 0, 3, NULL);
     /* Granules 1 and 2 are held; granules 3 and 4 have no memory. */
-    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY,
-                       "decommitted granules are held, 4194304 bytes on device 0; call "
-                       "xseg_range_unhold() first");
+    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY,
+                     "decommitted granules are held, 4194304 bytes on device 0; call "
+                     "xseg_range_unhold() first");
     assert_int_equal(xseg_range_unhold(range, PAGE, 4 * PAGE, NULL), XSEG_OK);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
 }
@@ -381,10 +376,10 @@ static void a_held_granule_keeps_the_allocator_open(void **state)
 /* Pinned and exported granules keep their page over a decommit, and go once they are let go of. */
 static void what_is_held_stays(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range_options options = {sizeof(options)};
     struct xseg_registrar registrar = {sizeof(registrar)};
-    struct exported exported;
+    struct exported_handles exported;
     struct xseg_range *range = NULL;
     uint64_t id = 0;
     unsigned runs = 0;
@@ -397,13 +392,14 @@ static void what_is_held_stays(void **state)
     assert_int_equal(xseg_pin(allocator, base + PAGE, 2 * PAGE), XSEG_OK);
     decommit(range, 0, 3, NULL);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
-    scene_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "committed");
+    env_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "committed");
     assert_int_equal(xseg_unpin(allocator, base + PAGE, 2 * PAGE), XSEG_OK);
-    assert_int_equal(exported_try(allocator, base + 3 * PAGE, XSEG_HANDLE_FD, &exported), XSEG_OK);
+    assert_int_equal(export_handles(allocator, base + 3 * PAGE, XSEG_HANDLE_FD, &exported),
+                     XSEG_OK);
     decommit(range, 3, 1, NULL);
     assert_int_equal(xseg_sim_used(0), PAGE);
-    scene_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "exported");
-    exported_drop(&exported);
+    env_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "exported");
+    export_handles_close(&exported);
     assert_int_equal(xseg_export_close(allocator, base + 3 * PAGE), XSEG_OK);
     registrar.context = &runs;
     registrar.enter = enter;
@@ -415,19 +411,19 @@ static void what_is_held_stays(void **state)
     decommit(range, 0, 1, NULL);
     decommit(range, 2, 1, NULL);
     assert_int_equal(runs, 0);
-    scene_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "registered");
+    env_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "registered");
     assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
     release(range);
     assert_int_equal(xseg_sim_used(0), 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* What is let go of leaves with the stream that it was decommitted on as well as with the one that let go of it. */
 static void what_is_let_go_of_waits_for_both_streams(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
-    xseg_stream stream = scene_stream(), other = scene_stream();
+    xseg_stream stream = env_stream(), other = env_stream();
 
     (void)state;
     commit(range, 0, 1, stream);
@@ -443,9 +439,9 @@ static void what_is_let_go_of_waits_for_both_streams(void **state)
     release(range);
     assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
     assert_int_equal(xseg_stream_retire(allocator, 0, other), XSEG_OK);
-    scene_stream_destroy(stream);
-    scene_stream_destroy(other);
-    scene_close(allocator);
+    env_stream_destroy(stream);
+    env_stream_destroy(other);
+    env_close(allocator);
 }
 
 struct seen {
@@ -481,10 +477,10 @@ static bool see_reason(void *context, const struct xseg_reason *reason)
 
 static void questions_know_ranges(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     struct xseg_explain_result explained = {sizeof(explained)};
-    xseg_stream stream = scene_stream();
+    xseg_stream stream = env_stream();
     struct seen seen = {0, 0, 0, NULL};
     uint64_t mapped = 0;
 
@@ -504,8 +500,7 @@ static void questions_know_ranges(void **state)
     assert_int_equal(xseg_for_each_mapping(allocator, NULL, see_mapping, &mapped), XSEG_OK);
     assert_int_equal(mapped, 6 * PAGE);
     assert_int_equal(xseg_snapshot(allocator, "/dev/null", NULL), XSEG_OK);
-    const struct xseg_block_info block =
-        scene_block(allocator, (char *)info(range).base + 7 * PAGE);
+    const struct xseg_block_info block = env_block(allocator, (char *)info(range).base + 7 * PAGE);
     assert_ptr_equal(block.base, (char *)info(range).base + 6 * PAGE);
     assert_int_equal(block.bytes, 2 * PAGE);
     xseg_sim_finish_all();
@@ -513,8 +508,8 @@ static void questions_know_ranges(void **state)
     decommit(range, 6, 2, NULL);
     release(range);
     assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
-    scene_stream_destroy(stream);
-    scene_close(allocator);
+    env_stream_destroy(stream);
+    env_close(allocator);
 }
 
 /* Prepared pages are left to their range, and go back after the time of idleness. */
@@ -524,11 +519,11 @@ static void prepared_pages_wait_for_their_range(void **state)
 
     (void)state;
     settings.memory_bytes = 64 * PAGE;
-    struct xseg_allocator *allocator = scene_open_with_clock(&settings, "idle_ms:1000");
+    struct xseg_allocator *allocator = env_open_with_clock(&settings, "idle_ms:1000");
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     assert_int_equal(xseg_range_prepare(range, 8 * PAGE - 1), XSEG_OK);
     assert_int_equal(info(range).prepared_bytes, 8 * PAGE);
-    void *block = scene_alloc(allocator, MIB, NULL);
+    void *block = env_alloc(allocator, MIB, NULL);
     assert_int_equal(info(range).prepared_bytes, 8 * PAGE);
     const uint64_t creates = xseg_sim_calls("cuMemCreate");
     commit(range, 0, 3, NULL);
@@ -540,10 +535,10 @@ static void prepared_pages_wait_for_their_range(void **state)
     }
     assert_int_equal(info(range).prepared_bytes, 0);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
-    scene_free(allocator, block);
+    env_free(allocator, block);
     decommit(range, 0, 3, NULL);
     release(range);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* A quota is kept from everything else, and cannot be promised twice. */
@@ -554,33 +549,33 @@ static void a_quota_is_kept(void **state)
 
     (void)state;
     settings.memory_bytes = 64 * PAGE;
-    struct xseg_allocator *allocator = scene_open_on(&settings, "hard_limit_mb:64");
+    struct xseg_allocator *allocator = env_open_on(&settings, "hard_limit_mb:64");
     struct xseg_range *one = reserve(allocator, PAGES * PAGE),
                       *two = reserve(allocator, PAGES * PAGE);
     assert_int_equal(xseg_range_set_quota(one, 20 * PAGE), XSEG_OK);
-    scene_expect_error(xseg_range_set_quota(two, 13 * PAGE), XSEG_ERR_LIMIT,
-                       "41943040 bytes reserved by quotas");
-    scene_expect_error(xseg_range_commit(two, 0, 13 * PAGE, NULL), XSEG_ERR_LIMIT, "");
+    env_expect_error(xseg_range_set_quota(two, 13 * PAGE), XSEG_ERR_LIMIT,
+                     "41943040 bytes reserved by quotas");
+    env_expect_error(xseg_range_commit(two, 0, 13 * PAGE, NULL), XSEG_ERR_LIMIT, "");
     commit(two, 0, 12, NULL);
-    scene_expect_error(xseg_alloc(allocator, 0, MIB, NULL, &block), XSEG_ERR_LIMIT, "");
+    env_expect_error(xseg_alloc(allocator, 0, MIB, NULL, &block), XSEG_ERR_LIMIT, "");
     commit(one, 0, 20, NULL);
     assert_int_equal(info(one).quota_bytes, 20 * PAGE);
     decommit(one, 0, 10, NULL);
-    scene_expect_error(xseg_alloc(allocator, 0, MIB, NULL, &block), XSEG_ERR_LIMIT, "");
+    env_expect_error(xseg_alloc(allocator, 0, MIB, NULL, &block), XSEG_ERR_LIMIT, "");
     assert_int_equal(xseg_range_set_quota(one, 0), XSEG_OK);
-    block = scene_alloc(allocator, MIB, NULL);
-    scene_free(allocator, block);
+    block = env_alloc(allocator, MIB, NULL);
+    env_free(allocator, block);
     decommit(one, 10, 10, NULL);
     decommit(two, 0, 12, NULL);
     release(one);
     release(two);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* A commit does not use the page of an alias that the driver did not unmap. */
 static void a_stuck_alias_is_no_page_of_a_commit(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     struct xseg_sim_fault access = XSEG_SIM_FAULT_INIT, unmap = XSEG_SIM_FAULT_INIT;
 
@@ -592,8 +587,8 @@ static void a_stuck_alias_is_no_page_of_a_commit(void **state)
     unmap.every = 1;
     assert_int_equal(xseg_sim_fault_set(0, &access), XSEG_OK);
     assert_int_equal(xseg_sim_fault_set(1, &unmap), XSEG_OK);
-    scene_expect_error(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
-    scene_expect_error(xseg_range_commit(range, 3 * PAGE, 3 * PAGE, NULL), XSEG_ERR_DRIVER, "999");
+    env_expect_error(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
+    env_expect_error(xseg_range_commit(range, 3 * PAGE, 3 * PAGE, NULL), XSEG_ERR_DRIVER, "999");
     assert_int_equal(info(range).mapped_bytes, PAGE);
     assert_int_equal(xseg_sim_fault_set(1, NULL), XSEG_OK);
     commit(range, 3, 3, NULL);
@@ -602,13 +597,13 @@ static void a_stuck_alias_is_no_page_of_a_commit(void **state)
     decommit(range, 0, 1, NULL);
     decommit(range, 3, 3, NULL);
     release(range);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Other granules of the range can be used. */
 static void a_stuck_alias_blocks_no_other_granule(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     struct xseg_sim_fault access = XSEG_SIM_FAULT_INIT, unmap = XSEG_SIM_FAULT_INIT;
 
@@ -620,39 +615,39 @@ static void a_stuck_alias_blocks_no_other_granule(void **state)
     unmap.every = 1;
     assert_int_equal(xseg_sim_fault_set(0, &access), XSEG_OK);
     assert_int_equal(xseg_sim_fault_set(1, &unmap), XSEG_OK);
-    scene_expect_error(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
+    env_expect_error(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
     const uint64_t unmaps = xseg_sim_calls("cuMemUnmap");
     assert_int_equal(xseg_range_alias(range, 5 * PAGE, PAGE, range, 0), XSEG_OK);
     commit(range, 6, 1, NULL);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), unmaps);
-    scene_expect_error(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
+    env_expect_error(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
     assert_int_equal(xseg_sim_fault_set(1, NULL), XSEG_OK);
     assert_int_equal(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), XSEG_OK);
     decommit(range, 0, 1, NULL);
     decommit(range, 4, 3, NULL);
     release(range);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* A commit in a capture creates and maps; a decommit waits for its end, and a held granule longer. */
 static void captures_see_ranges(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
-    struct xseg_pool *pool = scene_pool(allocator);
-    xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    xseg_stream stream = env_stream();
 
     (void)state;
     commit(range, 0, 4, stream);
-    scene_capture_begin(pool, stream);
+    env_capture_begin(pool, stream);
     commit(range, 4, 2, stream);
     assert_int_equal(xseg_range_hold(range, 4 * PAGE, PAGE), XSEG_OK);
     decommit(range, 0, 2, stream);
     decommit(range, 4, 2, stream);
     commit(range, 0, 1, stream);
     assert_int_equal(xseg_sim_used(0), 6 * PAGE);
-    scene_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "committed");
-    struct CUgraph_st *graph = scene_capture_end(pool, stream);
+    env_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "committed");
+    struct CUgraph_st *graph = env_capture_end_graph(pool, stream);
     /* The first look records the events, the next one finds them complete. */
     commit(range, 10, 1, stream);
     commit(range, 11, 1, stream);
@@ -660,19 +655,19 @@ static void captures_see_ranges(void **state)
     assert_int_equal(xseg_range_unhold(range, 4 * PAGE, PAGE, stream), XSEG_OK);
     decommit(range, 10, 2, stream);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
-    scene_graph_destroy(graph);
+    env_graph_destroy(graph);
     decommit(range, 0, 1, stream);
     decommit(range, 2, 2, stream);
     release(range);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
-    scene_stream_destroy(stream);
-    scene_close(allocator);
+    env_stream_destroy(stream);
+    env_close(allocator);
 }
 
 static void a_range_without_memory_ends_with_the_allocator(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("page_cache_mb:100");
+    struct xseg_allocator *allocator = env_open("page_cache_mb:100");
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
 
     (void)state;
@@ -680,22 +675,22 @@ static void a_range_without_memory_ends_with_the_allocator(void **state)
     work(range, 0, 4, NULL);
     decommit(range, 0, 4, NULL);
     assert_int_equal(xseg_range_prepare(range, 2 * PAGE), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void a_lost_device_keeps_its_host_side(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE), *other = reserve(allocator, PAGE);
 
     (void)state;
     commit(range, 0, 4, NULL);
     decommit(range, 0, 1, NULL);
     assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 700), XSEG_OK);
-    scene_expect_error(xseg_range_commit(range, 8 * PAGE, PAGE, NULL), XSEG_ERR_DEVICE_LOST, "");
-    scene_expect_error(xseg_range_commit(range, 8 * PAGE, PAGE, NULL), XSEG_ERR_DEVICE_LOST, "");
-    scene_expect_error(xseg_range_alias(other, 0, PAGE, range, PAGE), XSEG_ERR_DEVICE_LOST, "");
-    scene_expect_error(xseg_range_prepare(range, PAGE), XSEG_ERR_DEVICE_LOST, "");
+    env_expect_error(xseg_range_commit(range, 8 * PAGE, PAGE, NULL), XSEG_ERR_DEVICE_LOST, "");
+    env_expect_error(xseg_range_commit(range, 8 * PAGE, PAGE, NULL), XSEG_ERR_DEVICE_LOST, "");
+    env_expect_error(xseg_range_alias(other, 0, PAGE, range, PAGE), XSEG_ERR_DEVICE_LOST, "");
+    env_expect_error(xseg_range_prepare(range, PAGE), XSEG_ERR_DEVICE_LOST, "");
     decommit(range, 1, 3, NULL);
     release(range);
     assert_int_equal(xseg_close(allocator), XSEG_OK);

@@ -4,8 +4,8 @@
 
 #include "tests/support/ranges.h"
 #include "xseg/observer.h"
-#include "xseg/share.h"
 #include "xseg/range.h"
+#include "xseg/share.h"
 
 #define GRANULES 16u
 
@@ -53,8 +53,8 @@ static void a_pause_unmaps_all_aliases(void **state)
 
     (void)state;
     commit(range, 0, 3, NULL);
-    share(range, 8, range, 1);
-    share(range, 10, range, 1);
+    alias(range, 8, range, 1);
+    alias(range, 10, range, 1);
     *word(range, 8) = 7;
     *word(range, 2) = 8;
     pause(range);
@@ -75,7 +75,7 @@ static void a_pause_unmaps_all_aliases(void **state)
     decommit(range, 8, 1, NULL);
     decommit(range, 10, 1, NULL);
     release(range);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Work that may use the memory is in the way of a pause. */
@@ -83,21 +83,21 @@ static void work_is_in_the_way(void **state)
 {
     struct xseg_allocator *allocator = open_devices(NULL);
     struct xseg_range *range = reserve(allocator);
-    xseg_stream stream = scene_stream();
+    xseg_stream stream = env_stream();
 
     (void)state;
     commit(range, 0, 1, stream);
-    scene_work_at(stream, word(range, 0), PAGE);
-    scene_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
-                       "has pending work");
+    env_launch_at(stream, word(range, 0), PAGE);
+    env_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
+                     "has pending work");
     assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
     pause(range);
     resume(range);
     decommit(range, 0, 1, stream);
     release(range);
     assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
-    scene_stream_destroy(stream);
-    scene_close(allocator);
+    env_stream_destroy(stream);
+    env_close(allocator);
 }
 
 /* Each stream for which granules were committed is in the way, however many there are, and whose entry it has. */
@@ -109,33 +109,33 @@ static void any_of_many_streams_is_in_the_way(void **state)
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
-        stream[i] = scene_stream();
+        stream[i] = env_stream();
         commit(range, i, 1, stream[i]);
     }
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
-        scene_work_at(stream[i], word(range, i), PAGE);
-        scene_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_NOTHING, NULL),
-                           XSEG_ERR_BUSY, "has pending work");
+        env_launch_at(stream[i], word(range, i), PAGE);
+        env_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
+                         "has pending work");
         assert_int_equal(xseg_sim_finish(stream[i]), XSEG_OK);
         decommit(range, i, 1, stream[i]);
         assert_int_equal(xseg_stream_retire(allocator, 0, stream[i]), XSEG_OK);
-        scene_stream_destroy(stream[i]);
+        env_stream_destroy(stream[i]);
     }
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
-        stream[i] = scene_stream();
+        stream[i] = env_stream();
         commit(range, i, 1, stream[i]);
-        scene_work_at(stream[i], word(range, i), PAGE);
-        scene_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_NOTHING, NULL),
-                           XSEG_ERR_BUSY, "has pending work");
+        env_launch_at(stream[i], word(range, i), PAGE);
+        env_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
+                         "has pending work");
         assert_int_equal(xseg_sim_finish(stream[i]), XSEG_OK);
     }
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
         decommit(range, i, 1, stream[i]);
         assert_int_equal(xseg_stream_retire(allocator, 0, stream[i]), XSEG_OK);
-        scene_stream_destroy(stream[i]);
+        env_stream_destroy(stream[i]);
     }
     release(range);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Let calls about a granule fail. */
@@ -165,12 +165,12 @@ static void a_resume_maps_one_page_at_all_aliases(void **state)
 
     (void)state;
     commit(range, 0, 1, NULL);
-    share(range, 8, range, 0);
+    alias(range, 8, range, 0);
     *word(range, 0) = 7;
     pause(range);
     refuse(0, "cuMemSetAccess", range, 8);
     refuse(1, "cuMemUnmap", range, 8);
-    scene_expect_error(xseg_pool_resume(info(range).pool), XSEG_ERR_DRIVER, "999");
+    env_expect_error(xseg_pool_resume(info(range).pool), XSEG_ERR_DRIVER, "999");
     refuse_nothing();
     resume(range);
     assert_int_equal(*word(range, 8), 7);
@@ -180,7 +180,7 @@ static void a_resume_maps_one_page_at_all_aliases(void **state)
     decommit(range, 0, 1, NULL);
     decommit(range, 8, 1, NULL);
     release(range);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Memory that leaves, and whose stream has passed, is in no pause's way: it goes. */
@@ -188,11 +188,11 @@ static void what_has_left_is_not_in_the_way(void **state)
 {
     struct xseg_allocator *allocator = open_devices(NULL);
     struct xseg_range *range = reserve(allocator);
-    xseg_stream stream = scene_stream();
+    xseg_stream stream = env_stream();
 
     (void)state;
     commit(range, 0, 2, stream);
-    scene_work_at(stream, word(range, 0), PAGE);
+    env_launch_at(stream, word(range, 0), PAGE);
     decommit(range, 0, 1, stream);
     assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
     pause(range);
@@ -201,13 +201,13 @@ static void what_has_left_is_not_in_the_way(void **state)
     assert_int_equal(xseg_sim_used(0), PAGE);
     assert_int_equal(xseg_range_hold(range, PAGE, PAGE), XSEG_OK);
     decommit(range, 1, 1, stream);
-    scene_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
-                       "held in a range");
+    env_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
+                     "held in a range");
     assert_int_equal(xseg_range_unhold(range, PAGE, PAGE, stream), XSEG_OK);
     release(range);
     assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
-    scene_stream_destroy(stream);
-    scene_close(allocator);
+    env_stream_destroy(stream);
+    env_close(allocator);
 }
 
 /* The pool is charged until the last mapping is removed, whichever range committed the page; ranges of other pools have no
@@ -223,8 +223,8 @@ static void a_pool_is_charged_until_the_last_mapping(void **state)
     (void)state;
     where.pool = info(range).pool;
     commit(range, 0, 1, NULL);
-    scene_expect_error(xseg_range_alias(third, 0, PAGE, range, 0), XSEG_ERR_ARGUMENT, "pools");
-    share(other, 4, range, 0);
+    env_expect_error(xseg_range_alias(third, 0, PAGE, range, 0), XSEG_ERR_ARGUMENT, "pools");
+    alias(other, 4, range, 0);
     *word(range, 0) = 7;
     decommit(range, 0, 1, NULL);
     release(range);
@@ -237,7 +237,7 @@ static void a_pool_is_charged_until_the_last_mapping(void **state)
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 0);
     release(other);
     release(third);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* The range that committed a page is charged for it as long as it maps the page, at whichever granule; ranges with aliases are
@@ -249,8 +249,8 @@ static void a_range_is_charged_while_it_maps_the_page(void **state)
 
     (void)state;
     commit(range, 0, 1, NULL);
-    share(range, 2, range, 0);
-    share(other, 4, range, 0);
+    alias(range, 2, range, 0);
+    alias(other, 4, range, 0);
     decommit(range, 0, 1, NULL);
     assert_int_equal(info(range).physical_bytes, PAGE);
     assert_int_equal(info(other).physical_bytes, 0);
@@ -259,14 +259,14 @@ static void a_range_is_charged_while_it_maps_the_page(void **state)
     assert_int_equal(info(range).physical_bytes, 0);
     assert_int_equal(info(other).physical_bytes, 0);
     assert_int_equal(xseg_sim_used(0), PAGE);
-    share(range, 0, other, 4);
+    alias(range, 0, other, 4);
     assert_int_equal(info(range).physical_bytes, 0);
     decommit(range, 0, 1, NULL);
     decommit(other, 4, 1, NULL);
     assert_int_equal(xseg_sim_used(0), 0);
     release(range);
     release(other);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* A granule that leaves with a page of others gets one of its own, behind the work that it left with. */
@@ -274,19 +274,19 @@ static void a_commit_gives_a_page_of_its_own(void **state)
 {
     struct xseg_allocator *allocator = open_devices(NULL);
     struct xseg_range *range = reserve(allocator), *reader = reserve_beside(allocator, range);
-    xseg_stream stream = scene_stream();
+    xseg_stream stream = env_stream();
 
     (void)state;
     commit(range, 0, 3, stream);
     *word(range, 0) = 7;
-    share(range, 8, range, 0);
-    share(reader, 0, range, 1);
+    alias(range, 8, range, 0);
+    alias(reader, 0, range, 1);
     decommit(range, 1, 1, stream);
-    scene_work_at(stream, word(range, 8), PAGE);
+    env_launch_at(stream, word(range, 8), PAGE);
     decommit(range, 8, 1, stream);
     assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
-    scene_expect_error(xseg_range_commit(range, 8 * PAGE, PAGE, stream), XSEG_ERR_BUSY,
-                       "page is aliased");
+    env_expect_error(xseg_range_commit(range, 8 * PAGE, PAGE, stream), XSEG_ERR_BUSY,
+                     "page is aliased");
     assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
     commit(range, 8, 1, stream);
     assert_int_equal(xseg_sim_launch_on(stream, UINT64_MAX, (uintptr_t)word(reader, 0), PAGE),
@@ -298,9 +298,9 @@ static void a_commit_gives_a_page_of_its_own(void **state)
     assert_int_equal(info(range).recommits, 0);
     assert_int_equal(info(reader).recommits, 1); /* no other mapping was left */
     assert_int_equal(xseg_range_hold(range, 10 * PAGE, PAGE), XSEG_OK);
-    share(range, 10, range, 0);
+    alias(range, 10, range, 0);
     decommit(range, 10, 1, stream);
-    scene_expect_error(xseg_range_commit(range, 10 * PAGE, PAGE, stream), XSEG_ERR_BUSY, "held");
+    env_expect_error(xseg_range_commit(range, 10 * PAGE, PAGE, stream), XSEG_ERR_BUSY, "held");
     assert_int_equal(xseg_range_unhold(range, 10 * PAGE, PAGE, stream), XSEG_OK);
     decommit(range, 8, 1, stream);
     decommit(range, 0, 1, stream);
@@ -309,8 +309,8 @@ static void a_commit_gives_a_page_of_its_own(void **state)
     release(range);
     release(reader);
     assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
-    scene_stream_destroy(stream);
-    scene_close(allocator);
+    env_stream_destroy(stream);
+    env_close(allocator);
 }
 
 /* So do several, whichever streams they leave with. */
@@ -318,13 +318,13 @@ static void a_commit_waits_for_all_streams(void **state)
 {
     struct xseg_allocator *allocator = open_devices(NULL);
     struct xseg_range *range = reserve(allocator);
-    xseg_stream stream[2] = {scene_stream(), scene_stream()};
+    xseg_stream stream[2] = {env_stream(), env_stream()};
 
     (void)state;
     commit(range, 0, 2, stream[0]);
     for (unsigned i = 0; i < 2; i++) {
-        share(range, 8 + i, range, i);
-        scene_work_at(stream[i], word(range, 8 + i), PAGE);
+        alias(range, 8 + i, range, i);
+        env_launch_at(stream[i], word(range, 8 + i), PAGE);
         decommit(range, 8 + i, 1, stream[i]);
     }
     commit(range, 8, 2, stream[0]);
@@ -334,9 +334,9 @@ static void a_commit_waits_for_all_streams(void **state)
     release(range);
     for (unsigned i = 0; i < 2; i++) {
         assert_int_equal(xseg_stream_retire(allocator, 0, stream[i]), XSEG_OK);
-        scene_stream_destroy(stream[i]);
+        env_stream_destroy(stream[i]);
     }
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* A range that an observer ends, once, as soon as it is told of anything. */
@@ -358,7 +358,7 @@ static uint64_t observe_the_end(struct xseg_allocator *allocator, struct xseg_ra
     uint64_t id = 0;
 
     commit(other, 0, 1, stream);
-    scene_work_at(stream, word(other, 0), PAGE);
+    env_launch_at(stream, word(other, 0), PAGE);
     decommit(other, 0, 1, stream);
     observer.context = ended;
     observer.on_unmap = end_range;
@@ -371,22 +371,22 @@ static void a_range_ends_beneath_a_call(void **state)
 {
     struct xseg_allocator *allocator = open_devices(NULL);
     struct xseg_range *other = reserve(allocator);
-    xseg_stream stream = scene_stream(), first = scene_stream();
+    xseg_stream stream = env_stream(), first = env_stream();
 
     (void)state;
     for (unsigned i = 0; i < 2; i++) {
         struct xseg_range *range = reserve(allocator), *ended = range;
 
         commit(range, 0, 1, stream);
-        share(range, 8, range, 0);
-        scene_work_at(stream, word(range, 0), PAGE);
+        alias(range, 8, range, 0);
+        env_launch_at(stream, word(range, 0), PAGE);
         const uint64_t id = observe_the_end(allocator, &ended, other, first);
         decommit(range, 0, 1, stream);
         decommit(range, 8, 1, stream);
         assert_int_equal(xseg_sim_finish(first), XSEG_OK);
-        scene_expect_error(i == 0 ? xseg_range_commit(range, 8 * PAGE, PAGE, stream)
-                                  : xseg_range_release(range),
-                           XSEG_ERR_ARGUMENT, "released");
+        env_expect_error(i == 0 ? xseg_range_commit(range, 8 * PAGE, PAGE, stream)
+                                : xseg_range_release(range),
+                         XSEG_ERR_ARGUMENT, "released");
         assert_null(ended);
         assert_int_equal(xseg_observer_remove(allocator, id), XSEG_OK);
         assert_int_equal(xseg_sim_used(0), 0);
@@ -394,9 +394,9 @@ static void a_range_ends_beneath_a_call(void **state)
     release(other);
     assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
     assert_int_equal(xseg_stream_retire(allocator, 0, first), XSEG_OK);
-    scene_stream_destroy(stream);
-    scene_stream_destroy(first);
-    scene_close(allocator);
+    env_stream_destroy(stream);
+    env_stream_destroy(first);
+    env_close(allocator);
 }
 
 /* Or while idle memory is given back for a quota. */
@@ -410,12 +410,12 @@ static void a_range_ends_beneath_a_quota(void **state)
     commit(other, 4, 4, NULL);
     const uint64_t id = observe_the_end(allocator, &ended, other, NULL);
     xseg_sim_finish_all();
-    scene_expect_error(xseg_range_set_quota(range, 16 * PAGE), XSEG_ERR_ARGUMENT, "released");
+    env_expect_error(xseg_range_set_quota(range, 16 * PAGE), XSEG_ERR_ARGUMENT, "released");
     assert_null(ended);
     assert_int_equal(xseg_observer_remove(allocator, id), XSEG_OK);
     decommit(other, 4, 4, NULL);
     release(other);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 int main(void)

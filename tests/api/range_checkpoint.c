@@ -48,13 +48,13 @@ static struct stage open_stage(bool real_bytes, const char *config)
 
     settings.memory_bytes = GIB;
     settings.real_bytes = real_bytes;
-    stage.allocator = scene_open_on(&settings, config);
+    stage.allocator = env_open_on(&settings, config);
     assert_int_equal(cuInit(0), 0);
     assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 0);
     assert_int_equal(cuCtxPushCurrent_v2(context), 0);
-    stage.pool = scene_pool(stage.allocator);
+    stage.pool = env_pool(stage.allocator);
     stage.range = reserve(&stage);
-    stage.stream = scene_stream();
+    stage.stream = env_stream();
     return stage;
 }
 
@@ -69,10 +69,10 @@ static void close_stage(struct stage *stage)
         assert_int_equal(xseg_range_release(stage->range), XSEG_OK);
     assert_int_equal(xseg_pool_release(stage->pool), XSEG_OK);
     assert_int_equal(xseg_stream_retire(stage->allocator, 0, stage->stream), XSEG_OK);
-    scene_stream_destroy(stage->stream);
+    env_stream_destroy(stage->stream);
     assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
     assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
-    scene_close(stage->allocator);
+    env_close(stage->allocator);
 }
 
 static void hold(struct xseg_range *range, unsigned first, unsigned count)
@@ -137,12 +137,12 @@ static struct seen look(const struct stage *stage)
 static void expect_refused(const struct stage *stage, const char *word)
 {
     const struct seen before = look(stage);
-    const struct xseg_statistics stats = scene_stats(stage->allocator);
+    const struct xseg_statistics stats = env_stats(stage->allocator);
 
-    scene_expect_error(xseg_pool_restore(stage->pool, stage->checkpoint, NULL, NULL), XSEG_ERR_BUSY,
-                       word);
+    env_expect_error(xseg_pool_restore(stage->pool, stage->checkpoint, NULL, NULL), XSEG_ERR_BUSY,
+                     word);
     const struct seen after = look(stage);
-    const struct xseg_statistics now = scene_stats(stage->allocator);
+    const struct xseg_statistics now = env_stats(stage->allocator);
     assert_memory_equal(&before, &after, sizeof(before));
     assert_memory_equal(stats.allocated_bytes, now.allocated_bytes, sizeof(now.allocated_bytes));
     assert_memory_equal(stats.active_bytes, now.active_bytes, sizeof(now.active_bytes));
@@ -162,7 +162,7 @@ static void what_was_held_comes_back(void **state)
     *word_of(range, 5) = 9;
     hold(range, 2, 4);
     take(&stage);
-    const struct xseg_statistics then = scene_stats(stage.allocator);
+    const struct xseg_statistics then = env_stats(stage.allocator);
     decommit(range, 3, 1, NULL);
     decommit(range, 5, 1, stage.stream);
     assert_int_equal(info(range).committed_bytes, 2 * PAGE);
@@ -174,7 +174,7 @@ static void what_was_held_comes_back(void **state)
     assert_int_equal(info(range).recommits, recommits + 2);
     assert_int_equal(*word_of(range, 3), 7);
     assert_int_equal(*word_of(range, 5), 9);
-    const struct xseg_statistics now = scene_stats(stage.allocator);
+    const struct xseg_statistics now = env_stats(stage.allocator);
     assert_int_equal(now.allocated_bytes[0].current, then.allocated_bytes[0].current);
     assert_int_equal(now.allocated_bytes[0].peak, then.allocated_bytes[0].peak);
     assert_int_equal(now.active_bytes[0].current, then.active_bytes[0].current);
@@ -218,7 +218,7 @@ static void the_stream_has_to_pass(void **state)
 {
     struct stage stage = open_stage(true, NULL);
     struct xseg_range *range = stage.range;
-    void *block = scene_alloc_in(stage.allocator, stage.pool, 3 * MIB, NULL);
+    void *block = env_alloc_in(stage.allocator, stage.pool, 3 * MIB, NULL);
 
     (void)state;
     commit(range, 0, 4, stage.stream);
@@ -231,7 +231,7 @@ static void the_stream_has_to_pass(void **state)
     work(&stage, 2, stage.stream);
     decommit(range, 2, 2, stage.stream);
     commit(range, 6, 1, NULL);
-    scene_free(stage.allocator, block);
+    env_free(stage.allocator, block);
     expect_refused(&stage, "synchronize the stream before the restore");
     const uint64_t waits = xseg_sim_calls("cuStreamWaitEvent");
     xseg_sim_advance(3 * SECOND);
@@ -241,8 +241,8 @@ static void the_stream_has_to_pass(void **state)
     assert_int_equal(xseg_sim_calls("cuEventSynchronize"), 0);
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
     assert_int_equal(*word_of(range, 2), 5);
-    assert_int_equal(scene_block(stage.allocator, block).state, XSEG_BLOCK_ALLOCATED);
-    scene_free(stage.allocator, block);
+    assert_int_equal(env_block(stage.allocator, block).state, XSEG_BLOCK_ALLOCATED);
+    env_free(stage.allocator, block);
     decommit(range, 0, 4, NULL);
     close_stage(&stage);
 }
@@ -260,7 +260,7 @@ static void a_pool_of_blocks_and_ranges(void **state)
     struct xseg_range *early = stage.range, *twin = reserve(&stage), *late = NULL;
     struct stage apart = {.allocator = stage.allocator};
     struct xseg_range *other = reserve(&apart);
-    void *kept = scene_alloc_in(stage.allocator, stage.pool, 3 * MIB, NULL), *added;
+    void *kept = env_alloc_in(stage.allocator, stage.pool, 3 * MIB, NULL), *added;
     unsigned moved[2] = {0, 0};
     bool exactly = false;
 
@@ -271,7 +271,7 @@ static void a_pool_of_blocks_and_ranges(void **state)
     commit(twin, 5, 5, NULL);
     commit(other, 0, 2, NULL);
     take(&stage);
-    const struct xseg_statistics then = scene_stats(stage.allocator);
+    const struct xseg_statistics then = env_stats(stage.allocator);
     const struct seen before = look(&stage);
     late = reserve(&stage);
     commit(late, 0, 3, NULL);
@@ -283,8 +283,8 @@ static void a_pool_of_blocks_and_ranges(void **state)
     commit(twin, 0, 5, NULL);
     commit(twin, 10, 1, NULL);
     decommit(other, 0, 1, NULL);
-    added = scene_alloc_in(stage.allocator, stage.pool, 5 * MIB, NULL);
-    scene_free(stage.allocator, kept);
+    added = env_alloc_in(stage.allocator, stage.pool, 5 * MIB, NULL);
+    env_free(stage.allocator, kept);
     assert_int_equal(xseg_pool_restore(stage.pool, stage.checkpoint, note_moved, moved), XSEG_OK);
     assert_int_equal(moved[true], 1);
     assert_int_equal(moved[false], 1);
@@ -298,7 +298,7 @@ static void a_pool_of_blocks_and_ranges(void **state)
     assert_int_equal(info(early).committed_bytes, 5 * PAGE);
     /* What is held stays with its memory: it leaves. */
     assert_int_equal(info(early).pending_unmap_bytes, 10 * PAGE);
-    const struct xseg_statistics now = scene_stats(stage.allocator);
+    const struct xseg_statistics now = env_stats(stage.allocator);
     assert_int_equal(now.allocated_bytes[0].current, then.allocated_bytes[0].current - PAGE);
     assert_int_equal(now.allocation[0].current, then.allocation[0].current);
     assert_int_equal(look(&stage).bytes[XSEG_BLOCK_ALLOCATED], before.bytes[XSEG_BLOCK_ALLOCATED]);
@@ -307,7 +307,7 @@ static void a_pool_of_blocks_and_ranges(void **state)
     decommit(early, 10, 3, NULL);
     decommit(twin, 5, 5, NULL);
     decommit(other, 1, 1, NULL);
-    scene_free(stage.allocator, kept);
+    env_free(stage.allocator, kept);
     assert_int_equal(xseg_range_release(twin), XSEG_OK);
     assert_int_equal(xseg_range_release(late), XSEG_OK);
     assert_int_equal(xseg_range_release(other), XSEG_OK);
@@ -324,12 +324,12 @@ static void figures_come_back(void **state)
     hold(range, 1, 1);
     commit(range, 0, 3, NULL);
     take(&stage);
-    const struct xseg_statistics then = scene_stats(stage.allocator);
+    const struct xseg_statistics then = env_stats(stage.allocator);
     decommit(range, 1, 1, NULL);
     commit(range, 3, 9, stage.stream);
-    scene_stream_wait(NULL, stage.stream);
+    env_stream_wait(NULL, stage.stream);
     restore(&stage);
-    const struct xseg_statistics now = scene_stats(stage.allocator);
+    const struct xseg_statistics now = env_stats(stage.allocator);
     for (unsigned group = 0; group < COUNT_OF(now.reserved_bytes); group++) {
         assert_int_equal(now.reserved_bytes[group].current, then.reserved_bytes[group].current);
         assert_int_equal(now.allocated_bytes[group].current, then.allocated_bytes[group].current);
@@ -351,8 +351,8 @@ static void a_paused_pool_is_not_restored(void **state)
     commit(range, 0, 2, NULL);
     assert_int_equal(xseg_pool_pause(stage.pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
     take(&stage);
-    scene_expect_error(xseg_pool_restore(stage.pool, stage.checkpoint, NULL, NULL), XSEG_ERR_PAUSED,
-                       "paused");
+    env_expect_error(xseg_pool_restore(stage.pool, stage.checkpoint, NULL, NULL), XSEG_ERR_PAUSED,
+                     "paused");
     assert_int_equal(xseg_pool_resume(stage.pool), XSEG_OK);
     commit(range, 2, 2, NULL);
     restore(&stage);
@@ -367,12 +367,12 @@ static void memory_that_is_gone(void **state)
 {
     struct stage stage = open_stage(true, NULL);
     struct xseg_range *range = stage.range;
-    void *block = scene_alloc_in(stage.allocator, stage.pool, 3 * MIB, NULL);
+    void *block = env_alloc_in(stage.allocator, stage.pool, 3 * MIB, NULL);
 
     (void)state;
     commit(range, 0, 4, NULL);
     take(&stage);
-    scene_free(stage.allocator, block);
+    env_free(stage.allocator, block);
     decommit(range, 3, 1, NULL);
     commit(range, 8, 1, NULL);
     expect_refused(&stage, "memory of the checkpoint has been released");
@@ -380,7 +380,7 @@ static void memory_that_is_gone(void **state)
     commit(range, 3, 1, NULL);
     restore(&stage);
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
-    scene_free(stage.allocator, block);
+    env_free(stage.allocator, block);
     decommit(range, 0, 4, NULL);
     close_stage(&stage);
 }
@@ -447,10 +447,10 @@ static void a_range_in_the_place_of_a_block(void **state)
 
     (void)state;
     assert_int_equal(xseg_range_release(stage.range), XSEG_OK);
-    char *block = scene_alloc_in(stage.allocator, stage.pool, 30 * MIB, NULL);
+    char *block = env_alloc_in(stage.allocator, stage.pool, 30 * MIB, NULL);
     take(&stage);
     take_addresses(&rest);
-    scene_free(stage.allocator, block);
+    env_free(stage.allocator, block);
     where.pool = stage.pool;
     assert_int_equal(xseg_trim(stage.allocator, &where, NULL, &done), XSEG_OK);
     stage.range = reserve(&stage);
@@ -501,7 +501,7 @@ static void all_mappings_of_a_page_are_decommitted(void **state)
     work(&stage, 8, NULL);
     restore(&stage);
     assert_int_equal(info(other).pending_unmap_bytes, PAGE);
-    assert_int_equal(scene_stats(stage.allocator).active_bytes[0].current, 2 * PAGE);
+    assert_int_equal(env_stats(stage.allocator).active_bytes[0].current, 2 * PAGE);
     xseg_sim_finish_all();
     decommit(range, 0, 1, NULL);
     assert_int_equal(xseg_sim_used(0), 0);
@@ -522,11 +522,10 @@ static void came(void *context, const struct xseg_mapping *mapping)
 
     if (mapping->pool != within->stage->pool)
         return;
-    scene_expect_error(xseg_pool_checkpoint(within->stage->pool, &checkpoint), XSEG_ERR_BUSY,
-                       "another call");
-    scene_expect_error(
-        xseg_pool_restore(within->stage->pool, within->stage->checkpoint, NULL, NULL),
-        XSEG_ERR_BUSY, "another call");
+    env_expect_error(xseg_pool_checkpoint(within->stage->pool, &checkpoint), XSEG_ERR_BUSY,
+                     "another call");
+    env_expect_error(xseg_pool_restore(within->stage->pool, within->stage->checkpoint, NULL, NULL),
+                     XSEG_ERR_BUSY, "another call");
     within->refused++;
 }
 
@@ -554,7 +553,7 @@ static void a_driver_that_refuses(void **state)
 {
     struct stage stage = open_stage(true, NULL);
     struct xseg_range *range = stage.range;
-    void *block = scene_alloc_in(stage.allocator, stage.pool, 3 * MIB, NULL);
+    void *block = env_alloc_in(stage.allocator, stage.pool, 3 * MIB, NULL);
 
     (void)state;
     hold(range, 0, 1);
@@ -564,19 +563,19 @@ static void a_driver_that_refuses(void **state)
     commit(range, 4, 1, NULL);
     commit(range, 6, 1, NULL);
     commit(range, 8, 1, NULL);
-    scene_free(stage.allocator, block);
+    env_free(stage.allocator, block);
     for (unsigned nth = 1; nth <= 3; nth += 2) {
         const struct seen before = look(&stage);
 
         assert_int_equal(xseg_sim_fail("cuEventRecord", nth, 999), XSEG_OK);
-        scene_expect_error(xseg_pool_restore(stage.pool, stage.checkpoint, NULL, NULL),
-                           XSEG_ERR_DRIVER, "999");
+        env_expect_error(xseg_pool_restore(stage.pool, stage.checkpoint, NULL, NULL),
+                         XSEG_ERR_DRIVER, "999");
         const struct seen after = look(&stage);
         assert_memory_equal(&before, &after, sizeof(before));
     }
     restore(&stage);
     assert_int_equal(info(range).mapped_bytes, 2 * PAGE);
-    scene_free(stage.allocator, block);
+    env_free(stage.allocator, block);
     let_go(range, 0, 1);
     decommit(range, 0, 2, NULL);
     close_stage(&stage);

@@ -21,15 +21,15 @@ static struct xseg_range *reserve(struct xseg_allocator *allocator)
 /* A commit of which the second part gets no memory leaves none beneath the first. */
 static void all_or_nothing(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator);
 
     (void)state;
     commit(range, 1, 1, NULL);
-    scene_work_at(NULL, (char *)info(range).base + PAGE, PAGE);
+    env_launch_at(NULL, (char *)info(range).base + PAGE, PAGE);
     decommit(range, 1, 1, NULL);
     assert_int_equal(xseg_sim_fail("cuMemCreate", 2, 999), XSEG_OK);
-    scene_expect_error(xseg_range_commit(range, 0, 3 * PAGE, NULL), XSEG_ERR_DRIVER, "999");
+    env_expect_error(xseg_range_commit(range, 0, 3 * PAGE, NULL), XSEG_ERR_DRIVER, "999");
     assert_int_equal(info(range).mapped_bytes, PAGE);
     assert_int_equal(info(range).pending_unmap_bytes, PAGE);
     commit(range, 0, 3, NULL);
@@ -37,13 +37,13 @@ static void all_or_nothing(void **state)
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
     decommit(range, 0, 3, NULL);
     release(range);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Idle pages of one pool serve a range of another. */
 static void idle_pages_are_everybodys(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("page_cache_mb:1024");
+    struct xseg_allocator *allocator = env_open("page_cache_mb:1024");
     struct xseg_range *range = reserve(allocator), *other = reserve(allocator);
 
     (void)state;
@@ -56,7 +56,7 @@ static void idle_pages_are_everybodys(void **state)
     decommit(other, 8, 4, NULL);
     release(range);
     release(other);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static bool count_shortage(void *context, const struct xseg_oom_info *shortage)
@@ -69,7 +69,7 @@ static bool count_shortage(void *context, const struct xseg_oom_info *shortage)
 /* At a limit, pages that were made ahead serve the range, and count as what it was promised: nobody is asked for memory. */
 static void pages_made_ahead_at_a_limit(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("hard_limit_mb:32");
+    struct xseg_allocator *allocator = env_open("hard_limit_mb:32");
     struct xseg_range *range = reserve(allocator), *other = reserve(allocator);
     struct xseg_observer observer = {sizeof(observer)};
     unsigned shortages = 0;
@@ -83,7 +83,7 @@ static void pages_made_ahead_at_a_limit(void **state)
     commit(other, 0, 8, NULL);
     assert_int_equal(xseg_range_prepare(range, 8 * PAGE), XSEG_OK);
     assert_int_equal(xseg_sim_used(0), 16 * PAGE);
-    scene_expect_error(xseg_range_prepare(other, PAGE), XSEG_ERR_LIMIT, "");
+    env_expect_error(xseg_range_prepare(other, PAGE), XSEG_ERR_LIMIT, "");
     const uint64_t creates = xseg_sim_calls("cuMemCreate");
     commit(range, 0, 8, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
@@ -94,7 +94,7 @@ static void pages_made_ahead_at_a_limit(void **state)
     decommit(other, 0, 8, NULL);
     release(range);
     release(other);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* What an observer gets while it is told that memory came. */
@@ -126,7 +126,7 @@ static void limits_hold_while_observers_are_told(void **state)
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = scene_open(config[i]);
+        struct xseg_allocator *allocator = env_open(config[i]);
         struct xseg_range_options options = {sizeof(options)};
         struct xseg_observer observer = {sizeof(observer)};
         struct greedy greedy = {0};
@@ -147,7 +147,7 @@ static void limits_hold_while_observers_are_told(void **state)
         decommit(greedy.range, 0, 3, NULL);
         decommit(greedy.range, 8, 1, NULL);
         release(greedy.range);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
@@ -173,29 +173,29 @@ static void pools_that_have_none(void **state)
 
     (void)state;
     settings.devices = 2;
-    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     own.memory.alloc = give_none;
     own.memory.free = take_none;
     assert_int_equal(xseg_pool_create(allocator, 1, NULL, &pool), XSEG_OK);
     assert_int_equal(xseg_pool_create(allocator, 1, &own, &strange), XSEG_OK);
     options.pool = pool;
-    scene_expect_error(xseg_range_reserve(allocator, 0, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
-                       "use a pool of device 0");
+    env_expect_error(xseg_range_reserve(allocator, 0, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
+                     "use a pool of device 0");
     options.name = "cache";
-    scene_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
-                       "name is set together with pool");
+    env_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
+                     "name is set together with pool");
     options.name = NULL;
     options.exportable = true;
-    scene_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
-                       "exportable is set together with pool");
+    env_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
+                     "exportable is set together with pool");
     options.exportable = false;
     options.rdma = true;
-    scene_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
-                       "rdma is set together with pool");
+    env_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
+                     "rdma is set together with pool");
     options.rdma = false;
     options.pool = strange;
-    scene_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
-                       "memory functions");
+    env_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
+                     "memory functions");
     assert_int_equal(xseg_pool_release(strange), XSEG_OK);
     options.pool = pool;
     assert_int_equal(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_OK);
@@ -206,7 +206,7 @@ static void pools_that_have_none(void **state)
     commit(range, 0, 1, NULL);
     decommit(range, 0, 1, NULL);
     release(range);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void *release_range(void *context)
@@ -252,7 +252,7 @@ static void a_range_is_released_while_a_refusal_is_reported(void **state)
     (void)state;
     settings.memory_bytes = 4 * PAGE;
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-    options.driver = scene_driver();
+    options.driver = env_driver();
     options.log = release_when_short;
     options.log_context = &to_release;
     assert_int_equal(xseg_open("oom_snapshot:/dev/null", &options, &allocator), XSEG_OK);
@@ -263,7 +263,7 @@ static void a_range_is_released_while_a_refusal_is_reported(void **state)
     assert_int_equal(xseg_range_commit(range, 0, GRANULES * PAGE, NULL), XSEG_ERR_NO_MEMORY);
     assert_null(to_release);
     assert_int_equal(count, 1);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 int main(void)

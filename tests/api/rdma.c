@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/support/due.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/trim_due.h"
 
 #define NOT_SUPPORTED 801
 #define INVALID       1
@@ -34,11 +34,11 @@ static struct xseg_pool *make_pool(struct xseg_allocator *allocator, bool rdma)
 /* Whether what a pool, or the default pool, allocates is reachable. */
 static bool makes_reachable(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
 {
-    void *block = pool == NULL ? scene_alloc(allocator, bytes, NULL)
-                               : scene_alloc_in(allocator, pool, bytes, NULL);
+    void *block = pool == NULL ? env_alloc(allocator, bytes, NULL)
+                               : env_alloc_in(allocator, pool, bytes, NULL);
     const bool answer = is_reachable(block);
 
-    scene_free(allocator, block);
+    env_free(allocator, block);
     return answer;
 }
 
@@ -48,52 +48,52 @@ static void the_key_says_so_for_all_pools(void **state)
 {
     (void)state;
     for (unsigned on = 0; on < 2; on++) {
-        struct xseg_allocator *allocator = scene_open(on != 0 ? "rdma:True" : NULL);
+        struct xseg_allocator *allocator = env_open(on != 0 ? "rdma:True" : NULL);
         struct xseg_pool *pool = make_pool(allocator, false);
 
         assert_int_equal(makes_reachable(allocator, NULL, 1000), on);
         assert_int_equal(makes_reachable(allocator, NULL, 30 * MIB), on);
         assert_int_equal(makes_reachable(allocator, pool, 30 * MIB), on);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
 static void the_option_says_so_for_one_pool(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator, true);
 
     (void)state;
     assert_true(makes_reachable(allocator, pool, 30 * MIB));
     assert_true(makes_reachable(allocator, pool, 1000));
     assert_false(makes_reachable(allocator, NULL, 30 * MIB));
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void classic_segments_and_guarded_blocks_have_them_too(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("rdma:True,expandable_segments:False");
+    struct xseg_allocator *allocator = env_open("rdma:True,expandable_segments:False");
 
     (void)state;
     assert_true(makes_reachable(allocator, NULL, 30 * MIB));
-    scene_close(allocator);
-    allocator = scene_open("rdma:True,guard_page:True");
+    env_close(allocator);
+    allocator = env_open("rdma:True,guard_page:True");
     assert_true(makes_reachable(allocator, NULL, 30 * MIB));
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void a_pool_comes_back_with_such_pages(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator, true);
-    void *block = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
+    void *block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
     (void)state;
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     assert_true(is_reachable(block));
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 /* --- What is never mixed up. --- */
@@ -103,20 +103,20 @@ static void idle_pages_serve_their_kind_only(void **state)
 {
     (void)state;
     for (unsigned i = 0; i < 4; i++) {
-        struct xseg_allocator *allocator = scene_open("page_cache_mb:1000,idle_ms:0");
+        struct xseg_allocator *allocator = env_open("page_cache_mb:1000,idle_ms:0");
         struct xseg_pool *from = make_pool(allocator, i % 2 != 0);
         struct xseg_pool *to = make_pool(allocator, i / 2 != 0);
 
-        scene_free(allocator, scene_alloc_in(allocator, from, 40 * MIB, NULL));
+        env_free(allocator, env_alloc_in(allocator, from, 40 * MIB, NULL));
         assert_int_equal(xseg_pool_release(from), XSEG_OK);
         assert_int_equal(trim_due(allocator, UINT64_MAX), XSEG_OK);
-        assert_int_equal(scene_stats(allocator).idle_page_bytes, 40 * MIB);
+        assert_int_equal(env_stats(allocator).idle_page_bytes, 40 * MIB);
         const uint64_t created = xseg_sim_calls("cuMemCreate");
-        void *block = scene_alloc_in(allocator, to, 40 * MIB, NULL);
+        void *block = env_alloc_in(allocator, to, 40 * MIB, NULL);
         assert_int_equal(is_reachable(block), i / 2);
         assert_int_equal(xseg_sim_calls("cuMemCreate") - created, i % 2 == i / 2 ? 0 : 2);
-        scene_free(allocator, block);
-        scene_close(allocator);
+        env_free(allocator, block);
+        env_close(allocator);
     }
 }
 
@@ -128,16 +128,16 @@ static void a_steal_makes_the_right_kind(void **state)
         struct xseg_sim_settings settings = {sizeof(settings)};
 
         settings.memory_bytes = 200 * MIB;
-        struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
+        struct xseg_allocator *allocator = env_open_on(&settings, NULL);
         struct xseg_pool *from = make_pool(allocator, rdma == 0);
         struct xseg_pool *to = make_pool(allocator, rdma != 0);
-        scene_free(allocator, scene_alloc_in(allocator, from, 160 * MIB, NULL));
+        env_free(allocator, env_alloc_in(allocator, from, 160 * MIB, NULL));
         assert_int_equal(xseg_pool_release(from), XSEG_OK);
-        char *block = scene_alloc_in(allocator, to, 160 * MIB, NULL);
+        char *block = env_alloc_in(allocator, to, 160 * MIB, NULL);
         for (size_t at = 0; at < 160 * MIB; at += 2 * MIB)
             assert_int_equal(is_reachable(block + at), rdma);
-        scene_free(allocator, block);
-        scene_close(allocator);
+        env_free(allocator, block);
+        env_close(allocator);
     }
 }
 
@@ -146,19 +146,19 @@ static void a_steal_makes_the_right_kind(void **state)
 /* The trial is the first creation behind those of the device's opening. */
 static void refuse_the_trial(struct xseg_allocator *allocator, int error)
 {
-    scene_free(allocator, scene_alloc(allocator, 1000, NULL));
+    env_free(allocator, env_alloc(allocator, 1000, NULL));
     assert_int_equal(xseg_sim_fail("cuMemCreate", 1, error), XSEG_OK);
 }
 
 static void a_refusal_is_one_sentence_and_pages_without(void **state)
 {
     static const int errors[] = {NOT_SUPPORTED, INVALID};
-    struct scene_heard told;
+    struct env_log told;
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(errors); i++) {
         assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-        struct xseg_allocator *allocator = scene_open_heard(NULL, &told);
+        struct xseg_allocator *allocator = env_open_logged(NULL, &told);
         refuse_the_trial(allocator, errors[i]);
         struct xseg_pool *pool = make_pool(allocator, true);
         assert_true(xseg_sim_failed());
@@ -169,7 +169,7 @@ static void a_refusal_is_one_sentence_and_pages_without(void **state)
         /* Nothing is tried again. */
         assert_false(makes_reachable(allocator, make_pool(allocator, true), 30 * MIB));
         assert_int_equal(told.lines, 1);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
@@ -185,7 +185,7 @@ static void a_trial_uses_what_it_has_made(void **state)
         {XSEG_SIM_RDMA_IGNORED, "driver ignores the flag for GPUDirect RDMA"},
         {XSEG_SIM_RDMA_ABSENT, "cuMemCreate"},
     };
-    struct scene_heard told;
+    struct env_log told;
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -193,41 +193,41 @@ static void a_trial_uses_what_it_has_made(void **state)
 
         settings.rdma = cases[i].rdma;
         assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-        struct xseg_allocator *allocator = scene_open_heard("rdma:True", &told);
+        struct xseg_allocator *allocator = env_open_logged("rdma:True", &told);
         assert_false(makes_reachable(allocator, NULL, 30 * MIB));
         assert_int_equal(told.lines, 1);
         assert_non_null(strstr(told.line, cases[i].reason));
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
 static void memory_is_tried_when_there_is_some(void **state)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
-    struct scene_heard told;
+    struct env_log told;
     void *block = NULL;
 
     (void)state;
     settings.memory_bytes = 200 * MIB;
-    struct xseg_allocator *holder = scene_open_on(&settings, NULL);
-    void *all = scene_alloc(holder, 200 * MIB, NULL);
-    struct xseg_allocator *allocator = scene_open_heard("rdma:True", &told);
+    struct xseg_allocator *holder = env_open_on(&settings, NULL);
+    void *all = env_alloc(holder, 200 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open_logged("rdma:True", &told);
     struct xseg_pool *pool = make_pool(allocator, false);
     assert_int_equal(xseg_alloc(allocator, 0, 1000, NULL, &block), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(scene_try_alloc_in(allocator, pool, 1000, &block), XSEG_ERR_NO_MEMORY);
-    scene_free(holder, all);
-    scene_empty_cache(holder);
+    assert_int_equal(env_try_alloc_in(allocator, pool, 1000, &block), XSEG_ERR_NO_MEMORY);
+    env_free(holder, all);
+    env_empty_cache(holder);
     assert_int_equal(xseg_close(holder), XSEG_OK);
     /* Segments that were reserved meanwhile have no memory, so theirs is made for it as well. */
     assert_true(makes_reachable(allocator, NULL, 1000));
     assert_true(makes_reachable(allocator, pool, 1000));
     assert_int_equal(told.lines, 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void memory_that_is_not_the_drivers_is_refused(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("rdma:True");
+    struct xseg_allocator *allocator = env_open("rdma:True");
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
@@ -236,11 +236,11 @@ static void memory_that_is_not_the_drivers_is_refused(void **state)
     options.memory.alloc = (void *(*)(void *, size_t, int, xseg_stream))(uintptr_t)16;
     options.memory.free = (void (*)(void *, void *, size_t, int, xseg_stream))(uintptr_t)16;
     options.rdma = true;
-    scene_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
-                       "rdma with memory functions");
+    env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
+                     "rdma with memory functions");
     options.rdma = false;
     assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 int main(void)

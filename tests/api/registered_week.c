@@ -6,8 +6,8 @@
  */
 #include <stdlib.h>
 
-#include "tests/support/draw.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
 
 #define RANGES   300u
 #define HOURS    168u
@@ -35,7 +35,7 @@ struct week {
 
 static uint64_t below(struct week *week, uint64_t bound)
 {
-    return draw_next(&week->random) % bound;
+    return rng_next(&week->random) % bound;
 }
 
 static bool enter(void *context, struct xseg_registered *run)
@@ -67,7 +67,7 @@ static void make_range(struct week *week, struct range *range)
     registrar.context = week;
     registrar.enter = enter;
     registrar.leave = leave;
-    range->block = scene_alloc_in(week->allocator, range->pool, range->bytes, NULL);
+    range->block = env_alloc_in(week->allocator, range->pool, range->bytes, NULL);
     assert_int_equal(
         xseg_register(week->allocator, range->block, range->bytes, &registrar, &range->id),
         XSEG_OK);
@@ -77,7 +77,7 @@ static void make_range(struct week *week, struct range *range)
 static void end_range(struct week *week, struct range *range)
 {
     assert_int_equal(xseg_unregister(week->allocator, range->id), XSEG_OK);
-    scene_free(week->allocator, range->block);
+    env_free(week->allocator, range->block);
 }
 
 /* 300 ranges of 16 to 256 MiB, and the last one fills up. */
@@ -104,9 +104,9 @@ static void serve(struct week *week)
         void **request = &week->request[below(week, REQUESTS)];
 
         if (*request != NULL)
-            scene_free(week->allocator, *request);
+            env_free(week->allocator, *request);
         *request =
-            *request != NULL ? NULL : scene_alloc(week->allocator, 4096u << below(week, 15), NULL);
+            *request != NULL ? NULL : env_alloc(week->allocator, 4096u << below(week, 15), NULL);
     }
     assert_int_equal(xseg_trim(week->allocator, NULL, NULL, NULL), XSEG_OK);
 }
@@ -140,14 +140,14 @@ static void a_week_with_300_registered_ranges(void **state)
     (void)state;
     settings.memory_bytes = 80 * 1024 * MIB;
     week = (struct week){.random = 4711};
-    week.allocator = scene_open_on(&settings, "expandable_segments:True,rdma:True");
+    week.allocator = env_open_on(&settings, "expandable_segments:True,rdma:True");
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(xseg_pool_create(week.allocator, 0, NULL, &week.pool[i]), XSEG_OK);
     make_ranges(&week);
     for (unsigned hour = 0; hour < HOURS; hour++) {
         pass_hour(&week, hour);
         assert_int_equal(week.registered, TOTAL);
-        assert_int_equal(scene_stats(week.allocator).registered_bytes, TOTAL);
+        assert_int_equal(env_stats(week.allocator).registered_bytes, TOTAL);
         assert_int_equal(xseg_sim_registered(), TOTAL);
     }
     /* Each time its memory comes, a range is one run, but for a few. */
@@ -156,10 +156,10 @@ static void a_week_with_300_registered_ranges(void **state)
         end_range(&week, &week.range[i]);
     for (unsigned i = 0; i < REQUESTS; i++)
         if (week.request[i] != NULL)
-            scene_free(week.allocator, week.request[i]);
+            env_free(week.allocator, week.request[i]);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(xseg_pool_release(week.pool[i]), XSEG_OK);
-    scene_close(week.allocator);
+    env_close(week.allocator);
 }
 
 int main(void)

@@ -3,7 +3,7 @@
  * What registrars take of a tensor of 2 GiB, on pages as PyTorch makes them and as xseg does.  Each row is what users have
  * met in threads of issues; the calls are the simulator's registrars, in the order in which such libraries make them.
  */
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #define TENSOR (2 * GIB)
 
@@ -38,7 +38,7 @@ static void *make(struct xseg_allocator *allocator, enum layout layout)
     options.rdma = layout != PAGES;
     options.single_page = layout == SINGLE;
     assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
-    return scene_alloc_in(allocator, pool, TENSOR, NULL);
+    return env_alloc_in(allocator, pool, TENSOR, NULL);
 }
 
 static void each_takes_what_it_can(void **state)
@@ -48,7 +48,7 @@ static void each_takes_what_it_can(void **state)
         struct xseg_sim_settings settings = {sizeof(settings)};
 
         settings.without_address_range = rows[i].no_address_range;
-        struct xseg_allocator *allocator = scene_open_on(&settings, "expandable_segments:True");
+        struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
         for (unsigned layout = 0; layout < LAYOUTS; layout++) {
             void *tensor = make(allocator, (enum layout)layout);
             uint64_t id = 0;
@@ -59,9 +59,9 @@ static void each_takes_what_it_can(void **state)
                 fail_msg("%s, layout %u: %d", rows[i].thread, layout, status);
             if (status == XSEG_OK)
                 assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
-            scene_free(allocator, tensor);
+            env_free(allocator, tensor);
         }
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
@@ -72,7 +72,7 @@ static void a_descriptor_serves_where_address_ranges_do_not(void **state)
 
     (void)state;
     settings.without_address_range = true;
-    struct xseg_allocator *allocator = scene_open_on(&settings, "expandable_segments:True");
+    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
     for (unsigned layout = REACHABLE; layout < LAYOUTS; layout++) {
         void *tensor = make(allocator, (enum layout)layout);
         uint64_t offset = 0, id = 0;
@@ -83,9 +83,9 @@ static void a_descriptor_serves_where_address_ranges_do_not(void **state)
         assert_int_equal(xseg_sim_register_descriptor(fd, offset, TENSOR, &id), XSEG_OK);
         assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
         assert_int_equal(xseg_dmabuf_close(allocator, fd), XSEG_OK);
-        scene_free(allocator, tensor);
+        env_free(allocator, tensor);
     }
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 int main(void)

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 /* What a registrar of the tests has seen. */
 struct seen {
@@ -86,15 +86,14 @@ static void expect_error(struct seen *seen, const void *address, size_t bytes, x
     const unsigned in = seen->in;
     uint64_t id = 77;
 
-    scene_expect_error(xseg_register(seen->allocator, address, bytes, &registrar, &id), status,
-                       text);
+    env_expect_error(xseg_register(seen->allocator, address, bytes, &registrar, &id), status, text);
     assert_int_equal(id, 77);
     assert_int_equal(seen->in, in);
 }
 
 static struct xseg_allocator *open_seen(struct seen *seen, const char *config)
 {
-    *seen = (struct seen){.allocator = scene_open(config)};
+    *seen = (struct seen){.allocator = env_open(config)};
     return seen->allocator;
 }
 
@@ -107,8 +106,8 @@ static void what_is_there_enters_in_one_run(void **state)
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
     /* Three growths, so pages of several generations, and small ones at the end. */
-    char *first = scene_alloc(allocator, 50 * MIB, NULL);
-    char *second = scene_alloc(allocator, 400 * MIB, NULL);
+    char *first = env_alloc(allocator, 50 * MIB, NULL);
+    char *second = env_alloc(allocator, 400 * MIB, NULL);
 
     (void)state;
     assert_ptr_equal(second, first + 50 * MIB);
@@ -117,45 +116,45 @@ static void what_is_there_enters_in_one_run(void **state)
     assert_int_equal(seen.begin[0], (uintptr_t)first);
     assert_int_equal(seen.end[0], (uintptr_t)first + 450 * MIB);
     assert_int_equal(xseg_sim_registered(), 450 * MIB);
-    assert_int_equal(scene_stats(allocator).registered_bytes, 450 * MIB);
+    assert_int_equal(env_stats(allocator).registered_bytes, 450 * MIB);
     assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
     assert_int_equal(seen.in, 0);
-    assert_int_equal(scene_stats(allocator).registered_bytes, 0);
-    scene_expect_error(xseg_unregister(allocator, id), XSEG_ERR_ARGUMENT,
-                       "registration does not exist, ID ");
-    scene_free(allocator, first);
-    scene_free(allocator, second);
-    scene_close(allocator);
+    assert_int_equal(env_stats(allocator).registered_bytes, 0);
+    env_expect_error(xseg_unregister(allocator, id), XSEG_ERR_ARGUMENT,
+                     "registration does not exist, ID ");
+    env_free(allocator, first);
+    env_free(allocator, second);
+    env_close(allocator);
 }
 
 static void what_comes_enters_before_anybody_has_it(void **state)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
-    char *first = scene_alloc(allocator, 40 * MIB, NULL);
+    char *first = env_alloc(allocator, 40 * MIB, NULL);
     const uint64_t id = add(&seen, first, 200 * MIB, false);
 
     (void)state;
     assert_int_equal(seen.entered, 1);
-    char *second = scene_alloc(allocator, 100 * MIB, NULL);
+    char *second = env_alloc(allocator, 100 * MIB, NULL);
     assert_ptr_equal(second, first + 40 * MIB);
     assert_int_equal(seen.entered, 2);
     assert_int_equal(seen.begin[1], (uintptr_t)second);
     /* What lies outside of the range is not told. */
-    char *third = scene_alloc(allocator, 100 * MIB, NULL);
+    char *third = env_alloc(allocator, 100 * MIB, NULL);
     assert_int_equal(seen.entered, 3);
     assert_int_equal(seen.end[2], (uintptr_t)first + 200 * MIB);
-    scene_free(allocator, first);
-    scene_free(allocator, second);
-    scene_free(allocator, third);
-    scene_empty_cache(allocator);
+    env_free(allocator, first);
+    env_free(allocator, second);
+    env_free(allocator, third);
+    env_empty_cache(allocator);
     assert_int_equal(seen.in, 0);
     /* The addresses are held, so that memory can come back to them. */
-    first = scene_alloc(allocator, 40 * MIB, NULL);
+    first = env_alloc(allocator, 40 * MIB, NULL);
     assert_int_equal(seen.in, 1);
     assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
-    scene_free(allocator, first);
-    scene_close(allocator);
+    env_free(allocator, first);
+    env_close(allocator);
 }
 
 static void what_stays_of_a_run_enters_again(void **state)
@@ -166,18 +165,18 @@ static void what_stays_of_a_run_enters_again(void **state)
 
     (void)state;
     for (unsigned i = 0; i < 3; i++)
-        block[i] = scene_alloc(allocator, 40 * MIB, NULL);
+        block[i] = env_alloc(allocator, 40 * MIB, NULL);
     const uint64_t id = add(&seen, block[0], 120 * MIB, false);
-    scene_free(allocator, block[1]);
-    scene_empty_cache(allocator);
+    env_free(allocator, block[1]);
+    env_empty_cache(allocator);
     assert_int_equal(seen.left, 1);
     assert_int_equal(seen.entered, 3);
     assert_int_equal(seen.in, 2);
     assert_int_equal(xseg_sim_registered(), 80 * MIB);
     assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
-    scene_free(allocator, block[0]);
-    scene_free(allocator, block[2]);
-    scene_close(allocator);
+    env_free(allocator, block[0]);
+    env_free(allocator, block[2]);
+    env_close(allocator);
 }
 
 static void a_pause_and_a_resume_are_told(void **state)
@@ -188,7 +187,7 @@ static void a_pause_and_a_resume_are_told(void **state)
 
     (void)state;
     assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
-    char *block = scene_alloc_in(allocator, pool, 100 * MIB, NULL);
+    char *block = env_alloc_in(allocator, pool, 100 * MIB, NULL);
     const uint64_t id = add(&seen, block, 100 * MIB, false);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     assert_int_equal(seen.in, 0);
@@ -197,26 +196,26 @@ static void a_pause_and_a_resume_are_told(void **state)
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     assert_int_equal(xseg_sim_registered(), 100 * MIB);
     assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 static void a_classic_segment_takes_its_addresses_along(void **state)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, "expandable_segments:False");
-    char *block = scene_alloc(allocator, 40 * MIB, NULL);
+    char *block = env_alloc(allocator, 40 * MIB, NULL);
     const uint64_t id = add(&seen, block, 40 * MIB, false);
 
     (void)state;
-    scene_free(allocator, block);
-    scene_empty_cache(allocator);
+    env_free(allocator, block);
+    env_empty_cache(allocator);
     assert_int_equal(seen.in, 0);
-    block = scene_alloc(allocator, 40 * MIB, NULL);
+    block = env_alloc(allocator, 40 * MIB, NULL);
     assert_int_equal(seen.in, 0);
     assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 /* The scene of a capture that begins when memory is about to be unmapped. */
@@ -231,7 +230,7 @@ static void capture_once(void *context, const struct xseg_mapping *mapping)
 
     (void)mapping;
     if (capturing->pool != NULL)
-        scene_capture_begin(capturing->pool, capturing->stream);
+        env_capture_begin(capturing->pool, capturing->stream);
     capturing->pool = NULL;
 }
 
@@ -239,11 +238,11 @@ static void a_classic_segment_that_stays_enters_again(void **state)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, "expandable_segments:False");
-    struct capturing capturing = {scene_pool(allocator), scene_stream()};
+    struct capturing capturing = {env_pool(allocator), env_stream()};
     struct xseg_pool *pool = capturing.pool;
     struct xseg_observer observer = {sizeof(observer)};
     struct xseg_trim_result done = {sizeof(done)};
-    char *block = scene_alloc(allocator, 40 * MIB, NULL);
+    char *block = env_alloc(allocator, 40 * MIB, NULL);
     const uint64_t id = add(&seen, block, 40 * MIB, false);
     uint64_t observed = 0;
 
@@ -251,22 +250,22 @@ static void a_classic_segment_that_stays_enters_again(void **state)
     observer.context = &capturing;
     observer.on_unmap = capture_once;
     assert_int_equal(xseg_observer_add(allocator, &observer, &observed), XSEG_OK);
-    scene_free(allocator, block);
+    env_free(allocator, block);
     assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
     assert_int_equal(done.kept_capture, 40 * MIB);
     assert_int_equal(seen.left, 1);
     assert_int_equal(seen.in, 1);
     assert_int_equal(xseg_sim_registered(), 40 * MIB);
-    scene_graph_destroy(scene_capture_end(pool, capturing.stream));
-    scene_empty_cache(allocator);
+    env_graph_destroy(env_capture_end_graph(pool, capturing.stream));
+    env_empty_cache(allocator);
     assert_int_equal(seen.in, 0);
     /* Other memory at the same addresses is not registered. */
-    block = scene_alloc(allocator, 40 * MIB, NULL);
+    block = env_alloc(allocator, 40 * MIB, NULL);
     assert_int_equal(seen.in, 0);
     assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
-    scene_free(allocator, block);
+    env_free(allocator, block);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(capturing.stream);
+    env_stream_destroy(capturing.stream);
 }
 
 /* --- Pins. --- */
@@ -289,16 +288,16 @@ static void with_a_pin_memory_stays(void **state)
 
     (void)state;
     assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
-    char *block = scene_alloc_in(allocator, pool, 60 * MIB, NULL);
+    char *block = env_alloc_in(allocator, pool, 60 * MIB, NULL);
     const uint64_t id = add(&seen, block, 200 * MIB, true);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY);
     /* What comes later is pinned as well. */
-    char *more = scene_alloc_in(allocator, pool, 60 * MIB, NULL);
+    char *more = env_alloc_in(allocator, pool, 60 * MIB, NULL);
     assert_ptr_equal(more, block + 60 * MIB);
-    scene_free(allocator, block);
-    scene_free(allocator, more);
+    env_free(allocator, block);
+    env_free(allocator, more);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     assert_int_equal(seen.left, 0);
     assert_int_equal(xseg_sim_registered(), 120 * MIB);
     assert_int_equal(xseg_explain(allocator, NULL, find_registered, &registered, &sums), XSEG_OK);
@@ -306,9 +305,9 @@ static void with_a_pin_memory_stays(void **state)
     assert_int_equal(sums.registered, 120 * MIB);
     assert_int_equal(sums.reserved, 120 * MIB);
     assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
-    scene_empty_cache(allocator);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-    scene_close(allocator);
+    env_empty_cache(allocator);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    env_close(allocator);
 }
 
 /* --- Several registrations. --- */
@@ -317,7 +316,7 @@ static void registrations_may_overlap(void **state)
 {
     struct seen seen, other;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
-    char *block = scene_alloc(allocator, 40 * MIB, NULL);
+    char *block = env_alloc(allocator, 40 * MIB, NULL);
 
     (void)state;
     other = seen;
@@ -327,15 +326,15 @@ static void registrations_may_overlap(void **state)
     assert_int_equal(seen.entered, 2);
     const uint64_t part = add(&other, block + 10 * MIB, 20 * MIB, false);
     assert_int_not_equal(part, id);
-    assert_int_equal(scene_stats(allocator).registered_bytes, 100 * MIB);
+    assert_int_equal(env_stats(allocator).registered_bytes, 100 * MIB);
     assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
     assert_int_equal(seen.in, 1);
-    scene_free(allocator, block);
-    scene_empty_cache(allocator);
+    env_free(allocator, block);
+    env_empty_cache(allocator);
     assert_int_equal(seen.in + other.in, 0);
     assert_int_equal(xseg_unregister(allocator, again), XSEG_OK);
     assert_int_equal(xseg_unregister(allocator, part), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- Functions that refuse, and that call the library. --- */
@@ -348,9 +347,9 @@ static void a_refusal_undoes_what_had_entered(void **state)
 
     (void)state;
     for (unsigned i = 0; i < 3; i++)
-        block[i] = scene_alloc(allocator, 40 * MIB, NULL);
-    scene_free(allocator, block[1]);
-    scene_empty_cache(allocator);
+        block[i] = env_alloc(allocator, 40 * MIB, NULL);
+    env_free(allocator, block[1]);
+    env_empty_cache(allocator);
     seen.refuse_from = 2;
     expect_error(&seen, block[0], 120 * MIB, XSEG_ERR_UNSUPPORTED,
                  "callback enter rejected a run of memory");
@@ -359,51 +358,51 @@ static void a_refusal_undoes_what_had_entered(void **state)
     seen.refuse_from = 0;
     const uint64_t id = add(&seen, block[0], 120 * MIB, false);
     seen.refuse_from = 1;
-    block[1] = scene_alloc(allocator, 40 * MIB, NULL);
+    block[1] = env_alloc(allocator, 40 * MIB, NULL);
     assert_int_equal(seen.in, 2);
     seen.refuse_from = 0;
     assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
     for (unsigned i = 0; i < 3; i++)
-        scene_free(allocator, block[i]);
-    scene_close(allocator);
+        env_free(allocator, block[i]);
+    env_close(allocator);
 }
 
 static void trim_and_end(struct seen *seen)
 {
-    void *block = scene_alloc(seen->allocator, 300 * MIB, NULL);
+    void *block = env_alloc(seen->allocator, 300 * MIB, NULL);
 
-    scene_free(seen->allocator, block);
-    scene_empty_cache(seen->allocator);
+    env_free(seen->allocator, block);
+    env_empty_cache(seen->allocator);
     if (seen->id != 0)
-        scene_expect_error(xseg_unregister(seen->allocator, seen->id), XSEG_ERR_BUSY,
-                           "in its own callback");
+        env_expect_error(xseg_unregister(seen->allocator, seen->id), XSEG_ERR_BUSY,
+                         "in its own callback");
 }
 
 static void its_functions_may_move_memory(void **state)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
-    char *block = scene_alloc(allocator, 40 * MIB, NULL);
-    char *next = scene_alloc(allocator, 40 * MIB, NULL);
+    char *block = env_alloc(allocator, 40 * MIB, NULL);
+    char *next = env_alloc(allocator, 40 * MIB, NULL);
 
     (void)state;
-    scene_free(allocator, next);
+    env_free(allocator, next);
     seen.within = trim_and_end;
     seen.id = add(&seen, block, 400 * MIB, false);
     /* The page beside the block went within `enter`, after it had entered: the run had to stay meanwhile. */
-    next = scene_alloc(allocator, 40 * MIB, NULL);
-    scene_free(allocator, next);
-    scene_empty_cache(allocator);
+    next = env_alloc(allocator, 40 * MIB, NULL);
+    env_free(allocator, next);
+    env_empty_cache(allocator);
     seen.within = NULL;
     assert_int_equal(xseg_unregister(allocator, seen.id), XSEG_OK);
     assert_int_equal(xseg_sim_registered(), 0);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 static void trim_all(struct seen *seen)
 {
-    scene_empty_cache(seen->allocator);
+    env_empty_cache(seen->allocator);
 }
 
 /* What stays of a run is idle as well, and a trim within its `enter` may not take it. */
@@ -412,11 +411,11 @@ static void what_enters_again_stays_meanwhile(void **state)
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
     struct xseg_trim_options some = {sizeof(some)};
-    char *block = scene_alloc(allocator, 120 * MIB, NULL);
+    char *block = env_alloc(allocator, 120 * MIB, NULL);
     const uint64_t id = add(&seen, block, 120 * MIB, false);
 
     (void)state;
-    scene_free(allocator, block);
+    env_free(allocator, block);
     seen.within = trim_all;
     some.target_bytes = 80 * MIB;
     assert_int_equal(xseg_trim(allocator, NULL, &some, NULL), XSEG_OK);
@@ -424,7 +423,7 @@ static void what_enters_again_stays_meanwhile(void **state)
     assert_int_equal(xseg_sim_registered(), 80 * MIB);
     seen.within = NULL;
     assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Single pages of other sizes give their addresses back, those of a registered range do not. */
@@ -438,18 +437,18 @@ static void a_registration_holds_its_addresses(void **state)
     (void)state;
     options.single_page = true;
     assert_int_equal(xseg_pool_create(allocator, 0, &options, &where.pool), XSEG_OK);
-    char *block = scene_alloc_in(allocator, where.pool, 40 * MIB, NULL);
+    char *block = env_alloc_in(allocator, where.pool, 40 * MIB, NULL);
     const uint64_t id = add(&seen, block, 40 * MIB, false);
-    scene_free(allocator, block);
+    env_free(allocator, block);
     assert_int_equal(xseg_trim(allocator, &where, NULL, NULL), XSEG_OK);
     assert_int_equal(seen.in, 0);
-    void *other = scene_alloc_in(allocator, where.pool, 80 * MIB, NULL);
-    assert_ptr_equal(scene_alloc_in(allocator, where.pool, 40 * MIB, NULL), block);
+    void *other = env_alloc_in(allocator, where.pool, 80 * MIB, NULL);
+    assert_ptr_equal(env_alloc_in(allocator, where.pool, 40 * MIB, NULL), block);
     assert_int_equal(seen.in, 1);
     assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
-    scene_free(allocator, other);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, other);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 /* --- Bad input, and the end. --- */
@@ -459,7 +458,7 @@ static void a_forked_child_is_refused(void **state)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
-    char *block = scene_alloc(allocator, 40 * MIB, NULL);
+    char *block = env_alloc(allocator, 40 * MIB, NULL);
     const uint64_t id = add(&seen, block, 40 * MIB, true);
     const struct xseg_registrar registrar = registrar_of(&seen, false);
     uint64_t other = 0;
@@ -475,11 +474,11 @@ static void a_forked_child_is_refused(void **state)
                   : 1);
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_int_equal(result, 0);
-    scene_free(allocator, block);
-    scene_empty_cache(allocator);
+    env_free(allocator, block);
+    env_empty_cache(allocator);
     assert_int_equal(seen.in, 1);
     assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void bad_input_is_refused_in_words(void **state)
@@ -487,7 +486,7 @@ static void bad_input_is_refused_in_words(void **state)
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
     struct xseg_registrar registrar = registrar_of(&seen, false);
-    char *block = scene_alloc(allocator, 40 * MIB, NULL);
+    char *block = env_alloc(allocator, 40 * MIB, NULL);
     uint64_t id = 0;
     char host[64];
 
@@ -500,20 +499,20 @@ static void bad_input_is_refused_in_words(void **state)
                  "not in memory of this allocator");
     expect_error(&seen, block + GIB, 40 * MIB, XSEG_ERR_NOT_ALLOCATED,
                  "address range has no mapped memory");
-    scene_expect_error(xseg_register(allocator, block, 10, NULL, &id), XSEG_ERR_ARGUMENT,
-                       "registrar is NULL");
+    env_expect_error(xseg_register(allocator, block, 10, NULL, &id), XSEG_ERR_ARGUMENT,
+                     "registrar is NULL");
     registrar.leave = NULL;
-    scene_expect_error(xseg_register(allocator, block, 10, &registrar, &id), XSEG_ERR_ARGUMENT,
-                       "leave is NULL");
+    env_expect_error(xseg_register(allocator, block, 10, &registrar, &id), XSEG_ERR_ARGUMENT,
+                     "leave is NULL");
     registrar.struct_size = 3;
-    scene_expect_error(xseg_register(allocator, block, 10, &registrar, &id), XSEG_ERR_ARGUMENT,
-                       "struct_size is unknown, 3");
+    env_expect_error(xseg_register(allocator, block, 10, &registrar, &id), XSEG_ERR_ARGUMENT,
+                     "struct_size is unknown, 3");
     id = add(&seen, block, 40 * MIB, false);
-    scene_free(allocator, block);
-    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY,
-                       "memory is registered, 1 registration, one with ID ");
+    env_free(allocator, block);
+    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY,
+                     "memory is registered, 1 registration, one with ID ");
     assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 int main(void)

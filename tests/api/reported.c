@@ -3,19 +3,19 @@
  * Bugs that were reported of other allocators, about streams, graph captures and pools: each test
  * does what the report does, and is named after its project and number.
  */
-#include "tests/support/capture.h"
+#include "tests/support/env.h"
 
 int cuCtxGetCurrent(void **context);
 int cuStreamQuery(xseg_stream stream);
 
 static uint64_t reserved(struct xseg_allocator *allocator)
 {
-    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+    return env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
 }
 
 static uint64_t active(struct xseg_allocator *allocator)
 {
-    return scene_stats(allocator).active[XSEG_STAT_ALL].current;
+    return env_stats(allocator).active[XSEG_STAT_ALL].current;
 }
 
 static struct xseg_trim_result trim(struct xseg_allocator *allocator)
@@ -36,21 +36,21 @@ static void pytorch_196258_another_device_is_current(void **state)
 
     (void)state;
     settings.devices = 2;
-    allocator = scene_open_on(&settings, "expandable_segments:True");
-    ptr = scene_alloc(allocator, 40 * MIB, NULL);
-    capture_launch_on(NULL, ptr, 40 * MIB);
-    scene_free(allocator, ptr);
+    allocator = env_open_on(&settings, "expandable_segments:True");
+    ptr = env_alloc(allocator, 40 * MIB, NULL);
+    env_launch_at(NULL, ptr, 40 * MIB);
+    env_free(allocator, ptr);
 
-    capture_enter(1);
+    env_context_push(1);
     assert_int_equal(cuCtxGetCurrent(&before), 0);
     assert_int_equal(trim(allocator).kept_busy, 40 * MIB);
     assert_int_equal(reserved(allocator), 40 * MIB);
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     assert_int_equal(reserved(allocator), 0);
     assert_int_equal(cuCtxGetCurrent(&after), 0);
     assert_ptr_equal(before, after);
-    capture_leave(1);
-    scene_close(allocator);
+    env_context_pop(1);
+    env_close(allocator);
 }
 
 /* The ways in which a capture goes wrong. */
@@ -58,30 +58,30 @@ enum failure { NEVER_BEGAN, WAS_SPOILT, WAS_GIVEN_UP, FAILURES };
 
 static void fail_capture(struct xseg_allocator *allocator, xseg_stream stream, enum failure failure)
 {
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_pool *pool = env_pool(allocator);
     void *first, *second;
 
     assert_int_equal(xseg_capture_begin(pool, stream), XSEG_OK);
     if (failure != NEVER_BEGAN)
-        capture_start(stream);
-    first = scene_alloc(allocator, 30 * MIB, stream);
+        env_driver_capture_begin(stream);
+    first = env_alloc(allocator, 30 * MIB, stream);
     if (failure == WAS_SPOILT) {
-        capture_enter(0);
+        env_context_push(0);
         assert_int_not_equal(cuStreamQuery(stream), 0);
-        capture_leave(0);
+        env_context_pop(0);
     }
-    second = scene_alloc(allocator, 1000, stream);
+    second = env_alloc(allocator, 1000, stream);
     if (failure != NEVER_BEGAN) {
-        assert_ptr_equal(scene_block(allocator, first).pool, pool);
-        assert_ptr_equal(scene_block(allocator, second).pool, pool);
+        assert_ptr_equal(env_block(allocator, first).pool, pool);
+        assert_ptr_equal(env_block(allocator, second).pool, pool);
     }
     /* What unwinds lets go of the graph first, and of what was made for it last. */
     assert_int_equal(xseg_capture_end(pool), XSEG_OK);
     if (failure != NEVER_BEGAN)
-        assert_int_equal(capture_stop(stream), failure == WAS_GIVEN_UP);
+        assert_int_equal(env_driver_capture_end(stream), failure == WAS_GIVEN_UP);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_free(allocator, first);
-    scene_free(allocator, second);
+    env_free(allocator, first);
+    env_free(allocator, second);
 }
 
 /* A capture that failed kept its pool's memory until the process ended. */
@@ -91,34 +91,34 @@ static void pytorch_190308_an_abandoned_capture(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = scene_open(configs[i]);
-        const xseg_stream stream = scene_stream();
+        struct xseg_allocator *allocator = env_open(configs[i]);
+        const xseg_stream stream = env_stream();
 
         for (unsigned failure = 0; failure < FAILURES; failure++) {
             fail_capture(allocator, stream, (enum failure)failure);
-            scene_empty_cache(allocator);
+            env_empty_cache(allocator);
             assert_int_equal(reserved(allocator), 0);
             assert_int_equal(xseg_sim_used(0), 0);
         }
-        capture_close(allocator, stream, NULL);
+        env_close_with_streams(allocator, stream, NULL);
     }
 }
 
 /* Memory was unmapped while the kernels of a forward pass still ran on it. */
 static void vllm_45615_a_kernel_in_flight(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    const xseg_stream stream = scene_stream(), side = scene_stream();
-    void *own = scene_alloc(allocator, 60 * MIB, stream);
-    void *shared = scene_alloc(allocator, 40 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    const xseg_stream stream = env_stream(), side = env_stream();
+    void *own = env_alloc(allocator, 60 * MIB, stream);
+    void *shared = env_alloc(allocator, 40 * MIB, NULL);
     struct xseg_trim_result done;
 
     (void)state;
-    capture_launch_on(stream, own, 60 * MIB);
-    capture_launch_on(side, shared, 40 * MIB);
+    env_launch_at(stream, own, 60 * MIB);
+    env_launch_at(side, shared, 40 * MIB);
     assert_int_equal(xseg_record_stream(allocator, shared, side), XSEG_OK);
-    scene_free(allocator, own);
-    scene_free(allocator, shared);
+    env_free(allocator, own);
+    env_free(allocator, shared);
     done = trim(allocator);
     assert_int_equal(done.released, 0);
     assert_int_equal(done.kept_busy, 60 * MIB);
@@ -128,22 +128,22 @@ static void vllm_45615_a_kernel_in_flight(void **state)
     /* Each waits for its own work only, and empty_cache for all of it. */
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
     assert_int_equal(trim(allocator).released, 40 * MIB);
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     assert_int_equal(xseg_sim_used(0), 0);
-    capture_close(allocator, stream, side);
+    env_close_with_streams(allocator, stream, side);
 }
 
 /* A map that failed half-way left pages that were no pages; here during a capture. */
 static void pytorch_188008_a_map_fails_in_a_capture(void **state)
 {
     static const char *const calls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess"};
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    const xseg_stream stream = scene_stream();
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    const xseg_stream stream = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
     void *held[COUNT_OF(calls)][4] = {{NULL}};
 
     (void)state;
-    capture_begin(pool, stream);
+    env_capture_begin(pool, stream);
     for (size_t i = 0; i < COUNT_OF(calls); i++)
         for (unsigned nth = 1; nth <= (i == 2 ? 1 : 3); nth++) {
             const uint64_t before = reserved(allocator);
@@ -154,21 +154,21 @@ static void pytorch_188008_a_map_fails_in_a_capture(void **state)
                 assert_null(ptr);
                 assert_int_equal(reserved(allocator), before);
                 assert_int_equal(xseg_sim_used(0), before);
-                ptr = scene_alloc(allocator, 60 * MIB, stream);
+                ptr = env_alloc(allocator, 60 * MIB, stream);
             }
             assert_true(xseg_sim_failed());
             assert_int_equal(reserved(allocator), before + 60 * MIB);
             held[i][nth] = ptr;
         }
-    capture_end(pool, stream);
+    env_capture_end(pool, stream);
     for (size_t i = 0; i < COUNT_OF(calls) * 4; i++) {
         void *ptr = held[i / 4][i % 4];
 
         if (ptr != NULL)
-            capture_launch_on(stream, ptr, 60 * MIB);
-        scene_free(allocator, ptr);
+            env_launch_at(stream, ptr, 60 * MIB);
+        env_free(allocator, ptr);
     }
-    capture_close(allocator, stream, NULL);
+    env_close_with_streams(allocator, stream, NULL);
 }
 
 /* A device that is full in a capture: the retry freed memory, which spoilt the capture, where an
@@ -183,30 +183,30 @@ static void expect_clean_shortage(const char *config)
     uint64_t before;
 
     settings.memory_bytes = 200 * MIB;
-    allocator = scene_open_on(&settings, config);
-    stream = scene_stream();
-    pool = scene_pool(allocator);
-    cached = scene_alloc(allocator, 80 * MIB, NULL);
-    waiting = scene_alloc(allocator, 20 * MIB, NULL);
+    allocator = env_open_on(&settings, config);
+    stream = env_stream();
+    pool = env_pool(allocator);
+    cached = env_alloc(allocator, 80 * MIB, NULL);
+    waiting = env_alloc(allocator, 20 * MIB, NULL);
     assert_int_equal(xseg_record_stream(allocator, waiting, stream), XSEG_OK);
-    scene_free(allocator, cached);
-    scene_free(allocator, waiting);
-    capture_begin(pool, stream);
-    before = capture_disturbances();
-    scene_expect_error(xseg_alloc(allocator, 0, 140 * MIB, stream, &ptr), XSEG_ERR_NO_MEMORY,
-                       "100.00 MiB of 200.00 MiB free");
+    env_free(allocator, cached);
+    env_free(allocator, waiting);
+    env_capture_begin(pool, stream);
+    before = env_unsafe_calls();
+    env_expect_error(xseg_alloc(allocator, 0, 140 * MIB, stream, &ptr), XSEG_ERR_NO_MEMORY,
+                     "100.00 MiB of 200.00 MiB free");
     assert_null(ptr);
-    ptr = scene_alloc(allocator, 60 * MIB, stream);
-    assert_int_equal(capture_disturbances(), before);
+    ptr = env_alloc(allocator, 60 * MIB, stream);
+    assert_int_equal(env_unsafe_calls(), before);
     assert_int_equal(reserved(allocator), 160 * MIB);
-    assert_int_equal(scene_stats(allocator).num_alloc_retries, 0);
+    assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
     assert_int_equal(active(allocator), 2);
-    capture_end(pool, stream);
+    env_capture_end(pool, stream);
 
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 140 * MIB, stream));
-    capture_close(allocator, stream, NULL);
+    env_free(allocator, env_alloc(allocator, 140 * MIB, stream));
+    env_close_with_streams(allocator, stream, NULL);
 }
 
 static void pytorch_159594_a_full_device_in_a_capture(void **state)
@@ -220,58 +220,58 @@ static void pytorch_159594_a_full_device_in_a_capture(void **state)
 /* Allocations that are sent to a pool were treated as a capture: nothing freed came back. */
 static void pytorch_175015_a_route_is_no_capture(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream side = scene_stream();
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *ptr = scene_alloc(allocator, 5 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream side = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    void *ptr = env_alloc(allocator, 5 * MIB, NULL);
 
     (void)state;
     assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
     assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     assert_int_equal(active(allocator), 1);
-    scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
     assert_int_equal(active(allocator), 0);
     assert_int_equal(trim(allocator).released, 20 * MIB);
     assert_int_equal(xseg_route_end(pool), XSEG_OK);
-    capture_close(allocator, side, NULL);
+    env_close_with_streams(allocator, side, NULL);
 }
 
 /* 300 GiB of churn on a device of 80, with some 50 GiB in use; then 132 MiB could not be had. */
 static void churn(const char *config)
 {
-    struct xseg_allocator *allocator = scene_open(config);
+    struct xseg_allocator *allocator = env_open(config);
     xseg_stream streams[4] = {NULL};
     void *held[400] = {NULL};
     size_t bytes[400] = {0};
     uint64_t random = 1, in_use = 0, sum = 0;
 
     for (size_t i = 1; i < COUNT_OF(streams); i++)
-        streams[i] = scene_stream();
+        streams[i] = env_stream();
     while (sum < 300 * GIB) {
         random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
         const size_t at = (size_t)(random >> 33) % COUNT_OF(held);
         const size_t wanted = MIB + (size_t)(random >> 20) % (256 * MIB);
 
-        scene_free(allocator, held[at]);
+        env_free(allocator, held[at]);
         in_use -= bytes[at];
         held[at] = NULL;
         bytes[at] = 0;
         if (in_use + wanted > 53 * GIB)
             continue;
-        held[at] = scene_alloc(allocator, wanted, streams[(random >> 60) % COUNT_OF(streams)]);
+        held[at] = env_alloc(allocator, wanted, streams[(random >> 60) % COUNT_OF(streams)]);
         bytes[at] = wanted;
         in_use += wanted;
         sum += wanted;
     }
     assert_true(in_use > 40 * GIB);
     for (size_t i = 0; i < COUNT_OF(streams); i++)
-        scene_free(allocator, scene_alloc(allocator, 132 * MIB, streams[i]));
+        env_free(allocator, env_alloc(allocator, 132 * MIB, streams[i]));
     for (size_t i = 0; i < COUNT_OF(held); i++)
-        scene_free(allocator, held[i]);
+        env_free(allocator, held[i]);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     for (size_t i = 1; i < COUNT_OF(streams); i++)
-        scene_stream_destroy(streams[i]);
+        env_stream_destroy(streams[i]);
 }
 
 static void rmm_1245_churn_and_then_132_mib(void **state)

@@ -3,64 +3,64 @@
  * What NVIDIA's notes on CUDA graph memory state about expandable segments: addresses without
  * memory, growth in place, unmapping page by page.  Their tables are in graph_memory.c.
  */
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 /* "Reserves a large virtual address space (up to 1 1/8 x total GPU memory)", without memory. */
 static void addresses_are_reserved_without_memory(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    void *ptr = scene_alloc(allocator, 2 * MIB, NULL);
-    const struct xseg_block_info info = scene_block(allocator, ptr);
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    void *ptr = env_alloc(allocator, 2 * MIB, NULL);
+    const struct xseg_block_info info = env_block(allocator, ptr);
 
     (void)state;
     assert_true(info.is_expandable);
     assert_in_range(info.segment_bytes, 90 * GIB, 90 * GIB + 20 * MIB);
     assert_int_equal(info.segment_mapped, 20 * MIB);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* "Mapped in pages (2MB for small pool, 20MB for large pool) only when needed", growing in place. */
 static void segments_grow_in_place(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    char *small = scene_alloc(allocator, 1000, NULL);
-    char *first = scene_alloc(allocator, 30 * MIB, NULL), *second;
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    char *small = env_alloc(allocator, 1000, NULL);
+    char *first = env_alloc(allocator, 30 * MIB, NULL), *second;
 
     (void)state;
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_SMALL].current, 2 * MIB);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_LARGE].current, 40 * MIB);
-    second = scene_alloc(allocator, 20 * MIB, NULL);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_SMALL].current, 2 * MIB);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_LARGE].current, 40 * MIB);
+    second = env_alloc(allocator, 20 * MIB, NULL);
     assert_ptr_equal(second, first + 30 * MIB);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_LARGE].current, 60 * MIB);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_LARGE].current, 60 * MIB);
     /* The growth made one run of pages accessible each time, with one call. */
-    assert_int_equal(scene_block(allocator, second).segment_mapped, 60 * MIB);
-    scene_free(allocator, small);
-    scene_free(allocator, first);
-    scene_free(allocator, second);
-    scene_close(allocator);
+    assert_int_equal(env_block(allocator, second).segment_mapped, 60 * MIB);
+    env_free(allocator, small);
+    env_free(allocator, first);
+    env_free(allocator, second);
+    env_close(allocator);
 }
 
 /* "Individually unmapped": only whole pages go, and the live block's page stays. */
 static void empty_cache_unmaps_single_pages(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    void *before = scene_alloc(allocator, 25 * MIB, NULL);
-    void *live = scene_alloc(allocator, 2 * MIB, NULL);
-    void *after = scene_alloc(allocator, 33 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    void *before = env_alloc(allocator, 25 * MIB, NULL);
+    void *live = env_alloc(allocator, 2 * MIB, NULL);
+    void *after = env_alloc(allocator, 33 * MIB, NULL);
 
     (void)state;
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 60 * MIB);
-    scene_free(allocator, before);
-    scene_free(allocator, after);
-    scene_empty_cache(allocator);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
-    assert_int_equal(scene_stats(allocator).num_device_free, 2);
-    assert_int_equal(scene_block(allocator, live).free_before, 5 * MIB);
-    assert_int_equal(scene_block(allocator, live).free_after, 13 * MIB);
-    scene_free(allocator, live);
-    scene_close(allocator);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 60 * MIB);
+    env_free(allocator, before);
+    env_free(allocator, after);
+    env_empty_cache(allocator);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
+    assert_int_equal(env_stats(allocator).num_device_free, 2);
+    assert_int_equal(env_block(allocator, live).free_before, 5 * MIB);
+    assert_int_equal(env_block(allocator, live).free_after, 13 * MIB);
+    env_free(allocator, live);
+    env_close(allocator);
 }
 
 int main(void)

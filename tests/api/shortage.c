@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The out-of-memory message: the limit or device that is exhausted, figures that add up, and advice that helps. */
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@ static struct xseg_allocator *open_on(size_t mib, const char *config)
     struct xseg_sim_settings settings = {sizeof(settings)};
 
     settings.memory_bytes = mib * MIB;
-    return scene_open_on(&settings, config);
+    return env_open_on(&settings, config);
 }
 
 /* The message of a request that has to fail, without the operation. */
@@ -114,14 +114,14 @@ static void an_empty_device_is_free(void **state)
         text, "out of memory on device 0, 82944.00 MiB requested; 82944.00 MiB needed from "
               "the driver, 81920.00 MiB of 81920.00 MiB free, 0.00 MiB used by this "
               "allocator");
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* What is asked for, and what that takes: a page. */
 static void the_size_is_the_one_that_was_asked_for(void **state)
 {
     struct xseg_allocator *allocator = open_on(20, NULL);
-    void *all = scene_alloc(allocator, 20 * MIB, NULL), *ptr = NULL;
+    void *all = env_alloc(allocator, 20 * MIB, NULL), *ptr = NULL;
 
     (void)state;
     expect_start(refusal(xseg_alloc(allocator, 0, 700, NULL, &ptr), XSEG_ERR_NO_MEMORY),
@@ -130,29 +130,29 @@ static void the_size_is_the_one_that_was_asked_for(void **state)
     expect_start(refusal(xseg_alloc(allocator, 0, 3 * MIB / 2, NULL, &ptr), XSEG_ERR_NO_MEMORY),
                  "out of memory on device 0, 1.50 MiB requested; 2.00 MiB needed from the driver, "
                  "0.00 MiB of 20.00");
-    scene_free(allocator, all);
-    scene_close(allocator);
+    env_free(allocator, all);
+    env_close(allocator);
 }
 
 /* Memory in every state that the message names. */
 static void figures_add_up(void **state)
 {
     struct xseg_allocator *allocator = open_on(400, "page_cache_mb:1000");
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream other = scene_stream();
-    void *live = scene_alloc(allocator, 50 * MIB, NULL), *pending, *pinned, *ptr = NULL;
-    void *small = scene_alloc(allocator, 1000, NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream other = env_stream();
+    void *live = env_alloc(allocator, 50 * MIB, NULL), *pending, *pinned, *ptr = NULL;
+    void *small = env_alloc(allocator, 1000, NULL);
 
     (void)state;
     xseg_sim_set_external_memory(0, 60 * MIB);
-    scene_free(allocator, scene_alloc_in(allocator, pool, 70 * MIB, NULL));
-    pending = scene_alloc(allocator, 30 * MIB, NULL);
-    scene_work(allocator, other, pending);
+    env_free(allocator, env_alloc_in(allocator, pool, 70 * MIB, NULL));
+    pending = env_alloc(allocator, 30 * MIB, NULL);
+    env_launch(allocator, other, pending);
     assert_int_equal(xseg_record_stream(allocator, pending, other), XSEG_OK);
-    pinned = scene_alloc(allocator, 40 * MIB, NULL);
+    pinned = env_alloc(allocator, 40 * MIB, NULL);
     assert_int_equal(xseg_pin(allocator, pinned, 40 * MIB), XSEG_OK);
-    scene_free(allocator, pinned);
-    scene_free(allocator, pending);
+    env_free(allocator, pinned);
+    env_free(allocator, pending);
     const char *text = refusal(xseg_alloc(allocator, 0, 300 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
     expect_figures_agree(text, 400);
     assert_true(figure(text, "used by others") == 60);
@@ -161,21 +161,21 @@ static void figures_add_up(void **state)
     assert_true(figure(text, "cached and pinned") >= 20);
     assert_int_equal(xseg_unpin(allocator, pinned, 40 * MIB), XSEG_OK);
     /* In a capture nothing is waited for: what is pending stays. */
-    struct xseg_pool *graph = scene_pool(allocator);
-    const xseg_stream stream = scene_stream();
-    pending = scene_alloc(allocator, 30 * MIB, NULL);
+    struct xseg_pool *graph = env_pool(allocator);
+    const xseg_stream stream = env_stream();
+    pending = env_alloc(allocator, 30 * MIB, NULL);
     assert_int_equal(xseg_record_stream(allocator, pending, other), XSEG_OK);
-    scene_capture_begin(graph, stream);
-    scene_free(allocator, pending);
+    env_capture_begin(graph, stream);
+    env_free(allocator, pending);
     text = refusal(xseg_alloc(allocator, 0, 300 * MIB, stream, &ptr), XSEG_ERR_NO_MEMORY);
     expect_figures_agree(text, 400);
     assert_true(figure(text, "pending free") >= 30);
-    scene_graph_destroy(scene_capture_end(graph, stream));
-    scene_free(allocator, small);
-    scene_free(allocator, live);
+    env_graph_destroy(env_capture_end_graph(graph, stream));
+    env_free(allocator, small);
+    env_free(allocator, live);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(other);
-    scene_stream_destroy(stream);
+    env_stream_destroy(other);
+    env_stream_destroy(stream);
 }
 
 /* What the driver refuses although it says that there is room. */
@@ -189,7 +189,7 @@ static void the_drivers_word_is_there(void **state)
         struct xseg_allocator *allocator = open_on(1000, config[i]);
         struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
         char words[64];
-        void *ptr = scene_alloc(allocator, 100, NULL), *none = NULL;
+        void *ptr = env_alloc(allocator, 100, NULL), *none = NULL;
 
         /* Where only pages cannot be had, segments become classic (api/boards). */
         fault.every = 1;
@@ -208,8 +208,8 @@ static void the_drivers_word_is_there(void **state)
         expect_no_advice(text);
         for (unsigned k = 0; k < COUNT_OF(call); k++)
             assert_int_equal(xseg_sim_fault_set(k, NULL), XSEG_OK);
-        scene_free(allocator, ptr);
-        scene_close(allocator);
+        env_free(allocator, ptr);
+        env_close(allocator);
     }
 }
 
@@ -240,7 +240,8 @@ static void the_first_words_name_what_refuses(void **state)
         {"hard_limit_mb:90", 0, 0, false, XSEG_ERR_LIMIT,
          "hard_limit_mb rejects the request on device 0, 100.00 MiB requested, limit 90.00 MiB; "},
         {NULL, 0, 80, false, XSEG_ERR_LIMIT,
-         "hard_bytes of xseg_limits_set() rejects the request on device 0, 100.00 MiB requested, limit "
+         "hard_bytes of xseg_limits_set() rejects the request on device 0, 100.00 MiB requested, "
+         "limit "
          "80.00 MiB; "},
         {"per_process_memory_fraction:0.25", 0, 0, false, XSEG_ERR_LIMIT,
          "per_process_memory_fraction rejects the request on device 0, 100.00 MiB requested, limit "
@@ -277,11 +278,11 @@ static void the_first_words_name_what_refuses(void **state)
         if (i == 0)
             xseg_sim_set_external_memory(0, 150 * MIB);
         const char *text =
-            refusal(scene_try_alloc_in(allocator, pool, 100 * MIB, &ptr), row[i].status);
+            refusal(env_try_alloc_in(allocator, pool, 100 * MIB, &ptr), row[i].status);
         expect_start(text, row[i].start);
         if (row[i].own || i == 0)
             expect_no_advice(text);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
@@ -289,28 +290,28 @@ static void the_first_words_name_what_refuses(void **state)
 static void a_resume_names_what_refuses(void **state)
 {
     struct xseg_allocator *allocator = open_on(200, NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *inside = scene_alloc_in(allocator, pool, 100 * MIB, NULL), *ptr;
+    struct xseg_pool *pool = env_pool(allocator);
+    void *inside = env_alloc_in(allocator, pool, 100 * MIB, NULL), *ptr;
 
     (void)state;
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
-    ptr = scene_alloc(allocator, 120 * MIB, NULL);
-    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY,
-                       "out of memory on device 0, 100.00 MiB requested; 120.00 MiB of 200.00 MiB "
-                       "used by this allocator; pool 1 is still paused, free memory and resume it "
-                       "again");
+    ptr = env_alloc(allocator, 120 * MIB, NULL);
+    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY,
+                     "out of memory on device 0, 100.00 MiB requested; 120.00 MiB of 200.00 MiB "
+                     "used by this allocator; pool 1 is still paused, free memory and resume it "
+                     "again");
     assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:180"), XSEG_OK);
-    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "out of memory on device 0");
+    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "out of memory on device 0");
     assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:199"), XSEG_OK);
-    scene_free(allocator, ptr);
-    ptr = scene_alloc(allocator, 100 * MIB, NULL);
-    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_LIMIT,
-                       "hard_limit_mb rejects the request on device 0, 100.00 MiB requested, limit "
-                       "199.00 MiB; 100.00 MiB of 200.00 MiB used by this allocator");
-    scene_free(allocator, ptr);
-    scene_free(allocator, inside);
+    env_free(allocator, ptr);
+    ptr = env_alloc(allocator, 100 * MIB, NULL);
+    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_LIMIT,
+                     "hard_limit_mb rejects the request on device 0, 100.00 MiB requested, limit "
+                     "199.00 MiB; 100.00 MiB of 200.00 MiB used by this allocator");
+    env_free(allocator, ptr);
+    env_free(allocator, inside);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- Advice. --- */
@@ -333,19 +334,19 @@ static void keep(struct play *play, void *ptr)
 static void end_play(struct play *play)
 {
     if (play->is_capturing)
-        scene_graph_destroy(scene_capture_end(play->pool, play->stream));
+        env_graph_destroy(env_capture_end_graph(play->pool, play->stream));
     for (unsigned i = 0; i < play->blocks; i++)
         if (play->block[i] != NULL)
-            scene_free(play->allocator, play->block[i]);
+            env_free(play->allocator, play->block[i]);
     assert_int_equal(xseg_close(play->allocator), XSEG_OK);
     if (play->stream != NULL)
-        scene_stream_destroy(play->stream);
+        env_stream_destroy(play->stream);
 }
 
 static xseg_status ask(struct play *play, struct xseg_pool *pool, size_t bytes)
 {
     void *ptr = NULL;
-    const xseg_status status = scene_try_alloc_in(play->allocator, pool, bytes, &ptr);
+    const xseg_status status = env_try_alloc_in(play->allocator, pool, bytes, &ptr);
 
     if (ptr != NULL)
         keep(play, ptr);
@@ -356,7 +357,7 @@ static xseg_status ask(struct play *play, struct xseg_pool *pool, size_t bytes)
 static xseg_status two_blocks(struct play *play, size_t device_mib, const char *config)
 {
     play->allocator = open_on(device_mib, config);
-    keep(play, scene_alloc(play->allocator, 100 * MIB, NULL));
+    keep(play, env_alloc(play->allocator, 100 * MIB, NULL));
     return ask(play, NULL, 30 * MIB);
 }
 
@@ -433,7 +434,7 @@ static void a_limit_is_not_raised_past_the_device(void **state)
         end_play(&play);
         play = (struct play){0};
         play.allocator = open_on(200, config[i]);
-        keep(&play, scene_alloc(play.allocator, 100 * MIB, NULL));
+        keep(&play, env_alloc(play.allocator, 100 * MIB, NULL));
         xseg_sim_set_external_memory(0, 90 * MIB);
         const xseg_status again = ask(&play, NULL, 30 * MIB);
         assert_int_not_equal(again, XSEG_OK);
@@ -450,7 +451,7 @@ static void raising_what_xseg_limits_has_set_helps(void **state)
 
     (void)state;
     play.allocator = open_on(1000, NULL);
-    keep(&play, scene_alloc(play.allocator, 100 * MIB, NULL));
+    keep(&play, env_alloc(play.allocator, 100 * MIB, NULL));
     where.device = 0;
     limits.hard_bytes = 120 * MIB;
     assert_int_equal(xseg_limits_set(play.allocator, &where, &limits), XSEG_OK);
@@ -478,8 +479,8 @@ static void raising_the_limit_of_a_pool_helps(void **state)
         play.allocator = open_on(200, config[i]);
         options.limit_bytes = 100 * MIB;
         assert_int_equal(xseg_pool_create(play.allocator, 0, &options, &play.pool), XSEG_OK);
-        scene_free(play.allocator, scene_alloc(play.allocator, 20 * MIB, NULL));
-        keep(&play, scene_alloc_in(play.allocator, play.pool, 80 * MIB, NULL));
+        env_free(play.allocator, env_alloc(play.allocator, 20 * MIB, NULL));
+        keep(&play, env_alloc_in(play.allocator, play.pool, 80 * MIB, NULL));
         const char *text = refusal(ask(&play, play.pool, 50 * MIB), XSEG_ERR_LIMIT);
         limits.hard_bytes = (uint64_t)advised_value(text, "raise limit_bytes of pool 1 to ") * MIB;
         assert_int_equal(strstr(text, "hard_limit_mb") != NULL, i == 1);
@@ -506,24 +507,24 @@ static void ending_a_capture_helps(void **state)
         void *pending, *idle;
 
         play.allocator = open_on(200, NULL);
-        play.stream = scene_stream();
-        play.pool = scene_pool(play.allocator);
-        idle = scene_alloc(play.allocator, i == 2 ? 20 * MIB : 100 * MIB, NULL);
-        pending = scene_alloc(play.allocator, 80 * MIB, NULL);
+        play.stream = env_stream();
+        play.pool = env_pool(play.allocator);
+        idle = env_alloc(play.allocator, i == 2 ? 20 * MIB : 100 * MIB, NULL);
+        pending = env_alloc(play.allocator, 80 * MIB, NULL);
         assert_int_equal(xseg_record_stream(play.allocator, pending, play.stream), XSEG_OK);
-        scene_capture_begin(play.pool, play.stream);
+        env_capture_begin(play.pool, play.stream);
         play.is_capturing = true;
         if (i != 1)
-            scene_free(play.allocator, idle);
+            env_free(play.allocator, idle);
         else
-            scene_free(play.allocator, pending);
+            env_free(play.allocator, pending);
         const char *text = refusal(ask(&play, NULL, wanted[i]), XSEG_ERR_NO_MEMORY);
         expect_figures_agree(text, 200);
         if (i == 2) { /* 20 MiB are not enough */
             expect_no_advice(text);
         } else {
             assert_non_null(strstr(text, "end the capture first"));
-            scene_graph_destroy(scene_capture_end(play.pool, play.stream));
+            env_graph_destroy(env_capture_end_graph(play.pool, play.stream));
             play.is_capturing = false;
             assert_int_equal(ask(&play, NULL, wanted[i]), XSEG_OK);
         }
@@ -542,9 +543,9 @@ static void releasing_pools_helps(void **state)
         const bool helps = i < COUNT_OF(config);
 
         play.allocator = open_on(200, config[i % COUNT_OF(config)]);
-        play.pool = scene_pool(play.allocator);
-        keep(&play, scene_alloc(play.allocator, helps ? 50 * MIB : 100 * MIB, NULL));
-        scene_free(play.allocator, scene_alloc_in(play.allocator, play.pool, 80 * MIB, NULL));
+        play.pool = env_pool(play.allocator);
+        keep(&play, env_alloc(play.allocator, helps ? 50 * MIB : 100 * MIB, NULL));
+        env_free(play.allocator, env_alloc_in(play.allocator, play.pool, 80 * MIB, NULL));
         const xseg_status status = ask(&play, NULL, 120 * MIB);
         assert_int_not_equal(status, XSEG_OK);
         const char *text = refusal(status, status);
@@ -568,13 +569,13 @@ static xseg_status half_free_segments(struct play *play, size_t device_mib, cons
 
     play->allocator = open_on(device_mib, config);
     for (unsigned i = 0; i < COUNT_OF(idle); i++) {
-        void *whole = scene_alloc(play->allocator, 90 * MIB, NULL);
-        scene_free(play->allocator, whole);
-        idle[i] = scene_alloc(play->allocator, 60 * MIB, NULL);
-        keep(play, scene_alloc(play->allocator, 30 * MIB, NULL));
+        void *whole = env_alloc(play->allocator, 90 * MIB, NULL);
+        env_free(play->allocator, whole);
+        idle[i] = env_alloc(play->allocator, 60 * MIB, NULL);
+        keep(play, env_alloc(play->allocator, 30 * MIB, NULL));
     }
     for (unsigned i = 0; i < COUNT_OF(idle); i++)
-        scene_free(play->allocator, idle[i]);
+        env_free(play->allocator, idle[i]);
     return ask(play, NULL, wanted);
 }
 
@@ -637,8 +638,8 @@ static void a_limit_does_not_hide_pools_that_are_held(void **state)
 
     (void)state;
     play.allocator = open_on(1000, "hard_limit_mb:200");
-    play.pool = scene_pool(play.allocator);
-    scene_free(play.allocator, scene_alloc_in(play.allocator, play.pool, 120 * MIB, NULL));
+    play.pool = env_pool(play.allocator);
+    env_free(play.allocator, env_alloc_in(play.allocator, play.pool, 120 * MIB, NULL));
     const char *text = refusal(ask(&play, NULL, 100 * MIB), XSEG_ERR_LIMIT);
     assert_non_null(
         strstr(text, "; release unused private pools, or raise hard_limit_mb to 220 or more"));
@@ -654,13 +655,13 @@ static xseg_status small_pieces(struct play *play, const char *config, size_t wa
 
     play->allocator = open_on(240, config);
     for (unsigned i = 0; i < COUNT_OF(idle); i++) {
-        void *whole = scene_alloc(play->allocator, 30 * MIB, NULL);
-        scene_free(play->allocator, whole);
-        idle[i] = scene_alloc(play->allocator, 24 * MIB, NULL);
-        keep(play, scene_alloc(play->allocator, 6 * MIB, NULL));
+        void *whole = env_alloc(play->allocator, 30 * MIB, NULL);
+        env_free(play->allocator, whole);
+        idle[i] = env_alloc(play->allocator, 24 * MIB, NULL);
+        keep(play, env_alloc(play->allocator, 6 * MIB, NULL));
     }
     for (unsigned i = 0; i < COUNT_OF(idle); i++)
-        scene_free(play->allocator, idle[i]);
+        env_free(play->allocator, idle[i]);
     return ask(play, NULL, wanted);
 }
 
@@ -695,11 +696,11 @@ static xseg_status shared_pages(struct play *play, const char *config, size_t wa
 
     play->allocator = open_on(40, config);
     for (unsigned i = 0; i < COUNT_OF(idle); i++) {
-        idle[i] = scene_alloc(play->allocator, 11 * MIB, NULL);
-        keep(play, scene_alloc(play->allocator, 9 * MIB, NULL));
+        idle[i] = env_alloc(play->allocator, 11 * MIB, NULL);
+        keep(play, env_alloc(play->allocator, 9 * MIB, NULL));
     }
     for (unsigned i = 0; i < COUNT_OF(idle); i++)
-        scene_free(play->allocator, idle[i]);
+        env_free(play->allocator, idle[i]);
     return ask(play, NULL, wanted);
 }
 
@@ -726,8 +727,8 @@ static void small_pages_help_where_it_says_so(void **state)
 static xseg_status idle_elsewhere(struct play *play, const char *config, size_t wanted)
 {
     play->allocator = open_on(100, config);
-    play->stream = scene_stream();
-    scene_free(play->allocator, scene_alloc(play->allocator, 60 * MIB, play->stream));
+    play->stream = env_stream();
+    env_free(play->allocator, env_alloc(play->allocator, 60 * MIB, play->stream));
     return ask(play, NULL, wanted);
 }
 

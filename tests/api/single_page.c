@@ -2,7 +2,7 @@
 /* Pools whose blocks are one page each (single_page): what the driver says of them, reuse, and memory that is short. */
 #include <string.h>
 
-#include "tests/support/capture.h"
+#include "tests/support/env.h"
 
 /* The driver's own functions, as a program declares them. */
 int cuMemGetAddressRange_v2(unsigned long long *base, size_t *bytes, unsigned long long ptr);
@@ -85,32 +85,32 @@ static bool add_single(void *context, const struct xseg_mapping *mapping)
 /* Of live blocks alone, and not of small ones and those of other pools. */
 static void what_it_costs_is_explained(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     struct xseg_explain_result sums = {sizeof(sums)};
     uint64_t rest = 0, single = 0;
 
     (void)state;
-    char *const other = scene_alloc(allocator, 3 * MIB, NULL);
-    char *const small = scene_alloc_in(allocator, pool, 1000, NULL);
-    char *const block = scene_alloc_in(allocator, pool, 5 * MIB + 100, NULL);
-    char *const freed = scene_alloc_in(allocator, pool, 31 * MIB, NULL);
-    scene_free(allocator, freed);
+    char *const other = env_alloc(allocator, 3 * MIB, NULL);
+    char *const small = env_alloc_in(allocator, pool, 1000, NULL);
+    char *const block = env_alloc_in(allocator, pool, 5 * MIB + 100, NULL);
+    char *const freed = env_alloc_in(allocator, pool, 31 * MIB, NULL);
+    env_free(allocator, freed);
     assert_int_equal(xseg_explain(allocator, NULL, add_rest, &rest, &sums), XSEG_OK);
     assert_int_equal(sums.single_page_padding, MIB - 100);
     assert_int_equal(rest, MIB - 100);
     assert_int_equal(xseg_for_each_mapping(allocator, NULL, add_single, &single), XSEG_OK);
     assert_int_equal(single, (6 + 32) * MIB);
-    scene_free(allocator, other);
-    scene_free(allocator, small);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, other);
+    env_free(allocator, small);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 static void a_large_block_is_one_piece_of_memory(void **state)
 {
     static const size_t sizes[] = {MIB + 1, 2 * MIB, 21 * MIB, 140 * MIB, 1000 * MIB + 512};
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     char *block[COUNT_OF(sizes)];
 
@@ -118,110 +118,110 @@ static void a_large_block_is_one_piece_of_memory(void **state)
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         const uint64_t created = xseg_sim_calls("cuMemCreate");
 
-        block[i] = scene_alloc_in(allocator, pool, sizes[i], NULL);
+        block[i] = env_alloc_in(allocator, pool, sizes[i], NULL);
         assert_int_equal(xseg_sim_calls("cuMemCreate") - created, 1);
-        assert_int_equal(scene_block(allocator, block[i]).bytes, whole_pages(sizes[i]));
-        assert_int_equal(scene_block(allocator, block[i]).requested, sizes[i]);
+        assert_int_equal(env_block(allocator, block[i]).bytes, whole_pages(sizes[i]));
+        assert_int_equal(env_block(allocator, block[i]).requested, sizes[i]);
     }
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         expect_single(block[i], sizes[i]);
-        scene_free(allocator, block[i]);
+        env_free(allocator, block[i]);
     }
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void a_pool_can_be_set_to_it_before_its_first_block(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = NULL;
 
     (void)state;
     assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
     assert_int_equal(xseg_pool_set(pool, XSEG_POOL_SINGLE_PAGE, true), XSEG_OK);
-    char *const block = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
+    char *const block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     expect_single(block, 30 * MIB);
-    scene_free(allocator, block);
-    scene_empty_cache(allocator);
-    scene_expect_error(xseg_pool_set(pool, XSEG_POOL_SINGLE_PAGE, false), XSEG_ERR_BUSY,
-                       "has served a request");
-    char *const next = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
+    env_free(allocator, block);
+    env_empty_cache(allocator);
+    env_expect_error(xseg_pool_set(pool, XSEG_POOL_SINGLE_PAGE, false), XSEG_ERR_BUSY,
+                     "has served a request");
+    char *const next = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     expect_single(next, 30 * MIB);
-    scene_free(allocator, next);
+    env_free(allocator, next);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void small_blocks_share_pages_as_ever(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
-    char *first = scene_alloc_in(allocator, pool, 1000, NULL);
-    char *second = scene_alloc_in(allocator, pool, 1000, NULL);
+    char *first = env_alloc_in(allocator, pool, 1000, NULL);
+    char *second = env_alloc_in(allocator, pool, 1000, NULL);
 
     (void)state;
     assert_ptr_equal(second, first + 1024);
-    scene_free(allocator, first);
-    scene_free(allocator, second);
-    scene_close(allocator);
+    env_free(allocator, first);
+    env_free(allocator, second);
+    env_close(allocator);
 }
 
 static void alignment_is_that_of_the_page(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     struct xseg_request request = {sizeof(request)};
-    void *plain = scene_alloc_in(allocator, pool, 30 * MIB, NULL), *block = NULL;
+    void *plain = env_alloc_in(allocator, pool, 30 * MIB, NULL), *block = NULL;
 
     (void)state;
-    scene_free(allocator, plain);
+    env_free(allocator, plain);
     request.pool = pool;
     request.bytes = 30 * MIB;
     request.alignment = GIB;
     assert_int_equal(xseg_alloc_with(allocator, &request, &block), XSEG_OK);
     assert_int_equal((uintptr_t)block % GIB, 0);
-    assert_int_equal(scene_block(allocator, block).bytes, 30 * MIB);
+    assert_int_equal(env_block(allocator, block).bytes, 30 * MIB);
     expect_single(block, 30 * MIB);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 /* --- Reuse. --- */
 
 static void a_cached_page_serves_nearly_its_size_whole(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
-    char *first = scene_alloc_in(allocator, pool, 100 * MIB, NULL);
+    char *first = env_alloc_in(allocator, pool, 100 * MIB, NULL);
 
     (void)state;
-    scene_free(allocator, first);
+    env_free(allocator, first);
     /* By less than 20 MiB, max_non_split_rounding_mb, it may be too long. */
-    char *shorter = scene_alloc_in(allocator, pool, 81 * MIB, NULL);
+    char *shorter = env_alloc_in(allocator, pool, 81 * MIB, NULL);
     assert_ptr_equal(shorter, first);
-    assert_int_equal(scene_block(allocator, shorter).bytes, 100 * MIB);
-    scene_free(allocator, shorter);
-    char *much_shorter = scene_alloc_in(allocator, pool, 80 * MIB, NULL);
+    assert_int_equal(env_block(allocator, shorter).bytes, 100 * MIB);
+    env_free(allocator, shorter);
+    char *much_shorter = env_alloc_in(allocator, pool, 80 * MIB, NULL);
     assert_ptr_not_equal(much_shorter, first);
     expect_single(much_shorter, 80 * MIB);
-    scene_free(allocator, much_shorter);
-    scene_close(allocator);
+    env_free(allocator, much_shorter);
+    env_close(allocator);
 }
 
 static void a_page_is_taken_at_its_address_or_not_at_all(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
-    char *first = scene_alloc_in(allocator, pool, 100 * MIB, NULL);
+    char *first = env_alloc_in(allocator, pool, 100 * MIB, NULL);
     void *block = NULL;
 
     (void)state;
-    scene_free(allocator, first);
-    scene_expect_error(xseg_alloc_at(pool, 40 * MIB, NULL, first + 20 * MIB, &block), XSEG_ERR_BUSY,
-                       "not the start of a single page");
+    env_free(allocator, first);
+    env_expect_error(xseg_alloc_at(pool, 40 * MIB, NULL, first + 20 * MIB, &block), XSEG_ERR_BUSY,
+                     "not the start of a single page");
     assert_int_equal(xseg_alloc_at(pool, 40 * MIB, NULL, first, &block), XSEG_OK);
-    assert_int_equal(scene_block(allocator, block).bytes, 100 * MIB);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    assert_int_equal(env_block(allocator, block).bytes, 100 * MIB);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 /* Idle pages of a released pool are the driver's to make others of. */
@@ -231,19 +231,19 @@ static void a_released_pool_makes_room_for_others(void **state)
 
     (void)state;
     settings.memory_bytes = 256 * MIB;
-    struct xseg_allocator *allocator = scene_open_on(&settings, "expandable_segments:True");
+    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
-    scene_free(allocator, scene_alloc_in(allocator, pool, 200 * MIB, NULL));
+    env_free(allocator, env_alloc_in(allocator, pool, 200 * MIB, NULL));
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    void *block = scene_alloc(allocator, 240 * MIB, NULL);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    void *block = env_alloc(allocator, 240 * MIB, NULL);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 /* Addresses come again for pages of their size; those of other sizes are given back before new ones are taken. */
 static void addresses_do_not_gather(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     struct xseg_scope where = XSEG_SCOPE_ALL;
     uint64_t most = 0;
@@ -252,34 +252,34 @@ static void addresses_do_not_gather(void **state)
     (void)state;
     where.pool = pool;
     for (unsigned i = 0; i < 200; i++) {
-        void *before = block = scene_alloc_in(allocator, pool, (40 + 2 * i) * MIB, NULL);
+        void *before = block = env_alloc_in(allocator, pool, (40 + 2 * i) * MIB, NULL);
 
-        scene_free(allocator, block);
+        env_free(allocator, block);
         assert_int_equal(xseg_trim(allocator, &where, NULL, NULL), XSEG_OK);
-        block = scene_alloc_in(allocator, pool, (40 + 2 * i) * MIB, NULL);
+        block = env_alloc_in(allocator, pool, (40 + 2 * i) * MIB, NULL);
         assert_ptr_equal(block, before);
-        scene_free(allocator, block);
+        env_free(allocator, block);
         assert_int_equal(xseg_trim(allocator, &where, NULL, NULL), XSEG_OK);
-        const uint64_t addresses = scene_stats(allocator).address_bytes;
+        const uint64_t addresses = env_stats(allocator).address_bytes;
         most = addresses > most ? addresses : most;
     }
     assert_true(most <= 500 * MIB);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-    scene_close(allocator);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    env_close(allocator);
 }
 
 static void a_paused_pool_comes_back_with_single_pages(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
-    char *block = scene_alloc_in(allocator, pool, 140 * MIB, NULL);
+    char *block = env_alloc_in(allocator, pool, 140 * MIB, NULL);
 
     (void)state;
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
     expect_single(block, 140 * MIB);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 /* --- Memory that is short. --- */
@@ -292,16 +292,16 @@ static void idle_pages_of_other_sizes_make_room(void **state)
     settings.memory_bytes = 256 * MIB;
     /* What is idle in the pool itself, in the default pool, and where the pool has a limit of its own. */
     for (unsigned i = 0; i < 3; i++) {
-        struct xseg_allocator *allocator = scene_open_on(&settings, "expandable_segments:True");
+        struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
         struct xseg_pool *pool = make_pool(allocator, i == 2 ? 210 * MIB : 0);
-        void *other = i == 1 ? scene_alloc(allocator, 160 * MIB, NULL)
-                             : scene_alloc_in(allocator, pool, 160 * MIB, NULL);
+        void *other = i == 1 ? env_alloc(allocator, 160 * MIB, NULL)
+                             : env_alloc_in(allocator, pool, 160 * MIB, NULL);
 
-        scene_free(allocator, other);
-        char *block = scene_alloc_in(allocator, pool, 200 * MIB, NULL);
+        env_free(allocator, other);
+        char *block = env_alloc_in(allocator, pool, 200 * MIB, NULL);
         expect_single(block, 200 * MIB);
-        scene_free(allocator, block);
-        scene_close(allocator);
+        env_free(allocator, block);
+        env_close(allocator);
     }
 }
 
@@ -312,28 +312,28 @@ static void a_refusal_leaves_nothing(void **state)
 
     (void)state;
     settings.memory_bytes = 256 * MIB;
-    struct xseg_allocator *allocator = scene_open_on(&settings, "expandable_segments:True");
+    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
-    const uint64_t before = scene_stats(allocator).address_bytes;
-    assert_int_equal(scene_try_alloc_in(allocator, pool, 300 * MIB, &block), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(scene_stats(allocator).address_bytes, before);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-    scene_close(allocator);
+    const uint64_t before = env_stats(allocator).address_bytes;
+    assert_int_equal(env_try_alloc_in(allocator, pool, 300 * MIB, &block), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_stats(allocator).address_bytes, before);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    env_close(allocator);
 }
 
 static void classic_segments_serve_where_they_are_asked_for(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:False");
+    struct xseg_allocator *allocator = env_open("expandable_segments:False");
     struct xseg_pool *pool = make_pool(allocator, 0);
-    char *block = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
+    char *block = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     unsigned long long base = 0;
     size_t seen = 0;
 
     (void)state;
     ask_driver(block, &base, &seen);
     assert_true(base <= (uintptr_t)block && base + seen >= (uintptr_t)block + 40 * MIB);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 int main(void)

@@ -18,8 +18,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/support/emulated.h"
-#include "tests/support/scene.h"
+#include "tests/support/emulator.h"
+#include "tests/support/env.h"
 
 static char folder[64];
 
@@ -95,17 +95,17 @@ static struct xseg_allocator *open_with_events(const char *keys, unsigned events
 
     settings.memory_bytes = 256 * MIB;
     (void)snprintf(config, sizeof(config), "history:all%s", keys);
-    struct xseg_allocator *allocator = scene_open_on(&settings, config);
-    block = scene_alloc(allocator, 40 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open_on(&settings, config);
+    block = env_alloc(allocator, 40 * MIB, NULL);
     for (unsigned i = 0; i < events; i += 3)
-        scene_free(allocator, scene_alloc(allocator, 4096, NULL));
+        env_free(allocator, env_alloc(allocator, 4096, NULL));
     return allocator;
 }
 
 static void close_with_events(struct xseg_allocator *allocator)
 {
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 /* --- What is refused. --- */
@@ -113,31 +113,31 @@ static void close_with_events(struct xseg_allocator *allocator)
 static void arguments_are_checked(void **state)
 {
     struct xseg_snapshot_options options = {sizeof(options)};
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
 
     (void)state;
-    scene_expect_error(xseg_snapshot(allocator, NULL, NULL), XSEG_ERR_ARGUMENT,
-                       "path is NULL or empty");
-    scene_expect_error(xseg_snapshot(allocator, "", NULL), XSEG_ERR_ARGUMENT,
-                       "path is NULL or empty");
-    scene_expect_error(xseg_snapshot(NULL, "file", NULL), XSEG_ERR_ARGUMENT, "allocator");
+    env_expect_error(xseg_snapshot(allocator, NULL, NULL), XSEG_ERR_ARGUMENT,
+                     "path is NULL or empty");
+    env_expect_error(xseg_snapshot(allocator, "", NULL), XSEG_ERR_ARGUMENT,
+                     "path is NULL or empty");
+    env_expect_error(xseg_snapshot(NULL, "file", NULL), XSEG_ERR_ARGUMENT, "allocator");
     options.struct_size = 3;
-    scene_expect_error(xseg_snapshot(allocator, "file", &options), XSEG_ERR_ARGUMENT,
-                       "options->struct_size is unknown, 3");
-    scene_close(allocator);
+    env_expect_error(xseg_snapshot(allocator, "file", &options), XSEG_ERR_ARGUMENT,
+                     "options->struct_size is unknown, 3");
+    env_close(allocator);
 }
 
 static void expect_refusal(struct xseg_allocator *allocator, const char *path, int error)
 {
-    scene_expect_error(xseg_snapshot(allocator, path, NULL), XSEG_ERR_FILE, strerror(error));
-    scene_expect_error(xseg_snapshot(allocator, path, NULL), XSEG_ERR_FILE, path);
+    env_expect_error(xseg_snapshot(allocator, path, NULL), XSEG_ERR_FILE, strerror(error));
+    env_expect_error(xseg_snapshot(allocator, path, NULL), XSEG_ERR_FILE, path);
 }
 
 /* A sentence each, nothing is left beside, and the programme goes on. */
 static void a_place_that_cannot_be_written(void **state)
 {
     struct xseg_allocator *allocator = open_with_events("", 0);
-    const unsigned files = scene_open_files();
+    const unsigned files = env_open_fds();
     char path[128], inside[160];
 
     (void)state;
@@ -155,7 +155,7 @@ static void a_place_that_cannot_be_written(void **state)
     expect_refusal(allocator, "/dev/full", ENOSPC);
     assert_int_equal(access("/dev/full", F_OK), 0);
     assert_int_equal(take_files(NULL), 0);
-    assert_int_equal(scene_open_files(), files);
+    assert_int_equal(env_open_fds(), files);
     path_of(path, sizeof(path), "file");
     assert_int_equal(xseg_snapshot(allocator, path, NULL), XSEG_OK);
     expect_complete(path);
@@ -319,7 +319,7 @@ static void the_log_says_what_became_of_the_file(void **state)
     char config[160];
 
     (void)state;
-    options.driver = scene_driver();
+    options.driver = env_driver();
     options.log = keep_line;
     for (unsigned is_there = 0; is_there < 2; is_there++) {
         struct xseg_allocator *allocator = NULL;
@@ -331,7 +331,7 @@ static void the_log_says_what_became_of_the_file(void **state)
         assert_int_equal(strstr(said, "no snapshot written") != NULL, !is_there);
         assert_non_null(strstr(said, is_there ? folder : strerror(ENOENT)));
         assert_int_equal(take_files(NULL), is_there);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
@@ -528,17 +528,17 @@ static void host_memory_is_bounded(void **state)
     char path[128];
 
     (void)state;
-    if (SCENE_IS_SANITIZED || is_emulated() || !forget_peak()) {
+    if (ENV_IS_SANITIZED || is_emulated() || !forget_peak()) {
         print_message("# a sanitizer, an emulator or the kernel does not let it be measured\n");
         return;
     }
     struct xseg_allocator *allocator =
-        scene_open("expandable_segments:True,history:all,history_events:1200000");
+        env_open("expandable_segments:True,history:all,history_events:1200000");
     (void)snprintf(path, sizeof(path), "%s/asked", folder);
     for (unsigned i = 0; i < LIVE; i++)
-        held[i] = scene_alloc(allocator, 4096, NULL);
+        held[i] = env_alloc(allocator, 4096, NULL);
     for (unsigned i = 0; i < EVENTS / 3; i++)
-        scene_free(allocator, scene_alloc(allocator, 4096, NULL));
+        env_free(allocator, env_alloc(allocator, 4096, NULL));
     for (unsigned live = LIVE; live >= 100000; live -= LIVE - 100000) {
         const uint64_t before = host_bytes("VmRSS:");
 
@@ -548,12 +548,12 @@ static void host_memory_is_bounded(void **state)
         print_message("# %u live: %llu bytes\n", live, (unsigned long long)more);
         assert_in_range(more, 48 * MIB, 64 * MIB + (uint64_t)(live - 100000) * 64);
         for (unsigned i = live; i > 100000; i--)
-            scene_free(allocator, held[i - 1]);
+            env_free(allocator, held[i - 1]);
     }
     for (unsigned i = 0; i < 100000; i++)
-        scene_free(allocator, held[i]);
+        env_free(allocator, held[i]);
     assert_int_equal(take_files(NULL), 1);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 int main(void)

@@ -7,8 +7,8 @@
 
 #if XSEG_HAVE_NVTX
 
-#include "tests/support/due.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/trim_due.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -77,24 +77,24 @@ static void forget(void)
 
 static void a_range_a_span_and_none_on_a_hit(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    struct xseg_pool *pool = env_pool(allocator);
 
     (void)state;
     forget();
-    void *block = scene_alloc(allocator, 30 * MIB, NULL);
+    void *block = env_alloc(allocator, 30 * MIB, NULL);
     expect((unsigned[]){1, 0, 0, 0, 0, 0});
     assert_int_equal(read_count("growth").bytes, 30 * MIB);
     for (unsigned i = 0; i < 100; i++) {
-        scene_free(allocator, block);
-        block = scene_alloc(allocator, 30 * MIB, NULL);
+        env_free(allocator, block);
+        block = env_alloc(allocator, 30 * MIB, NULL);
     }
     expect((unsigned[]){0, 0, 0, 0, 0, 0});
-    scene_free(allocator, block);
-    scene_empty_cache(allocator);
+    env_free(allocator, block);
+    env_empty_cache(allocator);
     expect((unsigned[]){0, 0, 1, 0, 0, 0});
     assert_int_equal(read_count("trim").bytes, 40 * MIB);
-    block = scene_alloc_in(allocator, pool, 5 * MIB, NULL);
+    block = env_alloc_in(allocator, pool, 5 * MIB, NULL);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
     expect((unsigned[]){1, 0, 0, 0, 1, 0});
     assert_int_equal(read_count("pause").bytes, 20 * MIB);
@@ -103,9 +103,9 @@ static void a_range_a_span_and_none_on_a_hit(void **state)
     assert_int_equal(read_count("resume").bytes, 20 * MIB);
     assert_int_equal(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT);
     expect((unsigned[]){0, 0, 0, 0, 0, 1});
-    scene_free(allocator, block);
+    env_free(allocator, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void ranges_of_a_refusal_end(void **state)
@@ -115,15 +115,15 @@ static void ranges_of_a_refusal_end(void **state)
 
     (void)state;
     settings.memory_bytes = 100 * MIB;
-    struct xseg_allocator *allocator = scene_open_on(&settings, "expandable_segments:True");
-    void *kept = scene_alloc(allocator, 60 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
+    void *kept = env_alloc(allocator, 60 * MIB, NULL);
     forget();
     assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
     assert_int_equal(more("fallback"), 1);
     assert_in_range(more("growth"), 2, 20);
     assert_int_equal(more("trim"), 1);
-    scene_free(allocator, kept);
-    scene_close(allocator);
+    env_free(allocator, kept);
+    env_close(allocator);
 }
 
 static void garbage_is_a_trim(void **state)
@@ -133,28 +133,28 @@ static void garbage_is_a_trim(void **state)
     (void)state;
     settings.memory_bytes = 1000 * MIB;
     struct xseg_allocator *allocator =
-        scene_open_on(&settings, "expandable_segments:False,per_process_memory_fraction:0.5,"
-                                 "garbage_collection_threshold:0.5");
-    scene_free(allocator, scene_alloc(allocator, 260 * MIB, NULL));
+        env_open_on(&settings, "expandable_segments:False,per_process_memory_fraction:0.5,"
+                               "garbage_collection_threshold:0.5");
+    env_free(allocator, env_alloc(allocator, 260 * MIB, NULL));
     forget();
-    void *block = scene_alloc(allocator, 30 * MIB, NULL);
-    scene_free(allocator, block);
+    void *block = env_alloc(allocator, 30 * MIB, NULL);
+    env_free(allocator, block);
     expect((unsigned[]){0, 0, 0, 0, 0, 0});
-    block = scene_alloc(allocator, 270 * MIB, NULL);
-    assert_int_equal(scene_stats(allocator).num_device_free, 1);
+    block = env_alloc(allocator, 270 * MIB, NULL);
+    assert_int_equal(env_stats(allocator).num_device_free, 1);
     expect((unsigned[]){1, 0, 1, 0, 0, 0});
     assert_int_equal(read_count("trim").bytes, 260 * MIB);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 static void memory_that_decays(void **state)
 {
     struct xseg_allocator *allocator =
-        scene_open_with_clock(NULL, "expandable_segments:True,idle_ms:1000");
+        env_open_with_clock(NULL, "expandable_segments:True,idle_ms:1000");
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     assert_int_equal(trim_due(allocator, 1000), XSEG_OK);
     forget();
     xseg_sim_advance(UINT64_C(2000000000));
@@ -166,7 +166,7 @@ static void memory_that_decays(void **state)
     xseg_sim_advance(UINT64_C(2000000000));
     assert_int_equal(trim_due(allocator, 1000), XSEG_OK);
     expect((unsigned[]){0, 0, 0, 0, 0, 0});
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 int main(void)

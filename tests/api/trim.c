@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Giving memory back: which pages go, which stay, and with how many driver calls. */
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 static uint64_t reserved(struct xseg_allocator *allocator)
 {
-    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+    return env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
 }
 
 static struct xseg_trim_result trim(struct xseg_allocator *allocator, bool wait)
@@ -20,22 +20,22 @@ static struct xseg_trim_result trim(struct xseg_allocator *allocator, bool wait)
 /* A growth of many pages takes one set-access, and a run of many pages goes with one unmap. */
 static void runs_are_batched(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     uint64_t creates, accesses, unmaps, releases;
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 512, NULL));
+    env_free(allocator, env_alloc(allocator, 512, NULL));
     creates = xseg_sim_calls("cuMemCreate");
     accesses = xseg_sim_calls("cuMemSetAccess");
-    scene_free(allocator, scene_alloc(allocator, 8 * GIB, NULL));
+    env_free(allocator, env_alloc(allocator, 8 * GIB, NULL));
     assert_int_equal(xseg_sim_calls("cuMemCreate") - creates, 410);
     assert_int_equal(xseg_sim_calls("cuMemSetAccess") - accesses, 1);
     unmaps = xseg_sim_calls("cuMemUnmap");
     releases = xseg_sim_calls("cuMemRelease");
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     assert_int_equal(xseg_sim_calls("cuMemUnmap") - unmaps, 2);
     assert_int_equal(xseg_sim_calls("cuMemRelease") - releases, 411);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Where the driver wants its calls one by one, it gets them, and nothing else changes. */
@@ -47,26 +47,26 @@ static void one_by_one_where_the_driver_refuses(void **state)
 
     (void)state;
     settings.single_mapping_calls = true;
-    allocator = scene_open_on(&settings, "expandable_segments:True");
-    scene_free(allocator, scene_alloc(allocator, 100 * MIB, NULL));
+    allocator = env_open_on(&settings, "expandable_segments:True");
+    env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
     assert_int_equal(reserved(allocator), 100 * MIB);
     unmaps = xseg_sim_calls("cuMemUnmap");
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     assert_int_equal(xseg_sim_calls("cuMemUnmap") - unmaps, 5);
     assert_int_equal(reserved(allocator), 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Trim never waits unless told to: memory of a stream that still works stays. */
 static void busy_streams_keep_their_memory(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream stream = scene_stream();
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream stream = env_stream();
     struct xseg_trim_result done;
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 50 * MIB, stream));
-    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 50 * MIB, stream));
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
     done = trim(allocator, false);
     assert_int_equal(done.kept_busy, 60 * MIB);
@@ -76,19 +76,19 @@ static void busy_streams_keep_their_memory(void **state)
     assert_int_equal(done.released, 60 * MIB);
     assert_int_equal(reserved(allocator), 0);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 static void one_stream_alone(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream stream = scene_stream();
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream stream = env_stream();
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_trim_result done = {sizeof(done)};
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 50 * MIB, stream));
-    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 50 * MIB, stream));
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     where.device = 0;
     where.one_stream = true;
     where.stream = stream;
@@ -96,27 +96,27 @@ static void one_stream_alone(void **state)
     assert_int_equal(done.released, 60 * MIB);
     assert_int_equal(reserved(allocator), 40 * MIB);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 /* A pool that is held goes on request, unless a graph may use what is cached there. */
 static void one_pool_alone(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = scene_pool(allocator), *graphs = scene_pool(allocator);
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool(allocator), *graphs = env_pool(allocator);
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_trim_result done = {sizeof(done)};
     struct xseg_trim_options by_age = {sizeof(by_age)};
-    const xseg_stream stream = scene_stream();
+    const xseg_stream stream = env_stream();
     void *ptr = NULL;
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
-    ptr = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
-    scene_free(allocator, ptr);
-    scene_capture_begin(graphs, stream);
-    scene_free(allocator, scene_alloc(allocator, 20 * MIB, stream));
-    struct CUgraph_st *graph = scene_capture_end(graphs, stream);
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
+    ptr = env_alloc_in(allocator, pool, 50 * MIB, NULL);
+    env_free(allocator, ptr);
+    env_capture_begin(graphs, stream);
+    env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
+    struct CUgraph_st *graph = env_capture_end_graph(graphs, stream);
     assert_int_equal(reserved(allocator), 120 * MIB);
     where.pool = graphs;
     assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
@@ -130,50 +130,50 @@ static void one_pool_alone(void **state)
     assert_int_equal(done.remaining, 0);
     assert_int_equal(reserved(allocator), 60 * MIB);
     /* The pool goes on serving. */
-    ptr = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
-    scene_free(allocator, ptr);
+    ptr = env_alloc_in(allocator, pool, 50 * MIB, NULL);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(xseg_pool_release(graphs), XSEG_OK);
-    scene_graph_destroy(graph);
+    env_graph_destroy(graph);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 /* What was made ready is a hit, and was no allocation. */
 static void prewarmed_memory_is_ready(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics stats;
     void *ptr;
     uint64_t calls;
 
     (void)state;
-    scene_expect_error(xseg_prewarm(allocator, &where, MIB), XSEG_ERR_ARGUMENT,
-                       "device -1 does not exist");
+    env_expect_error(xseg_prewarm(allocator, &where, MIB), XSEG_ERR_ARGUMENT,
+                     "device -1 does not exist");
     where.device = 0;
     assert_int_equal(xseg_prewarm(allocator, &where, 0), XSEG_OK);
     assert_int_equal(xseg_prewarm(allocator, &where, 70 * MIB), XSEG_OK);
     assert_int_equal(xseg_prewarm(allocator, &where, 100), XSEG_OK);
-    stats = scene_stats(allocator);
+    stats = env_stats(allocator);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 82 * MIB);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 0);
     assert_int_equal(stats.active_bytes[XSEG_STAT_ALL].peak, 0);
     calls = xseg_sim_calls(NULL);
     assert_int_equal(xseg_prewarm(allocator, &where, 80 * MIB), XSEG_OK);
-    ptr = scene_alloc(allocator, 75 * MIB, NULL);
-    scene_free(allocator, scene_alloc(allocator, 900 * KIB, NULL));
+    ptr = env_alloc(allocator, 75 * MIB, NULL);
+    env_free(allocator, env_alloc(allocator, 900 * KIB, NULL));
     assert_int_equal(xseg_sim_calls(NULL), calls);
-    scene_expect_error(xseg_prewarm(allocator, &where, 90 * GIB), XSEG_ERR_NO_MEMORY,
-                       "out of memory on device 0");
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_expect_error(xseg_prewarm(allocator, &where, 90 * GIB), XSEG_ERR_NO_MEMORY,
+                     "out of memory on device 0");
+    env_free(allocator, ptr);
+    env_close(allocator);
 
-    allocator = scene_open("expandable_segments:False");
+    allocator = env_open("expandable_segments:False");
     assert_int_equal(xseg_prewarm(allocator, &where, 15 * MIB), XSEG_OK);
-    assert_int_equal(scene_stats(allocator).segment[XSEG_STAT_ALL].current, 1);
+    assert_int_equal(env_stats(allocator).segment[XSEG_STAT_ALL].current, 1);
     assert_int_equal(reserved(allocator), 16 * MIB);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* On a full device the cache is given back, and the request is served. */
@@ -185,16 +185,16 @@ static void a_full_device_gives_back_its_cache(void **state)
 
     (void)state;
     settings.memory_bytes = 200 * MIB;
-    allocator = scene_open_on(&settings, "expandable_segments:False");
-    scene_free(allocator, scene_alloc(allocator, 120 * MIB, NULL));
-    ptr = scene_alloc(allocator, 150 * MIB, NULL);
-    assert_int_equal(scene_stats(allocator).num_alloc_retries, 1);
-    assert_int_equal(scene_stats(allocator).num_ooms, 0);
-    scene_expect_error(xseg_alloc(allocator, 0, 100 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                       "50.00 MiB of 200.00 MiB free");
-    assert_int_equal(scene_stats(allocator).num_ooms, 1);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    allocator = env_open_on(&settings, "expandable_segments:False");
+    env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
+    ptr = env_alloc(allocator, 150 * MIB, NULL);
+    assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
+    assert_int_equal(env_stats(allocator).num_ooms, 0);
+    env_expect_error(xseg_alloc(allocator, 0, 100 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
+                     "50.00 MiB of 200.00 MiB free");
+    assert_int_equal(env_stats(allocator).num_ooms, 1);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* The limit counts the pages that would really be mapped, not the request. */
@@ -206,92 +206,90 @@ static void the_limit_counts_pages(void **state)
 
     (void)state;
     settings.memory_bytes = 1200 * MIB;
-    allocator =
-        scene_open_on(&settings, "expandable_segments:True,per_process_memory_fraction:0.1");
-    assert_int_equal(scene_stats(allocator).limit_bytes, 120 * MIB);
-    a = scene_alloc(allocator, 85 * MIB, NULL);
+    allocator = env_open_on(&settings, "expandable_segments:True,per_process_memory_fraction:0.1");
+    assert_int_equal(env_stats(allocator).limit_bytes, 120 * MIB);
+    a = env_alloc(allocator, 85 * MIB, NULL);
     assert_int_equal(reserved(allocator), 100 * MIB);
     /* 100 mapped, 15 of them free at the end: 30 more need one page more, which just fits. */
-    b = scene_alloc(allocator, 30 * MIB, NULL);
+    b = env_alloc(allocator, 30 * MIB, NULL);
     assert_int_equal(reserved(allocator), 120 * MIB);
-    scene_expect_error(xseg_alloc(allocator, 0, 6 * MIB, NULL, &c), XSEG_ERR_LIMIT,
-                       "per_process_memory_fraction");
-    scene_free(allocator, a);
-    scene_free(allocator, b);
-    scene_close(allocator);
+    env_expect_error(xseg_alloc(allocator, 0, 6 * MIB, NULL, &c), XSEG_ERR_LIMIT,
+                     "per_process_memory_fraction");
+    env_free(allocator, a);
+    env_free(allocator, b);
+    env_close(allocator);
 }
 
 /* What the driver refuses to take back stays counted, and goes with the next trim. */
 static void refused_pages_are_not_lost(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_trim_result done;
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 20 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
     assert_int_equal(xseg_sim_fail("cuMemRelease", 1, 999), XSEG_OK);
     done = trim(allocator, true);
     assert_int_equal(done.released, 0);
     assert_int_equal(done.kept_failed, 20 * MIB);
     assert_int_equal(reserved(allocator), 0);
-    assert_int_equal(scene_stats(allocator).unreleased_bytes, 20 * MIB);
-    assert_int_equal(scene_stats(allocator).physical_bytes, xseg_sim_used(0));
+    assert_int_equal(env_stats(allocator).unreleased_bytes, 20 * MIB);
+    assert_int_equal(env_stats(allocator).physical_bytes, xseg_sim_used(0));
     done = trim(allocator, true);
     assert_int_equal(done.kept_failed, 0);
-    assert_int_equal(scene_stats(allocator).physical_bytes, 0);
-    scene_close(allocator);
+    assert_int_equal(env_stats(allocator).physical_bytes, 0);
+    env_close(allocator);
 }
 
 /* A page that two blocks lay on has been idle since the second of them went. */
 static void a_page_is_idle_since_its_last_block_went(void **state)
 {
-    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "expandable_segments:True");
-    void *early = scene_alloc(allocator, 8 * MIB, NULL),
-         *late = scene_alloc(allocator, 12 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open_with_clock(NULL, "expandable_segments:True");
+    void *early = env_alloc(allocator, 8 * MIB, NULL), *late = env_alloc(allocator, 12 * MIB, NULL);
     struct xseg_trim_result done = {sizeof(done)};
     struct xseg_trim_options how = {sizeof(how)};
 
     (void)state;
     how.idle_ms = 1000;
     assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
-    scene_free(allocator, early);
+    env_free(allocator, early);
     xseg_sim_advance(2000 * UINT64_C(1000000));
     assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
-    scene_free(allocator, late);
+    env_free(allocator, late);
     assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
     assert_int_equal(done.released, 0);
     assert_int_equal(done.kept_by_options, 20 * MIB);
     xseg_sim_advance(2000 * UINT64_C(1000000));
     assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
     assert_int_equal(done.released, 20 * MIB);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* A trim that cannot wait for one stream says so, and gives back what belongs to the others. */
 static void a_wait_that_fails_keeps_one_stream_only(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const struct xseg_trim_options options = {.struct_size = sizeof(options), .wait = true};
     struct xseg_trim_result done = {sizeof(done)};
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-    const xseg_stream side = scene_stream();
-    void *used = scene_alloc(allocator, 30 * MIB, NULL);
+    const xseg_stream side = env_stream();
+    void *used = env_alloc(allocator, 30 * MIB, NULL);
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 50 * MIB, side));
+    env_free(allocator, env_alloc(allocator, 50 * MIB, side));
     assert_int_equal(xseg_sim_launch(side, 1000000), XSEG_OK);
     assert_int_equal(xseg_record_stream(allocator, used, side), XSEG_OK);
-    scene_free(allocator, used);
+    env_free(allocator, used);
     fault.call = "cuEventSynchronize";
     fault.every = 1;
     fault.error = 999;
     assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
     assert_int_equal(xseg_trim(allocator, NULL, &options, &done), XSEG_ERR_DRIVER);
     assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
-    assert_int_equal(scene_block(allocator, used).state, XSEG_BLOCK_PENDING_FREE);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    assert_int_equal(env_block(allocator, used).state, XSEG_BLOCK_PENDING_FREE);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(side);
+    env_stream_destroy(side);
 }
 
 int main(void)

@@ -7,7 +7,7 @@
  */
 #include <unistd.h>
 
-#include "tests/support/cases.h"
+#include "tests/support/child.h"
 #include "tests/support/ranges.h"
 #include "xseg/register.h"
 
@@ -46,37 +46,37 @@ static bool unpin_once_more(struct xseg_allocator *allocator, const void *addres
 static void close_unpinned(struct xseg_allocator *allocator, int fd, bool was_taken)
 {
     if (was_taken)
-        scene_expect_error(xseg_dmabuf_close(allocator, fd), XSEG_ERR_ARGUMENT, "xseg_unpin");
+        env_expect_error(xseg_dmabuf_close(allocator, fd), XSEG_ERR_ARGUMENT, "xseg_unpin");
     else
         assert_int_equal(xseg_dmabuf_close(allocator, fd), XSEG_OK);
-    scene_expect_error(xseg_dmabuf_close(allocator, fd), XSEG_ERR_ARGUMENT, "");
+    env_expect_error(xseg_dmabuf_close(allocator, fd), XSEG_ERR_ARGUMENT, "");
 }
 
 static void a_descriptor_of_memory_that_is_there(const void *argument)
 {
-    struct xseg_allocator *allocator = scene_open("rdma:True");
+    struct xseg_allocator *allocator = env_open("rdma:True");
     void *base = NULL;
     struct xseg_range *range = reserve(allocator, &base);
     const int fd = descriptor(allocator, base, COUNT * PAGE);
 
     (void)argument;
-    cases_begin();
+    child_case_begin();
     close_unpinned(allocator, fd, unpin_once_more(allocator, base, COUNT * PAGE));
     decommit(range, 0, COUNT, NULL);
     release(range);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* The range has been released, and another one has its segment, or its addresses. */
 static void a_descriptor_of_a_range_that_was_released(const void *argument)
 {
-    struct xseg_allocator *allocator = scene_open("rdma:True");
+    struct xseg_allocator *allocator = env_open("rdma:True");
     void *base = NULL, *other = NULL;
     struct xseg_range *range = reserve(allocator, &base);
     const int fd = descriptor(allocator, base, COUNT * PAGE);
 
     (void)argument;
-    cases_begin();
+    child_case_begin();
     const bool was_taken = unpin_once_more(allocator, base, COUNT * PAGE);
     decommit(range, 0, COUNT, NULL);
     assert_int_equal(xseg_range_release(range), was_taken ? XSEG_OK : XSEG_ERR_BUSY);
@@ -88,31 +88,31 @@ static void a_descriptor_of_a_range_that_was_released(const void *argument)
         release(range);
     decommit(next, 0, COUNT, NULL);
     release(next);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* The segment of a block has gone: an expandable one with its pool, a classic one with its memory. */
 static void a_descriptor_of_a_block(bool is_classic)
 {
     struct xseg_allocator *allocator =
-        scene_open(is_classic ? "expandable_segments:False" : "expandable_segments:True,rdma:True");
-    struct xseg_pool *pool = scene_pool(allocator), *next = NULL;
-    char *block = scene_alloc_in(allocator, pool, 32 * MIB, NULL), *other;
+        env_open(is_classic ? "expandable_segments:False" : "expandable_segments:True,rdma:True");
+    struct xseg_pool *pool = env_pool(allocator), *next = NULL;
+    char *block = env_alloc_in(allocator, pool, 32 * MIB, NULL), *other;
     const int fd = descriptor(allocator, block, 32 * MIB);
 
-    cases_begin();
+    child_case_begin();
     const bool was_taken = unpin_once_more(allocator, block, 32 * MIB);
-    scene_free(allocator, block);
+    env_free(allocator, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_empty_cache(allocator);
-    next = scene_pool(allocator);
-    other = scene_alloc_in(allocator, next, 32 * MIB, NULL);
+    env_empty_cache(allocator);
+    next = env_pool(allocator);
+    other = env_alloc_in(allocator, next, 32 * MIB, NULL);
     assert_int_equal(xseg_pin(allocator, other, 32 * MIB), XSEG_OK);
     close_unpinned(allocator, fd, was_taken);
     assert_int_equal(xseg_unpin(allocator, other, 32 * MIB), XSEG_OK);
-    scene_free(allocator, other);
+    env_free(allocator, other);
     assert_int_equal(xseg_pool_release(next), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void a_descriptor_of_an_expandable_segment_that_ended(const void *argument)
@@ -130,7 +130,7 @@ static void a_descriptor_of_a_classic_segment_that_ended(const void *argument)
 /* Closed by close(), so its number comes again with another descriptor. */
 static void a_descriptor_whose_number_comes_again(const void *argument)
 {
-    struct xseg_allocator *allocator = scene_open("rdma:True");
+    struct xseg_allocator *allocator = env_open("rdma:True");
     void *base = NULL, *other = NULL;
     struct xseg_range *range = reserve(allocator, &base), *next = reserve(allocator, &other);
     const int fd = descriptor(allocator, base, COUNT * PAGE);
@@ -138,15 +138,15 @@ static void a_descriptor_whose_number_comes_again(const void *argument)
     (void)argument;
     (void)close(fd);
     assert_int_equal(descriptor(allocator, other, COUNT * PAGE), fd);
-    cases_begin();
+    child_case_begin();
     assert_int_equal(xseg_dmabuf_close(allocator, fd), XSEG_OK);
-    scene_expect_error(xseg_unpin(allocator, other, COUNT * PAGE), XSEG_ERR_ARGUMENT, "");
+    env_expect_error(xseg_unpin(allocator, other, COUNT * PAGE), XSEG_ERR_ARGUMENT, "");
     (void)unpin_once_more(allocator, base, COUNT * PAGE);
     decommit(range, 0, COUNT, NULL);
     decommit(next, 0, COUNT, NULL);
     release(range);
     release(next);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- Registrations. --- */
@@ -193,30 +193,30 @@ static void remove_unpinned(struct xseg_allocator *allocator, uint64_t id)
 
 static void a_registration_of_memory_that_is_there(const void *argument)
 {
-    struct xseg_allocator *allocator = scene_open("rdma:True");
+    struct xseg_allocator *allocator = env_open("rdma:True");
     void *base = NULL;
     struct xseg_range *range = reserve(allocator, &base);
     const uint64_t id = add(allocator, base, COUNT * PAGE);
 
     (void)argument;
-    cases_begin();
+    child_case_begin();
     (void)unpin_once_more(allocator, base, PAGE);
     remove_unpinned(allocator, id);
     decommit(range, 0, COUNT, NULL);
     release(range);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* The memory goes although it was to stay: the run leaves before. */
 static void a_registration_of_memory_that_went(const void *argument)
 {
-    struct xseg_allocator *allocator = scene_open("rdma:True");
+    struct xseg_allocator *allocator = env_open("rdma:True");
     void *base = NULL;
     struct xseg_range *range = reserve(allocator, &base);
     const uint64_t id = add(allocator, base, COUNT * PAGE);
 
     (void)argument;
-    cases_begin();
+    child_case_begin();
     (void)unpin_once_more(allocator, base, COUNT * PAGE);
     decommit(range, 0, COUNT, NULL);
     commit(range, 0, COUNT, NULL);
@@ -224,27 +224,27 @@ static void a_registration_of_memory_that_went(const void *argument)
     remove_unpinned(allocator, id);
     decommit(range, 0, COUNT, NULL);
     release(range);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* A descriptor pins the memory as well, and the pins of one page are gone. */
 static void a_registration_beside_a_pin(const void *argument)
 {
-    struct xseg_allocator *allocator = scene_open("rdma:True");
+    struct xseg_allocator *allocator = env_open("rdma:True");
     void *base = NULL;
     struct xseg_range *range = reserve(allocator, &base);
     const uint64_t id = add(allocator, base, COUNT * PAGE);
     const int fd = descriptor(allocator, base, COUNT * PAGE);
 
     (void)argument;
-    cases_begin();
+    child_case_begin();
     const bool first = unpin_once_more(allocator, base, PAGE),
                second = unpin_once_more(allocator, base, PAGE);
     remove_unpinned(allocator, id);
     close_unpinned(allocator, fd, first || second);
     decommit(range, 0, COUNT, NULL);
     release(range);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 #define CASE(name)        \
@@ -254,7 +254,7 @@ static void a_registration_beside_a_pin(const void *argument)
 
 int main(int argc, char **argv)
 {
-    static const struct cases_case cases[] = {
+    static const struct child_case cases[] = {
         CASE(a_descriptor_of_memory_that_is_there),
         CASE(a_descriptor_of_a_range_that_was_released),
         CASE(a_descriptor_of_an_expandable_segment_that_ended),
@@ -265,5 +265,5 @@ int main(int argc, char **argv)
         CASE(a_registration_beside_a_pin),
     };
 
-    return cases_main(argc, argv, cases, COUNT_OF(cases));
+    return child_case_main(argc, argv, cases, COUNT_OF(cases));
 }

@@ -2,7 +2,7 @@
 /* The word of a request: with block_user it comes back with the block and with its events, and without the key not. */
 #include <string.h>
 
-#include "tests/support/recorded.h"
+#include "tests/support/history_list.h"
 
 static xseg_status try_take(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
                             void *user, void **out)
@@ -26,7 +26,7 @@ static void *take(struct xseg_allocator *allocator, struct xseg_pool *pool, size
 
 static void *user_of(struct xseg_allocator *allocator, const void *address)
 {
-    return scene_block(allocator, address).user;
+    return env_block(allocator, address).user;
 }
 
 /* Expect the words of all events of an action on a block, or, without one, of all events of the action.  Returns how
@@ -34,7 +34,7 @@ static void *user_of(struct xseg_allocator *allocator, const void *address)
 static unsigned expect_events(struct xseg_allocator *allocator, enum xseg_history_action action,
                               const void *base, const void *user)
 {
-    struct recorded recorded = recorded_walk(allocator, -1);
+    struct history_list recorded = history_read(allocator, -1);
     unsigned count = 0;
 
     for (size_t i = 0; i < recorded.count; i++) {
@@ -80,7 +80,7 @@ static void expect_word(struct xseg_allocator *allocator, struct xseg_pool *pool
         assert_ptr_equal(user_of(allocator, ptr + bytes - 1), &word[i]);
         assert_int_equal(xseg_for_each_block(allocator, NULL, find_words, &found), XSEG_OK);
         assert_int_equal(found, i + 1);
-        scene_free(allocator, ptr);
+        env_free(allocator, ptr);
         expect_life(allocator, ptr, &word[i]);
     }
 }
@@ -100,8 +100,8 @@ static void a_word_comes_back_with_block_and_events(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = scene_open(configs[i]);
-        struct xseg_pool *pool = scene_pool(allocator);
+        struct xseg_allocator *allocator = env_open(configs[i]);
+        struct xseg_pool *pool = env_pool(allocator);
 
         assert_int_equal(xseg_config_set(allocator, "history:all,block_user:True"), XSEG_OK);
         for (size_t k = 0; k < COUNT_OF(sizes); k++) {
@@ -109,45 +109,45 @@ static void a_word_comes_back_with_block_and_events(void **state)
             expect_word(allocator, pool, sizes[k]);
         }
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
 /* Memory of segments has no word, and neither has what is allocated without one in the place of what had one. */
 static void what_has_no_request_has_no_word(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("history:all,block_user:True");
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_allocator *allocator = env_open("history:all,block_user:True");
+    struct xseg_pool *pool = env_pool(allocator);
     int word;
     void *first = take(allocator, NULL, 1000, &word), *second = take(allocator, pool, 1000, &word);
     void *again = NULL;
 
     (void)state;
-    recorded_expect(allocator, "map alloc map alloc");
-    scene_free(allocator, first);
-    scene_free(allocator, second);
+    history_expect(allocator, "map alloc map alloc");
+    env_free(allocator, first);
+    env_free(allocator, second);
     assert_int_equal(xseg_history_clear(allocator, -1), XSEG_OK);
-    assert_ptr_equal(scene_alloc(allocator, 1000, NULL), first);
+    assert_ptr_equal(env_alloc(allocator, 1000, NULL), first);
     assert_null(user_of(allocator, first));
     assert_int_equal(xseg_alloc_at(pool, 1000, NULL, second, &again), XSEG_OK);
     assert_null(user_of(allocator, again));
-    scene_free(allocator, first);
-    scene_free(allocator, again);
+    env_free(allocator, first);
+    env_free(allocator, again);
     expect_life(allocator, first, NULL);
     first = take(allocator, NULL, 30 * MIB, &word);
-    scene_free(allocator, first);
-    scene_empty_cache(allocator);
+    env_free(allocator, first);
+    env_empty_cache(allocator);
     assert_int_equal(expect_events(allocator, XSEG_HISTORY_SEGMENT_MAP, first, NULL), 1);
     assert_int_equal(expect_events(allocator, XSEG_HISTORY_TRIM, first, NULL), 1);
     assert_int_equal(expect_events(allocator, XSEG_HISTORY_SEGMENT_UNMAP, first, NULL), 1);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void a_pending_block_keeps_its_word(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("history:all,block_user:True");
-    const xseg_stream side = scene_stream();
+    struct xseg_allocator *allocator = env_open("history:all,block_user:True");
+    const xseg_stream side = env_stream();
     int word, other;
 
     (void)state;
@@ -156,24 +156,24 @@ static void a_pending_block_keeps_its_word(void **state)
 
         assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
         assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-        scene_free(allocator, ptr);
+        env_free(allocator, ptr);
         beside = take(allocator, NULL, bytes, &other);
         assert_ptr_not_equal(beside, ptr);
-        assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
+        assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
         assert_ptr_equal(user_of(allocator, ptr), &word);
         assert_int_equal(expect_events(allocator, XSEG_HISTORY_FREE_COMPLETED, ptr, NULL), 0);
         assert_int_equal(xseg_sim_finish(side), XSEG_OK);
-        scene_empty_cache(allocator);
+        env_empty_cache(allocator);
         expect_life(allocator, ptr, &word);
-        scene_free(allocator, beside);
+        env_free(allocator, beside);
     }
     assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(side);
+    env_stream_destroy(side);
 }
 
 static void a_refused_request_has_its_word(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("history:all,block_user:True,hard_limit_mb:40");
+    struct xseg_allocator *allocator = env_open("history:all,block_user:True,hard_limit_mb:40");
     int word;
     void *ptr = take(allocator, NULL, 1000, &word);
 
@@ -183,8 +183,8 @@ static void a_refused_request_has_its_word(void **state)
     assert_int_equal(xseg_history_clear(allocator, -1), XSEG_OK);
     assert_int_equal(xseg_alloc(allocator, 0, GIB, NULL, &ptr), XSEG_ERR_LIMIT);
     assert_int_equal(expect_events(allocator, XSEG_HISTORY_OOM, NULL, NULL), 1);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* --- Calls within calls. --- */
@@ -202,7 +202,7 @@ static bool spare(void *context, const struct xseg_oom_info *shortage)
     (void)shortage;
     if (sparer->spare == NULL)
         return false;
-    scene_free(sparer->allocator, sparer->spare);
+    env_free(sparer->allocator, sparer->spare);
     sparer->spare = NULL;
     sparer->mine = take(sparer->allocator, NULL, 1000, &sparer->word);
     return true;
@@ -211,8 +211,7 @@ static bool spare(void *context, const struct xseg_oom_info *shortage)
 /* An observer that frees and allocates in the middle of a request. */
 static void each_request_has_its_own_word(void **state)
 {
-    struct sparer sparer = {.allocator =
-                                scene_open("history:all,block_user:True,hard_limit_mb:100")};
+    struct sparer sparer = {.allocator = env_open("history:all,block_user:True,hard_limit_mb:100")};
     struct xseg_observer observer = {sizeof(observer)};
     uint64_t id = 0;
     int word;
@@ -222,7 +221,7 @@ static void each_request_has_its_own_word(void **state)
     observer.on_low_memory = spare;
     assert_int_equal(xseg_observer_add(sparer.allocator, &observer, &id), XSEG_OK);
     void *first = take(sparer.allocator, NULL, 1000, NULL);
-    sparer.spare = scene_alloc(sparer.allocator, 60 * MIB, NULL);
+    sparer.spare = env_alloc(sparer.allocator, 60 * MIB, NULL);
     assert_int_equal(xseg_history_clear(sparer.allocator, -1), XSEG_OK);
     void *ptr = take(sparer.allocator, NULL, 80 * MIB, &word);
     assert_null(sparer.spare);
@@ -230,10 +229,10 @@ static void each_request_has_its_own_word(void **state)
     assert_ptr_equal(user_of(sparer.allocator, sparer.mine), &sparer.word);
     assert_int_equal(expect_events(sparer.allocator, XSEG_HISTORY_ALLOC, ptr, &word), 1);
     assert_int_equal(xseg_observer_remove(sparer.allocator, id), XSEG_OK);
-    scene_free(sparer.allocator, first);
-    scene_free(sparer.allocator, ptr);
-    scene_free(sparer.allocator, sparer.mine);
-    scene_close(sparer.allocator);
+    env_free(sparer.allocator, first);
+    env_free(sparer.allocator, ptr);
+    env_free(sparer.allocator, sparer.mine);
+    env_close(sparer.allocator);
 }
 
 /* --- Pools. --- */
@@ -246,16 +245,16 @@ static void a_restored_block_has_its_word_again(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
-        struct xseg_allocator *allocator = scene_open("history:all,block_user:True");
-        struct xseg_pool *pool = scene_pool(allocator);
+        struct xseg_allocator *allocator = env_open("history:all,block_user:True");
+        struct xseg_pool *pool = env_pool(allocator);
         struct xseg_checkpoint *checkpoint = NULL;
         void *stays = take(allocator, pool, sizes[i], &word[0]),
              *goes = take(allocator, pool, sizes[i], &word[1]),
              *plain = take(allocator, pool, sizes[i], NULL);
 
         assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);
-        scene_free(allocator, goes);
-        scene_free(allocator, plain);
+        env_free(allocator, goes);
+        env_free(allocator, plain);
         assert_ptr_equal(take(allocator, pool, sizes[i], &word[2]), goes);
         assert_ptr_equal(take(allocator, pool, sizes[i], &word[2]), plain);
         assert_int_equal(xseg_history_clear(allocator, -1), XSEG_OK);
@@ -267,18 +266,18 @@ static void a_restored_block_has_its_word_again(void **state)
         assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, goes, &word[1]), 1);
         assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, plain, NULL), 1);
         xseg_checkpoint_destroy(checkpoint);
-        scene_free(allocator, stays);
-        scene_free(allocator, goes);
-        scene_free(allocator, plain);
+        env_free(allocator, stays);
+        env_free(allocator, goes);
+        env_free(allocator, plain);
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
 /* The number of events that are kept can be changed beside the key, too. */
 static void events_with_words_are_as_many_as_configured(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("history:all,block_user:True,history_events:16");
+    struct xseg_allocator *allocator = env_open("history:all,block_user:True,history_events:16");
     int word;
 
     (void)state;
@@ -288,19 +287,19 @@ static void events_with_words_are_as_many_as_configured(void **state)
         (void)snprintf(key, sizeof(key), "history_events:%u", most);
         assert_int_equal(xseg_config_set(allocator, key), XSEG_OK);
         for (unsigned i = 0; i < 30; i++)
-            scene_free(allocator, take(allocator, NULL, 1000, &word));
-        struct recorded recorded = recorded_walk(allocator, -1);
+            env_free(allocator, take(allocator, NULL, 1000, &word));
+        struct history_list recorded = history_read(allocator, -1);
         assert_int_equal(recorded.count, most);
         free(recorded.entry);
     }
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Words that the key has kept since the checkpoint, or only until then. */
 static void a_checkpoint_knows_the_words_of_its_time(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("history:all");
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_allocator *allocator = env_open("history:all");
+    struct xseg_pool *pool = env_pool(allocator);
     struct xseg_checkpoint *checkpoint = NULL;
     int word, other;
 
@@ -310,17 +309,17 @@ static void a_checkpoint_knows_the_words_of_its_time(void **state)
             xseg_config_set(allocator, i == 0 ? "block_user:False" : "block_user:True"), XSEG_OK);
         void *ptr = take(allocator, pool, 1000, &word);
         assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);
-        scene_free(allocator, ptr);
+        env_free(allocator, ptr);
         assert_int_equal(
             xseg_config_set(allocator, i == 0 ? "block_user:True" : "block_user:False"), XSEG_OK);
         assert_ptr_equal(take(allocator, pool, 1000, &other), ptr);
         assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
         assert_null(user_of(allocator, ptr));
         xseg_checkpoint_destroy(checkpoint);
-        scene_free(allocator, ptr);
+        env_free(allocator, ptr);
     }
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void a_lent_block_has_its_word(void **state)
@@ -336,21 +335,21 @@ static void a_lent_block_has_its_word(void **state)
 
         settings.memory_bytes = sizes[i] > MIB ? 2 * sizes[i] : 2 * MIB;
         struct xseg_allocator *allocator =
-            scene_open_on(&settings, "expandable_segments:True,history:all,block_user:True");
+            env_open_on(&settings, "expandable_segments:True,history:all,block_user:True");
         options.use_on_oom = true;
         assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
         void *kept = take(allocator, pool, sizes[i], &other),
              *inside = take(allocator, pool, sizes[i], &other);
-        scene_free(allocator, inside);
+        env_free(allocator, inside);
         assert_int_equal(xseg_history_clear(allocator, -1), XSEG_OK);
         assert_ptr_equal(take(allocator, NULL, sizes[i], &word), inside);
-        assert_ptr_equal(scene_block(allocator, inside).fallback_pool, pool);
+        assert_ptr_equal(env_block(allocator, inside).fallback_pool, pool);
         assert_ptr_equal(user_of(allocator, inside), &word);
-        scene_free(allocator, inside);
+        env_free(allocator, inside);
         expect_life(allocator, inside, &word);
-        scene_free(allocator, kept);
+        env_free(allocator, kept);
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
@@ -358,7 +357,7 @@ static void a_lent_block_has_its_word(void **state)
 
 static void without_the_key_a_word_is_ignored(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("history:all");
+    struct xseg_allocator *allocator = env_open("history:all");
     int word;
     uint64_t host[2];
 
@@ -368,20 +367,20 @@ static void without_the_key_a_word_is_ignored(void **state)
 
         for (size_t k = 0; k < COUNT_OF(ptr); k++)
             ptr[k] = take(allocator, NULL, 1000, i == 0 ? NULL : &word);
-        host[i] = scene_stats(allocator).host_bytes;
+        host[i] = env_stats(allocator).host_bytes;
         assert_null(user_of(allocator, ptr[0]));
         for (size_t k = 0; k < COUNT_OF(ptr); k++)
-            scene_free(allocator, ptr[k]);
+            env_free(allocator, ptr[k]);
         expect_life(allocator, ptr[0], NULL);
     }
     /* The ring has the same pages the second time: the events of both fit on them. */
     assert_in_range(host[1], host[0], host[0] + 32 * KIB);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void a_word_is_of_the_time_of_its_request(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("history:all,history_events:16");
+    struct xseg_allocator *allocator = env_open("history:all,history_events:16");
     int word;
 
     (void)state;
@@ -396,23 +395,23 @@ static void a_word_is_of_the_time_of_its_request(void **state)
         assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, before, NULL), 1);
         assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, with, &word), 1);
         assert_int_equal(xseg_config_set(allocator, "history_events:100"), XSEG_OK);
-        scene_free(allocator, before);
+        env_free(allocator, before);
         expect_life(allocator, before, NULL);
         assert_int_equal(xseg_config_set(allocator, "block_user:False"), XSEG_OK);
         assert_null(user_of(allocator, with));
-        scene_free(allocator, with);
+        env_free(allocator, with);
         assert_int_equal(expect_events(allocator, XSEG_HISTORY_FREE_COMPLETED, with, NULL), 1);
         /* In the place of a block with a word comes one whose request nobody asks about. */
         assert_ptr_equal(take(allocator, NULL, bytes, &word), before);
         assert_ptr_equal(take(allocator, NULL, bytes, &word), with);
         assert_int_equal(xseg_config_set(allocator, "block_user:True,history_events:16"), XSEG_OK);
         assert_null(user_of(allocator, with));
-        scene_free(allocator, before);
-        scene_free(allocator, with);
+        env_free(allocator, before);
+        env_free(allocator, with);
         assert_int_equal(xseg_config_set(allocator, "block_user:False"), XSEG_OK);
         assert_int_equal(xseg_history_clear(allocator, -1), XSEG_OK);
     }
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Other keys of the history come and go: words stay. */
@@ -421,7 +420,7 @@ static void other_keys_leave_words_alone(void **state)
     static const char *const configs[] = {"history:state",       "history:nothing",
                                           "history_stacks:none", "expandable_segments:False",
                                           "block_user:True",     "history:all"};
-    struct xseg_allocator *allocator = scene_open("block_user:True");
+    struct xseg_allocator *allocator = env_open("block_user:True");
     int word;
     void *ptr = take(allocator, NULL, 1000, &word);
 
@@ -433,18 +432,18 @@ static void other_keys_leave_words_alone(void **state)
     assert_int_equal(xseg_config_set(allocator, "history:nothing"), XSEG_OK);
     /* A word alone tells no age. */
     void *young = take(allocator, NULL, 2000, &word);
-    assert_true(scene_block(allocator, young).age_ms == UINT64_MAX);
+    assert_true(env_block(allocator, young).age_ms == UINT64_MAX);
     assert_ptr_equal(user_of(allocator, young), &word);
-    scene_free(allocator, young);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, young);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* --- Callers of older headers. --- */
 
 static void an_older_caller_has_no_word(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("history:all,block_user:True");
+    struct xseg_allocator *allocator = env_open("history:all,block_user:True");
     struct xseg_request request = {sizeof(request)};
     struct xseg_block_info info = {sizeof(info)};
     void *ptr = NULL;
@@ -457,17 +456,17 @@ static void an_older_caller_has_no_word(void **state)
     memset(&request.user, 0xA5, sizeof(request.user));
     assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
     assert_null(user_of(allocator, ptr));
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     request.struct_size = offsetof(struct xseg_request, user) + 1;
-    scene_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_ARGUMENT, "is unknown");
+    env_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_ARGUMENT, "is unknown");
     ptr = take(allocator, NULL, 1000, &word);
     info.struct_size = offsetof(struct xseg_block_info, user);
     info.user = &info;
     assert_int_equal(xseg_block_query(allocator, ptr, &info), XSEG_OK);
     assert_ptr_equal(info.base, ptr);
     assert_ptr_equal(info.user, &info);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 int main(void)

@@ -4,14 +4,14 @@
  * stands behind each step is what PyTorch 2.15's own allocator answers to it, in the nine numbers of
  * a tape: docs/replay.md says which.
  */
-#include "tests/support/capture.h"
+#include "tests/support/env.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
 static void expect(struct xseg_allocator *allocator, const char *numbers)
 {
-    const struct xseg_statistics stats = scene_stats(allocator);
+    const struct xseg_statistics stats = env_stats(allocator);
     char text[256];
 
     (void)snprintf(
@@ -30,7 +30,7 @@ static void expect(struct xseg_allocator *allocator, const char *numbers)
 static void expect_counts(struct xseg_allocator *allocator, uint64_t grown, uint64_t shrunk,
                           uint64_t waited)
 {
-    const struct xseg_statistics stats = scene_stats(allocator);
+    const struct xseg_statistics stats = env_stats(allocator);
 
     assert_int_equal(stats.num_device_alloc, grown);
     assert_int_equal(stats.num_device_free, shrunk);
@@ -40,47 +40,47 @@ static void expect_counts(struct xseg_allocator *allocator, uint64_t grown, uint
 /* E1: one page of 2 MiB, of which the head is handed out; nothing counts as an inactive split. */
 static void e1_a_first_small_block_maps_a_page(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    void *ptr = scene_alloc(allocator, 1000, NULL);
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    void *ptr = env_alloc(allocator, 1000, NULL);
 
     (void)state;
     expect(allocator, "1024 1024 0 2097152 1000 1 1 0 0");
     expect_counts(allocator, 1, 0, 0);
-    assert_int_equal(scene_block(allocator, ptr).free_after, 2 * MIB - 1024);
+    assert_int_equal(env_block(allocator, ptr).free_after, 2 * MIB - 1024);
     assert_int_equal(xseg_sim_used(0), 2 * MIB);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* E2: the same, classic: a segment, and its tail is an inactive split. */
 static void e2_classic_it_takes_a_segment(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:False");
-    void *ptr = scene_alloc(allocator, 1000, NULL);
+    struct xseg_allocator *allocator = env_open("expandable_segments:False");
+    void *ptr = env_alloc(allocator, 1000, NULL);
 
     (void)state;
     expect(allocator, "1024 1024 2096128 2097152 1000 1 1 1 1");
     expect_counts(allocator, 1, 0, 0);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* E3: 30 map two pages of 20.  E4: 20 more need one more page, behind the cached tail of 10. */
 static void e3_e4_a_cached_tail_grows(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    char *first = scene_alloc(allocator, 30 * MIB, NULL), *second;
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    char *first = env_alloc(allocator, 30 * MIB, NULL), *second;
 
     (void)state;
     expect(allocator, "31457280 31457280 0 41943040 31457280 1 1 0 0");
-    assert_int_equal(scene_block(allocator, first).free_after, 10 * MIB);
-    second = scene_alloc(allocator, 20 * MIB, NULL);
+    assert_int_equal(env_block(allocator, first).free_after, 10 * MIB);
+    second = env_alloc(allocator, 20 * MIB, NULL);
     expect(allocator, "52428800 52428800 0 62914560 52428800 2 2 0 0");
     expect_counts(allocator, 2, 0, 0);
     assert_ptr_equal(second, first + 30 * MIB);
-    scene_free(allocator, first);
-    scene_free(allocator, second);
-    scene_close(allocator);
+    env_free(allocator, first);
+    env_free(allocator, second);
+    env_close(allocator);
 }
 
 /*
@@ -89,31 +89,31 @@ static void e3_e4_a_cached_tail_grows(void **state)
  */
 static void e5_e6_the_growable_tail_is_spared(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    char *first = scene_alloc(allocator, 30 * MIB, NULL);
-    char *second = scene_alloc(allocator, 20 * MIB, NULL), *third;
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    char *first = env_alloc(allocator, 30 * MIB, NULL);
+    char *second = env_alloc(allocator, 20 * MIB, NULL), *third;
     uint64_t unmaps;
 
     (void)state;
-    scene_free(allocator, first);
+    env_free(allocator, first);
     expect(allocator, "20971520 20971520 0 62914560 20971520 1 1 0 0");
-    third = scene_alloc(allocator, 8 * MIB, NULL);
+    third = env_alloc(allocator, 8 * MIB, NULL);
     expect(allocator, "29360128 29360128 0 62914560 29360128 2 2 0 0");
     assert_ptr_equal(third, first);
 
-    scene_free(allocator, second);
-    scene_free(allocator, third);
+    env_free(allocator, second);
+    env_free(allocator, third);
     expect(allocator, "0 0 0 62914560 0 0 0 0 0");
     unmaps = xseg_sim_calls("cuMemUnmap");
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     expect(allocator, "0 0 0 0 0 0 0 0 0");
     expect_counts(allocator, 2, 1, 1);
     assert_int_equal(xseg_sim_calls("cuMemUnmap") - unmaps, 1);
     assert_int_equal(xseg_sim_used(0), 0);
-    assert_int_equal(scene_stats(allocator).address_bytes, 90 * GIB);
-    assert_ptr_equal(scene_alloc(allocator, 5 * MIB, NULL), first);
-    scene_free(allocator, first);
-    scene_close(allocator);
+    assert_int_equal(env_stats(allocator).address_bytes, 90 * GIB);
+    assert_ptr_equal(env_alloc(allocator, 5 * MIB, NULL), first);
+    env_free(allocator, first);
+    env_close(allocator);
 }
 
 /*
@@ -122,109 +122,109 @@ static void e5_e6_the_growable_tail_is_spared(void **state)
  */
 static void e7_e8_only_idle_pages_go(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    char *before = scene_alloc(allocator, 25 * MIB, NULL);
-    char *live = scene_alloc(allocator, 2 * MIB, NULL);
-    char *after = scene_alloc(allocator, 33 * MIB, NULL), *next;
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    char *before = env_alloc(allocator, 25 * MIB, NULL);
+    char *live = env_alloc(allocator, 2 * MIB, NULL);
+    char *after = env_alloc(allocator, 33 * MIB, NULL), *next;
     struct xseg_block_info info;
 
     (void)state;
     expect(allocator, "62914560 62914560 0 62914560 62914560 3 3 0 0");
-    scene_free(allocator, before);
-    scene_free(allocator, after);
-    scene_empty_cache(allocator);
+    env_free(allocator, before);
+    env_free(allocator, after);
+    env_empty_cache(allocator);
     expect(allocator, "2097152 2097152 0 20971520 2097152 1 1 0 0");
     expect_counts(allocator, 2, 2, 1);
-    info = scene_block(allocator, live);
+    info = env_block(allocator, live);
     assert_int_equal(info.free_before, 5 * MIB);
     assert_int_equal(info.unmapped_before, 20 * MIB);
     assert_int_equal(info.free_after, 13 * MIB);
     assert_true(info.unmapped_after > 80 * GIB);
 
-    next = scene_alloc(allocator, 45 * MIB, NULL);
+    next = env_alloc(allocator, 45 * MIB, NULL);
     expect(allocator, "49283072 49283072 0 62914560 49283072 2 2 0 0");
     expect_counts(allocator, 3, 2, 1);
     assert_ptr_equal(next, live + 2 * MIB);
-    assert_int_equal(scene_block(allocator, live).unmapped_before, 20 * MIB);
-    scene_free(allocator, live);
-    scene_free(allocator, next);
-    scene_close(allocator);
+    assert_int_equal(env_block(allocator, live).unmapped_before, 20 * MIB);
+    env_free(allocator, live);
+    env_free(allocator, next);
+    env_close(allocator);
 }
 
 /* E9: a freed block is active until the other stream has passed and an allocation looks. */
 static void e9_a_use_delays_the_return(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    const xseg_stream side = scene_stream();
-    char *first = scene_alloc(allocator, 5 * MIB, NULL), *second, *third;
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    const xseg_stream side = env_stream();
+    char *first = env_alloc(allocator, 5 * MIB, NULL), *second, *third;
 
     (void)state;
     assert_int_equal(xseg_record_stream(allocator, first, side), XSEG_OK);
     assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
     expect(allocator, "5242880 5242880 0 20971520 5242880 1 1 0 0");
-    scene_free(allocator, first);
+    env_free(allocator, first);
     expect(allocator, "0 5242880 0 20971520 5242880 0 1 0 0");
-    second = scene_alloc(allocator, 4 * MIB, NULL);
+    second = env_alloc(allocator, 4 * MIB, NULL);
     expect(allocator, "4194304 9437184 0 20971520 9437184 1 2 0 0");
     assert_ptr_equal(second, first + 5 * MIB);
 
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
     expect(allocator, "4194304 9437184 0 20971520 9437184 1 2 0 0");
-    scene_free(allocator, second);
+    env_free(allocator, second);
     expect(allocator, "0 5242880 0 20971520 5242880 0 1 0 0");
-    third = scene_alloc(allocator, 4 * MIB, NULL);
+    third = env_alloc(allocator, 4 * MIB, NULL);
     expect(allocator, "4194304 4194304 0 20971520 4194304 1 1 0 0");
     assert_ptr_equal(third, first);
-    assert_ptr_equal(scene_alloc(allocator, 5 * MIB, NULL), first + 4 * MIB);
+    assert_ptr_equal(env_alloc(allocator, 5 * MIB, NULL), first + 4 * MIB);
     expect(allocator, "9437184 9437184 0 20971520 9437184 2 2 0 0");
     expect_counts(allocator, 1, 0, 0);
-    scene_free(allocator, third);
-    scene_free(allocator, first + 4 * MIB);
-    capture_close(allocator, side, NULL);
+    env_free(allocator, third);
+    env_free(allocator, first + 4 * MIB);
+    env_close_with_streams(allocator, side, NULL);
 }
 
 /* E12: a capture's pool has segments of its own, which stay reserved after the graph is gone, until
  * the cache is emptied. */
 static void e12_a_graphs_pool_is_a_wall(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    const xseg_stream stream = scene_stream();
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *outside = scene_alloc(allocator, 5 * MIB, NULL), *large, *small, *next, *last;
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    const xseg_stream stream = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    void *outside = env_alloc(allocator, 5 * MIB, NULL), *large, *small, *next, *last;
 
     (void)state;
-    capture_begin(pool, stream);
+    env_capture_begin(pool, stream);
     expect(allocator, "5242880 5242880 0 20971520 5242880 1 1 0 0");
-    large = scene_alloc(allocator, 5 * MIB, stream);
+    large = env_alloc(allocator, 5 * MIB, stream);
     expect(allocator, "10485760 10485760 0 41943040 10485760 2 2 0 0");
-    small = scene_alloc(allocator, 1000, stream);
+    small = env_alloc(allocator, 1000, stream);
     expect(allocator, "10486784 10486784 0 44040192 10486760 3 3 0 0");
-    assert_ptr_equal(scene_block(allocator, large).pool, pool);
-    assert_ptr_equal(scene_block(allocator, small).pool, pool);
-    capture_end(pool, stream);
+    assert_ptr_equal(env_block(allocator, large).pool, pool);
+    assert_ptr_equal(env_block(allocator, small).pool, pool);
+    env_capture_end(pool, stream);
 
-    scene_free(allocator, large);
+    env_free(allocator, large);
     expect(allocator, "5243904 5243904 0 44040192 5243880 2 2 0 0");
-    scene_free(allocator, small);
+    env_free(allocator, small);
     expect(allocator, "5242880 5242880 0 44040192 5242880 1 1 0 0");
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     expect(allocator, "5242880 5242880 0 44040192 5242880 1 1 0 0");
     /* Outside the capture the same stream has nothing of that memory. */
-    next = scene_alloc(allocator, 5 * MIB, stream);
+    next = env_alloc(allocator, 5 * MIB, stream);
     expect(allocator, "10485760 10485760 0 65011712 10485760 2 2 0 0");
-    assert_null(scene_block(allocator, next).pool);
+    assert_null(env_block(allocator, next).pool);
 
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     expect(allocator, "10485760 10485760 0 65011712 10485760 2 2 0 0");
-    last = scene_alloc(allocator, 5 * MIB, stream);
+    last = env_alloc(allocator, 5 * MIB, stream);
     expect(allocator, "15728640 15728640 0 65011712 15728640 3 3 0 0");
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     expect(allocator, "15728640 15728640 0 41943040 15728640 3 3 0 0");
     expect_counts(allocator, 4, 2, 2);
-    scene_free(allocator, outside);
-    scene_free(allocator, next);
-    scene_free(allocator, last);
-    capture_close(allocator, stream, NULL);
+    env_free(allocator, outside);
+    env_free(allocator, next);
+    env_free(allocator, last);
+    env_close_with_streams(allocator, stream, NULL);
 }
 
 int main(void)

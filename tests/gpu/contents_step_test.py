@@ -4,15 +4,15 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-import packed  # pylint: disable=wrong-import-position
+import gpu_pack  # pylint: disable=wrong-import-position
 
 
-class Contents(packed.Packed):
+class Contents(gpu_pack.Packed):
     """The step that checks what memory contains."""
 
     def only_contents(self, **environment):
         """What the step left in its folder."""
-        self.run_sim("--only", "contents", *packed.QUICK, **environment)
+        self.run_sim("--only", "contents", *gpu_pack.QUICK, **environment)
         return [line.split("\t") for line in (self.out / "contents/contents.tsv").read_text().splitlines()]
 
     def test_every_section_is_done_and_right(self):
@@ -52,7 +52,7 @@ class Contents(packed.Packed):
         timeout.write_text('#!/bin/bash\n[[ " $* " != *" capture "* ]] || set -- "${@:1:5}" 1 "${@:7}"\n'
                            'exec /usr/bin/timeout "$@"\n')
         timeout.chmod(0o755)
-        said = self.run_sim("--only", "contents", *packed.QUICK, status=1, PATH=f"{programs}:/usr/bin:/bin")
+        said = self.run_sim("--only", "contents", *gpu_pack.QUICK, status=1, PATH=f"{programs}:/usr/bin:/bin")
         self.assertIn("done, with failures", said)
         differs = (self.out / "contents/differs.md").read_text()
         self.assertRegex(differs, r"(?m)^- random: block \d+ of .* expected [0-9a-f]{16}, got [0-9a-f]{16}; last operations: ")
@@ -63,4 +63,4 @@ class Contents(packed.Packed):
 
 
 if __name__ == "__main__":
-    packed.main()
+    gpu_pack.main()

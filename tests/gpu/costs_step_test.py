@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-import packed  # pylint: disable=wrong-import-position
+import gpu_pack  # pylint: disable=wrong-import-position
 
 
-class Costs(packed.Packed):
+class Costs(gpu_pack.Packed):
     """The step that measures calls."""
 
     def setUp(self):
@@ -27,7 +27,7 @@ class Costs(packed.Packed):
         return file, {key: value for key, _, value in lines}
 
     def test_a_preset_comes_out_as_itself(self):
-        self.run_sim("--only", "costs", *packed.QUICK, XSEG_SIM_COSTS="consumer")
+        self.run_sim("--only", "costs", *gpu_pack.QUICK, XSEG_SIM_COSTS="consumer")
         file, costs = self.costs()
         self.assertEqual(file.name, "simulated-device-0.costs")
         self.assertEqual((costs["name"], costs["create"], costs["unmap_mapping"], costs["alloc"]),
@@ -48,7 +48,7 @@ class Costs(packed.Packed):
         self.assertIn(f"modelled ({file})", done.stdout)
 
     def test_what_there_is_no_memory_for_and_what_fails_is_named(self):
-        said = self.run_sim("--only", "costs", *packed.QUICK, status=1, XSEG_SIM_MEMORY_MB="64",
+        said = self.run_sim("--only", "costs", *gpu_pack.QUICK, status=1, XSEG_SIM_MEMORY_MB="64",
                             XSEG_SIM_FAIL="cuMemAlloc:2+1:2")
         self.assertIn("done, with failures", said)
         report = self.report()
@@ -72,11 +72,11 @@ class Costs(packed.Packed):
                          r"- cuMemAlloc of 512 MiB takes \d+\.\d us, and 132.2 us by the preset `a100`")
 
     def test_without_a_driver_it_says_why(self):
-        self.run_all("--driver", self.no_driver(), "--only", "costs", *packed.QUICK, "--out", str(self.out),
+        self.run_all("--driver", self.no_driver(), "--only", "costs", *gpu_pack.QUICK, "--out", str(self.out),
                      status=2)
         self.assertIn("skipped: xseg probe: the driver cannot be loaded: ", self.report())
         self.assertFalse((self.results / "costs.tsv").exists())
 
 
 if __name__ == "__main__":
-    packed.main()
+    gpu_pack.main()

@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-import packed  # pylint: disable=wrong-import-position
+import gpu_pack  # pylint: disable=wrong-import-position
 
 
-class Facts(packed.Packed):
+class Facts(gpu_pack.Packed):
     """The first step, on drivers that are not as the simulator is by itself."""
 
     # How an entry point is bad, and what the program is asked: for some seconds nothing happens, beside the other tests.
@@ -23,8 +23,8 @@ class Facts(packed.Packed):
         cls.waiting = {}
         for bad, options in cls.WAITING.items():
             process = subprocess.Popen(  # pylint: disable=consider-using-with
-                [packed.PLACES.packed / "bin/gpu-facts", "--table", *options], text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                env={"XSEG_DRIVER": packed.PLACES.bad_driver, "BAD_DRIVER": bad, "XSEG_SIM_BYTES": "1", "XSEG_SIM_DEVICES": "2"})
+                [gpu_pack.PLACES.packed / "bin/gpu-facts", "--table", *options], text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                env={"XSEG_DRIVER": gpu_pack.PLACES.bad_driver, "BAD_DRIVER": bad, "XSEG_SIM_BYTES": "1", "XSEG_SIM_DEVICES": "2"})
             cls.addClassCleanup(process.__exit__, None, None, None)
             cls.waiting[bad] = process
 
@@ -35,12 +35,12 @@ class Facts(packed.Packed):
 
     def ask(self, *options, status, **environment):
         """Verdict and answer of the driver by fact; the simulator's are checked to hold."""
-        self.run_sim("--only", "facts", *packed.QUICK, *options, status=status, **environment)
+        self.run_sim("--only", "facts", *gpu_pack.QUICK, *options, status=status, **environment)
         return self.answers()
 
     def ask_bad(self, bad, status=1):
         """The same of the driver with one bad entry point."""
-        self.run_all("--only", "facts", *packed.QUICK, "--driver", packed.PLACES.bad_driver, "--out", str(self.out),
+        self.run_all("--only", "facts", *gpu_pack.QUICK, "--driver", gpu_pack.PLACES.bad_driver, "--out", str(self.out),
                      status=status, BAD_DRIVER=bad)
         return self.answers()
 
@@ -188,4 +188,4 @@ class Facts(packed.Packed):
 
 
 if __name__ == "__main__":
-    packed.main()
+    gpu_pack.main()

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-import packed  # pylint: disable=wrong-import-position
+import gpu_pack  # pylint: disable=wrong-import-position
 
 # In place of PyTorch's Python: says what a programme would, by its name and by the allocator.
 PYTHON = """#!{python}
@@ -25,7 +25,7 @@ print(json.dumps(report))
 """
 
 
-class Pretended(packed.Packed):
+class Pretended(gpu_pack.Packed):
     """What the step makes of the answers; a script stands for the Python that has PyTorch."""
 
     def answer(self, code="", start="", status=0):
@@ -85,7 +85,7 @@ class Pretended(packed.Packed):
         self.assertIn("it ran on the allocator native, not on xseg", differs)
 
 
-class Simulated(packed.Packed):
+class Simulated(gpu_pack.Packed):
     """The step from the packed folder, on the simulator."""
 
     def test_without_pytorch_it_is_skipped_in_a_sentence(self):
@@ -94,15 +94,15 @@ class Simulated(packed.Packed):
         self.assertIn("XSEG_REFERENCE=FOLDER", self.report())
 
     def test_counts_agree(self):
-        environment = pathlib.Path(packed.PLACES.source, "tests/support/torch_environment.py")
+        environment = pathlib.Path(gpu_pack.PLACES.source, "tests/support/torch_environment.py")
         asked = subprocess.run([sys.executable, environment, "--offline", "python"], check=False, capture_output=True, text=True)
         if asked.returncode == 77:
             self.skipTest(asked.stderr.strip())
         folder = pathlib.Path(asked.stdout.strip()).parents[1]
-        self.run_sim("--only", "torch", *packed.QUICK, XSEG_REFERENCE=str(folder), HOME=os.environ.get("HOME", "/"))
+        self.run_sim("--only", "torch", *gpu_pack.QUICK, XSEG_REFERENCE=str(folder), HOME=os.environ.get("HOME", "/"))
         self.assertRegex(self.report(), r"\| training \| [\d.]+ \| [\d.]+ \| the same \|")
         self.assertIn("kernels compute nothing", self.report())
 
 
 if __name__ == "__main__":
-    packed.main()
+    gpu_pack.main()

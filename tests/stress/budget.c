@@ -29,8 +29,8 @@
 #include "src/base/shared_budget.h"
 #include "src/core/budget/budget.h"
 #include "tests/stress/budget/member.h"
-#include "tests/support/draw.h"
-#include "tests/support/shared.h"
+#include "tests/support/rng.h"
+#include "tests/support/sim_shared.h"
 
 #define PAGE   (2 * MIB)
 #define HANGS  120.0 /* seconds that only a hang takes */
@@ -57,7 +57,7 @@ static struct {
 
 static uint64_t below(uint64_t bound)
 {
-    return (draw_next(&random_state) >> 16) % bound;
+    return (rng_next(&random_state) >> 16) % bound;
 }
 
 static double now(void)
@@ -91,7 +91,7 @@ static void end_all(void)
 static void start(unsigned seat)
 {
     struct budget_seat *place = &board->seat[seat];
-    const uint64_t member_seed = draw_next(&random_state) >> 20;
+    const uint64_t member_seed = rng_next(&random_state) >> 20;
 
     atomic_store(&place->done, atomic_load(&place->ordered));
     (void)fflush(NULL);
@@ -377,8 +377,7 @@ static int begin(void **state)
     (void)state;
     memset(&counts, 0, sizeof(counts));
     board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (board == MAP_FAILED ||
-        !name_shared_machine(board->machine_name, sizeof(board->machine_name)))
+    if (board == MAP_FAILED || !sim_shared_name(board->machine_name, sizeof(board->machine_name)))
         return -1;
     (void)snprintf(folder, sizeof(folder), "/dev/shm/xseg-test-XXXXXX");
     if (mkdtemp(folder) == NULL)

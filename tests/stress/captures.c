@@ -7,8 +7,8 @@
  * holds its own address and size from its allocation to its free, so no other thread's block may reach
  * into it.  At the end the counts are those of the blocks that are left, and then of none.
  */
-#include "tests/support/draw.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -74,7 +74,7 @@ static void require_ok(xseg_status status)
 
 static uint64_t below(struct worker *worker, uint64_t bound)
 {
-    return (draw_next(&worker->random) >> 16) % bound;
+    return (rng_next(&worker->random) >> 16) % bound;
 }
 
 /* --- Blocks. --- */
@@ -305,7 +305,7 @@ static void *work(void *self)
 /* The blocks that are left, one by one, against the counts. */
 static void expect_what_is_left(const struct shared *shared)
 {
-    const struct xseg_statistics stats = scene_stats(shared->allocator);
+    const struct xseg_statistics stats = env_stats(shared->allocator);
     uint64_t blocks = 0, bytes = 0, requested = 0;
 
     for (unsigned i = 0; i < SLOTS; i++) {
@@ -313,7 +313,7 @@ static void expect_what_is_left(const struct shared *shared)
 
         if (ptr == NULL)
             continue;
-        const struct xseg_block_info info = scene_block(shared->allocator, ptr);
+        const struct xseg_block_info info = env_block(shared->allocator, ptr);
         assert_int_equal(info.state, XSEG_BLOCK_ALLOCATED);
         assert_ptr_equal(info.base, ptr);
         expect_signed(ptr);
@@ -331,7 +331,7 @@ static void expect_what_is_left(const struct shared *shared)
 
 static void expect_even(const struct shared *shared)
 {
-    const struct xseg_statistics stats = scene_stats(shared->allocator);
+    const struct xseg_statistics stats = env_stats(shared->allocator);
 
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, shared->allocated);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].freed, shared->allocated);
@@ -356,7 +356,7 @@ static void play(const char *config, uint64_t memory, unsigned rounds)
     assert_non_null(shared);
     settings.memory_bytes = memory;
     settings.real_bytes = HAS_BYTES;
-    shared->allocator = scene_open_on(&settings, config);
+    shared->allocator = env_open_on(&settings, config);
     shared->rounds = rounds;
     assert_int_equal(cuDevicePrimaryCtxRetain(&shared->context, 0), 0);
     for (unsigned i = 0; i < THREADS; i++) {
@@ -370,11 +370,11 @@ static void play(const char *config, uint64_t memory, unsigned rounds)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
     expect_what_is_left(shared);
     for (unsigned i = 0; i < SLOTS; i++)
-        scene_free(shared->allocator, atomic_load(&shared->slot[i]));
-    scene_empty_cache(shared->allocator);
+        env_free(shared->allocator, atomic_load(&shared->slot[i]));
+    env_empty_cache(shared->allocator);
     expect_even(shared);
     assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
-    scene_close(shared->allocator);
+    env_close(shared->allocator);
     free(shared);
 }
 

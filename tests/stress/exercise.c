@@ -25,7 +25,7 @@
 
 #include "tests/stress/exercise/kernel.h"
 #include "tests/stress/exercise/programme.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 static unsigned operations = 1000, programmes, threads, devices, faults = UINT32_MAX;
 static uint64_t seed = 20261123;
@@ -132,11 +132,16 @@ static void play_one(uint64_t which, bool shrinks, bool has_background_thread)
 int main(int count, char **arguments)
 {
     static const struct option options[] = {
-        {"operations", required_argument, NULL, 'o'}, {"programmes", required_argument, NULL, 'n'},
-        {"seed", required_argument, NULL, 's'},       {"threads", required_argument, NULL, 't'},
-        {"devices", required_argument, NULL, 'd'},    {"faults", required_argument, NULL, 'f'},
-        {"programme", required_argument, NULL, 'p'},  {"background", no_argument, NULL, 'b'},
-        {"shrink", no_argument, NULL, 'k'},           {"all", no_argument, NULL, 'a'},
+        {"operations", required_argument, NULL, 'o'},
+        {"programmes", required_argument, NULL, 'n'},
+        {"seed", required_argument, NULL, 's'},
+        {"threads", required_argument, NULL, 't'},
+        {"devices", required_argument, NULL, 'd'},
+        {"faults", required_argument, NULL, 'f'},
+        {"programme", required_argument, NULL, 'p'},
+        {"background", no_argument, NULL, 'b'},
+        {"shrink", no_argument, NULL, 'k'},
+        {"all", no_argument, NULL, 'a'},
         {NULL, 0, NULL, 0},
     };
     const struct CMUnitTest tests[] = {

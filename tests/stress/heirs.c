@@ -12,8 +12,8 @@
 #include <stdlib.h>
 
 #include "src/core/pending/debug_fill.h"
-#include "tests/support/draw.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
 
 /* --- Where a thread is parked. --- */
 
@@ -72,14 +72,14 @@ struct party {
 /* A stream whose arenas have a live block each, and cached blocks that other threads leave alone. */
 static xseg_stream settle(struct xseg_allocator *allocator, void *live[2])
 {
-    const xseg_stream stream = scene_stream();
-    void *small = scene_alloc(allocator, 1000, stream),
-         *large = scene_alloc(allocator, 3 * MIB, stream);
+    const xseg_stream stream = env_stream();
+    void *small = env_alloc(allocator, 1000, stream),
+         *large = env_alloc(allocator, 3 * MIB, stream);
 
-    live[0] = scene_alloc(allocator, 1000, stream);
-    live[1] = scene_alloc(allocator, 3 * MIB, stream);
-    scene_free(allocator, small);
-    scene_free(allocator, large);
+    live[0] = env_alloc(allocator, 1000, stream);
+    live[1] = env_alloc(allocator, 3 * MIB, stream);
+    env_free(allocator, small);
+    env_free(allocator, large);
     return stream;
 }
 
@@ -89,17 +89,17 @@ static xseg_stream succeed(struct xseg_allocator *allocator, xseg_stream stream,
                            void **first)
 {
     assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
-    scene_stream_destroy(stream);
-    const xseg_stream heir = scene_stream();
-    *first = scene_alloc(allocator, 1000, heir);
-    assert_ptr_equal(scene_block(allocator, live).stream, heir);
+    env_stream_destroy(stream);
+    const xseg_stream heir = env_stream();
+    *first = env_alloc(allocator, 1000, heir);
+    assert_ptr_equal(env_block(allocator, live).stream, heir);
     return heir;
 }
 
 static void end_stream(struct xseg_allocator *allocator, xseg_stream stream)
 {
     assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 static void trace(void *context, const struct xseg_trace_entry *entry)
@@ -119,7 +119,7 @@ static void *free_one(void *self)
 
 static void a_free_goes_on_while_its_stream_goes(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("debug_fill:True,history:all");
+    struct xseg_allocator *allocator = env_open("debug_fill:True,history:all");
     struct xseg_observer observer = {sizeof(observer)};
     atomic_uint entries = 0;
     uint64_t id = 0;
@@ -141,13 +141,13 @@ static void a_free_goes_on_while_its_stream_goes(void **state)
         stream = succeed(allocator, stream, live[!(round % 2)], &first);
         open_gate();
         assert_int_equal(pthread_join(thread, NULL), 0);
-        scene_free(allocator, live[!(round % 2)]);
-        scene_free(allocator, first);
+        env_free(allocator, live[!(round % 2)]);
+        env_free(allocator, first);
         end_stream(allocator, stream);
     }
     assert_true(entries > 20);
     assert_int_equal(xseg_observer_remove(allocator, id), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void stop(void *context, const struct xseg_mapping *mapping)
@@ -170,7 +170,7 @@ static void *trim_all(void *self)
 /* Several pages with a generation each go at once, and observers are told of one after the other. */
 static void memory_is_told_of_while_its_stream_goes(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_observer observer = {sizeof(observer)};
     struct party party = {allocator, NULL};
     atomic_uint told = 0;
@@ -187,9 +187,9 @@ static void memory_is_told_of_while_its_stream_goes(void **state)
         pthread_t thread;
 
         for (unsigned i = 0; i < COUNT_OF(more); i++)
-            more[i] = scene_alloc(allocator, 20 * MIB, stream);
+            more[i] = env_alloc(allocator, 20 * MIB, stream);
         for (unsigned i = 0; i < COUNT_OF(more); i++)
-            scene_free(allocator, more[i]);
+            env_free(allocator, more[i]);
         close_gate();
         assert_int_equal(pthread_create(&thread, NULL, trim_all, &party), 0);
         wait_for_gate();
@@ -197,13 +197,13 @@ static void memory_is_told_of_while_its_stream_goes(void **state)
         open_gate();
         assert_int_equal(pthread_join(thread, NULL), 0);
         assert_true(told > before + 2);
-        scene_free(allocator, live[0]);
-        scene_free(allocator, live[1]);
-        scene_free(allocator, first);
+        env_free(allocator, live[0]);
+        env_free(allocator, live[1]);
+        env_free(allocator, first);
         end_stream(allocator, stream);
     }
     assert_int_equal(xseg_observer_remove(allocator, id), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- All at once. --- */
@@ -250,7 +250,7 @@ static void free_block(struct shared *shared, void *ptr, bool is_used)
 static void *make_block(struct comer *comer, xseg_stream stream)
 {
     struct shared *shared = comer->shared;
-    const uint64_t random = draw_next(&comer->random);
+    const uint64_t random = rng_next(&comer->random);
     struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
 
@@ -268,17 +268,17 @@ static void *come_and_go(void *self)
     struct shared *shared = comer->shared;
 
     for (unsigned round = 0; round < ROUNDS; round++) {
-        const xseg_stream stream = scene_stream();
+        const xseg_stream stream = env_stream();
 
         for (unsigned i = 0; i < 8; i++) {
             void *ptr = make_block(comer, stream);
-            const uint64_t random = draw_next(&comer->random);
+            const uint64_t random = rng_next(&comer->random);
 
             free_block(shared, atomic_exchange(&shared->slot[random % SLOTS], ptr),
                        random / 64 % 2);
         }
         expect(xseg_stream_retire(shared->allocator, 0, stream), "gone");
-        scene_stream_destroy(stream);
+        env_stream_destroy(stream);
     }
     atomic_fetch_sub(&shared->comers, 1);
     return NULL;
@@ -290,7 +290,7 @@ static void *free_blocks(void *self)
     uint64_t random = 99;
 
     while (atomic_load(&shared->comers) > 0) {
-        const uint64_t drawn = draw_next(&random);
+        const uint64_t drawn = rng_next(&random);
 
         free_block(shared, atomic_exchange(&shared->slot[drawn % SLOTS], NULL), drawn / 64 % 2);
     }
@@ -382,21 +382,21 @@ static void play(const char *config, bool is_observed)
     struct shared *shared = calloc(1, sizeof(*shared));
 
     assert_non_null(shared);
-    shared->allocator = scene_open(config);
-    shared->pool = scene_pool(shared->allocator);
-    shared->side = scene_stream();
+    shared->allocator = env_open(config);
+    shared->pool = env_pool(shared->allocator);
+    shared->side = env_stream();
     if (is_observed)
         observe(shared);
     run_threads(shared);
     for (unsigned i = 0; i < SLOTS; i++)
-        scene_free(shared->allocator, atomic_load(&shared->slot[i]));
-    const struct xseg_statistics stats = scene_stats(shared->allocator);
+        env_free(shared->allocator, atomic_load(&shared->slot[i]));
+    const struct xseg_statistics stats = env_stats(shared->allocator);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 0);
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 0);
     /* How many are told of memory depends on how often the thread that trims comes to run. */
     assert_true(!is_observed || (shared->entries > 1000 && shared->told > 0));
     assert_int_equal(xseg_close(shared->allocator), XSEG_OK);
-    scene_stream_destroy(shared->side);
+    env_stream_destroy(shared->side);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
     free(shared);
 }

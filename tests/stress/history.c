@@ -11,8 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/draw.h"
-#include "tests/support/recorded.h"
+#include "tests/support/history_list.h"
+#include "tests/support/rng.h"
 
 #define WORKERS 3u
 
@@ -84,7 +84,7 @@ static void *count_up(void *self)
 }
 
 /* The events of one stream follow each other: an allocation, its free, the next one.  Returns how many. */
-static uint64_t follow(const struct recorded *recorded, xseg_stream stream, bool has_words)
+static uint64_t follow(const struct history_list *recorded, xseg_stream stream, bool has_words)
 {
     const struct xseg_history_entry *before = NULL;
     uint64_t count = 0;
@@ -116,15 +116,15 @@ static uint64_t follow(const struct recorded *recorded, xseg_stream stream, bool
 
 static void walk_beside(const char *config, bool has_words)
 {
-    struct stage stage = {.allocator = scene_open(config)};
+    struct stage stage = {.allocator = env_open(config)};
     uint64_t walks = 0, seen = 0, lost = 0;
     pthread_t thread[WORKERS];
 
     for (unsigned i = 0; i < WORKERS; i++)
-        stage.worker[i].stream = i == 0 ? NULL : scene_stream();
+        stage.worker[i].stream = i == 0 ? NULL : env_stream();
     start(&stage, thread, count_up);
     do {
-        struct recorded recorded = recorded_walk(stage.allocator, 0);
+        struct history_list recorded = history_read(stage.allocator, 0);
 
         for (unsigned i = 0; i < WORKERS; i++) {
             const uint64_t count = follow(&recorded, stage.worker[i].stream, has_words);
@@ -139,7 +139,7 @@ static void walk_beside(const char *config, bool has_words)
     } while (atomic_load(&stage.running) > 0);
     finish(&stage, thread);
     /* At rest each ring is full, and all that was noted is kept or counted. */
-    struct recorded recorded = recorded_walk(stage.allocator, 0);
+    struct history_list recorded = history_read(stage.allocator, 0);
     assert_int_equal(recorded.count, WORKERS * EVENTS);
     assert_int_equal(recorded.count + recorded.summary.lost, WORKERS * (UINT64_C(3) * PAIRS + 1));
     for (unsigned i = 0; i < WORKERS; i++)
@@ -148,7 +148,7 @@ static void walk_beside(const char *config, bool has_words)
     print_message("# %" PRIu64 " walks saw %" PRIu64 " events of blocks\n", walks, seen);
     assert_int_equal(xseg_close(stage.allocator), XSEG_OK);
     for (unsigned i = 1; i < WORKERS; i++)
-        scene_stream_destroy(stage.worker[i].stream);
+        env_stream_destroy(stage.worker[i].stream);
 }
 
 static void what_a_walk_sees_has_no_gap(void **state)
@@ -173,8 +173,8 @@ static void *do_anything(void *self)
 
     /* Until events were seen, too: they may all come and go between two looks. */
     for (unsigned i = 0; i < STEPS || !atomic_load(&worker->stage->was_seen); i++) {
-        void **at = &held[draw_next(&worker->random) % HELD];
-        const uint64_t what = draw_next(&worker->random) % 64;
+        void **at = &held[rng_next(&worker->random) % HELD];
+        const uint64_t what = rng_next(&worker->random) % 64;
         const size_t bytes = what % 8 == 0 ? 2 * MIB + what * MIB / 4 : 1 + what * 700;
 
         if (*at != NULL)
@@ -186,9 +186,8 @@ static void *do_anything(void *self)
         if (what == 2)
             worker->failures += xseg_history_annotate(allocator, 0, labels[3]) != XSEG_OK;
         if (what == 3)
-            worker->failures +=
-                xseg_history_label(allocator, labels[draw_next(&worker->random) % 3], NULL) !=
-                XSEG_OK;
+            worker->failures += xseg_history_label(allocator, labels[rng_next(&worker->random) % 3],
+                                                   NULL) != XSEG_OK;
         if (what == 4)
             worker->failures += xseg_history_label(allocator, NULL, NULL) != XSEG_OK;
         if (what == 5)
@@ -242,7 +241,7 @@ static void *switch_all(void *self)
     hook.gather = gather;
     hook.discard = forget;
     while (!atomic_load(&worker->stage->over)) {
-        const uint64_t what = draw_next(&worker->random);
+        const uint64_t what = rng_next(&worker->random);
 
         worker->failures += xseg_config_set(worker->stage->allocator,
                                             configs[what / 8 % COUNT_OF(configs)]) != XSEG_OK;
@@ -290,7 +289,7 @@ static void expect_sense(struct xseg_allocator *allocator, const struct xseg_his
 /* What both threads note is in the order of their numbers. */
 static void look(struct stage *stage, uint64_t *seen)
 {
-    struct recorded recorded = recorded_walk(stage->allocator, -1);
+    struct history_list recorded = history_read(stage->allocator, -1);
     uint32_t order = 0;
 
     for (size_t i = 0; i < recorded.count; i++) {
@@ -302,19 +301,19 @@ static void look(struct stage *stage, uint64_t *seen)
     }
     *seen += recorded.count;
     free(recorded.entry);
-    assert_true(scene_stats(stage->allocator).host_bytes > 0);
+    assert_true(env_stats(stage->allocator).host_bytes > 0);
 }
 
 static void everything_is_switched_while_threads_run(void **state)
 {
-    struct stage stage = {.allocator = scene_open(NULL)};
+    struct stage stage = {.allocator = env_open(NULL)};
     struct worker switcher = {.stage = &stage, .random = 99};
     pthread_t thread[WORKERS], switching;
     uint64_t looks = 0, seen = 0;
 
     (void)state;
     /* Two threads share a stream. */
-    stage.worker[1].stream = scene_stream();
+    stage.worker[1].stream = env_stream();
     start(&stage, thread, do_anything);
     assert_int_equal(pthread_create(&switching, NULL, switch_all, &switcher), 0);
     for (; atomic_load(&stage.running) > 0; looks++) {
@@ -326,9 +325,9 @@ static void everything_is_switched_while_threads_run(void **state)
     assert_int_equal(pthread_join(switching, NULL), 0);
     assert_int_equal(switcher.failures, 0);
     print_message("# %" PRIu64 " looks at %" PRIu64 " events\n", looks, seen);
-    scene_empty_cache(stage.allocator);
+    env_empty_cache(stage.allocator);
     assert_int_equal(xseg_close(stage.allocator), XSEG_OK);
-    scene_stream_destroy(stage.worker[1].stream);
+    env_stream_destroy(stage.worker[1].stream);
 }
 
 /* --- Labels without end. --- */
@@ -354,7 +353,7 @@ static void *label_anew(void *self)
     char text[32];
 
     for (size_t bytes = first; bytes < REQUESTS * WORKERS; bytes += WORKERS) {
-        void **at = &held[draw_next(&worker->random) % KEPT];
+        void **at = &held[rng_next(&worker->random) % KEPT];
         struct xseg_block_info info = {sizeof(info)};
         const char *before = NULL;
 
@@ -401,12 +400,12 @@ static bool see_block(void *context, const struct xseg_block_info *block)
 /* Sweeps of all threads leave what blocks and events say as it is. */
 static void labels_stay_right_while_threads_give_new_ones(void **state)
 {
-    struct stage stage = {.allocator = scene_open("history:all,history_events:1000")};
+    struct stage stage = {.allocator = env_open("history:all,history_events:1000")};
     uint64_t looks = 0, seen = 0;
     pthread_t thread[WORKERS];
 
     (void)state;
-    stage.worker[1].stream = scene_stream();
+    stage.worker[1].stream = env_stream();
     start(&stage, thread, label_anew);
     for (; atomic_load(&stage.running) > 0; looks++) {
         assert_int_equal(xseg_for_each_event(stage.allocator, -1, see_label, &seen, NULL), XSEG_OK);
@@ -415,9 +414,9 @@ static void labels_stay_right_while_threads_give_new_ones(void **state)
     }
     finish(&stage, thread);
     print_message("# %" PRIu64 " looks at %" PRIu64 " labels\n", looks, seen);
-    scene_empty_cache(stage.allocator);
+    env_empty_cache(stage.allocator);
     assert_int_equal(xseg_close(stage.allocator), XSEG_OK);
-    scene_stream_destroy(stage.worker[1].stream);
+    env_stream_destroy(stage.worker[1].stream);
 }
 
 int main(void)

@@ -4,8 +4,8 @@
  * block that it gets, and finds its own words again when it frees the block.  Memory that two held at
  * once, or that was taken away while it was held, would show, and ThreadSanitizer would see the race.
  */
-#include "tests/support/draw.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -32,7 +32,7 @@ struct fighter {
 
 static uint64_t next_random(struct fighter *fighter)
 {
-    return draw_next(&fighter->random);
+    return rng_next(&fighter->random);
 }
 
 static uint64_t *word_at(void *ptr, size_t offset)
@@ -137,7 +137,7 @@ static void play(const char *config, bool observed, unsigned rounds)
 
     settings.memory_bytes = 40 * MIB;
     settings.real_bytes = true;
-    fight.allocator = scene_open_on(&settings, config);
+    fight.allocator = env_open_on(&settings, config);
     observer.context = &fight;
     observer.on_low_memory = free_spare;
     observer.on_trace = count;
@@ -145,7 +145,7 @@ static void play(const char *config, bool observed, unsigned rounds)
         assert_int_equal(xseg_observer_add(fight.allocator, &observer, &id), XSEG_OK);
     for (unsigned i = 0; i < THREADS; i++) {
         fighter[i] = (struct fighter){.fight = &fight,
-                                      .stream = scene_stream(),
+                                      .stream = env_stream(),
                                       .number = i + 1,
                                       .random = 88172645463325252U + i * 1000003U};
         assert_int_equal(pthread_create(&thread[i], NULL, run, &fighter[i]), 0);
@@ -156,16 +156,16 @@ static void play(const char *config, bool observed, unsigned rounds)
         assert_int_equal(xseg_observer_remove(fight.allocator, id), XSEG_OK);
     void *spare = atomic_load(&fight.spare);
     if (spare != NULL)
-        scene_free(fight.allocator, spare);
+        env_free(fight.allocator, spare);
     /* How much each thread got depends on timing; that every request was answered does not. */
     assert_true(fight.refused > 0 && fight.served > 0);
     assert_int_equal(fight.refused + fight.served, THREADS * rounds);
     assert_true(observed == (fight.traced > 0) && (!observed || fight.spared > 0));
-    scene_empty_cache(fight.allocator);
-    assert_int_equal(scene_stats(fight.allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    env_empty_cache(fight.allocator);
+    assert_int_equal(env_stats(fight.allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
     assert_int_equal(xseg_close(fight.allocator), XSEG_OK);
     for (unsigned i = 0; i < THREADS; i++)
-        scene_stream_destroy(fighter[i].stream);
+        env_stream_destroy(fighter[i].stream);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 

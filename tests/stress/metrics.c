@@ -2,7 +2,7 @@
 /*
  * Metrics while threads run: pools come and go, blocks come and go, and what stays is told the same in every page.
  */
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -111,8 +111,8 @@ static void *read_pages(void *self)
 
 static void what_stays_is_told_the_same(void **state)
 {
-    struct stage stage = {.allocator = scene_open(
-                              "expandable_segments:True,idle_ms:1,page_cache_mb:32,publish:True")};
+    struct stage stage = {
+        .allocator = env_open("expandable_segments:True,idle_ms:1,page_cache_mb:32,publish:True")};
     struct xseg_pool_options options = {sizeof(options)};
     struct actor actor[MAKERS + READERS];
     pthread_t thread[MAKERS + READERS];
@@ -121,7 +121,7 @@ static void what_stays_is_told_the_same(void **state)
     (void)state;
     options.name = "steady";
     assert_int_equal(xseg_pool_create(stage.allocator, 0, &options, &pool), XSEG_OK);
-    void *block = scene_alloc_in(stage.allocator, pool, 7 * MIB, NULL);
+    void *block = env_alloc_in(stage.allocator, pool, 7 * MIB, NULL);
     atomic_store(&stage.makers, MAKERS);
     for (unsigned i = 0; i < COUNT_OF(thread); i++) {
         actor[i] = (struct actor){&stage, i};
@@ -132,9 +132,9 @@ static void what_stays_is_told_the_same(void **state)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
     assert_int_equal(atomic_load(&stage.failures), 0);
     assert_true(atomic_load(&stage.pages) >= READERS * PAGES);
-    scene_free(stage.allocator, block);
+    env_free(stage.allocator, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(stage.allocator);
+    env_close(stage.allocator);
 }
 
 int main(void)

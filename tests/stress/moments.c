@@ -13,13 +13,13 @@
 #include <unistd.h>
 
 #include "src/tools/reading/unpickle.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 #include "xseg/history.h"
 
 #define WORKERS   2u
 #define BETWEEN   5000u
-#define SNAPSHOTS (SCENE_IS_SANITIZED ? 10u : 30u) /* with sanitizers each takes two seconds */
-#define EVENTS    4000u                            /* in a snapshot: the newest */
+#define SNAPSHOTS (ENV_IS_SANITIZED ? 10u : 30u) /* with sanitizers each takes two seconds */
+#define EVENTS    4000u                          /* in a snapshot: the newest */
 
 struct worker {
     struct xseg_allocator *allocator;
@@ -143,8 +143,8 @@ static uint64_t live_in_pages(const struct pickle *pickle)
 
 static void a_snapshot_is_of_one_moment(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True,history:all,"
-                                                  "history_events:200000,history_stacks:none");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True,history:all,"
+                                                "history_events:200000,history_stacks:none");
     struct worker worker[WORKERS];
     xseg_stream between[2 * WORKERS];
     pthread_t thread[WORKERS];
@@ -153,12 +153,12 @@ static void a_snapshot_is_of_one_moment(void **state)
 
     (void)state;
     for (unsigned i = 0; i < 2 * WORKERS; i++) {
-        const xseg_stream stream = scene_stream();
+        const xseg_stream stream = env_stream();
 
-        between[i] = scene_stream();
+        between[i] = env_stream();
         worker[i / 2].stream[i % 2] = stream;
         for (unsigned k = 0; k <= BETWEEN; k++)
-            held[i][k] = scene_alloc(allocator, 4096, k == 0 ? stream : between[i]);
+            held[i][k] = env_alloc(allocator, 4096, k == 0 ? stream : between[i]);
     }
     for (unsigned i = 0; i < WORKERS; i++) {
         worker[i].allocator = allocator;
@@ -196,11 +196,11 @@ static void a_snapshot_is_of_one_moment(void **state)
     assert_int_equal(unlink(path), 0);
     for (unsigned i = 0; i < 2 * WORKERS; i++)
         for (unsigned k = 0; k <= BETWEEN; k++)
-            scene_free(allocator, held[i][k]);
+            env_free(allocator, held[i][k]);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     for (unsigned i = 0; i < 2 * WORKERS; i++) {
-        scene_stream_destroy(between[i]);
-        scene_stream_destroy(worker[i / 2].stream[i % 2]);
+        env_stream_destroy(between[i]);
+        env_stream_destroy(worker[i / 2].stream[i % 2]);
     }
 }
 

@@ -8,8 +8,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "tests/support/draw.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
 
 #define THREADS  4u
 #define SLOTS    16u
@@ -35,7 +35,7 @@ struct worker {
 
 static uint64_t next_random(struct worker *worker)
 {
-    return draw_next(&worker->random);
+    return rng_next(&worker->random);
 }
 
 /* --- The record. --- */
@@ -171,13 +171,13 @@ static void set_up(struct shared *shared, const char *config)
     uint64_t id = 0;
 
     settings.memory_bytes = GIB;
-    shared->allocator = scene_open_on(&settings, config);
-    shared->pool = scene_pool(shared->allocator);
+    shared->allocator = env_open_on(&settings, config);
+    shared->pool = env_pool(shared->allocator);
     /* No memory lies below the first block. */
-    void *first = scene_alloc(shared->allocator, 1, NULL);
+    void *first = env_alloc(shared->allocator, 1, NULL);
     shared->origin = (uintptr_t)first / GIB * GIB;
-    scene_free(shared->allocator, first);
-    scene_empty_cache(shared->allocator);
+    env_free(shared->allocator, first);
+    env_empty_cache(shared->allocator);
     observer.context = shared;
     observer.on_unmap = leaving;
     observer.on_map = came;
@@ -205,7 +205,7 @@ static void play(const char *config, unsigned rounds)
     for (unsigned i = 0; i < THREADS; i++)
         for (unsigned k = 0; k < SLOTS; k++)
             if (worker[i].slot[k] != NULL)
-                scene_free(shared->allocator, worker[i].slot[k]);
+                env_free(shared->allocator, worker[i].slot[k]);
     (void)!xseg_pool_resume(shared->pool);
     /* What is noted is what is there. */
     assert_int_equal(xseg_for_each_mapping(shared->allocator, NULL, is_noted, shared), XSEG_OK);
@@ -215,7 +215,7 @@ static void play(const char *config, unsigned rounds)
     print_message("# %u notices, %u pauses\n", shared->told, shared->paused);
     /* The record was taken apart by the comparison. */
     assert_int_equal(xseg_observer_remove(shared->allocator, 1), XSEG_OK);
-    scene_close(shared->allocator);
+    env_close(shared->allocator);
     free(worker);
     free(shared);
 }

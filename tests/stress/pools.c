@@ -6,8 +6,8 @@
  * their last release, until their callback runs.  Each block holds its own address and size until it is freed, so no
  * other may reach into it.  At the end every pool has been destroyed once, and no memory is reserved.
  */
-#include "tests/support/draw.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -64,7 +64,7 @@ static void require(bool holds)
 
 static uint64_t below(struct worker *worker, uint64_t bound)
 {
-    return (draw_next(&worker->random) >> 16) % bound;
+    return (rng_next(&worker->random) >> 16) % bound;
 }
 
 static size_t any_bytes(struct worker *worker)
@@ -283,8 +283,8 @@ static void run(const char *config, uint64_t memory)
     assert_int_equal(pthread_mutexattr_destroy(&recursive), 0);
     settings.memory_bytes = memory;
     settings.real_bytes = HAS_BYTES;
-    shared.allocator = scene_open_on(&settings, config);
-    scene_free(shared.allocator, scene_alloc(shared.allocator, 100, NULL));
+    shared.allocator = env_open_on(&settings, config);
+    env_free(shared.allocator, env_alloc(shared.allocator, 100, NULL));
     for (unsigned i = 0; i < MAKERS + 2; i++) {
         worker[i] = (struct worker){.shared = &shared, .random = i + 1};
         assert_int_equal(pthread_create(&thread[i], NULL,
@@ -301,10 +301,10 @@ static void run(const char *config, uint64_t memory)
                   (unsigned long long)atomic_load(&shared.refused),
                   (unsigned long long)atomic_load(&shared.destroyed),
                   (unsigned long long)atomic_load(&shared.read));
-    assert_int_equal(scene_stats(shared.allocator).active[XSEG_STAT_ALL].current, 0);
-    scene_empty_cache(shared.allocator);
-    assert_int_equal(scene_stats(shared.allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-    scene_close(shared.allocator);
+    assert_int_equal(env_stats(shared.allocator).active[XSEG_STAT_ALL].current, 0);
+    env_empty_cache(shared.allocator);
+    assert_int_equal(env_stats(shared.allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    env_close(shared.allocator);
     assert_int_equal(atomic_load(&shared.destroyed), MAKERS * ROUNDS);
     assert_int_equal(pthread_mutex_destroy(&shared.mutex), 0);
 }

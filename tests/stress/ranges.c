@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/draw.h"
-#include "tests/support/due.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
+#include "tests/support/trim_due.h"
 #include "xseg/range.h"
 
 #define PAGE     (2 * MIB)
@@ -45,7 +45,7 @@ struct worker {
 
 static uint64_t below(struct worker *worker, uint64_t bound)
 {
-    return draw_next(&worker->random) % bound;
+    return rng_next(&worker->random) % bound;
 }
 
 static void expect(bool holds)
@@ -114,7 +114,7 @@ static void write_tag(struct worker *worker, struct xseg_range *range, unsigned 
         expect(*word_of(range, at) == worker->tag[at]);
         return;
     }
-    *word_of(range, at) = worker->tag[at] = draw_next(&worker->random) | 1;
+    *word_of(range, at) = worker->tag[at] = rng_next(&worker->random) | 1;
     worker->common_tag[at] = 0;
 }
 
@@ -268,7 +268,7 @@ static void *turn_over(void *self)
             expect(xseg_range_decommit(shared->common, at * PAGE, PAGE, NULL) == XSEG_OK);
             shared->has[at] = false;
         } else if (is_done(shared, xseg_range_commit(shared->common, at * PAGE, PAGE, NULL))) {
-            *word_of(shared->common, at) = draw_next(&worker->random) | 1;
+            *word_of(shared->common, at) = rng_next(&worker->random) | 1;
             shared->has[at] = true;
         }
         expect(pthread_mutex_unlock(&shared->lock) == 0);
@@ -340,7 +340,7 @@ static void reserve_all(struct shared *shared, struct xseg_pool *pool)
         assert_int_equal(
             xseg_range_reserve(shared->allocator, 0, GRANULES * PAGE, &options, &shared->range[i]),
             XSEG_OK);
-        shared->stream[i] = scene_stream();
+        shared->stream[i] = env_stream();
     }
 }
 
@@ -353,8 +353,8 @@ static void end_all(struct shared *shared)
     assert_int_equal(xseg_range_release(shared->common), XSEG_OK);
     for (unsigned i = 0; i < WORKERS; i++)
         assert_int_equal(xseg_range_release(shared->range[i]), XSEG_OK);
-    scene_empty_cache(shared->allocator);
-    const struct xseg_statistics stats = scene_stats(shared->allocator);
+    env_empty_cache(shared->allocator);
+    const struct xseg_statistics stats = env_stats(shared->allocator);
     assert_int_equal(stats.allocated_bytes[0].current, 0);
     assert_int_equal(stats.active_bytes[0].current, 0);
     assert_int_equal(stats.reserved_bytes[0].current, 0);
@@ -376,11 +376,11 @@ static void play(const char *config, uint64_t memory)
     assert_non_null(shared);
     settings.memory_bytes = memory;
     settings.real_bytes = true;
-    shared->allocator = scene_open_on(&settings, config);
-    shared->rounds = SCENE_IS_SANITIZED ? 1500 : 15000;
+    shared->allocator = env_open_on(&settings, config);
+    shared->rounds = ENV_IS_SANITIZED ? 1500 : 15000;
     shared->running = WORKERS;
     assert_int_equal(pthread_mutex_init(&shared->lock, NULL), 0);
-    struct xseg_pool *pool = scene_pool(shared->allocator);
+    struct xseg_pool *pool = env_pool(shared->allocator);
     reserve_all(shared, pool);
     observer.context = shared;
     observer.on_unmap = leaving;
@@ -403,7 +403,7 @@ static void play(const char *config, uint64_t memory)
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(xseg_close(shared->allocator), XSEG_OK);
     for (unsigned i = 0; i < WORKERS; i++)
-        scene_stream_destroy(shared->stream[i]);
+        env_stream_destroy(shared->stream[i]);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
     (void)pthread_mutex_destroy(&shared->lock);
     free(shared);

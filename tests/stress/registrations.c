@@ -6,8 +6,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "tests/support/draw.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
 
 #define THREADS 4u
 #define BLOCKS  6u
@@ -26,7 +26,7 @@ struct worker {
 
 static uint64_t below(struct worker *worker, uint64_t bound)
 {
-    return draw_next(&worker->random) % bound;
+    return rng_next(&worker->random) % bound;
 }
 
 static bool enter(void *context, struct xseg_registered *run)
@@ -119,14 +119,13 @@ static void no_page_leaves_under_a_registration(void **state)
 
     (void)state;
     settings.memory_bytes = 600 * MIB;
-    struct xseg_allocator *allocator =
-        scene_open_on(&settings, "expandable_segments:True,rdma:True");
+    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True,rdma:True");
     options.single_page = true;
     assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
     for (unsigned i = 0; i < THREADS; i++) {
         worker[i] = (struct worker){.allocator = allocator,
                                     .pool = pool,
-                                    .stream = i % 2 == 0 ? NULL : scene_stream(),
+                                    .stream = i % 2 == 0 ? NULL : env_stream(),
                                     .random = 4711 + i};
         assert_int_equal(pthread_create(&thread[i], NULL, work, &worker[i]), 0);
     }
@@ -135,11 +134,11 @@ static void no_page_leaves_under_a_registration(void **state)
     assert_int_equal(xseg_sim_registered(), 0);
     assert_true(xseg_sim_registrations() > ROUNDS / 4);
     assert_true(worker[0].trims > 0);
-    assert_int_equal(scene_stats(allocator).registered_bytes, 0);
+    assert_int_equal(env_stats(allocator).registered_bytes, 0);
     assert_int_equal(xseg_close(allocator), XSEG_OK);
     for (unsigned i = 0; i < THREADS; i++)
         if (worker[i].stream != NULL)
-            scene_stream_destroy(worker[i].stream);
+            env_stream_destroy(worker[i].stream);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 

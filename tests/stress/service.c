@@ -18,9 +18,9 @@
 #include "src/core/device/allocator.h"
 #include "src/core/instance/instance.h"
 #include "tests/support/check.h"
-#include "tests/support/draw.h"
-#include "tests/support/due.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
+#include "tests/support/trim_due.h"
 
 #define THREADS   3u
 #define STREAMS   4u
@@ -68,7 +68,7 @@ struct worker {
 
 static uint64_t next_random(struct worker *worker)
 {
-    return draw_next(&worker->random) >> 16;
+    return rng_next(&worker->random) >> 16;
 }
 
 static uint64_t below(struct worker *worker, uint64_t bound)
@@ -399,7 +399,7 @@ static void use_brief_stream(struct worker *worker)
     struct xseg_allocator *allocator = worker->service->allocator;
     struct slot slot = {.bytes = random_bytes(worker)};
 
-    worker->brief = scene_stream();
+    worker->brief = env_stream();
     const xseg_status status = xseg_alloc(allocator, 0, slot.bytes, worker->brief, &slot.ptr);
     if (status == XSEG_OK) {
         CHECK(xseg_sim_launch_on(worker->brief, 1 + below(worker, PASS_MOST),
@@ -408,7 +408,7 @@ static void use_brief_stream(struct worker *worker)
     }
     CHECK(is_answer(status));
     CHECK(xseg_stream_retire(allocator, 0, worker->brief) == XSEG_OK);
-    scene_stream_destroy(worker->brief);
+    env_stream_destroy(worker->brief);
 }
 
 /* How often, of 10000. */
@@ -477,12 +477,12 @@ static void open_service(struct service *service, const char *config)
     /* As a real driver's: what is remembered of streams that are gone serves new ones. */
     settings.reuse_handles = true;
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-    options.driver = scene_driver();
-    options.clock = scene_clock;
+    options.driver = env_driver();
+    options.clock = env_clock;
     options.log = log_nothing;
     assert_int_equal(xseg_open(config, &options, &service->allocator), XSEG_OK);
     for (unsigned i = 0; i < STREAMS; i++)
-        service->stream[i] = scene_stream();
+        service->stream[i] = env_stream();
 }
 
 static void end_worker(struct worker *worker)
@@ -510,12 +510,12 @@ static void end_worker(struct worker *worker)
 static void close_service(struct service *service)
 {
     audit(service->allocator);
-    assert_int_equal(scene_stats(service->allocator).allocated_bytes[0].current, 0);
-    scene_empty_cache(service->allocator);
-    assert_int_equal(scene_stats(service->allocator).reserved_bytes[0].current, 0);
+    assert_int_equal(env_stats(service->allocator).allocated_bytes[0].current, 0);
+    env_empty_cache(service->allocator);
+    assert_int_equal(env_stats(service->allocator).reserved_bytes[0].current, 0);
     assert_int_equal(xseg_close(service->allocator), XSEG_OK);
     for (unsigned i = 0; i < STREAMS; i++)
-        scene_stream_destroy(service->stream[i]);
+        env_stream_destroy(service->stream[i]);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 

@@ -4,8 +4,8 @@
  * and reconfigure, all at once.  Meant for ThreadSanitizer; in any build the counts must come out
  * even, and no two threads may ever hold the same memory.
  */
-#include "tests/support/draw.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -33,7 +33,7 @@ struct worker {
 
 static uint64_t next_random(struct worker *worker)
 {
-    return draw_next(&worker->random);
+    return rng_next(&worker->random);
 }
 
 static size_t random_bytes(struct worker *worker)
@@ -139,10 +139,10 @@ static void play(const char *config, uint64_t memory, unsigned rounds)
 
     assert_non_null(shared);
     settings.memory_bytes = memory;
-    shared->allocator = scene_open_on(&settings, config);
+    shared->allocator = env_open_on(&settings, config);
     shared->rounds = rounds;
     for (unsigned i = 0; i < THREADS; i++)
-        shared->stream[i] = scene_stream();
+        shared->stream[i] = env_stream();
     for (unsigned i = 0; i <= THREADS; i++) {
         worker[i] = (struct worker){shared, i, 88172645463325252U + i * 1000003U};
         assert_int_equal(pthread_create(&thread[i], NULL, i < THREADS ? work : disturb, &worker[i]),
@@ -152,9 +152,9 @@ static void play(const char *config, uint64_t memory, unsigned rounds)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
     for (unsigned i = 0; i < SLOTS; i++)
         free_block(shared, atomic_load(&shared->slot[i]));
-    scene_empty_cache(shared->allocator);
+    env_empty_cache(shared->allocator);
 
-    const struct xseg_statistics stats = scene_stats(shared->allocator);
+    const struct xseg_statistics stats = env_stats(shared->allocator);
     assert_true(shared->allocated > rounds);
     assert_int_equal(shared->allocated, shared->freed);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, shared->allocated);
@@ -164,7 +164,7 @@ static void play(const char *config, uint64_t memory, unsigned rounds)
     assert_int_equal(stats.num_ooms, shared->refused);
     assert_int_equal(xseg_close(shared->allocator), XSEG_OK);
     for (unsigned i = 0; i < THREADS; i++)
-        scene_stream_destroy(shared->stream[i]);
+        env_stream_destroy(shared->stream[i]);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
     free(shared);
 }
@@ -211,7 +211,7 @@ static void *own_allocator(void *unused)
 
     (void)unused;
     for (unsigned round = 0; round < 5; round++) {
-        if (scene_try_open("expandable_segments:True", &allocator) != XSEG_OK)
+        if (env_try_open("expandable_segments:True", &allocator) != XSEG_OK)
             abort();
         for (unsigned i = 0; i < 32; i++)
             if (xseg_alloc(allocator, 0, (size_t)(i + 1) * 100 * KIB, NULL, &ptr[i]) != XSEG_OK)
@@ -262,29 +262,29 @@ static void *read_all_the_time(void *self)
 
 static void read_while_pools_grow(void **state)
 {
-    struct growing growing = {.allocator = scene_open("expandable_segments:True")};
+    struct growing growing = {.allocator = env_open("expandable_segments:True")};
     struct xseg_request request = {sizeof(request)};
     pthread_t thread;
     void *ptr[16];
 
     (void)state;
-    scene_free(growing.allocator, scene_alloc(growing.allocator, KIB, NULL));
+    env_free(growing.allocator, env_alloc(growing.allocator, KIB, NULL));
     assert_int_equal(pthread_create(&thread, NULL, read_all_the_time, &growing), 0);
     for (unsigned round = 0; round < 100; round++) {
-        request.pool = scene_pool(growing.allocator);
+        request.pool = env_pool(growing.allocator);
         for (unsigned i = 0; i < COUNT_OF(ptr); i++) {
             request.bytes = i % 4 == 0 ? 30 * MIB : MIB;
             assert_int_equal(xseg_alloc_with(growing.allocator, &request, &ptr[i]), XSEG_OK);
         }
         for (unsigned i = 0; i < COUNT_OF(ptr); i++)
-            scene_free(growing.allocator, ptr[i]);
+            env_free(growing.allocator, ptr[i]);
         assert_int_equal(xseg_pool_release(request.pool), XSEG_OK);
         if (round % 2 == 0)
-            scene_empty_cache(growing.allocator);
+            env_empty_cache(growing.allocator);
     }
     atomic_store(&growing.is_over, true);
     assert_int_equal(pthread_join(thread, NULL), 0);
-    scene_close(growing.allocator);
+    env_close(growing.allocator);
 }
 
 /* --- Of two threads that free the same block at the same time, one is told. --- */
@@ -337,7 +337,7 @@ static void let_two_free(struct twice *twice, void *ptr)
 static void two_free_the_same(void **state)
 {
     static const size_t bytes[] = {8 * MIB, 600, 30 * MIB, MIB + 512};
-    struct twice twice = {.allocator = scene_open("expandable_segments:False")};
+    struct twice twice = {.allocator = env_open("expandable_segments:False")};
     pthread_t thread;
 
     (void)state;
@@ -348,13 +348,13 @@ static void two_free_the_same(void **state)
                                                                   ? "expandable_segments:False"
                                                                   : "expandable_segments:True"),
                              XSEG_OK);
-        let_two_free(&twice, scene_alloc(twice.allocator, bytes[i % COUNT_OF(bytes)], NULL));
+        let_two_free(&twice, env_alloc(twice.allocator, bytes[i % COUNT_OF(bytes)], NULL));
         if (i % 32 == 0)
-            scene_empty_cache(twice.allocator);
+            env_empty_cache(twice.allocator);
     }
     let_two_free(&twice, NULL);
     assert_int_equal(pthread_join(thread, NULL), 0);
-    scene_close(twice.allocator);
+    env_close(twice.allocator);
 }
 
 int main(void)

@@ -10,8 +10,8 @@
  *
  * Threads: any.  In a forked child every call fails, as in the driver.
  */
-#ifndef TESTS_SUPPORT_RUNTIME_H
-#define TESTS_SUPPORT_RUNTIME_H
+#ifndef XSEG_TESTS_RUNTIME_H
+#define XSEG_TESTS_RUNTIME_H
 
 #include <stddef.h>
 

@@ -12,7 +12,7 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(sys.argv[2]) / "tests/support"))
-from advised import BASE, IS_SANITIZED, MIB, ROOT, TOOL, AdviseTest, ends_short, entry  # pylint: disable=wrong-import-position
+from advise_case import BASE, IS_SANITIZED, MIB, ROOT, TOOL, AdviseTest, ends_short, entry  # pylint: disable=wrong-import-position
 
 PYTORCH = {"expandable_segments", "large_segment_size_mb", "max_split_size_mb", "roundup_power2_divisions",
            "graph_capture_record_stream_reuse"}

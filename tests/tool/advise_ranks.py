@@ -7,7 +7,7 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(sys.argv[2]) / "tests/support"))
-from advised import BASE, MIB, ROOT, AdviseTest, ends_short, entry  # pylint: disable=wrong-import-position
+from advise_case import BASE, MIB, ROOT, AdviseTest, ends_short, entry  # pylint: disable=wrong-import-position
 
 
 def on_streams():

@@ -18,7 +18,7 @@ import unittest
 TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
 sys.path.insert(0, str(ROOT / "tests/support"))
 sys.path.append(str(ROOT / ".deps/perfetto" / sys.implementation.cache_tag))
-import viewed  # pylint: disable=wrong-import-position
+import view_program  # pylint: disable=wrong-import-position
 try:
     from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 except ImportError:
@@ -162,7 +162,7 @@ class Counters(ExportTest):
 
     def test_counters_are_the_programme_at_every_event(self):
         for seed, early in ((1, 0), (2, 150), (3, 400)):
-            programme = viewed.Programme(seed, 600, early)
+            programme = view_program.Programme(seed, 600, early)
             # Each event has a time of its own, so that each state can be looked up.
             for number, entry in enumerate(programme.trace):
                 entry["time_us"] = 10 ** 15 + 10 * number
@@ -176,7 +176,7 @@ class Counters(ExportTest):
                 self.assertEqual(now["reserved"], now["allocated"] + now["pending"] + now["cached"])
 
     def test_totals_are_those_of_blame_and_replay(self):
-        programme, compared = viewed.Programme(4, 900, 100), set()
+        programme, compared = view_program.Programme(4, 900, 100), set()
         for path in [*SNAPSHOTS, self.file(programme.snapshot())]:
             with self.subTest(path=path.name):
                 blame, trace = self.blamed(path), self.trace(path)
@@ -205,7 +205,7 @@ class Counters(ExportTest):
         self.assertEqual(compared, {False, True})
 
     def test_pools_have_counters_where_there_are_several(self):
-        self.assertEqual(self.trace(viewed.Programme(5, 80).snapshot()).find("device 0", "pool default"), [])
+        self.assertEqual(self.trace(view_program.Programme(5, 80).snapshot()).find("device 0", "pool default"), [])
         trace = self.trace(two_pools())
         for name in COUNTERS:
             end = [trace.counter("device 0", pool, name)[-1][1] for pool in ("pool default", "pool (0, 3)")]
@@ -252,7 +252,7 @@ class Counters(ExportTest):
                 self.assertEqual(reserved, allocated + pending + cached)
 
     def test_each_device_has_its_tracks(self):
-        snapshot = viewed.Programme(6, 100).snapshot()
+        snapshot = view_program.Programme(6, 100).snapshot()
         snapshot["device_traces"].append([dict(snapshot["device_traces"][0][0])])
         trace = self.trace(snapshot)
         self.assertEqual([trace.tracks[uuid].name for uuid in trace.children[0]],
@@ -260,7 +260,7 @@ class Counters(ExportTest):
         self.assertEqual(len(self.trace(snapshot, "--device", "1").children[0]), 1)
 
     def test_the_clock_is_stated(self):
-        snapshot = viewed.Programme(7, 50).snapshot()
+        snapshot = view_program.Programme(7, 50).snapshot()
         self.assertEqual(self.trace(snapshot).clock, protos.BUILTIN_CLOCK_REALTIME)
         for entry in snapshot["device_traces"][0]:
             entry["time_us"] -= 10 ** 15 - 5
@@ -271,7 +271,7 @@ class Counters(ExportTest):
         self.assertLessEqual(max(times), 50)
 
     def test_what_is_missing_is_said(self):
-        snapshot = viewed.Programme(8, 60).snapshot()
+        snapshot = view_program.Programme(8, 60).snapshot()
         snapshot["xseg"] = {"devices": [{"device": 0, "lost": 1234, "left_out": 5}]}
         trace = self.trace(snapshot)
         self.assertEqual(trace.tracks[1].description,
@@ -365,18 +365,18 @@ class Events(ExportTest):
 
     def test_blocks_are_slices(self):
         for seed, early in ((9, 0), (10, 120)):
-            programme = viewed.Programme(seed, 500, early)
+            programme = view_program.Programme(seed, 500, early)
             trace = self.trace(programme.snapshot(), "--blocks", "100000")
             expected, there, began = [], {}, programme.trace[0]["time_us"]
             for one in programme.trace:
                 if one["action"] == "alloc":
-                    there[one["addr"]] = (one["time_us"], viewed.rounded(one["size"]))
+                    there[one["addr"]] = (one["time_us"], view_program.rounded(one["size"]))
                 elif one["action"] == "free_completed":
-                    begin, size = there.pop(one["addr"], (began, viewed.rounded(one["size"])))
+                    begin, size = there.pop(one["addr"], (began, view_program.rounded(one["size"])))
                     expected.append((begin, one["time_us"], size, one["addr"]))
             for address, (size, _, _) in programme.blocks.items():
                 begin, _ = there.get(address, (began, 0))
-                expected.append((begin, None, viewed.rounded(size), address))
+                expected.append((begin, None, view_program.rounded(size), address))
             found = [(begin, end, values["bytes"], values["address"])
                      for begin, end, _, values in trace.slices("device 0", "blocks")]
             order = lambda one: (one[0], one[3], one[1] or 0)  # pylint: disable=unnecessary-lambda-assignment
@@ -386,7 +386,7 @@ class Events(ExportTest):
                                 for name in names), names)
 
     def test_of_many_blocks_those_that_held_most_are_there(self):
-        programme = viewed.Programme(11, 500)
+        programme = view_program.Programme(11, 500)
         whole = self.trace(programme.snapshot(), "--blocks", "100000").slices("device 0", "blocks")
         end = programme.trace[-1]["time_us"]
         weights = sorted((values["bytes"] * ((stop or end) - begin + 1) for begin, stop, _, values in whole), reverse=True)
@@ -429,7 +429,7 @@ class Files(ExportTest):
     """Files in and out."""
 
     def test_standard_input_and_output(self):
-        path = self.file(viewed.Programme(12, 40).snapshot())
+        path = self.file(view_program.Programme(12, 40).snapshot())
         path.rename(self.folder / "standard input")
         self.export("standard input", "-o", "out.perfetto")
         with open(self.folder / "standard input", "rb") as file:
@@ -438,14 +438,14 @@ class Files(ExportTest):
         self.assertEqual(out, (self.folder / "out.perfetto").read_bytes())
 
     def test_bad_files_are_refused_and_leave_nothing(self):
-        whole = pickle.dumps(viewed.Programme(13, 60).snapshot(), 4)
+        whole = pickle.dumps(view_program.Programme(13, 60).snapshot(), 4)
         for contents, says in ((whole[:len(whole) // 2], "ends too early"), (b"hello", "it is a text file"),
                                (b"\x80\x09" + whole[2:], "protocol 9 of pickles is not known; 2 to 5 are"),
                                (pickle.dumps({"a": 1}), "it is no memory snapshot"),
                                (pickle.dumps({"segments": [], "device_traces": []}), "_record_memory_history()"),
-                               (pickle.dumps(viewed.Programme(13, 60).snapshot() | {"device_traces": []}),
+                               (pickle.dumps(view_program.Programme(13, 60).snapshot() | {"device_traces": []}),
                                 "_record_memory_history()"),
-                               (pickle.dumps(viewed.Programme(13, 60).snapshot() | {"xseg": {"devices": [
+                               (pickle.dumps(view_program.Programme(13, 60).snapshot() | {"xseg": {"devices": [
                                    {"device": 0, "causes": [[60, "steal"]]}]}}), "a cause is no list of an entry and a word")):
             said = self.export(self.file(contents, "bad"), "-o", "out.perfetto", status=2)
             self.assertIn(says, said)
@@ -453,7 +453,7 @@ class Files(ExportTest):
             self.assertEqual(os.listdir(self.folder), ["bad"])
 
     def test_bad_arguments_are_refused(self):
-        path = self.file(viewed.Programme(14, 30).snapshot())
+        path = self.file(view_program.Programme(14, 30).snapshot())
         for arguments, says in ((["missing", "-o", "out"], "missing: cannot be opened: No such file"),
                                 ([path, "--device", "7", "-o", "out"], "device 7 has neither a segment nor an event"),
                                 ([path, "-o", "missing/out"], "missing/out cannot be written: No such file or directory"),
@@ -463,14 +463,14 @@ class Files(ExportTest):
         self.assertEqual(os.listdir(self.folder), [path.name])
 
     def test_a_full_disk_is_said_and_devices_stay(self):
-        path = self.file(viewed.Programme(15, 4000).snapshot())
+        path = self.file(view_program.Programme(15, 4000).snapshot())
         self.assertIn("/dev/full cannot be written: No space left", self.export(path, "-o", "/dev/full", status=2))
         self.assertTrue(pathlib.Path("/dev/full").is_char_device())
         with open("/dev/full", "wb") as full:
             self.assertIn("cannot be written: No space left", self.export(path, "-o", "-", status=2, stdout=full))
 
     def test_the_output_takes_the_place_of_nothing_else(self):
-        path = self.file(viewed.Programme(15, 400).snapshot())
+        path = self.file(view_program.Programme(15, 400).snapshot())
         before = path.read_bytes()
         (self.folder / "same").hardlink_to(path)
         for output in (path.name, "same"):
@@ -486,7 +486,7 @@ class Files(ExportTest):
 
     def test_what_was_there_stays_when_a_write_fails(self):
         """The size of files is limited, which is a disk that fills up."""
-        path = self.file(viewed.Programme(16, 4000).snapshot())
+        path = self.file(view_program.Programme(16, 4000).snapshot())
         (self.folder / "out").write_text("before", encoding="utf-8")
         said = self.run_tool("export", "--perfetto", path, "-o", "out", status=2, preexec_fn=limit)[1]
         self.assertIn("out cannot be written: File too large", said)

@@ -36,7 +36,7 @@ if not BROWSER or not DRIVER:
     print("skipped: there is no chromium, or no chromedriver")
     sys.exit(SKIPPED)
 sys.path.insert(0, str(ROOT / "tests/support"))
-import viewed  # pylint: disable=wrong-import-position
+import view_program  # pylint: disable=wrong-import-position
 
 KINDS = ("live", "pending", "reserved", "cached", "stranded")
 STATES = """
@@ -139,18 +139,18 @@ class PageTest(unittest.TestCase):
 
     def test_the_state_at_every_event_is_that_of_the_programme(self):
         for seed, early in ((1, 0), (2, 200)):
-            programme = viewed.Programme(seed, 700, early)
+            programme = view_program.Programme(seed, 700, early)
             self.open(programme.snapshot())
             self.assertEqual(self.run_script(STATES), programme.states)
 
     def test_the_series_are_those_of_the_programme(self):
-        programme = viewed.Programme(3, 1500, 300)
+        programme = view_program.Programme(3, 1500, 300)
         self.open(programme.snapshot())
         expected = [[state["live"] + state["pending"], state["pending"], state["reserved"]] for state in programme.states]
         self.assertEqual(self.run_script(SERIES), expected)
 
     def test_a_column_has_the_peak_of_its_events(self):
-        programme = viewed.Programme(4, 3000)
+        programme = view_program.Programme(4, 3000)
         self.open(programme.snapshot())
         for from_, to, width in ((0, 1, 1), (0, 1, 3), (0, 1, 7), (0.1, 0.9, 100), (0.5, 0.52, 400)):
             columns = self.run_script(COLUMNS, from_, to, width)
@@ -161,7 +161,7 @@ class PageTest(unittest.TestCase):
             self.assertEqual(len(columns), width)
 
     def test_summed_blocks_are_in_the_peaks(self):
-        programme = viewed.Programme(15, 2000)
+        programme = view_program.Programme(15, 2000)
         self.open(programme.snapshot(), options=("--blocks", "60"))
         for width in (1, 5):
             columns = self.run_script(COLUMNS, 0, 1, width)
@@ -171,7 +171,7 @@ class PageTest(unittest.TestCase):
 
     def test_pages_over_time_add_up(self):
         for seed, early in ((5, 0), (6, 400)):
-            programme = viewed.Programme(seed, 900, early)
+            programme = view_program.Programme(seed, 900, early)
             self.open(programme.snapshot())
             for width, height in ((300, 40), (37, 160)):
                 for column in self.run_script(PAGES, width, height):
@@ -190,7 +190,7 @@ class PageTest(unittest.TestCase):
             self.assertTrue(all(0 <= state["stranded"] <= state["cached"] for state in states))
 
     def test_a_click_shows_the_stack(self):
-        self.open(viewed.Programme(7, 500).snapshot())
+        self.open(view_program.Programme(7, 500).snapshot())
         point = self.run_script("""
             const pane = Main.panes[0], p = pane.picture, c = Math.floor(p.inner / 2);
             const box = pane.timeline.getBoundingClientRect();
@@ -203,7 +203,7 @@ class PageTest(unittest.TestCase):
         self.assertIn("used", self.element(".timeline ~ .figures").text)
 
     def test_a_search_finds_blocks_by_their_stack(self):
-        programme = viewed.Programme(8, 800)
+        programme = view_program.Programme(8, 800)
         allocs = [at + 1 for at, entry in enumerate(programme.trace)
                   if entry["action"] == "alloc" and entry["frames"][1]["name"] == "layer4"]
         self.open(programme.snapshot())
@@ -220,7 +220,7 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.element("#found").text, "")
 
     def test_keys_move_the_cursor_and_the_picture(self):
-        programme = viewed.Programme(9, 400)
+        programme = view_program.Programme(9, 400)
         end = len(programme.trace)
         self.open(programme.snapshot())
         self.assertEqual(self.cursor(), end)
@@ -240,7 +240,7 @@ class PageTest(unittest.TestCase):
         self.assertEqual(last[1], end)
 
     def test_the_mouse_zooms_and_moves_the_picture(self):
-        self.open(viewed.Programme(17, 600).snapshot())
+        self.open(view_program.Programme(17, 600).snapshot())
         view = "const v = Main.panes[0].view; return [v.from, v.to]"
         timeline = self.element(".timeline")
         origin = ScrollOrigin.from_element(timeline)
@@ -254,7 +254,7 @@ class PageTest(unittest.TestCase):
         self.assertAlmostEqual(moved[1] - moved[0], zoomed[1] - zoomed[0])
 
     def test_two_files_move_together(self):
-        self.open(viewed.Programme(10, 300).snapshot(), viewed.Programme(11, 500).snapshot())
+        self.open(view_program.Programme(10, 300).snapshot(), view_program.Programme(11, 500).snapshot())
         self.assertEqual([node.text for node in self.browser.find_elements(By.TAG_NAME, "h2")],
                          [str(self.folder / "0.pickle"), str(self.folder / "1.pickle")])
         places = [node.location for node in self.browser.find_elements(By.CSS_SELECTOR, ".pane")]
@@ -265,10 +265,10 @@ class PageTest(unittest.TestCase):
         self.assertLess(views[0][1] - views[0][0], 1)
 
     def test_reasons_of_pages_are_those_of_the_end(self):
-        programme = viewed.Programme(16, 300)
+        programme = view_program.Programme(16, 300)
         snapshot = programme.snapshot()
         segment = max(snapshot["segments"], key=lambda one: one["total_size"])
-        page = [segment["address"], viewed.PAGE, "pinned", 0, viewed.PAGE, viewed.PAGE // 2]
+        page = [segment["address"], view_program.PAGE, "pinned", 0, view_program.PAGE, view_program.PAGE // 2]
         snapshot["xseg"] = {"devices": [{"device": 0, "lost": 5, "left_out": 0, "pages": [page]}]}
         self.open(snapshot)
         self.assertIn("pinned 2.00 MiB", self.element("h3 + .state").find_element(By.XPATH, "preceding-sibling::h3[1]").text)
@@ -282,7 +282,7 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.run_script("return Main.panes[0].state.pinned.length"), 0)
 
     def test_nodes_are_few_whatever_the_file(self):
-        snapshot = viewed.Programme(12, 3000).snapshot()
+        snapshot = view_program.Programme(12, 3000).snapshot()
         for number, entry in enumerate(snapshot["device_traces"][0]):
             if "frames" in entry:
                 entry["frames"] = [{"name": f"site{number}", "filename": "many.py", "line": number}]
@@ -292,7 +292,7 @@ class PageTest(unittest.TestCase):
         self.assertLess(self.run_script("return document.getElementsByTagName('*').length"), 300)
 
     def test_dark_and_light(self):
-        self.open(viewed.Programme(13, 100).snapshot())
+        self.open(view_program.Programme(13, 100).snapshot())
         grounds = []
         for scheme in ("light", "dark"):
             self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
@@ -303,7 +303,7 @@ class PageTest(unittest.TestCase):
         self.assertNotEqual(grounds[0][1], grounds[1][1])
 
     def test_a_file_without_history_shows_its_blocks(self):
-        programme = viewed.Programme(14, 300)
+        programme = view_program.Programme(14, 300)
         self.open(programme.snapshot() | {"device_traces": [[]]})
         self.assertEqual(self.run_script(STATES), [programme.states[-1]])
         self.assertIn("no history", self.element(".figures").text)

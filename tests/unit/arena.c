@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 /* An extent: allocated, cached, allocated, unmapped. */
 struct fixture {
@@ -44,11 +44,11 @@ static void find_arena(struct fixture *f)
 static void set_up(struct fixture *f)
 {
     memset(f, 0, sizeof(*f));
-    f->allocator = scene_open("expandable_segments:True");
-    f->held[0] = scene_alloc(f->allocator, 4 * MIB, NULL);
-    void *middle = scene_alloc(f->allocator, 4 * MIB, NULL);
-    f->held[1] = scene_alloc(f->allocator, 12 * MIB, NULL);
-    scene_free(f->allocator, middle);
+    f->allocator = env_open("expandable_segments:True");
+    f->held[0] = env_alloc(f->allocator, 4 * MIB, NULL);
+    void *middle = env_alloc(f->allocator, 4 * MIB, NULL);
+    f->held[1] = env_alloc(f->allocator, 12 * MIB, NULL);
+    env_free(f->allocator, middle);
     find_arena(f);
     f->allocated = XSEG_CONTAINER(f->arena->extents.next, struct xseg_extent, link)->first;
     f->cached = f->allocated->next;
@@ -66,8 +66,8 @@ static void tear_down(struct fixture *f)
     if (!xseg_device_audit(f->device, &violation))
         fail_msg("%s: %s", violation.tag, violation.text);
     for (size_t i = 0; i < COUNT_OF(f->held); i++)
-        scene_free(f->allocator, f->held[i]);
-    scene_close(f->allocator);
+        env_free(f->allocator, f->held[i]);
+    env_close(f->allocator);
 }
 
 static void expect(struct fixture *f, const char *tag)
@@ -169,7 +169,7 @@ static void the_rest_of_a_split_is_the_last_remainder(void **state)
 
     (void)state;
     set_up(&f);
-    void *head = scene_alloc(f.allocator, 2 * MIB - 512, NULL);
+    void *head = env_alloc(f.allocator, 2 * MIB - 512, NULL);
     struct xseg_block *rest = f.cached; /* the record of the split block */
     assert_int_equal(rest->bytes, 2 * MIB + 512);
     assert_ptr_equal(f.arena->last_remainder, rest);
@@ -181,7 +181,7 @@ static void the_rest_of_a_split_is_the_last_remainder(void **state)
     xseg_free_index_insert(&f.arena->free_index, rest);
     expect(&f, "ARENA-1");
     xseg_free_index_remove(&f.arena->free_index, rest);
-    scene_free(f.allocator, head);
+    env_free(f.allocator, head);
     assert_ptr_equal(f.arena->last_remainder, f.cached);
     assert_int_equal(f.cached->bytes, 4 * MIB);
     tear_down(&f);
@@ -190,26 +190,26 @@ static void the_rest_of_a_split_is_the_last_remainder(void **state)
 /* The whole segment that was freed last is the last remainder; others are in the free index. */
 static void a_freed_whole_segment_is_the_last_remainder(void **state)
 {
-    struct fixture f = {.allocator = scene_open("expandable_segments:False")};
+    struct fixture f = {.allocator = env_open("expandable_segments:False")};
     void *block[3];
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(block); i++)
-        block[i] = scene_alloc(f.allocator, 12 * MIB, NULL);
+        block[i] = env_alloc(f.allocator, 12 * MIB, NULL);
     find_arena(&f);
     for (size_t i = 0; i < COUNT_OF(block); i++) {
-        scene_free(f.allocator, block[i]);
+        env_free(f.allocator, block[i]);
         assert_int_equal(f.arena->last_remainder->base, (uint64_t)(uintptr_t)block[i]);
         const struct xseg_block *shelved = xseg_free_index_find(&f.arena->free_index, 12 * MIB);
         assert_true(i == 0 ? shelved == NULL : shelved->base == (uint64_t)(uintptr_t)block[0]);
     }
     /* The block at the lowest address still serves the request. */
     for (size_t i = 0; i < COUNT_OF(block); i++)
-        assert_ptr_equal(scene_alloc(f.allocator, 12 * MIB, NULL), block[i]);
+        assert_ptr_equal(env_alloc(f.allocator, 12 * MIB, NULL), block[i]);
     assert_ptr_equal(f.arena->last_remainder, &f.arena->sentinel);
     f.held[0] = block[0];
     f.held[1] = block[1];
-    scene_free(f.allocator, block[2]);
+    env_free(f.allocator, block[2]);
     tear_down(&f);
 }
 
@@ -221,7 +221,7 @@ static void a_block_below_the_minimum_size_is_unindexed(void **state)
     (void)state;
     set_up(&f);
     for (uint64_t bytes = MIB - 512; bytes <= MIB + 512; bytes += 512) {
-        void *head = scene_alloc(f.allocator, 4 * MIB - bytes, NULL);
+        void *head = env_alloc(f.allocator, 4 * MIB - bytes, NULL);
         struct xseg_block *rest = f.cached;
         assert_int_equal(rest->bytes, bytes);
         assert_ptr_equal(f.arena->last_remainder, bytes <= MIB ? &f.arena->sentinel : rest);
@@ -231,7 +231,7 @@ static void a_block_below_the_minimum_size_is_unindexed(void **state)
             expect(&f, "ARENA-1");
             xseg_free_index_remove(&f.arena->free_index, rest);
         }
-        scene_free(f.allocator, head);
+        env_free(f.allocator, head);
         assert_int_equal(f.cached->bytes, 4 * MIB);
     }
     tear_down(&f);

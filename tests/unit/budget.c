@@ -6,7 +6,7 @@
 #include "src/core/budget/budget.h"
 #include "src/core/device/allocator.h"
 #include "src/core/grow/oom.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 #include "tests/support/shared_budgets.h"
 
 static struct xseg_shared_budget seen;
@@ -27,8 +27,8 @@ static void wants_are_written_at_once(void **state)
 
     (void)state;
     (void)snprintf(config, sizeof(config), "budget_file:%s,budget_wait_ms:60000", budget_file_path);
-    struct xseg_allocator *allocator = scene_open(config);
-    scene_free(allocator, scene_alloc(allocator, 4096, NULL));
+    struct xseg_allocator *allocator = env_open(config);
+    env_free(allocator, env_alloc(allocator, 4096, NULL));
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
     expect_said(0, 0);
     assert_false(xseg_budget_request(device, 100 * MIB));
@@ -46,7 +46,7 @@ static void wants_are_written_at_once(void **state)
     expect_said(100, 0);
     xseg_budget_request_end(device, 100 * MIB);
     expect_said(0, 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static bool adds_twice;   /* another thread adds a device while its UUID is queried */
@@ -86,15 +86,15 @@ static void a_device_is_named_once(void **state)
 
     (void)state;
     (void)snprintf(config, sizeof(config), "budget_file:%s,budget_wait_ms:60000", budget_file_path);
-    struct xseg_allocator *allocator = scene_open(config);
+    struct xseg_allocator *allocator = env_open(config);
     questions = 0;
     adds_twice = true;
-    scene_free(allocator, scene_alloc(allocator, 4096, NULL));
+    env_free(allocator, env_alloc(allocator, 4096, NULL));
     assert_true(has_thread);
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(questions, 1);
     adds_twice = false;
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static bool count_device(void *context, const struct xseg_budget_entry *entry)
@@ -105,7 +105,7 @@ static bool count_device(void *context, const struct xseg_budget_entry *entry)
     return true;
 }
 
-static struct xseg_allocator *open_devices(unsigned devices, struct scene_heard *heard)
+static struct xseg_allocator *open_devices(unsigned devices, struct env_log *heard)
 {
     const struct xseg_sim_settings machine = {
         .struct_size = sizeof(machine), .devices = devices, .memory_bytes = 8 * MIB};
@@ -113,13 +113,13 @@ static struct xseg_allocator *open_devices(unsigned devices, struct scene_heard 
 
     assert_int_equal(xseg_sim_reset(&machine), XSEG_OK);
     (void)snprintf(config, sizeof(config), "budget_file:%s,budget_wait_ms:60000", budget_file_path);
-    return scene_open_heard(config, heard);
+    return env_open_logged(config, heard);
 }
 
 static void each_of_64_devices_is_a_member(void **state)
 {
     enum { DEVICES = 64 };
-    struct scene_heard heard = {.lines = 0};
+    struct env_log heard = {.lines = 0};
     struct xseg_allocator *allocator = open_devices(DEVICES, &heard);
     void *block[DEVICES];
     unsigned seen_devices = 0;
@@ -139,7 +139,7 @@ static void each_of_64_devices_is_a_member(void **state)
         assert_int_equal(xseg_free(allocator, block[i]), XSEG_OK);
     }
     assert_int_equal(heard.lines, 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* The value of a metric of a device; -1 if there is none. */
@@ -155,7 +155,7 @@ static int metric(struct xseg_allocator *allocator, const char *name, int device
 }
 
 /* Expect that a request of device 1 asks no process, for a reason that one line of the log has. */
-static void expect_no_part(struct xseg_allocator *allocator, struct scene_heard *heard,
+static void expect_no_part(struct xseg_allocator *allocator, struct env_log *heard,
                            const char *reason)
 {
     struct xseg_device *device;
@@ -166,8 +166,8 @@ static void expect_no_part(struct xseg_allocator *allocator, struct scene_heard 
     assert_false(xseg_budget_is_member(device));
     /* A request that waited would do so for half a minute. */
     for (unsigned i = 0; i < 3; i++) {
-        scene_expect_error(xseg_alloc(allocator, 1, 6 * MIB, NULL, &more), XSEG_ERR_NO_MEMORY,
-                           "device 1");
+        env_expect_error(xseg_alloc(allocator, 1, 6 * MIB, NULL, &more), XSEG_ERR_NO_MEMORY,
+                         "device 1");
         assert_int_equal(atomic_load(&device->budget->asks), 0);
     }
     assert_int_equal(heard->lines, 1);
@@ -182,7 +182,7 @@ static struct xseg_shared_budget other;
 
 static void a_device_without_a_part_waits_for_no_process(void **state)
 {
-    struct scene_heard heard = {.lines = 0};
+    struct env_log heard = {.lines = 0};
 
     (void)state;
     assert_int_equal(xseg_shared_budget_open(&other, budget_file_path), XSEG_OK);
@@ -202,7 +202,7 @@ static void a_device_without_a_part_waits_for_no_process(void **state)
         assert_int_equal(xseg_config_set(allocator, "budget_file:none"), XSEG_OK);
         assert_int_equal(metric(allocator, "xseg_budget_member", 0), -1);
         nameless = -1;
-        scene_close(allocator);
+        env_close(allocator);
     }
     xseg_shared_budget_close(&other);
 }
@@ -211,7 +211,7 @@ static void a_device_without_a_part_waits_for_no_process(void **state)
 static void a_process_without_a_slot_joins_later(void **state)
 {
     struct xseg_shared_budget *many = calloc(XSEG_SHARED_BUDGET_SLOTS, sizeof(*many));
-    struct scene_heard heard = {.lines = 0};
+    struct env_log heard = {.lines = 0};
     void *block = NULL;
 
     (void)state;
@@ -235,21 +235,21 @@ static void a_process_without_a_slot_joins_later(void **state)
         xseg_shared_budget_close(&many[i]);
     free(many);
     assert_int_equal(xseg_free(allocator, block), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* The allowance may have been lifted since it refused. */
 static void a_limit_is_known_by_its_value(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("hard_limit_mb:500");
+    struct xseg_allocator *allocator = env_open("hard_limit_mb:500");
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 4096, NULL));
+    env_free(allocator, env_alloc(allocator, 4096, NULL));
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
     assert_int_equal(xseg_device_allowance(device), 500 * MIB);
     assert_int_equal(xseg_oom_cause_of_limit(device, 500 * MIB), XSEG_OOM_CAUSE_HARD_LIMIT);
     assert_int_equal(xseg_oom_cause_of_limit(device, 400 * MIB), XSEG_OOM_CAUSE_BUDGET);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 int main(void)

@@ -4,8 +4,8 @@
 #include "src/core/budget/budget.h"
 
 #include "src/base/align.h"
-#include "tests/support/draw.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
 
 #define TOTAL (64 * GIB)
 #define MOST  8u
@@ -141,20 +141,20 @@ static void needs_are_met_in_some_turns(void **state)
     (void)state;
     for (unsigned round = 0; round < 20000; round++) {
         struct xseg_budget_member members[MOST];
-        const unsigned count = 2 + (unsigned)(draw_next(&random) % (MOST - 1));
+        const unsigned count = 2 + (unsigned)(rng_next(&random) % (MOST - 1));
         uint64_t free = 0, lendable = 0, want = 0;
 
         for (unsigned i = 0; i < count; i++) {
-            const uint64_t taken = draw_next(&random) % (TOTAL / count);
+            const uint64_t taken = rng_next(&random) % (TOTAL / count);
 
             members[i] = (struct xseg_budget_member){
                 .physical = taken,
-                .idle = draw_next(&random) % (taken + 1),
-                .named_share = draw_next(&random) % 3 == 0 ? draw_next(&random) % 1000001 : 0,
-                .floor = draw_next(&random) % 2 == 0 ? 0 : draw_next(&random) % GIB,
+                .idle = rng_next(&random) % (taken + 1),
+                .named_share = rng_next(&random) % 3 == 0 ? rng_next(&random) % 1000001 : 0,
+                .floor = rng_next(&random) % 2 == 0 ? 0 : rng_next(&random) % GIB,
             };
         }
-        members[0].demand = want = 1 + draw_next(&random) % (8 * GIB);
+        members[0].demand = want = 1 + rng_next(&random) % (8 * GIB);
         for (unsigned i = 1; i < count; i++)
             lendable +=
                 xseg_min(members[i].idle,

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "src/base/align.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 #include "vmm/contents.h"
 #include "vmm/context.h"
 #include "vmm/segment.h"
@@ -33,7 +33,7 @@ static void set_up(struct fixture *f)
     memset(f, 0, sizeof(*f));
     settings.real_bytes = true;
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-    assert_int_equal(xseg_driver_open(scene_driver(), &f->driver), XSEG_OK);
+    assert_int_equal(xseg_driver_open(env_driver(), &f->driver), XSEG_OK);
     assert_int_equal(xseg_unreleased_init(&f->unreleased, &f->context), XSEG_OK);
     assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->unreleased, why, sizeof(why)),
                      XSEG_OK);
@@ -142,7 +142,7 @@ static void a_file_that_was_cut_is_noticed(void **state)
         XSEG_OK);
     assert_int_equal(move(&f, &contents, true), XSEG_OK);
     assert_int_equal(truncate(f.path, 100 * XSEG_MIB), 0);
-    scene_expect_error(move(&f, &contents, false), XSEG_ERR_FILE, "file has been truncated");
+    env_expect_error(move(&f, &contents, false), XSEG_ERR_FILE, "file has been truncated");
     xseg_contents_close(&contents);
     tear_down(&f);
 }

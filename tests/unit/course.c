@@ -10,18 +10,18 @@
 #include <cmocka.h>
 
 #include "src/tools/replay_model/model_ranges.h"
-#include "tests/support/draw.h"
-#include "tests/support/programme.h"
+#include "tests/support/recording_builder.h"
+#include "tests/support/rng.h"
 
 #define BASE UINT64_C(0x7f0000000000)
 #define MIB  ((uint64_t)1 << 20)
 
-static struct course begin(struct programme *programme)
+static struct course begin(struct builder *builder)
 {
     struct course course;
 
-    programme_end(programme);
-    assert_true(course_init(&course, &programme->recording, &programme->device));
+    builder_end(builder);
+    assert_true(course_init(&course, &builder->recording, &builder->device));
     return course;
 }
 
@@ -37,17 +37,17 @@ static size_t play(struct course *course)
 
 static void a_block_comes_and_goes(void **state)
 {
-    struct programme *programme = programme_new();
+    struct builder *builder = builder_new();
     struct course course;
 
     (void)state;
-    programme_map(programme, BASE, 4 * MIB, true);
-    programme_alloc(programme, BASE + 512, 1000, 3);
-    programme->now_us += 5;
-    programme_request_free(programme, BASE + 512);
-    programme_complete_free(programme, BASE + 512);
-    programme_unmap(programme, BASE + 2 * MIB, 2 * MIB);
-    course = begin(programme);
+    builder_map(builder, BASE, 4 * MIB, true);
+    builder_alloc(builder, BASE + 512, 1000, 3);
+    builder->now_us += 5;
+    builder_request_free(builder, BASE + 512);
+    builder_complete_free(builder, BASE + 512);
+    builder_unmap(builder, BASE + 2 * MIB, 2 * MIB);
+    course = begin(builder);
     assert_int_equal(course.reserved, 0);
     assert_true(course_step(&course));
     assert_int_equal(course.reserved, 4 * MIB);
@@ -69,25 +69,25 @@ static void a_block_comes_and_goes(void **state)
     assert_false(course_step(&course));
     assert_int_equal(course.left_out, 0);
     course_fini(&course);
-    free(programme);
+    free(builder);
 }
 
 static void the_state_before_the_first_event_is_found(void **state)
 {
-    struct programme *programme = programme_new();
+    struct builder *builder = builder_new();
     struct course course;
 
     (void)state;
-    programme_map(programme, BASE, 4 * MIB, true);
-    programme_alloc(programme, BASE, MIB, 1);
-    programme_alloc(programme, BASE + MIB, MIB, 2);
-    programme_request_free(programme, BASE);
-    programme->device.event_count = 0; /* a ring has lost these */
-    programme_complete_free(programme, BASE);
-    programme_alloc(programme, BASE, MIB, 3);
-    programme_request_free(programme, BASE);
-    programme_unmap(programme, BASE + 2 * MIB, 2 * MIB);
-    course = begin(programme);
+    builder_map(builder, BASE, 4 * MIB, true);
+    builder_alloc(builder, BASE, MIB, 1);
+    builder_alloc(builder, BASE + MIB, MIB, 2);
+    builder_request_free(builder, BASE);
+    builder->device.event_count = 0; /* a ring has lost these */
+    builder_complete_free(builder, BASE);
+    builder_alloc(builder, BASE, MIB, 3);
+    builder_request_free(builder, BASE);
+    builder_unmap(builder, BASE + 2 * MIB, 2 * MIB);
+    course = begin(builder);
     assert_int_equal(course.reserved, 4 * MIB);
     assert_int_equal(course.live, MIB);
     assert_int_equal(course.pending, MIB);
@@ -97,23 +97,23 @@ static void the_state_before_the_first_event_is_found(void **state)
     assert_int_equal(play(&course), 4);
     assert_int_equal(course.left_out, 0);
     course_fini(&course);
-    free(programme);
+    free(builder);
 }
 
 /* With history_skip:[free_requested], or skip_actions of PyTorch. */
 static void without_requests_a_block_is_live_until_its_free_is_complete(void **state)
 {
-    struct programme *programme = programme_new();
+    struct builder *builder = builder_new();
     struct course course;
 
     (void)state;
-    programme_map(programme, BASE, 4 * MIB, true);
-    programme_alloc(programme, BASE, MIB, 1);
-    programme->device.event_count = 0;
-    programme_alloc(programme, BASE + MIB, 1000, 2);
-    programme_complete_free(programme, BASE);
-    programme_complete_free(programme, BASE + MIB);
-    course = begin(programme);
+    builder_map(builder, BASE, 4 * MIB, true);
+    builder_alloc(builder, BASE, MIB, 1);
+    builder->device.event_count = 0;
+    builder_alloc(builder, BASE + MIB, 1000, 2);
+    builder_complete_free(builder, BASE);
+    builder_complete_free(builder, BASE + MIB);
+    course = begin(builder);
     assert_int_equal(course.live, MIB);
     assert_int_equal(course.pending, 0);
     assert_int_equal(course_block_at(&course, BASE)->requested, MIB);
@@ -126,88 +126,87 @@ static void without_requests_a_block_is_live_until_its_free_is_complete(void **s
     assert_int_equal(course.live + course.pending, 0);
     assert_int_equal(course.left_out, 0);
     course_fini(&course);
-    free(programme);
+    free(builder);
 }
 
 static void a_block_at_the_end_has_its_real_size(void **state)
 {
-    struct programme *programme = programme_new();
+    struct builder *builder = builder_new();
     struct course course;
 
     (void)state;
-    programme_map(programme, BASE, 20 * MIB, false);
-    programme_alloc(programme, BASE, 19 * MIB + 1, 1);
-    programme->block[0].bytes = 20 * MIB; /* what was left was too little to split */
-    course = begin(programme);
+    builder_map(builder, BASE, 20 * MIB, false);
+    builder_alloc(builder, BASE, 19 * MIB + 1, 1);
+    builder->block[0].bytes = 20 * MIB; /* what was left was too little to split */
+    course = begin(builder);
     assert_int_equal(play(&course), 2);
     assert_int_equal(course.live, 20 * MIB);
     course_fini(&course);
-    free(programme);
+    free(builder);
 }
 
 static void events_that_do_not_fit_are_left_out(void **state)
 {
-    struct programme *programme = programme_new();
+    struct builder *builder = builder_new();
     struct course course;
 
     (void)state;
-    programme_map(programme, BASE, 4 * MIB, true);
-    (void)programme_event(programme, RECORDING_ALLOC, BASE + MIB, 512); /* nothing is there */
-    (void)programme_event(programme, RECORDING_FREE_COMPLETED, BASE - MIB, 512); /* in no memory */
-    (void)programme_event(programme, RECORDING_SEGMENT_MAP, BASE + 64 * MIB, MIB);
-    (void)programme_event(programme, RECORDING_SEGMENT_ALLOC, BASE, 4 * MIB); /* it is expandable */
-    (void)programme_event(programme, RECORDING_SEGMENT_UNMAP, BASE + MIB,
-                          MIB); /* it is still there */
-    (void)programme_event(programme, RECORDING_SEGMENT_FREE, BASE + 1, 7);
-    (void)programme_event(programme, RECORDING_OOM, 0, MIB);
-    (void)programme_event(programme, RECORDING_OTHER, 0, 0);
-    programme_alloc(programme, BASE, 512, 1);
-    course = begin(programme);
+    builder_map(builder, BASE, 4 * MIB, true);
+    (void)builder_event(builder, RECORDING_ALLOC, BASE + MIB, 512);          /* nothing is there */
+    (void)builder_event(builder, RECORDING_FREE_COMPLETED, BASE - MIB, 512); /* in no memory */
+    (void)builder_event(builder, RECORDING_SEGMENT_MAP, BASE + 64 * MIB, MIB);
+    (void)builder_event(builder, RECORDING_SEGMENT_ALLOC, BASE, 4 * MIB);   /* it is expandable */
+    (void)builder_event(builder, RECORDING_SEGMENT_UNMAP, BASE + MIB, MIB); /* it is still there */
+    (void)builder_event(builder, RECORDING_SEGMENT_FREE, BASE + 1, 7);
+    (void)builder_event(builder, RECORDING_OOM, 0, MIB);
+    (void)builder_event(builder, RECORDING_OTHER, 0, 0);
+    builder_alloc(builder, BASE, 512, 1);
+    course = begin(builder);
     assert_int_equal(course.left_out, 6);
     assert_int_equal(play(&course), 10);
     assert_int_equal(course.reserved, 4 * MIB);
     assert_int_equal(course.live, 512);
     course_fini(&course);
-    free(programme);
+    free(builder);
 }
 
 /* A block that a free tells of ends where the next one begins, whatever size the event has. */
 static void a_block_that_is_brought_back_ends_at_the_next(void **state)
 {
-    struct programme *programme = programme_new();
+    struct builder *builder = builder_new();
     struct course course;
 
     (void)state;
-    programme_map(programme, BASE, 4 * MIB, true);
-    programme_alloc(programme, BASE + 1024, 512, 1);
-    programme->device.event_count = 0; /* a ring has lost these */
-    (void)programme_event(programme, RECORDING_FREE_REQUESTED, BASE, 4096);
-    (void)programme_event(programme, RECORDING_FREE_COMPLETED, BASE, 4096);
-    course = begin(programme);
+    builder_map(builder, BASE, 4 * MIB, true);
+    builder_alloc(builder, BASE + 1024, 512, 1);
+    builder->device.event_count = 0; /* a ring has lost these */
+    (void)builder_event(builder, RECORDING_FREE_REQUESTED, BASE, 4096);
+    (void)builder_event(builder, RECORDING_FREE_COMPLETED, BASE, 4096);
+    course = begin(builder);
     assert_int_equal(course_block_at(&course, BASE)->bytes, 1024);
     assert_int_equal(course.live, 1024 + 512);
     assert_int_equal(play(&course), 2);
     assert_int_equal(course.live, 512);
     course_fini(&course);
-    free(programme);
+    free(builder);
 }
 
 static void frees_of_one_kind_may_be_missing(void **state)
 {
-    struct programme *programme = programme_new();
+    struct builder *builder = builder_new();
     struct course course;
 
     (void)state;
-    programme_map(programme, BASE, 4 * MIB, true);
-    programme_alloc(programme, BASE, 512, 1);
-    programme_request_free(programme, BASE);
-    programme_complete_free(programme, BASE);
-    programme->device.event_count--; /* skip_actions: free_completed */
-    programme_alloc(programme, BASE, 1024, 2);
-    programme_request_free(programme, BASE);
-    programme->device.event_count--; /* skip_actions: free_requested */
-    programme_complete_free(programme, BASE);
-    course = begin(programme);
+    builder_map(builder, BASE, 4 * MIB, true);
+    builder_alloc(builder, BASE, 512, 1);
+    builder_request_free(builder, BASE);
+    builder_complete_free(builder, BASE);
+    builder->device.event_count--; /* skip_actions: free_completed */
+    builder_alloc(builder, BASE, 1024, 2);
+    builder_request_free(builder, BASE);
+    builder->device.event_count--; /* skip_actions: free_requested */
+    builder_complete_free(builder, BASE);
+    course = begin(builder);
     assert_int_equal(course.left_out, 0);
     for (int i = 0; i < 3; i++)
         assert_true(course_step(&course));
@@ -217,178 +216,178 @@ static void frees_of_one_kind_may_be_missing(void **state)
     assert_int_equal(play(&course), 5);
     assert_int_equal(course.live + course.pending, 0);
     course_fini(&course);
-    free(programme);
+    free(builder);
 }
 
 static void mapped_memory_may_be_of_several_streams_later(void **state)
 {
-    struct programme *programme = programme_new();
+    struct builder *builder = builder_new();
     struct course course;
 
     (void)state;
-    programme_map(programme, BASE, 8 * MIB, true);
-    programme_alloc(programme, BASE + 3 * MIB, MIB, 1);
-    programme_end(programme);
-    programme->segments[1] = programme->segments[0];
-    programme->segments[0].bytes = programme->segments[1].bytes = 4 * MIB;
-    programme->segments[0].count = 2;
-    programme->segments[1].address += 4 * MIB;
-    programme->segments[1].count = 0;
-    programme->segments[1].stream = 7;
-    programme->device.segment_count = 2;
-    assert_true(course_init(&course, &programme->recording, &programme->device));
+    builder_map(builder, BASE, 8 * MIB, true);
+    builder_alloc(builder, BASE + 3 * MIB, MIB, 1);
+    builder_end(builder);
+    builder->segments[1] = builder->segments[0];
+    builder->segments[0].bytes = builder->segments[1].bytes = 4 * MIB;
+    builder->segments[0].count = 2;
+    builder->segments[1].address += 4 * MIB;
+    builder->segments[1].count = 0;
+    builder->segments[1].stream = 7;
+    builder->device.segment_count = 2;
+    assert_true(course_init(&course, &builder->recording, &builder->device));
     assert_int_equal(course.left_out, 0);
     assert_int_equal(course.reserved, 0);
     assert_int_equal(play(&course), 2);
     assert_int_equal(course.reserved, 8 * MIB);
     assert_int_equal(course.live, MIB);
     course_fini(&course);
-    free(programme);
+    free(builder);
 }
 
 static void segments_that_overlap_are_left_out(void **state)
 {
-    struct programme *programme = programme_new();
+    struct builder *builder = builder_new();
     struct course course;
 
     (void)state;
-    programme_map(programme, BASE, 4 * MIB, false);
-    programme_alloc(programme, BASE, 512, 1);
-    programme_end(programme);
-    programme->device.event_count = 0;
-    programme->segments[1] = programme->segments[0];
-    programme->segments[1].address += MIB;
-    programme->device.segment_count = 2;
-    programme->blocks[0].bytes = 5 * MIB; /* more than the segment has */
-    assert_true(course_init(&course, &programme->recording, &programme->device));
+    builder_map(builder, BASE, 4 * MIB, false);
+    builder_alloc(builder, BASE, 512, 1);
+    builder_end(builder);
+    builder->device.event_count = 0;
+    builder->segments[1] = builder->segments[0];
+    builder->segments[1].address += MIB;
+    builder->device.segment_count = 2;
+    builder->blocks[0].bytes = 5 * MIB; /* more than the segment has */
+    assert_true(course_init(&course, &builder->recording, &builder->device));
     assert_int_equal(course.left_out, 2);
     assert_int_equal(course.reserved, 4 * MIB);
     assert_int_equal(course.live, 0);
     course_fini(&course);
-    free(programme);
+    free(builder);
 }
 
 static void time_does_not_go_back(void **state)
 {
-    struct programme *programme = programme_new();
+    struct builder *builder = builder_new();
     struct course course;
 
     (void)state;
-    programme_map(programme, BASE, 4 * MIB, true);
-    programme->now_us -= 10;
-    programme_alloc(programme, BASE, 512, 1);
-    programme->now_us += 30;
-    programme_free(programme, BASE);
-    course = begin(programme);
+    builder_map(builder, BASE, 4 * MIB, true);
+    builder->now_us -= 10;
+    builder_alloc(builder, BASE, 512, 1);
+    builder->now_us += 30;
+    builder_free(builder, BASE);
+    course = begin(builder);
     assert_true(course_step(&course));
     assert_true(course_step(&course));
     assert_int_equal(course.now_us, 1000);
     (void)play(&course);
     assert_int_equal(course.now_us, 1020);
     course_fini(&course);
-    for (size_t i = 0; i < programme->device.event_count; i++)
-        programme->events[i].time_us = 0;
-    course = begin(programme);
+    for (size_t i = 0; i < builder->device.event_count; i++)
+        builder->events[i].time_us = 0;
+    course = begin(builder);
     (void)play(&course);
     assert_false(course.has_times);
     /* An event is a microsecond, a free and its completion right behind it are one. */
     assert_int_equal(course.now_us, 2);
     assert_int_equal(course.ticks, 3);
     course_fini(&course);
-    free(programme);
+    free(builder);
 }
 
 /* --- Random programmes. --- */
 
 static uint32_t draw_below(uint64_t *draw, uint32_t limit)
 {
-    return (uint32_t)(draw_next(draw) >> 33) % limit;
+    return (uint32_t)(rng_next(draw) >> 33) % limit;
 }
 
 #define AREA (64 * MIB) /* of addresses; the upper half is for classic segments */
 
-static bool is_free(const struct programme *programme, uint64_t start, uint64_t end)
+static bool is_free(const struct builder *builder, uint64_t start, uint64_t end)
 {
-    for (size_t i = 0; i < programme->block_count; i++)
-        if (programme->block[i].address < end &&
-            programme->block[i].address + programme->block[i].bytes > start)
+    for (size_t i = 0; i < builder->block_count; i++)
+        if (builder->block[i].address < end &&
+            builder->block[i].address + builder->block[i].bytes > start)
             return false;
     return true;
 }
 
-static const struct programme_range *range_at(const struct programme *programme, uint64_t address)
+static const struct builder_range *range_at(const struct builder *builder, uint64_t address)
 {
-    for (size_t i = 0; i < programme->range_count; i++)
-        if (address >= programme->range[i].start && address < programme->range[i].end)
-            return &programme->range[i];
+    for (size_t i = 0; i < builder->range_count; i++)
+        if (address >= builder->range[i].start && address < builder->range[i].end)
+            return &builder->range[i];
     return NULL;
 }
 
-static bool is_mapped(const struct programme *programme, uint64_t start, uint64_t end)
+static bool is_mapped(const struct builder *builder, uint64_t start, uint64_t end)
 {
-    for (size_t i = 0; i < programme->range_count; i++)
-        if (programme->range[i].start < end && programme->range[i].end > start)
+    for (size_t i = 0; i < builder->range_count; i++)
+        if (builder->range[i].start < end && builder->range[i].end > start)
             return true;
     return false;
 }
 
-static void change_memory(struct programme *programme, uint64_t address)
+static void change_memory(struct builder *builder, uint64_t address)
 {
-    const struct programme_range *range = range_at(programme, address);
+    const struct builder_range *range = range_at(builder, address);
     const bool is_expandable = address < BASE + AREA / 2;
     const uint64_t start = address / (2 * MIB) * (2 * MIB);
 
     if (!range) {
-        if (!is_mapped(programme, start, start + 4 * MIB) &&
+        if (!is_mapped(builder, start, start + 4 * MIB) &&
             (!is_expandable || start + 4 * MIB <= BASE + AREA / 2))
-            programme_map(programme, start, 4 * MIB, is_expandable);
-    } else if (is_expandable && is_free(programme, start, start + 2 * MIB)) {
-        programme_unmap(programme, start, 2 * MIB);
-    } else if (!is_expandable && is_free(programme, range->start, range->end)) {
-        programme_unmap(programme, range->start, range->end - range->start);
+            builder_map(builder, start, 4 * MIB, is_expandable);
+    } else if (is_expandable && is_free(builder, start, start + 2 * MIB)) {
+        builder_unmap(builder, start, 2 * MIB);
+    } else if (!is_expandable && is_free(builder, range->start, range->end)) {
+        builder_unmap(builder, range->start, range->end - range->start);
     }
 }
 
-static void change_block(struct programme *programme, uint64_t *draw, uint64_t address)
+static void change_block(struct builder *builder, uint64_t *draw, uint64_t address)
 {
-    const struct programme_range *range = range_at(programme, address);
+    const struct builder_range *range = range_at(builder, address);
     const uint64_t bytes = 512 * (1 + draw_below(draw, 1 << draw_below(draw, 13)));
     const size_t some =
-        programme->block_count > 0 ? draw_below(draw, (uint32_t)programme->block_count) : 0;
+        builder->block_count > 0 ? draw_below(draw, (uint32_t)builder->block_count) : 0;
 
     if (draw_below(draw, 2) == 0) {
-        if (range && address + bytes <= range->end && is_free(programme, address, address + bytes))
-            programme_alloc(programme, address, bytes - draw_below(draw, 512), draw_below(draw, 5));
-    } else if (programme->block_count > 0) {
-        if (programme->block[some].is_pending)
-            programme_complete_free(programme, programme->block[some].address);
+        if (range && address + bytes <= range->end && is_free(builder, address, address + bytes))
+            builder_alloc(builder, address, bytes - draw_below(draw, 512), draw_below(draw, 5));
+    } else if (builder->block_count > 0) {
+        if (builder->block[some].is_pending)
+            builder_complete_free(builder, builder->block[some].address);
         else
-            programme_request_free(programme, programme->block[some].address);
+            builder_request_free(builder, builder->block[some].address);
     }
 }
 
-static void step(struct programme *programme, uint64_t *draw)
+static void step(struct builder *builder, uint64_t *draw)
 {
     const uint64_t address = BASE + 512 * (uint64_t)draw_below(draw, AREA / 512);
 
-    programme->now_us += draw_below(draw, 3);
+    builder->now_us += draw_below(draw, 3);
     if (draw_below(draw, 8) == 0)
-        change_memory(programme, address);
+        change_memory(builder, address);
     else
-        change_block(programme, draw, address);
+        change_block(builder, draw, address);
 }
 
-/* That a course has the blocks and the memory of a programme. */
-static void compare_blocks(const struct course *course, const struct programme *programme)
+/* That a course has the blocks and the memory of a builder. */
+static void compare_blocks(const struct course *course, const struct builder *builder)
 {
     uint64_t reserved = 0;
 
-    for (size_t i = 0; i < programme->range_count; i++)
-        reserved += programme->range[i].end - programme->range[i].start;
+    for (size_t i = 0; i < builder->range_count; i++)
+        reserved += builder->range[i].end - builder->range[i].start;
     assert_int_equal(course->reserved, reserved);
-    assert_int_equal(course->blocks.count, programme->block_count);
-    for (size_t i = 0; i < programme->block_count; i++) {
-        const struct programme_block *block = &programme->block[i];
+    assert_int_equal(course->blocks.count, builder->block_count);
+    for (size_t i = 0; i < builder->block_count; i++) {
+        const struct builder_block *block = &builder->block[i];
         const struct course_block *found = course_block_at(course, block->address);
 
         assert_non_null(found);
@@ -398,7 +397,7 @@ static void compare_blocks(const struct course *course, const struct programme *
 }
 
 /* That memory is there, as ranges of one kind of whole pages.  Returns how many. */
-static size_t compare_range(const struct course *course, const struct programme_range *range)
+static size_t compare_range(const struct course *course, const struct builder_range *range)
 {
     size_t count = 0;
 
@@ -418,16 +417,16 @@ static size_t compare_range(const struct course *course, const struct programme_
 }
 
 /* That its state is the same. */
-static void compare(const struct course *course, const struct programme *programme)
+static void compare(const struct course *course, const struct builder *builder)
 {
     size_t count = 0;
 
-    compare_blocks(course, programme);
-    for (size_t i = 0; i < programme->block_count; i++)
-        assert_int_equal(course_block_at(course, programme->block[i].address)->is_pending,
-                         programme->block[i].is_pending);
-    for (size_t i = 0; i < programme->range_count; i++)
-        count += compare_range(course, &programme->range[i]);
+    compare_blocks(course, builder);
+    for (size_t i = 0; i < builder->block_count; i++)
+        assert_int_equal(course_block_at(course, builder->block[i].address)->is_pending,
+                         builder->block[i].is_pending);
+    for (size_t i = 0; i < builder->range_count; i++)
+        count += compare_range(course, &builder->range[i]);
     assert_int_equal(course->ranges.count, count);
 }
 
@@ -435,29 +434,29 @@ static void random_programmes_begin_and_end_as_they_did(void **state)
 {
     (void)state;
     for (uint32_t seed = 1; seed <= 40; seed++) {
-        struct programme *programme = programme_new(), *early = malloc(sizeof(*early));
+        struct builder *builder = builder_new(), *early = malloc(sizeof(*early));
         uint64_t draw = seed;
         struct course course;
         size_t before;
 
         assert_non_null(early);
         for (int i = 0; i < 400; i++)
-            step(programme, &draw);
-        *early = *programme;
-        before = programme->device.event_count;
+            step(builder, &draw);
+        *early = *builder;
+        before = builder->device.event_count;
         for (int i = 0; i < 1200; i++)
-            step(programme, &draw);
-        programme->device.event_count -= before; /* a ring has lost these */
-        memmove(programme->events, programme->events + before,
-                programme->device.event_count * sizeof(programme->events[0]));
-        course = begin(programme);
+            step(builder, &draw);
+        builder->device.event_count -= before; /* a ring has lost these */
+        memmove(builder->events, builder->events + before,
+                builder->device.event_count * sizeof(builder->events[0]));
+        course = begin(builder);
         assert_int_equal(course.left_out, 0);
         compare(&course, early);
-        assert_int_equal(play(&course), programme->device.event_count);
-        compare(&course, programme);
+        assert_int_equal(play(&course), builder->device.event_count);
+        compare(&course, builder);
         course_fini(&course);
         free(early);
-        free(programme);
+        free(builder);
     }
 }
 
@@ -466,17 +465,17 @@ static void events_that_are_missing_do_no_harm(void **state)
 {
     (void)state;
     for (uint32_t seed = 1; seed <= 200; seed++) {
-        struct programme *programme = programme_new();
+        struct builder *builder = builder_new();
         uint64_t draw = seed;
         struct course course;
         size_t kept = 0;
 
         for (int i = 0; i < 1000; i++)
-            step(programme, &draw);
-        for (size_t i = 0; i < programme->device.event_count; i++) {
-            struct recording_event *event = &programme->events[kept];
+            step(builder, &draw);
+        for (size_t i = 0; i < builder->device.event_count; i++) {
+            struct recording_event *event = &builder->events[kept];
 
-            *event = programme->events[i];
+            *event = builder->events[i];
             if (draw_below(&draw, 20) == 0)
                 continue;
             if (draw_below(&draw, 20) == 0)
@@ -486,12 +485,12 @@ static void events_that_are_missing_do_no_harm(void **state)
             event->stream = draw_below(&draw, 2);
             kept++;
         }
-        programme->device.event_count = kept;
-        course = begin(programme);
+        builder->device.event_count = kept;
+        course = begin(builder);
         (void)play(&course);
-        compare_blocks(&course, programme);
+        compare_blocks(&course, builder);
         course_fini(&course);
-        free(programme);
+        free(builder);
     }
 }
 

@@ -3,7 +3,7 @@
 #include "src/core/device/device.h"
 
 #include "src/core/config/config_table.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #define NONE UINT64_MAX
 
@@ -55,8 +55,8 @@ static void only_named_keys_are_followed(void **state)
     config.keep_bytes = 5;
     assert_int_equal(xseg_device_limits_follow(&device, &config, 0, true), XSEG_OK);
     assert_int_equal(xseg_device_limits_hard(&device.limits), 50);
-    scene_expect_error(xseg_device_limits_follow(&device, &config, hard, true), XSEG_ERR_CONFIG,
-                       "soft_bytes exceeds hard_bytes");
+    env_expect_error(xseg_device_limits_follow(&device, &config, hard, true), XSEG_ERR_CONFIG,
+                     "soft_bytes exceeds hard_bytes");
     assert_int_equal(xseg_device_limits_hard(&device.limits), 50);
     assert_int_equal(xseg_device_limits_follow(&device, &config, hard | soft, false), XSEG_OK);
     assert_int_equal(xseg_device_limits_hard(&device.limits), 50);

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #include "src/core/device/allocator.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 #include "xseg/range.h"
 
 #define DEVICES  8
@@ -197,7 +197,7 @@ static void open_machine(struct machine *machine, bool has_peers)
     settings.devices = DEVICES;
     settings.memory_bytes = 2 * GRANULES * PAGE;
     *machine = (struct machine){.has_peers = has_peers};
-    machine->allocator = scene_open_on(&settings, NULL);
+    machine->allocator = env_open_on(&settings, NULL);
     for (int device = 0; device < DEVICES; device++) {
         assert_int_equal(xseg_range_reserve(machine->allocator, device, GRANULES * PAGE, NULL,
                                             &machine->range[device]),

@@ -9,7 +9,7 @@
 
 #include "src/base/clock.h"
 #include "src/core/pool/export_socket.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #define PAGE (2 * MIB)
 
@@ -148,13 +148,13 @@ static void an_exporter_that_breaks_the_protocol_is_refused(void **state)
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(scripts); i++) {
-        const unsigned files = scene_open_files();
+        const unsigned files = env_open_fds();
         struct xseg_export_pages pages = {.count = 0};
         const xseg_status status = fetch(&scripts[i], &pages);
 
-        scene_expect_error(status, scripts[i].status, scripts[i].word);
+        env_expect_error(status, scripts[i].status, scripts[i].word);
         assert_null(pages.handle);
-        assert_int_equal(scene_open_files(), files);
+        assert_int_equal(env_open_fds(), files);
     }
 }
 
@@ -167,7 +167,7 @@ static void a_run_comes_in_any_number_of_replies(void **state)
 
     (void)state;
     for (unsigned i = 0; i < COUNT_OF(scripts); i++) {
-        const unsigned files = scene_open_files();
+        const unsigned files = env_open_fds();
         struct xseg_export_pages pages = {.count = 0};
 
         assert_int_equal(fetch(&scripts[i], &pages), XSEG_OK);
@@ -176,9 +176,9 @@ static void a_run_comes_in_any_number_of_replies(void **state)
             assert_int_equal(pages.handle[page].offset, page * PAGE);
             assert_int_equal(pages.handle[page].size, PAGE);
         }
-        assert_int_equal(scene_open_files(), files + 3);
+        assert_int_equal(env_open_fds(), files + 3);
         xseg_export_pages_close(&pages);
-        assert_int_equal(scene_open_files(), files);
+        assert_int_equal(env_open_fds(), files);
     }
 }
 
@@ -201,7 +201,7 @@ static void a_silent_exporter_is_given_up(void **state)
         step = UINT64_C(9980000000) / (i + 1);
         const xseg_status status = fetch(&scripts[i], &pages);
         step = 0;
-        scene_expect_error(status, XSEG_ERR_FILE, "exporter did not reply within 10000 ms");
+        env_expect_error(status, XSEG_ERR_FILE, "exporter did not reply within 10000 ms");
         assert_null(pages.handle);
     }
 }

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "src/base/host_memory.h"
-#include "tests/support/emulated.h"
+#include "tests/support/emulator.h"
 
 /* What a child process answers. */
 static bool in_a_child(bool (*question)(struct xseg_fork_guard *guard),
@@ -84,7 +84,7 @@ static void without_memory_there_is_no_guard(void **state)
     struct xseg_fork_guard guard = {0};
 
     (void)state;
-    if (is_emulated_and_said("memory has no limit"))
+    if (skip_in_emulator("memory has no limit"))
         return;
     assert_true(in_a_child(cannot_begin, &guard));
 }

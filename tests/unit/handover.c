@@ -15,7 +15,7 @@
 #include <sys/syscall.h>
 
 #include "src/core/instance/history_sweep.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 /* --- What the linker leads here. --- */
 
@@ -126,7 +126,7 @@ static void *make_request(void *self)
 
     parks_at = request->parks_at;
     parks_after = request->parks_after;
-    request->ptr = scene_alloc(request->allocator, request->bytes, NULL);
+    request->ptr = env_alloc(request->allocator, request->bytes, NULL);
     return NULL;
 }
 
@@ -146,9 +146,9 @@ static void *end_route(void *self)
 
 static void the_end_of_a_route_waits_for_its_predicate(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct request request = {allocator, NULL, NULL, KIB, 0};
-    struct ending ending = {scene_pool(allocator), false};
+    struct ending ending = {env_pool(allocator), false};
     pthread_t asks, ends;
 
     (void)state;
@@ -164,36 +164,36 @@ static void the_end_of_a_route_waits_for_its_predicate(void **state)
     atomic_store(&may_go, true);
     assert_int_equal(pthread_join(asks, NULL), 0);
     assert_int_equal(pthread_join(ends, NULL), 0);
-    scene_free(allocator, request.ptr);
+    env_free(allocator, request.ptr);
     assert_int_equal(xseg_pool_release(ending.pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* A plain request is about to take its shortcut when a route begins: the shortcut would lead past it. */
 static void no_shortcut_is_taken_past_a_route_that_has_begun(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool(allocator);
     struct request request = {allocator, &allocator->stream_cache.lock->os, NULL, KIB, 0};
     pthread_t asks;
 
     (void)state;
     reset();
     /* The first request makes the arena; from then on a request may take the shortcut. */
-    scene_free(allocator, scene_alloc(allocator, KIB, NULL));
+    env_free(allocator, env_alloc(allocator, KIB, NULL));
     xseg_stream_cache_drop_all(&allocator->stream_cache, -1);
     assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
     wait_until(&is_parked);
     assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
     atomic_store(&may_go, true);
     assert_int_equal(pthread_join(asks, NULL), 0);
-    void *ptr = scene_alloc(allocator, KIB, NULL);
-    assert_ptr_equal(scene_block(allocator, ptr).pool, pool);
+    void *ptr = env_alloc(allocator, KIB, NULL);
+    assert_ptr_equal(env_block(allocator, ptr).pool, pool);
     assert_int_equal(xseg_route_end(pool), XSEG_OK);
-    scene_free(allocator, ptr);
-    scene_free(allocator, request.ptr);
+    env_free(allocator, ptr);
+    env_free(allocator, request.ptr);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- Labels. --- */
@@ -218,13 +218,13 @@ static bool note_text(void *context, const struct xseg_history_entry *entry)
 /* A text that is about to be noted is in no event yet, and no sweep may drop it. */
 static void a_text_stays_until_it_is_noted(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("history:all");
+    struct xseg_allocator *allocator = env_open("history:all");
     char text[XSEG_HISTORY_LABEL_BYTES] = "";
     pthread_t annotates;
 
     (void)state;
     reset();
-    scene_free(allocator, scene_alloc(allocator, 1000, NULL));
+    env_free(allocator, env_alloc(allocator, 1000, NULL));
     assert_int_equal(pthread_create(&annotates, NULL, annotate, allocator), 0);
     wait_until(&is_parked);
     xseg_history_sweep(allocator);
@@ -234,7 +234,7 @@ static void a_text_stays_until_it_is_noted(void **state)
     assert_int_equal(pthread_join(annotates, NULL), 0);
     assert_int_equal(xseg_for_each_event(allocator, 0, note_text, text, NULL), XSEG_OK);
     assert_string_equal(text, "an annotation");
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- Streams. --- */
@@ -242,8 +242,8 @@ static void a_text_stays_until_it_is_noted(void **state)
 /* Two threads meet a stream at once: the one that comes later to the table finds what the other has made. */
 static void two_threads_that_meet_a_stream_know_one(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = scene_pool(allocator); /* opens the device */
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool(allocator); /* opens the device */
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
     /* The table is looked at twice before an entry is made, the second time together with that. */
     struct request request = {allocator, &device->table_lock.os, NULL, KIB, 1};
@@ -254,14 +254,14 @@ static void two_threads_that_meet_a_stream_know_one(void **state)
     const uint64_t count = atomic_load(&device->streams.count);
     assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
     wait_until(&is_parked);
-    void *ptr = scene_alloc(allocator, KIB, NULL);
+    void *ptr = env_alloc(allocator, KIB, NULL);
     atomic_store(&may_go, true);
     assert_int_equal(pthread_join(asks, NULL), 0);
     assert_int_equal(atomic_load(&device->streams.count), count + 1);
-    scene_free(allocator, ptr);
-    scene_free(allocator, request.ptr);
+    env_free(allocator, ptr);
+    env_free(allocator, request.ptr);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- Observers. --- */
@@ -294,7 +294,7 @@ static void *unobserve(void *self)
 
 static void an_unobserve_waits_for_calls_under_way(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct watched watched = {.allocator = allocator};
     struct xseg_observer observer = {sizeof(observer)};
     struct request request = {allocator, NULL, NULL, KIB, 0};
@@ -317,8 +317,8 @@ static void an_unobserve_waits_for_calls_under_way(void **state)
     assert_int_equal(pthread_join(ends, NULL), 0);
     /* What the same request had still to tell comes after the end: nobody is told. */
     assert_int_equal(atomic_load(&watched.calls), calls);
-    scene_free(allocator, request.ptr);
-    scene_close(allocator);
+    env_free(allocator, request.ptr);
+    env_close(allocator);
 }
 
 /* --- A miss. --- */
@@ -327,23 +327,23 @@ static void an_unobserve_waits_for_calls_under_way(void **state)
 static void a_miss_searches_again_for_what_was_freed_meanwhile(void **state)
 {
     /* A growth of an expandable segment would begin with what is cached all the same. */
-    struct xseg_allocator *allocator = scene_open("expandable_segments:False");
+    struct xseg_allocator *allocator = env_open("expandable_segments:False");
     pthread_t asks;
 
     (void)state;
     reset();
-    void *first = scene_alloc(allocator, 20 * MIB, NULL);
+    void *first = env_alloc(allocator, 20 * MIB, NULL);
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
     struct request request = {allocator, &device->memory_lock.os, NULL, 20 * MIB, 0};
     assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
     wait_until(&is_parked);
-    scene_free(allocator, first);
+    env_free(allocator, first);
     atomic_store(&may_go, true);
     assert_int_equal(pthread_join(asks, NULL), 0);
     assert_ptr_equal(request.ptr, first);
-    assert_int_equal(scene_stats(allocator).num_device_alloc, 1);
-    scene_free(allocator, request.ptr);
-    scene_close(allocator);
+    assert_int_equal(env_stats(allocator).num_device_alloc, 1);
+    env_free(allocator, request.ptr);
+    env_close(allocator);
 }
 
 #if !XSEG_BIASED_LOCK_IS_ATOMIC

@@ -16,8 +16,8 @@
 #include "src/core/alloc/allocator_free.h"
 #include "src/core/alloc/hit_stream.h"
 #include "src/core/alloc/slow_path.h"
-#include "tests/support/draw.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
 
 static unsigned host_calls;
 
@@ -69,7 +69,7 @@ static uint64_t seed_state;
 
 static uint64_t below(uint64_t bound)
 {
-    return draw_next(&seed_state) % bound;
+    return rng_next(&seed_state) % bound;
 }
 
 static void be_quiet(void *context, enum xseg_log_level level, const char *line)
@@ -84,8 +84,8 @@ static struct xseg_allocator *open_on(const struct xseg_sim_settings *settings, 
     struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
 
-    options.driver = scene_driver();
-    options.clock = scene_clock;
+    options.driver = env_driver();
+    options.clock = env_clock;
     options.log = be_quiet;
     assert_int_equal(xseg_sim_reset(settings), XSEG_OK);
     assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
@@ -108,15 +108,15 @@ static bool hits(struct xseg_allocator *allocator, int device, size_t bytes, xse
         assert_ptr_equal(ptr, &seed_state);
         return false;
     }
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     return true;
 }
 
 /* Memory of both kinds is cached on a stream. */
 static void warm(struct xseg_allocator *allocator, xseg_stream stream)
 {
-    scene_free(allocator, scene_alloc(allocator, SMALL, stream));
-    scene_free(allocator, scene_alloc(allocator, LARGE, stream));
+    env_free(allocator, env_alloc(allocator, SMALL, stream));
+    env_free(allocator, env_alloc(allocator, LARGE, stream));
 }
 
 static void expect_hits(struct xseg_allocator *allocator, xseg_stream stream, bool want)
@@ -130,13 +130,13 @@ static void expect_hits(struct xseg_allocator *allocator, xseg_stream stream, bo
 static void end_stream(struct xseg_allocator *allocator, xseg_stream stream)
 {
     assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 static void plain_requests_take_it(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    const xseg_stream stream = scene_stream();
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    const xseg_stream stream = env_stream();
 
     (void)state;
     assert_false(hits(allocator, 0, SMALL, NULL)); /* the device is not open */
@@ -146,13 +146,13 @@ static void plain_requests_take_it(void **state)
     warm(allocator, stream);
     expect_hits(allocator, stream, true);
     end_stream(allocator, stream);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void odd_arguments_do_not(void **state)
 {
     static const size_t odd[] = {0, SIZE_MAX, SIZE_MAX - 511, (size_t)1 << 62};
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
 
     (void)state;
     warm(allocator, NULL);
@@ -167,7 +167,7 @@ static void odd_arguments_do_not(void **state)
     /* Handles of which the driver has to be asked: the default streams' own. */
     assert_false(hits(allocator, 0, SMALL, (xseg_stream)1));
     assert_false(hits(allocator, 0, SMALL, (xseg_stream)2));
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void configurations_with_more_to_do_do_not(void **state)
@@ -189,7 +189,7 @@ static void configurations_with_more_to_do_do_not(void **state)
 
         warm(allocator, NULL);
         expect_hits(allocator, NULL, false);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
@@ -209,27 +209,27 @@ static void classic_requests_take_it(void **state)
                                                            : "expandable_segments:False"),
                          XSEG_OK);
         expect_hits(allocator, NULL, true);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
 static void classic_requests_leave_expandable_memory_alone(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
 
     (void)state;
     warm(allocator, NULL);
     assert_int_equal(xseg_config_set(allocator, "expandable_segments:False"), XSEG_OK);
     expect_hits(allocator, NULL, false);
     expect_hits(allocator, NULL, true);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void routes_and_captures_do_not_but_pending_blocks_do(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream stream = scene_stream();
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream stream = env_stream();
 
     (void)state;
     warm(allocator, NULL);
@@ -240,28 +240,28 @@ static void routes_and_captures_do_not_but_pending_blocks_do(void **state)
     expect_hits(allocator, NULL, true);
 
     /* A capture keeps all streams from hits, not only the one that is captured. */
-    scene_capture_begin(pool, stream);
+    env_capture_begin(pool, stream);
     expect_hits(allocator, NULL, false);
     expect_hits(allocator, stream, false);
-    scene_graph_destroy(scene_capture_end(pool, stream));
+    env_graph_destroy(env_capture_end_graph(pool, stream));
     expect_hits(allocator, NULL, true);
 
-    void *used = scene_alloc(allocator, SMALL, NULL);
+    void *used = env_alloc(allocator, SMALL, NULL);
     assert_int_equal(xseg_record_stream(allocator, used, stream), XSEG_OK);
     assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
-    scene_free(allocator, used);
+    env_free(allocator, used);
     expect_hits(allocator, NULL, true);
-    assert_int_equal(scene_stats(allocator).active[XSEG_STAT_ALL].current, 1);
+    assert_int_equal(env_stats(allocator).active[XSEG_STAT_ALL].current, 1);
     /* What has passed is taken back on the way. */
     assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
     expect_hits(allocator, NULL, true);
-    assert_int_equal(scene_stats(allocator).active[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(env_stats(allocator).active[XSEG_STAT_ALL].current, 0);
 
     assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
     assert_false(hits(allocator, 0, SMALL, stream));
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* As hits(), for a request that names a pool. */
@@ -274,7 +274,7 @@ static bool hits_in(struct xseg_allocator *allocator, struct xseg_pool *pool, si
         assert_ptr_equal(ptr, &seed_state);
         return false;
     }
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     return true;
 }
 
@@ -288,8 +288,8 @@ static void exchange_in(struct xseg_allocator *allocator, struct xseg_pool *pool
 {
     void *ptr = NULL;
 
-    ptr = scene_alloc_in(allocator, pool, bytes, NULL);
-    scene_free(allocator, ptr);
+    ptr = env_alloc_in(allocator, pool, bytes, NULL);
+    env_free(allocator, ptr);
 }
 
 static void warm_pool(struct xseg_allocator *allocator, struct xseg_pool *pool)
@@ -300,9 +300,9 @@ static void warm_pool(struct xseg_allocator *allocator, struct xseg_pool *pool)
 
 static void requests_for_a_pool_take_it(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    struct xseg_pool *pool = scene_pool(allocator), *other = scene_pool(allocator);
-    const xseg_stream stream = scene_stream();
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    struct xseg_pool *pool = env_pool(allocator), *other = env_pool(allocator);
+    const xseg_stream stream = env_stream();
 
     (void)state;
     expect_hits_in(allocator, pool, false); /* it has no arena */
@@ -316,14 +316,14 @@ static void requests_for_a_pool_take_it(void **state)
     assert_int_equal(xseg_route_begin(other, NULL, NULL), XSEG_OK);
     expect_hits_in(allocator, pool, true);
     assert_int_equal(xseg_route_end(other), XSEG_OK);
-    scene_capture_begin(other, stream);
+    env_capture_begin(other, stream);
     expect_hits_in(allocator, pool, false);
-    scene_graph_destroy(scene_capture_end(other, stream));
+    env_graph_destroy(env_capture_end_graph(other, stream));
 
-    void *used = scene_alloc(allocator, SMALL, NULL);
+    void *used = env_alloc(allocator, SMALL, NULL);
     assert_int_equal(xseg_record_stream(allocator, used, stream), XSEG_OK);
     assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
-    scene_free(allocator, used);
+    env_free(allocator, used);
     expect_hits_in(allocator, pool, false);
     assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
     warm_pool(allocator, pool);
@@ -338,12 +338,12 @@ static void requests_for_a_pool_take_it(void **state)
     end_stream(allocator, stream);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(xseg_pool_release(other), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void pools_with_rules_of_their_own_do_not(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
@@ -353,7 +353,7 @@ static void pools_with_rules_of_their_own_do_not(void **state)
     warm_pool(allocator, pool);
     expect_hits_in(allocator, pool, false);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- The same for frees. --- */
@@ -361,27 +361,26 @@ static void pools_with_rules_of_their_own_do_not(void **state)
 static void only_live_blocks_are_freed(void **state)
 {
     static const size_t sizes[] = {SMALL, LARGE};
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
 
     (void)state;
     assert_int_equal(xseg_free(allocator, NULL), XSEG_OK);
-    scene_expect_error(xseg_free(allocator, &seed_state), XSEG_ERR_NOT_ALLOCATED, "not in memory");
+    env_expect_error(xseg_free(allocator, &seed_state), XSEG_ERR_NOT_ALLOCATED, "not in memory");
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
-        char *ptr = scene_alloc(allocator, sizes[i], NULL);
+        char *ptr = env_alloc(allocator, sizes[i], NULL);
         char *end = ptr + (sizes[i] + 511) / 512 * 512;
 
-        scene_expect_error(xseg_free(allocator, ptr + 1), XSEG_ERR_NOT_ALLOCATED,
-                           "not the start of a block");
-        scene_expect_error(xseg_free(allocator, ptr + 512), XSEG_ERR_NOT_ALLOCATED,
-                           "not the start of a block");
-        scene_expect_error(xseg_free(allocator, end), XSEG_ERR_NOT_ALLOCATED, ""); /* cached */
-        scene_expect_error(xseg_free(allocator, ptr + GIB), XSEG_ERR_NOT_ALLOCATED,
-                           ""); /* a hole */
-        assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, 1);
-        scene_free(allocator, ptr);
-        scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "cached");
+        env_expect_error(xseg_free(allocator, ptr + 1), XSEG_ERR_NOT_ALLOCATED,
+                         "not the start of a block");
+        env_expect_error(xseg_free(allocator, ptr + 512), XSEG_ERR_NOT_ALLOCATED,
+                         "not the start of a block");
+        env_expect_error(xseg_free(allocator, end), XSEG_ERR_NOT_ALLOCATED, "");       /* cached */
+        env_expect_error(xseg_free(allocator, ptr + GIB), XSEG_ERR_NOT_ALLOCATED, ""); /* a hole */
+        assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, 1);
+        env_free(allocator, ptr);
+        env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "cached");
     }
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- Both ways come to the same. --- */
@@ -530,7 +529,7 @@ static void step(struct programme *programme, unsigned turn, struct result *resu
         assert_int_equal(xseg_sim_finish(programme->stream[STREAMS]), XSEG_OK);
     else
         step_rarely(programme, config, COUNT_OF(config));
-    result->stats = scene_stats(programme->allocator);
+    result->stats = env_stats(programme->allocator);
     result->stats.host_bytes = 0;
 }
 
@@ -543,21 +542,21 @@ static void play(bool shortest, const char *config, uint64_t memory, uint64_t se
     seed_state = seed;
     settings.memory_bytes = memory;
     programme.allocator = open_on(&settings, config);
-    programme.pool = scene_pool(programme.allocator);
-    programme.named = scene_pool(programme.allocator);
+    programme.pool = env_pool(programme.allocator);
+    programme.named = env_pool(programme.allocator);
     for (unsigned i = 1; i <= STREAMS; i++)
-        programme.stream[i] = scene_stream();
+        programme.stream[i] = env_stream();
     for (unsigned turn = 0; turn < STEPS; turn++)
         step(&programme, turn, &result[turn]);
     if (programme.is_routed)
         assert_int_equal(xseg_route_end(programme.pool), XSEG_OK);
     while (programme.count > 0)
-        scene_free(programme.allocator, programme.held[--programme.count]);
+        env_free(programme.allocator, programme.held[--programme.count]);
     assert_int_equal(xseg_pool_release(programme.pool), XSEG_OK);
     assert_int_equal(xseg_pool_release(programme.named), XSEG_OK);
     assert_int_equal(xseg_close(programme.allocator), XSEG_OK);
     for (unsigned i = 1; i <= STREAMS; i++)
-        scene_stream_destroy(programme.stream[i]);
+        env_stream_destroy(programme.stream[i]);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 
@@ -623,12 +622,12 @@ static unsigned play_round(struct xseg_allocator *allocator, const xseg_stream *
 
             if (!xseg_hit_stream_alloc(allocator, 0, bytes, on, out, &searched, &has_polled)) {
                 slow++;
-                *out = scene_alloc(allocator, bytes, on);
+                *out = env_alloc(allocator, bytes, on);
             }
         } else if (count > 0) {
             const unsigned at = (unsigned)below(count);
 
-            scene_free(allocator, held[at]);
+            env_free(allocator, held[at]);
             held[at] = held[--count];
         }
     }
@@ -637,8 +636,8 @@ static unsigned play_round(struct xseg_allocator *allocator, const xseg_stream *
 
 static void hits_call_neither_host_nor_driver(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    const xseg_stream stream[2] = {NULL, scene_stream()};
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    const xseg_stream stream[2] = {NULL, env_stream()};
 
     (void)state;
     assert_int_not_equal(play_round(allocator, stream), 0);
@@ -651,15 +650,15 @@ static void hits_call_neither_host_nor_driver(void **state)
     assert_int_equal(host_calls, host_before);
     assert_int_equal(xseg_sim_calls(NULL), driver_before);
     end_stream(allocator, stream[1]);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* In a process that may do nothing but end: 0 all went well, 1 not all calls took the shortest way, 2
  * there is no such mode here.  Any system call kills it. */
 static _Noreturn void play_alone(void)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    const xseg_stream stream[2] = {NULL, scene_stream()};
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    const xseg_stream stream[2] = {NULL, env_stream()};
 
     for (unsigned i = 0; i < 3; i++)
         (void)play_round(allocator, stream);

@@ -2,7 +2,7 @@
 /* Which ages go: the oldest, as far as bytes and pages allow. */
 #include "src/core/reclaim/idle.h"
 
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 static void expect_choice(const struct xseg_idle_ages *ages, uint64_t bytes, uint32_t youngest,
                           uint64_t pages, uint32_t step, uint64_t part, uint64_t part_pages)

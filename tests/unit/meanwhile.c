@@ -11,7 +11,7 @@
 
 #include "src/core/block/arena_blocks.h"
 #include "src/core/pending/debug_fill.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 /* --- Where threads park. --- */
 
@@ -138,7 +138,7 @@ static void a_routed_request_retains_its_pool(void **state)
     (void)state;
     for (unsigned i = 0; i < 4 * COUNT_OF(configs); i++) {
         const bool has_cached = i % 4 < 2;
-        struct xseg_allocator *allocator = scene_open(configs[i / 4]);
+        struct xseg_allocator *allocator = env_open(configs[i / 4]);
         struct xseg_pool_options options = {sizeof(options)};
         struct request taking = {.allocator = allocator, .bytes = i % 2 == 0 ? 1000 : 30 * MIB};
         struct xseg_pool *pool = NULL;
@@ -149,25 +149,25 @@ static void a_routed_request_retains_its_pool(void **state)
         options.on_destroy_context = &times;
         assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
         if (has_cached)
-            scene_free(allocator, scene_alloc_in(allocator, pool, taking.bytes, NULL));
+            env_free(allocator, env_alloc_in(allocator, pool, taking.bytes, NULL));
         assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
         want(&at_arena);
         begin(&thread, make_request, &taking);
         wait_for(&at_arena);
         assert_int_equal(xseg_route_end(pool), XSEG_OK);
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        scene_empty_cache(allocator);
+        env_empty_cache(allocator);
         assert_int_equal(times, 0);
         finish(thread, &at_arena);
         assert_int_equal(taking.status, XSEG_OK);
-        assert_ptr_equal(scene_block(allocator, taking.ptr).pool, pool);
-        assert_int_equal(scene_block(allocator, taking.ptr).requested, taking.bytes);
+        assert_ptr_equal(env_block(allocator, taking.ptr).pool, pool);
+        assert_int_equal(env_block(allocator, taking.ptr).requested, taking.bytes);
         assert_int_equal(times, 0);
-        scene_free(allocator, taking.ptr);
-        scene_empty_cache(allocator);
+        env_free(allocator, taking.ptr);
+        env_empty_cache(allocator);
         assert_int_equal(times, 1);
-        assert_int_equal(scene_stats(allocator).reserved_bytes[0].current, 0);
-        scene_close(allocator);
+        assert_int_equal(env_stats(allocator).reserved_bytes[0].current, 0);
+        env_close(allocator);
     }
 }
 
@@ -179,8 +179,8 @@ static void a_block_is_not_zeroed_where_its_pool_was_paused_meanwhile(void **sta
 {
     (void)state;
     for (unsigned i = 0; i < 4; i++) {
-        struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-        struct xseg_pool *pool = scene_pool(allocator);
+        struct xseg_allocator *allocator = env_open("expandable_segments:True");
+        struct xseg_pool *pool = env_pool(allocator);
         struct request request = {.allocator = allocator,
                                   .pool = pool,
                                   .bytes = i % 2 == 0 ? 1000 : 30 * MIB,
@@ -195,13 +195,13 @@ static void a_block_is_not_zeroed_where_its_pool_was_paused_meanwhile(void **sta
         finish(thread, &at_hand_out);
         assert_int_equal(request.status, XSEG_ERR_PAUSED);
         assert_null(request.ptr);
-        assert_int_equal(scene_stats(allocator).allocation[0].current, 0);
+        assert_int_equal(env_stats(allocator).allocation[0].current, 0);
         assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
         (void)make_request(&request);
         assert_int_equal(request.status, XSEG_OK);
-        scene_free(allocator, request.ptr);
+        env_free(allocator, request.ptr);
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
@@ -212,8 +212,8 @@ static void a_second_try_has_the_word_of_the_request(void **state)
 
     (void)state;
     for (unsigned i = 0; i < 2; i++) {
-        struct xseg_allocator *allocator = scene_open("expandable_segments:True,block_user:True");
-        struct xseg_pool *pool = scene_pool(allocator);
+        struct xseg_allocator *allocator = env_open("expandable_segments:True,block_user:True");
+        struct xseg_pool *pool = env_pool(allocator);
         struct request request = {.allocator = allocator,
                                   .pool = pool,
                                   .bytes = i == 0 ? 1000 : 30 * MIB,
@@ -231,10 +231,10 @@ static void a_second_try_has_the_word_of_the_request(void **state)
         assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
         finish(thread, &at_arena);
         assert_int_equal(request.status, XSEG_OK);
-        assert_ptr_equal(scene_block(allocator, request.ptr).user, &word);
-        scene_free(allocator, request.ptr);
+        assert_ptr_equal(env_block(allocator, request.ptr).user, &word);
+        env_free(allocator, request.ptr);
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
@@ -243,8 +243,8 @@ static void a_pool_is_not_paused_while_a_block_is_zeroed(void **state)
 {
     (void)state;
     for (unsigned i = 0; i < 2; i++) {
-        struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-        struct xseg_pool *pool = scene_pool(allocator);
+        struct xseg_allocator *allocator = env_open("expandable_segments:True");
+        struct xseg_pool *pool = env_pool(allocator);
         struct request request = {.allocator = allocator,
                                   .pool = pool,
                                   .bytes = i == 0 ? 1000 : 30 * MIB,
@@ -254,16 +254,16 @@ static void a_pool_is_not_paused_while_a_block_is_zeroed(void **state)
         want(&at_fill);
         begin(&thread, make_request, &request);
         wait_for(&at_fill);
-        scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
-                           "in use by a call of another thread");
+        env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
+                         "in use by a call of another thread");
         finish(thread, &at_fill);
         assert_int_equal(request.status, XSEG_OK);
-        scene_stream_wait(NULL, NULL);
+        env_stream_wait(NULL, NULL);
         assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
         assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-        scene_free(allocator, request.ptr);
+        env_free(allocator, request.ptr);
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Metrics and the shared statistics region are equal, add up to the statistics, and need no lock of
  * the fast path. */
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,7 +92,7 @@ static void expect_others(const struct xseg_published_pool *row, uint32_t newest
 
 static void expect_statistics(struct xseg_allocator *allocator)
 {
-    const struct xseg_statistics stats = scene_stats(allocator);
+    const struct xseg_statistics stats = env_stats(allocator);
     struct xseg_published_pool sum = {.live = 0};
 
     for (uint32_t i = 0; i < sample.pool_count; i++) {
@@ -166,23 +166,23 @@ static struct xseg_pool *make_pool(struct xseg_allocator *allocator, unsigned at
 
 static void rows_of_a_device_without_private_pools(void **state)
 {
-    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "expandable_segments:True");
+    struct xseg_allocator *allocator = env_open_with_clock(NULL, "expandable_segments:True");
 
     (void)state;
-    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     assert_int_equal(expect_agreement(allocator), 0);
     assert_int_equal(sample.pool_count, 1);
     /* A retired pool has a row only if it has memory. */
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_pool *pool = env_pool(allocator);
     assert_int_equal(expect_agreement(allocator), 1);
-    scene_free(allocator, scene_alloc_in(allocator, pool, 30 * MIB, NULL));
+    env_free(allocator, env_alloc_in(allocator, pool, 30 * MIB, NULL));
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     assert_int_equal(expect_agreement(allocator), 0);
     assert_int_equal(find_kind(XSEG_PUBLISHED_ENDED)->cached, 40 * MIB);
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     assert_int_equal(expect_agreement(allocator), 0);
     assert_int_equal(sample.pool_count, 1);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void fallback_and_paused_memory_is_equal_in_both(void **state)
@@ -191,12 +191,12 @@ static void fallback_and_paused_memory_is_equal_in_both(void **state)
 
     (void)state;
     settings.memory_bytes = 100 * MIB;
-    struct xseg_allocator *allocator = scene_open_with_clock(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     struct xseg_pool *pool[] = {make_pool(allocator, 0), make_pool(allocator, 1)};
-    void *const paused = scene_alloc_in(allocator, pool[0], 20 * MIB, NULL);
-    void *const kept = scene_alloc_in(allocator, pool[1], 40 * MIB, NULL);
-    scene_free(allocator, scene_alloc_in(allocator, pool[1], 40 * MIB, NULL));
-    void *const lent = scene_alloc(allocator, 30 * MIB, NULL);
+    void *const paused = env_alloc_in(allocator, pool[0], 20 * MIB, NULL);
+    void *const kept = env_alloc_in(allocator, pool[1], 40 * MIB, NULL);
+    env_free(allocator, env_alloc_in(allocator, pool[1], 40 * MIB, NULL));
+    void *const lent = env_alloc(allocator, 30 * MIB, NULL);
     assert_int_equal(expect_agreement(allocator), 2);
     assert_int_equal(sample.pools[2].live, 70 * MIB);
     assert_int_equal(sample.pools[2].cached, 10 * MIB);
@@ -206,41 +206,41 @@ static void fallback_and_paused_memory_is_equal_in_both(void **state)
     assert_int_equal(sample.pools[1].live, 20 * MIB);
     assert_int_equal(sample.pools[1].reserved, 0);
     assert_int_equal(xseg_pool_resume(pool[0]), XSEG_OK);
-    scene_free(allocator, lent);
-    scene_free(allocator, kept);
-    scene_free(allocator, paused);
+    env_free(allocator, lent);
+    env_free(allocator, kept);
+    env_free(allocator, paused);
     assert_int_equal(expect_agreement(allocator), 2);
     for (unsigned i = 0; i < COUNT_OF(pool); i++)
         assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Every kind of row: default, guarded, private with blocks in all states, others, ended. */
 static void pools_without_a_row_share_one(void **state)
 {
-    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "unmap_on_free:True");
+    struct xseg_allocator *allocator = env_open_with_clock(NULL, "unmap_on_free:True");
     struct xseg_pool *pool[POOLS], *over;
-    xseg_stream stream = scene_stream();
+    xseg_stream stream = env_stream();
     void *kept[POOLS];
 
     (void)state;
-    void *const guarded = scene_alloc(allocator, 3 * MIB, NULL);
+    void *const guarded = env_alloc(allocator, 3 * MIB, NULL);
     assert_int_equal(xseg_config_set(allocator, "unmap_on_free:False,expandable_segments:True"),
                      XSEG_OK);
     for (unsigned i = 0; i < POOLS; i++) {
         pool[i] = make_pool(allocator, i);
-        kept[i] = scene_alloc_in(allocator, pool[i], (i + 1) * 1024, NULL);
-        void *const freed = scene_alloc_in(allocator, pool[i], (i + 2) * MIB / 4, NULL);
+        kept[i] = env_alloc_in(allocator, pool[i], (i + 1) * 1024, NULL);
+        void *const freed = env_alloc_in(allocator, pool[i], (i + 2) * MIB / 4, NULL);
         if (i % 3 != 0) {
-            scene_work(allocator, stream, freed);
+            env_launch(allocator, stream, freed);
             assert_int_equal(xseg_record_stream(allocator, freed, stream), XSEG_OK);
         }
-        scene_free(allocator, freed);
+        env_free(allocator, freed);
     }
-    over = scene_pool(allocator);
-    scene_free(allocator, scene_alloc_in(allocator, over, 7 * MIB, NULL));
+    over = env_pool(allocator);
+    env_free(allocator, env_alloc_in(allocator, over, 7 * MIB, NULL));
     assert_int_equal(xseg_pool_release(over), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
     assert_int_equal(expect_agreement(allocator), XSEG_PUBLISHED_POOLS - 4);
     assert_int_equal(sample.pool_count, XSEG_PUBLISHED_POOLS);
     assert_int_equal(find_kind(XSEG_PUBLISHED_GUARDED)->live, 3 * MIB);
@@ -249,20 +249,20 @@ static void pools_without_a_row_share_one(void **state)
     assert_true(find_kind(XSEG_PUBLISHED_OTHERS)->cached > 0);
     assert_true(sample.pools[3].pending > 0);
     /* Without the oldest pool, the other pools move up by one row. */
-    scene_free(allocator, kept[0]);
+    env_free(allocator, kept[0]);
     assert_int_equal(xseg_pool_release(pool[0]), XSEG_OK);
     read_both(allocator);
     assert_int_equal(find_kind(XSEG_PUBLISHED_PRIVATE)->number, 2);
     assert_int_equal(find_kind(XSEG_PUBLISHED_OTHERS)->count, POOLS - XSEG_PUBLISHED_POOLS + 3);
     expect_statistics(allocator);
-    scene_free(allocator, guarded);
+    env_free(allocator, guarded);
     for (unsigned i = 1; i < POOLS; i++) {
-        scene_free(allocator, kept[i]);
+        env_free(allocator, kept[i]);
         assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
     }
     assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
-    scene_stream_destroy(stream);
-    scene_close(allocator);
+    env_stream_destroy(stream);
+    env_close(allocator);
 }
 
 /* With the maximum number of devices private pools share a row. */
@@ -275,12 +275,12 @@ static void rows_are_shared_by_devices(void **state)
 
     (void)state;
     settings.devices = XSEG_PUBLISHED_DEVICES;
-    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     for (int i = 0; i < (int)XSEG_PUBLISHED_DEVICES; i++)
         assert_int_equal(xseg_alloc(allocator, i, MIB, NULL, &ptr[i]), XSEG_OK);
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
-        pool[i] = scene_pool(allocator);
-        kept[i] = scene_alloc_in(allocator, pool[i], (i + 1) * 30 * MIB, NULL);
+        pool[i] = env_pool(allocator);
+        kept[i] = env_alloc_in(allocator, pool[i], (i + 1) * 30 * MIB, NULL);
     }
     read_both(allocator);
     assert_int_equal(sample.pool_count, XSEG_PUBLISHED_DEVICES + 1);
@@ -295,22 +295,21 @@ static void rows_are_shared_by_devices(void **state)
     assert_int_equal(sample.pools[1].reserved, reserved);
     assert_int_equal(sample.pools[2].ordinal, 1);
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
-        scene_free(allocator, kept[i]);
+        env_free(allocator, kept[i]);
         assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
     }
     for (unsigned i = 0; i < XSEG_PUBLISHED_DEVICES; i++)
-        scene_free(allocator, ptr[i]);
-    scene_close(allocator);
+        env_free(allocator, ptr[i]);
+    env_close(allocator);
 }
 
 /* Locking a held lock fails the check of ranks, or hangs.  Only TABLE and REGISTRATIONS may be
  * locked. */
 static void reading_takes_no_lock_of_an_allocation(void **state) XSEG_UNCHECKED
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *a = scene_alloc(allocator, 3 * MIB, NULL),
-         *b = scene_alloc_in(allocator, pool, 100, NULL);
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    struct xseg_pool *pool = env_pool(allocator);
+    void *a = env_alloc(allocator, 3 * MIB, NULL), *b = env_alloc_in(allocator, pool, 100, NULL);
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
     struct xseg_statistics pool_stats[2];
     size_t needed = 0;
@@ -348,10 +347,10 @@ static void reading_takes_no_lock_of_an_allocation(void **state) XSEG_UNCHECKED
     xseg_mutex_unlock(&device->memory_lock);
     xseg_mutex_unlock(&allocator->open_lock);
     assert_int_equal(xseg_sim_calls(NULL), calls);
-    scene_free(allocator, a);
-    scene_free(allocator, b);
+    env_free(allocator, a);
+    env_free(allocator, b);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 int main(void)

@@ -16,7 +16,7 @@
 
 #include "src/base/align.h"
 #include "src/core/history/merge.h"
-#include "tests/support/draw.h"
+#include "tests/support/rng.h"
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -245,22 +245,22 @@ struct kind {
 static void make(struct programme *p, const struct kind *kind, uint64_t *random)
 {
     uint64_t skew[RINGS_MOST], time = 1000;
-    uint32_t order = (uint32_t)(draw_next(random) % 5);
-    const unsigned events = (unsigned)(draw_next(random) % EVENTS_MOST);
+    uint32_t order = (uint32_t)(rng_next(random) % 5);
+    const unsigned events = (unsigned)(rng_next(random) % EVENTS_MOST);
 
     memset(p, 0, sizeof(*p));
-    p->rings = 1 + (unsigned)(draw_next(random) % RINGS_MOST);
+    p->rings = 1 + (unsigned)(rng_next(random) % RINGS_MOST);
     for (unsigned ring = 0; ring < p->rings; ring++)
-        skew[ring] = draw_next(random) % (kind->skew + 1);
+        skew[ring] = rng_next(random) % (kind->skew + 1);
     for (unsigned i = 0; i < events; i++) {
-        const unsigned ring = (unsigned)(draw_next(random) % p->rings);
+        const unsigned ring = (unsigned)(rng_next(random) % p->rings);
 
-        time += draw_next(random) % kind->step;
-        put(p, ring, time + skew[ring], draw_next(random) % 16 < kind->numbered ? ++order : 0);
+        time += rng_next(random) % kind->step;
+        put(p, ring, time + skew[ring], rng_next(random) % 16 < kind->numbered ? ++order : 0);
     }
     for (unsigned ring = 0; ring < p->rings; ring++) {
         const size_t gone =
-            draw_next(random) % 4 < kind->lost ? draw_next(random) % (p->count[ring] + 1) : 0;
+            rng_next(random) % 4 < kind->lost ? rng_next(random) % (p->count[ring] + 1) : 0;
 
         p->count[ring] -= gone;
         memmove(p->event[ring], p->event[ring] + gone, p->count[ring] * sizeof(p->event[0][0]));

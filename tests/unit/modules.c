@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 
 #include "src/base/modules.h"
-#include "tests/support/emulated.h"
+#include "tests/support/emulator.h"
 #include "tests/support/plugin.h"
 
 struct table {
@@ -183,8 +183,7 @@ static void another_file_at_the_same_path_is_another_module(void **state)
         plugin_close(&plugin);
         assert_int_equal(unlink(path), 0);
         for (unsigned j = 0; j < i; j++)
-            assert_int_equal(mapping[i]->module == mapping[j]->module,
-                             i == FILES - 1 && j == 0);
+            assert_int_equal(mapping[i]->module == mapping[j]->module, i == FILES - 1 && j == 0);
     }
     look(&table);
     end(&table);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "src/core/device/allocator.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #define TICK_NS (UINT64_C(1) << 24)
 #define CYCLE   (TICK_NS << 32)
@@ -217,8 +217,8 @@ static void user_values_and_stamps_are_cleared_separately(void **state)
 
 static void no_user_value_is_recorded_without_the_option(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    void *ptr = scene_alloc(allocator, 3000, NULL);
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    void *ptr = env_alloc(allocator, 3000, NULL);
     const struct xseg_extent *extent =
         xseg_page_map_find(&allocator->page_map, (uint64_t)(uintptr_t)ptr);
 
@@ -229,19 +229,19 @@ static void no_user_value_is_recorded_without_the_option(void **state)
     assert_int_equal(xseg_config_set(allocator, "history:state"), XSEG_OK);
     assert_true(xseg_origins_now_if_enabled(&allocator->clock, xseg_allocator_config(allocator)) >
                 0);
-    const uint64_t before = scene_stats(allocator).host_bytes;
-    scene_free(allocator, ptr);
-    ptr = scene_alloc(allocator, 3000, NULL);
+    const uint64_t before = env_stats(allocator).host_bytes;
+    env_free(allocator, ptr);
+    ptr = env_alloc(allocator, 3000, NULL);
     assert_true(xseg_origins_host_bytes(extent) > 0);
-    assert_int_equal(scene_stats(allocator).host_bytes - before, xseg_origins_host_bytes(extent));
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    assert_int_equal(env_stats(allocator).host_bytes - before, xseg_origins_host_bytes(extent));
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* Requests have user values, but the option is off. */
 static void user_values_take_no_memory_without_the_option(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("history:all");
+    struct xseg_allocator *allocator = env_open("history:all");
     struct xseg_request request = {sizeof(request)};
     uint64_t host_bytes = 0;
     void *ptr = NULL;
@@ -259,9 +259,9 @@ static void user_values_take_no_memory_without_the_option(void **state)
                                   (i == 1 ? 0 : XSEG_ORIGINS_CHUNK * sizeof(uint64_t)));
         assert_int_equal(extent->arena->ring->users != NULL, i == 2);
         host_bytes = xseg_origins_host_bytes(extent);
-        scene_free(allocator, ptr);
+        env_free(allocator, ptr);
     }
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 int main(void)

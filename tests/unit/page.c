@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 #include "vmm/context.h"
 
 #define SMALL (2 * MIB)
@@ -28,7 +28,7 @@ static void set_up(struct fixture *f)
 
     memset(f, 0, sizeof(*f));
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-    assert_int_equal(xseg_driver_open(scene_driver(), &f->driver), XSEG_OK);
+    assert_int_equal(xseg_driver_open(env_driver(), &f->driver), XSEG_OK);
     assert_int_equal(xseg_unreleased_init(&f->unreleased, &f->context), XSEG_OK);
     assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->unreleased, why, sizeof(why)),
                      XSEG_OK);

@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-#include "tests/support/draw.h"
+#include "tests/support/rng.h"
 
 static const char *const words[XSEG_PICKLE_MAX_INTERNED] = {"zero", "one", "two", "three",
                                                             "\"four\"\n"};
@@ -310,7 +310,7 @@ static uint64_t random_state;
 
 static uint64_t draw_below(uint64_t end)
 {
-    return draw_next(&random_state) % end;
+    return rng_next(&random_state) % end;
 }
 
 static void write_value(unsigned depth)
@@ -322,7 +322,7 @@ static void write_value(unsigned depth)
     case 0:
     case 1:
     case 2: {
-        const int64_t number = (int64_t)(draw_next(&random_state) >> draw_below(64));
+        const int64_t number = (int64_t)(rng_next(&random_state) >> draw_below(64));
 
         xseg_pickle_int(&pickle, number);
         say("%" PRId64, number);

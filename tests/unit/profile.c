@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "src/tools/ranks/compare.h"
-#include "tests/support/programme.h"
+#include "tests/support/recording_builder.h"
 
 #define BASE UINT64_C(0x7f0000000000)
 #define MIB  ((uint64_t)1 << 20)
@@ -30,7 +30,7 @@ static void add_site(struct profile *profile, const char *name, uint64_t peak, u
     assert_non_null(sites[profile->site_count++].name);
 }
 
-static struct profile profile_of(struct programme *programme, bool by_events)
+static struct profile profile_of(struct builder *builder, bool by_events)
 {
     const struct profile_rules rules = {.depth = 1, .by_events = by_events};
     struct recording_stack none = {0, 0};
@@ -38,13 +38,13 @@ static struct profile profile_of(struct programme *programme, bool by_events)
     char nothing[] = "";
     struct profile profile;
 
-    programme_end(programme);
-    programme->recording.stacks = &none;
-    programme->recording.stack_count = 1;
-    programme->recording.text = &begin;
-    programme->recording.texts = nothing;
-    programme->recording.text_count = 1;
-    assert_true(profile_init(&profile, &programme->recording, &programme->device, &rules));
+    builder_end(builder);
+    builder->recording.stacks = &none;
+    builder->recording.stack_count = 1;
+    builder->recording.text = &begin;
+    builder->recording.texts = nothing;
+    builder->recording.text_count = 1;
+    assert_true(profile_init(&profile, &builder->recording, &builder->device, &rules));
     return profile;
 }
 
@@ -53,15 +53,15 @@ static void averages_are_over_events_or_time(void **state)
 {
     (void)state;
     for (int by_events = 0; by_events < 2; by_events++) {
-        struct programme *programme = programme_new();
+        struct builder *builder = builder_new();
         struct profile profile;
 
-        programme_map(programme, BASE, 4 * MIB, true);
-        programme->now_us += 10;
-        programme_alloc(programme, BASE, MIB, 0);
-        programme->now_us += 90;
-        programme_free(programme, BASE);
-        profile = profile_of(programme, by_events);
+        builder_map(builder, BASE, 4 * MIB, true);
+        builder->now_us += 10;
+        builder_alloc(builder, BASE, MIB, 0);
+        builder->now_us += 90;
+        builder_free(builder, BASE);
+        profile = profile_of(builder, by_events);
         assert_int_equal(profile.site_count, 1);
         assert_string_equal(profile.sites[0].name, "(no stack)");
         assert_int_equal(profile.sites[0].figures.of[PROFILE_PEAK_LIVE], MIB);
@@ -74,7 +74,7 @@ static void averages_are_over_events_or_time(void **state)
         assert_int_equal(
             profile.whole.of[PROFILE_PEAK_LIVE] + profile.whole.of[PROFILE_PEAK_CACHED], 4 * MIB);
         profile_fini(&profile);
-        free(programme);
+        free(builder);
     }
 }
 
@@ -86,29 +86,29 @@ static void sites_of_one_name_are_one(void **state)
     struct recording_stack stacks[] = {{0, 0}, {0, 1}, {1, 1}};
     uint32_t text[] = {0, 1, 3}, stack_frames[] = {0, 1};
     char texts[] = "\0f\0m";
-    struct programme *programme = programme_new();
+    struct builder *builder = builder_new();
     struct profile profile;
 
     (void)state;
-    programme->recording.frames = frames;
-    programme->recording.frame_count = COUNT_OF(frames);
-    programme->recording.stack_frames = stack_frames;
-    programme->recording.stacks = stacks;
-    programme->recording.stack_count = COUNT_OF(stacks);
-    programme->recording.text = text;
-    programme->recording.texts = texts;
-    programme->recording.text_count = COUNT_OF(text);
-    programme_map(programme, BASE, 4 * MIB, true);
-    programme_alloc(programme, BASE, MIB, 1);
-    programme_alloc(programme, BASE + MIB, 2 * MIB, 2);
-    programme_end(programme);
-    assert_true(profile_init(&profile, &programme->recording, &programme->device, &rules));
+    builder->recording.frames = frames;
+    builder->recording.frame_count = COUNT_OF(frames);
+    builder->recording.stack_frames = stack_frames;
+    builder->recording.stacks = stacks;
+    builder->recording.stack_count = COUNT_OF(stacks);
+    builder->recording.text = text;
+    builder->recording.texts = texts;
+    builder->recording.text_count = COUNT_OF(text);
+    builder_map(builder, BASE, 4 * MIB, true);
+    builder_alloc(builder, BASE, MIB, 1);
+    builder_alloc(builder, BASE + MIB, 2 * MIB, 2);
+    builder_end(builder);
+    assert_true(profile_init(&profile, &builder->recording, &builder->device, &rules));
     assert_int_equal(profile.site_count, 1);
     assert_string_equal(profile.sites[0].name, "f");
     assert_int_equal(profile.sites[0].figures.of[PROFILE_PEAK_LIVE], 3 * MIB);
     assert_int_equal(profile.sites[0].figures.of[PROFILE_BLOCKS], 2);
     profile_fini(&profile);
-    free(programme);
+    free(builder);
 }
 
 static void sums_have_each_name_once_and_in_order(void **state)

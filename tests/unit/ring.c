@@ -12,7 +12,7 @@
 
 #include "src/base/align.h"
 #include "src/core/history/ring.h"
-#include "tests/support/draw.h"
+#include "tests/support/rng.h"
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -297,20 +297,20 @@ static void any_sequence_keeps_what_it_should(void **state)
 
     (void)state;
     for (unsigned round = 0; round < 200; round++) {
-        struct xseg_history_ring *ring = make(1 + draw_next(&random) % 40, round % 2 != 0);
+        struct xseg_history_ring *ring = make(1 + rng_next(&random) % 40, round % 2 != 0);
         uint64_t first = 0, cleared = 0;
 
         for (unsigned step = 0; step < 60; step++) {
-            switch (draw_next(&random) % 4) {
+            switch (rng_next(&random) % 4) {
             case 0:
-                assert_true(xseg_history_ring_resize(ring, 1 + draw_next(&random) % 80));
+                assert_true(xseg_history_ring_resize(ring, 1 + rng_next(&random) % 80));
                 break;
             case 1:
-                cleared += draw_next(&random) % (atomic_load(&ring->recorded) - cleared + 1);
+                cleared += rng_next(&random) % (atomic_load(&ring->recorded) - cleared + 1);
                 xseg_history_ring_clear(ring, cleared);
                 break;
             default:
-                note(ring, draw_next(&random) % 30);
+                note(ring, rng_next(&random) % 30);
                 break;
             }
             const uint64_t noted = atomic_load(&ring->recorded);
@@ -362,7 +362,7 @@ static void *write_on(void *self)
 
         if (t->resizes && number % 1024 == 0) {
             (void)pthread_mutex_lock(&t->history);
-            if (!xseg_history_ring_resize(t->ring, 1 + draw_next(&random) % 300))
+            if (!xseg_history_ring_resize(t->ring, 1 + rng_next(&random) % 300))
                 t->torn++;
             (void)pthread_mutex_unlock(&t->history);
         }

@@ -3,7 +3,7 @@
  * A set-user-ID process takes nothing from its environment.  Here secure_getenv() answers as in one;
  * tests/tool/secure.py starts a real one.
  */
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,9 +67,9 @@ static void the_defaults_hold_and_one_line_says_so(void **state)
     set_all("no_such_key:1");
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     for (unsigned i = 0; i < 2; i++) {
-        assert_int_equal(try_open(scene_driver(), &heard, &allocator), XSEG_OK);
+        assert_int_equal(try_open(env_driver(), &heard, &allocator), XSEG_OK);
         assert_string_equal(xseg_config_source(allocator), "default");
-        scene_close(allocator);
+        env_close(allocator);
         assert_int_equal(heard.count, 1);
     }
     for (unsigned i = 0; i < COUNT_OF(variable); i++)
@@ -86,7 +86,7 @@ static void the_driver_is_the_usual_one(void **state)
     has_rights = true;
     set_all("");
     if (try_open(NULL, &heard, &allocator) == XSEG_OK) {
-        scene_close(allocator); /* this machine has it */
+        env_close(allocator); /* this machine has it */
         return;
     }
     (void)xseg_error_message(text, sizeof(text));
@@ -102,10 +102,10 @@ static void else_the_environment_counts(void **state)
     (void)state;
     has_rights = false;
     set_all("no_such_key:1");
-    scene_expect_error(try_open(scene_driver(), &heard, &allocator), XSEG_ERR_CONFIG,
-                       "XSEG_ALLOC_CONF");
+    env_expect_error(try_open(env_driver(), &heard, &allocator), XSEG_ERR_CONFIG,
+                     "XSEG_ALLOC_CONF");
     set_all("");
-    scene_expect_error(try_open(NULL, &heard, &allocator), XSEG_ERR_NO_DRIVER, "/no/such/driver");
+    env_expect_error(try_open(NULL, &heard, &allocator), XSEG_ERR_NO_DRIVER, "/no/such/driver");
     assert_int_equal(heard.count, 0);
 }
 

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "src/base/align.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 #include "vmm/alias.h"
 #include "vmm/context.h"
 #include "vmm/evicted.h"
@@ -33,7 +33,7 @@ static void set_up_with(struct fixture *f, uint64_t memory, uint64_t full_page)
     memset(f, 0, sizeof(*f));
     settings.memory_bytes = memory;
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-    assert_int_equal(xseg_driver_open(scene_driver(), &f->driver), XSEG_OK);
+    assert_int_equal(xseg_driver_open(env_driver(), &f->driver), XSEG_OK);
     assert_int_equal(xseg_unreleased_init(&f->unreleased, &f->context), XSEG_OK);
     assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->unreleased, why, sizeof(why)),
                      XSEG_OK);
@@ -112,7 +112,7 @@ static void too_little_memory_changes_nothing(void **state)
     (void)state;
     set_up(&f, 10 * PAGE);
     assert_int_equal(map(&f.segment, 0, 4, false), XSEG_OK);
-    scene_expect_error(map(&f.segment, 4, 7, false), XSEG_ERR_NO_MEMORY, "cuMemCreate");
+    env_expect_error(map(&f.segment, 4, 7, false), XSEG_ERR_NO_MEMORY, "cuMemCreate");
     assert_int_equal(mapped(&f), 4 * PAGE);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
     assert_int_equal(map(&f.segment, 4, 6, false), XSEG_OK);
@@ -374,8 +374,8 @@ static void pinned_pages_are_retained(void **state)
     assert_true(xseg_segment_release(&f.segment, XSEG_RETAIN_PIN, 3 * PAGE, 4 * PAGE));
     f.segment.retain_counts[XSEG_RETAIN_PIN].count[5] = UINT32_MAX;
     f.segment.retain_counts[XSEG_RETAIN_PIN].granules = 1;
-    scene_expect_error(xseg_segment_retain(&f.segment, XSEG_RETAIN_PIN, 4 * PAGE, 6 * PAGE),
-                       XSEG_ERR_BUSY, "maximum");
+    env_expect_error(xseg_segment_retain(&f.segment, XSEG_RETAIN_PIN, 4 * PAGE, 6 * PAGE),
+                     XSEG_ERR_BUSY, "maximum");
     assert_int_equal(f.segment.retain_counts[XSEG_RETAIN_PIN].count[4], 0);
     f.segment.retain_counts[XSEG_RETAIN_PIN].count[5] =
         f.segment.retain_counts[XSEG_RETAIN_PIN].granules = 0;
@@ -443,7 +443,7 @@ static void exported_pages_are_held_and_not_kept(void **state)
     f.segment.retain_counts[XSEG_RETAIN_EXPORT].granules--;
     f.segment.retain_counts[XSEG_RETAIN_EXPORT].count[0] = UINT32_MAX;
     f.segment.retain_counts[XSEG_RETAIN_EXPORT].granules = 1;
-    scene_expect_error(xseg_segment_export(&f.segment, 0, FULL), XSEG_ERR_BUSY, "maximum");
+    env_expect_error(xseg_segment_export(&f.segment, 0, FULL), XSEG_ERR_BUSY, "maximum");
     assert_false(xseg_segment_audit(&f.segment, &violation));
     assert_string_equal(violation.tag, "SEG-6");
     f.segment.retain_counts[XSEG_RETAIN_EXPORT].count[0] =

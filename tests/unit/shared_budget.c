@@ -22,23 +22,23 @@ static void processes_see_each_other(void **state)
 {
     (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
-    assert_int_equal(budget_file_say(&budget, 5), XSEG_OK);
+    assert_int_equal(budget_file_write(&budget, 5), XSEG_OK);
     const struct peer peer = peer_start();
     assert_int_equal(peer.slot, 1);
-    assert_int_equal(peer_tell(&peer, 'r', 0), 2);
-    assert_int_equal(peer_tell(&peer, 'w', 7), 0);
+    assert_int_equal(peer_call(&peer, 'r', 0), 2);
+    assert_int_equal(peer_call(&peer, 'w', 7), 0);
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
     assert_int_equal(budget_file_count(&budget), 2);
-    assert_true(budget_file_says(&budget.seen[0].record, 5));
+    assert_true(budget_file_matches(&budget.seen[0].record, 5));
     assert_int_equal(budget.seen[1].state, XSEG_SHARED_BUDGET_FRESH);
-    assert_true(budget_file_says(&budget.seen[1].record, 7));
+    assert_true(budget_file_matches(&budget.seen[1].record, 7));
     assert_int_equal(budget.seen[1].record.pid, peer.pid);
     /* What has not changed is not written. */
     const uint64_t sequence = budget.seen[1].record.sequence;
-    assert_int_equal(peer_tell(&peer, 'w', 7), 0);
+    assert_int_equal(peer_call(&peer, 'w', 7), 0);
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
     assert_int_equal(budget.seen[1].record.sequence, sequence);
-    assert_int_equal(peer_tell(&peer, 'w', 8), 0);
+    assert_int_equal(peer_call(&peer, 'w', 8), 0);
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
     assert_int_equal(budget.seen[1].record.sequence, sequence + 1);
     peer_end(&peer);
@@ -57,7 +57,7 @@ static void a_slot_ends_with_its_process(void **state)
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
     assert_int_equal(budget_file_count(&budget), 2);
     assert_int_equal(budget.seen[one.slot].state, XSEG_SHARED_BUDGET_FREE);
-    assert_int_equal(peer_tell(&two, 'r', 0), 2);
+    assert_int_equal(peer_call(&two, 'r', 0), 2);
     const struct peer three = peer_start();
     assert_int_equal(three.slot, one.slot);
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
@@ -73,13 +73,13 @@ static void a_stopped_process_counts(void **state)
     (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const struct peer peer = peer_start();
-    assert_int_equal(peer_tell(&peer, 'w', 9), 0);
+    assert_int_equal(peer_call(&peer, 'w', 9), 0);
     assert_int_equal(kill(peer.pid, SIGSTOP), 0);
     assert_int_equal(waitpid(peer.pid, &status, WUNTRACED), peer.pid);
     assert_true(WIFSTOPPED(status));
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
     assert_int_equal(budget.seen[peer.slot].state, XSEG_SHARED_BUDGET_FRESH);
-    assert_true(budget_file_says(&budget.seen[peer.slot].record, 9));
+    assert_true(budget_file_matches(&budget.seen[peer.slot].record, 9));
     peer_kill(&peer);
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
     assert_int_equal(budget_file_count(&budget), 1);
@@ -94,7 +94,7 @@ static void all_slots_may_be_taken(void **state)
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++) {
         assert_int_equal(xseg_shared_budget_open(&many[i], budget_file_path), XSEG_OK);
         assert_int_equal(many[i].slot, i);
-        assert_int_equal(budget_file_say(&many[i], i), XSEG_OK);
+        assert_int_equal(budget_file_write(&many[i], i), XSEG_OK);
     }
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_BUSY);
     assert_said("64 processes have \"");
@@ -102,7 +102,7 @@ static void all_slots_may_be_taken(void **state)
     assert_int_equal(xseg_shared_budget_read(&many[30]), XSEG_OK);
     assert_int_equal(budget_file_count(&many[30]), XSEG_SHARED_BUDGET_SLOTS);
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
-        assert_true(budget_file_says(&many[30].seen[i].record, i));
+        assert_true(budget_file_matches(&many[30].seen[i].record, i));
     /* Every second one, so that the locks have gaps. */
     for (unsigned i = 1; i < XSEG_SHARED_BUDGET_SLOTS; i += 2)
         xseg_shared_budget_close(&many[i]);
@@ -124,8 +124,8 @@ static void garbage_in_a_slot_is_unreadable(void **state)
     (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const struct peer one = peer_start(), two = peer_start();
-    assert_int_equal(peer_tell(&one, 'w', 1), 0);
-    assert_int_equal(peer_tell(&two, 'w', 2), 0);
+    assert_int_equal(peer_call(&one, 'w', 1), 0);
+    assert_int_equal(peer_call(&two, 'w', 2), 0);
     assert_int_equal(xseg_shared_budget_open(&other, budget_file_path), XSEG_OK);
     assert_int_equal(xseg_shared_budget_read(&other), XSEG_OK);
     budget_file_put(BUDGET_FILE_SLOTS_AT + (off_t)one.slot * BUDGET_FILE_SLOT, garbage,
@@ -133,17 +133,17 @@ static void garbage_in_a_slot_is_unreadable(void **state)
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
     assert_int_equal(budget.seen[one.slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
     assert_int_equal(budget.seen[two.slot].state, XSEG_SHARED_BUDGET_FRESH);
-    assert_true(budget_file_says(&budget.seen[two.slot].record, 2));
+    assert_true(budget_file_matches(&budget.seen[two.slot].record, 2));
     assert_int_equal(budget_file_count(&budget), 4);
     /* Who has seen a good one keeps it, as often as it looks. */
     for (unsigned i = 0; i < 2; i++) {
         assert_int_equal(xseg_shared_budget_read(&other), XSEG_OK);
         assert_int_equal(other.seen[one.slot].state, XSEG_SHARED_BUDGET_KEPT);
-        assert_true(budget_file_says(&other.seen[one.slot].record, 1));
+        assert_true(budget_file_matches(&other.seen[one.slot].record, 1));
     }
     /* The process notices, and writes again what has not changed. */
-    assert_int_equal(peer_tell(&one, 'r', 0), 4);
-    assert_int_equal(peer_tell(&one, 'w', 1), 0);
+    assert_int_equal(peer_call(&one, 'r', 0), 4);
+    assert_int_equal(peer_call(&one, 'w', 1), 0);
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
     assert_int_equal(budget.seen[one.slot].state, XSEG_SHARED_BUDGET_FRESH);
     /* What another process had in the slot does not outlive it. */
@@ -185,8 +185,8 @@ static void numbers_out_of_range_are_unreadable(void **state)
         struct xseg_shared_budget_record record = {.sequence = 1, .device_count = 2};
         struct xseg_shared_budget_device *device = &record.devices[1];
 
-        record.devices[0] = budget_file_figures(1);
-        *device = budget_file_figures(2);
+        record.devices[0] = budget_file_statistics(1);
+        *device = budget_file_statistics(2);
         device->uuid[15] = 1;
         memset(record.name, 'x', sizeof(record.name));
         switch (wrong) {
@@ -235,7 +235,7 @@ static void say_devices(struct xseg_shared_budget *out, unsigned count)
     struct xseg_shared_budget_device devices[XSEG_SHARED_BUDGET_DEVICES];
 
     for (unsigned i = 0; i < count; i++) {
-        devices[i] = budget_file_figures(i);
+        devices[i] = budget_file_statistics(i);
         devices[i].uuid[15] = (uint8_t)i;
     }
     assert_int_equal(xseg_shared_budget_write(out, devices, count), XSEG_OK);
@@ -264,26 +264,26 @@ static void a_forked_child_keeps_nothing(void **state)
 
     (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
-    assert_int_equal(budget_file_say(&budget, 1), XSEG_OK);
+    assert_int_equal(budget_file_write(&budget, 1), XSEG_OK);
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
         bool fine = !xseg_shared_budget_is_own(&budget) &&
                     fcntl(budget.file.descriptor, F_GETFD) == -1 &&
-                    budget_file_say(&budget, 2) == XSEG_ERR_FORKED &&
+                    budget_file_write(&budget, 2) == XSEG_ERR_FORKED &&
                     xseg_shared_budget_read(&budget) == XSEG_ERR_FORKED;
 
         xseg_shared_budget_close(&budget);
         fine = fine && xseg_shared_budget_open(&other, budget_file_path) == XSEG_OK &&
                other.slot == 1 && xseg_shared_budget_read(&other) == XSEG_OK &&
-               budget_file_count(&other) == 2 && budget_file_says(&other.seen[0].record, 1);
+               budget_file_count(&other) == 2 && budget_file_matches(&other.seen[0].record, 1);
         _exit(fine ? 0 : 1);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
     /* The process dies, and its child lives on. */
     const struct peer peer = peer_start();
-    assert_int_equal(peer_tell(&peer, 'f', 0), 0);
+    assert_int_equal(peer_call(&peer, 'f', 0), 0);
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
     assert_int_equal(budget_file_count(&budget), 2);
     assert_int_equal(kill(peer.pid, SIGKILL), 0);
@@ -353,7 +353,7 @@ static void obey_in_namespaces(int socket)
     if (!namespaces_enter(CLONE_NEWUSER | CLONE_NEWPID))
         _exit(write(socket, &cannot, 1) == 1 ? 0 : 1);
     if (fork() == 0)
-        peer_obey(socket);
+        peer_run(socket);
     (void)close(socket);
     _exit(wait(NULL) > 0 ? 0 : 1);
 }
@@ -379,11 +379,11 @@ static void namespaces_make_no_difference(void **state)
         print_message("# this system lets no process enter a user namespace: nothing was tried\n");
     } else {
         assert_int_equal(peer.slot, 1);
-        assert_int_equal(peer_tell(&peer, 'r', 0), 2);
-        assert_int_equal(peer_tell(&peer, 'w', 4), 0);
+        assert_int_equal(peer_call(&peer, 'r', 0), 2);
+        assert_int_equal(peer_call(&peer, 'w', 4), 0);
         assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
         assert_int_equal(budget.seen[1].record.pid, 1);
-        assert_true(budget_file_says(&budget.seen[1].record, 4));
+        assert_true(budget_file_matches(&budget.seen[1].record, 4));
         /* It reads an end of file, and ends without closing the shared budget file. */
         (void)shutdown(peer.socket, SHUT_WR);
     }
@@ -401,16 +401,16 @@ static void who_looks_is_not_seen(void **state)
     const struct peer one = peer_start(), two = peer_start();
     struct stat before, after;
 
-    assert_int_equal(peer_tell(&one, 'w', 7), 0);
+    assert_int_equal(peer_call(&one, 'w', 7), 0);
     assert_int_equal(chmod(budget_file_path, 0440), 0);
     assert_int_equal(stat(budget_file_path, &before), 0);
     assert_int_equal(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_OK);
     assert_false(xseg_shared_budget_is_own(&budget));
     assert_int_equal(budget_file_count(&budget), 2);
     assert_int_equal(budget.seen[one.slot].state, XSEG_SHARED_BUDGET_FRESH);
-    assert_true(budget_file_says(&budget.seen[one.slot].record, 7));
+    assert_true(budget_file_matches(&budget.seen[one.slot].record, 7));
     assert_int_equal(budget.seen[two.slot].record.pid, two.pid);
-    assert_int_equal(peer_tell(&one, 'r', 0), 2);
+    assert_int_equal(peer_call(&one, 'r', 0), 2);
     assert_int_equal(stat(budget_file_path, &after), 0);
     assert_memory_equal(&after.st_mtim, &before.st_mtim, sizeof(after.st_mtim));
     peer_kill(&two);

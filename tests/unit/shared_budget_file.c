@@ -91,7 +91,7 @@ static void a_file_is_made_for_owner_and_group(void **state)
     xseg_shared_budget_close(&budget);
     xseg_shared_budget_close(&budget);
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FORKED);
-    assert_int_equal(budget_file_say(&budget, 1), XSEG_ERR_FORKED);
+    assert_int_equal(budget_file_write(&budget, 1), XSEG_ERR_FORKED);
     assert_int_equal(stat(budget_file_path, &status), 0);
     assert_int_equal(status.st_size, BUDGET_FILE_BYTES);
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
@@ -229,7 +229,7 @@ static void an_unfinished_file_is_finished(void **state)
         assert_int_equal(status.st_size, BUDGET_FILE_BYTES);
         assert_int_equal(status.st_mode, S_IFREG | 0660);
         const struct peer peer = peer_start();
-        assert_int_equal(peer_tell(&peer, 'r', 0), 2);
+        assert_int_equal(peer_call(&peer, 'r', 0), 2);
         peer_end(&peer);
         (void)without_a_file(NULL);
     }
@@ -250,24 +250,24 @@ static void a_file_may_be_cut_under_way(void **state)
         assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
         assert_said("has changed to ");
         assert_int_equal(budget_file_count(&budget), 2);
-        assert_int_equal(budget_file_say(&budget, 3), XSEG_ERR_FILE);
+        assert_int_equal(budget_file_write(&budget, 3), XSEG_ERR_FILE);
         assert_said(budget_file_path);
         /* With its size back, and the header, it is a shared budget file again for those that have it open; what was cut is written
          * again. */
         assert_int_equal(truncate(budget_file_path, BUDGET_FILE_BYTES), 0);
-        assert_int_equal(peer_tell(&peer, 'r', 0), has_header ? 2 : 255);
-        assert_int_equal(peer_tell(&peer, 'w', 0), has_header ? 0 : 255);
-        assert_int_equal(budget_file_say(&budget, 3), has_header ? XSEG_OK : XSEG_ERR_FILE);
+        assert_int_equal(peer_call(&peer, 'r', 0), has_header ? 2 : 255);
+        assert_int_equal(peer_call(&peer, 'w', 0), has_header ? 0 : 255);
+        assert_int_equal(budget_file_write(&budget, 3), has_header ? XSEG_OK : XSEG_ERR_FILE);
         if (has_header) {
             assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
-            assert_true(budget_file_says(&budget.seen[peer.slot].record, 0));
+            assert_true(budget_file_matches(&budget.seen[peer.slot].record, 0));
             assert_int_equal(budget.seen[peer.slot].state, XSEG_SHARED_BUDGET_FRESH);
         } else {
             /* A file of zeros becomes a shared budget file again when a process opens it; one with a part of a header does not. */
             xseg_shared_budget_close(&budget);
             assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path),
                              sizes[i] == 0 ? XSEG_OK : XSEG_ERR_FILE);
-            assert_int_equal(peer_tell(&peer, 'w', 0), sizes[i] == 0 ? 0 : 255);
+            assert_int_equal(peer_call(&peer, 'w', 0), sizes[i] == 0 ? 0 : 255);
             if (sizes[i] != 0) {
                 (void)unlink(budget_file_path);
                 assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
@@ -276,7 +276,7 @@ static void a_file_may_be_cut_under_way(void **state)
         assert_int_equal(unlink(budget_file_path), 0);
         assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
         assert_said("has been removed");
-        assert_int_equal(budget_file_say(&budget, 4), XSEG_ERR_FILE);
+        assert_int_equal(budget_file_write(&budget, 4), XSEG_ERR_FILE);
         xseg_shared_budget_close(&budget);
         peer_end(&peer);
     }
@@ -410,16 +410,16 @@ static void a_file_that_became_foreign_is_never_written(void **state)
     (void)snprintf(second_path, sizeof(second_path), "%s.2", budget_file_path);
     for (unsigned i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
         assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
-        assert_int_equal(budget_file_say(&budget, 1), XSEG_OK);
+        assert_int_equal(budget_file_write(&budget, 1), XSEG_OK);
         const struct peer peer = peer_start();
         ways[i].becomes();
         const uint64_t before = sum_files();
         /* A member publishes, reads, and leaves; so does another one. */
-        assert_int_equal(budget_file_say(&budget, 2), XSEG_ERR_FILE);
+        assert_int_equal(budget_file_write(&budget, 2), XSEG_ERR_FILE);
         assert_said(budget_file_path);
         assert_said(ways[i].words);
         assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
-        assert_int_equal(peer_tell(&peer, 'w', 3), 255);
+        assert_int_equal(peer_call(&peer, 'w', 3), 255);
         peer_end(&peer);
         (void)xseg_fail(XSEG_ERR_ARGUMENT, "an earlier message");
         xseg_shared_budget_close(&budget);
@@ -445,7 +445,7 @@ static void a_descriptor_may_be_closed(void **state)
     assert_int_equal(dup2(file, budget.file.descriptor), budget.file.descriptor);
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
     assert_said("has been closed by the program");
-    assert_int_equal(budget_file_say(&budget, 1), XSEG_ERR_FILE);
+    assert_int_equal(budget_file_write(&budget, 1), XSEG_ERR_FILE);
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0)

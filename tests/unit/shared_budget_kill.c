@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <time.h>
 
-#include "tests/support/draw.h"
+#include "tests/support/rng.h"
 #include "tests/support/shared_budgets.h"
 
 int __real_open(const char *path, int flags, ...);
@@ -162,9 +162,9 @@ static int without_a_file(void **state)
 static void live(void)
 {
     if (xseg_shared_budget_open(&other, budget_file_path) == XSEG_OK) {
-        (void)budget_file_say(&other, 1);
+        (void)budget_file_write(&other, 1);
         (void)xseg_shared_budget_read(&other);
-        (void)budget_file_say(&other, 2);
+        (void)budget_file_write(&other, 2);
     }
     xseg_shared_budget_close(&other);
 }
@@ -190,7 +190,7 @@ static void assert_usable(unsigned others)
 {
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     assert_int_equal(budget.slot, others);
-    assert_int_equal(budget_file_say(&budget, 9), XSEG_OK);
+    assert_int_equal(budget_file_write(&budget, 9), XSEG_OK);
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
     assert_int_equal(budget_file_count(&budget), 1 + others);
     for (unsigned i = 0; i < 1 + others; i++)
@@ -231,7 +231,7 @@ static void a_kill_beside_another_process_is_harmless(void **state)
     is_torn = true;
     (void)kill_at_each_call(1);
     is_torn = false;
-    assert_int_equal(peer_tell(&peer, 'r', 0), 1);
+    assert_int_equal(peer_call(&peer, 'r', 0), 1);
     peer_end(&peer);
 }
 
@@ -332,17 +332,17 @@ static void each_call_may_fail(void **state)
             assert_said("Input/output error");
             assert_false(xseg_shared_budget_is_own(&other));
         } else {
-            if (budget_file_say(&other, 1) != XSEG_OK)
+            if (budget_file_write(&other, 1) != XSEG_OK)
                 assert_said("Input/output error");
             if (xseg_shared_budget_read(&other) != XSEG_OK)
                 assert_said("Input/output error");
             /* What has not been written is written by the next call. */
             const unsigned left = until;
             until = 0;
-            assert_int_equal(budget_file_say(&other, 1), XSEG_OK);
+            assert_int_equal(budget_file_write(&other, 1), XSEG_OK);
             assert_int_equal(xseg_shared_budget_read(&other), XSEG_OK);
             until = left;
-            assert_true(budget_file_says(&other.seen[other.slot].record, 1));
+            assert_true(budget_file_matches(&other.seen[other.slot].record, 1));
         }
         xseg_shared_budget_close(&other);
         is_at_end = until > 0;
@@ -431,7 +431,7 @@ static void no_record_is_torn(void **state)
         if (xseg_shared_budget_open(&other, budget_file_path) != XSEG_OK)
             _exit(1);
         for (uint64_t i = 1;; i++)
-            (void)budget_file_say(&other, i);
+            (void)budget_file_write(&other, i);
     }
     for (unsigned i = 0; i < 100000 && last < 2000; i++) {
         const struct xseg_shared_budget_entry *entry = &budget.seen[1];
@@ -439,7 +439,7 @@ static void no_record_is_torn(void **state)
         assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
         if (entry->state != XSEG_SHARED_BUDGET_FRESH || entry->record.device_count == 0)
             continue;
-        assert_true(budget_file_says(&entry->record, entry->record.devices[0].idle));
+        assert_true(budget_file_matches(&entry->record, entry->record.devices[0].idle));
         assert_true(entry->record.devices[0].idle >= last);
         last = entry->record.devices[0].idle;
     }
@@ -465,19 +465,19 @@ static void a_process_may_leave_while_others_read(void **state)
 static void spoil(int file, uint64_t *random)
 {
     static unsigned char bytes[BUDGET_FILE_BYTES];
-    const uint64_t kind = draw_next(random) % 16;
-    const size_t count = kind == 0 ? sizeof(bytes) : 1 + draw_next(random) % 64;
+    const uint64_t kind = rng_next(random) % 16;
+    const size_t count = kind == 0 ? sizeof(bytes) : 1 + rng_next(random) % 64;
     const off_t at = kind == 0 ? 0
                      : kind < 8
-                         ? (off_t)(draw_next(random) % (BUDGET_FILE_BYTES - 64))
-                         : (off_t)(BUDGET_FILE_SLOTS_AT + draw_next(random) % 2 * BUDGET_FILE_SLOT +
-                                   draw_next(random) % 256);
+                         ? (off_t)(rng_next(random) % (BUDGET_FILE_BYTES - 64))
+                         : (off_t)(BUDGET_FILE_SLOTS_AT + rng_next(random) % 2 * BUDGET_FILE_SLOT +
+                                   rng_next(random) % 256);
 
     for (size_t i = 0; i < count; i++)
-        bytes[i] = (unsigned char)draw_next(random);
+        bytes[i] = (unsigned char)rng_next(random);
     assert_int_equal(__real_pwrite(file, bytes, count, at), count);
     if (kind == 1)
-        assert_int_equal(ftruncate(file, (off_t)(draw_next(random) % (2 * BUDGET_FILE_BYTES))), 0);
+        assert_int_equal(ftruncate(file, (off_t)(rng_next(random) % (2 * BUDGET_FILE_BYTES))), 0);
 }
 
 static void any_bytes_may_be_in_the_file(void **state)
@@ -499,11 +499,11 @@ static void any_bytes_may_be_in_the_file(void **state)
 
             assert_int_equal(budget_file_count(&budget), 2);
             assert_true(found == XSEG_SHARED_BUDGET_UNREADABLE ||
-                        budget_file_says(&budget.seen[peer.slot].record, 0) ||
-                        budget_file_says(&budget.seen[peer.slot].record, round - 1));
+                        budget_file_matches(&budget.seen[peer.slot].record, 0) ||
+                        budget_file_matches(&budget.seen[peer.slot].record, round - 1));
             unreadable += found != XSEG_SHARED_BUDGET_FRESH;
         }
-        (void)budget_file_say(&budget, round);
+        (void)budget_file_write(&budget, round);
         if (xseg_shared_budget_open(&other, budget_file_path) == XSEG_OK) {
             assert_int_equal(xseg_shared_budget_read(&other), XSEG_OK);
             assert_int_equal(budget_file_count(&other), 3);
@@ -513,8 +513,8 @@ static void any_bytes_may_be_in_the_file(void **state)
         if (round % 10 == 9) {
             assert_int_equal(ftruncate(file, BUDGET_FILE_BYTES), 0);
             assert_int_equal(__real_pwrite(file, header, sizeof(header), 0), sizeof(header));
-            (void)peer_tell(&peer, 'r', 0);
-            assert_int_equal(peer_tell(&peer, 'w', 0), 0);
+            (void)peer_call(&peer, 'r', 0);
+            assert_int_equal(peer_call(&peer, 'w', 0), 0);
         }
     }
     assert_true(unreadable > 10);

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "src/core/alloc/hit_stream.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #define BYTES 3000u
 
@@ -18,18 +18,18 @@ static bool has(struct xseg_allocator *allocator, xseg_stream stream)
 static void warm(struct xseg_allocator *allocator, xseg_stream stream)
 {
     for (unsigned i = 0; i < 2; i++)
-        scene_free(allocator, scene_alloc(allocator, BYTES, stream));
+        env_free(allocator, env_alloc(allocator, BYTES, stream));
 }
 
 static void the_first_hit_makes_one(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
 
     (void)state;
     assert_false(has(allocator, NULL));
-    scene_free(allocator, scene_alloc(allocator, BYTES, NULL));
+    env_free(allocator, env_alloc(allocator, BYTES, NULL));
     assert_false(has(allocator, NULL));
-    scene_free(allocator, scene_alloc(allocator, BYTES, NULL));
+    env_free(allocator, env_alloc(allocator, BYTES, NULL));
     assert_true(has(allocator, NULL));
     assert_null(xseg_stream_cache_find(&allocator->stream_cache, 1, NULL));
     /* Handles of which the driver has to be asked. */
@@ -37,7 +37,7 @@ static void the_first_hit_makes_one(void **state)
     warm(allocator, (xseg_stream)2);
     assert_false(has(allocator, (xseg_stream)1));
     assert_false(has(allocator, (xseg_stream)2));
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static void what_is_not_plain_makes_none(void **state)
@@ -47,11 +47,11 @@ static void what_is_not_plain_makes_none(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = scene_open(config[i]);
+        struct xseg_allocator *allocator = env_open(config[i]);
 
         warm(allocator, NULL);
         assert_false(has(allocator, NULL));
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
@@ -63,10 +63,10 @@ static void trace(void *context, const struct xseg_trace_entry *entry)
 
 static void what_changes_the_answers_drops_it(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    struct xseg_pool *pool = env_pool(allocator);
     struct xseg_observer observer = {sizeof(observer)};
-    const xseg_stream stream = scene_stream();
+    const xseg_stream stream = env_stream();
     unsigned traced = 0;
     uint64_t id = 0;
 
@@ -85,10 +85,10 @@ static void what_changes_the_answers_drops_it(void **state)
     warm(allocator, stream);
     assert_true(has(allocator, NULL) && has(allocator, stream));
 
-    scene_capture_begin(pool, stream);
+    env_capture_begin(pool, stream);
     warm(allocator, NULL);
     assert_false(has(allocator, NULL) || has(allocator, stream));
-    scene_graph_destroy(scene_capture_end(pool, stream));
+    env_graph_destroy(env_capture_end_graph(pool, stream));
     warm(allocator, NULL);
     warm(allocator, stream);
     assert_true(has(allocator, NULL) && has(allocator, stream));
@@ -110,9 +110,9 @@ static void what_changes_the_answers_drops_it(void **state)
     assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
     assert_false(has(allocator, stream));
     assert_true(has(allocator, NULL));
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* The default streams of all devices have one handle. */
@@ -123,7 +123,7 @@ static void each_device_has_its_own(void **state)
 
     (void)state;
     settings.devices = 4;
-    allocator = scene_open_on(&settings, "expandable_segments:True");
+    allocator = env_open_on(&settings, "expandable_segments:True");
     for (unsigned i = 0; i < 8; i++) {
         void *ptr = NULL;
 
@@ -132,7 +132,7 @@ static void each_device_has_its_own(void **state)
     }
     for (int i = 0; i < 4; i++)
         assert_non_null(xseg_stream_cache_find(&allocator->stream_cache, i, NULL));
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* More streams than there are places: some share one. */
@@ -145,9 +145,9 @@ static void streams_may_share_a_place(void **state)
 
     (void)state;
     settings.memory_bytes = 2 * GIB;
-    struct xseg_allocator *allocator = scene_open_on(&settings, "expandable_segments:True");
+    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
     for (unsigned i = 0; i < MANY; i++)
-        stream[i] = scene_stream();
+        stream[i] = env_stream();
     for (unsigned round = 0; round < 2; round++) {
         with = 0;
         for (unsigned i = 0; i < MANY; i++) {
@@ -159,9 +159,9 @@ static void streams_may_share_a_place(void **state)
     for (unsigned i = 0; i < MANY; i++) {
         assert_int_equal(xseg_stream_retire(allocator, 0, stream[i]), XSEG_OK);
         assert_false(has(allocator, stream[i]));
-        scene_stream_destroy(stream[i]);
+        env_stream_destroy(stream[i]);
     }
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- In a child. --- */
@@ -197,22 +197,22 @@ static bool child_finds_nothing(struct xseg_allocator *allocator, void *live)
 
 static void a_child_finds_nothing(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
 
     (void)state;
     warm(allocator, NULL);
-    void *live = scene_alloc(allocator, BYTES, NULL);
+    void *live = env_alloc(allocator, BYTES, NULL);
     assert_true(has(allocator, NULL));
     expect_child(child_finds_nothing, allocator, live);
     assert_true(has(allocator, NULL));
-    scene_free(allocator, live);
-    scene_close(allocator);
+    env_free(allocator, live);
+    env_close(allocator);
 }
 
 /* As on a kernel that wipes no memory: the entry points ask. */
 static void where_nothing_is_wiped_there_is_none(void **state)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
 
     (void)state;
     allocator->stream_cache.is_wiped_on_fork = false;
@@ -221,10 +221,10 @@ static void where_nothing_is_wiped_there_is_none(void **state)
     assert_int_equal(xseg_config_set(allocator, "expandable_segments:True"), XSEG_OK);
     warm(allocator, NULL);
     assert_false(has(allocator, NULL));
-    void *live = scene_alloc(allocator, BYTES, NULL);
+    void *live = env_alloc(allocator, BYTES, NULL);
     expect_child(child_is_refused, allocator, live);
-    scene_free(allocator, live);
-    scene_close(allocator);
+    env_free(allocator, live);
+    env_close(allocator);
 }
 
 int main(void)

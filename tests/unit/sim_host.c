@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "tests/support/emulated.h"
+#include "tests/support/emulator.h"
 #include "tests/unit/sim_setup.h"
 
 #define LARGE ((size_t)64 << 20)

@@ -5,7 +5,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-#include "tests/support/draw.h"
+#include "tests/support/rng.h"
 #include "tests/unit/sim_setup.h"
 
 /* The scene of the refusals: a reservation of eight granules with mappings of 1, 2, none, 1, ... */
@@ -295,9 +295,9 @@ static void addresses_that_come_again_belong_to_one_range(void **state)
 
     (void)state;
     for (int round = 0; round < 2000; round++) {
-        const unsigned i = (unsigned)(draw_next(&random) % RANGES);
-        const uint64_t size = (1 + draw_next(&random) % (3 * TIB / GRANULE)) * GRANULE;
-        const uint64_t alignment = (uint64_t)GRANULE << draw_next(&random) % 12;
+        const unsigned i = (unsigned)(rng_next(&random) % RANGES);
+        const uint64_t size = (1 + rng_next(&random) % (3 * TIB / GRANULE)) * GRANULE;
+        const uint64_t alignment = (uint64_t)GRANULE << rng_next(&random) % 12;
         CUdeviceptr start = 0, inside = 0;
 
         if (base[i] != 0)
@@ -312,7 +312,7 @@ static void addresses_that_come_again_belong_to_one_range(void **state)
         for (unsigned j = 0; j < RANGES; j++)
             assert_true(j == i || base[j] == 0 || base[i] + size <= base[j] ||
                         base[j] + bytes[j] <= base[i]);
-        inside = base[i] + draw_next(&random) % size;
+        inside = base[i] + rng_next(&random) % size;
         ASSERT_OK(cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, inside));
         assert_int_equal(start, base[i]);
     }

@@ -8,7 +8,7 @@
 
 #include "tests/unit/sim_setup.h"
 
-#include "tests/support/shared.h"
+#include "tests/support/sim_shared.h"
 
 static const char *const names[] = {
     "XSEG_SIM_DEVICES",       "XSEG_SIM_MEMORY_MB",     "XSEG_SIM_ADDRESSES_MB", "XSEG_SIM_COSTS",
@@ -441,7 +441,7 @@ static struct xseg_sim_settings shared_machine(void)
     static char name[64];
     struct xseg_sim_settings settings = small_machine();
 
-    if (name_shared_machine(name, sizeof(name)))
+    if (sim_shared_name(name, sizeof(name)))
         settings.shared = name;
     return settings;
 }

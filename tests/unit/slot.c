@@ -10,7 +10,7 @@
 
 #include "src/core/block/extent.h"
 #include "src/core/device/allocator.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 /* A little over two GiB, from the middle of one on. */
 #define SLOTS (2u * XSEG_SLOT_SLOTS + 100u)
@@ -216,9 +216,9 @@ static void leaves_come_again(void **state)
 /* Corrupt the slot of a large block, or a later slot, and check that the audit reports it. */
 static void expect_finding(const char *tag, void (*sabotage)(xseg_slot *start))
 {
-    struct xseg_allocator *allocator = scene_open("");
+    struct xseg_allocator *allocator = env_open("");
     struct xseg_violation violation = {0};
-    void *ptr = scene_alloc(allocator, 8 * XSEG_MIB, NULL);
+    void *ptr = env_alloc(allocator, 8 * XSEG_MIB, NULL);
     struct xseg_extent *extent = xseg_page_map_find(&allocator->page_map, (uintptr_t)ptr);
     xseg_slot *start = xseg_page_map_slot(&allocator->page_map, (uintptr_t)ptr);
     const uintptr_t what = xseg_slot_read(start);
@@ -230,8 +230,8 @@ static void expect_finding(const char *tag, void (*sabotage)(xseg_slot *start))
     xseg_slot_set(start, what);
     xseg_slot_remove(start + 2);
     assert_true(xseg_extent_audit(extent, &violation));
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 static void lose(xseg_slot *start)

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 /* An extent of 4 MiB: live, cached, live, and the victim, behind which there is a hole. */
 struct fixture {
@@ -19,11 +19,11 @@ struct fixture {
 static void set_up(struct fixture *f)
 {
     memset(f, 0, sizeof(*f));
-    f->allocator = scene_open("expandable_segments:True");
-    f->held[0] = scene_alloc(f->allocator, MIB, NULL);
-    void *middle = scene_alloc(f->allocator, 8 * KIB, NULL);
-    f->held[1] = scene_alloc(f->allocator, MIB, NULL);
-    scene_free(f->allocator, middle);
+    f->allocator = env_open("expandable_segments:True");
+    f->held[0] = env_alloc(f->allocator, MIB, NULL);
+    void *middle = env_alloc(f->allocator, 8 * KIB, NULL);
+    f->held[1] = env_alloc(f->allocator, MIB, NULL);
+    env_free(f->allocator, middle);
     f->extent = xseg_page_map_find(&f->allocator->page_map, (uintptr_t)middle);
     assert_non_null(f->extent);
     f->arena = f->extent->arena;
@@ -44,8 +44,8 @@ static void tear_down(struct fixture *f)
 {
     expect(f, NULL);
     for (size_t i = 0; i < COUNT_OF(f->held); i++)
-        scene_free(f->allocator, f->held[i]);
-    scene_close(f->allocator);
+        env_free(f->allocator, f->held[i]);
+    env_close(f->allocator);
 }
 
 static void wrong_starts_are_found(void **state)
@@ -94,33 +94,32 @@ static void cached_blocks_keep_the_requested_size(void **state)
     assert_int_equal(requested_at(&f, MIB), 8 * KIB);
     assert_int_equal(requested_at(&f, 2 * MIB + 8 * KIB), 0);
     /* A cached block: split, used up, and coalesced with the blocks on either side. */
-    void *head = scene_alloc(f.allocator, narrow, NULL),
-         *tail = scene_alloc(f.allocator, 3000, NULL);
+    void *head = env_alloc(f.allocator, narrow, NULL), *tail = env_alloc(f.allocator, 3000, NULL);
     assert_int_equal(requested_at(&f, MIB), narrow);
     assert_int_equal(requested_at(&f, MIB + 5120), 3000);
-    scene_free(f.allocator, head);
+    env_free(f.allocator, head);
     assert_int_equal(requested_at(&f, MIB), narrow);
-    head = scene_alloc(f.allocator, 1, NULL);
+    head = env_alloc(f.allocator, 1, NULL);
     assert_int_equal(requested_at(&f, MIB), 1);
     assert_int_equal(requested_at(&f, MIB + 512), narrow);
-    scene_free(f.allocator, tail);
+    env_free(f.allocator, tail);
     assert_int_equal(requested_at(&f, MIB + 512), 3000);
-    scene_free(f.allocator, head);
+    env_free(f.allocator, head);
     assert_int_equal(requested_at(&f, MIB), 1);
     /* Long blocks across the end of a table of starts. */
     void *block[3];
     for (size_t i = 0; i < COUNT_OF(block); i++)
-        block[i] = scene_alloc(f.allocator, wide + i * 512, NULL);
+        block[i] = env_alloc(f.allocator, wide + i * 512, NULL);
     const uint64_t offset = (uintptr_t)block[0] - f.extent->segment.base;
-    scene_free(f.allocator, block[1]);
+    env_free(f.allocator, block[1]);
     assert_int_equal(requested_at(&f, (uintptr_t)block[1] - f.extent->segment.base), wide + 512);
-    block[1] = scene_alloc(f.allocator, 150000, NULL);
+    block[1] = env_alloc(f.allocator, 150000, NULL);
     assert_int_equal(requested_at(&f, (uintptr_t)block[1] + 150016 - f.extent->segment.base),
                      wide + 512);
-    scene_free(f.allocator, block[0]);
-    scene_free(f.allocator, block[1]);
+    env_free(f.allocator, block[0]);
+    env_free(f.allocator, block[1]);
     assert_int_equal(requested_at(&f, offset), 150000);
-    scene_free(f.allocator, block[2]);
+    env_free(f.allocator, block[2]);
     assert_int_equal(requested_at(&f, offset), wide + 1024);
     tear_down(&f);
 }

@@ -9,7 +9,7 @@
  */
 #include "src/core/device/allocator.h"
 #include "src/core/reclaim/pool_release.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 /* ThreadSanitizer delivers no signal in between, and locks are mutexes there. */
 #if defined(__x86_64__) && !XSEG_BIASED_LOCK_IS_ATOMIC
@@ -251,12 +251,12 @@ static void a_reader_of_routes_that_comes_too_late_begins_again(void **state)
 {
     /* Static, as above. */
     static struct reader reader;
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct run run = {begin_first, find_route, change_routes, &reader, 0, 0};
 
     (void)state;
-    reader.first = scene_pool(allocator);
-    reader.second = scene_pool(allocator);
+    reader.first = env_pool(allocator);
+    reader.second = env_pool(allocator);
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
     reader.routes = &device->routes;
     assert_int_equal(xseg_streams_find_or_add(&device->streams, NULL, &reader.stream), XSEG_OK);
@@ -264,7 +264,7 @@ static void a_reader_of_routes_that_comes_too_late_begins_again(void **state)
     assert_int_equal(xseg_route_end(reader.first), XSEG_OK);
     assert_int_equal(xseg_pool_release(reader.first), XSEG_OK);
     assert_int_equal(xseg_pool_release(reader.second), XSEG_OK);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 int main(void)

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "src/tools/replay_model/stranded.h"
-#include "tests/support/programme.h"
+#include "tests/support/recording_builder.h"
 
 #define BASE  UINT64_C(0x7f0000000000)
 #define MIB   ((uint64_t)1 << 20)
@@ -21,9 +21,9 @@ static uint32_t by_stack(const void *context, const struct course_block *block)
     return block->stack;
 }
 
-/* What each test begins with: a programme without events. */
+/* What each test begins with: a builder without events. */
 struct scene {
-    struct programme *programme;
+    struct builder *builder;
     struct course course;
     struct stranded stranded;
     bool is_played;
@@ -34,7 +34,7 @@ static int set_up(void **state)
     struct scene *scene = calloc(1, sizeof(*scene));
 
     assert_non_null(scene);
-    scene->programme = programme_new();
+    scene->builder = builder_new();
     *state = scene;
     return 0;
 }
@@ -47,25 +47,25 @@ static int tear_down(void **state)
         stranded_fini(&scene->stranded);
         course_fini(&scene->course);
     }
-    free(scene->programme);
+    free(scene->builder);
     free(scene);
     return 0;
 }
 
-/* Play the programme to its end, which is now; its sums add up then. */
+/* Play the builder to its end, which is now; its sums add up then. */
 static struct stranded play(struct scene *scene)
 {
-    struct programme *programme = scene->programme;
+    struct builder *builder = scene->builder;
     struct stranded *stranded = &scene->stranded;
     stranded_sum sum = 0;
 
-    programme_end(programme);
-    assert_true(course_init(&scene->course, &programme->recording, &programme->device));
+    builder_end(builder);
+    assert_true(course_init(&scene->course, &builder->recording, &builder->device));
     assert_true(stranded_init(stranded, &scene->course, SITES, by_stack, NULL));
     scene->is_played = true;
     while (stranded_step(stranded))
         ;
-    stranded_finish(stranded, programme->now_us);
+    stranded_finish(stranded, builder->now_us);
     assert_false(stranded->lacks_memory);
     for (uint32_t i = 0; i < SITES; i++)
         sum += stranded->sites[i].stranded;
@@ -83,14 +83,14 @@ static void assert_sum(stranded_sum sum, uint64_t expected)
 
 static void a_block_strands_its_page(void **state)
 {
-    struct programme *programme = ((struct scene *)*state)->programme;
+    struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
 
-    programme_map(programme, BASE, 4 * MIB, true);
-    programme_alloc(programme, BASE, MIB / 2, 1);
-    programme->now_us += 10;
-    programme_free(programme, BASE);
-    programme->now_us += 5;
+    builder_map(builder, BASE, 4 * MIB, true);
+    builder_alloc(builder, BASE, MIB / 2, 1);
+    builder->now_us += 10;
+    builder_free(builder, BASE);
+    builder->now_us += 5;
     stranded = play(*state);
     assert_sum(stranded.reserved, 4 * MIB * 15);
     assert_sum(stranded.live, MIB / 2 * 10);
@@ -102,16 +102,16 @@ static void a_block_strands_its_page(void **state)
 
 static void blocks_on_a_page_share_it_equally(void **state)
 {
-    struct programme *programme = ((struct scene *)*state)->programme;
+    struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
 
-    programme_map(programme, BASE, 2 * MIB, true);
-    programme_alloc(programme, BASE, MIB, 1);
-    programme->now_us += 2;
-    programme_alloc(programme, BASE + MIB, 512, 2);
-    programme->now_us += 4;
-    programme_free(programme, BASE);
-    programme->now_us += 1;
+    builder_map(builder, BASE, 2 * MIB, true);
+    builder_alloc(builder, BASE, MIB, 1);
+    builder->now_us += 2;
+    builder_alloc(builder, BASE + MIB, 512, 2);
+    builder->now_us += 4;
+    builder_free(builder, BASE);
+    builder->now_us += 1;
     stranded = play(*state);
     assert_sum(stranded.sites[1].stranded, MIB * 2 + (MIB - 512) * 4 / 2);
     assert_sum(stranded.sites[2].stranded, (MIB - 512) * 4 / 2 + (2 * MIB - 512) * 1);
@@ -120,15 +120,15 @@ static void blocks_on_a_page_share_it_equally(void **state)
 
 static void what_cannot_be_shared_is_not_lost(void **state)
 {
-    struct programme *programme = ((struct scene *)*state)->programme;
+    struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
 
-    programme_map(programme, BASE, 2 * MIB, true);
+    builder_map(builder, BASE, 2 * MIB, true);
     for (uint32_t i = 0; i < 3; i++)
-        programme_alloc(programme, BASE + 512 * i, 512, i);
-    programme->now_us += 1; /* 2 MiB - 1536 is no multiple of 3 */
+        builder_alloc(builder, BASE + 512 * i, 512, i);
+    builder->now_us += 1; /* 2 MiB - 1536 is no multiple of 3 */
     for (uint32_t i = 0; i < 3; i++)
-        programme_free(programme, BASE + 512 * i);
+        builder_free(builder, BASE + 512 * i);
     stranded = play(*state);
     assert_true((2 * MIB - 1536) % 3 == 2);
     assert_sum(stranded.stranded, 2 * MIB - 1536);
@@ -139,13 +139,13 @@ static void what_cannot_be_shared_is_not_lost(void **state)
 
 static void a_block_over_pages_strands_the_outer_ones(void **state)
 {
-    struct programme *programme = ((struct scene *)*state)->programme;
+    struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
 
-    programme_map(programme, BASE, 10 * MIB, true);
-    programme_alloc(programme, BASE + MIB, 6 * MIB, 1);     /* half of 0, 1, 2, half of 3 */
-    programme_alloc(programme, BASE + 7 * MIB, MIB / 2, 2); /* on 3, too */
-    programme->now_us += 8;
+    builder_map(builder, BASE, 10 * MIB, true);
+    builder_alloc(builder, BASE + MIB, 6 * MIB, 1);     /* half of 0, 1, 2, half of 3 */
+    builder_alloc(builder, BASE + 7 * MIB, MIB / 2, 2); /* on 3, too */
+    builder->now_us += 8;
     stranded = play(*state);
     assert_sum(stranded.sites[1].stranded, MIB * 8 + MIB / 2 * 8 / 2);
     assert_sum(stranded.sites[2].stranded, MIB / 2 * 8 / 2);
@@ -154,15 +154,15 @@ static void a_block_over_pages_strands_the_outer_ones(void **state)
 
 static void pages_are_counted_from_where_memory_came(void **state)
 {
-    struct programme *programme = ((struct scene *)*state)->programme;
+    struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
 
-    programme_map(programme, BASE + 6 * MIB, 40 * MIB, true);
-    programme_map(programme, BASE + 46 * MIB, 2 * MIB, true);
-    programme_map(programme, BASE + 48 * MIB, 22 * MIB, true); /* no multiple of 20: of 2 each */
-    programme_alloc(programme, BASE + 26 * MIB, MIB, 1);       /* 26 to 46 */
-    programme_alloc(programme, BASE + 49 * MIB, MIB / 2, 2);   /* 48 to 50 */
-    programme->now_us += 10;
+    builder_map(builder, BASE + 6 * MIB, 40 * MIB, true);
+    builder_map(builder, BASE + 46 * MIB, 2 * MIB, true);
+    builder_map(builder, BASE + 48 * MIB, 22 * MIB, true); /* no multiple of 20: of 2 each */
+    builder_alloc(builder, BASE + 26 * MIB, MIB, 1);       /* 26 to 46 */
+    builder_alloc(builder, BASE + 49 * MIB, MIB / 2, 2);   /* 48 to 50 */
+    builder->now_us += 10;
     stranded = play(*state);
     assert_sum(stranded.sites[1].stranded, 19 * MIB * 10);
     assert_sum(stranded.sites[2].stranded, 3 * MIB / 2 * 10);
@@ -171,13 +171,13 @@ static void pages_are_counted_from_where_memory_came(void **state)
 
 static void a_block_over_large_pages_strands_the_outer_ones(void **state)
 {
-    struct programme *programme = ((struct scene *)*state)->programme;
+    struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
 
-    programme_map(programme, BASE, 80 * MIB, true);
-    programme_alloc(programme, BASE + 15 * MIB, 30 * MIB, 1); /* 5 of the first, 5 of the third */
-    programme_alloc(programme, BASE + 59 * MIB, MIB, 2);      /* on the third, too */
-    programme->now_us += 2;
+    builder_map(builder, BASE, 80 * MIB, true);
+    builder_alloc(builder, BASE + 15 * MIB, 30 * MIB, 1); /* 5 of the first, 5 of the third */
+    builder_alloc(builder, BASE + 59 * MIB, MIB, 2);      /* on the third, too */
+    builder->now_us += 2;
     stranded = play(*state);
     assert_sum(stranded.sites[1].stranded, 15 * MIB * 2 + 14 * MIB * 2 / 2);
     assert_sum(stranded.sites[2].stranded, 14 * MIB * 2 / 2);
@@ -186,14 +186,14 @@ static void a_block_over_large_pages_strands_the_outer_ones(void **state)
 
 static void what_is_unmapped_in_parts_has_small_pages(void **state)
 {
-    struct programme *programme = ((struct scene *)*state)->programme;
+    struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
 
-    programme_map(programme, BASE, 20 * MIB, true);
-    programme_alloc(programme, BASE, MIB, 1);
-    programme->now_us += 3;
-    programme_unmap(programme, BASE + 8 * MIB, 2 * MIB);
-    programme->now_us += 1;
+    builder_map(builder, BASE, 20 * MIB, true);
+    builder_alloc(builder, BASE, MIB, 1);
+    builder->now_us += 3;
+    builder_unmap(builder, BASE + 8 * MIB, 2 * MIB);
+    builder->now_us += 1;
     stranded = play(*state);
     assert_sum(stranded.sites[1].stranded, MIB * 4);
     assert_sum(stranded.idle, 18 * MIB * 3 + 16 * MIB);
@@ -202,18 +202,18 @@ static void what_is_unmapped_in_parts_has_small_pages(void **state)
 /* No allocator does that, but a file may say so. */
 static void a_page_with_a_block_stays_one_whatever_is_mapped_anew(void **state)
 {
-    struct programme *programme = ((struct scene *)*state)->programme;
+    struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
 
-    programme_map(programme, BASE, 40 * MIB, true);
-    programme_alloc(programme, BASE, MIB, 1);
-    programme_unmap(programme, BASE + 10 * MIB, 20 * MIB);
-    programme_alloc(programme, BASE + 8 * MIB, MIB, 2);
-    programme->now_us += 2; /* 8 MiB are cached on what is left of the page, 10 elsewhere */
-    programme_map(programme, BASE + 10 * MIB, 20 * MIB, true);
-    programme_alloc(programme, BASE + 12 * MIB, MIB, 3);
-    programme_alloc(programme, BASE + 22 * MIB, MIB, 0);
-    programme->now_us += 3; /* 17 MiB on the page, 9 from there to 30 MiB, 10 elsewhere */
+    builder_map(builder, BASE, 40 * MIB, true);
+    builder_alloc(builder, BASE, MIB, 1);
+    builder_unmap(builder, BASE + 10 * MIB, 20 * MIB);
+    builder_alloc(builder, BASE + 8 * MIB, MIB, 2);
+    builder->now_us += 2; /* 8 MiB are cached on what is left of the page, 10 elsewhere */
+    builder_map(builder, BASE + 10 * MIB, 20 * MIB, true);
+    builder_alloc(builder, BASE + 12 * MIB, MIB, 3);
+    builder_alloc(builder, BASE + 22 * MIB, MIB, 0);
+    builder->now_us += 3; /* 17 MiB on the page, 9 from there to 30 MiB, 10 elsewhere */
     stranded = play(*state);
     assert_sum(stranded.stranded, 8 * MIB * 2 + (17 + 9) * MIB * 3);
     assert_sum(stranded.sites[3].stranded, 17 * MIB);
@@ -223,16 +223,16 @@ static void a_page_with_a_block_stays_one_whatever_is_mapped_anew(void **state)
 
 static void of_a_classic_segment_the_segment_is_the_page(void **state)
 {
-    struct programme *programme = ((struct scene *)*state)->programme;
+    struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
 
-    programme_map(programme, BASE + MIB, 20 * MIB, false);
-    programme_map(programme, BASE + 21 * MIB, 20 * MIB, false); /* not one with the first */
-    programme_alloc(programme, BASE + 9 * MIB, MIB, 3);
-    programme->now_us += 3;
-    programme_free(programme, BASE + 9 * MIB);
-    programme_unmap(programme, BASE + MIB, 20 * MIB);
-    programme->now_us += 1;
+    builder_map(builder, BASE + MIB, 20 * MIB, false);
+    builder_map(builder, BASE + 21 * MIB, 20 * MIB, false); /* not one with the first */
+    builder_alloc(builder, BASE + 9 * MIB, MIB, 3);
+    builder->now_us += 3;
+    builder_free(builder, BASE + 9 * MIB);
+    builder_unmap(builder, BASE + MIB, 20 * MIB);
+    builder->now_us += 1;
     stranded = play(*state);
     assert_sum(stranded.sites[3].stranded, 19 * MIB * 3);
     assert_sum(stranded.idle, 20 * MIB * 4);
@@ -240,18 +240,18 @@ static void of_a_classic_segment_the_segment_is_the_page(void **state)
 
 static void pending_blocks_have_a_row_of_their_own(void **state)
 {
-    struct programme *programme = ((struct scene *)*state)->programme;
+    struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
 
-    programme_map(programme, BASE, 4 * MIB, true);
-    programme_alloc(programme, BASE, MIB, 1);
-    programme_alloc(programme, BASE + MIB, MIB / 2, 2);
-    programme_alloc(programme, BASE + 2 * MIB, MIB, 1);
-    programme_request_free(programme, BASE);
-    programme_request_free(programme, BASE + 2 * MIB);
-    programme->now_us += 4;
-    programme_complete_free(programme, BASE);
-    programme_complete_free(programme, BASE + 2 * MIB);
+    builder_map(builder, BASE, 4 * MIB, true);
+    builder_alloc(builder, BASE, MIB, 1);
+    builder_alloc(builder, BASE + MIB, MIB / 2, 2);
+    builder_alloc(builder, BASE + 2 * MIB, MIB, 1);
+    builder_request_free(builder, BASE);
+    builder_request_free(builder, BASE + 2 * MIB);
+    builder->now_us += 4;
+    builder_complete_free(builder, BASE);
+    builder_complete_free(builder, BASE + 2 * MIB);
     stranded = play(*state);
     assert_sum(stranded.pending, 2 * MIB * 4);
     assert_sum(stranded.beside, MIB * 4);                /* on the second page */
@@ -262,20 +262,20 @@ static void pending_blocks_have_a_row_of_their_own(void **state)
 
 static void the_peak_is_where_most_was_reserved(void **state)
 {
-    struct programme *programme = ((struct scene *)*state)->programme;
+    struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
 
-    programme_map(programme, BASE, 4 * MIB, true);
-    programme_alloc(programme, BASE, MIB, 1);
-    programme_alloc(programme, BASE + MIB, MIB, 3);
-    programme_free(programme, BASE + MIB);
-    programme_map(programme, BASE + 4 * MIB, 4 * MIB, true);
-    programme_alloc(programme, BASE + 4 * MIB, 3 * MIB, 2); /* here: 8 MiB, 4 of them live */
-    programme_free(programme, BASE);
-    programme_alloc(programme, BASE, MIB / 2, 1);
-    programme_unmap(programme, BASE + 2 * MIB, 2 * MIB);
-    programme_alloc(programme, BASE + MIB, MIB, 1); /* more live, but less reserved */
-    programme->now_us += 1;
+    builder_map(builder, BASE, 4 * MIB, true);
+    builder_alloc(builder, BASE, MIB, 1);
+    builder_alloc(builder, BASE + MIB, MIB, 3);
+    builder_free(builder, BASE + MIB);
+    builder_map(builder, BASE + 4 * MIB, 4 * MIB, true);
+    builder_alloc(builder, BASE + 4 * MIB, 3 * MIB, 2); /* here: 8 MiB, 4 of them live */
+    builder_free(builder, BASE);
+    builder_alloc(builder, BASE, MIB / 2, 1);
+    builder_unmap(builder, BASE + 2 * MIB, 2 * MIB);
+    builder_alloc(builder, BASE + MIB, MIB, 1); /* more live, but less reserved */
+    builder->now_us += 1;
     stranded = play(*state);
     assert_int_equal(stranded.peak.reserved, 8 * MIB);
     assert_int_equal(stranded.peak.live, 4 * MIB);
@@ -288,13 +288,13 @@ static void the_peak_is_where_most_was_reserved(void **state)
 
 static void sums_may_need_more_than_64_bits(void **state)
 {
-    struct programme *programme = ((struct scene *)*state)->programme;
+    struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
     const uint64_t bytes = (uint64_t)1 << 40, passed = (uint64_t)1 << 45;
 
-    programme_map(programme, BASE, bytes, false);
-    programme_alloc(programme, BASE, 512, 1);
-    programme->now_us += passed;
+    builder_map(builder, BASE, bytes, false);
+    builder_alloc(builder, BASE, 512, 1);
+    builder->now_us += passed;
     stranded = play(*state);
     assert_true(stranded.sites[1].stranded == (stranded_sum)(bytes - 512) * passed);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Departure: what becomes of the entry of a stream that is gone. */
 #include "src/core/device/allocator.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 static struct xseg_known_stream *known(struct xseg_allocator *allocator, xseg_stream stream)
 {
@@ -13,110 +13,110 @@ static struct xseg_known_stream *known(struct xseg_allocator *allocator, xseg_st
 static void leave(struct xseg_allocator *allocator, xseg_stream stream)
 {
     assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_stream_destroy(stream);
 }
 
 /* With the entry come the arenas; of several that are gone, one that had memory comes first. */
 static void the_next_stream_gets_the_entry_of_one_that_is_gone(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream idle = scene_stream(), busy = scene_stream();
-    void *shared = scene_alloc(allocator, 3 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream idle = env_stream(), busy = env_stream();
+    void *shared = env_alloc(allocator, 3 * MIB, NULL);
 
     (void)state;
     assert_int_equal(xseg_record_stream(allocator, shared, idle), XSEG_OK);
-    scene_free(allocator, shared);
-    scene_free(allocator, scene_alloc(allocator, 3 * MIB, busy));
+    env_free(allocator, shared);
+    env_free(allocator, env_alloc(allocator, 3 * MIB, busy));
     struct xseg_known_stream *const of_idle = known(allocator, idle);
     struct xseg_known_stream *const of_busy = known(allocator, busy);
     struct xseg_arena *arena = atomic_load(&of_busy->arena[1]);
     leave(allocator, idle);
     leave(allocator, busy);
 
-    const xseg_stream first = scene_stream(), second = scene_stream(), third = scene_stream();
-    void *a = scene_alloc(allocator, 3 * MIB, first), *b = scene_alloc(allocator, 3 * MIB, second);
-    void *c = scene_alloc(allocator, 3 * MIB, third);
+    const xseg_stream first = env_stream(), second = env_stream(), third = env_stream();
+    void *a = env_alloc(allocator, 3 * MIB, first), *b = env_alloc(allocator, 3 * MIB, second);
+    void *c = env_alloc(allocator, 3 * MIB, third);
     assert_ptr_equal(known(allocator, first), of_busy);
     assert_ptr_equal(atomic_load(&of_busy->arena[1]), arena);
     assert_ptr_equal(known(allocator, second), of_idle);
     assert_ptr_not_equal(known(allocator, third), of_busy);
-    assert_ptr_equal(scene_block(allocator, a).stream, first);
-    assert_ptr_equal(scene_block(allocator, b).stream, second);
-    scene_free(allocator, a);
-    scene_free(allocator, b);
-    scene_free(allocator, c);
+    assert_ptr_equal(env_block(allocator, a).stream, first);
+    assert_ptr_equal(env_block(allocator, b).stream, second);
+    env_free(allocator, a);
+    env_free(allocator, b);
+    env_free(allocator, c);
     leave(allocator, first);
     leave(allocator, second);
     leave(allocator, third);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* A block that the old stream used does not wait for the work of the one that has its entry. */
 static void a_use_ends_with_its_stream(void **state)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream old = scene_stream();
-    void *ptr = scene_alloc(allocator, 3 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream old = env_stream();
+    void *ptr = env_alloc(allocator, 3 * MIB, NULL);
 
     (void)state;
     assert_int_equal(xseg_record_stream(allocator, ptr, old), XSEG_OK);
     struct xseg_known_stream *const entry = known(allocator, old);
     leave(allocator, old);
-    const xseg_stream young = scene_stream();
-    void *other = scene_alloc(allocator, 3 * MIB, NULL);
+    const xseg_stream young = env_stream();
+    void *other = env_alloc(allocator, 3 * MIB, NULL);
     assert_int_equal(xseg_record_stream(allocator, other, young), XSEG_OK);
     assert_ptr_equal(known(allocator, young), entry);
     assert_int_equal(xseg_sim_launch(young, UINT64_MAX), XSEG_OK);
-    scene_free(allocator, other);
-    scene_free(allocator, ptr);
-    scene_free(allocator, scene_alloc(allocator, 512, NULL));
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
-    assert_int_equal(scene_block(allocator, other).state, XSEG_BLOCK_PENDING_FREE);
+    env_free(allocator, other);
+    env_free(allocator, ptr);
+    env_free(allocator, env_alloc(allocator, 512, NULL));
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(env_block(allocator, other).state, XSEG_BLOCK_PENDING_FREE);
 
     /* The new stream's own uses of the same block are noted as such. */
-    ptr = scene_alloc(allocator, 3 * MIB, NULL);
+    ptr = env_alloc(allocator, 3 * MIB, NULL);
     assert_int_equal(xseg_record_stream(allocator, ptr, young), XSEG_OK);
-    scene_free(allocator, ptr);
-    scene_free(allocator, scene_alloc(allocator, 512, NULL));
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
+    env_free(allocator, ptr);
+    env_free(allocator, env_alloc(allocator, 512, NULL));
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
     assert_int_equal(xseg_sim_finish(young), XSEG_OK);
     leave(allocator, young);
-    scene_empty_cache(allocator);
-    scene_close(allocator);
+    env_empty_cache(allocator);
+    env_close(allocator);
 }
 
 /* Many that still work stand in front of one that has passed: it is found after a few more streams. */
 static void whoever_still_works_holds_up_nobody(void **state)
 {
     enum { BUSY = 100 };
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     xseg_stream busy[BUSY], met[BUSY];
     struct xseg_known_stream *passed;
     unsigned count = 0;
 
     (void)state;
     for (unsigned i = 0; i < BUSY; i++) {
-        busy[i] = scene_stream();
-        scene_free(allocator, scene_alloc(allocator, 512, busy[i]));
+        busy[i] = env_stream();
+        env_free(allocator, env_alloc(allocator, 512, busy[i]));
         assert_int_equal(xseg_sim_launch(busy[i], UINT64_MAX), XSEG_OK);
         assert_int_equal(xseg_stream_retire(allocator, 0, busy[i]), XSEG_OK);
     }
-    const xseg_stream last = scene_stream();
-    scene_free(allocator, scene_alloc(allocator, 512, last));
+    const xseg_stream last = env_stream();
+    env_free(allocator, env_alloc(allocator, 512, last));
     passed = known(allocator, last);
     leave(allocator, last);
     do {
-        met[count] = scene_stream();
-        scene_free(allocator, scene_alloc(allocator, 512, met[count]));
+        met[count] = env_stream();
+        env_free(allocator, env_alloc(allocator, 512, met[count]));
     } while (known(allocator, met[count++]) != passed && count < BUSY / 10);
     assert_ptr_equal(known(allocator, met[count - 1]), passed);
     for (unsigned i = 0; i < BUSY; i++) {
         assert_int_equal(xseg_sim_finish(busy[i]), XSEG_OK);
-        scene_stream_destroy(busy[i]);
+        env_stream_destroy(busy[i]);
     }
     while (count > 0)
         leave(allocator, met[--count]);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 int main(void)

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "src/core/stream/streams.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 #include "vmm/context.h"
 
 static const xseg_stream legacy = (xseg_stream)(uintptr_t)1;
@@ -30,7 +30,7 @@ static void set_up(struct fixture *f)
 
     memset(f, 0, sizeof(*f));
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-    assert_int_equal(xseg_driver_open(scene_driver(), &f->driver), XSEG_OK);
+    assert_int_equal(xseg_driver_open(env_driver(), &f->driver), XSEG_OK);
     assert_int_equal(xseg_unreleased_init(&f->leftovers, &f->context), XSEG_OK);
     assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->leftovers, why, sizeof(why)),
                      XSEG_OK);
@@ -84,7 +84,7 @@ static void a_known_stream_costs_nothing(void **state)
 
     (void)state;
     set_up(&f);
-    const xseg_stream own = scene_stream();
+    const xseg_stream own = env_stream();
     struct xseg_known_stream *first = get(&f, own);
     const uint64_t calls = xseg_sim_calls(NULL);
     assert_ptr_equal(get(&f, own), first);
@@ -94,7 +94,7 @@ static void a_known_stream_costs_nothing(void **state)
     assert_ptr_equal(get(&f, per_thread), mine);
     assert_true(can_name(&f, mine));
     assert_int_equal(xseg_sim_calls("cuStreamGetId"), 4);
-    scene_stream_destroy(own);
+    env_stream_destroy(own);
     tear_down(&f);
 }
 
@@ -144,8 +144,8 @@ static void a_driver_that_cannot_tell_is_an_error(void **state)
     (void)state;
     set_up(&f);
     assert_int_equal(xseg_sim_fail("cuStreamGetId", 1, 400), XSEG_OK);
-    scene_expect_error(xseg_streams_find_or_add(&f.streams, NULL, &stream), XSEG_ERR_DRIVER,
-                       "stream of device 0");
+    env_expect_error(xseg_streams_find_or_add(&f.streams, NULL, &stream), XSEG_ERR_DRIVER,
+                     "stream of device 0");
     assert_null(stream);
     stream = get(&f, per_thread);
     assert_int_equal(xseg_sim_fail("cuStreamGetId", 1, 400), XSEG_OK);
@@ -164,7 +164,7 @@ static void many_streams_are_found_at_once(void **state)
     (void)state;
     set_up(&f);
     for (unsigned i = 0; i < MANY; i++) {
-        stream[i] = scene_stream();
+        stream[i] = env_stream();
         (void)get(&f, stream[i]);
     }
     const uint64_t bytes = xseg_streams_host_bytes(&f.streams);
@@ -186,16 +186,16 @@ static void many_streams_are_found_at_once(void **state)
         xseg_streams_mark_retiring(&f.streams, known);
         assert_null(xseg_streams_find(&f.streams, stream[i]));
         xseg_streams_mark_retired(&f.streams, known);
-        scene_stream_destroy(stream[i]);
+        env_stream_destroy(stream[i]);
     }
     for (unsigned i = 0; i < MANY; i++) {
-        stream[i] = scene_stream();
+        stream[i] = env_stream();
         (void)get(&f, stream[i]);
     }
     assert_int_equal(xseg_streams_host_bytes(&f.streams), bytes);
     for (unsigned i = 0; i < MANY; i++) {
         assert_ptr_equal(get(&f, stream[i])->handle, stream[i]);
-        scene_stream_destroy(stream[i]);
+        env_stream_destroy(stream[i]);
     }
     tear_down(&f);
 }
@@ -232,23 +232,23 @@ static void a_reader_finds_its_stream_while_others_come_and_go(void **state)
 
     (void)state;
     set_up(&f);
-    struct reading reading = {.f = &f, .stream = scene_stream()};
+    struct reading reading = {.f = &f, .stream = env_stream()};
     (void)get(&f, reading.stream);
     assert_int_equal(pthread_create(&thread, NULL, read_on, &reading), 0);
     for (unsigned round = 0; round < 10; round++) {
         for (unsigned i = 0; i < COUNT_OF(stream); i++) {
-            stream[i] = scene_stream();
+            stream[i] = env_stream();
             (void)get(&f, stream[i]);
         }
         for (unsigned i = 0; i < COUNT_OF(stream); i++) {
             xseg_streams_mark_retired(&f.streams, get(&f, stream[i]));
-            scene_stream_destroy(stream[i]);
+            env_stream_destroy(stream[i]);
         }
     }
     atomic_store(&reading.ends, true);
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(reading.wrong, 0);
-    scene_stream_destroy(reading.stream);
+    env_stream_destroy(reading.stream);
     tear_down(&f);
 }
 

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "src/core/stream/topology.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 #include "vmm/context.h"
 
 int cuCtxPushCurrent_v2(void *context);
@@ -37,14 +37,14 @@ static void set_up(struct fixture *f)
 
     memset(f, 0, sizeof(*f));
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-    assert_int_equal(xseg_driver_open(scene_driver(), &f->driver), XSEG_OK);
+    assert_int_equal(xseg_driver_open(env_driver(), &f->driver), XSEG_OK);
     assert_int_equal(xseg_unreleased_init(&f->leftovers, &f->context), XSEG_OK);
     assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->leftovers, why, sizeof(why)),
                      XSEG_OK);
     xseg_mutex_init(&f->table_lock, XSEG_RANK_TABLE);
     xseg_streams_init(&f->streams, &f->context, &f->table_lock);
     for (unsigned i = 0; i < STREAMS; i++)
-        assert_int_equal(xseg_streams_find_or_add(&f->streams, scene_stream(), &f->stream[i]),
+        assert_int_equal(xseg_streams_find_or_add(&f->streams, env_stream(), &f->stream[i]),
                          XSEG_OK);
     xseg_topology_init(&f->topology);
     assert_int_equal(cuCtxPushCurrent_v2(f->context.primary), 0);
@@ -61,7 +61,7 @@ static void tear_down(struct fixture *f)
     xseg_topology_fini(&f->topology);
     assert_int_equal(cuCtxPopCurrent_v2(&popped), 0);
     for (unsigned i = 0; i < STREAMS; i++)
-        scene_stream_destroy(f->stream[i]->handle);
+        env_stream_destroy(f->stream[i]->handle);
     xseg_streams_fini(&f->streams);
     xseg_mutex_fini(&f->table_lock);
     assert_int_equal(xseg_driver_release_context(&f->context), XSEG_OK);
@@ -260,7 +260,7 @@ static void nodes_with_many_needs_are_read_whole(void **state)
     for (unsigned i = 0; i < BRANCHES; i++) {
         struct xseg_capture_info info;
 
-        branch[i] = scene_stream();
+        branch[i] = env_stream();
         assert_int_equal(xseg_driver_event_create(&f.context, &event), XSEG_OK);
         assert_int_equal(xseg_driver_event_record(&f.context, event, f.stream[0]->handle), XSEG_OK);
         assert_int_equal(cuStreamWaitEvent(branch[i], event, 0), 0);
@@ -279,7 +279,7 @@ static void nodes_with_many_needs_are_read_whole(void **state)
     assert_int_equal(cuStreamEndCapture(f.stream[0]->handle, &graph), 0);
     assert_int_equal(cuGraphDestroy(graph), 0);
     for (unsigned i = 0; i < BRANCHES; i++)
-        scene_stream_destroy(branch[i]);
+        env_stream_destroy(branch[i]);
     tear_down(&f);
 }
 

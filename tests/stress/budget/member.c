@@ -14,7 +14,7 @@
 #include "src/core/device/allocator.h"
 #include "src/core/instance/instance.h"
 #include "tests/support/check.h"
-#include "tests/support/draw.h"
+#include "tests/support/rng.h"
 #include "xseg/pool.h"
 #include "xseg/range.h"
 
@@ -48,7 +48,7 @@ static struct {
 
 static uint64_t below(struct thread *thread, uint64_t bound)
 {
-    return (draw_next(&thread->random) >> 16) % bound;
+    return (rng_next(&thread->random) >> 16) % bound;
 }
 
 /* --- Steps. --- */
@@ -332,7 +332,7 @@ static void sit_down(uint64_t seed)
     (void)snprintf(config, sizeof(config),
                    "budget_file:%s,budget_wait_ms:150,expandable_segments:%s", own.board->ledger,
                    seed % 3 == 0 ? "False" : "True");
-    options.driver = scene_driver();
+    options.driver = env_driver();
     options.log = be_quiet;
     CHECK(xseg_open(config, &options, &own.allocator) == XSEG_OK);
     for (unsigned i = 0; i < THREADS; i++) {
@@ -342,7 +342,7 @@ static void sit_down(uint64_t seed)
         CHECK(xseg_range_reserve(own.allocator, 0, GRANULES * PAGE, NULL, &thread->range) ==
               XSEG_OK);
         CHECK(xseg_pool_create(own.allocator, 0, NULL, &thread->pool) == XSEG_OK);
-        thread->stream = scene_stream();
+        thread->stream = env_stream();
         CHECK(pthread_mutex_init(&thread->lock, NULL) == 0);
         CHECK(pthread_create(&thread->thread, NULL, play, thread) == 0);
     }

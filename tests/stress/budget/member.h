@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #define SEATS 8u
 

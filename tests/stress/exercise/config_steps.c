@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "tests/stress/exercise/world.h"
-#include "tests/support/draw.h"
+#include "tests/support/rng.h"
 #include "xseg/sim.h"
 
 /* A feature, what puts it in force, and what takes it out again; how seldom at the opening. */
@@ -50,13 +50,13 @@ uint64_t world_configuration(struct world *world, uint64_t seed, char *text, siz
     (void)world;
     text[0] = 0;
     for (unsigned i = 0; i < SETTINGS; i++) {
-        if ((draw_next(&seed) >> 16) % settings[i].seldom != 0)
+        if ((rng_next(&seed) >> 16) % settings[i].seldom != 0)
             continue;
         features = (features & ~settings[i].instead) | UINT64_C(1) << settings[i].feature;
         length += (size_t)snprintf(text + length, bytes - length, "%s%s", length == 0 ? "" : ",",
                                    settings[i].on);
     }
-    if ((draw_next(&seed) >> 16) % 4 == 0)
+    if ((rng_next(&seed) >> 16) % 4 == 0)
         (void)snprintf(text + length, bytes - length, "%sexportable:True", length == 0 ? "" : ",");
     return features;
 }

@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "tests/stress/exercise/failure.h"
-#include "tests/support/draw.h"
+#include "tests/support/rng.h"
 #include "xseg/sim.h"
 
 #define SLOTS 4u
@@ -60,7 +60,7 @@ static const int errors[] = {2, 2, 1, 999, 801};
 
 static uint64_t draw(uint64_t *state, uint64_t bound)
 {
-    return (draw_next(state) >> 16) % bound;
+    return (rng_next(state) >> 16) % bound;
 }
 
 uint64_t fault_epoch(void)

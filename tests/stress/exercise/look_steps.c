@@ -8,7 +8,7 @@
 
 #include "tests/stress/exercise/driver.h"
 #include "tests/stress/exercise/world.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 /* Of each device what belongs together fits, whatever the other threads do meanwhile. */
 static void see_devices(const struct world *world)
@@ -198,7 +198,7 @@ void step_second(struct worker *worker)
     world->had_second = true;
     (void)world_configuration(world, below(worker, UINT64_C(1) << 40) | 1, config, sizeof(config));
     name_ledger(worker, config, sizeof(config), ledger, sizeof(ledger));
-    (void)strncpy(driver, scene_driver(), sizeof(driver) - 1);
+    (void)strncpy(driver, env_driver(), sizeof(driver) - 1);
     driver[sizeof(driver) - 1] = 0;
     how.driver = driver;
     how.log = log_nothing;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Observers: some free blocks when memory is short, and one keeps account of blocks from the beginning. */
 #include "tests/stress/exercise/world.h"
-#include "tests/support/draw.h"
+#include "tests/support/rng.h"
 
 static void see_mapping(void *context, const struct xseg_mapping *mapping)
 {

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "tests/stress/exercise/driver.h"
-#include "tests/support/draw.h"
+#include "tests/support/rng.h"
 #include "xseg/sim.h"
 
 /* What an operation may be, how often of all, and whether no other may run beside it. */
@@ -44,7 +44,7 @@ static const struct kind {
     {"mark", step_mark, 6, false},
     {"capture", step_capture, 16, false},
     {"capture_join", step_capture_join, 10, false},
-    {"capture_end", step_capture_end, 40, false},
+    {"env_capture_end", step_capture_end, 40, false},
     {"pin", step_pin, 20, false},
     {"unpin", step_unpin, 40, false},
     {"register", step_register, 20, false},
@@ -88,12 +88,12 @@ struct operation *programme_list(uint64_t seed, unsigned thread, unsigned count)
     for (unsigned i = 0; i < KINDS; i++)
         sum += kinds[i].weight;
     for (unsigned i = 0; i < count; i++) {
-        uint64_t at = (draw_next(&state) >> 16) % sum;
+        uint64_t at = (rng_next(&state) >> 16) % sum;
         unsigned kind = 0;
 
         for (; at >= kinds[kind].weight; kind++)
             at -= kinds[kind].weight;
-        list[i] = (struct operation){kind, draw_next(&state) | 1};
+        list[i] = (struct operation){kind, rng_next(&state) | 1};
     }
     return list;
 }

@@ -3,7 +3,7 @@
 #include "tests/stress/exercise/driver.h"
 #include "tests/stress/exercise/kernel.h"
 #include "tests/stress/exercise/world.h"
-#include "tests/support/exported.h"
+#include "tests/support/exported_handles.h"
 
 void step_pin(struct worker *worker)
 {
@@ -59,7 +59,7 @@ static void read_import(struct share *share, const struct block *block)
 
 /* Export by raw handles, or by a token.  On XSEG_OK, the caller drops the handles. */
 static xseg_status export_block(struct xseg_allocator *allocator, void *ptr,
-                                struct exported *exported, struct xseg_export_token *token)
+                                struct exported_handles *exported, struct xseg_export_token *token)
 {
     if (token != NULL)
         return CALL(xseg_export, allocator, ptr, token, &exported->offset);
@@ -72,8 +72,9 @@ static xseg_status export_block(struct xseg_allocator *allocator, void *ptr,
 }
 
 /* Import what was exported by a token, or by raw handles. */
-static void import_share(struct worker *worker, struct share *mine, struct exported *exported,
-                         const struct xseg_export_token *token, struct block *block)
+static void import_share(struct worker *worker, struct share *mine,
+                         struct exported_handles *exported, const struct xseg_export_token *token,
+                         struct block *block)
 {
     const uint64_t epoch = fault_epoch();
     const xseg_status status =
@@ -90,7 +91,7 @@ static void import_share(struct worker *worker, struct share *mine, struct expor
     /* A device that faults have taken for one without pages maps no pages of others, either. */
     CHECK(status == XSEG_OK || !fault_was_none(epoch) ||
           (status == XSEG_ERR_UNSUPPORTED && fault_count() != 0));
-    exported_drop(exported);
+    export_handles_close(exported);
     if (status != XSEG_OK)
         return;
     if (block_enter(block)) {
@@ -107,7 +108,7 @@ void step_share(struct worker *worker)
     struct world *world = worker->world;
     struct share *mine = &worker->share[below(worker, WORLD_SHARES)];
     struct block *block = any_block(worker);
-    struct exported exported;
+    struct exported_handles exported;
     struct xseg_export_token token;
 
     /* Prefer a block that can be exported. */

@@ -7,8 +7,8 @@
 
 #include "tests/stress/exercise/driver.h"
 #include "tests/stress/exercise/kernel.h"
-#include "tests/support/draw.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
 
 #define LEGACY     ((xseg_stream)1)
 #define PER_THREAD ((xseg_stream)2)
@@ -17,7 +17,7 @@ _Thread_local struct worker *world_worker;
 
 uint64_t below(struct worker *worker, uint64_t bound)
 {
-    return (draw_next(&worker->random) >> 16) % bound;
+    return (rng_next(&worker->random) >> 16) % bound;
 }
 
 bool chance(struct worker *worker, unsigned of)
@@ -27,7 +27,7 @@ bool chance(struct worker *worker, unsigned of)
 
 static uint64_t world_below(struct world *world, uint64_t bound)
 {
-    return (draw_next(&world->random) >> 16) % bound;
+    return (rng_next(&world->random) >> 16) % bound;
 }
 
 /* --- Opening. --- */
@@ -60,7 +60,7 @@ static void open_machine(struct world *world)
     CHECK(xseg_sim_reset(&settings) == XSEG_OK);
     take_first_stack();
     CHECK(xseg_sim_reset(&settings) == XSEG_OK);
-    world->files = scene_open_files();
+    world->files = env_open_fds();
     world->memory = (64 + world_below(world, 193)) * 2 * MIB;
     settings.devices = world->options.devices;
     settings.memory_bytes = world->memory;
@@ -90,14 +90,14 @@ void world_open(struct world *world, const struct world_options *options)
         for (unsigned i = 0; i < WORLD_SHARED; i++)
             world->shared[device][i] =
                 (struct stream){.handle = i == 0 ? NULL : driver_stream(device), .device = device};
-    world->features = world_configuration(world, draw_next(&world->random), config, sizeof(config));
+    world->features = world_configuration(world, rng_next(&world->random), config, sizeof(config));
     world->is_exportable = strstr(config, "exportable:True") != NULL;
     if (options->has_background_thread)
         (void)strcat(config, ",background_thread:True");
-    how.driver = scene_driver();
+    how.driver = env_driver();
     how.log = heed_log;
     how.log_context = world;
-    how.clock = scene_clock;
+    how.clock = env_clock;
     CHECK(CALL(xseg_open, config, &how, &world->allocator) == XSEG_OK);
     failure_note(0, "opened with %s", config);
     if (world_below(world, 4) == 0)
@@ -191,7 +191,7 @@ static void close_allocator(struct world *world)
     if (xseg_sim_leaks(left, sizeof(left)) != 0)
         failure("left behind: %s", left);
     CHECK(xseg_sim_reset(&settings) == XSEG_OK);
-    CHECK(scene_open_files() == world->files);
+    CHECK(env_open_fds() == world->files);
 }
 
 void world_close(struct world *world)
